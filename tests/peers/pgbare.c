@@ -1,6 +1,6 @@
 /*
- * pgbare URL: what the bench compares with. The least that libpq can do for a lock around a command: connect,
- * pg_advisory_lock, `true`, pg_advisory_unlock. No lease, no guard, no fence, no check.
+ * pgbare URL: what the bench compares with. The least that libpq can do for a lock around a
+ * command: connect, pg_advisory_lock, `true`, pg_advisory_unlock. No lease, guard, fence or check.
  */
 #include <libpq-fe.h>
 #include <spawn.h>

@@ -1,6 +1,7 @@
 /*
- * zkbare HOST:PORT: what the bench compares with. The least that libzookeeper can do for a lock around a command:
- * a session, one ephemeral sequential node, `true`, the end of the session. No queue, no lease, no guard.
+ * zkbare HOST:PORT: what the bench compares with. The least that libzookeeper can do for a lock
+ * around a command: a session, one ephemeral sequential node, `true`, the end of the session. No
+ * queue, no lease, no guard.
  */
 #define THREADED
 #include <spawn.h>

@@ -1,24 +1,29 @@
-# postgres.bash - PostgreSQL servers for tests, each on a free loopback port, with a folder of its own, and a
-# PgBouncer in front of one.
+# postgres.bash - PostgreSQL servers for tests, each on a free loopback port, with a folder of its
+# own, and a PgBouncer in front of one.
 #
 #     load ../../support/postgres
-#     pg_start [-c NAME=VALUE...]      PG_PORT PG_PID PG_DIR (data) PG_SOCK (socket's folder) PG_LOG;
-#                                      pgsql ARG... is psql there, as the superuser `postgres`, bare output
-#     pg_start_in NAME [ARG...]        another one; ${PG_PORTS[NAME]} ${PG_PIDS[NAME]} ...; pgsql_in NAME ARG...
+#     pg_start [-c NAME=VALUE...]      PG_PORT PG_PID PG_DIR (data) PG_SOCK (socket's folder)
+#                                      PG_LOG; pgsql ARG... is psql there, as the superuser
+#                                      `postgres`, bare output
+#     pg_start_in NAME [ARG...]        another one; ${PG_PORTS[NAME]} ${PG_PIDS[NAME]} ...; pgsql_in
+#                                      NAME ARG...
 #     pg_session ARG...                for start and start_log: a psql that is $STARTED itself
 #     pg_stop [NAME] | pg_kill [NAME]  (fast shutdown | kill -9, the backends, too); the data stays
-#     pg_restart NAME fast|immediate [ARG...]   same port, same data, the arguments given now; also after
-#                                      pg_stop and pg_kill (then it is only a start)
-#     pg_standby NAME OF               a hot standby of OF (own, default); `pgsql_in NAME -c "select pg_promote()"`
-#     pgb_start [POOL_MODE [KEY=VALUE...]]      PgBouncer (transaction) before the default server: PGB_PORT
-#                                      PGB_PID PGB_LOG; pgb_stop
-#     pg_statements [NAME]             how many query messages it got     (both without those of pgsql itself)
+#     pg_restart NAME fast|immediate [ARG...]   same port, same data, the arguments given now; also
+#                                     after pg_stop and pg_kill (then it is only a start)
+#     pg_standby NAME OF               a hot standby of OF (own, default); `pgsql_in NAME -c "select
+#                                      pg_promote()"`
+#     pgb_start [POOL_MODE [KEY=VALUE...]]      PgBouncer (transaction) before the default server:
+#                                     PGB_PORT PGB_PID PGB_LOG; pgb_stop
+#     pg_statements [NAME]             how many query messages it got (both without those of pgsql
+#                                      itself)
 #     pg_xacts [NAME]                  how many transactions these were in
 #     pg_backends PATTERN [NAME]       client sessions whose application_name is LIKE the pattern
 #
-# In setup_file pg_start exports the variables for the tests, and teardown_file calls pg_stop_all. In a test
-# dlock_teardown ends them. A test that stops or restarts a server starts one of its own. There is one database,
-# postgres; another one: CREATE DATABASE x TEMPLATE postgres, while no other session uses that.
+# In setup_file pg_start exports the variables for the tests, and teardown_file calls pg_stop_all.
+# In a test dlock_teardown ends them. A test that stops or restarts a server starts one of its own.
+# There is one database, postgres; another one: CREATE DATABASE x TEMPLATE postgres, while no other
+# session uses that.
 
 declare -gA PG_PORTS PG_PIDS PG_DIRS PG_SOCKS PG_LOGS
 # Not exported: what this shell has started itself.
@@ -35,14 +40,16 @@ unset v
 [ -n "${PG_BIN:-}" ] || PG_BIN=$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -n 1)
 export PG_BIN
 
-# PostgreSQL and PgBouncer refuse to be root's. With --pdeathsig none outlives the shell that started it, even
-# if that is killed. No leak marker: it belongs to the file or test that ends it by pid.
+# PostgreSQL and PgBouncer refuse to be root's. With --pdeathsig none outlives the shell that
+# started it, even if that is killed. No leak marker: it belongs to the file or test that ends it by
+# pid.
 pg_as=(env -u DLOCK_TEST_ID setpriv)
 [ "$(id -u)" -ne 0 ] || pg_as+=(--reuid=nobody --regid=nogroup --clear-groups)
 
-# pg_folder: a new one that the server's user owns and can reach. Not among bats's folders: these are private
-# to root, and their names may be too long for a socket (107 bytes). In memory if there is enough: a server is
-# hundreds of files, and an ext4 without a journal takes a second for them where as many were just removed.
+# pg_folder: a new one that the server's user owns and can reach. Not among bats's folders: these
+# are private to root, and their names may be too long for a socket (107 bytes). In memory if there
+# is enough: a server is hundreds of files, and an ext4 without a journal takes a second for them
+# where as many were just removed.
 pg_folder() {
     local dir top=/tmp room
     room=$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1)
@@ -67,7 +74,8 @@ pg_sweep() {
     for dir in /dev/shm/dlock-pg.* /tmp/dlock-pg.*; do
         { [ -f "$dir/owner" ] && read -r pid born <"$dir/owner"; } 2>/dev/null || continue
         # Of another container one cannot tell.
-        [ "${born#* }" = "$(readlink /proc/self/ns/pid)" ] && [ "$(pg_born "$pid")" != "$born" ] || continue
+        [ "${born#* }" = "$(readlink /proc/self/ns/pid)" ] && [ "$(pg_born "$pid")" != "$born" ] ||
+            continue
         rm -rf "$dir"
     done
 }
@@ -105,8 +113,8 @@ pg_template() {
 # Little to copy: no large files of the log, no other database than "postgres".
 pg_initdb() {
     cd / || return
-    timeout -k 2 60 "${pg_as[@]}" "$PG_BIN/initdb" -D "$1" -U postgres -A trust -E UTF8 --locale=C.UTF-8 \
-        --wal-segsize=1 --no-sync --no-instructions </dev/null || return
+    timeout -k 2 60 "${pg_as[@]}" "$PG_BIN/initdb" -D "$1" -U postgres -A trust -E UTF8 \
+        --locale=C.UTF-8 --wal-segsize=1 --no-sync --no-instructions </dev/null || return
     timeout -k 2 60 "${pg_as[@]}" "$PG_BIN/postgres" --single -F -D "$1" postgres <<'SQL'
 UPDATE pg_database SET datistemplate = false
 DROP DATABASE template0
@@ -146,17 +154,17 @@ pg_start_in() {
     return 1
 }
 
-# pg_launch NAME ARG...: ready when it says so in its data folder, with its own pid; 1 when it ended first.
-# Every query message is logged before it is executed, with its transaction and its sender.
+# pg_launch NAME ARG...: ready when it says so in its data folder, with its own pid; 1 when it ended
+# first. Every query message is logged before it is executed, with its transaction and its sender.
 # dynamic_shared_memory_type: a killed one leaves nothing in /dev/shm.
 pg_launch() {
     local name=$1 pid end
     shift
-    (cd / && exec "${pg_as[@]}" --pdeathsig QUIT "$PG_BIN/postgres" -D "${PG_DIRS[$name]}" -p "${PG_PORTS[$name]}" \
-        -c listen_addresses=127.0.0.1 -c unix_socket_directories="${PG_SOCKS[$name]}" \
-        -c fsync=off -c shared_buffers=16MB -c max_connections=200 -c dynamic_shared_memory_type=mmap \
-        -c log_statement=all -c log_line_prefix='%m [%p] %q%v [%a] ' "$@") \
-        >>"${PG_LOGS[$name]}" 2>&1 </dev/null 3>&- &
+    (cd / && exec "${pg_as[@]}" --pdeathsig QUIT "$PG_BIN/postgres" -D "${PG_DIRS[$name]}" \
+        -p "${PG_PORTS[$name]}" -c listen_addresses=127.0.0.1 \
+        -c unix_socket_directories="${PG_SOCKS[$name]}" -c fsync=off -c shared_buffers=16MB \
+        -c max_connections=200 -c dynamic_shared_memory_type=mmap -c log_statement=all \
+        -c log_line_prefix='%m [%p] %q%v [%a] ' "$@") >>"${PG_LOGS[$name]}" 2>&1 </dev/null 3>&- &
     pid=$!
     # What is replayed after a kill -9 takes its time.
     end=$(($(now_ms) + 30000))
@@ -182,7 +190,8 @@ pg_standby() {
     local dir
     dir=$(pg_folder) || return
     PG_SOCKS[$1]=$dir PG_DIRS[$1]=$dir/data PG_LOGS[$1]=$dir/log PG_PORTS[$1]=$(pg_port)
-    (cd / && "${pg_as[@]}" "$PG_BIN/pg_basebackup" -D "$dir/data" -h 127.0.0.1 -p "${PG_PORTS[$2]}" -U postgres -c fast --no-sync -R) 3>&- || return
+    (cd / && "${pg_as[@]}" "$PG_BIN/pg_basebackup" -D "$dir/data" -h 127.0.0.1 \
+        -p "${PG_PORTS[$2]}" -U postgres -c fast --no-sync -R) 3>&- || return
     pg_launch "$1"
 }
 
@@ -197,7 +206,7 @@ pg_restart() {
     [ -n "${PG_DIRS[$name]:-}" ] || fail "pg_restart: this shell did not start $name" || return
     pg_end $signal "$name"
     pg_launch "$name" "$@" || { cat "${PG_LOGS[$name]}" >&2; return 1; }
-    [ "$name" != default ] || pg_export
+    [ "${PG_PORTS[$name]}" != "${PG_PORT:-}" ] || PG_PID=${PG_PIDS[$name]}
 }
 
 pg_stop() { pg_end INT "${1:-default}"; }
@@ -213,8 +222,8 @@ pg_end() {
     unset "PG_PIDS[$2]"
 }
 
-# All of it at once: a backend that is busy would go on for a while without its postmaster and keep a new one
-# from starting. The port is free when the last one is gone.
+# All of it at once: a backend that is busy would go on for a while without its postmaster and keep
+# a new one from starting. The port is free when the last one is gone.
 pg_kill() {
     local name=${1:-default} pid p
     local -a line
@@ -226,9 +235,10 @@ pg_kill() {
     kill -KILL "${all[@]}" 2>/dev/null || :
     for p in "${all[@]}"; do wait_for 5 pid_gone "$p"; done
     wait "$pid" 2>/dev/null || :
-    # It has left a System V shared memory segment, which says whether a process still uses the data (line 7: key and
-    # number). None does, and perhaps the server is not started again.
-    { mapfile -t line <"${PG_DIRS[$name]}/postmaster.pid" && ipcrm -m "${line[6]##* }"; } 2>/dev/null || :
+    # It has left a System V shared memory segment, which says whether a process still uses the data
+    # (line 7: key and number). None does, and perhaps the server is not started again.
+    { mapfile -t line <"${PG_DIRS[$name]}/postmaster.pid" &&
+        ipcrm -m "${line[6]##* }"; } 2>/dev/null || :
     unset "PG_PIDS[$name]"
 }
 pg_stopped_or_gone() { pid_stopped "$1" || pid_gone "$1"; }
@@ -249,11 +259,13 @@ pg_drop() {
 
 # --------------------------------------------------------------- clients ---
 
-# pg_psql PORT ARG...: into ${psql[@]}. Its name in the log and in pg_stat_activity tells it from dlock.
+# pg_psql PORT ARG...: into ${psql[@]}. Its name in the log and in pg_stat_activity tells it from
+# dlock.
 pg_psql() {
     local port=$1
     shift
-    psql=(env PGAPPNAME="${PGAPPNAME:-pgsql}" PGCONNECT_TIMEOUT=10 "$PG_BIN/psql" -X -q -A -t -v ON_ERROR_STOP=1
+    psql=(env PGAPPNAME="${PGAPPNAME:-pgsql}" PGCONNECT_TIMEOUT=10 "$PG_BIN/psql" -X -q -A
+        -t -v ON_ERROR_STOP=1
         -h 127.0.0.1 -p "$port" -U postgres -d postgres "$@")
 }
 pgsql() {
@@ -273,16 +285,17 @@ pg_session() {
     exec "${psql[@]}" 3>&-
 }
 
-# What clients sent, from the log, one line each: "pid transaction". The log is complete and in time (a message
-# is logged before it is executed), which pg_stat_database is not (a session that stays tells its numbers only
-# now and then). "statement" is a message of the simple protocol, however many statements are in it; "execute"
-# is the extended protocol's, and a statement each, without the settings in front of it. So this counts round trips.
+# What clients sent, from the log, one line each: "pid transaction". The log is complete and in time
+# (a message is logged before it is executed), which pg_stat_database is not (a session that stays
+# tells its numbers only now and then). "statement" is a message of the simple protocol, however
+# many statements are in it; "execute" is the extended protocol's, and a statement each, without the
+# settings in front of it. So this counts round trips.
 pg_messages() {
     local log=$PG_LOG
     [ "$1" = default ] || log=${PG_LOGS[$1]}
     sed -nE '/^[^[]*\[[0-9]+\] [^ ]+ \[pgsql\] /d
         /LOG:  execute [^:]*: SELECT (pg_catalog\.)?set_config\(.(search_path|synchronous_commit)/d
-        s,^[^[]*\[([0-9]+)\] ([0-9]+/[0-9]+) \[[^]]*\] LOG:  (statement|execute [^:]*): .*,\1 \2,p' "$log"
+        s,^[^[]*\[([0-9]+)\] ([^ ]+) \[[^]]*\] LOG:  (statement|execute [^:]*): .*,\1 \2,p' "$log"
 }
 pg_statements() { pg_messages "${1:-default}" | wc -l; }
 # A message without BEGIN and COMMIT is a transaction, and those between share one.
@@ -291,7 +304,8 @@ pg_xacts() { pg_messages "${1:-default}" | sort -u | wc -l; }
 pg_backends() {
     local PG_PORT=$PG_PORT
     [ "${2:-default}" = default ] || PG_PORT=${PG_PORTS[$2]}
-    pgsql -v pattern="$1" <<<"select count(*) from pg_stat_activity where backend_type = 'client backend'
+    pgsql -v pattern="$1" <<<"select count(*) from pg_stat_activity
+        where backend_type = 'client backend'
         and application_name like :'pattern' and pid <> pg_backend_pid()"
 }
 
@@ -308,9 +322,11 @@ pgb_start() {
     for try in 1 2 3 4 5 6 7 8 9 10; do
         PGB_PORT=$(pg_port)
         : >"$dir/log"
-        printf '%s\n' '[databases]' "* = host=127.0.0.1 port=$PG_PORT auth_user=postgres" '[pgbouncer]' \
-            listen_addr=127.0.0.1 listen_port="$PGB_PORT" unix_socket_dir= auth_type=trust auth_file="$dir/users" \
-            admin_users=postgres pool_mode="$mode" max_client_conn=200 "$@" >"$dir/ini"
+        printf '%s\n' '[databases]' "* = host=127.0.0.1 port=$PG_PORT auth_user=postgres" \
+            '[pgbouncer]' listen_addr=127.0.0.1 listen_port="$PGB_PORT" unix_socket_dir= \
+            auth_type=trust \
+            auth_file="$dir/users" admin_users=postgres pool_mode="$mode" max_client_conn=200 \
+            "$@" >"$dir/ini"
         chmod 644 "$dir/users" "$dir/ini" # whatever the umask is: they are root's
         pgb_launch && return 0
         grep -q 'Address already in use' "$dir/log" || break

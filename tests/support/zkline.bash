@@ -1,34 +1,74 @@
-# zkline.bash - the queue of a lock in ZooKeeper, for the files that test it: lock.bats, server.bats,
-# faults.bats, ensemble.bats, network.bats, hostile.bats. Load after common.bash, fake.bash and zookeeper.bash;
-# setup gives L (the lock's URI).
+# zkline.bash - the queue of a lock in ZooKeeper, and the frame of the files that test it: one
+# server for all tests of a file, which run one after the other. A file that needs more defines
+# these functions anew. Loads all that they use.
 
-# at_server PORT [HOSTS]: what the queries ask; L is there, too, unless HOSTS says more.
+bats_require_minimum_version 1.5.0
+source "$(dirname "${BASH_SOURCE[0]}")/holders.bash"
+source "$ROOT/tests/support/zookeeper.bash"
+
+setup_file() {
+    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
+    zk_start
+}
+teardown_file() { zk_stop_all; }
+setup() {
+    dlock_setup
+    fake_setup # the command that tells what happens to it
+    at_server "$ZK_PORT"
+}
+teardown() {
+    kill -CONT ${ZK_PID:+"$ZK_PID"} 2>/dev/null || :
+    dlock_teardown
+}
+
+# at_server PORT [HOSTS]: what the queries ask; U is there, too, unless HOSTS says more; L is the
+# lock at U.
 at_server() {
     ZK_PORT=$1
-    L="zk://${2:-127.0.0.1:$1}#$NAME"
+    H=${2:-127.0.0.1:$1}
+    U="zk://$H"
+    L="$U#$NAME"
 }
 
 # own_server [ARG...]: a server for this test alone, see zk_start_in; L is there.
 own_server() {
     zk_start_in own "$@" || return
-    at_server "${ZK_PORTS[own]}"
+    zk_export own
+    at_server "$ZK_PORT"
 }
+# freeze, thaw: the server in use.
+freeze() {
+    kill -STOP "$ZK_PID"
+    wait_for 5 pid_stopped "$ZK_PID"
+}
+thaw() { kill -CONT "$ZK_PID"; }
 
-# The queue of $NAME, as full paths, in order.
-line() { zk_ls "${1:-/$NAME}" 2>/dev/null | sed "s|.*\(.\{10\}\)\$|\1 ${1:-/$NAME}/&|" | sort | cut -d' ' -f2; }
+# line [PATH]: the queue of $NAME, or below PATH, as full paths, in order. It is read from the list
+# of ephemeral nodes that a server gives without a session, and without a process of ours that takes
+# 50 ms.
+line() {
+    zk_cmd dump | sed -nE "s|^\t(${1:-/$NAME}/[^/]*(.{10}))\$|\2 \1|p" | sort | cut -d' ' -f2
+}
 node() { line | sed -n "$1p"; }
-line_is() { [ "$(line "${2:-}" | wc -l)" = "$1" ]; }
-owner_of() { zk_stat "$1" ephemeralOwner; }
+line_is() { # N [PATH]
+    local all
+    all=$(zk_cmd dump) && [ "$(grep -cE $'^\t'"${2:-/$NAME}/[^/]{10,}\$" <<<"$all")" = "$1" ]
+}
+owner_of() {
+    zk_cmd dump | awk -v node=$'\t'"$1" \
+        '/^0x/ { id = substr($0, 1, length - 1) } $0 == node { print id }'
+}
 version() { zk_stat "$1" version; }
-# watches_are N [SERVER]: each waiter has one watch, and no other client has any.
-watches_are() { [ "$(zk_mntr watch_count "${2:-default}")" = "$1" ]; }
+# watches_are N: each waiter has one watch, and no other client has any.
+watches_are() { [ "$(zk_mntr watch_count)" = "$1" ]; }
 # Is the node PATH watched?
 watched() { zk_cmd wchp "${2:-default}" | grep -qxF "$1"; }
 sessions_are() { [ "$(zk_sessions | wc -l)" = "$1" ]; }
-no_session() { [ -z "$(zk_sessions "${1:-default}")" ]; }
+no_session() { [ -z "$(zk_sessions)" ]; }
 not_there() { ! zk_stat "$1" version 2>/dev/null; }
 
-# wait_in_line N CMD...: a waiter that watches its predecessor; with it N nodes are in the queue; OPTS: its options.
+# wait_in_line N CMD...: a waiter that watches its predecessor; with it N nodes are in the queue;
+# OPTS: its options.
 wait_in_line() {
     local n=$1
     shift
@@ -44,6 +84,21 @@ waiter() {
     wait_for 5 line_is 2
 }
 
+# foreign_hold FILE ARG...: another program's node in the queue, see zk_hold; it is there. Ends with
+# $STARTED.
+is_held() { grep -q ^held "$1"; }
+foreign_hold() {
+    start_log "$1" zk_hold "${@:2}"
+    wait_for 5 is_held "$1"
+}
+
+# The words of dlock's nodes in the queue, in order; of another program's, an empty one.
+words() {
+    local path
+    for path in $(line); do zk_get "$path" |
+        sed -nE 's/^dlock1 .* state=([a-z]+)$/\1/p'; echo; done |
+        paste -sd' '
+}
 newer() { [ "$(version "$1")" -gt "$2" ]; }
 # The server has just taken a heartbeat of the node.
 after_beat() {

@@ -1,32 +1,39 @@
-# zookeeper.bash - ZooKeeper servers for tests, one or an ensemble of three, each on free loopback ports, in a
-# folder of its own.
+# zookeeper.bash - ZooKeeper servers for tests, one or an ensemble of three, each on free loopback
+# ports, in a folder of its own.
 #
 #     load ../../support/zookeeper
-#     zk_start [KEY=VALUE...] [-JVMOPTION...]   ZK_PORT ZK_PID ZK_DIR (data in data/) ZK_LOG; lines for zoo.cfg,
-#                                      e.g. maxSessionTimeout=2000, and what is for the JVM (-Dx=y)
-#     zk_start_in NAME [ARG...]        another one; ${ZK_PORTS[NAME]} ${ZK_PIDS[NAME]} ${ZK_LOGS[NAME]}
-#     zk_ensemble [ARG...]             three, named 1 2 3; ZK_HOSTS (for a URI); ZK_PORT is that of the first
+#     zk_start [KEY=VALUE...] [-JVMOPTION...]   ZK_PORT ZK_PID ZK_DIR (data in data/) ZK_LOG; lines
+#                                     for zoo.cfg, e.g. maxSessionTimeout=2000, and what is for the
+#                                     JVM (-Dx=y)
+#     zk_start_in NAME [ARG...]        another one; ${ZK_PORTS[NAME]} ${ZK_PIDS[NAME]}
+#                                      ${ZK_LOGS[NAME]}
+#     zk_ensemble [ARG...]             three, named 1 2 3; ZK_HOSTS (for a URI); ZK_PORT is that of
+#                                      the first
 #     zk_leader | zk_followers         names; zk_ensemble_up: is there a leader with two followers?
 #     zk_stop | zk_kill | zk_freeze | zk_thaw [NAME]    SIGTERM, KILL, STOP, CONT
 #     zk_restart NAME [ARG...]         same ports, same data; kills it, if it still runs
 #     zk_wipe NAME                     (while it is down) its data is lost
 #     zk_cmd WORD [NAME]               four-letter words: srvr mntr cons dump wchs wchc ruok ...
-#     zk_mntr KEY [NAME]               one number, e.g. sum_node_deleted_watch_count, watch_count, znode_count
-#     zk_sessions [NAME]               IDs (0x...) that have not ended, connected or not; NAME: the leader
+#     zk_mntr KEY [NAME]               one number, e.g. sum_node_deleted_watch_count, watch_count,
+#                                      znode_count
+#     zk_sessions [NAME]               IDs (0x...) that have not ended, connected or not; NAME: the
+#                                      leader
 #     zk_connected [NAME]              IDs of those that have a connection here
-#     zk_ls|zk_tree|zk_get|zk_stat|zk_acl|zk_create|zk_set|zk_rm ARG...     see helpers/zk.py; ZK_PORT says where
+#     zk_ls|zk_tree|zk_get|zk_stat|zk_acl|zk_create|zk_set|zk_rm ARG...     see helpers/zk.py;
+#                                     ZK_PORT says where
 #     zk_in NAME FUNCTION ARG...       one of these at another server
 #     zk_kill_session ID               an expiry without waiting for it
-#     proxy FAULT WHAT [N [CODE]]      helpers/zkproxy.py before the server; P is the lock by way of it. struck: it has
-#                                      done that; end_proxy
+#     proxy FAULT WHAT [N [CODE]]      helpers/zkproxy.py before the server; P is the lock by way of
+#                                      it. struck: it has done that; end_proxy
 #     zk_hold [-t MS] [-s] PATH [DATA] for start and start_log: a foreign ephemeral node
 #
-# In setup_file zk_start and zk_ensemble export the variables for the tests, and teardown_file calls zk_stop_all.
-# In a test dlock_teardown ends them. A test that stops a server starts one of its own (about a second).
+# In setup_file zk_start and zk_ensemble export the variables for the tests, and teardown_file calls
+# zk_stop_all. In a test dlock_teardown ends them. A test that stops a server starts one of its own
+# (about a second).
 #
-# Times: a tick is 200 ms, so sessions of 400 ms and more are possible; one ends up to a tick after its time-out.
-# Empty containers are reaped every 500 ms. A follower without its leader goes on serving reads for syncLimit
-# (10 ticks).
+# Times: a tick is 200 ms, so sessions of 400 ms and more are possible; one ends up to a tick after
+# its time-out. Empty containers are reaped every 500 ms. A follower without its leader goes on
+# serving reads for syncLimit (10 ticks).
 
 # In another network namespace (netns.bash): ZK_VIA=(nsenter -t "$NET_S" -n --) before zk_start
 # clientPortAddress=0.0.0.0; the queries go there, too. PORT=$ZK_PORT for net_lose_replies.
@@ -92,8 +99,10 @@ zk_ensemble() {
             ZK_PEERS[$i]=$(printf '%s\n' initLimit=50 syncLimit=10 "${ZK_QUORUM[@]}")
             zk_launch $i "$@"
         done
-        if zk_wait 1 zk_serves && zk_wait 2 zk_serves && zk_wait 3 zk_serves && wait_for 10 zk_ensemble_up; then
-            export ZK_HOSTS="127.0.0.1:${ZK_PORTS[1]},127.0.0.1:${ZK_PORTS[2]},127.0.0.1:${ZK_PORTS[3]}"
+        if zk_wait 1 zk_serves && zk_wait 2 zk_serves && zk_wait 3 zk_serves &&
+            wait_for 10 zk_ensemble_up; then
+            ZK_HOSTS=$(printf ',127.0.0.1:%s' "${ZK_PORTS[1]}" "${ZK_PORTS[2]}" "${ZK_PORTS[3]}")
+            export ZK_HOSTS=${ZK_HOSTS:1}
             zk_export 1
             return 0
         fi
@@ -108,24 +117,28 @@ zk_ensemble() {
 zk_folder() {
     local dir
     zk_kill "$1"
-    dir=$(mktemp -d "${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:?}}/zk-$1.XXXXXX") && mkdir "$dir/data" || return
+    dir=$(mktemp -d "${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:?}}/zk-$1.XXXXXX") &&
+        mkdir "$dir/data" || return
     ZK_DIRS[$1]=$dir ZK_LOGS[$1]=$dir/log
     unset "ZK_PEERS[$1]"
 }
 
-# zk_launch NAME ARG...: does not wait until it serves. With --pdeathsig none outlives the shell that started it,
-# even if that is killed. No leak marker: it belongs to the file or test that ends it by pid.
+# zk_launch NAME ARG...: does not wait until it serves. With --pdeathsig none outlives the shell
+# that started it, even if that is killed. No leak marker: it belongs to the file or test that ends
+# it by pid.
 zk_launch() {
     local name=$1 dir=${ZK_DIRS[$1]} arg
     local -a jvm
     shift
     # What comes later counts.
-    printf '%s\n' tickTime=200 minSessionTimeout=400 maxSessionTimeout=40000 maxClientCnxns=0 forceSync=no \
+    printf '%s\n' tickTime=200 minSessionTimeout=400 maxSessionTimeout=40000 maxClientCnxns=0 \
+        forceSync=no \
         admin.enableServer=false '4lw.commands.whitelist=*' clientPortAddress=127.0.0.1 \
         clientPort="${ZK_PORTS[$name]}" dataDir="$dir/data" "${ZK_PEERS[$name]:-}" >"$dir/zoo.cfg"
     jvm=(-Xms32m -Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto -XX:-UsePerfData
         -Dzookeeper.preAllocSize=256 -Dznode.container.checkIntervalMs=500
-        -Dorg.slf4j.simpleLogger.showDateTime=true -Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS)
+        -Dorg.slf4j.simpleLogger.showDateTime=true \
+            -Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS)
     for arg; do
         case $arg in
         -*) jvm+=("$arg") ;;
@@ -135,7 +148,8 @@ zk_launch() {
     : >"$dir/log"
     env -u DLOCK_TEST_ID setpriv --pdeathsig KILL "${ZK_VIA[@]}" \
         "$ZK_JAVA" "${jvm[@]}" -cp "$ZK_CLASSPATH" \
-        org.apache.zookeeper.server.quorum.QuorumPeerMain "$dir/zoo.cfg" >>"$dir/log" 2>&1 </dev/null 3>&- &
+        org.apache.zookeeper.server.quorum.QuorumPeerMain \
+        "$dir/zoo.cfg" >>"$dir/log" 2>&1 </dev/null 3>&- &
     ZK_PIDS[$name]=$!
 }
 
@@ -149,8 +163,9 @@ zk_wait() {
     done
 }
 
-# It listens before it serves, and a question that comes in between may never be answered. So the log first:
-# the last thing that a server says when it has started, and each new leader or follower says it, too.
+# It listens before it serves, and a question that comes in between may never be answered. So the
+# log first: the last thing that a server says when it has started, and each new leader or follower
+# says it, too.
 zk_serves() {
     grep -qE 'ContainerManager - Using|Learner.* - Learner received UPTODATE' "${ZK_LOGS[$1]}" &&
         [[ $(zk_cmd srvr "$1") == *Mode:* ]]
@@ -163,7 +178,7 @@ zk_restart() {
     zk_kill "$name"
     zk_launch "$name" "$@"
     zk_wait "$name" zk_serves || { tail -n 40 "${ZK_LOGS[$name]}" >&2; return 1; }
-    case $name in default | 1) zk_export "$name" ;; esac
+    case $name/${ZK_PORTS[$name]} in default/* | 1/* | */"${ZK_PORT:-}") zk_export "$name" ;; esac
 }
 
 zk_wipe() { rm -rf "${ZK_DIRS[$1]:?}/data/version-2"; }
@@ -224,7 +239,10 @@ zk_port_of() {
 zk_cmd() {
     local port fd out=
     port=$(zk_port_of "${2:-default}")
-    [ ${#ZK_VIA[@]} -eq 0 ] || { "${ZK_VIA[@]}" "$ROOT/tests/support/helpers/zk.py" "$port" cmd "$1" 3>&-; return; }
+    if [ ${#ZK_VIA[@]} -gt 0 ]; then
+        "${ZK_VIA[@]}" "$ROOT/tests/support/helpers/zk.py" "$port" cmd "$1" 3>&-
+        return
+    fi
     { exec {fd}<>"/dev/tcp/127.0.0.1/$port"; } 2>/dev/null || return 1
     printf %s "$1" >&"$fd"
     # Up to the end of what it says.
@@ -235,11 +253,12 @@ zk_cmd() {
 
 # 1 when there is no such key: a wrong name must not look like a zero.
 zk_mntr() {
-    zk_cmd mntr "${2:-default}" | awk -v key="zk_$1" '$1 == key { print $2; found = 1 } END { exit !found }'
+    zk_cmd mntr "${2:-default}" |
+        awk -v key="zk_$1" '$1 == key { print $2; found = 1 } END { exit !found }'
 }
 
-# From the part about sessions alone: below it the owners of nodes and the connections are listed. Only who
-# counts time-outs knows all: the leader, or a server that is alone.
+# From the part about sessions alone: below it the owners of nodes and the connections are listed.
+# Only who counts time-outs knows all: the leader, or a server that is alone.
 zk_sessions() { zk_cmd dump "${1:-default}" | sed -nE '/^ephemeral/q; s/^\t(0x[0-9a-f]+).*/\1/p'; }
 zk_connected() { zk_cmd cons "${1:-default}" | grep -oE 'sid=0x[0-9a-f]+' | cut -d= -f2; }
 
@@ -268,8 +287,9 @@ zk_hold() { exec "${ZK_VIA[@]}" "$ROOT/tests/support/helpers/zk.py" "$ZK_PORT" h
 
 # ----------------------------------------------------------------- others ---
 
-# For start and start_log: kazoo_lock PATH KIND GO [OPTION...], curator_lock PATH KIND GO [try]; see the heads of
-# helpers/kazoo_lock.py and helpers/CuratorLock.java. At $ZK_PORT. curator_build in setup_file, once.
+# For start and start_log: kazoo_lock PATH KIND GO [OPTION...], curator_lock PATH KIND GO [try]; see
+# the heads of helpers/kazoo_lock.py and helpers/CuratorLock.java. At $ZK_PORT. curator_build in
+# setup_file, once.
 kazoo_lock() { exec "$ROOT/tests/support/helpers/kazoo_lock.py" "127.0.0.1:$ZK_PORT" "$@" 3>&-; }
 
 CURATOR_CLASSPATH=/usr/share/java/slf4j-nop.jar:/usr/share/java/curator-recipes.jar
@@ -295,6 +315,8 @@ proxy() {
     wait_for 5 test -s "$T/proxy"
     P="zk://127.0.0.1:$(head -n 1 "$T/proxy")#$NAME"
 }
+# A command, for sh -c, that lasts until then.
+UNTIL_STRUCK='until grep -q "done" proxy; do sleep 0.05; done'
 struck() { file_has "$T/proxy" "done"; }
 end_proxy() {
     kill "$PROXY"

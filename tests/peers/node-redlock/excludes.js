@@ -1,4 +1,4 @@
-// excludes.js DLOCK LOCK NAME PORT... - node-redlock and dlock exclude each other, and wake each other.
+// excludes.js DLOCK LOCK NAME PORT... - node-redlock and dlock exclude and wake each other.
 'use strict';
 const { spawn, spawnSync } = require('child_process');
 const Redis = require('ioredis');
@@ -13,7 +13,10 @@ const assert = (ok, what) => {
 };
 const exit = (child) => new Promise((done) => child.on('exit', (code) => done(code)));
 const line = (child) => new Promise((done) => child.stdout.once('data', done));
-const keys = async () => (await Promise.all(nodes.map((n) => n.exists(name)))).reduce((a, b) => a + b);
+const keys = async () => {
+    const there = await Promise.all(nodes.map((n) => n.exists(name)));
+    return there.reduce((a, b) => a + b);
+};
 const watched = async () => {
     const info = await Promise.all(nodes.map((n) => n.info('clients')));
     return info.filter((i) => /tracking_clients:[1-9]/.test(i)).length > nodes.length / 2;
@@ -41,15 +44,18 @@ const wait = async (what, cond) => {
     assert(Date.now() - begin < 1000, `it was woken after ${Date.now() - begin} ms`);
     // Extended by its owner, it still keeps ours out.
     const longer = await (await once.lock(name, 2000)).extend(60000);
-    assert(spawnSync(dlock, ['-q', '-n', lock, 'true']).status === 75, 'dlock -n under an extended lock');
+    const busy = spawnSync(dlock, ['-q', '-n', lock, 'true']).status === 75;
+    assert(busy, 'dlock -n under an extended lock');
     await longer.unlock();
 
     // Ours keeps theirs out, and our release lets theirs in.
-    const holder = spawn(dlock, [lock, 'sh', '-c', 'echo; read x'], { stdio: ['pipe', 'pipe', 'inherit'] });
+    const holder = spawn(dlock, [lock, 'sh', '-c', 'echo; read x'],
+        { stdio: ['pipe', 'pipe', 'inherit'] });
     await line(holder);
     /* A majority was enough for the command to start. */
     await wait('all have voted', async () => (await keys()) === nodes.length);
-    const failed = await once.lock(name, 1000).then(() => false, (e) => e instanceof Redlock.LockError);
+    const failed = await once.lock(name, 1000)
+        .then(() => false, (e) => e instanceof Redlock.LockError);
     assert(failed, 'node-redlock got the lock that dlock holds');
     assert((await keys()) === nodes.length, 'node-redlock has changed the lock of dlock');
     const later = patient.lock(name, 60000);

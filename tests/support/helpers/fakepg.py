@@ -49,8 +49,8 @@ def serve(c):
         c.sendall(HELLO)
         while question := c.recv(9999):
             if HOW == "odd":
-                parsed = question[:1] == b"P"
-                c.sendall((message(b"1", b"") + message(b"2", b"") if parsed else b"") + ODD)
+                parsed = message(b"1", b"") + message(b"2", b"") if question[:1] == b"P" else b""
+                c.sendall(parsed + ODD)
                 continue
             more = {"row": b"x" * 65536, "rows": ROW, "notices": NOTICE}[HOW]
             c.sendall(b"" if HOW == "notices" else COLUMNS)

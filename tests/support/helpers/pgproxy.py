@@ -49,8 +49,8 @@ class Pair:
             while data := self.client.recv(65536):
                 # libpq sends a long message in pieces: TEXT may begin in one, and end in the next.
                 said = said[1 - len(text):] + data
-                always = fault in ("cut", "gather") or not more
-                if text in said and (always or os.path.exists(more)):
+                wanted = fault in ("cut", "gather") or not more or os.path.exists(more)
+                if text in said and wanted:
                     self.met = True
                     if fault == "mute" and more:
                         os.unlink(more)

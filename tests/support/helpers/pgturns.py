@@ -30,8 +30,8 @@ class Pair:
             if code not in (SSL_REQUEST, GSS_REQUEST):
                 break
             self.client.sendall(self.take(self.server, 1))
-        answers = (self.server, self.client, b"Z", -1)
-        threading.Thread(target=self.pump, args=answers, daemon=True).start()
+        back = (self.server, self.client, b"Z", -1)
+        threading.Thread(target=self.pump, args=back, daemon=True).start()
         self.pump(self.client, self.server, b"S", 1)
 
     @staticmethod

@@ -20,15 +20,14 @@ with what was.
   rm [-r] PATH            -r: with all below
   kill SESSION            closes that session (0x...), as somebody else who has its password would
   hold [-t MS] [-s] PATH [DATA]   an ephemeral node (parents are made): prints "held PATH SESSION",
-                                  stays until
-                          it is killed; then the server waits for the time-out (-t, 4000). SIGTERM
-                          closes cleanly
+                                  stays until it is killed; then the server waits for the time-out
+                                  (-t, 4000). SIGTERM closes cleanly
   cmd WORD                a four-letter word
 
 -a USER:PASSWORD before the rest of the arguments: as that user (digest); what is made then is that
-user's alone. Exit code: 0; 1: the server refused, with its error's name on stderr (NONODE,
-NODEEXISTS...); 2: no server.
-"""
+user's alone.
+Exit code: 0; 1: the server refused, with its error's name on stderr (NONODE, NODEEXISTS...);
+2: no server."""
 import signal
 import socket
 import struct
@@ -38,8 +37,8 @@ ERRORS = {-4: "CONNECTIONLOSS", -8: "BADARGUMENTS", -101: "NONODE", -102: "NOAUT
           -103: "BADVERSION", -108: "NOCHILDRENFOREPHEMERALS", -110: "NODEEXISTS",
           -111: "NOTEMPTY", -112: "SESSIONEXPIRED", -114: "INVALIDACL", -115: "AUTHFAILED",
           -118: "SESSIONMOVED"}
-CREATE, DELETE, GET, SET, GET_ACL, SYNC, PING = 1, 2, 4, 5, 6, 9, 11
-LS, CONTAINER, AUTH, CLOSE = 12, 19, 100, -11
+CREATE, DELETE, GET, SET, GET_ACL, SYNC = 1, 2, 4, 5, 6, 9
+PING, LS, CONTAINER, AUTH, CLOSE = 11, 12, 19, 100, -11
 STAT = struct.Struct(">qqqqiiiqiiq")
 STAT_KEYS = ("czxid mzxid ctime mtime version cversion aversion ephemeralOwner dataLength "
              "numChildren pzxid").split()
@@ -83,8 +82,8 @@ class Client:
         self.sock.settimeout(10)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         secret = password(session) if session else bytes(16)
-        self.sock.sendall(buf(struct.pack(">iqiq", 0, 0, timeout_ms, session) + buf(secret) +
-                              b"\0"))
+        ask = struct.pack(">iqiq", 0, 0, timeout_ms, session)
+        self.sock.sendall(buf(ask + buf(secret) + b"\0"))
         reply = self.packet()
         _, self.timeout_ms, self.session = struct.unpack_from(">iiq", reply)
         if self.timeout_ms <= 0:

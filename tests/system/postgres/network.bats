@@ -1,13 +1,10 @@
 #!/usr/bin/env bats
-# network.bats - a network that loses packets, or answers no questions about names, between dlock and PostgreSQL:
-# names in both modes, and the lease table. Packets and advisory locks: faults.bats.
+# network.bats - a network that loses packets, or answers no questions about names, between dlock
+# and PostgreSQL.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
-load ../../support/common
-load ../../support/fake
 load ../../support/netns
-load ../../support/postgres
+load ../../support/pgtests
 load ../../support/pgnet
 
 setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
@@ -15,47 +12,46 @@ setup() {
     dlock_setup
     fake_setup # the command that tells what happens to it
 }
-teardown() { dlock_teardown; }
 
 MODES='advisory lease'
 
-# table EXPRESSION: of the lock's row.
-table() { pgsql -d postgres -c "select $1 from public.dlock_locks where name = '$NAME'"; }
-# What is left of its lease (ms).
-left() { table '(extract(epoch from expires - clock_timestamp()) * 1000)::bigint'; }
+row() { pgsql -c "select $1 from dlock_locks where name = '$NAME'"; }
+# What is left of the row's lease (ms).
+left() { row '(extract(epoch from expires - clock_timestamp()) * 1000)::bigint'; }
 left_is_over() { [ "$(left)" -gt "$1" ]; }
-
-# rival [ARG...]: one beside the server, who writes the time of its entry into "rival" (ns).
+a_waiter() {
+    waiting_is 1 || is_sql \
+        "count(*) = 1 from pg_stat_activity where application_name like 'dlock:%:%'"
+}
+# rival: one beside the server, who writes the time of its entry into "rival" (ns).
 rival() {
-    L=$LOCAL start_waiter rival "$@"
-    RIVAL=$WAITER
-    waits() { [ "$(pgsql -d postgres -c "select count(*) from pg_stat_activity where application_name like 'dlock:%:%'")" = 1 ]; }
-    wait_for 5 waits
+    rm -f rival
+    L=$LOCAL start_waiter rival
+    wait_for 5 a_waiter
 }
 
-# --- names ---------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 @test "silent DNS delays neither -w, --connect-timeout nor signals" {
     net_up
     net_dns_silent
     for mode in $MODES; do
-        SLOW=$((SLOW + BUSY)) net_dns_bounds "postgres://u@pg.test:5432/x?mode=$mode#$NAME" pg.test || fail "$mode"
+        SLOW=$((SLOW + BUSY)) net_dns_bounds "postgres://u@pg.test:5432/x?mode=$mode#$NAME" \
+            pg.test || fail "$mode"
     done
 }
 
 # bats test_tags=slow
 @test "a renewal never waits for DNS" {
-    net_server '?mode=lease'
+    net_server
     echo "$SERVER pg.test" >>"$T/etc/hosts"
     net_dns_silent
-    net_hold --ttl 3 "postgres://postgres@pg.test:$PORT/postgres?mode=lease#$NAME" $SUBJECT -u "$T/end" -r 6
-    wait_for 5 running
+    RUN=net_hold job 6 --ttl 3 "${L/$SERVER/pg.test}"
     [ "$(net_dns_asked)" = 0 ]
     echo "127.0.0.1 localhost" >"$T/etc/hosts"
     # For the first ten seconds the addresses count as fresh, and there is no new look-up.
-    now=$(now_ns)
-    fresh_no_more() { [ "$(now_ns)" -gt $((now + 10300 * NS)) ]; }
-    wait_for 12 fresh_no_more
+    now=$(now_ms)
+    wait_for 12 beyond $((now + 10300))
     for round in 1 2; do
         net_reset
         wait_for 3 net_was_reset
@@ -64,84 +60,121 @@ rival() {
     done
     # There was a look-up beside it, and it is still without an answer.
     [ "$(net_dns_asked)" -ge 1 ]
-    touch "$T/end"
-    ended
-    assert_rc 6
-    [ "$output" = "" ]
-    [ "$(count_seen main sig 15)" = 0 ]
+    job_ends_silently
 }
 
-# --- packets -------------------------------------------------------------------------------------------
+# --- packets --------------------------------------------------------------------------------------
 
-@test "a long silent drop ends the tree before the rival enters" {
-    net_server '?mode=lease'
-    net_hold --ttl 3 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+@test "a long silent drop ends the tree before others can hold the lock" {
+    net_server advisory
+    RUN=net_hold tree --ttl 3 "$L"
+    rival
+    pid=$(holder_pid)
+    net_cut
+    times_out 3000 "$(now_ns)" 1100
+    # The server ends the session by itself.
+    follows rival
+    log_has "$pid" "idle-session timeout"
+    net_mend
+    # A lease.
+    net_mode lease
+    RUN=net_hold tree --ttl 3 "$L"
     rival
     net_cut
-    # Nobody renews it any more: the lease that the server gave ends then.
-    lost=$(now_ns)
+    # It is not renewed any more: the lease that the server gave ends then, and began a moment after
+    # ours.
+    cut=$(now_ns)
     end=$(($(now_ns) + $(left) * NS))
-    ended
-    assert_rc 79
-    assert_out "has not been renewed for"
-    assert_out "could not be renewed in time"
-    [ "$(grep -c '^dlock:' "$T/out")" = 2 ]
-    # The server's lease began a moment after ours.
-    lease_times 3000 $((end - 3000 * NS))
-    for who in main child session daemon; do
-        assert_between $((TERM_AT - 300 * NS)) "$(seen $who sig 15)" $((TERM_AT + 250 * NS)) "TERM for $who"
-        [ "$(count_seen $who sig 15)" = 1 ]
-    done
-    [ "$(last_beat)" -gt "$lost" ]
-    [ "$(last_beat)" -lt "$DEADLINE" ]
-    rc=0
-    wait_exit 10 "$RIVAL" || rc=$?
-    [ $rc = 0 ]
+    times_out 3000 $((end - 3000 * NS)) 300
+    [ "$(last_beat)" -gt "$cut" ]
+    follows rival
     # The rival is not let in before, and not much later (it looks when the lease ends).
-    assert_between $((end - 20 * NS)) "$(cat rival)" $((end + (1000 + SLOW) * NS)) "the rival's entry (ns)"
-    [ "$(last_beat)" -lt "$(cat rival)" ]
-    no_violations
+    assert_between $((end - 20 * NS)) "$(cat rival)" $((end + (1000 + SLOW) * NS)) \
+        "the rival's entry (ns)"
     # What comes through late takes nothing away from the next owner.
-    fence=$(table fence)
+    fence=$(row fence)
     net_mend
     run -75 "$DLOCK" -q "$LOCAL" "$DLOCK" --no-reentrant -q -n "$LOCAL" true
-    [ "$(table fence)" -gt "$fence" ]
+    [ "$(row fence)" -gt "$fence" ]
+}
+
+# bats test_tags=slow
+@test "keepalives alone end a cut-off session between ttl and ttl + 2 s" {
+    LD_PRELOAD=$HELPERS/notimeout.so net_server advisory
+    RUN=net_hold job 0 --ttl 9 "$L"
+    rival
+    pid=$(holder_pid)
+    age() {
+        pgsql -c "select (extract(epoch from clock_timestamp() - state_change) * 1000)::int
+            from pg_stat_activity where pid = $pid"
+    }
+    # Not while an answer is on its way: keepalives begin when it has arrived.
+    between_renewals() { local ms; ms=$(age) && [ "$ms" -gt 200 ] && [ "$ms" -lt 1000 ]; }
+    wait_for 10 between_renewals
+    net_cut
+    last=$(($(now_ns) - $(age) * NS))
+    ends 79
+    wait_exit 15 "$WAITER"
+    [ "$(last_beat)" -lt "$(cat rival)" ]
+    assert_between $((last + 9000 * NS)) "$(cat rival)" $((last + (11000 + BUSY) * NS)) \
+        "the rival's entry (ns)"
+    no_violations
+}
+
+# bats test_tags=slow
+@test "a hold rides out a silent drop for a third of the ttl" {
+    net_server advisory
+    RUN=net_hold job 3 --ttl 4 "$L"
+    pid=$(holder_pid)
+    net_cut
+    run sleep 1.3 # the fault itself
+    net_mend
+    lasts 4100
+    undisturbed
+    [ "$(holder_pid)" = "$pid" ]
+    job_ends
 }
 
 @test "lost replies end the hold in time" {
-    net_server '?mode=lease'
-    net_hold --ttl 3 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
-    rival
-    net_lose_replies
-    lost=$(now_ns)
-    ended
-    assert_rc 79
-    assert_out "could not be renewed in time"
-    # Nothing was confirmed after that: so long after the last renewal at most.
-    lease_times 3000 "$lost"
-    for who in main child session daemon; do
-        assert_between "$lost" "$(seen $who sig 15)" $((TERM_AT + 250 * NS)) "TERM for $who"
+    net_server
+    for mode in $MODES; do
+        net_mode $mode
+        RUN=net_hold tree --ttl 3 "$L"
+        rival
+        net_lose_replies
+        times_out 3000 "$(now_ns)"
+        # Its last renewals did get there; the end of the connection does, too.
+        follows rival
+        net_mend
     done
-    [ "$(last_beat)" -lt "$DEADLINE" ]
-    # A renewal did get there: the row is held until the end of that, which is later.
-    rc=0
-    wait_exit 10 "$RIVAL" || rc=$?
-    [ $rc = 0 ]
-    [ "$(last_beat)" -lt "$(cat rival)" ]
-    no_violations
-    net_mend
 }
 
-@test "lost replies to the acquisition leave nothing behind" {
-    net_server '?mode=lease'
+@test "lost replies to the acquisition run nothing and leave nothing behind" {
+    net_server
     "$DLOCK" -q "$LOCAL" true # the table is there
     net_lose_replies
-    client_timed --ttl 3 --connect-timeout 1 "$L" touch "$T/ran"
-    assert_rc 69
-    assert_between 1000 $took $((1900 + SLOW)) "time (ms)"
-    assert_out "$SERVER:$PG_PORT"
-    [ ! -e ran ]
-    run -0 run_t 5 "$DLOCK" -q -n "$LOCAL" true
+    for mode in $MODES; do
+        net_mode $mode
+        client_timed --ttl 3 --connect-timeout 1 "$L" touch "$T/ran"
+        assert_rc 69
+        assert_between 1000 $took $((1900 + SLOW)) "time (ms)"
+        assert_out "$SERVER:$PG_PORT"
+        [ ! -e ran ]
+        # The server ends a session when it hears of that.
+        [ $mode = lease ] || wait_for 2 "$DLOCK" -q -n "$LOCAL" true
+        run -0 run_t 5 "$DLOCK" -q -n "$LOCAL" true
+    done
+}
+
+@test "a connection reset ends the hold at once" {
+    net_server advisory
+    # The next renewal meets it.
+    RUN=net_hold tree --ttl 3 "$L"
+    net_reset
+    t0=$(now_ms)
+    ends 79
+    assert_between 0 $(($(now_ms) - t0)) $((1200 + SLOW)) "time until the end (ms)"
+    [ "$(count_seen main sig 15)" = 0 ]
+    net_was_reset
+    wait_for 2 tree_gone
 }

@@ -1,13 +1,10 @@
 #!/usr/bin/env bats
-# outage.bats - waiting for a lock in PostgreSQL while the server is away, refuses connections, or cannot be reached: the
-# wait goes on for as long as it may. Both modes.
+# outage.bats - waiting for a lock in PostgreSQL while the server is away, refuses connections, or
+# cannot be reached: the wait goes on for as long as it may. Both modes.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
-load ../../support/common
-load ../../support/fake
 load ../../support/netns
-load ../../support/postgres
+load ../../support/pgtests
 load ../../support/pgnet
 
 setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
@@ -15,7 +12,6 @@ setup() {
     dlock_setup
     fake_setup # for net_dns_bounds and the like
 }
-teardown() { dlock_teardown; }
 
 # ---------------------------------------------------------------- helpers ---
 
@@ -32,7 +28,8 @@ at_role() {
     L="postgres://$1@127.0.0.1:$PG_PORT/postgres?mode=lease#$NAME"
 }
 
-# hold_lease [OPTION...], hold_advisory [OPTION...]: until the file go, or go_a, is there. In $HOLDER, $A_HOLDER.
+# hold_lease [OPTION...], hold_advisory [OPTION...]: until the file go, or go_a, is there. In
+# $HOLDER, $A_HOLDER.
 hold_lease() { hold --ttl 60 "$@"; }
 hold_advisory() {
     rm -f held_a go_a
@@ -42,9 +39,9 @@ hold_advisory() {
 }
 
 waiting_are() { # ADVISORY LEASE [SINCE]: in sessions that are younger than that (s)
-    [ "$(pgsql -d postgres -c "select count(*) filter (where query like '/* dlock1 % wait=%') || ' ' ||
-        count(*) filter (where application_name like 'dlock:%:%') from pg_stat_activity
-        where backend_start > to_timestamp(${3:-0})")" = "$1 $2" ]
+    is_sql "count(*) filter (where query like '/* dlock1 % wait=%') = $1
+        and count(*) filter (where application_name like 'dlock:%:%') = $2
+        from pg_stat_activity where backend_start > to_timestamp(${3:-0})"
 }
 terminate() { pgsql -c "select count(pg_terminate_backend(pid)) from pg_stat_activity where $1"; }
 # refused TEXT N: the server has said so N times since $FROM bytes of its log.
@@ -59,7 +56,8 @@ refused() { [ "$(tail -c "+$((FROM + 1))" "$PG_LOG" | grep -c "FATAL: .*$1")" -g
     pgsql -c "create role joe login"
     hold_lease
     hold_advisory
-    # Two in line, who keep their places; one whose time ends during the outage; one that hears of the lock again.
+    # Two in line, who keep their places; one whose time ends during the outage; one that hears of
+    # the lock again.
     for w in 1 2; do
         start_log "w$w.log" "$DLOCK" --ttl 1 "$L" sh -c "echo $w >>order"
         pids[w]=$STARTED
@@ -142,7 +140,8 @@ refused() { [ "$(tail -c "+$((FROM + 1))" "$PG_LOG" | grep -c "FATAL: .*$1")" -g
 @test "a wait outlasts a server that has no connection left, a refusal for good ends it" {
     local t0 u
     own_server
-    pgsql -c "create role joe login" -c "grant select, insert, update, delete on public.dlock_locks to joe"
+    pgsql -c "create role joe login" \
+        -c "grant select, insert, update, delete on public.dlock_locks to joe"
     hold_lease
     hold_advisory
     at_role joe
@@ -182,8 +181,10 @@ refused() { [ "$(tail -c "+$((FROM + 1))" "$PG_LOG" | grep -c "FATAL: .*$1")" -g
     exits 79 5 "$A_HOLDER"
     exits 0 5 "$HOLDER"
     pgsql -c "create database x template postgres"
-    pgsql -d x -c "update dlock_locks set owner = 'dead', expires = clock_timestamp() + '60 s' where name = '$NAME'"
-    start_log x.log "$DLOCK" --ttl 1 "postgres://postgres@127.0.0.1:$PG_PORT/x?mode=lease#$NAME" touch ran
+    pgsql -d x -c "update dlock_locks set owner = 'dead', expires = clock_timestamp() + '60 s'
+        where name = '$NAME'"
+    start_log x.log "$DLOCK" --ttl 1 "postgres://postgres@127.0.0.1:$PG_PORT/x?mode=lease#$NAME" \
+        touch ran
     lease=$STARTED
     wait_for 5 waiting_are 0 1
     pgsql -c "drop database x with (force)"
@@ -197,7 +198,7 @@ refused() { [ "$(tail -c "+$((FROM + 1))" "$PG_LOG" | grep -c "FATAL: .*$1")" -g
 # bats test_tags=slow
 @test "a wait outlasts two ttls of a cut network and finds the server elsewhere" {
     local t0 lease advisory mended
-    net_server '?mode=lease'
+    net_server
     echo "$SERVER pg.test" >>"$T/etc/hosts"
     A=${L/$SERVER/pg.test} A=${A/lease/advisory} A_LOCAL=${LOCAL/lease/advisory}
     L=$LOCAL hold_lease

@@ -1,10 +1,8 @@
 #!/usr/bin/env bats
-# pgbouncer.bats - PostgreSQL behind PgBouncer: advisory locks are refused without a trace, the lease table works.
+# pgbouncer.bats - PostgreSQL behind PgBouncer: advisory locks are refused without a trace, the
+# lease table works.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
-load ../../support/common
-load ../../support/postgres
 load ../../support/pgtable
 
 setup_file() {
@@ -12,13 +10,6 @@ setup_file() {
     [ -x /usr/sbin/pgbouncer ] || skip "pgbouncer is not installed"
     pgtable_start
 }
-teardown_file() { pg_stop_all; }
-
-setup() {
-    dlock_setup
-    pgtable_setup
-}
-teardown() { dlock_teardown; }
 
 # ---------------------------------------------------------------- helpers ---
 
@@ -35,7 +26,8 @@ pooled() { PG_PORT=$PGB_PORT pgsql "$@"; }
 
 # settings: what a client of the pool finds in its session.
 settings() {
-    pooled -c "select pg_backend_pid()" -c "select name, setting from pg_settings where source in ('session', 'client')
+    pooled -c "select pg_backend_pid()" \
+        -c "select name, setting from pg_settings where source in ('session', 'client')
         and name <> 'application_name' order by name"
 }
 
@@ -43,14 +35,16 @@ settings() {
 tries() { grep -cF "\$1 = '$NAME', " "$PG_LOG"; }
 tries_are() { [ "$(tries)" -ge "$1" ]; }
 
-# no_trace: nothing of ours stays with the sessions of the pool: no lock, no channel, no name that calls us.
+# no_trace: nothing of ours stays with the sessions of the pool: no lock, no channel, no name that
+# calls us.
 no_trace() {
     local n
-    [ "$(pgsql -c "select count(*) from pg_locks where locktype = 'advisory'")" = 0 ] || fail "an advisory lock is left"
-    [ "$(pgsql -c "select count(*) from pg_stat_activity where application_name like 'dlock:%:%'")" = 0 ] || fail "a waiter's name is left"
+    locks_are true 0 || fail "an advisory lock is left"
+    called_are 0 || fail "a waiter's name is left"
     n=$(pooled -c 'select count(*) from pg_listening_channels()')
     [ "$n" = 0 ] || fail "$n channels are listened to"
-    ! tail -c "+$LOG_FROM" "$PG_LOG" | grep -v '\[pgsql\]' | grep 'LISTEN "' || fail "LISTEN was sent"
+    ! tail -c "+$LOG_FROM" "$PG_LOG" | grep -v '\[pgsql\]' | grep 'LISTEN "' ||
+        fail "LISTEN was sent"
 }
 
 # --------------------------------------------------------------- advisory ---
@@ -68,6 +62,8 @@ refused() {
         # The same session as before, if the pooler kept it, and its settings.
         [ "$(settings)" = "$before" ] || fail "$(settings), not $before"
     done
+    # To look does no harm.
+    run -0 run_t 5 "$DLOCK" --status "$A"
     run -64 run_t 5 "$DLOCK" "${A/\#/?fair=1#}" touch ran
     run -64 run_t 5 "$DLOCK" "${A/\#/?key=42#}" touch ran
     no_trace
@@ -87,17 +83,18 @@ refused() {
     run -0 run_t 5 "$DLOCK" -n "postgres://postgres@127.0.0.1:$PG_PORT/postgres#$NAME" true
 }
 
-@test "advisory locks through transaction pooling are refused, without a trace" { refused transaction; }
-@test "advisory locks through session pooling are refused, without a trace" { refused session; }
-@test "advisory locks through statement pooling are refused, without a trace" { refused statement; }
+@test "advisory locks through a pooler are refused in each mode, without a trace" {
+    for mode in transaction session statement; do refused $mode; done
+}
 
 # ------------------------------------------------------------- lease table ---
 
 # exclude N TURNS: N processes, each TURNS times.
 exclude() {
     mkdir -p h
-    "$ROOT/tests/support/helpers/swarm.py" "$1" 100 bash -c 'for ((n = 0; n < $3; n++)); do "$DLOCK" --ttl 5 "$1" "$HELPERS/witness" "$2" $((n % 5)) || exit; done' \
-        - "$L" "$T/h" "$2"
+    "$ROOT/tests/support/helpers/swarm.py" "$1" 100 bash -c 'for ((n = 0; n < $3; n++)); do
+            "$DLOCK" --ttl 5 "$1" "$HELPERS/witness" "$2" $((n % 5)) || exit
+        done' - "$L" "$T/h" "$2"
     run -0 "$ROOT/tests/support/helpers/check_history.py" "$T/h" $(($1 * $2))
     row_is_free
     rm -r h
@@ -116,21 +113,25 @@ exclude() {
     pooler transaction default_pool_size=4
     mkdir h
     # Those that do not wait try again and again.
-    "$ROOT/tests/support/helpers/swarm.py" 8 100 bash -c 'n=0; while [ $n -lt $3 ]; do "$DLOCK" -q -n --ttl 5 "$1" "$HELPERS/witness" "$2" $((n % 3)); case $? in
-        0) n=$((n + 1)) ;; 75) ;; *) exit 1 ;; esac; done' - "$L" "$T/h" "$(amount pooled_turns)"
+    "$ROOT/tests/support/helpers/swarm.py" 8 100 bash -c 'n=0; while [ $n -lt $3 ]; do
+            "$DLOCK" -q -n --ttl 5 "$1" "$HELPERS/witness" "$2" $((n % 3))
+            case $? in 0) n=$((n + 1)) ;; 75) ;; *) exit 1 ;; esac
+        done' - "$L" "$T/h" "$(amount pooled_turns)"
     run -0 "$ROOT/tests/support/helpers/check_history.py" "$T/h" $((8 * $(amount pooled_turns)))
     row_is_free
     no_trace
 }
 
-# turns PORT FILE MS: the lock goes through what counts the requests without an answer; see pgturns.py.
+# turns PORT FILE MS: the lock goes through what counts the requests without an answer; see
+# pgturns.py.
 turns() {
     start "$ROOT/tests/support/helpers/pgturns.py" "$@" >port.turns
     wait_for 5 test -s port.turns
     L="postgres://postgres@127.0.0.1:$(cat port.turns)/postgres?mode=lease#$NAME"
 }
 
-# PgBouncer before 1.21 takes a session for free at the first answer: the second one goes to another client.
+# PgBouncer before 1.21 takes a session for free at the first answer: the second one goes to another
+# client.
 # bats test_tags=soak
 @test "dlock sends one request at a time through a pooler" {
     pooler transaction
@@ -156,7 +157,8 @@ turns() {
     let_go
     exits 0 4 "$HOLDER"
     wait_for 5 row_is_free
-    [ "$(tr -d 1 <pooled)" = '' ] || fail "at a time: $(fold -w1 pooled | sort | uniq -c | tr '\n' ' ')"
+    [ "$(tr -d 1 <pooled)" = '' ] ||
+        fail "at a time: $(fold -w1 pooled | sort | uniq -c | tr '\n' ' ')"
     [ "$(wc -c <pooled)" -gt $((4 * $(amount pooled_runs))) ]
     # The same proxy does see it where it may be.
     turns "$PG_PORT" direct 40
@@ -167,8 +169,8 @@ turns() {
     [ "$(tr -d 1 <direct)" != '' ]
 }
 pooled_lock() {
-    pgsql -c "begin" -c "select 1 from public.dlock_locks where name = '$NAME' for update" -c "\\! touch locked" \
-        -c "\\! '$HELPERS/await' unlock" -c "commit"
+    pgsql -c "begin" -c "select 1 from public.dlock_locks where name = '$NAME' for update" \
+        -c "\\! touch locked" -c "\\! '$HELPERS/await' unlock" -c "commit"
 }
 
 # bats test_tags=slow
@@ -181,41 +183,30 @@ pooled_lock() {
     # The log is long by now: only that of these 4 s is read.
     from=$(wc -c <"$PG_LOG")
     sleep 4 # what is measured
-    n=$(tail -c "+$((from + 1))" "$PG_LOG" | head -c $(($(wc -c <"$PG_LOG") - from)) | grep -c 'LOG:  execute .* h AS MATERIALIZED')
+    n=$(tail -c "+$((from + 1))" "$PG_LOG" | head -c $(($(wc -c <"$PG_LOG") - from)) |
+        grep -c 'LOG:  execute .* h AS MATERIALIZED')
     assert_between 3 "$n" 5 "messages of a waiter in 4 s"
-    t0=$(now_ms)
-    let_go
-    exits 0 4 "$STARTED"
-    assert_between 0 $(($(cat got) / 1000000 - t0)) $((2000 + SLOW)) "take-over (ms)"
+    hand_over 2000
     no_trace
 }
 
-@test "direct and pooled clients exclude each other" {
-    local t0
-    pooler transaction
-    hold --ttl 60
-    run -75 run_t 5 "$DLOCK" -vn "$D" true
-    assert_out "pid $HOLDER"
-    start_log w.log "$DLOCK" "$D" "$HELPERS/clock" got
-    wait_for 5 eval '"$DLOCK" --status "$D" | grep "pid '"$STARTED"'"'
-    t0=$(now_ms)
-    let_go
-    exits 0 4 "$STARTED"
-    assert_between 0 $(($(cat got) / 1000000 - t0)) $((400 + SLOW + BUSY)) "hand-off (ms)"
-}
-
-@test "--status through it" {
+@test "direct and pooled clients exclude each other, and see each other by --status" {
+    local t0 u
     pooler transaction
     run -0 run_t 5 "$DLOCK" --status "$L"
     assert_out ": free"
-    hold --note 'the note'
-    run -75 run_t 5 "$DLOCK" --status --json "$L"
-    assert_out "\"pid\":$HOLDER"
-    assert_out "\"note\":\"the note\""
-    run -75 run_t 5 "$DLOCK" --status "$D"
+    hold --ttl 60 --note 'the note'
+    run -75 run_t 5 "$DLOCK" -vn "$D" true
     assert_out "pid $HOLDER"
-    let_go
-    run -0 run_t 5 "$DLOCK" --status "$L"
+    start_log w.log "$DLOCK" "$D" "$HELPERS/clock" got
+    is_seen() { "$DLOCK" --status "$D" | grep "pid $STARTED"; }
+    wait_for 5 is_seen
+    for u in "$L" "$D"; do
+        run -75 run_t 5 "$DLOCK" --status --json "$u"
+        assert_out "\"pid\":$HOLDER"
+        assert_out '"note":"the note"'
+    done
+    hand_over $((400 + BUSY))
 }
 
 @test "a hold survives restarts of the pooler" {
@@ -231,14 +222,15 @@ pooled_lock() {
             kill -KILL "$PGB_PID"
             wait_for 5 pid_gone "$PGB_PID"
             pgb_launch ;;
-        kill) pgsql -c "select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()" ;;
+        kill)
+            pgsql -c "select pg_terminate_backend(pid) from pg_stat_activity
+                where backend_type = 'client backend' and pid <> pg_backend_pid()" ;;
         esac
         wait_for 5 row_is_renewed "$before"
         pid_alive "$HOLDER"
         [ ! -e got ]
     done
-    let_go
-    exits 0 10 "$STARTED"
+    hand_over
     [ -e got ]
     wait_for 2 row_is_free
 }
@@ -280,7 +272,7 @@ pooled_lock() {
     done
     # All of them wait; the holder is renewed meanwhile.
     wait_for 5 tries_are 24
-    wait_for 5 row_is_renewed "$(row "$EXPIRES")"
+    renewed
     run -75 run_t 5 "$DLOCK" --status "$L"
     let_go
     for i in "${pids[@]}"; do exits 0 30 "$i"; done
@@ -296,8 +288,7 @@ pooled_lock() {
     run -75 run_t 5 "$DLOCK" -n "$L" true
     start_log w.log "$DLOCK" "$L" true
     wait_for 3 tries_are 3
-    let_go
-    exits 0 4 "$STARTED"
+    hand_over
     exclude 4 4
     no_trace
 }
@@ -317,7 +308,7 @@ pooled_lock() {
     pooler statement
     hold --ttl 3
     run -75 run_t 5 "$DLOCK" -n "$L" true
-    wait_for 4 row_is_renewed "$(row "$EXPIRES")"
+    renewed 4
     let_go
     exclude 4 4
     no_trace
@@ -329,23 +320,24 @@ pooled_lock() {
 
 @test "says why a pooler cannot serve" {
     pooler transaction max_client_conn=1
-    start_log psql.log env PGAPPNAME=pgsql "$PG_BIN/psql" -X -h 127.0.0.1 -p "$PGB_PORT" -U postgres -d postgres -c 'select pg_sleep(20)'
-    wait_for 5 eval '[ "$(pgsql -c "select count(*) from pg_stat_activity where query like '"'select pg_sleep%'"'")" = 1 ]'
+    PG_PORT=$PGB_PORT start_log psql.log pg_session -c 'select pg_sleep(20)'
+    wait_for 5 is_sql "count(*) = 1 from pg_stat_activity where query like 'select pg_sleep%'"
     run -69 run_t 8 "$DLOCK" --connect-timeout 1 "$L" touch ran
     assert_out 'no more connections allowed'
     kill "$STARTED"
-    pgb_stop
     pooler transaction
     run -77 run_t 8 "$DLOCK" --retry "${L/postgres@/nouser@}" touch ran
     assert_out 'no such user'
-    pgb_stop
-    pg_start_in own
-    PG_PORT=${PG_PORTS[own]} pooler transaction server_connect_timeout=1 server_login_retry=1
+    own_server
+    pooler transaction server_connect_timeout=1 server_login_retry=1
     pg_stop own
     run -69 run_t 8 "$DLOCK" --connect-timeout 3 "$L" touch ran
     [ ! -e ran ]
     start_log retry.log "$DLOCK" --retry --connect-timeout 1 -w 30 "$L" touch got
-    wait_for 10 eval '[ "$(grep -c "closing because: .*login\|closing because: .*connect" "$PGB_LOG")" -ge 3 ]'
+    has_tried() {
+        [ "$(grep -c "closing because: .*login\|closing because: .*connect" "$PGB_LOG")" -ge 3 ]
+    }
+    wait_for 10 has_tried
     pg_restart own fast
     exits 0 10 "$STARTED"
     [ -e got ]

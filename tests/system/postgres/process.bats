@@ -1,58 +1,32 @@
 #!/usr/bin/env bats
-# process.bats - what befalls our processes and clocks around a lock in PostgreSQL, in both modes: keeper and guard
-# killed, a machine that slept, a server whose clock is set.
+# process.bats - what befalls our processes and clocks around a lock in PostgreSQL, in both modes:
+# keeper and guard killed, a machine that slept, a server whose clock is set.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
-load ../../support/common
-load ../../support/fake
-load ../../support/postgres
 load ../../support/pgtable
 load ../../support/clock
-
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    pgtable_start
-}
-teardown_file() { pg_stop_all; }
-
-setup() {
-    dlock_setup
-    fake_setup # the command that tells what happens to it
-}
-teardown() { dlock_teardown; }
 
 MODES='advisory lease'
 
 lock_of() { echo "postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=$1#$NAME.$1${2:+.$2}"; }
 beyond() { [ "$(now_ms)" -ge "$1" ] || pid_gone "$K"; }
 
-# --- killed --------------------------------------------------------------------------------------------
+# --- killed ---------------------------------------------------------------------------------------
 
-@test "a killed guard ends the tree and releases the lock" {
+@test "the command gets no descriptor of ours" {
+    run -0 run_t 5 sh -c 'ls /proc/self/fd' # without dlock
+    local plain=$output
     for mode in $MODES; do
-        L=$(lock_of $mode)
-        rm -f "$C"/*
-        background --ttl 20 "$L" $SUBJECT -t -k
-        wait_for 5 running 4
-        find_guard
-        t0=$(now_ns)
-        kill -KILL "$G"
-        ended
-        assert_rc 71
-        assert_out "guard"
-        [ "$(grep -c . out)" = 1 ] || fail "$mode: $output"
-        gone_by $((1000 + SLOW)) "$t0"
-        # Not until its ttl ends.
-        run -0 run_t 5 "$DLOCK" -n "$L" true
-        no_overlap
+        run -0 run_t 5 "$DLOCK" "$(lock_of $mode)" sh -c 'ls /proc/self/fd'
+        [ "$output" = "$plain" ] || fail "$mode: $output, not $plain"
     done
 }
 
 @test "the guard keeps the session of each lock of a set" {
     local one two
     one=$(lock_of advisory 1) two=$(lock_of advisory 2)
-    start_log set.log "$DLOCK" --ttl 20 --also "$one" --also "$T/file" "$two" "$HELPERS/witness" "$T" 60000 tree
+    start_log set.log "$DLOCK" --ttl 20 --also "$one" --also "$T/file" "$two" "$HELPERS/witness" \
+        "$T" 60000 tree
     wait_for 5 file_has history enter
     local K=$STARTED lock
     find_guard
@@ -60,11 +34,13 @@ beyond() { [ "$(now_ms)" -ge "$1" ] || pid_gone "$K"; }
     kill -KILL "$K"
     for lock in "$one" "$two" "$T/file"; do run -75 run_t 5 "$DLOCK" -w 0.2 -q "$lock" true; done
     kill -CONT "$G"
-    for lock in "$one" "$two" "$T/file"; do run -0 run_t 5 "$DLOCK" -w 4 "$lock" flock -sn witness true; done
+    for lock in "$one" "$two" "$T/file"; do
+        run -0 run_t 5 "$DLOCK" -w 4 "$lock" flock -sn witness true
+    done
 }
 
-# The command of the next test: what it leaves in a session of its own, without an ear for TERM, it ends itself, and
-# itself, too, if its keeper lives. Else they are for somebody else to end.
+# The command of the next test: what it leaves in a session of its own, without an ear for TERM, it
+# ends itself, and itself, too, if its keeper lives. Else they are for somebody else to end.
 INSIDE='exec 9>"$1/witness"
     flock -n 9 || echo overlap >>"$1/violations"
     read -r _ _ _ keeper _ <"/proc/$PPID/stat"
@@ -73,8 +49,9 @@ INSIDE='exec 9>"$1/witness"
     kill -0 "$keeper" 2>/dev/null || exec sleep 30
     kill -KILL $!'
 
-# The points of a run: "MODE NAME K", the K-th call of that name, from the guard's fork on; of each name the first two,
-# which is the way to the lock, and the last three, which is the hold and its end.
+# The points of a run: "MODE NAME K", the K-th call of that name, from the guard's fork on; of each
+# name the first two, which is the way to the lock, and the last three, which is the hold and its
+# end.
 points() {
     mkdir "$T/run.$1"
     strace -o "$T/trace" "$DLOCK" --ttl 1 "$(lock_of $1)" sh -c "$INSIDE" - "$T/run.$1"
@@ -89,7 +66,8 @@ points() {
          }' "$T/trace"
 }
 
-# one_point MODE NAME K: with a lock of its own, and what must be true then. Complaints go to $T/bad.
+# one_point MODE NAME K: with a lock of its own, and what must be true then. Complaints go to
+# $T/bad.
 one_point() {
     local point=$1:$2:$3 rc=0 i dir lock
     dir=$T/point.$point
@@ -98,7 +76,8 @@ one_point() {
     # In braces: bash tells about everybody who is killed.
     {
         timeout -k 2 15 strace -o /dev/null -e trace="$2" -e inject="$2:signal=SIGKILL:when=$3" \
-            "$DLOCK" --ttl 1 "$lock" sh -c "$INSIDE" - "$dir" >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
+            "$DLOCK" --ttl 1 "$lock" sh -c "$INSIDE" - "$dir" >"$dir/out" 2>&1 </dev/null 3>&- ||
+            rc=$?
     } 2>/dev/null
     echo "$rc" >"$dir/rc"
     # A killed keeper's guard does not wait for the end of the lease (25 ms a turn, and more).
@@ -136,35 +115,32 @@ one_point() {
     [ ! -e bad ] || { cat bad; false; }
 }
 
-# --- clocks --------------------------------------------------------------------------------------------
+# --- clocks ---------------------------------------------------------------------------------------
 
+clocked() { with_clock background "$@"; }
 @test "no renewal revives a lease that ended during a suspend" {
     export WALLCLOCK_SUSPEND=1
     for mode in $MODES; do
         L=$(lock_of $mode)
-        rm -f "$C"/*
-        with_clock background --ttl 3 "$L" $SUBJECT -t -k
-        wait_for 5 running 4
+        RUN=clocked tree --ttl 3 "$L"
         jump 10
         t0=$(now_ms)
-        ended 5
-        assert_rc 79
-        assert_out "could not be renewed in time: this process did not run for"
-        [ "$(grep -c . out)" = 1 ] || fail "$mode: $output"
+        lost 1 "could not be renewed in time: this process did not run for"
         # At the latest when it wakes up for the next renewal: 0.77 s.
         assert_between 0 $(($(now_ms) - t0)) $((1300 + SLOW)) "$mode: time until the end (ms)"
         wait_for 2 tree_gone
     done
 }
 
-# clocked_server: one of this test, whose clock jumps. Its user can reach neither the helpers nor $T.
+# clocked_server: one of this test, whose clock jumps. Its user can reach neither the helpers nor
+# $T.
 clocked_server() {
     local dir
     dir=$(pg_folder)
     cp "$HELPERS/wallclock.so" "$dir/"
     CLOCK_FILE=$dir/offset
     HELPERS=$dir with_clock pg_start_in own
-    PG_PORT=${PG_PORTS[own]} PG_LOG=${PG_LOGS[own]}
+    use_server own
     CLOCK_DIR=$dir
 }
 server_is_ahead() { # SECONDS
@@ -176,63 +152,52 @@ server_is_ahead() { # SECONDS
 @test "a lease ends when the server's clock jumps forward, not back" {
     clocked_server
     L=$(lock_of lease)
-    background --ttl 3 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    tree --ttl 3 "$L"
     jump -60
     server_is_ahead -60
-    t0=$(now_ms)
-    wait_for 5 beyond $((t0 + 3100))
+    lasts 3100
     pid_alive "$K"
     run -75 "$DLOCK" -q -n "$L" true
     [ "$(count_seen main sig 15)" = 0 ]
     jump 0
     server_is_ahead 0
     t0=$(now_ms)
-    ended 5
+    killed 1 "is lost: the lease expired"
     # Renewals are 0.74 s apart.
     assert_between 0 $(($(now_ms) - t0)) $((1100 + SLOW)) "time until it is noticed (ms)"
-    assert_rc 79
-    assert_out "is lost: the lease expired"
-    [ "$(count_seen main sig 15)" = 0 ]
     wait_for 2 tree_gone
     run -0 "$DLOCK" -n "$L" true
     rm -rf "$CLOCK_DIR"
 }
 
-# PostgreSQL times a session by the wall clock: if its timer goes off between the jump and the next renewal, the session
-# has been idle for a minute.
+# PostgreSQL times a session by the wall clock: if its timer goes off between the jump and the next
+# renewal, the session has been idle for a minute.
 # bats test_tags=soak
 @test "an advisory lock survives a clock jump or ends with its session" {
     clocked_server
     L=$(lock_of advisory)
-    background --ttl 3 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    tree --ttl 3 "$L"
     jump -60
     server_is_ahead -60
-    t0=$(now_ms)
-    wait_for 5 beyond $((t0 + 3100))
+    lasts 3100
     pid_alive "$K" || fail "$(cat out)"
     run -75 "$DLOCK" -q -n "$L" true
     local died=0 lived=0
     for i in $(seq "$(amount clock_rounds)"); do
         jump $((i * 60 - 60))
-        t0=$(now_ms)
-        wait_for 5 beyond $((t0 + 3100))
+        lasts 3100
         if pid_alive "$K"; then
             lived=$((lived + 1))
             run -75 "$DLOCK" -q -n "$L" true
         else
             died=$((died + 1))
-            ended
-            assert_rc 79
+            ends 79
             assert_out "idle-session timeout"
             wait_for 2 tree_gone
             run -0 "$DLOCK" -n "$L" true
             # Killed, not asked.
             [ "$(count_seen main sig 15)" = 0 ]
-            rm -f "$C"/*
-            background --ttl 3 "$L" $SUBJECT -t -k
-            wait_for 5 running 4
+            tree --ttl 3 "$L"
         fi
     done
     echo "# $died died, $lived lived on" >&3

@@ -1,42 +1,18 @@
 #!/usr/bin/env bats
-# shared.bats - shared advisory locks and slots in a real PostgreSQL server: foreign clients, a writer among readers,
-# what a hand-off costs, what is left on the server. What every store has is in the contract suite.
+# shared.bats - shared advisory locks and slots in a real PostgreSQL server: foreign clients, a
+# writer among readers, what a hand-off costs, what is left on the server. What every store has is
+# in the contract suite.
 
 # bats file_tags=long,slow
-bats_require_minimum_version 1.5.0
-load ../../support/common
-load ../../support/postgres
-load ../../support/pglock
-
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    pg_start
-}
-teardown_file() { pg_stop_all; }
+load ../../support/pgtests
 
 setup() {
     dlock_setup
+    fake_setup # the command that tells what happens to it
     at_server
     KEY=$((0x$(printf %s "$NAME" | sha256sum | cut -c 1-16)))
 }
-teardown() {
-    : >go
-    dlock_teardown
-}
 
-# holder ID ARG...: it holds until the file go.ID is there; in.ID: since when.
-holder() {
-    local id=$1
-    shift
-    start_log "holder.$id.log" "$DLOCK" "$@" "$L" sh -c '"$HELPERS/clock" "in.$1"; "$HELPERS/await" "go.$1"' - "$id"
-    PIDS[$id]=$STARTED
-}
-declare -gA PIDS
-is_in() { wait_for 5 test -s "in.$1" || fail "$1: $(cat "holder.$1.log")"; }
-leave() {
-    : >"go.$1"
-    exits 0 5 "${PIDS[$1]}"
-}
 waiters_are() { [ "$("$DLOCK" --status --json "$L" | grep -o '"place"' | wc -l)" -eq "$1" ]; }
 # After each way out. The server may not have seen yet that a psql with a lock is gone.
 nothing_left() { wait_for 3 sessions_are 0 && wait_for 3 locks_are true 0; }
@@ -52,26 +28,20 @@ key() { echo $((0x$(printf "%s$1" "$NAME" | sha256sum | cut -c 1-16))); }
         [ "$key" = "$KEY" ] || L="$U?key=42#$NAME"
         for kind in -s '--slots 2'; do
             # shellcheck disable=SC2086
-            holder a $kind
-            is_in a
+            held a $kind
             [ "$(sql_try "_shared($key)") $(sql_try "($key)")" = "t f" ]
-            leave a
-            rm -f in.a go.a
+            end a
             wait_for 3 sessions_are 0
         done
         for kind in '_shared' ''; do
-            rm -f locked sql-go
-            printf '%s\n' "select pg_advisory_lock$kind($key);" '\! echo >locked; "$HELPERS/await" sql-go' >hold.sql
-            start_log psql.log pg_session -f "$T/hold.sql"
-            wait_for 5 test -e locked
+            sql_hold "pg_advisory_lock$kind($key)"
             for mode in -s '--slots 2'; do
                 # shellcheck disable=SC2086
                 run run_t 5 "$DLOCK" -q -n $mode "$L" true
                 assert_rc "$([ -n "$kind" ] && echo 0 || echo 75)"
             done
             run -75 run_t 5 "$DLOCK" -q -n "$L" true
-            : >sql-go
-            wait_exit 5 "$STARTED"
+            sql_let_go
         done
     done
     nothing_left
@@ -86,13 +56,12 @@ keys_are_expected() {
 @test "the keys are those in the manual" {
     local main size
     main=$(key '') size=$((($(key '\0slots') & ~0xffff) + 1))
-    holder a --slots 1
-    is_in a
-    holder b --slots 1
+    held a --slots 1
+    holds b --slots 1
     wait_for 5 waiters_are 1
     wait_for 5 locks_are "granted and classid::bigint << 32 | objid::bigint = $(key '\0gate')" 1
     wait_for 5 locks_are "granted and classid::bigint << 32 | objid::bigint = $main" 2
-    holder c
+    holds c
     wait_for 5 locks_are 'not granted' 1
     {
         echo "ExclusiveLock|t|1|$(key '\0slot\0000')"
@@ -106,26 +75,25 @@ keys_are_expected() {
     } | sort >expected
     # Between two waits for the main key the writer is not in line for it.
     wait_for 5 keys_are_expected || fail "$(diff expected is)"
-    : | tee go.b go.c
-    leave a
-    for i in b c; do exits 0 5 "${PIDS[$i]}"; done
+    end a b c
 }
 
 @test "users of one key= share its slots, whatever the name" {
     L="$U?key=42#one"
-    holder a --slots 1
-    is_in a
+    held a --slots 1
     run -75 run_t 5 "$DLOCK" -q -n --slots 1 "$U?key=042#two" true
     run -65 run_t 5 "$DLOCK" -n --slots 2 "$U?key=42#two" true
     run -0 run_t 5 "$DLOCK" -n --slots 1 "$U?key=0,42#one" true
-    leave a
+    end a
 }
 
 # bats test_tags=slow
 @test "a writer comes in beside 20 readers without pause" {
     local i n
     for i in $(seq 20); do
-        start_log "r$i.log" sh -c 'until [ -e stop ]; do "$1" -s "$2" sh -c ": >in.$3; sleep 1.2" - || exit; done' - "$DLOCK" "$L" "$i"
+        start_log "r$i.log" sh \
+            -c 'until [ -e stop ]; do "$1" -s "$2" sh -c ": >in.$3; sleep 1.2" - || exit; done' - \
+            "$DLOCK" "$L" "$i"
         PIDS[$i]=$STARTED
     done
     for i in $(seq 20); do wait_for 20 test -e "in.$i"; done
@@ -134,7 +102,6 @@ keys_are_expected() {
         t0=$(now_ms)
         run -0 run_t 20 "$DLOCK" -w 15 "$L" "$HELPERS/clock" got
         assert_between 0 $(($(now_ms) - t0)) $((4000 + SLOW + BUSY)) "a writer's wait (ms)"
-        echo "# waited $(($(now_ms) - t0)) ms" >&3
     done
     : >stop
     for i in $(seq 20); do exits 0 10 "${PIDS[$i]}"; done
@@ -142,19 +109,16 @@ keys_are_expected() {
 }
 
 @test "of two numbers of slots that race only one is granted" {
-    local n first psql
+    local n first
     # Both are stopped before they look.
-    printf '%s\n' "select pg_advisory_lock($(key '\0sizes'));" '\! echo >locked; "$HELPERS/await" sql-go' >hold.sql
-    start_log psql.log pg_session -f "$T/hold.sql"
-    psql=$STARTED
-    wait_for 5 test -e locked
+    sql_hold "pg_advisory_lock($(key '\0sizes'))"
     for n in 2 3; do
-        start_log "race$n.log" "$DLOCK" -n --slots $n "$L" sh -c 'echo $1 >>granted; "$HELPERS/await" go.race' - $n
+        start_log "race$n.log" "$DLOCK" -n --slots $n "$L" sh \
+            -c 'echo $1 >>granted; "$HELPERS/await" go.race' - $n
         PIDS[$n]=$STARTED
     done
     wait_for 5 locks_are 'not granted' 2
-    : >sql-go
-    wait_exit 5 "$psql"
+    sql_let_go
     wait_for 5 test -s granted
     first=$(cat granted)
     exits 65 5 "${PIDS[$((5 - first))]}"
@@ -165,62 +129,59 @@ keys_are_expected() {
 }
 
 @test "another number of slots is refused behind a writer too" {
-    holder w
-    is_in w
-    holder a --slots 2
+    held w
+    holds a --slots 2
     wait_for 5 waiters_are 1
     run -65 run_t 5 "$DLOCK" --slots 3 "$L" true
     assert_out "with 2 slots"
-    leave w
+    end w
     is_in a
-    leave a
+    end a
     nothing_left
 }
 
+entered_are() { [ "$(cat in.b in.c 2>/dev/null | wc -l)" -eq "$1" ]; }
 # The holder and the first one in line are idle; that one has looked again since it listens.
 listens() {
-    [ "$(pgsql -c "select count(*) from pg_stat_activity a where state = 'idle' and query like '% slots=1 */ %tcp_keepalives_idle%'
-        and exists (select from pg_locks l where l.pid = a.pid and l.mode = 'ExclusiveLock')")" = 2 ]
+    is_sql "count(*) = 2 from pg_stat_activity a
+        where state = 'idle' and query like '% slots=1 */ %tcp_keepalives_idle%'
+        and exists (select from pg_locks l where l.pid = a.pid and l.mode = 'ExclusiveLock')"
 }
 
 @test "a slot that is given back reaches the first waiter without a poll" {
     local i sent now=a
-    holder a --slots 1
-    is_in a
-    holder b --slots 1
-    holder c --slots 1
+    held a --slots 1
+    holds b --slots 1
+    holds c --slots 1
     wait_for 5 waiters_are 2
     for i in 1 2; do
         wait_for 5 listens
         sent=$(now_ms)
-        leave $now
-        wait_for 5 eval '[ "$(cat in.b in.c 2>/dev/null | wc -l)" -eq $i ]'
+        end $now
+        wait_for 5 entered_are $i
         case $now in
         a) now=$([ -s in.b ] && echo b || echo c) ;;
         b) now=c ;;
         c) now=b ;;
         esac
-        sent=$(($(cat in.$now) / 1000000 - sent))
-        echo "# hand-off: $sent ms" >&3
-        assert_between 0 "$sent" $((400 + SLOW + BUSY)) "hand-off (ms)"
+        assert_between 0 $(($(cat in.$now) / NS - sent)) $((400 + SLOW + BUSY)) "hand-off (ms)"
     done
-    leave $now
+    end $now
     nothing_left
 }
 
 @test "a killed or stopped holder's slot is free within ttl + 1 s" {
     local signal
     for signal in KILL STOP; do
-        rm -f in.* go.*
-        holder a --slots 1 --ttl 2
-        is_in a
-        holder b --slots 1
+        held a --slots 1 --ttl 2
+        holds b --slots 1
         wait_for 5 waiters_are 1
         t0=$(now_ms)
         kill -$signal "${PIDS[a]}"
         is_in b
-        assert_between 0 $(($(cat in.b) / 1000000 - t0)) $((3000 + SLOW)) "$signal: until it is free (ms)"
-        leave b
+        assert_between 0 $(($(cat in.b) / NS - t0)) $((3000 + SLOW)) \
+            "$signal: until it is free (ms)"
+        end b
         kill -CONT "${PIDS[a]}" 2>/dev/null || :
         wait_exit 5 "${PIDS[a]}" || :
     done
@@ -230,37 +191,30 @@ listens() {
 @test "a stopped waiter holds up the others by 4 s at most" {
     local args
     for args in -x '--slots 1'; do
-        rm -f in.* go.*
         # shellcheck disable=SC2086
-        holder a $args
-        is_in a
+        held a $args
         # shellcheck disable=SC2086
-        holder b $args
+        holds b $args
         wait_for 5 waiters_are 1
         kill -STOP "${PIDS[b]}"
         # shellcheck disable=SC2086
-        holder c $args
+        holds c $args
         wait_for 5 waiters_are 2
         t0=$(now_ms)
-        leave a
+        end a
         is_in c
-        assert_between 0 $(($(cat in.c) / 1000000 - t0)) $((4000 + SLOW)) "$args: hand-off (ms)"
-        leave c
+        assert_between 0 $(($(cat in.c) / NS - t0)) $((4000 + SLOW)) "$args: hand-off (ms)"
+        end c
         kill -CONT "${PIDS[b]}"
         is_in b
-        leave b
+        end b
     done
     nothing_left
 }
 
 @test "CREATE INDEX CONCURRENTLY does not wait for those that wait for a turn or a slot" {
     local t0
-    pgsql -c "create table \"$NAME\" as select g as a from generate_series(1, 100) g"
-    start_log hold.log "$DLOCK" --slots 1 "$L" sh -c 'echo >held; "$HELPERS/await" go
-        exec "$0" "$@"' "$PG_BIN/psql" -XAtq -h 127.0.0.1 -p "$PG_PORT" -U postgres -d postgres \
-        -c "create index concurrently on \"$NAME\" (a)"
-    HOLDER=$STARTED
-    wait_for 5 test -e held
+    indexing --slots=1
     for i in 1 2 3; do start_log "s$i.log" "$DLOCK" --slots 1 "$L" true; done
     wait_for 5 waiters_are 3
     start_log w.log "$DLOCK" "$L" true
@@ -271,7 +225,6 @@ listens() {
     let_go
     assert_between 0 $(($(now_ms) - t0)) $((4500 + SLOW)) "time (ms)"
     wait_for 10 sessions_are 0
-    pgsql -c "drop table \"$NAME\""
 }
 
 @test "a grant takes one statement, and waiting logs nothing" {
@@ -282,20 +235,19 @@ listens() {
         run -0 run_t 5 "$DLOCK" $kind "$L" true
         [ $(($(pg_statements) - n0)) -eq 2 ] || fail "$kind: $(($(pg_statements) - n0)) statements"
     done
-    own_server -c log_statement=none -c log_lock_waits=on -c log_checkpoints=off -c deadlock_timeout=100s
+    own_server -c log_statement=none -c log_lock_waits=on -c log_checkpoints=off \
+        -c deadlock_timeout=100s
     lines0=$(wc -l <"$PG_LOG")
-    holder w
-    is_in w
-    holder a --slots 1
-    holder b --slots 1
-    holder c -s
+    held w
+    holds a --slots 1
+    holds b --slots 1
+    holds c -s
     wait_for 5 waiters_are 3
     start_log gone.log "$DLOCK" --slots 1 -w 1.5 "$L" true
     exits 75 5 "$STARTED"
-    leave w
+    end w
     is_in c
-    : | tee go.a go.b go.c
-    for i in a b c; do exits 0 5 "${PIDS[$i]}"; done
+    end a b c
     nothing_left
     [ "$(wc -l <"$PG_LOG")" = "$lines0" ] || fail "$(tail -n +$((lines0 + 1)) "$PG_LOG")"
 }
@@ -304,30 +256,29 @@ listens() {
     local kind blocker i
     for kind in -x -s '--slots 1'; do
         for blocker in -x '--slots 1'; do
-            rm -f in.* go.*
             # shellcheck disable=SC2086
-            holder a $blocker
-            is_in a
-            [ "$kind$blocker" != '-s--slots 1' ] || { leave a && continue; }
+            held a $blocker
+            [ "$kind$blocker" != '-s--slots 1' ] || { end a && continue; }
             # Refused, out of time, cancelled, killed, granted.
             # shellcheck disable=SC2086
             {
                 run -75 run_t 5 "$DLOCK" -q -n $kind "$L" true
                 run -75 run_t 5 "$DLOCK" -q -w 1.2 $kind "$L" true
-                holder b $kind
-                holder c $kind
-                holder d $kind
+                holds b $kind
+                holds c $kind
+                holds d $kind
             }
             wait_for 5 waiters_are 3
             kill -TERM "${PIDS[b]}"
             kill -KILL "${PIDS[c]}"
             exits 143 5 "${PIDS[b]}"
-            leave a
+            end a
             is_in d
             # What is held beside the main key: a slot, and how many there are.
             i=$([ "$kind" = '--slots 1' ] && echo 3 || echo 1)
-            wait_for 3 locks_are true "$i" || fail "$kind behind $blocker: $(pgsql -c "select * from pg_locks where locktype = 'advisory'")"
-            leave d
+            wait_for 3 locks_are true "$i" ||
+                fail "$kind behind $blocker: $(pgsql -c 'select * from pg_locks')"
+            end d
             nothing_left || fail "$kind behind $blocker"
         done
     done

@@ -1,37 +1,17 @@
 #!/usr/bin/env bats
-# table_faults.bats - faults around a lock in PostgreSQL's lease table: sessions ended, servers restarted and stopped,
-# keepers killed and stopped, rows that others change, and what a crash of the server may not forget: the fence.
+# table_faults.bats - faults around a lock in PostgreSQL's lease table: sessions ended, servers
+# restarted and stopped, keepers killed and stopped, rows that others change, and what a crash of
+# the server may not forget: the fence.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
-load ../../support/common
-load ../../support/fake
-load ../../support/postgres
 load ../../support/pgtable
-
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    pgtable_start
-}
-teardown_file() { pg_stop_all; }
-
-setup() {
-    dlock_setup
-    fake_setup # the command that tells what happens to it
-    pgtable_setup
-}
-teardown() {
-    thaw
-    dlock_teardown
-}
-
-# ---------------------------------------------------------------- helpers ---
 
 wall_ms() { date +%s%3N; }
 
 # ------------------------------------------------------------ connections ---
 
-# It may not have one just now: the row that it renewed last was renewed by the one that has been ended.
+# It may not have one just now: the row that it renewed last was renewed by the one that has been
+# ended.
 some_ended() { [ "$(end_sessions)" -ge 1 ]; }
 
 @test "a lease survives the loss of its sessions" {
@@ -52,14 +32,12 @@ some_ended() { [ "$(end_sessions)" -ge 1 ]; }
 
 @test "restarts of the server are ridden out, fast and immediate ones" {
     own_server
-    local how before
+    local how
     hold --ttl 5
     for how in fast immediate; do
-        before=$(row "$EXPIRES")
         pg_restart own $how
-        wait_for 5 row_is_renewed "$before"
-        run run_t 5 "$DLOCK" -q -n "$L" true
-        assert_rc 75
+        renewed
+        run -75 run_t 5 "$DLOCK" -q -n "$L" true
         pid_alive "$HOLDER"
     done
     let_go
@@ -68,49 +46,41 @@ some_ended() { [ "$(end_sessions)" -ge 1 ]; }
 
 # bats test_tags=slow
 @test "a lease survives the promotion of a synchronous standby" {
-    local before fence
+    local fence
     own_server
     pg_standby standby own
-    sql -c "alter system set synchronous_standby_names = '*'" -c "select pg_reload_conf()"
-    wait_for 5 eval '[ "$(sql -c "select sync_state from pg_stat_replication")" = sync ]'
+    pgsql -c "alter system set synchronous_standby_names = '*'" -c "select pg_reload_conf()"
+    wait_for 5 is_sql "sync_state = 'sync' from pg_stat_replication"
     L="postgres://$AT,127.0.0.1:${PG_PORTS[standby]}/postgres?mode=lease#$NAME"
-    background --ttl 6 "$L" $SUBJECT -u "$T/end" -r 3
-    wait_for 5 running
+    job 3 --ttl 6 "$L"
     fence=$(row fence)
     pg_kill own
-    pgsql_in standby -c "select pg_promote()"
-    sql() { pgsql_in standby "$@"; }
+    use_server standby
+    pgsql -c "select pg_promote()"
     # The standby has the row, and that is renewed there.
-    before=$(row "$EXPIRES")
     [ "$(row fence)" = "$fence" ]
-    wait_for 6 row_is_renewed "$before"
-    before=$(row "$EXPIRES")
-    wait_for 6 row_is_renewed "$before"
+    renewed 6
+    renewed 6
     run -75 run_t 5 "$DLOCK" -q -n "$L" true
-    pid_alive "$K"
-    [ "$(count_seen main sig 15)" = 0 ]
-    touch end
-    ended
-    assert_rc 3
+    undisturbed
+    job_ends
     row_is_free
     [ "$(fence)" -gt "$fence" ]
     no_overlap
 }
 
-# outage COMMAND MEND: the server is away for good; TERM when nothing else is left, the tree gone in time.
+# outage COMMAND MEND: the server is away for good; TERM when nothing else is left, the tree gone in
+# time.
 outage() {
-    rm -f "$C"/*
-    local before gone
-    background --ttl 3 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
-    # The lease of a renewal: a new session takes its time between the begin of a try and the row's clock.
-    before=$(row "$EXPIRES")
-    wait_for 6 row_is_renewed "$before"
+    local gone
+    tree --ttl 3 "$L"
+    # The lease of a renewal: a new session takes its time between the begin of a try and the row's
+    # clock.
+    renewed 6
     "$1"
     wait_for 5 tree_gone
     gone=$(wall_ms)
-    ended 10
-    assert_rc 79
+    ends 79
     assert_out "could not be renewed in time"
     "$2"
     # The row has survived, and says when somebody else may be given the lock.
@@ -120,7 +90,8 @@ outage() {
     # TERM at term_at, on its clock.
     offset=$(($(wall_ms) - $(now_ms)))
     lease_times 3000 $(((expires - 3000 - offset) * NS))
-    assert_between $(($(ms $TERM_AT) - 60)) "$(ms "$(seen main sig 15)")" $(($(ms $TERM_AT) + 100)) "TERM (ms)"
+    assert_between $(($(ms $TERM_AT) - 60)) "$(ms "$(seen main sig 15)")" \
+        $(($(ms $TERM_AT) + 100)) "TERM (ms)"
     no_overlap
 }
 own_off() { pg_kill own; }
@@ -129,8 +100,8 @@ own_on() { pg_restart own fast; }
 @test "a server that is away for longer ends the tree in time" {
     own_server
     outage own_off own_on
-    outage freeze thaw
-    [ "$(sql -c "select count(*) from pg_stat_activity where application_name like 'dlock:%:%'")" = 0 ]
+    outage stop_server go_on
+    called_are 0
 }
 
 @test "a stopped keeper's lease expires after its tree is gone" {
@@ -151,34 +122,16 @@ own_on() { pg_restart own fast; }
     [ "$(row fence)" = "$(sed -n '/enter/h; ${x;s/^[a-z]* [0-9]* \([0-9]*\) .*/\1/p}' history)" ]
 }
 
-@test "a killed keeper's lock is free within ttl + 1 s" {
-    local expires
-    background --ttl 2 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
-    kill -KILL "$K"
-    wait_for 1 tree_gone
-    expires=$(row "$EXPIRES")
-    # One who waits, and one who tries all the time.
-    TTL=2 waiter 1 true
-    until "$DLOCK" -q -n "$L" sh -c 'date +%s%3N >at' 3>&-; do
-        [ "$(wall_ms)" -lt $((expires + 1000)) ]
-    done
-    exits 0 2 "$WAITER"
-    assert_between "$expires" "$(cat at)" $((expires + 1000)) "take-over (Unix ms)"
-}
-
 # --------------------------------------------------------- lost for certain ---
 
-# stolen SQL TEXT: the row is changed during a hold: the tree is killed, not asked, at the next renewal.
+# stolen SQL TEXT: the row is changed during a hold: the tree is killed, not asked, at the next
+# renewal.
 stolen() {
     local t0
-    rm -f "$C"/*
-    background --ttl 3 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    tree --ttl 3 "$L"
     t0=$(now_ms)
-    sql -c "$1"
-    ended 5
-    assert_rc 79
+    pgsql -c "$1"
+    ends 79
     # The next renewal is due after usable/3, 0.74 s.
     assert_between 0 $(($(now_ms) - t0)) $((1300 + SLOW)) "until its end (ms)"
     [ "$(count_seen main sig 15)" = 0 ]
@@ -187,31 +140,33 @@ stolen() {
     [ "$(grep -c . out)" -le 2 ] || fail "$output"
 }
 
-@test "the next renewal notices a row that was lost" {
-    stolen "delete from dlock_locks where name = '$NAME'" 'is lost: the lease expired'
-    [ -z "$(row 1)" ]
-    stolen "update dlock_locks set expires = clock_timestamp() - '1 s'::interval where name = '$NAME'" 'is lost: the lease expired'
-    stolen "update dlock_locks set owner = 'other', expires = clock_timestamp() + '2 s'::interval,
-        holder = 'dlock1 host=elsewhere pid=4711 user=joe since=1 cmd=x note=' where name = '$NAME'" \
-        'is lost: joe@elsewhere, pid 4711 holds the lock now'
-    # Another's row is as it was.
-    [ "$(row owner)" = other ]
-    sql -c "update dlock_locks set expires = '-infinity' where name = '$NAME'"
-    stolen "update dlock_locks set fence = fence + 1 where name = '$NAME'" 'is lost: the lease expired'
+# TAKES: SQL by which another holder takes the row.
+takes_row() {
+    TAKES="update dlock_locks set owner = 'other', expires = clock_timestamp() + '2 s'::interval,
+        holder = 'dlock1 host=elsewhere pid=4711 user=joe since=1 cmd=x note=' where name = '$NAME'"
 }
 
-# during SQL: a command that does that as the superuser.
-during() { echo "$PG_BIN/psql -X -q -h 127.0.0.1 -p $PG_PORT -U postgres -d postgres -c \"$1\""; }
+@test "the next renewal notices a row that was lost" {
+    takes_row
+    stolen "delete from dlock_locks where name = '$NAME'" 'is lost: the lease expired'
+    [ -z "$(row 1)" ]
+    stolen "update dlock_locks set expires = clock_timestamp() - '1 s'::interval
+        where name = '$NAME'" 'is lost: the lease expired'
+    stolen "$TAKES" 'is lost: joe@elsewhere, pid 4711 holds the lock now'
+    # Another's row is as it was.
+    [ "$(row owner)" = other ]
+    pgsql -c "update dlock_locks set expires = '-infinity' where name = '$NAME'"
+    stolen "update dlock_locks set fence = fence + 1
+    where name = '$NAME'" 'is lost: the lease expired'
+}
 
 @test "the release reports a loss although the command succeeded" {
-    run run_t 5 "$DLOCK" "$L" sh -c "$(during "delete from dlock_locks where name = '$NAME'")"
-    assert_rc 79
+    takes_row
+    run -79 run_t 5 "$DLOCK" "$L" "${PSQL[@]}" -c "delete from dlock_locks where name = '$NAME'"
     assert_out 'not ours any more'
-    run run_t 5 "$DLOCK" "$L" sh -c "$(during "update dlock_locks set expires = 'epoch' where name = '$NAME'")"
-    assert_rc 79
-    run run_t 5 "$DLOCK" "$L" sh -c "$(during "update dlock_locks set owner = 'other',
-        holder = 'dlock1 host=elsewhere pid=4711 user=joe since=1 cmd=x note=' where name = '$NAME'")"
-    assert_rc 79
+    run -79 run_t 5 "$DLOCK" "$L" "${PSQL[@]}" -c "update dlock_locks set expires = 'epoch'
+    where name = '$NAME'"
+    run -79 run_t 5 "$DLOCK" "$L" "${PSQL[@]}" -c "$TAKES"
     assert_out joe@elsewhere
     [ "$(row "owner = 'other' and expires > clock_timestamp()")" = t ]
 }
@@ -226,14 +181,15 @@ during() { echo "$PG_BIN/psql -X -q -h 127.0.0.1 -p $PG_PORT -U postgres -d post
         # It is the server's clock in microseconds while nothing is ahead of that.
         assert_between $(($(wall_ms) - 3000)) $((f / 1000)) $(($(wall_ms) + 1)) "fence (ms)"
         last=$f
-        [ $((i % 4)) -ne 0 ] || sql -c "delete from dlock_locks where name = '$NAME'"
+        [ $((i % 4)) -ne 0 ] || pgsql -c "delete from dlock_locks where name = '$NAME'"
     done
     fence >/dev/null
-    sql -c "update dlock_locks set fence = 5000000000000000 where name = '$NAME'"
+    pgsql -c "update dlock_locks set fence = 5000000000000000 where name = '$NAME'"
     [ "$(fence)" = 5000000000000001 ]
     [ "$(fence)" = 5000000000000002 ]
     # Also when it is taken from a dead holder.
-    sql -c "update dlock_locks set expires = clock_timestamp() + '300 ms', owner = 'dead' where name = '$NAME'"
+    pgsql -c "update dlock_locks set expires = clock_timestamp() + '300 ms', owner = 'dead'
+    where name = '$NAME'"
     [ "$(fence)" = 5000000000000003 ]
 }
 
@@ -243,21 +199,20 @@ during() { echo "$PG_BIN/psql -X -q -h 127.0.0.1 -p $PG_PORT -U postgres -d post
     for what in "database postgres" "role postgres"; do
         own_server -c wal_writer_delay=10s -c bgwriter_delay=10s -c autovacuum=off
         fence >/dev/null
-        sql -c "alter $what set synchronous_commit = off"
-        [ "$(sql -c 'show synchronous_commit')" = off ]
-        sql -c checkpoint
+        pgsql -c "alter $what set synchronous_commit = off"
+        [ "$(pgsql -c 'show synchronous_commit')" = off ]
+        pgsql -c checkpoint
         hold --ttl 20
         now=$(row fence)
         pg_restart own immediate -c autovacuum=off
         [ "$(row fence)" = "$now" ] || fail "fence $(row fence) after the crash, $now before"
         [ "$(row 'expires > clock_timestamp()')" = t ]
-        run run_t 5 "$DLOCK" -q -n "$L" true
-        assert_rc 75
+        run -75 run_t 5 "$DLOCK" -q -n "$L" true
         let_go
         f=$(fence)
         [ "$f" -gt "$now" ]
         # And so is a release: the row is free after the crash.
-        sql -c checkpoint
+        pgsql -c checkpoint
         fence >/dev/null
         pg_restart own immediate -c autovacuum=off
         row_is_free

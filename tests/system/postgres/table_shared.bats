@@ -1,12 +1,8 @@
 #!/usr/bin/env bats
-# table_shared.bats - shared locks and slots in PostgreSQL's lease table: the second table, races, what is locked, turns.
-# What holds on every store is in tests/contract/suite.bats.
+# table_shared.bats - shared locks and slots in PostgreSQL's lease table: the second table, races,
+# what is locked, turns. What holds on every store is in tests/contract/suite.bats.
 
 # bats file_tags=long,slow
-bats_require_minimum_version 1.5.0
-load ../../support/common
-load ../../support/fake
-load ../../support/postgres
 load ../../support/pgtable
 
 setup_file() {
@@ -15,45 +11,13 @@ setup_file() {
     # The second table is there, too.
     "$DLOCK" -q -s "postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#first" true 3>&-
 }
-teardown_file() { pg_stop_all; }
 
-setup() {
-    dlock_setup
-    pgtable_setup
-}
-teardown() {
-    : >go # whatever waits for that may end
-    dlock_teardown
-}
-
-# ---------------------------------------------------------------- helpers ---
-
-declare -gA PIDS
-# holds ID ARG...: one more holder or waiter, until end ID.
-holds() {
-    local id=$1
-    shift
-    rm -f "in.$id" "go.$id"
-    start_log "holds.$id.log" "$DLOCK" "$@" "$L" sh -c 'echo "$DLOCK_SLOT" >"in.$1"; "$HELPERS/await" "go.$1"' - "$id"
-    PIDS[$id]=$STARTED
-}
-is_in() { wait_for "${2:-5}" test -s "in.$1" || fail "$1: $(cat "holds.$1.log")"; }
-end() { # ID...
-    local id
-    for id; do : >"go.$id"; done
-    for id; do exits 0 8 "${PIDS[$id]}"; done
-}
 refused() { run -75 run_t 5 "$DLOCK" -q -n "$@" "$L" touch ran && [ ! -e ran ]; }
-notices() { sql -c "select count(*) from dlock_locks_holders where name = '$NAME' and epoch = '' and expires > now()"; }
-notices_are() { [ "$(notices)" = "$1" ]; }
-
-# own_database: a new one with the first table alone; $DB.
-own_database() {
-    DB=$NAME
-    sql -c "create database \"$DB\" template postgres" -c "\\c \"$DB\"" -c 'drop table dlock_locks_holders'
-    L="postgres://$AT/$DB?mode=lease#$NAME"
+notices_are() {
+    is_sql "count(*) = $1 from dlock_locks_holders where name = '$NAME' and epoch = ''
+        and expires > now()"
 }
-in_db() { sql -d "$DB" "$@"; }
+rows_are() { is_sql "count(*) = $1 from dlock_locks_holders where name = '$NAME'"; }
 
 # ------------------------------------------------------------------- races ---
 
@@ -62,7 +26,10 @@ in_db() { sql -d "$DB" "$@"; }
 TURN='cd "$1" || exit
     if [ -n "$DLOCK_SLOT" ]; then mine=slot.$DLOCK_SLOT; else mine=writer; fi
     mkdir "$mine" || exit 91
-    if [ "$mine" = writer ]; then [ "$(ls)" = writer ] || exit 92; else [ ! -e writer ] || exit 93; fi
+    case $mine in
+    writer) [ "$(ls)" = writer ] || exit 92 ;;
+    *) [ ! -e writer ] || exit 93 ;;
+    esac
     [ "$(ls -d slot.* 2>/dev/null | wc -l)" -le "$2" ] || exit 94
     rmdir "$mine"'
 
@@ -87,9 +54,8 @@ TURN='cd "$1" || exit
 @test "a refused try of a slot or a reader locks nothing" {
     own_server -c autovacuum=off
     local xid t0
-    xid() { sql -c 'select txid_snapshot_xmax(txid_current_snapshot())'; }
-    holds a --slots 1 --ttl 60
-    is_in a
+    xid() { pgsql -c 'select txid_snapshot_xmax(txid_current_snapshot())'; }
+    held a --slots 1 --ttl 60
     xid=$(xid)
     refused --slots 1
     refused --slots 1
@@ -105,12 +71,13 @@ TURN='cd "$1" || exit
     end a
 }
 
-# Its network may be cut within a message that locks the row. By default the server learns that after two hours.
+# Its network may be cut within a message that locks the row. By default the server learns that
+# after two hours.
 @test "the server soon takes a reader that is cut off for dead" {
-    holds a -s --ttl 100
-    is_in a
+    held a -s --ttl 100
     timer() { ss -Htno state established "sport = :$PG_PORT"; }
-    wait_for 5 eval '[[ $(timer) =~ keepalive,[0-9.]+(ms|sec) ]]' || fail "$(timer)"
+    has_timer() { [[ $(timer) =~ keepalive,[0-9.]+(ms|sec) ]]; }
+    wait_for 5 has_timer || fail "$(timer)"
     end a
 }
 
@@ -121,39 +88,35 @@ TURN='cd "$1" || exit
     for change in "update dlock_locks set owner = 'someone' where name = '$NAME'" \
         "delete from dlock_locks where name = '$NAME'" \
         "delete from dlock_locks_holders where name = '$NAME'"; do
-        holds a -s --ttl 2
-        is_in a
-        sql -c "$change"
+        held a -s --ttl 2
+        pgsql -c "$change"
         exits 79 5 "${PIDS[a]}"
         file_has holds.a.log 'is lost' || fail "$(cat holds.a.log)"
-        sql -c "delete from dlock_locks where name = '$NAME'"
+        pgsql -c "delete from dlock_locks where name = '$NAME'"
     done
 }
 
 @test "a new epoch removes the rows of those that died in an old one" {
-    holds a --slots 2 --ttl 1
-    is_in a
+    held a --slots 2 --ttl 1
     kill -KILL "${PIDS[a]}"
-    holds b -s
-    is_in b
+    held b -s
     # It stood beside the dead one; the next one is alone.
     end b
-    sql -c "update dlock_locks_holders set expires = clock_timestamp() + '1 h' where name = '$NAME'" \
-        -c "update dlock_locks set expires = '-infinity' where name = '$NAME'"
-    holds c --slots 3
-    is_in c
-    [ "$(cat in.c)" = 0 ]
-    [ "$(sql -c "select count(*) from dlock_locks_holders where name = '$NAME'")" = 1 ]
+    pgsql -c "update dlock_locks_holders set expires = clock_timestamp() + '1 h'
+        where name = '$NAME'" -c "update dlock_locks set expires = '-infinity' where name = '$NAME'"
+    held c --slots 3
+    [ "$(cat slot.c)" = 0 ]
+    rows_are 1
     end c
 }
 
 @test "rows of dead holders are removed after a week" {
-    sql -c "insert into dlock_locks_holders select 'dead', d::text, 'shared:x', 0, 0, clock_timestamp() - d * '1 day'::interval, ''
+    pgsql -c "insert into dlock_locks_holders select 'dead', d::text, 'shared:x', 0, 0, \
+    clock_timestamp() - d * '1 day'::interval, ''
         from generate_series(6, 9) d"
-    left() { sql -c "select string_agg(token, ' ' order by token) from dlock_locks_holders where name = 'dead'"; }
     always run_t 5 "$DLOCK" -s "$L" true
-    wait_for 5 eval '[ "$(left)" = "6" ] || [ "$(left)" = "6 7" ]'
-    sql -c "delete from dlock_locks_holders where name = 'dead'"
+    wait_for 5 is_sql "string_agg(token, ' ' order by token) in ('6', '6 7')
+        from dlock_locks_holders where name = 'dead'"
 }
 
 # -------------------------------------------------------------------- turns ---
@@ -162,10 +125,11 @@ TURN='cd "$1" || exit
 @test "writers are served beside 20 readers that come without pause" {
     local i t0 waits=()
     for i in $(seq 20); do
-        start_log "reader$i.log" sh -c 'until [ -e stop ]; do "$1" -s "$2" sleep 0.1 || exit; done' - "$DLOCK" "$L"
+        start_log "reader$i.log" sh \
+            -c 'until [ -e stop ]; do "$1" -s "$2" sleep 0.1 || exit; done' - "$DLOCK" "$L"
         PIDS[$i]=$STARTED
     done
-    wait_for 10 eval '[ "$(sql -c "select count(*) from dlock_locks_holders")" -ge 5 ]'
+    wait_for 10 is_sql "count(*) >= 5 from dlock_locks_holders"
     for i in 1 2 3; do
         t0=$(now_ms)
         run -0 run_t 15 "$DLOCK" -w 12 "$L" true
@@ -173,13 +137,11 @@ TURN='cd "$1" || exit
     done
     : >stop
     for i in $(seq 20); do exits 0 10 "${PIDS[$i]}"; done
-    echo "# waits of writers beside 20 readers: ${waits[*]} ms" >&3
     for i in "${waits[@]}"; do assert_between 0 "$i" $((8000 + SLOW)) "wait (ms)"; done
 }
 
 @test "a stopped writer lets readers in when its notice is old" {
-    holds a -s
-    is_in a
+    held a -s
     holds w --ttl 2
     wait_for 5 notices_are 1
     refused -s
@@ -190,44 +152,40 @@ TURN='cd "$1" || exit
     end a b
     kill -CONT "${PIDS[w]}"
     is_in w 7
-    [ "$(notices)" = 0 ]
+    notices_are 0
     end w
 }
 
 # A try is under way when its session ends, so that the next one has another token.
 @test "a writer's notice goes with it after a new connection" {
-    local psql waits="application_name like 'dlock:%:%' and wait_event_type = 'Lock'"
-    holds a -s
-    is_in a
+    local waits="application_name like 'dlock:%:%' and wait_event_type = 'Lock'"
+    held a -s
     holds w
     wait_for 5 notices_are 1
-    printf '%s\n' 'begin;' 'lock table dlock_locks;' '\! echo >locked; "$HELPERS/await" sql-go' >hold.sql
-    start_log psql.log pg_session -f "$T/hold.sql"
-    psql=$STARTED
-    wait_for 5 test -e locked
-    wait_for 8 eval '[ "$(sql -c "select count(pg_terminate_backend(pid)) from pg_stat_activity where $waits")" = 1 ]'
-    : >sql-go
-    wait_exit 5 "$psql"
+    session
+    echo 'begin; lock table dlock_locks; \echo locked' >&8
+    wait_for 5 file_has session.log locked
+    wait_for 8 is_sql "count(pg_terminate_backend(pid)) = 1 from pg_stat_activity where $waits"
+    session_ends commit
     wait_for 5 called_are 1
     end a
     is_in w
-    [ "$(notices)" = 0 ]
+    notices_are 0
     end w
 }
 
 @test "a role without rights to the table has no say in the number of slots" {
-    local r=r${NAME//-/} app
-    app=dlock:$(printf '"public"."dlock_locks"#%s' "$NAME" | sha256sum | cut -c 1-16):$(printf %016d 1)n7
-    sql -c "create role $r login"
-    printf '%s\n' "set application_name = '$app';" '\! echo >locked; "$HELPERS/await" sql-go' >hold.sql
-    start_log psql.log env PGUSER="$r" "$PG_BIN/psql" -XAtq -h 127.0.0.1 -p "$PG_PORT" -d postgres -f "$T/hold.sql"
-    wait_for 5 test -e locked
-    run -0 run_t 8 "$DLOCK" -w 7 --slots 2 "$L" true
-    sql -c "grant update on dlock_locks to $r"
-    run -65 run_t 8 "$DLOCK" -w 7 --slots 2 "$L" true
-    : >sql-go
-    wait_exit 5 "$STARTED"
-    sql -c "drop owned by $r; drop role $r"
+    local app
+    app=dlock:$(printf '"public"."dlock_locks"#%s' "$NAME" | sha256sum |
+        cut -c 1-16):$(printf %016d 1)n7
+    role_named r${NAME//-/}
+    session -U r${NAME//-/}
+    echo "set application_name = '$app'; \\echo named" >&8
+    wait_for 5 file_has session.log named
+    run -0 run_t 8 "$DLOCK" -w 7 --slots 2 "$L" true 8>&-
+    pgsql -c "grant update on dlock_locks to r${NAME//-/}"
+    run -65 run_t 8 "$DLOCK" -w 7 --slots 2 "$L" true 8>&-
+    session_ends commit
 }
 
 # bats test_tags=slow
@@ -243,7 +201,6 @@ TURN='cd "$1" || exit
         per+=($((($(pg_statements) - before) * 10 / n)))
         for i in $(seq $n); do end $i; done
     done
-    echo "# tenths of statements per grant in a batch of 2 and 16 readers: ${per[*]}" >&3
     # The release is in it; each looks, locks and writes.
     [ "${per[0]}" -le 60 ] && [ "${per[1]}" -le 50 ]
 }
@@ -251,32 +208,34 @@ TURN='cd "$1" || exit
 # -------------------------------------------------------------- two tables ---
 
 @test "-s makes the second table, or prints how; -x needs none" {
-    own_database
-    local ddl r=r${NAME//-/}
-    in_db -c "create role $r login" -c "grant select, insert, update, delete on dlock_locks to $r"
-    L="postgres://$r@127.0.0.1:$PG_PORT/$DB?mode=lease#$NAME"
+    own_database dlock_locks_holders
+    local ddl
+    as_role
+    in_db -c "grant select, insert, update, delete on dlock_locks to $R"
+    L="postgres://$R@127.0.0.1:$PG_PORT/$DB?mode=lease#$NAME"
     run -0 run_t 5 "$DLOCK" "$L" "$DLOCK" --status "${L}2"
     run -77 run_t 5 "$DLOCK" -s "$L" touch ran
     [ ! -e ran ]
     ddl=$(grep -o 'CREATE TABLE .*)' <<<"$output")
-    [[ "$("$DLOCK" --schema "$L")" = *"; $ddl; CREATE TABLE "*'"public"."dlock_locks_runs" '*\; ]] || fail "$ddl"
-    in_db -c "$ddl" -c "grant select, insert, update, delete on dlock_locks_holders to $r"
+    [[ "$("$DLOCK" --schema "$L")" = *"; $ddl; CREATE TABLE "*'"public"."dlock_locks_runs" '*\; \
+        ]] || fail "$ddl"
+    in_db -c "$ddl" -c "grant select, insert, update, delete on dlock_locks_holders to $R"
     run -0 run_t 5 "$DLOCK" -s "$L" touch ran
     in_db -c 'drop table dlock_locks, dlock_locks_holders'
     # A role that may makes both.
     L="postgres://$AT/$DB?mode=lease#$NAME"
     run -0 run_t 5 "$DLOCK" --slots 2 "$L" true
     [ "$(in_db -c "select count(*) from pg_tables where schemaname = 'public'")" = 2 ]
-    in_db -c "drop owned by $r; drop role $r"
     run -64 "$DLOCK" -s "postgres://$AT/$DB?mode=lease&table=public.$(printf %056d 1)#$NAME" true
 }
 
 @test "refuses a second table that is not what --schema makes" {
-    own_database
+    own_database dlock_locks_holders
     local change what
     in_db -c 'create sequence public.calls' -c 'create role mallory'
     "$DLOCK" -s "$L" true
-    in_db -c "create function public.f() returns trigger language plpgsql as 'begin perform nextval(''public.calls''); return new; end'"
+    in_db -c "create function f() returns trigger language plpgsql
+        as 'begin perform nextval(''public.calls''); return new; end'"
     while IFS='|' read -r what change; do
         in_db -c "$change" >sql.log
         for kind in -s '--slots 1'; do
@@ -290,7 +249,7 @@ TURN='cd "$1" || exit
         [ "$(in_db -c 'select is_called from calls')" = f ]
         in_db -c 'drop table dlock_locks_holders cascade' -c "$("$DLOCK" --schema "$L")" 2>/dev/null
     done <<'EOT'
-it has the trigger t|create trigger t before insert or update or delete on dlock_locks_holders execute function f()
+it has the trigger t|create trigger t before insert on dlock_locks_holders execute function f()
 its columns differ|alter table dlock_locks_holders add more text
 it is owned by mallory|alter table dlock_locks_holders owner to mallory
 EOT
@@ -298,16 +257,13 @@ EOT
     in_db -c 'create trigger t before insert or update on dlock_locks execute function f()'
     run -77 run_t 5 "$DLOCK" -s "$L" touch ran
     assert_out '"public"."dlock_locks" is not safe to use'
-    in_db -c 'drop owned by mallory; drop role mallory'
 }
 
 # ------------------------------------------------------------------- status ---
 
 @test "--status tells the kinds of holders and waiters" {
-    holds a --slots 3
-    is_in a
-    holds r -s
-    is_in r
+    held a --slots 3
+    held r -s
     holds w
     wait_for 5 called_are 1
     holds q --slots 3
@@ -319,7 +275,8 @@ s = json.loads(sys.argv[1])
 kind = lambda i: (i.get("mode", "exclusive"), i.get("slots"), i.get("slot"), i["pid"])
 a, r, w, q = map(int, sys.argv[2:])
 assert sorted(map(kind, s["holders"])) == [("shared", None, None, r), ("slots", 3, 0, a)], s
-assert [kind(i) for i in s["waiters"]] == [("exclusive", None, None, w), ("slots", 3, None, q)], s' \
+waiters = [("exclusive", None, None, w), ("slots", 3, None, q)]
+assert [kind(i) for i in s["waiters"]] == waiters, s' \
         "$output" "${PIDS[a]}" "${PIDS[r]}" "${PIDS[w]}" "${PIDS[q]}"
     end a r
     is_in w
@@ -330,13 +287,14 @@ assert [kind(i) for i in s["waiters"]] == [("exclusive", None, None, w), ("slots
 
 # With and without the right to the second table.
 @test "a writer is told of a holder that is there, and of its kind" {
-    local r=r${NAME//-/}
-    sql -c "create role $r login" -c "grant select, insert, update, delete on dlock_locks to $r"
-    L="postgres://$r@127.0.0.1:$PG_PORT/postgres?mode=lease#$NAME"
-    told() { run -75 run_t 5 "$DLOCK" -v -n "$L" true && assert_out "pid ${PIDS[$1]}" && assert_out "$2"; }
-    L=${L/$r/postgres} holds a -s
+    local plain=$L
+    as_role
+    told() {
+        run -75 run_t 5 "$DLOCK" -v -n "$L" true && assert_out "pid ${PIDS[$1]}" && assert_out "$2"
+    }
+    L=$plain holds a -s
     is_in a
-    L=${L/$r/postgres} holds b --slots 3
+    L=$plain holds b --slots 3
     is_in b
     told b '(slot 0 of 3)'
     end b
@@ -344,7 +302,6 @@ assert [kind(i) for i in s["waiters"]] == [("exclusive", None, None, w), ("slots
     run -75 run_t 5 "$DLOCK" --status "$L"
     assert_out '(shared)'
     end a
-    sql -c "drop owned by $r; drop role $r"
 }
 
 # ---------------------------------------------------------------- pgbouncer ---
@@ -370,6 +327,5 @@ assert [kind(i) for i in s["waiters"]] == [("exclusive", None, None, w), ("slots
     end w
     is_in c
     end c
-    [ "$(sql -c "select count(*) from dlock_locks_holders where name = '$NAME'")" = 0 ]
-    pgb_stop
+    rows_are 0
 }

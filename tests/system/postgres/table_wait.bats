@@ -1,34 +1,17 @@
 #!/usr/bin/env bats
-# table_wait.bats - waiting for a lock in PostgreSQL's lease table: calls, what they cost, and a server that hangs while
-# somebody tries or waits.
+# table_wait.bats - waiting for a lock in PostgreSQL's lease table: calls, what they cost, and a
+# server that hangs while somebody tries or waits.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
-load ../../support/common
-load ../../support/fake
-load ../../support/postgres
 load ../../support/pgtable
-
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    pgtable_start
-}
-teardown_file() { pg_stop_all; }
-
-setup() {
-    dlock_setup
-    fake_setup # the command that tells what happens to it
-    pgtable_setup
-}
-teardown() {
-    thaw
-    dlock_teardown
-}
-
-# ---------------------------------------------------------------- helpers ---
 
 # entered FILE: when its clock was written, in ms of CLOCK_BOOTTIME.
 entered() { echo $(($(cat "$1") / NS)); }
+# held_by_dead TIME: the lock is held by a holder that died, for that long.
+held_by_dead() {
+    pgsql -c "insert into dlock_locks values ('$NAME', 7, 'dead', clock_timestamp() + '$1', 'x')
+        on conflict (name) do update set owner = 'dead', expires = excluded.expires"
+}
 
 # ---------------------------------------------------------------- waiting ---
 
@@ -37,7 +20,10 @@ entered() { echo $(($(cat "$1") / NS)); }
     for n in 1 6; do
         hold
         rm -f got*
-        for i in $(seq $n); do waiter "$i" sh -c "[ -e got ] || '$HELPERS/clock' got"; pids[i]=$STARTED; done
+        for i in $(seq $n); do
+            waiter "$i" sh -c "[ -e got ] || '$HELPERS/clock' got"
+            pids[i]=$STARTED
+        done
         t0=$(now_ms)
         let_go
         wait_for 3 test -s got
@@ -50,13 +36,14 @@ entered() { echo $(($(cat "$1") / NS)); }
 
 @test "a waiter gets a dead holder's lock at its expiry" {
     local expires
-    sql -c "insert into dlock_locks values ('$NAME', 7, 'dead', clock_timestamp() + '1.2 s', 'x')"
+    held_by_dead '1.2 s'
     expires=$(row "$EXPIRES")
     start_log w.log "$DLOCK" --ttl 30 "$L" sh -c 'date +%s%3N >at'
     exits 0 4 "$STARTED"
     assert_between "$expires" "$(cat at)" $((expires + 400 + SLOW)) "take-over (Unix ms)"
 }
 
+served_are() { [ -e order ] && [ "$(wc -l <order)" -ge "$1" ]; }
 # messages_of WAITERS HANDOFFS: in tenths, what the server is sent per hand-off.
 messages_of() {
     local i before
@@ -64,12 +51,13 @@ messages_of() {
     rm -f order done2
     # Those that are not to be served block the chain until they are counted.
     for i in $(seq "$1"); do
-        TTL=100 waiter "$i" sh -c "echo >>order; [ \$(wc -l <order) -le $2 ] || '$HELPERS/await' done2"
+        TTL=100 waiter "$i" sh \
+            -c "echo >>order; [ \$(wc -l <order) -le $2 ] || '$HELPERS/await' done2"
         pids[i]=$STARTED
     done
     before=$(pg_statements)
     let_go
-    wait_for 10 eval '[ -e order ] && [ "$(wc -l <order)" -ge '$(($2 < $1 ? $2 + 1 : $2))' ]'
+    wait_for 10 served_are $(($2 < $1 ? $2 + 1 : $2))
     [ "$2" -lt "$1" ] || wait_for 5 no_sessions
     PER=$((($(pg_statements) - before) * 10 / $2))
     : >done2
@@ -78,15 +66,12 @@ messages_of() {
 
 # bats test_tags=slow
 @test "the cost of a hand-off does not grow with the waiters" {
-    local two twenty
+    # In tenths: the release and the winner's try; of those called for later, and of the polls, some
+    # may be in it.
     messages_of 2 2
-    two=$PER
+    [ "$PER" -le 40 ]
     messages_of 20 10
-    twenty=$PER
-    echo "# tenths of messages per hand-off: $two with 2 waiters, $twenty with 20" >&3
-    # The release and the winner's try; of those called for later, and of the polls, some may be in it.
-    [ "$two" -le 40 ]
-    [ "$twenty" -le 40 ]
+    [ "$PER" -le 40 ]
 }
 
 # bats test_tags=slow
@@ -95,7 +80,8 @@ messages_of() {
     hold --ttl 100
     from=$(wc -c <"$PG_LOG")
     # The server writes what it does for them to its log.
-    L="${L%#*}&options=-csession_preload_libraries%3Dauto_explain%20-cauto_explain.log_min_duration%3D0%20-cauto_explain.log_analyze%3Don#$NAME"
+    local options=session_preload_libraries%3Dauto_explain%20-cauto_explain.log_min_duration%3D0
+    L="$U&options=-c$options%20-cauto_explain.log_analyze%3Don#$NAME"
     for i in $(seq 8); do TTL=100 waiter "$i" true; pids[i]=$STARTED; done
     before=$(pg_statements)
     sleep 6 # what is measured
@@ -109,8 +95,9 @@ messages_of() {
     for i in $(seq 8); do exits 0 10 "${pids[i]}"; done
 }
 
-# lines HOLD_ARG...: for each number of $SILENT a lock of its own in a folder of that name, with a holder and its
-# waiters, of which all but the last one are stopped. pids[N]: of the last one; stopped: of all others; holders.
+# lines HOLD_ARG...: for each number of $SILENT a lock of its own in a folder of that name, with a
+# holder and its waiters, of which all but the last one are stopped. pids[N]: of the last one;
+# stopped: of all others; holders.
 lines() {
     local s i total=0
     stopped=() holders=()
@@ -134,7 +121,8 @@ lines() {
 served() {
     local bound=$(($2 * 1200 < 3000 ? $2 * 1200 : 3000))
     exits 0 6 "${pids[$2]}"
-    assert_between -2000 $(($(entered "$T/$2/got") - $1)) $((bound + 400 + SLOW)) "behind $2 silent waiters (ms)"
+    assert_between -2000 $(($(entered "$T/$2/got") - $1)) $((bound + 400 + SLOW)) \
+        "behind $2 silent waiters (ms)"
 }
 
 # bats test_tags=slow
@@ -148,10 +136,7 @@ served() {
     hold
     rm got -f
     waiter 10 "$HELPERS/clock" got
-    t0=$(now_ms)
-    let_go
-    exits 0 7 "$WAITER"
-    assert_between 0 $(($(entered got) - t0)) $((400 + SLOW + BUSY)) "hand-off (ms)"
+    hand_over $((400 + BUSY))
     # When they go on they are served.
     kill -CONT "${stopped[@]}"
     for i in "${stopped[@]}"; do exits 0 7 "$i"; done
@@ -196,14 +181,17 @@ in_order() {
         pids[i]=$WAITER
     done
     # The others keep theirs.
-    first=$(sql -c "select min(application_name) from pg_stat_activity where application_name like 'dlock:%:%'")
-    sql -c "select pg_terminate_backend(pid) from pg_stat_activity where application_name > '$first' and application_name like 'dlock:%:%'"
+    first=$(pgsql -c "select min(application_name) from pg_stat_activity
+        where application_name like 'dlock:%:%'")
+    pgsql -c "select pg_terminate_backend(pid) from pg_stat_activity
+        where application_name > '$first' and application_name like 'dlock:%:%'"
     kill -STOP "${pids[1]}"
     wait_for 5 called_are 4
     : >go
     wait_for 5 test -e second
     kill -CONT "${pids[1]}"
-    wait_for 5 eval '[ "$(called)" = 3 ] && [ "$(sql -c "select count(*) from pg_stat_activity where application_name = '"'$first'"'")" = 0 ]'
+    wait_for 5 is_sql "count(*) filter (where application_name = '$first') = 0 and
+        count(*) = 3 from pg_stat_activity where application_name like 'dlock:%:%'"
     end_sessions
     wait_for 5 called_are 3
     : >go2
@@ -212,18 +200,20 @@ in_order() {
 }
 
 @test "waiters of several roles stand in one line, forged names do little" {
-    local i t0 r=r${NAME//-/}
-    sql -c "create role ${r}a login; create role ${r}b login" \
+    local i t0 role r=r${NAME//-/}
+    pgsql -c "create role ${r}a login; create role ${r}b login" \
         -c "grant select, insert, update, delete on public.dlock_locks to ${r}a, ${r}b"
     hold --ttl 20
     for i in 1 2 3 4 5; do
-        L="postgres://$r$([ $((i % 2)) = 0 ] && echo a || echo b)@127.0.0.1:$PG_PORT/postgres?mode=lease#$NAME"
+        [ $((i % 2)) = 0 ] && role=${r}a || role=${r}b
+        L="postgres://$role@127.0.0.1:$PG_PORT/postgres?mode=lease#$NAME"
         waiter $i sh -c "'$HELPERS/clock' got$i; echo $i >>order"
         pids[i]=$WAITER
     done
     # The first in line does not come.
     session -U ${r}a
-    i=$(sql -c "select min(application_name) from pg_stat_activity where application_name like 'dlock:%:%'")
+    i=$(pgsql -c "select min(application_name) from pg_stat_activity
+        where application_name like 'dlock:%:%'")
     echo "set application_name = '${i%:*}:0000000000000001'; \\echo forged" >&8
     wait_for 5 file_has session.log forged
     t0=$(now_ms)
@@ -231,19 +221,14 @@ in_order() {
     session_ends commit
     assert_between 500 $(($(entered got1) - t0)) $((1200 + SLOW)) "behind a forged name (ms)"
     assert_between 0 $(($(entered got5) - $(entered got1))) $((700 + SLOW)) "four hand-offs (ms)"
-    sql -c "drop owned by ${r}a, ${r}b; drop role ${r}a, ${r}b"
 }
 
 @test "waiters survive the loss of their sessions" {
-    local t0
     hold
     waiter 1 "$HELPERS/clock" got
     end_sessions
     wait_for 5 called_are 1
-    t0=$(now_ms)
-    let_go
-    exits 0 7 "$WAITER"
-    assert_between 0 $(($(entered got) - t0)) $((400 + SLOW + BUSY)) "hand-off (ms)"
+    hand_over $((400 + BUSY))
 }
 
 # --------------------------------------------------- a server that hangs ---
@@ -270,7 +255,7 @@ in_order() {
         esac
         unblock_row
         # It has been granted (the fence says so), and given back.
-        wait_for 2 eval '[ "$(row fence)" -gt '"$before"' ]'
+        wait_for 2 is_sql "fence > $before from dlock_locks where name = '$NAME'"
         wait_for 1 row_is_free
         run -0 run_t 2 "$DLOCK" --status "$L"
         [ ! -e ran ]
@@ -278,7 +263,7 @@ in_order() {
 }
 
 @test "a waiter undoes an unanswered try and gets the lock later" {
-    sql -c "insert into dlock_locks values ('$NAME', 7, 'dead', clock_timestamp() + '0.9 s', 'x')"
+    held_by_dead '0.9 s'
     TTL=6 waiter 1 "$HELPERS/clock" got
     block_row
     # That of the first try, and of the next one, which has another connection.
@@ -293,18 +278,17 @@ in_order() {
 
 @test "a try that is served late changes nothing" {
     local pid
-    sql -c "insert into dlock_locks values ('$NAME', 7, 'dead', clock_timestamp() + '0.9 s', 'x')"
-    start_log hold.log "$DLOCK" --ttl 6 "$L" sh -c 'echo >held; "$HELPERS/await" go'
+    held_by_dead '0.9 s'
+    TTL=6 waiter 1 sh -c 'echo >held; "$HELPERS/await" go'
     HOLDER=$STARTED
-    wait_for 5 called_are 1
-    pid=$(sql -c "select pid from pg_stat_activity where application_name like 'dlock:%:%'")
-    FROZEN=("$pid")
+    pid=$(pgsql -c "select pid from pg_stat_activity where application_name like 'dlock:%:%'")
+    STOPPED=("$pid")
     kill -STOP "$pid"
     wait_for 5 test -e held
-    [ "$(sql -c "select count(*) from pg_stat_activity where pid = $pid")" = 1 ]
-    thaw
+    is_sql "count(*) = 1 from pg_stat_activity where pid = $pid"
+    go_on
     # It has read the try, its undo, and the end.
-    wait_for 5 eval '[ "$(sql -c "select count(*) from pg_stat_activity where pid = '"$pid"'")" = 0 ]'
+    wait_for 5 is_sql "count(*) = 0 from pg_stat_activity where pid = $pid"
     [ "$(grep -c "\[$pid\].*execute" "$PG_LOG")" -ge 3 ]
     run -75 run_t 5 "$DLOCK" -n "$L" true
     let_go
@@ -313,24 +297,16 @@ in_order() {
 
 @test "a stopped server delays neither -w nor TERM" {
     own_server
-    local t0
     "$DLOCK" "$L" true 3>&-
-    freeze
-    t0=$(now_ms)
-    run -69 run_t 5 "$DLOCK" -n --connect-timeout 0.5 "$L" touch ran
-    assert_between 480 $(($(now_ms) - t0)) $((1200 + SLOW)) "ms"
+    stop_server
+    takes 480 1200 69 "$DLOCK" -n --connect-timeout 0.5 "$L" touch ran
     assert_out 'no answer'
-    t0=$(now_ms)
-    run -69 run_t 5 "$DLOCK" -w 0.4 "$L" touch ran
-    assert_between 390 $(($(now_ms) - t0)) $((700 + SLOW + BUSY)) "ms"
+    takes 390 $((700 + BUSY)) 69 "$DLOCK" -w 0.4 "$L" touch ran
     start_log d.log "$DLOCK" "$L" touch ran
-    t0=$(now_ms)
     kill -TERM "$STARTED"
     exits 143 2 "$STARTED"
-    t0=$(now_ms)
-    run -69 run_t 5 "$DLOCK" --status --connect-timeout 0.4 "$L"
-    assert_between 380 $(($(now_ms) - t0)) $((700 + SLOW + BUSY)) "ms"
-    thaw
+    takes 380 $((700 + BUSY)) 69 "$DLOCK" --status --connect-timeout 0.4 "$L"
+    go_on
     run -0 run_t 5 "$DLOCK" --status "$L"
     wait_for 5 no_sessions
     row_is_free
@@ -342,37 +318,34 @@ in_order() {
     own_server
     local t0
     "$DLOCK" "$L" true 3>&-
-    dead_holder() {
-        sql -c "update dlock_locks set expires = clock_timestamp() + '0.7 s', owner = 'dead' where name = '$NAME'"
-    }
-    dead_holder
+    held_by_dead '0.7 s'
     TTL=6 waiter 1 "$HELPERS/clock" got
-    freeze
+    stop_server
     sleep 2 # the fault itself: longer than one try is given
     [ ! -e got ]
-    thaw
+    go_on
     exits 0 4 "$WAITER"
     [ -e got ]
     wait_for 2 row_is_free
-    dead_holder
+    held_by_dead '0.7 s'
     # Longer than the ttl, for as long as it may; it has asked without an answer when that ends.
     t0=$(now_ms)
     start_log w.log "$DLOCK" -w 3.2 --ttl 1 --connect-timeout 1 "$L" touch ran
     wait_for 5 called_are 1
-    freeze
+    stop_server
     exits 69 6 "$STARTED"
     assert_between 3190 $(($(now_ms) - t0)) $((3600 + SLOW)) "ms"
     file_has w.log 'no answer'
-    thaw
+    go_on
     wait_for 5 no_sessions
-    dead_holder
+    held_by_dead '0.7 s'
     t0=$(now_ms)
     start_log w.log "$DLOCK" -w 1.4 --ttl 30 "$L" touch ran
     wait_for 5 called_are 1
-    freeze
+    stop_server
     exits 75 4 "$STARTED"
     assert_between 1390 $(($(now_ms) - t0)) $((1700 + SLOW)) "ms"
-    thaw
+    go_on
     [ ! -e ran ]
     wait_for 5 no_sessions
     run -0 run_t 5 "$DLOCK" -w 2 "$L" true
@@ -382,7 +355,7 @@ in_order() {
 @test "a refused try takes no row lock and no transaction id" {
     own_server -c autovacuum=off
     local xid i
-    xid() { sql -c 'select txid_snapshot_xmax(txid_current_snapshot())'; }
+    xid() { pgsql -c 'select txid_snapshot_xmax(txid_current_snapshot())'; }
     hold
     xid=$(xid)
     for i in 1 2 3; do run -75 run_t 5 "$DLOCK" -n "$L" true; done
@@ -390,6 +363,5 @@ in_order() {
     wait_for 5 called_are 1
     [ "$(row xmax)" = 0 ] || fail "the row is locked by transaction $(row xmax)"
     [ "$(xid)" = "$xid" ] || fail "transaction ids: $xid, now $(xid)"
-    let_go
-    exits 0 5 "$STARTED"
+    hand_over
 }

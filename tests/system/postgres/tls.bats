@@ -1,8 +1,7 @@
-# PostgreSQL over TLS: libpq does it, but on our non-blocking connection, and the cancel goes beside it.
+# PostgreSQL over TLS: libpq does it, but on our non-blocking connection, and the cancel goes beside
+# it.
 
-bats_require_minimum_version 1.5.0
-load ../../support/common
-load ../../support/postgres
+load ../../support/pgtests
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true # one looks at the server's log
@@ -10,8 +9,10 @@ setup_file() {
     openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -subj /CN=ca -days 2
     openssl req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=localhost
     echo subjectAltName=DNS:localhost >ext
-    openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt -days 2 -extfile ext
-    openssl req -x509 -newkey rsa:2048 -nodes -keyout other.key -out other.crt -subj /CN=other -days 2
+    openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt \
+        -days 2 -extfile ext
+    openssl req -x509 -newkey rsa:2048 -nodes -keyout other.key -out other.crt -subj /CN=other \
+        -days 2
     pg_start
     install -m 600 server.key server.crt "$PG_DIR/"
     [ "$(id -u)" -ne 0 ] || chown nobody:nogroup "$PG_DIR/server.key" "$PG_DIR/server.crt"
@@ -19,13 +20,11 @@ setup_file() {
     sed -i 's/^host  *all/hostssl all/' "$PG_DIR/pg_hba.conf"
     pg_restart default fast -c ssl=on
 }
-teardown_file() { pg_stop_all; }
 setup() {
     dlock_setup
     CA="sslrootcert=$BATS_FILE_TMPDIR/ca.crt"
     BASE="postgres://postgres@localhost:$PG_PORT/postgres"
 }
-teardown() { dlock_teardown; }
 
 waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
 
@@ -34,27 +33,24 @@ waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
     before=$(wc -l <"$PG_LOG")
     for mode in advisory lease; do
         L="$BASE?sslmode=verify-full&$CA&mode=$mode#$NAME"
-        rm -f go held
-        mkfifo go
-        start_log holder.log "$DLOCK" "$L" sh -c ': >held; read x <go'
-        holder=$STARTED
-        wait_for 5 test -e held
+        hold
         run -75 run_t 5 "$DLOCK" -w $((SLOW > 0 ? 2 : 0)).3 "$L" true
         start_log waiter.log "$DLOCK" "$L" true
         waiter=$STARTED
         wait_for 5 waits "$L"
-        echo >go
-        wait_exit 5 "$holder"
+        let_go
         wait_exit 5 "$waiter"
     done
-    # The cancel request of the wait that was over was understood: it left without a word in the log.
+    # The cancel request of the wait that was over was understood: it left without a word in the
+    # log.
     ! tail -n "+$((before + 1))" "$PG_LOG" | grep -E 'FATAL|could not|reset by peer' || fail "found"
 }
 
 @test "refuses a bad certificate before it sends a password" {
-    for p in "postgres://u:$NAME-secret@127.0.0.1:$PG_PORT/postgres?sslmode=verify-full&$CA" \
-        "postgres://u:$NAME-secret@localhost:$PG_PORT/postgres?sslmode=verify-ca&sslrootcert=$BATS_FILE_TMPDIR/other.crt" \
-        "postgres://u:$NAME-secret@localhost:$PG_PORT/postgres?sslmode=verify-full&sslrootcert=/nonexistent"; do
+    local secret=postgres://u:$NAME-secret other=$BATS_FILE_TMPDIR/other.crt
+    for p in "$secret@127.0.0.1:$PG_PORT/postgres?sslmode=verify-full&$CA" \
+        "$secret@localhost:$PG_PORT/postgres?sslmode=verify-ca&sslrootcert=$other" \
+        "$secret@localhost:$PG_PORT/postgres?sslmode=verify-full&sslrootcert=/nonexistent"; do
         run -69 run_t 5 "$DLOCK" "$p#$NAME" touch ran
         assert_out certificate
         refute_out secret
@@ -83,31 +79,24 @@ waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
 }
 
 @test "heeds libpq's variables for the session only" {
-    shows() { pgsql -c "select 1 from pg_stat_activity where application_name = 'mine'" | grep -q 1; }
+    shows() {
+        pgsql -c "select 1 from pg_stat_activity where application_name = 'mine'" | grep -q 1
+    }
     for mode in advisory lease; do
         L="$BASE?mode=$mode#$NAME"
-        rm -f held go
-        mkfifo go
-        PGAPPNAME=mine start_log holder.log "$DLOCK" "$L" sh -c ': >held; read x <go'
-        holder=$STARTED
-        wait_for 5 test -e held
+        PGAPPNAME=mine hold
         shows || fail "$mode: PGAPPNAME is not shown"
         PGAPPNAME=other run -75 run_t 5 "$DLOCK" --status "$L"
-        assert_out ", pid $holder ("
-        echo >go
-        wait_exit 5 "$holder"
+        assert_out ", pid $HOLDER ("
+        let_go
         PGOPTIONS='-c nosuch=1' run -69 run_t 5 "$DLOCK" "$L" touch ran
         assert_out nosuch
         PGTARGETSESSIONATTRS=standby PGCLIENTENCODING=SJIS run -0 run_t 5 "$DLOCK" "${L}表" true
         [ -z "$output" ]
     done
-    start /usr/bin/python3 -c '
-import signal, socket
-s = socket.create_server(("127.0.0.1", 0))
-print(s.getsockname()[1], flush=True)
-signal.pause()' >silent
-    wait_for 5 test -s silent
-    PGCONNECT_TIMEOUT=60 run -69 run_t 5 "$DLOCK" --connect-timeout 0.5 "postgres://postgres@127.0.0.1:$(cat silent)/postgres#$NAME" touch ran
+    listener hostile_server nothing
+    PGCONNECT_TIMEOUT=60 run -69 run_t 5 "$DLOCK" --connect-timeout 0.5 \
+        "postgres://postgres@127.0.0.1:$LISTENS/postgres#$NAME" touch ran
     assert_out "no answer"
     [ ! -e ran ]
 }

@@ -1,26 +1,25 @@
 #!/usr/bin/env bats
-# ensemble.bats - a lock in an ensemble of ZooKeeper servers: members frozen and killed, no leader, no quorum.
+# ensemble.bats - a lock in an ensemble of ZooKeeper servers: members frozen and killed, no leader,
+# no quorum.
 
 # bats file_tags=long,thread
-bats_require_minimum_version 1.5.0
-
-load ../../support/common
-load ../../support/fake
-load ../../support/zookeeper
 load ../../support/zkline
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    # Its sessions are shorter than the default ttl. Tests that kill members start an ensemble of their own.
+    # Its sessions are shorter than the default ttl. Tests that kill members start an ensemble of
+    # their own.
     zk_ensemble maxSessionTimeout=10000
     export MEMBERS="${ZK_PIDS[1]} ${ZK_PIDS[2]} ${ZK_PIDS[3]}"
+    # bash is to say nothing of those that the last test kills.
+    disown "${ZK_PIDS[@]}"
 }
-teardown_file() { zk_stop_all; }
-
 setup() {
     dlock_setup
     fake_setup # the command that tells what happens to it
     at_server "$ZK_PORT"
+    wait_for 15 zk_ensemble_up
+    mapfile -t followers < <(zk_followers)
 }
 teardown() {
     # shellcheck disable=SC2086
@@ -31,141 +30,78 @@ teardown() {
 # ---------------------------------------------------------------- helpers ---
 
 port() { zk_port_of "$1"; }
+# In order, as after a sync: a follower may lag behind.
+line() { zk_ls "/$NAME" 2>/dev/null | sed "s|^|/$NAME/|"; }
 # Members of the ensemble of setup_file.
-freeze() { local p; for p; do kill -STOP "$(cut -d' ' -f"$p" <<<"$MEMBERS")"; done; }
-thaw() { local p; for p; do kill -CONT "$(cut -d' ' -f"$p" <<<"$MEMBERS")"; done; }
+member() { cut -d' ' -f"$1" <<<"$MEMBERS"; }
+freeze() { local p; for p; do kill -STOP "$(member "$p")"; done; }
+thaw() { local p; for p; do kill -CONT "$(member "$p")"; done; }
 
 # at_ensemble [NAME...]: L names these members, all of them without any.
 at_ensemble() {
     local hosts='' i
-    for i in "${@:-1 2 3}"; do hosts+=,127.0.0.1:$(port $i); done
+    for i; do hosts+=,127.0.0.1:$(port "$i"); done
     [ $# -gt 0 ] || hosts=,$ZK_HOSTS
     at_server "$(port "${1:-1}")" "${hosts:1}"
 }
-# connected_to: the member that the holder's session has its connection with, of those that are asked.
-connected_to() {
-    local session i
+# is_connected_to NAME...: M is the member of these that the holder's session has its connection
+# with.
+is_connected_to() {
+    local session
     session=$(owner_of "$(node 1)")
-    for i; do zk_connected "$i" | grep -qx "$session" && echo "$i" && return; done
+    for M; do ! zk_connected "$M" | grep -qx "$session" || return 0; done
     return 1
 }
-is_connected_to() { M=$(connected_to "$@"); }
-is_up() { zk_ensemble_up; }
 
-# lives FAULT...: a hold, the fault right behind a heartbeat, and the command lives for another session's time.
-# M: who it is connected to.
+# lives FAULT...: a hold, the fault right behind a heartbeat, and the command lives for another
+# session's time.
 lives() {
-    wait_for 5 running
     after_beat "$(node 1)"
     after_beat "$(node 1)"
     "$@"
-    t0=$(now_ms)
     # Longer than what was left of the lease.
-    wait_for 12 beyond $((t0 + 5000))
-    pid_alive "$K" || fail "$(cat "$T/out")"
-    [ "$(count_seen main sig 15)" = 0 ]
-    touch end
-    ended
-    assert_rc 6
+    lasts 5000
+    undisturbed
+    job_ends
 }
 
+# survives_freeze [OPTION...]: a hold does, of the member that its session has its connection with.
+survives_freeze() {
+    at_ensemble "${followers[@]}"
+    frozen() {
+        wait_for 5 is_connected_to "${followers[@]}"
+        ZK_PORT=$(port "$(zk_leader)")
+        freeze "$M"
+    }
+    job 6 "$@" "$L"
+    lives frozen
+}
 # bats test_tags=slow
 @test "a hold survives the freeze of its member" {
-    wait_for 15 is_up
-    mapfile -t followers < <(zk_followers)
-    at_ensemble "${followers[@]}"
-    frozen() {
-        wait_for 5 is_connected_to "${followers[@]}"
-        ZK_PORT=$(port "$(zk_leader)")
-        freeze "$M"
-    }
-    background -q --ttl 10 "$L" $SUBJECT -u "$T/end" -r 6
-    lives frozen
-    [ "$output" = "" ]
-    thaw "$M"
-    wait_for 15 is_up
+    survives_freeze -q --ttl 10
+    [ -z "$output" ]
 }
-
 # bats test_tags=slow
-@test "a hold with a shortened session survives the freeze of its member" {
-    wait_for 15 is_up
-    mapfile -t followers < <(zk_followers)
-    at_ensemble "${followers[@]}"
-    frozen() {
-        wait_for 5 is_connected_to "${followers[@]}"
-        ZK_PORT=$(port "$(zk_leader)")
-        freeze "$M"
-    }
-    background "$L" $SUBJECT -u "$T/end" -r 6
-    lives frozen
-    thaw "$M"
-    wait_for 15 is_up
-}
+@test "a hold with a shortened session survives the freeze of its member" { survives_freeze; }
 
 @test "a member frozen at first contact is passed over" {
-    wait_for 15 is_up
-    mapfile -t followers < <(zk_followers)
     at_ensemble "${followers[@]}"
     freeze "${followers[0]}"
     ZK_PORT=$(port "${followers[1]}")
-    for i in 1 2 3 4 5; do
-        t0=$(now_ms)
-        run run_t 10 "$DLOCK" "$L" true
-        assert_rc 0
-        assert_between 0 $(($(now_ms) - t0)) 4900 "time (ms)"
-    done
-    thaw "${followers[0]}"
-    wait_for 15 is_up
+    for i in 1 2 3 4 5; do takes 0 4900 0 "$DLOCK" "$L" true; done
 }
 
 # bats test_tags=slow
 @test "a hold survives a short loss of quorum" {
-    wait_for 15 is_up
-    mapfile -t followers < <(zk_followers)
     at_ensemble
     gone() {
         freeze "${followers[@]}"
         run sleep 2 # the fault itself
         thaw "${followers[@]}"
     }
-    background -q --ttl 10 "$L" $SUBJECT -u "$T/end" -r 6
+    job 6 -q --ttl 10 "$L"
     lives gone
-    [ "$output" = "" ]
-    wait_for 15 is_up
-}
-
-@test "a long loss of quorum ends the tree and lets nobody in" {
-    zk_ensemble
-    at_ensemble
-    background --ttl 3 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
-    leader=$(zk_leader)
-    for i in $(zk_followers); do
-        zk_kill "$i" &
-        dead+=("$i")
-    done
-    # By pid: the kills are subshells of their own, and their waits of no concern.
-    wait_for 5 eval 'pid_gone "${ZK_PIDS[${dead[0]}]}" && pid_gone "${ZK_PIDS[${dead[1]}]}"'
-    lost=$(now_ns)
-    ended
-    assert_rc 79
-    assert_out "could not be renewed in time"
-    lease_times 3000 "$lost"
-    for who in main child session daemon; do
-        assert_between 0 "$(seen $who sig 15)" $((TERM_AT + 250 * NS)) "TERM for $who"
-    done
-    [ "$(last_beat)" -lt "$DEADLINE" ]
-    # A server that has no quorum lets nobody in: within the connect time-out.
-    t0=$(now_ms)
-    run run_t 10 "$DLOCK" --connect-timeout 1.5 "$L" touch ran
-    assert_rc 69
-    assert_between 0 $(($(now_ms) - t0)) $((2500 + SLOW)) "time (ms)"
-    [ "${#lines[@]}" = 1 ] || fail "$output"
-    t0=$(now_ms)
-    run run_t 10 "$DLOCK" --connect-timeout 1.5 "zk://127.0.0.1:$(port "$leader")#$NAME" touch ran
-    assert_rc 69
-    assert_between 0 $(($(now_ms) - t0)) $((2500 + SLOW)) "time (ms)"
-    [ ! -e ran ]
+    [ -z "$output" ]
 }
 
 # bats test_tags=thread,slow
@@ -179,8 +115,7 @@ lives() {
         done' - "$L" "$T/h"
     swarm=$STARTED
     # One who holds a lock of its own all the time.
-    background -q --ttl 10 "$L-long" $SUBJECT -m 110000 -u "$T/end" -r 6
-    wait_for 5 running
+    job 6 -q --ttl 10 "$L-long"
     turns() { [ "$(grep -c exit h/history)" -ge "$1" ]; }
     more() { wait_for 15 turns $(($(grep -cs exit h/history) + $1)); }
     more 5
@@ -192,16 +127,27 @@ lives() {
         zk_kill "$m"
         more 8
         zk_restart "$m"
-        wait_for 15 is_up
+        wait_for 15 zk_ensemble_up
         more 5
     done
     touch h/enough
     wait_exit 30 "$swarm" || fail "$(cat swarm.log)"
-    [ "$(count_seen main sig 15)" = 0 ]
-    pid_alive "$K" || fail "$(cat "$T/out")"
-    touch end
-    ended
-    assert_rc 6
-    [ "$output" = "" ]
+    job_ends_silently
     run -0 "$ROOT/tests/support/helpers/check_history.py" "$T/h" "$(grep -c exit h/history)"
+}
+
+# The last test: no quorum is left for another one.
+@test "a long loss of quorum ends the tree and lets nobody in" {
+    at_ensemble
+    tree --ttl 3 "$L"
+    leader=$(zk_leader)
+    for i in "${followers[@]}"; do kill -KILL "$(member "$i")"; done
+    for i in "${followers[@]}"; do wait_for 5 pid_gone "$(member "$i")"; done
+    times_out 3000 "$(now_ns)"
+    # A server that has no quorum lets nobody in: within the connect time-out.
+    for u in "$L" "zk://127.0.0.1:$(port "$leader")#$NAME"; do
+        takes 0 2500 69 "$DLOCK" --connect-timeout 1.5 "$u" touch ran
+        [ "${#lines[@]}" = 1 ] || fail "$output"
+    done
+    [ ! -e ran ]
 }

@@ -1,107 +1,77 @@
 #!/usr/bin/env bats
-# faults.bats - faults around a lock in ZooKeeper: sessions and nodes that are gone, connections that break around one
-# request, processes and servers killed and stopped. An ensemble's are in ensemble.bats.
+# faults.bats - faults around a lock in ZooKeeper: sessions and nodes that are gone, connections
+# that break around one request, processes and servers killed and stopped. An ensemble's are in
+# ensemble.bats.
 
 # bats file_tags=long,thread
-bats_require_minimum_version 1.5.0
-
-load ../../support/common
-load ../../support/fake
-load ../../support/zookeeper
 load ../../support/zkline
-
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    zk_start
-}
-teardown_file() { zk_stop_all; }
-
-setup() {
-    dlock_setup
-    fake_setup # the command that tells what happens to it
-    at_server "$ZK_PORT"
-}
-teardown() { dlock_teardown; }
 
 # ---------------------------------------------------------------- helpers ---
 
-# end_session PID NODE: behind the back of that process, which cannot come back to its session meanwhile.
+# end_session PID NODE: behind the back of that process, which cannot come back to its session
+# meanwhile.
 end_session() {
     kill -STOP "$1"
     zk_kill_session "$(owner_of "$2")"
     kill -CONT "$1"
 }
 
-another_second() { local n; n=$(node 2) && [ -n "$n" ] && [ "$n" != "$1" ]; }
-another_last() { local n; n=$(node 4) && [ -n "$n" ] && [ "$n" != "$1" ]; }
+# renewed_node NUMBER WAS: another node has come in that place.
+renewed_node() { local n; n=$(node "$1") && [ -n "$n" ] && [ "$n" != "$2" ]; }
 
-# --- the session, the node -----------------------------------------------------------------------------
+# succeeded_at_once MS: the holder ends within MS, killed, with one line; the next node is the only
+# one.
+succeeded_at_once() {
+    local t0
+    t0=$(now_ms)
+    killed 1 "is lost"
+    assert_between 0 $(($(now_ms) - t0)) $(($1 + SLOW)) "time until the end (ms)"
+    wait_for 5 test -s got
+    [ "$(line)" = "$next" ]
+    rm stay
+    wait_exit 5 "$WAITER"
+}
+
+# --- the session, the node ------------------------------------------------------------------------
 
 # bats test_tags=thread
 @test "the end of the holder's session ends its tree" {
     # Long enough for the command that ends the session, meanwhile the holder is stopped.
-    background --ttl 6 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    tree --ttl 6 "$L"
     touch stay
     waiter got
     next=$(node 2)
     end_session "$K" "$(node 1)"
-    t0=$(now_ms)
-    ended
-    assert_between 0 $(($(now_ms) - t0)) $((1200 + SLOW)) "time until the end (ms)"
-    assert_rc 79
-    assert_out "is lost"
-    [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
-    # Killed, not asked.
-    [ "$(count_seen main sig 15)" = 0 ]
     # (The next one had the lock before anybody could be told.)
+    succeeded_at_once 1200
     tree_gone
-    wait_for 5 test -s got
-    [ "$(line)" = "$next" ]
-    rm stay
-    wait_exit 5 "$WAITER"
 }
 
 @test "the next heartbeat notices a deleted node" {
-    background --ttl 3 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    tree --ttl 3 "$L"
     touch stay
     waiter got
     next=$(node 2)
-    t0=$(now_ms)
     zk_rm "$(node 1)"
-    ended
-    assert_between 0 $(($(now_ms) - t0)) $((1700 + SLOW)) "time until the end (ms)"
-    assert_rc 79
-    assert_out "is lost"
-    [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
-    [ "$(count_seen main sig 15)" = 0 ]
-    wait_for 5 test -s got
-    [ "$(line)" = "$next" ]
-    rm stay
-    wait_exit 5 "$WAITER"
+    succeeded_at_once 1700
 }
 
 @test "the release reports a deleted node" {
-    background --ttl 30 "$L" $SUBJECT -u "$T/end"
-    wait_for 5 running
+    job 0 --ttl 30 "$L"
     zk_rm "$(node 1)"
     touch end
-    ended
-    assert_rc 79
-    [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
+    lost 1
 }
 
 @test "a waiter that lost its node queues again" {
-    background --ttl 30 "$L" $SUBJECT -u "$T/end"
-    wait_for 5 running
+    job 0 --ttl 30 "$L"
     waiter got --ttl 2
     n=$(node 2)
     zk_rm "$n"
-    wait_for 5 another_second "$n"
+    wait_for 5 renewed_node 2 "$n"
     n=$(node 2)
     end_session "$WAITER" "$n"
-    wait_for 5 another_second "$n"
+    wait_for 5 renewed_node 2 "$n"
     line_is 2
     [ ! -e got ]
     # One that writes no heartbeats, too.
@@ -111,16 +81,14 @@ another_last() { local n; n=$(node 4) && [ -n "$n" ] && [ "$n" != "$1" ]; }
     OPTS="--ttl 2" wait_in_line 4 true
     n=$(node 4)
     zk_rm "$n"
-    wait_for 5 another_last "$n"
-    touch end
-    ended
-    assert_rc 0
+    wait_for 5 renewed_node 4 "$n"
+    job_ends
     for p in "$first" "$second" "$WAITER"; do wait_exit 5 "$p"; done
     no_violations
     line_is 0
 }
 
-# --- the connection ------------------------------------------------------------------------------------
+# --- the connection -------------------------------------------------------------------------------
 
 # unharmed OPTION...: dlock by way of the proxy; the command runs once, and nothing is left.
 unharmed() {
@@ -156,8 +124,7 @@ unharmed() {
         start_log w.log "$DLOCK" --ttl 3 "$P" "$HELPERS/witness" "$T/h" 300
         wait_for 10 struck
         # Others come while it is unclear.
-        run run_t 10 "$DLOCK" "$L" "$HELPERS/witness" "$T/h" 50
-        assert_rc 0
+        run -0 run_t 10 "$DLOCK" "$L" "$HELPERS/witness" "$T/h" 50
         wait_exit 10 "$STARTED" || fail "$fault: $(cat w.log)"
         line_is 0
         end_proxy
@@ -168,10 +135,11 @@ unharmed() {
 
 # bats test_tags=slow
 @test "a hold survives a connection loss at a heartbeat" {
-    for fault in 'lose set 1' 'swallow set 1' 'after set 2' 'stall set 1' 'error set 2 -4' 'drip set 0'; do
+    for fault in 'lose set 1' 'swallow set 1' 'after set 2' 'stall set 1' 'error set 2 -4' \
+        'drip set 0'; do
         # shellcheck disable=SC2086
         proxy $fault
-        unharmed 'sleep 1.2' || fail "$fault" # the command's own time
+        unharmed "cd '$T'; $UNTIL_STRUCK" || fail "$fault"
         end_proxy
     done
 }
@@ -186,8 +154,7 @@ unharmed() {
 }
 
 @test "-n leaves no node after a connection loss" {
-    background --ttl 30 "$L" $SUBJECT -u "$T/end"
-    wait_for 5 running
+    job 0 --ttl 30 "$L"
     for fault in lose swallow after; do
         for what in connect create ls get delete; do
             # shellcheck disable=SC2086
@@ -200,18 +167,15 @@ unharmed() {
         done
     done
     [ ! -e ran ]
-    touch end
-    ended
-    assert_rc 0
+    job_ends
 }
 
 # bats test_tags=thread
 @test "a waiter with connection losses is granted once" {
-    for fault in 'lose create' 'swallow create' 'lose ls' 'swallow ls' 'lose get' 'swallow get' 'after get' \
-        'lose set' 'swallow set' 'stall set' 'lose event'; do
-        rm -f end got stay command/*
-        background --ttl 30 "$L" $SUBJECT -u "$T/end"
-        wait_for 5 running
+    for fault in 'lose create' 'swallow create' 'lose ls' 'swallow ls' 'lose get' 'swallow get' \
+        'after get' 'lose set' 'swallow set' 'stall set' 'lose event'; do
+        rm -f got
+        job 0 --ttl 30 "$L"
         # shellcheck disable=SC2086
         proxy $fault 1
         start_log w.log "$DLOCK" --ttl 2 "$P" "$HELPERS/clock" "$T/got"
@@ -221,9 +185,7 @@ unharmed() {
         wait_for 5 watched "$(node 1)"
         line_is 2 || fail "$fault: $(line)"
         [ ! -e got ]
-        touch end
-        ended
-        assert_rc 0
+        job_ends
         wait_exit 10 "$STARTED" || fail "$fault: $(cat w.log)"
         [ -e got ] && struck
         line_is 0 || fail "$fault: left behind: $(line)"
@@ -231,13 +193,13 @@ unharmed() {
     done
 }
 
-# It writes one heartbeat to say that it waits, and the next one when it has come to the front: that proves its lease.
+# It writes one heartbeat to say that it waits, and the next one when it has come to the front: that
+# proves its lease.
 @test "a waiter whose proof of the lease is lost proves it again" {
     local -a front
     for fault in 'lose set 2' 'swallow set 2'; do
-        rm -f end got stay command/*
-        background --ttl 30 "$L" $SUBJECT -u "$T/end"
-        wait_for 5 running
+        rm -f got
+        job 0 --ttl 30 "$L"
         for i in 2 3; do
             OPTS="--ttl 2" wait_in_line $i true
             front[i]=$WAITER
@@ -247,13 +209,11 @@ unharmed() {
         L=$P start_waiter got --ttl 2
         wait_for 5 watches_are 3
         # The begin of its session is too old to be the lease's by then.
-        t0=$(now_ms)
-        wait_for 5 beyond $((t0 + 1150))
+        lasts 1150
         touch end
         # They end at once, one way or the other: the lock may be free before they get the signal.
         kill -TERM "${front[2]}" "${front[3]}"
-        ended
-        assert_rc 0
+        ends 0
         wait_exit 10 "$WAITER" || fail "$fault: $(cat got.log)"
         struck && [ -s got ]
         line_is 0 || fail "$fault: left behind: $(line)"
@@ -263,15 +223,15 @@ unharmed() {
     no_violations
 }
 
-# The sessions end side by side; the last one, behind four, has written no heartbeat until it comes to the front.
+# The sessions end side by side; the last one, behind four, has written no heartbeat until it comes
+# to the front.
 @test "several silent waiters delay the next one by the ttl and two ticks together" {
     local n i t0 stopped
     local -a silent
     for n in 1 4; do
-        rm -f end got command/*
+        rm -f got
         silent=()
-        background --ttl 30 "$L" $SUBJECT -u "$T/end"
-        wait_for 5 running
+        job 0 --ttl 30 "$L"
         for ((i = 2; i < n + 2; i++)); do
             OPTS="--ttl 1" wait_in_line $i touch "$T/ran"
             silent+=("$WAITER")
@@ -280,14 +240,13 @@ unharmed() {
         wait_for 5 watches_are $((n + 1))
         stopped=$(now_ms)
         kill -STOP "${silent[@]}"
-        touch end
-        ended
-        assert_rc 0
+        job_ends
         t0=$(now_ms)
         wait_exit 10 "$WAITER" || fail "$n: $(cat got.log)"
         # (One after the other: four sessions take 4 s.)
         assert_between -5000 $(($(cat got) / NS - t0)) $((1400 + SLOW + BUSY)) "delay by $n (ms)"
-        # Their sessions were alive at the release, or would have been: a slow test may release later.
+        # Their sessions were alive at the release, or would have been: a slow test may release
+        # later.
         assert_between 600 $(($(cat got) / NS - stopped)) 15000 "ms since they fell silent"
         kill -KILL "${silent[@]}"
         for i in "${silent[@]}"; do wait_exit 5 "$i" || :; done
@@ -297,131 +256,81 @@ unharmed() {
     line_is 0
 }
 
-# --- the client's processes ----------------------------------------------------------------------------
-
-@test "a stopped keeper's tree is gone before the next holder enters" {
-    background --ttl 2 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
-    waiter got
-    kill -STOP "$K"
-    t0=$(now_ms)
-    wait_exit 10 "$WAITER"
-    assert_between 1000 $(($(now_ms) - t0)) $((2000 + 400 + 1000 + SLOW)) "take-over (ms)"
-    no_violations
-    [ "$(last_beat)" -lt "$(cat got)" ]
-    kill -CONT "$K"
-    ended
-    assert_rc 79
-    [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
-}
-
-@test "a killed keeper's lock is free within ttl + 2 ticks + 1 s" {
-    background --ttl 2 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
-    waiter got
-    kill -KILL "$K"
-    t0=$(now_ms)
-    wait_for 1 tree_gone
-    wait_exit 10 "$WAITER"
-    assert_between 0 $(($(now_ms) - t0)) $((2000 + 400 + 1000 + SLOW)) "take-over (ms)"
-    no_violations
-    [ "$(last_beat)" -lt "$(cat got)" ]
-}
-
-# --- one server ----------------------------------------------------------------------------------------
+# --- one server -----------------------------------------------------------------------------------
 
 # bats test_tags=slow
 @test "a hold rides out a server stopped for a third of the ttl" {
-    own_server
-    background -q --ttl 6 "$L" $SUBJECT -u "$T/end" -r 3
-    wait_for 5 running
+    job 3 -q --ttl 6 "$L"
     after_beat "$(node 1)"
     after_beat "$(node 1)"
-    zk_freeze own
+    freeze
     run sleep 2 # the fault itself
-    zk_thaw own
+    thaw
     n=$(node 1)
-    t0=$(now_ms)
-    wait_for 9 beyond $((t0 + 4100))
-    pid_alive "$K"
-    [ "$(count_seen main sig 15)" = 0 ]
+    lasts 4100
     [ "$(node 1)" = "$n" ]
-    touch end
-    ended
-    assert_rc 3
-    [ "$output" = "" ]
+    job_ends_silently
 }
 
 @test "a server stopped for longer ends the tree in time" {
-    own_server
-    background --ttl 3 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
-    started=$(seen main start '')
+    tree --ttl 3 "$L"
     waiter got --ttl 30
-    zk_freeze own
-    lost=$(now_ns)
-    ended
-    assert_rc 79
-    assert_out "has not been renewed for"
-    assert_out "could not be renewed in time"
-    [ "$(grep -c '^dlock:' "$T/out")" = 2 ]
-    # Nothing was confirmed after that: so long after the last renewal at most.
-    lease_times 3000 "$lost"
-    for who in main child session daemon; do
-        assert_between "$started" "$(seen $who sig 15)" $((TERM_AT + 250 * NS)) "TERM for $who"
-    done
-    [ "$(last_beat)" -lt "$DEADLINE" ]
-    zk_thaw own
+    freeze
+    times_out 3000 "$(now_ns)"
+    thaw
     wait_exit 10 "$WAITER"
     no_violations
 }
 
 # bats test_tags=slow
-@test "hold and wait survive a restart of the server" {
+@test "hold and wait survive a restart of the server; if it loses its data the hold ends in time" {
     own_server
-    background --ttl 20 "$L" $SUBJECT -u "$T/end" -r 4
-    wait_for 5 running
+    job 4 --ttl 20 "$L"
     waiter got --ttl 20
     before=$(line)
     after_beat "$(node 1)"
     zk_restart own
     # The same sessions, the same places; renewed.
     wait_for 12 newer "$(node 1)" "$(version "$(node 1)")"
-    pid_alive "$K"
     [ "$(line)" = "$before" ]
-    [ "$(count_seen main sig 15)" = 0 ]
     [ ! -e got ]
-    touch end
-    ended
-    assert_rc 4
-    [ "$output" = "" ]
+    job_ends_silently
     wait_exit 5 "$WAITER"
     # That it waits for the server, too, is all that it says.
     [ "$(grep -vc '^dlock: .*: the connection is lost' got.log)" = 0 ] || fail "$(cat got.log)"
     no_violations
+    tree --ttl 3 "$L"
+    zk_kill own
+    lost=$(now_ns)
+    zk_wipe own
+    zk_restart own
+    ends 79
+    lease_times 3000 "$lost"
+    [ "$(last_beat)" -lt "$DEADLINE" ]
+    run -0 run_t 10 "$DLOCK" -n "$L" true
 }
 
 @test "a stopped server delays no -w, and the wait ends by that alone" {
-    own_server
-    background --ttl 30 "$L" $SUBJECT
-    wait_for 5 running
+    job 0 --ttl 30 "$L"
     waiter got --ttl 1 --connect-timeout 1 -w 5
     pids=()
     for i in 1 2 3; do
-        start_log w$i.log sh -c '"$0" before$3; "$1" --ttl 30 -w 1.5 "$2" touch ran; echo $? >code$3; exec "$0" after$3' \
+        start_log w$i.log sh -c '"$0" before$3
+            "$1" --ttl 30 -w 1.5 "$2" touch ran; echo $? >code$3; exec "$0" after$3' \
             "$HELPERS/clock" "$DLOCK" "$L" $i
         pids+=("$STARTED")
     done
     wait_for 5 line_is 5
-    # Who has not heard yet that the lock is held cannot say that it is: they watch now, so they have.
-    wait_for 5 watches_are 4 own
-    zk_freeze own
+    # Who has not heard yet that the lock is held cannot say that it is: they watch now, so they
+    # have.
+    wait_for 5 watches_are 4
+    freeze
     # It has noticed by then.
     exits 69 8 "$WAITER"
     file_has got.log "no answer"
     [ "$(grep -vc '^dlock: ' got.log)" = 0 ] || fail "$(cat got.log)"
     for i in "${pids[@]}"; do wait_exit 5 "$i"; done
-    zk_thaw own
+    thaw
     # What a busy machine adds to the end of a process is not dlock's: the best of three.
     best=99999
     for i in 1 2 3; do
@@ -432,20 +341,4 @@ unharmed() {
     done
     assert_between 1500 "$best" $((1600 + SLOW)) "-w 1.5 (ms)"
     [ ! -e got ] && [ ! -e ran ]
-}
-
-@test "a server that loses its data ends the hold in time" {
-    own_server
-    background --ttl 3 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
-    zk_kill own
-    lost=$(now_ns)
-    zk_wipe own
-    zk_restart own
-    ended
-    assert_rc 79
-    lease_times 3000 "$lost"
-    [ "$(last_beat)" -lt "$DEADLINE" ]
-    run run_t 10 "$DLOCK" -n "$L" true
-    assert_rc 0
 }

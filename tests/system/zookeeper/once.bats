@@ -1,19 +1,9 @@
 #!/usr/bin/env bats
-# once.bats - the run records of --once in ZooKeeper: where they are, what is in their place, answers that are lost around
-# them, crashes at each step, and how they go when they have expired.
+# once.bats - the run records of --once in ZooKeeper: where they are, what is in their place,
+# answers that are lost around them, crashes at each step, and how they go when they have expired.
 
 # bats file_tags=long,thread
-bats_require_minimum_version 1.5.0
-
-load ../../support/common
-load ../../support/zookeeper
 load ../../support/zkline
-
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    zk_start
-}
-teardown_file() { zk_stop_all; }
 
 # Each test has a chroot, and so records, of its own.
 setup() {
@@ -23,7 +13,6 @@ setup() {
     R=/$NAME/dlock-once
     RECORD=$R/r/fa/job
 }
-teardown() { dlock_teardown; }
 
 # ---------------------------------------------------------------- helpers ---
 
@@ -33,6 +22,13 @@ once() {
     shift
     run "-$rc" run_t 10 "$DLOCK" -q --ttl 2 --once "$@"
     [ -z "$output" ] || fail "$output"
+}
+forget() { run -0 run_t 5 "$DLOCK" --forget --yes "$L"; }
+# begun_once TTL: a run at P, or L, until the file go is there; $STARTED.
+begun_once() {
+    rm -f go held
+    start_log hold.log "$DLOCK" --ttl "$1" --once "${P:-$L}" sh -c 'touch held; "$HELPERS/await" go'
+    wait_for 5 test -e held
 }
 # What the commands have written.
 ran() { [ "$(tr -d '\n' <ran 2>/dev/null)" = "$1" ] || final "the commands that ran: $(cat ran)"; }
@@ -57,13 +53,13 @@ through() {
     day=$(zk_ls "$R/d")
     [ "$day" = "$soon" ] || [ "$day" = "$(date -u -d '30 days' +%F)" ] || fail "day $day"
     run -0 zk_get "$RECORD"
-    [[ $output =~ ^'dlock-run1 succeeded 0 '[0-9]+' '[0-9a-f]{32}' '[0-9]{13}' '[0-9]{13}' 2592000000 dlock1 host='.*' note=a%20b day='$day$ ]] ||
-        fail "$output"
+    form="^dlock-run1 succeeded 0 [0-9]+ [0-9a-f]{32} [0-9]{13} [0-9]{13} 2592000000"
+    [[ $output =~ $form" dlock1 host=".*" note=a%20b day=$day"$ ]] || fail "$output"
     [ "$(zk_stat "$R/d/$day/fa/job" dataLength)" = 0 ]
     # The same day: no other index node.
     once 0 --skip-exit-code 0 "$L" false
     [ "$(zk_tree "$R" | wc -l)" = 7 ] || fail "$(zk_tree "$R")"
-    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    forget
     [ "$(zk_tree "$R" | wc -l)" = 5 ] || fail "$(zk_tree "$R")"
     for odd in 'a/b%25c' 'a%2525b' '%C3%A4%20x.y' 'a/b'; do
         once 0 "$S#$odd" sh -c "$(add "$odd")"
@@ -96,7 +92,8 @@ through() {
     # Another user cannot record a run there, so there is none.
     zk_create "/$NAME-3" >/dev/null
     once 0 "zk://u:p@127.0.0.1:$ZK_PORT/$NAME-3#job" true
-    for lock in "zk://v:q@127.0.0.1:$ZK_PORT/$NAME-3#other" "zk://127.0.0.1:$ZK_PORT/$NAME-3#other"; do
+    for lock in "zk://v:q@127.0.0.1:$ZK_PORT/$NAME-3#other" \
+        "zk://127.0.0.1:$ZK_PORT/$NAME-3#other"; do
         run -77 run_t 5 "$DLOCK" --ttl 2 --once "$lock" touch no
         [ "${#lines[@]}" = 1 ] || fail "$output"
         line_is 0 "/$NAME-3/other"
@@ -107,8 +104,7 @@ through() {
 # ------------------------------------------------------- what is in their place ---
 
 @test "an ephemeral node in the place of all records is refused" {
-    start_log above zk_hold "$R"
-    wait_for 5 test -s above
+    foreign_hold above "$R"
     run -69 run_t 5 "$DLOCK" --ttl 2 --once "$L" touch no
     assert_out "is ephemeral and cannot have children"
     [ ! -e no ]
@@ -119,19 +115,17 @@ through() {
 }
 
 @test "a record that is changed behind a run ends in 79, and the lock is free" {
-    start_log hold.log "$DLOCK" --ttl 4 --once "$L" sh -c 'touch held; "$HELPERS/await" go'
-    wait_for 5 test -e held
+    begun_once 4
     zk_set "$RECORD" mine
     : >go
     exits 79 5 "$STARTED"
-    [ "$(grep -c '^dlock:' hold.log)" = 1 ] && file_has hold.log "the run record has been changed" || fail "$(cat hold.log)"
+    [ "$(grep -c '^dlock:' hold.log)" = 1 ] &&
+        file_has hold.log "the run record has been changed" || fail "$(cat hold.log)"
     [ "$(zk_get "$RECORD")" = mine ]
     wait_for 5 free
     # One that is removed is made again.
     zk_rm "$RECORD"
-    rm go held
-    start_log hold.log "$DLOCK" --ttl 4 --once "$L" sh -c 'touch held; "$HELPERS/await" go'
-    wait_for 5 test -e held
+    begun_once 4
     zk_rm "$RECORD"
     zk_rm -r "$R"
     : >go
@@ -146,7 +140,7 @@ through() {
     once 0 "$L" true # makes the nodes above
     for n in 1 2; do
         for fault in lose swallow after 'error -4' 'error -118' drip; do
-            run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+            forget
             rm -f ran
             # shellcheck disable=SC2086
             set -- $fault
@@ -165,7 +159,7 @@ through() {
 
 @test "a refused multi runs nothing, or is told" {
     once 0 "$L" true
-    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    forget
     through refuse multi 1 -102
     run -77 run_t 5 "$DLOCK" --ttl 2 --once "$P" touch ran
     [ ! -e ran ]
@@ -210,10 +204,9 @@ through() {
 
 @test "a node that is deleted before an unanswered release is a loss, and not recorded" {
     once 0 "$L" true
-    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    forget
     through swallow multi 2
-    start_log hold.log "$DLOCK" --ttl 30 --once "$P" sh -c 'touch held; "$HELPERS/await" go'
-    wait_for 5 test -e held
+    begun_once 30
     zk_rm "$(line "/$NAME/job")"
     : >go
     exits 79 5 "$STARTED"
@@ -223,7 +216,8 @@ through() {
 
 # ---------------------------------------------------------------------- expired ---
 
-# plant N [SHARDS]: N expired records with their index nodes of a day of the past, in that many shards.
+# plant N [SHARDS]: N expired records with their index nodes of a day of the past, in that many
+# shards.
 plant() {
     timeout 60 /usr/bin/python3 - "$ZK_PORT" "$R" "$1" "${2:-4}" 3>&- <<'END'
 import sys
@@ -265,7 +259,8 @@ reports() { zk_tree "$R/r" | grep -c /report- || :; }
     n=$(amount once_expired)
     plant "$n" $((n / 40 + 1))
     [ "$(old)" = "$n" ] && [ "$(reports)" = "$n" ] || fail "$(old) $(reports)"
-    # After a command that is shorter, a run tidies up for 0.2 s at most: little, if the machine is slow.
+    # After a command that is shorter, a run tidies up for 0.2 s at most: little, if the machine is
+    # slow.
     once 0 "$L" sleep 1
     left=$(reports)
     [ "$left" -ge $((n - 20)) ] && [ "$left" -lt "$n" ] || fail "$left of $n are left"

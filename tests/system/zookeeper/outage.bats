@@ -1,27 +1,9 @@
 #!/usr/bin/env bats
-# outage.bats - waiting for a lock in ZooKeeper while no server serves, or none can be reached: the wait goes on for as
-# long as it may.
+# outage.bats - waiting for a lock in ZooKeeper while no server serves, or none can be reached: the
+# wait goes on for as long as it may.
 
 # bats file_tags=long,thread
-bats_require_minimum_version 1.5.0
-
-load ../../support/common
-load ../../support/fake
-load ../../support/zookeeper
 load ../../support/zkline
-
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    zk_start
-}
-teardown_file() { zk_stop_all; }
-
-setup() {
-    dlock_setup
-    fake_setup # the command that tells what happens to it
-    at_server "$ZK_PORT"
-}
-teardown() { dlock_teardown; }
 
 # ---------------------------------------------------------------- helpers ---
 
@@ -32,7 +14,7 @@ hang_ups_are() { [ "$(wc -l <hang-ups)" -ge "$1" ]; }
 no_trace() {
     wait_for 5 line_is 0
     wait_for 8 not_there "/$NAME"
-    wait_for 5 no_session "${1:-default}"
+    wait_for 5 no_session
 }
 
 # ------------------------------------------------------------------------------
@@ -42,13 +24,13 @@ no_trace() {
     local t0 t1 before pids=() i ttls=("" 30 1)
     own_server
     # A quarter of its lease is longer than the outage.
-    background --ttl 40 "$L" $SUBJECT -u "$T/end"
-    wait_for 5 running
+    job 0 --ttl 40 "$L"
     for i in 1 2; do
         OPTS="--ttl ${ttls[i]}" wait_in_line $((i + 1)) sh -c "echo $i >>'$T/order'"
         pids[i]=$WAITER
     done
-    # They have no place that matters: their time ends during the outage, after it, or they are told to go.
+    # They have no place that matters: their time ends during the outage, after it, or they are told
+    # to go.
     OPTS="--ttl 1 -w 3" wait_in_line 4 touch "$T/ran"
     pids[3]=$WAITER
     OPTS="--ttl 1 -w 15" wait_in_line 5 touch "$T/ran"
@@ -56,13 +38,11 @@ no_trace() {
     OPTS="--ttl 1" wait_in_line 6 touch "$T/ran"
     pids[5]=$WAITER
     before=$(node 2)
-    wait_for 5 watches_are 5 own
+    wait_for 5 watches_are 5
     zk_kill own
     t0=$(now_ms)
-    run run_t 5 "$DLOCK" "$L" touch "$T/ran"
-    assert_rc 69
-    # At once: not after the connect time-out.
-    assert_between 0 $(($(now_ms) - t0)) $((2000 + SLOW)) "without --retry (ms)"
+    # Without --retry at once: not after the connect time-out.
+    takes 0 2000 69 "$DLOCK" "$L" touch "$T/ran"
     start_log retry.log "$DLOCK" --retry -w 40 "${L}2" touch "$T/retried"
     pids[6]=$STARTED
     start_log short.log "$DLOCK" --retry -w 1.2 "$L" touch "$T/ran"
@@ -84,34 +64,34 @@ while True:
     wait_for 10 hang_ups_are 4
     kill "$STARTED"
     wait_for 5 pid_gone "$STARTED"
-    assert_between 4 "$(wc -l <hang-ups)" $(((1000 + $(now_ms) - t1) / 50)) "connections of four waiters and a holder"
+    assert_between 4 "$(wc -l <hang-ups)" $(((1000 + $(now_ms) - t1) / 50)) \
+        "connections of four waiters and a holder"
     for i in 1 2 4 6; do pid_alive "${pids[i]}" || fail "$i: $(cat ./*.log)"; done
     zk_restart own
     exits 75 15 "${pids[4]}"
-    # A server that starts may accept a connection and never serve it: then the connect time-out counts.
+    # A server that starts may accept a connection and never serve it: then the connect time-out
+    # counts.
     exits 0 12 "${pids[6]}"
     [ -e retried ]
-    # The sessions live on, as no server was there to end them. But one of 1 s may end before its client is back.
+    # The sessions live on, as no server was there to end them. But one of 1 s may end before its
+    # client is back.
     [ "$(node 2)" = "$before" ] || fail "$before, now $(line)"
     [ "$(count_seen main sig 15)" = 0 ]
     [ ! -e order ]
-    touch end
-    ended
-    assert_rc 0
+    job_ends
     exits 0 5 "${pids[1]}"
     exits 0 5 "${pids[2]}"
     [ "$(tr '\n' ' ' <order)" = "1 2 " ] || fail "order: $(tr '\n' ' ' <order)"
     [ ! -e ran ]
     no_violations
-    no_trace own
+    no_trace
 }
 
 # bats test_tags=slow
 @test "a waiter whose session has ended meanwhile joins the queue again" {
     local t0 old first
     proxy pass
-    background --ttl 30 "$L" $SUBJECT -u "$T/end"
-    wait_for 5 running
+    job 0 --ttl 30 "$L"
     L=$P OPTS="--ttl 1" wait_in_line 2 sh -c "echo 1 >>'$T/order'"
     first=$WAITER
     old=$(node 2)
@@ -128,9 +108,7 @@ while True:
     wait_for 5 watches_are 2
     # At the end, behind the other one.
     [ ! -e order ]
-    touch end
-    ended
-    assert_rc 0
+    job_ends
     exits 0 5 "$WAITER"
     exits 0 5 "$first"
     [ "$(tr '\n' ' ' <order)" = "2 1 " ] || fail "order: $(tr '\n' ' ' <order)"
@@ -143,16 +121,15 @@ while True:
 @test "a wait outlasts a stopped server and the loss of its data" {
     local t0
     own_server
-    background --ttl 40 "$L" $SUBJECT
-    wait_for 5 running
+    job 0 --ttl 40 "$L"
     waiter got --ttl 1 --connect-timeout 1
-    zk_freeze own
+    freeze
     t0=$(now_ms)
     after 2200 "$t0"
     pid_alive "$WAITER" || fail "$(cat got.log)"
-    zk_thaw own
+    thaw
     # It has ended the waiter's session, not the holder's.
-    wait_for 8 watches_are 1 own
+    wait_for 8 watches_are 1
     # The watch may be the old one, until the server has noticed that its connection is gone.
     wait_for 8 line_is 2
     [ ! -e got ]
@@ -165,5 +142,5 @@ while True:
     wait_exit 8 "$WAITER" || fail "$(cat got.log)"
     [ -s got ]
     no_violations
-    no_trace own
+    no_trace
 }

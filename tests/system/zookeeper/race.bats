@@ -1,33 +1,14 @@
 #!/usr/bin/env bats
-# race.bats - races, odd servers and missing permissions around a lock in ZooKeeper: what a review found and proved, once.
+# race.bats - races, odd servers and missing permissions around a lock in ZooKeeper: what a review
+# found and proved, once.
 
 # bats file_tags=long,thread
-bats_require_minimum_version 1.5.0
-load ../../support/common
-load ../../support/fake
-load ../../support/zookeeper
 load ../../support/zkline
-
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    zk_start
-    export ZK_SHARED=$ZK_PID
-}
-teardown_file() { zk_stop_all; }
-
-setup() {
-    dlock_setup
-    fake_setup # the command that tells what happens to it
-    at_server "$ZK_PORT"
-}
-teardown() {
-    kill -CONT "$ZK_SHARED" 2>/dev/null || :
-    dlock_teardown
-}
 
 # ---------------------------------------------------------------- helpers ---
 
-# parent PERMISSION...: the node above those that stand in line is there, and that is all that anybody may do with it.
+# parent PERMISSION...: the node above those that stand in line is there, and that is all that
+# anybody may do with it.
 parent() {
     zk_create "/$NAME" >created.log
     timeout -k 2 20 /usr/bin/python3 - "$ZK_PORT" "/$NAME" "$@" 3>&- <<'END'
@@ -42,35 +23,22 @@ END
 }
 
 beaten() { [ "$(zk_stat "$1" version)" -ge "$2" ]; }
-# takes LOW HIGH CODE CMD...: so long (ms), and with this exit code; as `run` otherwise.
-takes() {
-    local low=$1 high=$2 code=$3 t0
-    shift 3
-    t0=$(now_ms)
-    run run_t 6 "$@"
-    assert_between "$low" $(($(now_ms) - t0)) $((high + SLOW)) "time (ms)" || fail "$output" || return
-    assert_rc "$code"
-}
 
-# --- the session ---------------------------------------------------------------------------------------
+# --- the session ----------------------------------------------------------------------------------
 
 @test "a restart with a shorter maxSessionTimeout ends the hold" {
     own_server
-    # A server that is starting may take a connection and never look at it: nobody comes before it serves.
+    # A server that is starting may take a connection and never look at it: nobody comes before it
+    # serves.
     proxy pass
-    background --ttl 10 "$P" $SUBJECT -t -k
-    wait_for 5 running 4
+    tree --ttl 10 "$P"
     kill -STOP "$PROXY"
     zk_restart own maxSessionTimeout=2000
     kill -CONT "$PROXY"
-    start_log w.log "$DLOCK" --ttl 2 "$L" sh -c 'flock -sn "$1" true || echo overlap >violations' - "$C/witness"
+    start_log w.log "$DLOCK" --ttl 2 "$L" sh -c 'flock -sn "$1" true || echo overlap >violations' \
+        - "$C/witness"
     waiter=$STARTED
-    ended
-    assert_rc 79
-    assert_out "shorter sessions now"
-    [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
-    # Killed, not asked.
-    [ "$(count_seen main sig 15)" = 0 ]
+    killed 1 "shorter sessions now"
     exits 0 5 "$waiter"
     [ ! -e violations ] || fail "overlap"
 }
@@ -111,21 +79,16 @@ END
 @test "refuses the lock when the sequence numbers are used up" {
     own_server
     use_up 2147483646
-    background --ttl 30 "$L" $SUBJECT -u "$T/end"
-    wait_for 5 running
+    job 0 --ttl 30 "$L"
     [[ $(line) == *-2147483646 ]] || fail "$(line)" # the last one that is of use
     for opt in -n -n '-w 3' '-w 3'; do
         # shellcheck disable=SC2086
-        run run_t 5 "$DLOCK" $opt "$L" touch "$T/ran"
-        assert_rc 69
+        run -69 run_t 5 "$DLOCK" $opt "$L" touch "$T/ran"
         assert_out "used up: delete that node while no client waits"
     done
     line_is 1
-    touch end
-    ended
-    assert_rc 0
-    run run_t 5 "$DLOCK" -n "$L" touch "$T/ran"
-    assert_rc 69
+    job_ends
+    run -69 run_t 5 "$DLOCK" -n "$L" touch "$T/ran"
     [ ! -e ran ]
     # Done.
     zk_rm "/$NAME"
@@ -133,7 +96,7 @@ END
     [ -e ran ]
 }
 
-# --- the lease of one who has waited --------------------------------------------------------------------
+# --- the lease of one who has waited --------------------------------------------------------------
 
 @test "a waiter granted right after a freeze keeps the lock" {
     local -a holders waiters
@@ -149,10 +112,10 @@ END
     for i in 1 2 3; do
         wait_for 5 beaten "$(line "/$NAME-$i" | tail -n 1)" 3
     done
-    kill -STOP "$ZK_SHARED"
+    freeze
     touch go
     run sleep 1.65 # the fault itself
-    kill -CONT "$ZK_SHARED"
+    thaw
     for i in 1 2 3; do
         exits 0 5 "${holders[i]}"
         exits 0 5 "${waiters[i]}"
@@ -197,10 +160,11 @@ END
     for i in {1..8}; do exits 0 7 "${pids[i]}"; done
 }
 
-# --- a heartbeat around the end -------------------------------------------------------------------------
+# --- a heartbeat around the end -------------------------------------------------------------------
 
-# late_proxy: with the first heartbeat of each connection its node is deleted (if it is still there), the file "go" made, and no answer comes
-# until dlock deletes the node, too. Its port is in late.
+# late_proxy: with the first heartbeat of each connection its node is deleted (if it is still
+# there), the file "go" made, and no answer comes until dlock deletes the node, too. Its port is in
+# late.
 late_proxy() {
     cat >late.py <<'END'
 import socket
@@ -277,7 +241,7 @@ END
     done
 }
 
-# --- permissions ---------------------------------------------------------------------------------------
+# --- permissions ----------------------------------------------------------------------------------
 
 @test "an unreadable parent ends an unclear create" {
     parent create delete write
@@ -292,36 +256,28 @@ END
 }
 
 @test "TERM ends an unanswered create below an unreadable parent" {
-    local t0
     parent create delete write
     proxy stall create 1
     start_log w.log "$DLOCK" --ttl 3 "$P" touch ran
     wait_for 5 struck
-    kill -TERM "$STARTED"
-    t0=$(now_ms)
-    exits 143 5 "$STARTED"
-    assert_between 0 $(($(now_ms) - t0)) $((2000 + SLOW)) "time (ms)"
+    dies_by TERM 2000
     [ ! -e ran ]
 }
 
 @test "-n fails at once although its node cannot be deleted" {
     parent create read write
-    background --ttl 30 "$L" $SUBJECT -u "$T/end"
-    wait_for 5 running
+    job 0 --ttl 30 "$L"
     takes 0 500 75 "$DLOCK" -n --ttl 30 "$L" touch "$T/ran"
     [ ! -e ran ]
     # It went with its session.
     wait_for 1 line_is 1
-    touch end
-    ended
-    assert_rc 0
+    job_ends
 }
 
 @test "credentials are sent although the first server is dead" {
     local at="zk://u:p@127.0.0.1:1,127.0.0.1:$ZK_PORT#$NAME" node
     for i in {1..60}; do
-        run run_t 5 "$DLOCK" -w 3 "$at" true
-        assert_rc 0
+        run -0 run_t 5 "$DLOCK" -w 3 "$at" true
     done
     for i in 1 2 3 4; do
         rm -f held
@@ -340,14 +296,13 @@ END
     parent read
     wait_for 5 sessions_are 0
     for i in {1..10}; do
-        run run_t 5 "$DLOCK" --ttl 20 "$L" touch "$T/ran"
-        assert_rc 77
+        run -77 run_t 5 "$DLOCK" --ttl 20 "$L" touch "$T/ran"
     done
     wait_for 5 sessions_are 0 || fail "$(zk_sessions | wc -l) left"
     [ ! -e ran ]
 }
 
-# --- no server ------------------------------------------------------------------------------------------
+# --- no server ------------------------------------------------------------------------------------
 
 @test "three servers that drop connections fail at --connect-timeout" {
     # Their queues are full.

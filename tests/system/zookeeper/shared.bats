@@ -1,44 +1,14 @@
 #!/usr/bin/env bats
-# shared.bats - readers and slots in ZooKeeper: Curator's and kazoo's locks beside them, what a hand-off costs, waiters
-# that are stopped. What all stores promise is in the contract suite.
+# shared.bats - readers and slots in ZooKeeper: Curator's and kazoo's locks beside them, what a
+# hand-off costs, waiters that are stopped. What all stores promise is in the contract suite.
 
 # bats file_tags=long,slow
-bats_require_minimum_version 1.5.0
-
-load ../../support/common
-load ../../support/fake
-load ../../support/zookeeper
 load ../../support/zkline
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
     curator_build
     zk_start
-}
-teardown_file() { zk_stop_all; }
-
-setup() {
-    dlock_setup
-    H=127.0.0.1:$ZK_PORT
-    L="zk://$H#$NAME"
-}
-teardown() { dlock_teardown; }
-
-# holds ID [OPTION...]: one more holder of $L, or waiter, until end ID. The file in.ID: it has the lock.
-declare -gA HOLDS
-holds() {
-    local id=$1
-    shift
-    rm -f "in.$id" "go.$id"
-    start_log "holds.$id.log" "$DLOCK" "$@" "$L" sh -c 'echo "$DLOCK_FENCE" >"in.$1"; "$HELPERS/await" "go.$1"' - "$id"
-    HOLDS[$id]=$STARTED
-}
-is_in() { wait_for "${2:-5}" test -s "in.$1" || fail "$1: $(cat "holds.$1.log")"; }
-is_out() { [ ! -e "in.$1" ] || final "$1 holds the lock"; }
-end() { # ID...
-    local id
-    for id; do : >"go.$id"; done
-    for id; do exits 0 8 "${HOLDS[$id]}"; done
 }
 
 # --------------------------------------------------------------- interplay ---
@@ -49,11 +19,12 @@ foreign() {
     shift
     rm -f "go.$id"
     start_log "foreign.$id" "$@" "$T/go.$id"
-    HOLDS[$id]=$STARTED
+    PIDS[$id]=$STARTED
 }
 has_it() { grep -q ^held "foreign.$1"; }
 
-# dlock_gets KINDS: which of these it gets now without waiting, of the others it says 75; 0 stands for --slots 2.
+# dlock_gets KINDS: which of these it gets now without waiting, of the others it says 75; 0 stands
+# for --slots 2.
 dlock_gets() {
     local opt
     for opt in x s 0; do
@@ -64,7 +35,9 @@ dlock_gets() {
     done
 }
 
-curator_each() { run_t 40 bash -c '. "$ROOT/tests/support/zookeeper.bash"; curator_lock "$1" each' - "/$NAME"; }
+curator_each() {
+    run_t 40 bash -c '. "$ROOT/tests/support/zookeeper.bash"; curator_lock "$1" each' - "/$NAME"
+}
 
 # The manual has this as a table.
 @test "Curator's locks exclude readers and slots as documented" {
@@ -85,8 +58,7 @@ curator_each() { run_t 40 bash -c '. "$ROOT/tests/support/zookeeper.bash"; curat
     while read -r layout opts want; do
         L="zk://$H?layout=$layout#$NAME"
         # shellcheck disable=SC2086
-        holds a ${opts//_/ }
-        is_in a
+        held a ${opts//_/ }
         run -0 curator_each
         [ "$output" = "$want" ] || fail "$layout $opts: $output"
         end a
@@ -107,28 +79,26 @@ END
         dlock_gets "$([ $kind != read ] || echo s)" "$kind"
         end $kind
     done
-    holds a -s
-    is_in a
+    held a -s
     for kind in lock=0 read=0 write=75; do
-        run run_t 10 "$ROOT/tests/support/helpers/kazoo_lock.py" "$H" "/$NAME" ${kind%=*} /dev/null --try
+        run run_t 10 "$ROOT/tests/support/helpers/kazoo_lock.py" "$H" "/$NAME" ${kind%=*} \
+            /dev/null --try
         [ $status = ${kind#*=} ] || fail "$kind: $status $output"
     done
     end a
     # With its own names for others, kazoo is excluded by all of the default layout, too.
     L="zk://$H#$NAME"
     for opts in -s --slots=2; do
-        holds a $opts
-        is_in a
-        run run_t 10 "$ROOT/tests/support/helpers/kazoo_lock.py" "$H" "/$NAME" lock /dev/null --try --extra=-lock-
-        assert_rc 75
+        held a $opts
+        run -75 run_t 10 "$ROOT/tests/support/helpers/kazoo_lock.py" "$H" "/$NAME" lock /dev/null \
+            --try --extra=-lock-
         end a
     done
 }
 
 @test "readers of both programs wait behind each other's writers in order" {
     L="zk://$H?layout=curator-rw#$NAME"
-    holds a -s
-    is_in a
+    held a -s
     foreign writer curator_lock "/$NAME" write
     wait_for 30 line_is 2
     # It waits behind a writer that waits itself.
@@ -155,10 +125,8 @@ END
 }
 
 @test "a slot is told of the holder in its way, and a set of its own node under another name" {
-    holds a -s --note reader
-    is_in a
-    holds b --slots 1 --note slot
-    is_in b
+    held a -s --note reader
+    held b --slots 1 --note slot
     CI=1 run -75 run_t 5 "$DLOCK" -n --slots 1 "$L" true
     assert_out 'note "slot"'
     end a b
@@ -176,8 +144,7 @@ lists_are() { [ "$(lists)" -ge "$1" ]; }
     local i was
     proxy count ls 0
     L=$P
-    holds w --ttl 30
-    is_in w
+    held w --ttl 30
     for ((i = 1; i <= 20; i++)); do holds r$i --ttl 30 -s; done
     wait_for 20 watches_are 20
     holds w2 --ttl 30
@@ -192,7 +159,7 @@ lists_are() { [ "$(lists)" -ge "$1" ]; }
     # The readers' ends wake nobody; that of the last one in line does.
     was=$(lists)
     for ((i = 1; i <= 19; i++)); do : >go.r$i; done
-    for ((i = 1; i <= 19; i++)); do exits 0 8 "${HOLDS[r$i]}"; done
+    for ((i = 1; i <= 19; i++)); do exits 0 8 "${PIDS[r$i]}"; done
     is_out w2
     assert_between 0 $(($(lists) - was)) 1 "looks at the queue"
     end r20
@@ -222,8 +189,8 @@ lists_are() { [ "$(lists)" -ge "$1" ]; }
         assert_between 2 $(($(lists) - was)) 2 "looks at the queue"
     done
     # Any of those in the middle may give up.
-    kill -TERM "${HOLDS[7]}"
-    exits 143 5 "${HOLDS[7]}"
+    kill -TERM "${PIDS[7]}"
+    exits 143 5 "${PIDS[7]}"
     end 3 4 5
     is_in 6
     is_in 8
@@ -235,7 +202,6 @@ lists_are() { [ "$(lists)" -ge "$1" ]; }
     end_proxy
 }
 
-words() { for n in $(line); do zk_get "$n" | sed -nE 's/^dlock1 .* state=([a-z]+)$/\1/p'; echo; done | paste -sd" "; }
 words_are() { [ "$(words)" = "$*" ]; }
 
 @test "those that will be granted together know it" {
@@ -257,21 +223,19 @@ words_are() { [ "$(words)" = "$*" ]; }
 
 @test "a stopped waiter for a slot is passed when its session ends" {
     local t0
-    holds a --slots 2 --ttl 2
-    is_in a
-    holds b --slots 2 --ttl 2
-    is_in b
+    held a --slots 2 --ttl 2
+    held b --slots 2 --ttl 2
     holds stopped --slots 2 --ttl 2
     wait_for 5 watches_are 2
     holds next --slots 2 --ttl 2
     wait_for 5 watches_are 3
-    kill -STOP "${HOLDS[stopped]}"
+    kill -STOP "${PIDS[stopped]}"
     t0=$(now_ms)
     end a
     is_in next
     # ttl, two ticks, a second
     assert_between 0 $(($(now_ms) - t0)) $((2000 + 400 + 1000 + SLOW)) "time (ms)"
-    kill -CONT "${HOLDS[stopped]}"
+    kill -CONT "${PIDS[stopped]}"
     wait_for 5 line_is 3
     is_out stopped
     end b
@@ -285,11 +249,11 @@ words_are() { [ "$(words)" = "$*" ]; }
         L="zk://$H#$NAME-$i"
         holds a --slots 2
         holds b --slots 3
-        a=${HOLDS[a]} b=${HOLDS[b]}
+        a=${PIDS[a]} b=${PIDS[b]}
         one_gone() { pid_gone "$a" || pid_gone "$b"; }
         wait_for 5 one_gone
         pair=$(pid_gone "$a" && echo b a || echo a b)
-        exits 65 5 "${HOLDS[${pair#* }]}"
+        exits 65 5 "${PIDS[${pair#* }]}"
         file_has "holds.${pair#* }.log" "2 slots" || file_has "holds.${pair#* }.log" "3 slots"
         file_has "holds.${pair#* }.log" "give all its users the same number"
         is_in "${pair% *}"
@@ -299,7 +263,7 @@ words_are() { [ "$(words)" = "$*" ]; }
 
 # bats test_tags=slow
 @test "readers, slots and writers in turns, some killed: none beside a writer, at most N slots" {
-    local i kind n=1
+    local i kind n=1 turns=()
     mkdir here
     cat >turn.sh <<'END'
 kind=$1
@@ -321,23 +285,24 @@ done
 rmdir "here/$kind.$$"
 END
     # In line: writers, readers, slots.
-    holds first
-    is_in first
+    held first
     for i in {1..16}; do
         case $i in [1-4]) kind='w -x' ;; [5-8]) kind='r -s' ;; *) kind='s --slots=3' ;; esac
-        start_log turns$i.log sh -c 'for i in 1 2 3 4 5 6 7 8 9 10 11 12; do "$1" --ttl 2 $2 "$3" sh turn.sh $4 || exit; done' - \
-            "$DLOCK" "${kind#* }" "$L" "${kind% *}"
-        PIDS+=("$STARTED")
+        start_log turns$i.log sh -c 'for i in 1 2 3 4 5 6 7 8 9 10 11 12; do
+                "$1" --ttl 2 $2 "$3" sh turn.sh $4 || exit
+            done' - "$DLOCK" "${kind#* }" "$L" "${kind% *}"
+        turns+=("$STARTED")
         wait_for 5 line_is $((n += 1))
     done
     end first
     # Waiters that die: their sessions end meanwhile.
     for i in 1 2 3 4; do
-        start_log dead$i.log "$DLOCK" --ttl 1 $([ $((i % 2)) = 0 ] && echo --slots=3 || echo -s) "$L" true
+        start_log dead$i.log "$DLOCK" --ttl 1 $([ $((i % 2)) = 0 ] && echo --slots=3 || echo -s) \
+            "$L" true
         nap 0.1
         kill -KILL "$STARTED" 2>/dev/null || :
     done
-    for i in "${PIDS[@]}"; do exits 0 80 "$i"; done
+    for i in "${turns[@]}"; do exits 0 80 "$i"; done
     [ ! -e violations ] || final "$(cat violations)"
     [ -e full ]
 }

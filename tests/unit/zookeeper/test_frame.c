@@ -1,5 +1,6 @@
 /*
- * test_frame.c - which packets a ZooKeeper server can send, in whatever pieces they arrive, and which it cannot.
+ * test_frame.c - which packets a ZooKeeper server can send, in whatever pieces they arrive, and
+ * which it cannot.
  */
 #include "unit.h"
 
@@ -134,13 +135,26 @@ static void session(struct buf *b, int timeout, int64_t id, int password)
     close_packet(b, at, 0);
 }
 
+/* A new connection, and the answer that begins its session. */
+static void begin_session(struct zk_frame *f, struct buf *b)
+{
+    b->n = 0;
+    ask_session(f, 0);
+    session(b, 3000, 1, 16);
+}
+/* An answer without a body. */
+static void empty_answer(struct buf *b, int xid)
+{
+    size_t at = header(b, xid, 0);
+    close_packet(b, at, 0);
+}
+
 /* All our requests and the answers to them; ends: where each packet ends. */
 static void dialogue(struct zk_frame *f, struct buf *b, size_t *ends)
 {
     static const int ops[] = {2, -11, 3, 5, 4, 4, 4, 8, 8, 1, 9, 15, 19, 15};
     size_t at, n = 0;
-    ask_session(f, 0);
-    session(b, 3000, 0x100, 16);
+    begin_session(f, b);
     ends[n++] = b->n;
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         static const char *const names[] = {"a", "", "_c_x-lock-0000000001"};
@@ -197,8 +211,7 @@ static void dialogue(struct zk_frame *f, struct buf *b, size_t *ends)
     ask(f, -8, 101);
     ask(f, -4, 100);
     for (int xid = -8; xid <= -2; xid += xid == -8 ? 4 : 2) {
-        at = header(b, xid, 0);
-        close_packet(b, at, 0);
+        empty_answer(b, xid);
         ends[n++] = b->n;
     }
     at = header(b, -1, 0);
@@ -220,12 +233,10 @@ TEST(accepts_all_answers_whole_or_split_anywhere)
     dialogue(&f, &b, ends);
     CHECK(zk_frame_received(&f, b.d, b.n));
     for (size_t cut = 1; cut < b.n; cut++) {
-        b.n = 0;
         dialogue(&f, &b, ends);
         CHECK(zk_frame_received(&f, b.d, cut));
         CHECK(zk_frame_received(&f, b.d + cut, b.n - cut));
     }
-    b.n = 0;
     dialogue(&f, &b, ends);
     for (size_t i = 0; i < b.n; i++) {
         CHECK_INT(zk_frame_silent(&f), i == 0);
@@ -257,9 +268,8 @@ TEST(lets_no_read_cross_the_end_of_length_or_packet)
 TEST(remembers_many_unanswered_requests)
 {
     struct zk_frame f = {.session = 0};
-    struct buf b = {.n = 0};
-    ask_session(&f, 0);
-    session(&b, 3000, 1, 16);
+    struct buf b;
+    begin_session(&f, &b);
     CHECK(zk_frame_received(&f, b.d, b.n));
     int asked = 0, answered = 0;
     for (int round = 0; round < 40; round++) {
@@ -267,15 +277,13 @@ TEST(remembers_many_unanswered_requests)
             ask(&f, asked++, 2);
         for (int i = 0; i < (round < 20 ? 30 : 70); i++) {
             b.n = 0;
-            size_t at = header(&b, answered++, 0);
-            close_packet(&b, at, 0);
+            empty_answer(&b, answered++);
             CHECK(zk_frame_received(&f, b.d, b.n));
         }
     }
     CHECK_INT(answered, asked);
     b.n = 0;
-    size_t at = header(&b, asked, 0);
-    close_packet(&b, at, 0);
+    empty_answer(&b, asked);
     CHECK(!zk_frame_received(&f, b.d, b.n));
     zk_frame_done(&f);
 }
@@ -285,9 +293,8 @@ TEST(accepts_an_answer_of_the_largest_size_and_none_beyond)
     struct zk_frame f = {.session = 0};
     static unsigned char data[1 << 16];
     for (int extra = 0; extra < 2; extra++) {
-        struct buf b = {.n = 0};
-        ask_session(&f, 0);
-        session(&b, 3000, 1, 16);
+        struct buf b;
+        begin_session(&f, &b);
         ask(&f, 1, 4);
         num(&b, ZK_FRAME_MAX + extra, 4);
         num(&b, 1, 4);
@@ -330,9 +337,8 @@ TEST(accepts_a_new_a_resumed_and_an_expired_session)
     }
     /* Before 3.4 without the last byte; it is not 1 either. */
     for (int which = 0; which < 3; which++) {
-        struct buf b = {.n = 0};
-        ask_session(&f, 0);
-        session(&b, 3000, 1, 16);
+        struct buf b;
+        begin_session(&f, &b);
         if (which == 0)
             b.d[3]--, b.n--;
         else if (which == 1)
@@ -350,9 +356,8 @@ TEST(accepts_a_new_a_resumed_and_an_expired_session)
 static bool answer(int op, int xid, int err, const struct buf *body, int extra)
 {
     struct zk_frame f = {.session = 0};
-    struct buf b = {.n = 0};
-    ask_session(&f, 0);
-    session(&b, 3000, 1, 16);
+    struct buf b;
+    begin_session(&f, &b);
     ask(&f, 10, op);
     size_t at = header(&b, xid, err);
     memcpy(b.d + b.n, body->d, body->n);
@@ -363,9 +368,7 @@ static bool answer(int op, int xid, int err, const struct buf *body, int extra)
     /* A bad connection stays bad; the next one starts good. */
     if (!ok)
         CHECK(!zk_frame_received(&f, b.d, 1));
-    b.n = 0;
-    ask_session(&f, 0);
-    session(&b, 3000, 1, 16);
+    begin_session(&f, &b);
     CHECK(zk_frame_received(&f, b.d, b.n));
     zk_frame_done(&f);
     return ok;
@@ -385,15 +388,13 @@ TEST(refuses_answers_without_a_request)
     CHECK(!answer(2, -3, 0, &none, 0));
     CHECK(!answer(77, 10, 0, &none, 0)); /* of an unknown form */
     struct zk_frame f = {.session = 0};
-    struct buf b = {.n = 0};
-    ask_session(&f, 0);
-    session(&b, 3000, 1, 16);
+    struct buf b;
+    begin_session(&f, &b);
     ask(&f, 10, 2);
     ask(&f, 11, 2);
     CHECK(zk_frame_received(&f, b.d, b.n));
     b.n = 0;
-    size_t at = header(&b, 11, 0); /* out of order */
-    close_packet(&b, at, 0);
+    empty_answer(&b, 11); /* out of order */
     CHECK(!zk_frame_received(&f, b.d, b.n));
     zk_frame_done(&f);
 }
@@ -407,9 +408,7 @@ TEST(refuses_impossible_lengths)
         ask_session(&f, 0);
         num(&b, lens[i], 4);
         CHECK(!zk_frame_received(&f, b.d, b.n));
-        b.n = 0;
-        ask_session(&f, 0);
-        session(&b, 3000, 1, 16);
+        begin_session(&f, &b);
         num(&b, lens[i], 4);
         CHECK(zk_frame_received(&f, b.d, b.n - 1));
         CHECK(!zk_frame_received(&f, b.d + b.n - 1, 1));
@@ -459,9 +458,8 @@ static bool multi_answer(const int *ops, int err, const struct buf *body)
     bool all = true;
     for (size_t piece = 1; piece < 300; piece += 7) {
         struct zk_frame f = {.session = 0};
-        struct buf b = {.n = 0};
-        ask_session(&f, 0);
-        session(&b, 3000, 1, 16);
+        struct buf b;
+        begin_session(&f, &b);
         ask(&f, 9, 2);
         ask_multi(&f, 10, ops, piece);
         ask(&f, 11, 2);

@@ -1,4 +1,4 @@
-/* test_queue.c - a queue in ZooKeeper: who holds, who waits for what; and many queues, by random. */
+/* test_queue.c - a queue in ZooKeeper: who holds, who waits for what; and many random queues. */
 #include "unit.h"
 
 #include "backends/zookeeper/queue.c"
@@ -21,7 +21,8 @@ static int queue_of(struct zk_child *line, const char *kinds)
 
 TEST(who_holds_and_who_waits_for_what)
 {
-    /* H: holds; a digit: waits for that node; s: for a slot; !: in vain. Below it the rank: n, s, b(ehind). */
+    /* H: holds; a digit: waits for that node; s: for a slot; !: in vain. Below it the rank: n,
+     * s, b(ehind). */
     static const struct {
         const char *queue, *waits, *ranks;
     } rows[] = {
@@ -31,7 +32,8 @@ TEST(who_holds_and_who_waits_for_what)
         {"rrxrrx", "HH1224", "nnnssb"},
         {"xrrrr", "H0000", "nnnnn"},
         {"xrrxr", "H0023", "nnnbb"},
-        /* Slots: the first one for a slot, the others for each other; as many as there are beat their hearts. */
+        /* Slots: the first one for a slot, the others for each other; as many as there are beat
+         * their hearts. */
         {"222", "HHs", "nnn"},
         {"2222222", "HHs2345", "nnnsbbb"},
         {"33333333", "HHHs3456", "nnnnssbb"},
@@ -68,8 +70,8 @@ TEST(who_holds_and_who_waits_for_what)
 }
 
 /*
- * A queue of clients that look at it only when they are woken, and each at a time of its own. No two that exclude each
- * other are ever granted, and none that may hold waits after the last event.
+ * A queue of clients that look at it only when they are woken, and each at a time of its own. No
+ * two that exclude each other are ever granted, and none that may hold waits after the last event.
  */
 struct client {
     char kind;

@@ -1,41 +1,10 @@
 /*
- * test_run_node.c - the run records of --once in ZooKeeper: their paths, their days, their text. Other releases must find
- * and read them.
+ * test_run_node.c - the run records of --once in ZooKeeper: their paths, their days, their text.
+ * Other releases must find and read them.
  */
 #include "unit.h"
 
-#include "backends/zookeeper/zookeeper.h"
-#include "uri.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-struct user {
-    struct dlock_uri *uri;
-    struct dlock_spec spec;
-    struct dlock_identity identity;
-    struct zk_backend be;
-    struct dlock_error err;
-};
-
-static int open_uri(struct user *u, const char *text)
-{
-    memset(u, 0, sizeof *u);
-    int rc = dlock_uri_parse(&u->uri, text, &u->err);
-    if (rc != 0)
-        return rc;
-    u->identity = (struct dlock_identity){.host = "web1", .user = "joe", .command = "x", .pid = 7};
-    u->spec = (struct dlock_spec){
-        .env = &dlock_env_system, .uri = u->uri, .ttl = 30 * DLOCK_SEC, .identity = &u->identity};
-    u->be.spec = &u->spec;
-    return zk_check_spec(&u->be, &u->err);
-}
-
-static void done(struct user *u)
-{
-    zk_done(&u->be);
-    dlock_uri_free(u->uri);
-}
+#include "user.h"
 
 TEST(a_record_has_one_path)
 {
@@ -74,15 +43,10 @@ TEST(no_lock_is_where_the_records_are)
         "zk://h/a#dlock-once-x", "zk://h/a/dlock-once#r",     "zk://h/dlock-once/r#00/x",
         "zk://h#a/dlock-once",   "zk://h#a/dlock-once/d/day",
     };
-    struct user u;
-    for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
-        if (!CHECK_INT(open_uri(&u, bad[i]), DLOCK_EUSAGE))
-            printf("# %s\n", bad[i]);
-        CHECK_HAS(u.err.msg, "run records");
-        done(&u);
-    }
+    check_refused(bad, DLOCK_LEN(bad), "run records");
     static const char *const good[] = {"zk://h#dlock-onc", "zk://h#xdlock-once",
                                        "zk://h#a/dlock-once2"};
+    struct user u;
     for (size_t i = 0; i < DLOCK_LEN(good); i++) {
         CHECK_INT(open_uri(&u, good[i]), 0);
         done(&u);
