@@ -102,7 +102,7 @@ static const dlock *ending(struct driven d)
 {
     const dlock *lk;
     for (int i = 0; (lk = driven_at(d, i)); i++)
-        if (lk->lost || lk->ending)
+        if (lock_is_ending(lk))
             return lk;
     return NULL;
 }

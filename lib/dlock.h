@@ -86,16 +86,17 @@ enum dlock_error_code {
 };
 
 /*
- * A failure: code (DLOCK_E*), sys (an errno, or 0) and one line that says what
- * failed, where, and what to do. The message never holds a password. Functions
- * take a pointer to one as their last parameter; it may be NULL, and is
- * untouched on success. The caller owns it.
+ * A failure: code (DLOCK_E*), sys (an errno, or 0) and one line that says what failed, where, and
+ * what to do. The message never holds a password. The caller owns the structure; a function takes a
+ * pointer to it as its last parameter, which may be NULL, and leaves it untouched on success.
+ *
+ * cause_at and cause_len say which part of msg is the cause alone, without the store and the lock:
+ * printf("%.*s", err.cause_len, err.msg + err.cause_at). A message that names neither is all cause.
  */
 struct dlock_error {
     int code, sys;
-    char msg[512];
-    /* The library's own: the parts of msg. */
-    unsigned short where_len, address_len, cause_at, cause_len;
+    char msg[512]; /* "WHERE: CAUSE (lock 'NAME')" */
+    unsigned short cause_at, cause_len;
 };
 
 /*
