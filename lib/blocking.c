@@ -1,4 +1,7 @@
-/* blocking.c - the blocking calls of dlock.h: a handle or a set, driven by a poll() loop of the library. */
+/*
+ * blocking.c - the blocking calls of dlock.h: a handle or a set, driven by a poll() loop of the
+ * library.
+ */
 #include "driven.h"
 #include "lock.h"
 #include "util.h"
@@ -7,15 +10,17 @@
 #include <poll.h>
 #include <string.h>
 
-/* How long after the end of a release the loop still waits for the report, which should be there. */
+/*
+ * How long after the end of a release the loop still waits for the report, which should be there.
+ */
 #define LATE_REPORT DLOCK_SEC
 
 enum next { NEXT_REPORT, NEXT_OVER, NEXT_CANCELED, NEXT_FAILED };
 
 /*
- * The next report, or why there is none. Looks at the descriptors at least once, whatever the time is, and before
- * anything is judged by time: the caller may have been away for longer than the store has to answer. NEXT_FAILED leaves
- * errno.
+ * The next report, or why there is none. Looks at the descriptors at least once, whatever the time
+ * is, and before anything is judged by time: the caller may have been away for longer than the
+ * store has to answer. NEXT_FAILED leaves errno.
  */
 static enum next next_report(struct driven d, int64_t until, bool cancelable,
                              const struct dlock_report **r)
@@ -35,7 +40,10 @@ static enum next next_report(struct driven d, int64_t until, bool cancelable,
         int got = poll(pfd, (nfds_t)all, ms);
         if (got < 0 && errno != EINTR)
             return NEXT_FAILED;
-        /* The store's news first: a caller that ends its work in spite of cancel_fd must not lose the lock. */
+        /*
+         * The store's news first: a caller that ends its work in spite of cancel_fd must not lose
+         * the lock.
+         */
         *r = driven_process(d, pfd, got > 0 ? n : 0);
         if (*r)
             return NEXT_REPORT;
@@ -45,7 +53,10 @@ static enum next next_report(struct driven d, int64_t until, bool cancelable,
     }
 }
 
-/* The store in front of an error's text. NULL: the text names the store, since a bare file is store and lock. */
+/*
+ * The store in front of an error's text. NULL: the text names the store, since a bare file is store
+ * and lock.
+ */
 static const char *store_of(const dlock *lk)
 {
     return strcmp(dlock_where(lk), dlock_name(lk)) == 0 ? NULL : dlock_where(lk);

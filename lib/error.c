@@ -163,12 +163,12 @@ void dlock_error_cause(struct dlock_error *out, const struct dlock_error *err, c
     const char *rest = err->msg + (at_where ? n : 0), *cause = err->msg + err->cause_at;
     char text[sizeof(out->msg)];
 
-    if (at_where && between > strlen(" (): ") && rest[0] == ' ' && rest[1] == '(')
+    if (at_where && strncmp(rest, " (", 2) == 0 && between > strlen(" (): "))
         snprintf(text, sizeof(text), "%.*s: %.*s", (int)(between - strlen(" (): ")), rest + 2,
                  err->cause_len, cause);
-    else if (at_where && (between == 0 || (between == 2 && rest[0] == ':')))
+    else if (at_where && (between == 0 || rest[0] == ' ' || (between == 2 && rest[0] == ':')))
         snprintf(text, sizeof(text), "%.*s", err->cause_len, cause);
-    else /* another place: it stays in front of the cause */
+    else /* another place, which stays in front of the cause */
         snprintf(text, sizeof(text), "%.*s", err->cause_at + err->cause_len, err->msg);
     dlock_fail(out, err->code, err->sys, "%s", text);
 }

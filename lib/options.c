@@ -1,4 +1,7 @@
-/* options.c - the options of a handle: their defaults, and those of callers that were compiled with another dlock.h. */
+/*
+ * options.c - the options of a handle: their defaults, and those of callers that were compiled with
+ * another dlock.h.
+ */
 #include "util.h"
 
 #include <string.h>

@@ -1,11 +1,13 @@
 /*
- * poller.c - one descriptor for an event loop of any kind, in place of a set of descriptors that changes.
+ * poller.c - one descriptor for an event loop of any kind, in place of a set of descriptors that
+ * changes.
  *
- * The outer epoll instance is what the caller polls. It has a timer and an inner instance, which has the descriptors of
- * the set. The kernel removes a descriptor from an epoll instance when its last copy is closed, and a child of this
- * process may have one: then the instance goes on reporting a connection that we have closed, and no call can remove it,
- * for its number is gone, or is another file's (epoll(7), "Questions and answers", Q6). So as soon as a descriptor has
- * left the set, the inner instance is made anew; and of itself we know when it is closed.
+ * The outer epoll instance is what the caller polls. It has a timer and an inner instance, which
+ * has the descriptors of the set. The kernel removes a descriptor from an epoll instance when its
+ * last copy is closed, and a child of this process may have one: then the instance goes on
+ * reporting a connection that we have closed, and no call can remove it, for its number is gone, or
+ * is another file's (epoll(7), "Questions and answers", Q6). So as soon as a descriptor has left
+ * the set, the inner instance is made anew; and of itself we know when it is closed.
  */
 #include "util.h"
 
@@ -133,7 +135,9 @@ static bool make_inner(struct poller *p)
     return false;
 }
 
-/* Watch these. False: one that we believed to be there is another file now, or there is no memory. */
+/*
+ * Watch these. False: one that we believed to be there is another file now, or there is no memory.
+ */
 static bool watch(struct poller *p, const struct pollfd *pfd, int n)
 {
     for (int i = 0; i < n; i++) {

@@ -1,11 +1,12 @@
 /*
  * uri.c - the lock's name: a store's ordinary connection string, '#', and the name.
  *
- * The text is cut at the last '#', then at '?', then at the first '/': authority (credentials and hosts), path,
- * parameters, name. What is special about a scheme stands in one table of rules.
+ * The text is cut at the last '#', then at '?', then at the first '/': authority (credentials and
+ * hosts), path, parameters, name. What is special about a scheme stands in one table of rules.
  *
- * Messages quote what is wrong, so that one line is enough to repair it, but nothing that a '@' follows: a
- * password with a '/' or '#' that was not encoded must not appear in a log, not even in part.
+ * Messages quote what is wrong, so that one line is enough to repair it, but nothing that a '@'
+ * follows: a password with a '/' or '#' that was not encoded must not appear in a log, not even in
+ * part.
  */
 #include "uri.h"
 
@@ -100,7 +101,10 @@ static char *copy(struct uri_span s)
     return strndup(s.p, span_len(s));
 }
 
-/* Percent-decode s into *out (malloc'ed). what: the name of s in messages: s itself may be a secret. */
+/*
+ * Percent-decode s into *out (malloc'ed). what: the name of s in messages: s itself may be a
+ * secret.
+ */
 static int decode(const struct uri_parser *ps, struct uri_span s, char **out, const char *what)
 {
     char *buf = malloc(span_len(s) + 1), *w = buf;
@@ -179,7 +183,10 @@ static bool is_key(struct uri_span s)
     return true;
 }
 
-/* "?a=1?b=2": from two texts that were put together. Before it was decoded: %3F is a part of a value. */
+/*
+ * "?a=1?b=2": from two texts that were put together. Before it was decoded: %3F is a part of a
+ * value.
+ */
 static int refuse_second(const struct uri_parser *ps, struct uri_span s, const char *mark)
 {
     struct uri_span key = {s.p, span_find(s, '=')}, next = {mark + 1, s.end};
@@ -252,7 +259,9 @@ static int parse_query(const struct uri_parser *ps, struct uri_span s)
 
 /* ----------------------------------------------------------------- hosts --- */
 
-/* user, user:pass or :pass; an empty one counts as not given: it may come from an empty variable. */
+/*
+ * user, user:pass or :pass; an empty one counts as not given: it may come from an empty variable.
+ */
 static int parse_userinfo(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
 {
     struct uri_span user = {s.p, span_find(s, ':')};
@@ -378,7 +387,10 @@ static int settle_no_host(const struct uri_parser *ps, struct uri_span s)
     return 0;
 }
 
-/* Refuse a list of hosts. After a ':' it is not quoted: "user:password" may be all of it, with the '@' forgotten. */
+/*
+ * Refuse a list of hosts. After a ':' it is not quoted: "user:password" may be all of it, with the
+ * '@' forgotten.
+ */
 static int refuse_hosts(const struct uri_parser *ps, struct uri_span list, const char *why)
 {
     return span_find(list, ':') < list.end ? refuse_unseen(ps, why) : refuse(ps, list, why);
@@ -565,7 +577,10 @@ static int parse_path(const struct uri_parser *ps, struct uri_span s)
 
 /* ----------------------------------------------------------------- whole --- */
 
-/* The store for messages: never user, password or query. A '@' would look like the end of a password. */
+/*
+ * The store for messages: never user, password or query. A '@' would look like the end of a
+ * password.
+ */
 static char *make_where(const struct dlock_uri *u)
 {
     char *text = NULL;

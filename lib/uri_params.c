@@ -1,4 +1,7 @@
-/* uri_params.c - the parameters of a parsed URI: read by a backend, known from other programs, or refused. */
+/*
+ * uri_params.c - the parameters of a parsed URI: read by a backend, known from other programs, or
+ * refused.
+ */
 #include "uri_parts.h"
 #include "util.h"
 
@@ -13,7 +16,10 @@ bool uri_follows_secret(const struct dlock_uri *u, int i)
     return false;
 }
 
-/* A name as far as it counts: clientName, client_name and client-name are the same. False: it is too long. */
+/*
+ * A name as far as it counts: clientName, client_name and client-name are the same. False: it is
+ * too long.
+ */
 static bool fold(char out[URI_SLIPS_MAX + 1], const char *name)
 {
     size_t n = 0;

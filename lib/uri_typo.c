@@ -1,6 +1,6 @@
 /*
- * uri_typo.c - refuse a LOCK that is no URI of ours but was meant to be: an unknown or misspelled scheme, and a path that
- * looks like a URI.
+ * uri_typo.c - refuse a LOCK that is no URI of ours but was meant to be: an unknown or misspelled
+ * scheme, and a path that looks like a URI.
  */
 #include "uri_parts.h"
 #include "util.h"

@@ -3,8 +3,9 @@
  *
  *     leader [-t TTL] LOCK...
  *
- * It tries to hold each of the locks for as long as it runs: what is lost is asked for again, and what fails is tried
- * again when the library says that it makes sense. SIGINT and SIGTERM give all of them back.
+ * It tries to hold each of the locks for as long as it runs: what is lost is asked for again, and
+ * what fails is tried again when the library says that it makes sense. SIGINT and SIGTERM give all
+ * of them back.
  *
  *     cc leader.c $(pkg-config --cflags --libs libdlock) -o leader
  */
@@ -27,7 +28,10 @@ struct job {
 static int epoll_fd, signal_fd, jobs_left;
 static bool ending;
 
-/* Its descriptor is the same for as long as the handle lives, whatever the library opens and closes. */
+/*
+ * Its descriptor is the same for as long as the handle lives, whatever the library opens and
+ * closes.
+ */
 static int watch(int fd, struct job *j)
 {
     struct epoll_event ev;

@@ -3,8 +3,9 @@
  *
  *     steps LOCK [STEPS]
  *
- * It is right to copy from: the lock is renewed between the steps, no step begins without enough time left, SIGINT and
- * SIGTERM interrupt a wait and give the lock back, and a lock that is lost ends the work.
+ * It is right to copy from: the lock is renewed between the steps, no step begins without enough
+ * time left, SIGINT and SIGTERM interrupt a wait and give the lock back, and a lock that is lost
+ * ends the work.
  *
  *     cc steps.c $(pkg-config --cflags --libs libdlock) -o steps
  */
@@ -19,7 +20,10 @@
 
 #define STEP_TAKES (DLOCK_SEC / 5) /* at most; a step that may take longer needs a longer ttl */
 
-/* Stands for the work. The fence goes with each write: a system that has seen a greater one refuses it. */
+/*
+ * Stands for the work. The fence goes with each write: a system that has seen a greater one refuses
+ * it.
+ */
 static void do_step(int i, const char *fence)
 {
     struct timespec t = {0, 100 * 1000 * 1000};
