@@ -891,7 +891,7 @@ const struct dlock_report *lock_process(dlock *d, const struct pollfd *pfd, int 
     }
 }
 
-/* --- the calls of dlock.h, and what each state allows ------------------------------------------ */
+/* --- the calls of dlock.h, and what each state allows ----------------------------------------- */
 
 bool lock_is_foreign(const dlock *d)
 {

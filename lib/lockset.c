@@ -414,7 +414,7 @@ const struct dlock_report *lockset_process(dlock_set *s, const struct pollfd *pf
     return &s->given;
 }
 
-/* --- the calls of dlock.h, and what each state allows ------------------------------------------ */
+/* --- the calls of dlock.h, and what each state allows ----------------------------------------- */
 
 static bool is_foreign(const dlock_set *s)
 {

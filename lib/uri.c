@@ -125,7 +125,8 @@ static int decode(const struct uri_parser *ps, struct uri_span s, char **out, co
             uri_wipe(buf);
             return dlock_fail(
                 ps->err, DLOCK_EUSAGE, 0,
-                "bad lock URI: in %s, '%%' is not followed by two hexadecimal digits (01 to FF; a '%%' itself is %%25)",
+                "bad lock URI: in %s, '%%' is not followed by two hexadecimal digits (01 to FF; a "
+                "'%%' itself is %%25)",
                 what);
         }
         *w++ = (char)(hi << 4 | lo);
@@ -697,7 +698,8 @@ static int parse_plain(const struct uri_parser *ps, const char *text)
     if (*text == '#')
         return dlock_fail(
             ps->err, DLOCK_EUSAGE, 0,
-            "LOCK begins with '#': is a variable before it empty? (for a file of that name: ./#...)");
+            "LOCK begins with '#': is a variable before it empty? (for a file of that name: "
+            "./#...)");
     if (*text == '@')
         return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
                           "LOCK begins with '@': not a URI (for a file of that name: ./@...)");

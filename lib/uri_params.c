@@ -195,7 +195,8 @@ int dlock_uri_check_params(const struct dlock_uri *u, struct dlock_error *err)
         if (hides_key(u, i))
             return dlock_fail(
                 err, DLOCK_EUSAGE, 0,
-                "bad lock URI: an unknown parameter after '?' (in a password, write '?' as %%3F and '&' as %%26)");
+                "bad lock URI: an unknown parameter after '?' (in a password, write '?' as %%3F "
+                "and '&' as %%26)");
         if (*p->near)
             return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where,
                                  "unknown parameter \"%.64s\"; did you mean %s?", p->key, p->near);
