@@ -1,12 +1,13 @@
 /*
- * random.c - calls at random moments on one handle after the other: no crash, no leak, no hang, and the state as the
- * table of dlock.h says.
+ * random.c - calls at random moments on one handle after the other: no crash, no leak, no hang, and
+ * the state as the table of dlock.h says.
  *
  *     random SEED CALLS URI...
  *
- * Several handles for each URI compete for its lock, and some of them are sets. What the table says of a call is compared
- * with what it does; who holds a lock is counted: one at a time. At the end all is released, and the locks are free.
- * Not a part of the suite: it is for hours of its own, under the sanitizers.
+ * Several handles for each URI compete for its lock, and some of them are sets. What the table says
+ * of a call is compared with what it does; who holds a lock is counted: one at a time. At the end
+ * all is released, and the locks are free. Not a part of the suite: it is for hours of its own,
+ * under the sanitizers.
  */
 #include "lib.h"
 

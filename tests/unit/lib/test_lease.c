@@ -1,4 +1,4 @@
-/* The lease as a state machine: every transition and every edge of the timeline, on invented times. */
+/* The lease as a state machine: all transitions, and all edges of the timeline. */
 #include "lease.h"
 #include "unit.h"
 #include "util.h"
@@ -363,7 +363,7 @@ TEST(a_grant_after_cancel_is_not_a_hold)
     CHECK_INT(step(&l, SENT, &ev), LEASE_NOTHING);
 }
 
-/* --- trouble ----------------------------------------------------------------------------------- */
+/* --- trouble --- */
 
 /* Held, and a renewal without an answer; the trouble is said at half, and once. */
 static struct lease troubled(void)
@@ -466,8 +466,8 @@ TEST(a_grant_that_is_not_confirmed_yet_is_in_no_trouble)
 }
 
 /*
- * 12 s, usable 10.278 s: what is confirmed may be 8 s old when the next renewal is answered. The bound is half-way from
- * when a renewal is due to term_at.
+ * 12 s, usable 10.278 s: what is confirmed may be 8 s old when the next renewal is answered. The
+ * bound is half-way from when a renewal is due to term_at.
  */
 TEST(trouble_of_a_lag_store_counts_from_the_renewal)
 {
@@ -492,7 +492,7 @@ TEST(trouble_of_a_lag_store_counts_from_the_renewal)
     CHECK_INT(step(&l, SENT + 10 * S + 1, NULL), LEASE_RECOVERED);
 }
 
-/* --- two clocks -------------------------------------------------------------------------------- */
+/* --- two clocks --- */
 
 static struct dlock_clocks clocks(int64_t boot, int64_t raw)
 {
