@@ -369,29 +369,10 @@ static bool has_host(const struct dlock_peer *peers, int n, int host)
     return false;
 }
 
-/* Take these addresses; a host without any keeps its old addresses. False: out of memory. */
-static bool take_peers(dlock *d, struct dlock_peer *peers, int n)
-{
-    int all = n;
-    struct dlock_peer *p = realloc(peers, ((size_t)n + (size_t)d->spec.npeers + 1) * sizeof(*p));
-    if (!p) {
-        free(peers);
-        return false;
-    }
-    for (int i = 0; i < d->spec.npeers; i++)
-        if (!has_host(p, n, d->names.peers[i].host))
-            p[all++] = d->names.peers[i];
-    free(d->names.peers);
-    d->names.peers = p;
-    d->spec.peers = p;
-    d->spec.npeers = all;
-    return true;
-}
-
 /* A look-up is under way: take the addresses that it has found. */
 static void check_resolver(dlock *d)
 {
-    struct dlock_peer *peers;
+    struct dlock_peer *peers, *all = NULL;
     struct dlock_error why;
     int n;
     int rc = dlock_resolver_result(d->names.resolver, &peers, &n, &why);
@@ -405,8 +386,21 @@ static void check_resolver(dlock *d)
     }
     if (rc == 0)
         return;
-    if (rc > 0 && !take_peers(d, peers, n))
+    if (rc > 0)
+        all = realloc(peers, ((size_t)n + (size_t)d->spec.npeers + 1) * sizeof(*all));
+    if (all) {
+        /* A host without a new address keeps its old addresses. */
+        int found = n;
+        for (int i = 0; i < d->spec.npeers; i++)
+            if (!has_host(all, found, d->names.peers[i].host))
+                all[n++] = d->names.peers[i];
+        free(d->names.peers);
+        d->spec.peers = d->names.peers = all;
+        d->spec.npeers = n;
+    } else if (rc > 0) {
+        free(peers);
         rc = dlock_fail(&why, DLOCK_ENOMEM, 0, "out of memory");
+    }
     if (d->phase != LOCK_RESOLVING)
         return; /* a look-up beside a reconnect: if it failed, the old addresses stay */
     if (rc > 0) {
@@ -916,21 +910,11 @@ enum dlock_state lock_state(const dlock *d)
     bool undoing = d->phase == LOCK_RELEASING && d->then != THEN_RELEASED;
     if (d->report.type == DLOCK_REPORT_RELEASED)
         return DLOCK_STATE_RELEASING;
-    if (undoing || lock_end_waits(&d->report) || d->phase == LOCK_RESOLVING ||
-        d->phase == LOCK_PAUSING)
+    if (undoing || lock_end_waits(&d->report) || trying(d))
         return d->want == LOCK_ASKING ? DLOCK_STATE_ASKING : DLOCK_STATE_ACQUIRING;
-    switch (d->phase) {
-    case LOCK_ACQUIRING:
-        return DLOCK_STATE_ACQUIRING;
-    case LOCK_ASKING:
-        return DLOCK_STATE_ASKING;
-    case LOCK_HELD:
+    if (d->phase == LOCK_HELD)
         return d->lease.state == LEASE_LOST ? DLOCK_STATE_LOST : DLOCK_STATE_HELD;
-    case LOCK_RELEASING:
-        return DLOCK_STATE_RELEASING;
-    default:
-        return DLOCK_STATE_IDLE;
-    }
+    return d->phase == LOCK_RELEASING ? DLOCK_STATE_RELEASING : DLOCK_STATE_IDLE;
 }
 
 enum dlock_state dlock_state(const dlock *d)

@@ -426,23 +426,15 @@ enum dlock_state dlock_set_state(const dlock_set *s)
     bool undoing = s->phase == SET_RELEASING && s->end.type != DLOCK_REPORT_RELEASED;
     if (is_foreign(s))
         return DLOCK_STATE_FOREIGN;
-    if (undoing || lock_end_waits(&s->report))
+    if (undoing || lock_end_waits(&s->report) || s->phase == SET_ACQUIRING ||
+        s->phase == SET_PAUSING)
         return DLOCK_STATE_ACQUIRING;
-    switch (s->phase) {
-    case SET_ACQUIRING:
-    case SET_PAUSING:
-        return DLOCK_STATE_ACQUIRING;
-    case SET_HELD:
-        for (int i = 0; i < s->n; i++)
-            if (lock_state(s->at[i].lk) == DLOCK_STATE_LOST)
-                return DLOCK_STATE_LOST;
-        return DLOCK_STATE_HELD;
-    case SET_RELEASING:
+    if (s->phase == SET_RELEASING || s->report.type == DLOCK_REPORT_RELEASED)
         return DLOCK_STATE_RELEASING;
-    case SET_IDLE:
-        break;
-    }
-    return s->report.type == DLOCK_REPORT_RELEASED ? DLOCK_STATE_RELEASING : DLOCK_STATE_IDLE;
+    for (int i = 0; i < s->n && s->phase == SET_HELD; i++)
+        if (lock_state(s->at[i].lk) == DLOCK_STATE_LOST)
+            return DLOCK_STATE_LOST;
+    return s->phase == SET_HELD ? DLOCK_STATE_HELD : DLOCK_STATE_IDLE;
 }
 
 static void kick(const dlock_set *s)
