@@ -189,7 +189,7 @@ struct dlock_backend {
 
     /*
      * Granted only, one at a time. Read the clock immediately before sending. NULL without
-     * CAP_LEASE.
+     * CAP_LEASE, and with CAP_NESTED.
      */
     void (*renew)(struct dlock_be *);
 

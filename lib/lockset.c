@@ -26,13 +26,9 @@
 
 enum set_phase { SET_IDLE, SET_ACQUIRING, SET_PAUSING, SET_HELD, SET_RELEASING };
 
-struct member {
-    dlock *lk;
-    int place; /* in the order of dlock_set_open() */
-};
-
 struct dlock_set {
-    struct member at[DLOCK_SET_MAX]; /* in the order in which the locks are taken */
+    dlock *at[DLOCK_SET_MAX];     /* in the order in which the locks are taken */
+    dlock *opened[DLOCK_SET_MAX]; /* in the order of dlock_set_open() */
     int n;
     int next; /* while acquiring: the lock that is waited for; the locks before it are held */
     const struct dlock_env *env;
@@ -72,7 +68,7 @@ static int compare(const dlock *a, const dlock *b)
 
 static int by_order(const void *a, const void *b)
 {
-    return compare(((const struct member *)a)->lk, ((const struct member *)b)->lk);
+    return compare(*(dlock *const *)a, *(dlock *const *)b);
 }
 
 int dlock_set_open(dlock_set **out, dlock *const *locks, int n, int64_t wait_ns,
@@ -95,12 +91,12 @@ int dlock_set_open(dlock_set **out, dlock *const *locks, int n, int64_t wait_ns,
     s->wait_ns = wait_ns;
     s->env = locks[0]->env;
     s->failures = (struct dlock_backoff){.base = AGAIN_BASE, .max = AGAIN_MAX};
-    for (int i = 0; i < n; i++)
-        s->at[i] = (struct member){.lk = locks[i], .place = i};
+    memcpy(s->at, locks, (size_t)n * sizeof(s->at[0]));
+    memcpy(s->opened, locks, (size_t)n * sizeof(s->opened[0]));
     qsort(s->at, (size_t)n, sizeof(s->at[0]), by_order);
     for (int i = 1; i < n; i++) {
-        const dlock *lk = s->at[i].lk;
-        if (compare(s->at[i - 1].lk, lk) != 0)
+        const dlock *lk = s->at[i];
+        if (compare(s->at[i - 1], lk) != 0)
             continue;
         free(s);
         return dlock_fail_lock(err, DLOCK_EUSAGE, 0, lk->uri, "the same lock is named twice");
@@ -119,7 +115,7 @@ void dlock_set_close(dlock_set *s)
     if (!s)
         return;
     for (int i = s->n - 1; i >= 0; i--)
-        lock_close(s->at[i].lk);
+        lock_close(s->at[i]);
     poller_close(s->poller);
     free(s);
 }
@@ -140,9 +136,9 @@ static struct dlock_report report_of(enum dlock_report_type type, const dlock *w
  */
 static struct dlock_times earliest(const dlock_set *s)
 {
-    struct dlock_times t = s->at[0].lk->lease.times;
+    struct dlock_times t = s->at[0]->lease.times;
     for (int i = 1; i < s->n; i++) {
-        const struct dlock_times *m = &s->at[i].lk->lease.times;
+        const struct dlock_times *m = &s->at[i]->lease.times;
         t.renew_at = dlock_min(t.renew_at, m->renew_at);
         t.term_at = dlock_min(t.term_at, m->term_at);
         t.kill_at = dlock_min(t.kill_at, m->kill_at);
@@ -167,8 +163,8 @@ static void release_all(dlock_set *s, struct dlock_report end, int64_t until)
     s->phase = SET_RELEASING;
     for (int i = s->n - 1; i >= 0; i--) {
         if (unused)
-            dlock_end_min_hold(s->at[i].lk);
-        lock_start_release(s->at[i].lk, until);
+            dlock_end_min_hold(s->at[i]);
+        lock_start_release(s->at[i], until);
     }
 }
 
@@ -200,7 +196,7 @@ static void begin_again(dlock_set *s, const dlock *which, const char *what)
     }
     /* The wait goes on, and rides out an outage of a store that it has reached. */
     for (int i = 0; i < s->n; i++)
-        s->at[i].lk->begins_again |= s->at[i].lk->contacted;
+        s->at[i]->begins_again |= s->at[i]->contacted;
     give_back(s, report_of(DLOCK_REPORT_NONE, which));
     s->report = report_of(DLOCK_REPORT_NOTICE, which);
     s->report.error = why;
@@ -229,12 +225,12 @@ static void refuse_alias(dlock_set *s, const dlock *lk, const dlock *held)
 /* Ask for the next lock. -w bounds the set: the handle gets the rest of that time. */
 static void take_next(dlock_set *s)
 {
-    dlock *lk = s->at[s->next].lk;
+    dlock *lk = s->at[s->next];
     int64_t now = now_of(s);
     for (int i = 0; lk->table->is_file && i < s->next; i++) {
-        int fd = dlock_fd(s->at[i].lk);
+        int fd = dlock_fd(s->at[i]);
         if (fd >= 0 && lk->table->is_file(lk->be, fd)) {
-            refuse_alias(s, lk, s->at[i].lk);
+            refuse_alias(s, lk, s->at[i]);
             return;
         }
     }
@@ -257,8 +253,8 @@ static void take_first(dlock_set *s)
 static const dlock *own_holder(const dlock_set *s, const struct dlock_info *info)
 {
     for (int i = 0; info && info->token[0] && i < s->next; i++)
-        if (strcmp(s->at[i].lk->token, info->token) == 0)
-            return s->at[i].lk;
+        if (strcmp(s->at[i]->token, info->token) == 0)
+            return s->at[i];
     return NULL;
 }
 
@@ -266,8 +262,8 @@ static const dlock *own_holder(const dlock_set *s, const struct dlock_info *info
 static const dlock *first_troubled(const dlock_set *s)
 {
     for (int i = 0; i < s->next; i++)
-        if (s->at[i].lk->lease.troubled)
-            return s->at[i].lk;
+        if (s->at[i]->lease.troubled)
+            return s->at[i];
     return NULL;
 }
 
@@ -339,7 +335,7 @@ static void on_report(dlock_set *s, const dlock *lk, const struct dlock_report *
 static void after_release(dlock_set *s)
 {
     for (int i = 0; i < s->n; i++)
-        if (lock_state(s->at[i].lk) != DLOCK_STATE_IDLE)
+        if (lock_state(s->at[i]) != DLOCK_STATE_IDLE)
             return;
     if (s->end.type == DLOCK_REPORT_NONE) {
         s->phase = SET_PAUSING;
@@ -369,7 +365,7 @@ static void on_time(dlock_set *s)
             give_back_failed(s, lk, &why);
         }
     } else if (s->phase == SET_ACQUIRING && now >= s->give_up_at) {
-        begin_again(s, s->at[s->next].lk, "was not free for 10 s while others were held");
+        begin_again(s, s->at[s->next], "was not free for 10 s while others were held");
     } else if (s->phase == SET_PAUSING && over) {
         s->phase = SET_IDLE;
         s->report = busy(s->end.lock);
@@ -386,8 +382,8 @@ static bool drive(dlock_set *s, const struct pollfd *pfd, int n)
     const struct dlock_report *r;
     bool said = false;
     for (int i = 0; i < s->n; i++) {
-        while (s->report.type == DLOCK_REPORT_NONE && (r = lock_process(s->at[i].lk, pfd, n))) {
-            on_report(s, s->at[i].lk, r);
+        while (s->report.type == DLOCK_REPORT_NONE && (r = lock_process(s->at[i], pfd, n))) {
+            on_report(s, s->at[i], r);
             said = true;
             n = 0; /* a number in pfd may be another descriptor's now */
         }
@@ -418,7 +414,7 @@ const struct dlock_report *lockset_process(dlock_set *s, const struct pollfd *pf
 
 static bool is_foreign(const dlock_set *s)
 {
-    return lock_is_foreign(s->at[0].lk);
+    return lock_is_foreign(s->at[0]);
 }
 
 enum dlock_state dlock_set_state(const dlock_set *s)
@@ -432,7 +428,7 @@ enum dlock_state dlock_set_state(const dlock_set *s)
     if (s->phase == SET_RELEASING || s->report.type == DLOCK_REPORT_RELEASED)
         return DLOCK_STATE_RELEASING;
     for (int i = 0; i < s->n && s->phase == SET_HELD; i++)
-        if (lock_state(s->at[i].lk) == DLOCK_STATE_LOST)
+        if (lock_state(s->at[i]) == DLOCK_STATE_LOST)
             return DLOCK_STATE_LOST;
     return s->phase == SET_HELD ? DLOCK_STATE_HELD : DLOCK_STATE_IDLE;
 }
@@ -452,7 +448,7 @@ int dlock_set_start_acquire(dlock_set *s, struct dlock_error *err)
     s->again_pause = (struct dlock_backoff){.base = AGAIN_BASE, .max = AGAIN_MAX};
     dlock_backoff_reset(&s->again_pause);
     for (int i = 0; i < s->n; i++)
-        s->at[i].lk->begins_again = false;
+        s->at[i]->begins_again = false;
     kick(s);
     take_first(s);
     return 0;
@@ -478,7 +474,7 @@ int dlock_set_interest(dlock_set *s, struct pollfd *pfd, int cap, int64_t *wake_
         return 0;
     for (int i = 0; i < s->n; i++) {
         int64_t at;
-        n += lock_interest(s->at[i].lk, pfd + n, cap - n, &at);
+        n += lock_interest(s->at[i], pfd + n, cap - n, &at);
         *wake_at = dlock_min(*wake_at, at);
     }
     if (s->phase == SET_ACQUIRING)
@@ -516,14 +512,11 @@ int64_t dlock_set_time_left(const dlock_set *s)
 {
     int64_t left = DLOCK_NEVER;
     for (int i = 0; i < s->n; i++)
-        left = dlock_min(left, dlock_time_left(s->at[i].lk));
+        left = dlock_min(left, dlock_time_left(s->at[i]));
     return s->phase == SET_HELD && !is_foreign(s) ? left : 0;
 }
 
 const dlock *dlock_set_at(const dlock_set *s, int i)
 {
-    for (int k = 0; k < s->n; k++)
-        if (s->at[k].place == i)
-            return s->at[k].lk;
-    return NULL;
+    return i >= 0 && i < s->n ? s->opened[i] : NULL;
 }

@@ -464,12 +464,6 @@ int64_t nested_end_at(struct dlock_be *be)
 
 /* --- the slots -------------------------------------------------------------------------------- */
 
-/* The outer dlock renews: each of its renewals comes as a reply. */
-static void nested_renew(struct dlock_be *be)
-{
-    (void)be;
-}
-
 static void nested_release(struct dlock_be *be, int64_t until)
 {
     struct nested_backend *b = self(be);
@@ -580,7 +574,6 @@ static const char *const schemes[] = {NULL}; /* found by DLOCK_HELD only */
 const struct dlock_backend dlock_nested_lease = {
     NESTED_TABLE,
     .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_NESTED,
-    .renew = nested_renew,
 };
 
 const struct dlock_backend dlock_nested_local = {

@@ -16,10 +16,7 @@ bool uri_follows_secret(const struct dlock_uri *u, int i)
     return false;
 }
 
-/*
- * A name as far as it counts: clientName, client_name and client-name are the same. False: it is
- * too long.
- */
+/* The name without case, '_' and '-': clientName is client-name. False: the name is too long. */
 static bool fold(char out[URI_SLIPS_MAX + 1], const char *name)
 {
     size_t n = 0;
@@ -35,7 +32,7 @@ static bool fold(char out[URI_SLIPS_MAX + 1], const char *name)
     return true;
 }
 
-/* pattern: "ssl*" is all that begin so. */
+/* pattern: "ssl*" is a prefix. */
 static bool is_foreign(const char *folded, const char *pattern)
 {
     char f[URI_SLIPS_MAX + 1];
@@ -57,7 +54,7 @@ static bool is_listed(const char *words, const char *value)
     return false;
 }
 
-/* key resembles p: keep it if no known name resembles p more. */
+/* Note a known name that resembles p, unless a better name is noted. */
 static void note_near(struct dlock_param *p, const char *key)
 {
     char a[URI_SLIPS_MAX + 1], b[URI_SLIPS_MAX + 1];
@@ -116,7 +113,7 @@ static bool hides_key(const struct dlock_uri *u, int i)
     return strchr(strchr(u->raw, '?'), '@') || uri_follows_secret(u, i);
 }
 
-/* p has the name of rule. The value is not quoted: it may be a password. */
+/* p matches the rule. The message does not quote the value: it may be a password. */
 static int apply_foreign(const struct dlock_uri *u, struct dlock_param *p,
                          const struct dlock_foreign *rule, struct dlock_error *err)
 {

@@ -1,7 +1,7 @@
 /*
  * fork.c - what a child does with the handle of its parent changes nothing for the parent.
  *
- *     fork [fcntl] held URI [URI2]       while it is held, by children in turn (URI2: a set of both)
+ *     fork [fcntl] held URI [URI2]       while it is held (URI2: a set of both)
  *     fork [fcntl] waits URI [URI2]      while it is waited for
  *     fork connects SILENT               in the first contact, with a server that says nothing
  *     fork names SILENT                  while the name "slow.test" is looked up

@@ -1087,11 +1087,20 @@ TEST(a_parsed_uri_is_taken_over_also_on_failure)
     CHECK_NULL(d);
 }
 
-TEST(values_of_the_lease_are_checked_for_a_file_too)
+TEST(values_of_the_options_are_checked_for_a_file_too)
 {
     static const struct {
-        int64_t ttl, grace;
-    } rows[] = {{0, -1}, {S - 1, -1}, {-1, -1}, {30 * S, -2}};
+        int64_t ttl, grace, once, min_hold;
+        enum dlock_mode mode;
+        const char *want;
+    } rows[] = {{0, -1, 0, 0, DLOCK_MODE_EXCLUSIVE, "ttl"},
+                {S - 1, -1, 0, 0, DLOCK_MODE_EXCLUSIVE, "ttl"},
+                {-1, -1, 0, 0, DLOCK_MODE_EXCLUSIVE, "ttl"},
+                {30 * S, -2, 0, 0, DLOCK_MODE_EXCLUSIVE, "grace"},
+                {30 * S, -1, -1, 0, DLOCK_MODE_EXCLUSIVE, "greater than zero"},
+                {30 * S, -1, S, 0, DLOCK_MODE_SHARED, "are for exclusive locks"},
+                {30 * S, -1, S, 0, DLOCK_MODE_SLOTS, "are for exclusive locks"},
+                {30 * S, -1, 0, -1, DLOCK_MODE_EXCLUSIVE, "must not be negative"}};
     struct dlock_error err;
     dlock *d = NULL;
 
@@ -1100,28 +1109,6 @@ TEST(values_of_the_lease_are_checked_for_a_file_too)
         dlock_options_init(&o, sizeof o);
         o.ttl_ns = rows[i].ttl;
         o.grace_ns = rows[i].grace;
-        CHECK_INT(dlock_open(&d, "file:///dir#n", &o, &err), DLOCK_EUSAGE);
-        CHECK_HAS(err.msg, rows[i].grace < -1 ? "grace" : "ttl");
-        CHECK_NULL(d);
-    }
-}
-
-TEST(values_of_run_records_and_least_times_are_checked)
-{
-    static const struct {
-        int64_t once, min_hold;
-        enum dlock_mode mode;
-        const char *want;
-    } rows[] = {{-1, 0, DLOCK_MODE_EXCLUSIVE, "greater than zero"},
-                {S, 0, DLOCK_MODE_SHARED, "are for exclusive locks"},
-                {S, 0, DLOCK_MODE_SLOTS, "are for exclusive locks"},
-                {0, -1, DLOCK_MODE_EXCLUSIVE, "must not be negative"}};
-    struct dlock_error err;
-    dlock *d = NULL;
-
-    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
-        struct dlock_options o;
-        dlock_options_init(&o, sizeof o);
         o.once_ns = rows[i].once;
         o.min_hold_ns = rows[i].min_hold;
         o.mode = rows[i].mode;
