@@ -1,14 +1,13 @@
 /*
  * backend.h - the contract between libdlock's core and the backends.
  *
- * A backend implements one store's protocol and nothing else. The core (lock.c)
- * owns policy: when to renew, margins, -w, pauses between whole acquires,
- * messages. It owns the timers too: a backend says in interest() when it must run.
+ * A backend implements the protocol of one store and nothing else. The core (lock.c) owns policy:
+ * when to renew, margins, -w, pauses between whole acquires, messages. The core owns the timers,
+ * too: a backend says in interest() when it must run.
  *
- * Rules for every slot: it runs in one thread; it does not block, print, exit or
- * resolve names; there is no global state. Exactly one ending event follows a
- * start call (acquire, renew, release, ask); process() hands it out. EV_LOST may
- * come at any time while the lock is granted.
+ * Rules for every slot: it runs in one thread; it does not block, print, exit or resolve names;
+ * there is no global state. Exactly one ending event follows a start call (acquire, renew, release,
+ * ask); process() hands out the events. EV_LOST may come at any time while the lock is granted.
  */
 #ifndef DLOCK_BACKEND_H
 #define DLOCK_BACKEND_H
@@ -30,13 +29,14 @@ enum dlock_cap {
     CAP_LEASE = 8,    /* a hold expires: it needs renewals, and a guard */
     CAP_FD = 32,      /* the kernel keeps the lock on a descriptor (inherit_fd) */
     CAP_LAG = 64,     /* a renewal counts from an older send time (ZooKeeper) */
-    CAP_NESTED = 128, /* the hold, and with it its lease, is that of another dlock (nested.h) */
-    CAP_ONCE = 256    /* it has run records; open() may still refuse spec->once for this lock */
+    CAP_NESTED = 128, /* the hold and its lease belong to another dlock (nested.h) */
+    CAP_ONCE = 256    /* run records exist; open() may still refuse spec->once for this lock */
 };
 
 /*
- * Clocks and randomness; tests inject their own. random returns 0 or a negative errno. A backend reads now() only, in
- * the thread that calls its slots: the core notes each reading, so that it knows both clocks of an event's from.
+ * Clocks and randomness; tests inject their own. random returns 0 or a negative errno. A backend
+ * reads only now(), in the thread that calls its slots: the core notes each reading, and so knows
+ * both clocks of an event's from.
  */
 struct dlock_env {
     int64_t (*now)(void *ctx); /* CLOCK_BOOTTIME */
@@ -63,7 +63,7 @@ struct dlock_identity {
 
 /* What the core knows of the hold, for renewals and the release. */
 struct dlock_hold {
-    /* spec->min_hold: the lock stays held until then, by env->now; 0: no longer than we hold it. */
+    /* spec->min_hold: the lock stays held until then, by env->now; 0: until the release. */
     int64_t until;
     /* spec->once: what the release records. Unless ended, the run has failed, with status -1. */
     bool ended, success;
@@ -75,9 +75,9 @@ struct nested_outer; /* nested.h */
 
 struct dlock_spec {
     const struct dlock_env *env;
-    /* Only here are secrets kept. open() may add the hosts that the store's own configuration names. */
+    /* The only place of secrets. open() may add the hosts that the store's own settings name. */
     struct dlock_uri *uri;
-    /* Addresses of uri->hosts; the core may replace them between calls. None for a store without hosts. */
+    /* Addresses of uri->hosts; the core may replace them between calls. None without hosts. */
     const struct dlock_peer *peers;
     int npeers;
     enum dlock_mode mode;
@@ -88,56 +88,65 @@ struct dlock_spec {
     int64_t connect_timeout; /* for the whole first contact */
     int64_t op_timeout;      /* a renewal without an answer is unclear after this time */
     enum dlock_holder holder;
-    int64_t
-        once; /* CAP_ONCE: skip if a run has succeeded within this time; keep our record for it; 0: no records */
+    /* CAP_ONCE: skip if a run has succeeded within this time, keep our record as long; 0: none. */
+    int64_t once;
     int64_t min_hold; /* stays(): the least time from the grant to the end of the hold; 0: none */
     const struct dlock_hold *hold;
     const struct dlock_identity *identity;
-    /* dlock_registry_tls(): TLS may be in a module, and so may the store, which cannot call the registry. */
+    /* dlock_registry_tls(), which a store in a module cannot call: TLS may be a module, too. */
     const struct tls_table *(*tls)(const char *scheme, struct dlock_error *);
     const struct nested_outer *outer; /* CAP_NESTED: the dlock that holds the lock */
 };
 
 enum dlock_ev {
     EV_NONE,
-    EV_WAITING, /* any number after acquire(wait): info: a holder (may be NULL); place: ours, -1: not looked yet */
+    /* Any number after acquire(wait): info: a holder (may be NULL); place: ours, -1: not known. */
+    EV_WAITING,
     EV_GRANTED, /* ends acquire: from, ttl, fence, token */
-    EV_BUSY, /* ends acquire(!wait): info: a holder (may be NULL). Ends ask(ASK_FORGET): that run goes on */
-    EV_SKIPPED, /* ends acquire with spec->once: run has succeeded already; we have left, and called the next in line */
-    EV_RENEWED, /* ends renew: from, ttl (as negotiated); error: a part of the store was not reached */
-    EV_UNCLEAR, /* ends renew: no result; the old deadline stands; error says why; the core renews again */
-    EV_RELEASED, /* ends release: how; error: why it is unclear */
-    EV_LOST,     /* at any time while granted, or ends renew: the loss is certain; error says why */
-    EV_INFO,     /* one for each holder and waiter that ask has found: info */
-    EV_RUN,      /* at most one, if ask has found a run record: run */
-    EV_DONE,     /* ends ask; error.msg: why it is free ("no such file"), or "" */
-    EV_AWAY, /* at any time, now and then: no connection; error: why; the core looks the names up again */
-    EV_BACK,   /* while acquire waits: an answer has come, the first one since EV_AWAY */
+    /* Ends acquire(!wait): info: a holder (may be NULL). Ends ask(ASK_FORGET): that run goes on. */
+    EV_BUSY,
+    /* Ends acquire with spec->once: run has succeeded already; we have left and woken the next. */
+    EV_SKIPPED,
+    EV_RENEWED, /* ends renew: from, ttl (as negotiated); error: some servers were not reached */
+    /* Ends renew: no result, the old deadline stands; error says why; the core renews again. */
+    EV_UNCLEAR,
+    EV_RELEASED, /* ends release: how; error: why the release is unclear */
+    EV_LOST,     /* at any time while granted, or ends renew: certain loss; error says why */
+    EV_INFO,     /* for each holder and waiter that ask has found: info */
+    EV_RUN,      /* at most once, if ask has found a run record: run */
+    EV_DONE,     /* ends ask; error.msg: why the lock is free ("no such file"), or "" */
+    /* At any time, now and then: no connection; error: why; the core looks the names up again. */
+    EV_AWAY,
+    EV_BACK,   /* while acquire waits: the first answer since EV_AWAY */
     EV_NOTICE, /* at any time: as DLOCK_REPORT_NOTICE */
-    EV_FAILED /* ends acquire or ask, never renew or release. The store may still hold an unclear grant: the core calls release */
+    /*
+     * Ends acquire or ask, never renew or release. The store may still hold an unclear grant: the
+     * core calls release.
+     */
+    EV_FAILED
 };
 
 /*
- * An error about a store is made by dlock_fail_at(), dlock_fail_lock() or dlock_fail_site() (util.h), which keep WHERE,
- * being uri->where, ADDRESS, the cause and the lock's name apart. Of EV_UNCLEAR, EV_LOST, EV_RELEASED and EV_AWAY the
- * core reports the cause alone (dlock_error_cause()), since the message names the store and the lock once. So the cause
+ * dlock_fail_at(), dlock_fail_lock() and dlock_fail_site() (util.h) make an error about a store,
+ * with uri->where as WHERE. The core reports only the cause (dlock_error_cause()) of EV_UNCLEAR,
+ * EV_LOST, EV_RELEASED and EV_AWAY, since the message names store and lock already. So the cause
  * must read well behind "the lock is lost: ".
  */
 struct dlock_event {
     enum dlock_ev type;
-    int64_t from; /* the clock, as env->now returned it, before the request that counts was sent */
-    int64_t
-        raw_minus_boot; /* filled in by the core (but CAP_NESTED): CLOCK_MONOTONIC_RAW - CLOCK_BOOTTIME at from */
+    int64_t from; /* env->now before the request that counts was sent */
+    /* Filled in by the core (but CAP_NESTED): CLOCK_MONOTONIC_RAW - CLOCK_BOOTTIME at from. */
+    int64_t raw_minus_boot;
     int64_t ttl;   /* DLOCK_NEVER where there is no lease */
     int64_t asked; /* EV_GRANTED with CAP_LAG: when the last heartbeat was sent */
     /*
-     * 0: none; below 2^63. An exclusive grant's is greater than all before it. That of a shared one or of a slot is not
-     * less than that of the last exclusive grant, and less than that of the next one.
+     * 0: none; below 2^63. An exclusive grant has a greater fence than all grants before. A shared
+     * grant or a slot has at least the fence of the last exclusive grant, and less than the next.
      */
     uint64_t fence;
-    enum dlock_mode mode; /* EV_GRANTED of CAP_NESTED: the kind of the hold, and its slots */
+    enum dlock_mode mode; /* EV_GRANTED of CAP_NESTED: the mode of the hold, and its slots */
     unsigned slots;
-    int slot; /* EV_GRANTED with DLOCK_MODE_SLOTS: which one, counted from 1; 0: the store does not number them */
+    int slot; /* EV_GRANTED with DLOCK_MODE_SLOTS: counted from 1; 0: slots have no numbers */
     char token[DLOCK_TOKEN_LEN + 1];
     enum dlock_release_how how;
     int place;                     /* in the queue: 1 is next, 0 unknown */
@@ -159,78 +168,97 @@ struct dlock_backend {
     const char *no_once;  /* without CAP_ONCE: the same */
 
     /*
-     * Check the URI's parameters and the rest of spec; no I/O on the store. spec stays valid and, peers aside,
-     * constant until close. 0 or a negative code; then *out is untouched, or good for close.
+     * Check the URI's parameters and the rest of spec; no I/O on the store. spec stays valid and,
+     * peers aside, constant until close. 0 or a negative code; then *out is untouched, or good for
+     * close.
      */
     int (*open)(struct dlock_be **, const struct dlock_spec *, struct dlock_error *);
 
-    /* Idle only. wait: queue until granted; !wait: one try. Each call makes a new token. The core cancels by release. */
+    /*
+     * Idle only. wait: queue until granted; !wait: one try. Each call makes a new token. The core
+     * cancels by release.
+     */
     void (*acquire)(struct dlock_be *, bool wait);
 
     /*
-     * After a release the lock stays held until spec->hold->until, by the store's own expiry; the release has changed what
-     * others see as the holder. acquire and renew ask for at least that. NULL or false: only while we hold it.
+     * After a release the lock stays held until spec->hold->until, by the store's own expiry; the
+     * release has changed what others see as the holder. acquire and renew ask for at least that
+     * time. NULL or false: the lock stays held only until the release.
      */
     bool (*stays)(struct dlock_be *);
 
-    /* Granted only, one at a time. Read the clock immediately before sending. NULL without CAP_LEASE. */
+    /*
+     * Granted only, one at a time. Read the clock immediately before sending. NULL without
+     * CAP_LEASE, and with CAP_NESTED.
+     */
     void (*renew)(struct dlock_be *);
 
     /*
-     * In any state: release, or cancel: leave the queue, undo an unclear acquire, give up a renewal or a query.
-     * EV_RELEASED comes at the latest at the time until, and no event of the cancelled operation after it. With
-     * spec->once the same conditional step of the store that ends a hold of ours records the end of the run, by spec->hold.
+     * In any state: release, or cancel: leave the queue, undo an unclear acquire, give up a renewal
+     * or a query. EV_RELEASED comes at the latest at the time until, and no event of the cancelled
+     * operation after it. With spec->once the conditional step of the store that ends our hold also
+     * records the end of the run, from spec->hold.
      */
     void (*release)(struct dlock_be *, int64_t until);
 
-    /* While acquire waits, before it is cancelled: a holder as of now. False: none is known. NULL: EV_WAITING names it. */
+    /*
+     * While acquire waits, before the cancel: a holder as of now. False: none is known. NULL:
+     * EV_WAITING names the holder.
+     */
     bool (*look)(struct dlock_be *, struct dlock_info *);
 
-    /* Idle only. arg: ASK_BREAK's token; ASK_FORGET's, of the record: see dlock_start_forget(). */
+    /* Idle only. arg: ASK_BREAK: a token; ASK_FORGET: a record's, see dlock_start_forget(). */
     void (*ask)(struct dlock_be *, enum dlock_ask, const char *arg);
 
-    /* Fill at most cap entries (up to DLOCK_POLL_MAX) and return their number. Lower *wake_at to the time of the next timer. */
+    /*
+     * Fill at most cap entries (up to DLOCK_POLL_MAX) and return their number. Lower *wake_at to
+     * the time of the next timer.
+     */
     int (*interest)(struct dlock_be *, struct pollfd *, int cap, int64_t *wake_at);
 
-    /* Handle I/O and timers. 1 and an event (the core calls again with n = 0), or 0. pfd: find entries by fd number. */
+    /*
+     * Handle I/O and timers. 1 and an event (the core calls again with n = 0), or 0. pfd: find
+     * entries by fd number.
+     */
     int (*process)(struct dlock_be *, const struct pollfd *, int n, struct dlock_event *);
 
-    /* CAP_FD: the descriptor that carries the lock, once granted. It stays the backend's. Without CAP_FD: NULL. */
+    /* CAP_FD, once granted: the descriptor that carries the lock, the backend's own. Else NULL. */
     int (*inherit_fd)(struct dlock_be *);
 
-    /* CAP_FD: does this lock's name lead to the file that fd has open? In any state. Without CAP_FD: NULL. */
+    /* CAP_FD, in any state: does the lock's name lead to the file open as fd? Else NULL. */
     bool (*is_file)(struct dlock_be *, int fd);
-    /* CAP_FD: the lock's file, as it is now; nothing is made. False: it is missing, or hidden. Without CAP_FD: NULL. */
+    /* CAP_FD: stat the lock's file, which is not made. False: missing, or hidden. Else NULL. */
     bool (*stat)(const struct dlock_uri *, struct stat *);
 
     /*
-     * While granted: the connection whose end frees the lock at once, or -1. A process that outlives this one can
-     * keep a copy open. NULL: the store frees no lock before its ttl is over.
+     * While granted: the connection whose end frees the lock at once, or -1. A process that
+     * outlives this process can keep a copy open. NULL: only the end of the ttl frees a lock.
      */
     int (*session_fd)(struct dlock_be *);
 
     /*
-     * CAP_FD, while granted: the other descriptors that it will need until its release. Fills at most cap (DLOCK_FDS_MAX)
-     * entries, and returns their number. Without CAP_FD: NULL.
+     * CAP_FD, while granted: the other descriptors needed until the release. Fills at most cap
+     * (DLOCK_FDS_MAX) entries, and returns their number. Without CAP_FD: NULL.
      */
     int (*own_fds)(struct dlock_be *, int *fds, int cap);
 
-    /* The statement that prepares the store, malloc'ed; 0 or a negative code. NULL: no store needs one. */
+    /* The statement that prepares the store, malloc'ed; 0 or a negative code. NULL: none needed. */
     int (*schema)(struct dlock_be *, char **out, struct dlock_error *);
 
     /* Also for NULL and after a failed open. Sends nothing, blocks briefly at most. */
     void (*close)(struct dlock_be *);
 
     /*
-     * Instead of close, in a child of the process that opened it: close the descriptors, say nothing to the store, free what
-     * can be freed. The threads of a library are not there, and its locks may be held for ever. Never for NULL.
+     * Instead of close, in a child of the process that opened the handle: close the descriptors,
+     * say nothing to the store, free what can be freed. The child lacks the threads of a library,
+     * and the library's mutexes may be locked indefinitely. Never for NULL.
      */
     void (*close_in_child)(struct dlock_be *);
 };
 
 /*
- * The name of a backend's table: DLOCK_BACKEND_SYMBOL(redis). It is the only symbol that a module exports; there
- * .build_id must be DLOCK_BUILD_ID.
+ * The name of a backend's table: DLOCK_BACKEND_SYMBOL(redis). A module exports only this symbol,
+ * and its .build_id must be DLOCK_BUILD_ID.
  */
 #ifdef DLOCK_MODULE
 #define DLOCK_BACKEND_SYMBOL(name) dlock_module
@@ -239,21 +267,21 @@ struct dlock_backend {
 #endif
 
 /*
- * registry.c: the backend of a URI scheme; loads its module if it has one, and then blocks on the file system. NULL
- * with err: DLOCK_ENOBACKEND (names the package to install), DLOCK_EPERM (others could have changed the module),
- * DLOCK_EOS.
+ * registry.c: the backend of a URI scheme; loads the backend's module, if any, and then blocks on
+ * the file system. NULL with err: DLOCK_ENOBACKEND (names the package to install), DLOCK_EPERM
+ * (others could have changed the module), DLOCK_EOS.
  */
 const struct dlock_backend *dlock_registry_find(const char *scheme, struct dlock_error *err);
 /*
- * CAP_FD or CAP_LEASE of the backend of this scheme; 0 when dlock_registry_find() will fail. Loads nothing: the
- * program forks its guard, or not, before it may load a module.
+ * CAP_FD or CAP_LEASE of the backend of this scheme; 0 when dlock_registry_find() will fail. Loads
+ * nothing: the program forks its guard, or not, before it may load a module.
  */
 unsigned dlock_registry_hold(const char *scheme);
 /* The same for TLS; the scheme is for the message. */
 const struct tls_table *dlock_registry_tls(const char *scheme, struct dlock_error *err);
 /*
- * For --version: the name of the i-th backend or of TLS (i >= 0), NULL past the last. *note: NULL, or whether it is a
- * module, and installed. Loads nothing.
+ * For --version: the name of the i-th backend or of TLS (i >= 0), NULL past the last. *note: NULL,
+ * or whether the backend is a module, and installed. Loads nothing.
  */
 const char *dlock_registry_name(int i, const char **note);
 

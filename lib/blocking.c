@@ -1,4 +1,6 @@
-/* blocking.c - the blocking calls of dlock.h: a handle or a set, driven by a poll() loop of the library. */
+/*
+ * blocking.c - the blocking calls of dlock.h: a poll() loop of the library drives a handle or set.
+ */
 #include "driven.h"
 #include "lock.h"
 #include "util.h"
@@ -7,15 +9,15 @@
 #include <poll.h>
 #include <string.h>
 
-/* How long after the end of a release the loop still waits for the report, which should be there. */
+/* How long the loop still waits, after the end of a release, for the report that is due. */
 #define LATE_REPORT DLOCK_SEC
 
 enum next { NEXT_REPORT, NEXT_OVER, NEXT_CANCELED, NEXT_FAILED };
 
 /*
- * The next report, or why there is none. Looks at the descriptors at least once, whatever the time is, and before
- * anything is judged by time: the caller may have been away for longer than the store has to answer. NEXT_FAILED leaves
- * errno.
+ * The next report, or why there is none. Looks at the descriptors at least once, at any time,
+ * before the time decides: the caller may have been away for longer than the store has to answer.
+ * NEXT_FAILED leaves errno.
  */
 static enum next next_report(struct driven d, int64_t until, bool cancelable,
                              const struct dlock_report **r)
@@ -35,7 +37,7 @@ static enum next next_report(struct driven d, int64_t until, bool cancelable,
         int got = poll(pfd, (nfds_t)all, ms);
         if (got < 0 && errno != EINTR)
             return NEXT_FAILED;
-        /* The store's news first: a caller that ends its work in spite of cancel_fd must not lose the lock. */
+        /* News first: a caller that ends its work in spite of cancel_fd must not lose the lock. */
         *r = driven_process(d, pfd, got > 0 ? n : 0);
         if (*r)
             return NEXT_REPORT;
@@ -45,7 +47,7 @@ static enum next next_report(struct driven d, int64_t until, bool cancelable,
     }
 }
 
-/* The store in front of an error's text. NULL: the text names the store, since a bare file is store and lock. */
+/* The store, for an error's text; NULL for a bare file, whose name is the store's. */
 static const char *store_of(const dlock *lk)
 {
     return strcmp(dlock_where(lk), dlock_name(lk)) == 0 ? NULL : dlock_where(lk);
@@ -87,7 +89,7 @@ static int acquire(struct driven d, struct dlock_error *err)
         }
     }
     rc = interrupted(driven_at(d, 0), next, "the acquire", err);
-    /* Give up the acquire, so that the handle is idle again. */
+    /* Cancel the acquire, so that the handle is idle again. */
     int64_t until = dlock_now() + (next == NEXT_FAILED ? 0 : UNDO_TIME);
     if (driven_start_release(d, until, NULL) < 0)
         return rc;
@@ -97,12 +99,12 @@ static int acquire(struct driven d, struct dlock_error *err)
     return rc;
 }
 
-/* A lock that is lost, or whose term_at has passed; NULL: none. */
+/* A lock that is lost, or past its term_at; NULL: none. */
 static const dlock *ending(struct driven d)
 {
     const dlock *lk;
     for (int i = 0; (lk = driven_at(d, i)); i++)
-        if (lk->lost || lk->ending)
+        if (lock_is_ending(lk))
             return lk;
     return NULL;
 }
@@ -117,7 +119,7 @@ static int keep(struct driven d, int64_t until, struct dlock_error *err)
     if (in_set || (is != DLOCK_STATE_HELD && is != DLOCK_STATE_LOST))
         return lock_refuse(is, in_set, d.set ? "dlock_set_keep()" : "dlock_keep()", err);
     if (ending(d))
-        until = 0; /* once more, for the store's news */
+        until = 0; /* once more, for news */
     while (driven_state(d) == DLOCK_STATE_HELD &&
            (next = next_report(d, until, true, &r)) == NEXT_REPORT)
         if (r->type == DLOCK_REPORT_TERM)
@@ -135,7 +137,7 @@ static int unclear(const struct dlock_report *r, const dlock *lk, struct dlock_e
 {
     const char *where = store_of(lk), *name = dlock_name(lk);
 
-    if (r && dlock_is_local(lk)) /* the file is free: only the run record was not written */
+    if (r && dlock_is_local(lk)) /* the file is free, but the run's record is not written */
         return dlock_fail_at(err, r->error.code, r->error.sys, where,
                              "the end of the run under the lock '%s' is not recorded: %s", name,
                              r->error.msg);

@@ -1,44 +1,42 @@
 /*
  * dlock.h - libdlock, the engine of dlock(1) for C programs. See libdlock(3).
  *
- * A handle names one lock in one store. A program drives it by its own loop: it polls the
- * descriptors of dlock_interest() and calls dlock_process(), or it polls the one descriptor of
+ * A handle names one lock in one store. A program drives the handle from its own loop: it polls the
+ * descriptors of dlock_interest() and calls dlock_process(), or polls the single descriptor of
  * dlock_poll_fd() and calls dlock_dispatch(). Or it uses the blocking calls at the end of this
- * file, which are built on the former. A program that holds a lock must do one of these all the
- * time: only they renew the lease.
+ * file. A program that holds a lock must do one of these all the time: nothing else renews the
+ * lease.
  *
  * The library prints nothing, never exits, installs no signal handler and keeps no global state.
- * (One exception: dlock_open() of a postgres:// lock that names a service sets the environment
- * variable PGGSSENCMODE to "disable", unless it is set.)
+ * (Exception: dlock_open() of a postgres:// lock that names a service sets the environment variable
+ * PGGSSENCMODE to "disable", unless it is set.)
  *
- * Threads: a handle is used by one thread at a time; it may be another one each time. Different
- * handles may be used by different threads at the same moment. A set counts as one handle with
- * those that it has taken over.
+ * Threads: one thread at a time may use a handle; different threads may take turns. Different
+ * handles may be used at the same moment. A set counts as one handle with its members.
  *
- * Fork: a handle belongs to the process that opened it. In a child, every call on it but
- * dlock_close() fails with DLOCK_EUSAGE or does nothing, and dlock_close() closes the child's
- * descriptors and sends nothing. So a child cannot release its parent's lock. All descriptors are
- * close-on-exec.
+ * Fork: a handle belongs to the process that opened it. In a child, dlock_close() closes the
+ * child's descriptors and sends nothing; every other call fails with DLOCK_EUSAGE or does nothing.
+ * So a child cannot release its parent's lock. All descriptors are close-on-exec.
  *
  * WARNING: dlock(1) has a second process (the guard) that ends the command before the lease ends,
  * even when dlock itself is stopped or killed. A program that uses the library has no guard. A
- * thread that is not scheduled cannot notice that its lease is over: check dlock_time_left() before
- * each step that needs the lock, and pass dlock_fence() to the system that you write to, so that it
- * can refuse a holder that came too late.
+ * thread that is not scheduled cannot notice the end of its lease: check dlock_time_left() before
+ * each step that needs the lock, and pass dlock_fence() to the system that you write to, which can
+ * then refuse a holder that came too late.
  *
- * Memory: where there is none, a call fails with DLOCK_ENOMEM, and a lock that is held stays held. But
+ * Memory: without memory a call fails with DLOCK_ENOMEM, and a held lock stays held. But
  * libzookeeper then ends the program (SIGSEGV, or SIGABRT by assert(3)), and the GSSAPI library may
- * crash where libpq asks it: with another gssencmode than "disable", or a server that wants GSSAPI.
+ * crash where libpq uses it: with another gssencmode than "disable", or a server that wants GSSAPI.
  *
- * Times are int64_t nanoseconds; DLOCK_NEVER is "without end" wherever a time is asked for. Points
- * in time are on CLOCK_BOOTTIME (dlock_now()). A time service may slew that clock: the times of a
- * lease have their equals on CLOCK_MONOTONIC_RAW, and what comes first counts (struct dlock_times).
+ * Times are int64_t nanoseconds; DLOCK_NEVER means "without end" as an argument. Points in time are
+ * on CLOCK_BOOTTIME (dlock_now()). A time service may slew that clock: so each time of a lease also
+ * stands on CLOCK_MONOTONIC_RAW, and passes by the first clock to reach it (struct dlock_times).
  *
- * Growth: struct dlock_options begins with its size. Reports, infos and runs are the library's, are
- * only lent to the caller, and grow at their ends: do not copy them as a whole into a file or to
- * another program. struct dlock_error and struct dlock_times stay as they are.
+ * Growth: struct dlock_options begins with its size. Reports, infos and runs belong to the library,
+ * are lent to the caller, and grow at their ends: do not copy a whole structure into a file or to
+ * another program. struct dlock_error and struct dlock_times stay unchanged.
  *
- * Pointers must not be NULL unless it is said.
+ * Pointers must not be NULL unless the text allows NULL.
  */
 #ifndef DLOCK_H
 #define DLOCK_H
@@ -55,7 +53,7 @@ extern "C" {
 #define DLOCK_VERSION "0.1.0"
 #define DLOCK_VERSION_NUMBER 0x000100 /* two digits each: major, minor, patch */
 
-/* The version of the library that runs, which need not be that of this file. Static. */
+/* The version of the running library, which may differ from this file's. Static. */
 const char *dlock_version(void);
 unsigned dlock_version_number(void);
 
@@ -63,14 +61,10 @@ unsigned dlock_version_number(void);
 #define DLOCK_MSEC INT64_C(1000000)
 #define DLOCK_SEC INT64_C(1000000000)
 
-/*
- * Every failure. Those with (r) may pass: the same call may succeed later; dlock_error_retryable()
- * says so.
- */
+/* Every failure. (r): the same call may succeed later; see dlock_error_retryable(). */
 enum dlock_error_code {
     DLOCK_OK = 0,
-    DLOCK_EUSAGE =
-        -1, /* the request is not well-formed, or not possible in the state of the handle */
+    DLOCK_EUSAGE = -1,     /* the request is malformed, or not possible in the handle's state */
     DLOCK_EDATA = -2,      /* foreign data under the lock's name */
     DLOCK_EUNAVAIL = -3,   /* (r) the store cannot be reached */
     DLOCK_ENOBACKEND = -4, /* no backend for this kind of store */
@@ -86,49 +80,48 @@ enum dlock_error_code {
 };
 
 /*
- * A failure: code (DLOCK_E*), sys (an errno, or 0) and one line that says what
- * failed, where, and what to do. The message never holds a password. Functions
- * take a pointer to one as their last parameter; it may be NULL, and is
- * untouched on success. The caller owns it.
+ * A failure: code (DLOCK_E*), sys (an errno, or 0) and one line that says what failed, where, and
+ * what to do. The message never holds a password. The caller owns the structure; a function takes a
+ * pointer to it as its last parameter, which may be NULL, and leaves it untouched on success.
+ *
+ * cause_at and cause_len mark the cause in msg, without the store and the lock, for a message that
+ * names both: printf("%.*s", err.cause_len, err.msg + err.cause_at).
  */
 struct dlock_error {
     int code, sys;
-    char msg[512];
-    /* The library's own: the parts of msg. */
-    unsigned short where_len, address_len, cause_at, cause_len;
+    char msg[512]; /* "WHERE: CAUSE (lock 'NAME')"; WHERE and the lock may be missing */
+    unsigned short cause_at, cause_len;
 };
 
-/*
- * The short text of a code, its name ("DLOCK_EBUSY"), and whether a later try may succeed. Static.
- */
+/* The short text of a code, its name ("DLOCK_EBUSY"), and may a later try succeed? Static. */
 const char *dlock_error_text(int code);
 const char *dlock_error_name(int code);
 bool dlock_error_retryable(int code);
 
 /*
  * Who may hold the lock together. An exclusive holder is alone. Any number of shared holders stand
- * together, and beside the holders of slots, of which there are at most as many as each of them
- * says (dlock_options.slots).
+ * together, also beside holders of slots; of these there are at most as many as each of them says
+ * (dlock_options.slots).
  */
 enum dlock_mode { DLOCK_MODE_EXCLUSIVE, DLOCK_MODE_SHARED, DLOCK_MODE_SLOTS };
 #define DLOCK_SLOTS_MAX 1000
 
-/* How many descriptors one lock polls at most: two for each of 15 servers, and some. */
+/* The most descriptors of a lock: two for each of 15 servers, and some. */
 #define DLOCK_POLL_MAX 40
 #define DLOCK_TOKEN_LEN 32 /* 128 bits in hexadecimal */
 
-/* One holder or waiter, as the store knows it. Unknown: "", 0, -1. */
+/* A holder or waiter, as the store knows it. Unknown: "", 0, -1. */
 struct dlock_info {
     bool waiter;  /* false: a holder */
     bool foreign; /* the program is not dlock */
     bool over;    /* of a holder: released, but held until its min_hold_ns have passed */
     int place;    /* of a waiter: 1 is next, 0 unknown */
     enum dlock_mode mode;
-    unsigned slots; /* DLOCK_MODE_SLOTS: how many there are; 0 unknown */
-    int slot;       /* DLOCK_MODE_SLOTS: which one a holder has, counted from 1; 0 unknown */
+    unsigned slots; /* DLOCK_MODE_SLOTS: the number of slots; 0 unknown */
+    int slot;       /* DLOCK_MODE_SLOTS: the holder's slot, counted from 1; 0 unknown */
     long pid;
     /*
-     * Unix milliseconds, when a holder was granted the lock, or when a waiter came. By the wall
+     * Unix milliseconds, when the holder was granted the lock, or the waiter came. By the wall
      * clock of that process or of the store: for display only.
      */
     int64_t since_ms;
@@ -148,13 +141,11 @@ enum dlock_run_state { DLOCK_RUN_RUNNING, DLOCK_RUN_FAILED, DLOCK_RUN_SUCCEEDED 
 /* Times: Unix milliseconds by the store's clock. Unknown: "", 0, -1. */
 struct dlock_run {
     enum dlock_run_state state;
-    int status; /* how it ended: 0 to 255, 128 + N for signal N; -1 while it runs, or where nobody could tell */
-    int64_t begin_ms, end_ms; /* end_ms: 0 while it runs */
-    /*
-     * Since its end, or since its begin while it runs, as of now by the store's clock; at least 0.
-     */
+    int status; /* 0 to 255; 128 + N for signal N; -1 while the run goes on, or unknown */
+    int64_t begin_ms, end_ms; /* end_ms: 0 while the run goes on */
+    /* Time since the end, or since the begin while the run goes on, by the store's clock; >= 0. */
     int64_t age_ns;
-    int64_t kept_ns; /* its writer's once_ns: how long the record is kept */
+    int64_t kept_ns; /* the writer's once_ns: how long the record is kept */
     uint64_t fence;  /* of the hold; 0: none */
     long pid;
     char token[DLOCK_TOKEN_LEN + 1];                   /* of the hold: names this record */
@@ -162,8 +153,8 @@ struct dlock_run {
 };
 
 /*
- * When the holder of a file lock is looked for. That reads /proc, and may take as long as thousands
- * of flock(2) calls. Other stores name it by themselves.
+ * When to look for the holder of a file lock. That reads /proc, and may take as long as thousands
+ * of flock(2) calls. Other stores name the holder by themselves.
  */
 enum dlock_holder {
     DLOCK_HOLDER_WAITING, /* 1 s after the wait began, then every 5 s, and for BUSY */
@@ -173,40 +164,33 @@ enum dlock_holder {
 
 /*
  * How to lock. dlock_options_init() fills in the defaults. grace_ns is the time between "end the
- * work" (term_at) and "the work must be dead" (kill_at); it is a part of the ttl.
+ * work" (term_at) and "the work must be dead" (kill_at), a part of the ttl.
  */
 struct dlock_options {
-    size_t size; /* of this structure, as dlock_options_init() was told */
+    size_t size; /* of this structure, as passed to dlock_options_init() */
     enum dlock_mode mode;
-    /*
-     * DLOCK_MODE_SLOTS: how many holders at a time, 1 to DLOCK_SLOTS_MAX; the same for all of them.
-     */
+    /* DLOCK_MODE_SLOTS: the most holders at a time, 1 to DLOCK_SLOTS_MAX, the same for all. */
     unsigned slots;
-    /*
-     * The lease: at least 1 s, at most ten years (24 days on PostgreSQL and ZooKeeper); default 30
-     * s.
-     */
+    /* The lease: 1 s to ten years (24 days on PostgreSQL and ZooKeeper); default 30 s. */
     int64_t ttl_ns;
     int64_t grace_ns; /* -1: min(5 s, ttl/6) */
-    /* 0: one try; DLOCK_NEVER: unbounded; bounds name look-up and connecting too. */
+    /* 0: one try; DLOCK_NEVER: unbounded. Bounds name look-up and connecting, too. */
     int64_t wait_ns;
     int64_t connect_timeout_ns; /* first contact; default 5 s */
-    /*
-     * A store that cannot be reached at first contact is tried again for as long as wait_ns allows.
-     */
+    /* Try a store that cannot be reached at first contact again, within wait_ns. */
     bool retry;
     bool fcntl; /* bare files: an open file description lock (fcntl(2)) instead of flock(2) */
     enum dlock_holder holder;
     /*
-     * Skip the work if it has succeeded within this time: the acquire ends with
-     * DLOCK_REPORT_SKIPPED then, and dlock_note_result() before the release says how the work has
-     * ended. 0: no record is read or written. Exclusive locks only; of the store, Redis, Redlock,
+     * Skip the work if it has succeeded within this time: then the acquire ends with
+     * DLOCK_REPORT_SKIPPED. dlock_note_result() before the release says how the work has ended.
+     * 0: no record is read or written. Exclusive locks only; of the stores, Redis, Redlock,
      * PostgreSQL's lease table, ZooKeeper and named files have records.
      */
     int64_t once_ns;
     /*
-     * From the grant on the lock stays held for so long, also if it is released before. Where the
-     * store cannot do that the caller has to, also with the blocking calls: see
+     * The least time from the grant to the end of the hold, also after an earlier release. Where
+     * the store cannot keep the lock, the caller must, also with the blocking calls: see
      * dlock_min_hold_left().
      */
     int64_t min_hold_ns;
@@ -214,8 +198,8 @@ struct dlock_options {
     void *user;                 /* the caller's own: see dlock_user() */
     /*
      * -1, or a descriptor that interrupts the blocking calls when poll() finds it readable, hung up
-     * or in error: an eventfd, a signalfd, the read end of a pipe. It stays the caller's, and is
-     * never read: later calls return at once until the caller has emptied it.
+     * or in error: an eventfd, a signalfd, the read end of a pipe. The caller owns the descriptor.
+     * The library never reads it: later calls return at once until the caller has emptied it.
      */
     int cancel_fd;
     int reserved; /* 0 */
@@ -223,13 +207,13 @@ struct dlock_options {
 
 /*
  * dlock_options_init - the defaults: exclusive, ttl 30 s, wait without end. size: sizeof(struct
- * dlock_options) as the caller was compiled; what a newer library knows besides keeps its default.
+ * dlock_options) in the caller; members that only a newer library knows keep their defaults.
  */
 void dlock_options_init(struct dlock_options *, size_t size);
 
 /*
- * When a held lease needs what (see "THE LEASE" in libdlock(3)); the times are DLOCK_NEVER where
- * the store has no lease.
+ * The times of a held lease (see "THE LEASE" in libdlock(3)); DLOCK_NEVER where the store has no
+ * lease.
  */
 struct dlock_times {
     int64_t renew_at; /* the next renewal */
@@ -237,8 +221,8 @@ struct dlock_times {
     int64_t kill_at;  /* the work must be dead */
     int64_t deadline; /* no other holder is possible before this */
     /*
-     * Each of these times has also passed when CLOCK_MONOTONIC_RAW has reached it plus this. It is
-     * the difference of the clocks at the moment from which the lease counts.
+     * Each of these times has also passed when CLOCK_MONOTONIC_RAW has reached it plus this: the
+     * difference of the clocks at the moment from which the lease counts.
      */
     int64_t raw_minus_boot;
 };
@@ -247,8 +231,8 @@ enum dlock_release_how {
     DLOCK_RELEASE_CLEAN,    /* the store confirmed the release */
     DLOCK_RELEASE_NOT_OURS, /* the store says the lock was no longer ours: it was lost */
     /*
-     * No answer, or a refusal: the lease expires by itself. A file is free, and only the record of the
-     * run (once_ns) was not written.
+     * No answer, or a refusal: the lease expires by itself. A file is free, and only the run's
+     * record (once_ns) was not written.
      */
     DLOCK_RELEASE_UNCLEAR,
     DLOCK_RELEASE_NOTHING /* nothing was held */
@@ -256,14 +240,14 @@ enum dlock_release_how {
 
 enum dlock_report_type {
     DLOCK_REPORT_NONE,
-    /*
-     * info: a holder (may be NULL); kept; place: ours in the queue, -1: not looked yet, more
-     * follows
-     */
+    /* info: a holder (may be NULL); kept; place: ours in the queue, -1: not known yet, another
+     * report follows */
     DLOCK_REPORT_WAITING,
     DLOCK_REPORT_ACQUIRED, /* times, fence, token: work may start */
-    DLOCK_REPORT_BUSY, /* ends acquire: held by others, or wait_ns has passed; info (may be NULL); kept */
-    DLOCK_REPORT_SKIPPED, /* ends acquire: with once_ns the work has succeeded already; run. Nothing is held */
+    /* Ends acquire: held by others, or wait_ns has passed; info (may be NULL); kept. */
+    DLOCK_REPORT_BUSY,
+    /* Ends acquire: with once_ns, the work has succeeded already; run. Nothing is held. */
+    DLOCK_REPORT_SKIPPED,
     DLOCK_REPORT_EXTENDED, /* times moved */
     /*
      * Held: half of the time to term_at has passed without a renewal; error: why; since: the last
@@ -271,17 +255,14 @@ enum dlock_report_type {
      * is no connection; error: why; since: when that began. Once, until RECOVERED or an end.
      */
     DLOCK_REPORT_TROUBLE,
-    DLOCK_REPORT_RECOVERED, /* the TROUBLE is over; since: as there */
-    /*
-     * term_at passed without a renewal: end the work; renewals go on, but kill_at stays, and LOST
-     * comes then
-     */
+    DLOCK_REPORT_RECOVERED, /* the TROUBLE is over; since: as in TROUBLE */
+    /* term_at passed: end the work. Renewals go on, but kill_at stays, and then LOST comes. */
     DLOCK_REPORT_TERM,
     DLOCK_REPORT_LOST, /* stop at once: certain loss (error.code DLOCK_ELOST), or kill_at passed */
     DLOCK_REPORT_RELEASED, /* how */
-    DLOCK_REPORT_INFO,     /* info: one holder or waiter, in answer to a status query */
+    DLOCK_REPORT_INFO,     /* info: a holder or waiter, in answer to a status query */
     DLOCK_REPORT_RUN,      /* run: the record of --once, in answer to a status query; at most one */
-    DLOCK_REPORT_DONE, /* ends a status query, or dlock_start_forget(): there is no such record now */
+    DLOCK_REPORT_DONE, /* ends a status query, or dlock_start_forget(): no such record exists now */
     /*
      * error.msg. error.code 0: a detail, for -v only; DLOCK_ELOST: the lock may not exclude others;
      * else a warning about how the store is set up.
@@ -293,9 +274,9 @@ enum dlock_report_type {
 typedef struct dlock dlock;
 
 /*
- * A report is the library's: it stays as it is until the next call on the handle (or the set) that
- * is not one of those that only ask something. error.msg of TROUBLE, TERM, LOST and RELEASED is the
- * cause alone: see dlock_where() and dlock_name() for the rest.
+ * A report belongs to the library, and stays valid until the next call on the handle (or the set),
+ * except for calls that only ask something. error.msg of TROUBLE, TERM, LOST and RELEASED is the
+ * cause alone: dlock_where() and dlock_name() have the rest.
  */
 struct dlock_report {
     enum dlock_report_type type;
@@ -303,15 +284,14 @@ struct dlock_report {
     struct dlock_times times;
     uint64_t fence;
     const char *token;
-    const dlock *lock; /* whose report it is; of a set NULL: that of all of its locks */
+    const dlock *lock; /* the lock of the report; NULL: all locks of a set */
     int place;
     bool kept;     /* info could share the lock with us, but an earlier waiter is next */
     int64_t since; /* by dlock_now() */
     /*
-     * FAILED: when the same call makes sense again, by dlock_now(); DLOCK_NEVER: not before
-     * something else has changed (the error is not retryable). A loop that tries again at once
-     * burns a processor where the store is away. The time grows from failure to failure, to a
-     * second and a random part.
+     * FAILED: when the same call makes sense again, by dlock_now(); DLOCK_NEVER: only after some
+     * change (the error is not retryable). A loop without a pause burns a processor while the store
+     * is away. The pause grows from failure to failure, to a second and a random part.
      */
     int64_t retry_at;
     const struct dlock_info *info;
@@ -323,27 +303,27 @@ struct dlock_report {
  * The states of a handle, and of a set. Calls that are not legal in a state return DLOCK_EUSAGE and
  * change nothing.
  *
- *                        IDLE        ACQUIRING   ASKING      HELD        LOST        RELEASING   FOREIGN
- *   start_acquire        ACQUIRING   EUSAGE      EUSAGE      EUSAGE      EUSAGE      EUSAGE      EUSAGE
- *   start_status, forget ASKING      EUSAGE      EUSAGE      EUSAGE      EUSAGE      EUSAGE      EUSAGE
- *   start_release        RELEASING   RELEASING   RELEASING   RELEASING   RELEASING   RELEASING   EUSAGE
- *   note_result          EUSAGE      EUSAGE      EUSAGE      0           0           EUSAGE      EUSAGE
- *   acquire              blocks      EUSAGE      EUSAGE      EUSAGE      EUSAGE      EUSAGE      EUSAGE
- *   keep                 EUSAGE      EUSAGE      EUSAGE      renews      ELOST       EUSAGE      EUSAGE
- *   release              0           blocks      blocks      blocks      blocks      blocks      EUSAGE
- *   set_open             0           EUSAGE      EUSAGE      EUSAGE      EUSAGE      EUSAGE      EUSAGE
- *   poll_fd              it          it          it          it          it          it          EUSAGE
+ *                        IDLE       ACQUIRING  ASKING     HELD       LOST       RELEASING  FOREIGN
+ *   start_acquire        ACQUIRING  EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE
+ *   start_status, forget ASKING     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE
+ *   start_release        RELEASING  RELEASING  RELEASING  RELEASING  RELEASING  RELEASING  EUSAGE
+ *   note_result          EUSAGE     EUSAGE     EUSAGE     0          0          EUSAGE     EUSAGE
+ *   acquire              blocks     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE
+ *   keep                 EUSAGE     EUSAGE     EUSAGE     renews     ELOST      EUSAGE     EUSAGE
+ *   release              0          blocks     blocks     blocks     blocks     blocks     EUSAGE
+ *   set_open             0          EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE
+ *   poll_fd              fd         fd         fd         fd         fd         fd         EUSAGE
  *   interest, process,
- *     dispatch           legal in every state; in FOREIGN there is nothing to poll and nothing to report
+ *     dispatch           legal in every state; in FOREIGN nothing to poll, nothing to report
  *   close                legal in every state
  *
  * ACQUIRED leads to HELD; BUSY, SKIPPED, FAILED, DONE and RELEASED to IDLE; LOST to LOST. A release
- * in IDLE reports RELEASED (NOTHING); in RELEASING it only changes until when. In HELD a TERM does
- * not change the state, but from then on dlock_keep() returns DLOCK_ELOST: a late renewal
- * (EXTENDED) keeps others out while the work ends, and LOST still comes at kill_at. In LOST
- * something of the lock may still be in the store: only a release (or close) leads on. After
- * RELEASED with UNCLEAR the handle is idle, and the lock may stay held in the store for its ttl,
- * also for this handle's next acquire.
+ * in IDLE reports RELEASED (NOTHING); in RELEASING a release only changes until. TERM does not
+ * change HELD, but from then on dlock_keep() returns DLOCK_ELOST: a late renewal (EXTENDED) keeps
+ * others out while the work ends, and LOST still comes at kill_at. In LOST something of the lock
+ * may still be in the store: only a release (or close) leads on. After RELEASED with UNCLEAR the
+ * handle is idle, and the lock may stay held in the store for its ttl, also for this handle's next
+ * acquire.
  */
 enum dlock_state {
     DLOCK_STATE_IDLE,
@@ -352,15 +332,15 @@ enum dlock_state {
     DLOCK_STATE_HELD,
     DLOCK_STATE_LOST,
     DLOCK_STATE_RELEASING,
-    DLOCK_STATE_FOREIGN /* this process is a child of the one that opened the handle */
+    DLOCK_STATE_FOREIGN /* this process is a child of the handle's process */
 };
 
 /*
  * dlock_open - make a handle for the lock that uri names. Checks everything that can be checked
  * without the store (the URI, its parameters, ttl against grace). It blocks on the file system: it
- * may read a password file, and load a module, with the store's own library (libpq, libzookeeper,
+ * may read a password file, and load a module with the store's own library (libpq, libzookeeper,
  * OpenSSL), which then stays in the process. uri: see "LOCK" in libdlock(3), without "@name"
- * (dlock_default_uri() resolves that). options may be NULL: the defaults. Both are copied. Returns
+ * (dlock_default_uri() resolves names). options may be NULL: the defaults. Both are copied. Returns
  * 0, or a negative code with err (may be NULL) filled and *out untouched.
  */
 int dlock_open(dlock **out, const char *uri, const struct dlock_options *, struct dlock_error *err);
@@ -370,8 +350,8 @@ void *dlock_user(const dlock *);
 enum dlock_state dlock_state(const dlock *);
 
 /*
- * The calls that begin something return 0, or DLOCK_EUSAGE with err (may be NULL) where the state
- * of the handle does not allow it; the rest comes as reports. They never block.
+ * The dlock_start calls return 0, or DLOCK_EUSAGE with err (may be NULL) where the state of the
+ * handle does not allow the call; all else comes as reports. They never block.
  *
  * dlock_start_acquire - begin to acquire; ends with exactly one of ACQUIRED, BUSY, SKIPPED and
  * FAILED.
@@ -380,7 +360,7 @@ int dlock_start_acquire(dlock *, struct dlock_error *err);
 
 /*
  * dlock_start_release - release the lock, or cancel the acquire or query under way. Ends with
- * RELEASED, at the latest at the time until. No report of what it cancels comes after it.
+ * RELEASED, at the latest at the time until. No report of a cancelled call follows.
  */
 int dlock_start_release(dlock *, int64_t until, struct dlock_error *err);
 
@@ -388,66 +368,66 @@ int dlock_start_release(dlock *, int64_t until, struct dlock_error *err);
 int dlock_start_status(dlock *, struct dlock_error *err);
 
 /*
- * dlock_start_forget - remove the record of the last run, if it is still the one with this token
- * (struct dlock_run). Ends with DONE (removed, or there was none), BUSY (that run goes on), or
- * FAILED (DLOCK_EBUSY: it is another record now).
+ * dlock_start_forget - remove the record of the last run, if its token (struct dlock_run) is still
+ * this token. Ends with DONE (removed, or no record existed), BUSY (that run goes on), or FAILED
+ * (DLOCK_EBUSY: now there is another record).
  */
 int dlock_start_forget(dlock *, const char *token, struct dlock_error *err);
 
 /*
  * dlock_note_result - before the release, with once_ns: how the work has ended. status: as in
- * struct dlock_run. Without it the record says that the run has failed. The store writes it in the
- * step that releases the lock: where the release is not confirmed (DLOCK_RELEASE_CLEAN), the
- * success may not be recorded. Returns 0 or DLOCK_EUSAGE.
+ * struct dlock_run. Without this call the record says that the run has failed. The store writes the
+ * record in the step that releases the lock: where the release is not confirmed
+ * (DLOCK_RELEASE_CLEAN), the success may not be recorded. Returns 0 or DLOCK_EUSAGE.
  */
 int dlock_note_result(dlock *, bool success, int status, struct dlock_error *err);
 
 /*
- * dlock_min_hold_left - with min_hold_ns: how long the caller must go on holding the lock before it
- * releases it. 0 where the store has an expiry and keeps the lock by itself (Redis, Redlock, lease
+ * dlock_min_hold_left - with min_hold_ns: how long the caller must still hold the lock before the
+ * release. 0 where the store has an expiry and keeps the lock by itself (Redis, Redlock, lease
  * table).
  */
 int64_t dlock_min_hold_left(const dlock *);
-/* dlock_end_min_hold - the next release frees the lock at once, whatever is left of min_hold_ns. */
+/* dlock_end_min_hold - the next release frees the lock at once, before min_hold_ns are over. */
 void dlock_end_min_hold(dlock *);
 
 /*
  * dlock_interest - what to poll for. Fills at most cap entries (DLOCK_POLL_MAX are enough), and
  * sets *wake_at to the time at which dlock_process() must run even if poll() finds nothing
- * (DLOCK_NEVER: none). Returns the number of entries. Ask again after each dlock_process(): it may
- * close a descriptor and open another one, also under the same number.
+ * (DLOCK_NEVER: none). Returns the number of entries. Ask again after each dlock_process(), which
+ * may close a descriptor and open another, also under the same number.
  */
 int dlock_interest(dlock *, struct pollfd *, int cap, int64_t *wake_at);
 
 /*
- * dlock_process - handle what poll() found, and the times that have passed; it never blocks. pfd
- * may be NULL where n is 0: then nothing is known of the descriptors. Returns a report, or NULL:
- * wait now. After a report, call again with n = 0 until it returns NULL. Poll before the first call
- * after a pause: an answer that nobody has looked for counts as missing once its time is over.
+ * dlock_process - handle the events that poll() found, and the times that have passed; never
+ * blocks. pfd may be NULL where n is 0: then nothing is known of the descriptors. Returns a report,
+ * or NULL: wait now. After a report, call again with n = 0 until the result is NULL. Poll before
+ * the first call after a pause: an unread answer counts as missing once its time is over.
  */
 const struct dlock_report *dlock_process(dlock *, const struct pollfd *pfd, int n);
 
 /*
- * dlock_poll_fd - one descriptor for the whole handle, for epoll(7), select(2) and the event loops
- * of others: it is readable when dlock_dispatch() has something to do, be it I/O, a time that has
- * passed, or a call that has begun something. It is the same until close. It stays the handle's,
- * and is never read or closed by the caller. Costs three descriptors and, for each
- * dlock_dispatch(), some system calls. It is level-triggered: do not use EPOLLET with it. Returns it,
- * or DLOCK_EOS, DLOCK_ENOMEM, DLOCK_EUSAGE with err.
+ * dlock_poll_fd - one descriptor for the whole handle, for epoll(7), select(2) and foreign event
+ * loops: readable when dlock_dispatch() has something to do, be it I/O, a time that has passed, or
+ * a call that has begun something. The descriptor stays the same until close, belongs to the
+ * handle, and must not be read or closed by the caller. It costs three descriptors and, for each
+ * dlock_dispatch(), some system calls. It is level-triggered: do not use EPOLLET. Returns the
+ * descriptor, or DLOCK_EOS, DLOCK_ENOMEM, DLOCK_EUSAGE with err.
  */
 int dlock_poll_fd(dlock *, struct dlock_error *err);
 /*
- * dlock_dispatch - as dlock_process(), and finds out by itself what is ready. Call it until it
- * returns NULL: only then is the descriptor up to date. It never blocks. Other calls may be mixed
- * with it, blocking ones too: after them the descriptor is readable, and asks for dlock_dispatch().
- * Without dlock_poll_fd() it is a dlock_process() that polls.
+ * dlock_dispatch - dlock_process(), which finds the ready descriptors by itself. Call it until it
+ * returns NULL: only then is the descriptor of dlock_poll_fd() up to date. It never blocks. Other
+ * calls may be mixed with it, also blocking calls: after them the descriptor is readable, and asks
+ * for dlock_dispatch(). Without dlock_poll_fd() this is a dlock_process() that polls.
  */
 const struct dlock_report *dlock_dispatch(dlock *);
 
 /*
  * dlock_time_left - how long no other holder is possible, by the clock that says less
  * (CLOCK_BOOTTIME or CLOCK_MONOTONIC_RAW); 0 when nothing is held or the lease is over, DLOCK_NEVER
- * where it cannot expire.
+ * where the lock cannot expire.
  */
 int64_t dlock_time_left(const dlock *);
 /*
@@ -456,15 +436,12 @@ int64_t dlock_time_left(const dlock *);
  */
 int64_t dlock_deadline(const dlock *);
 uint64_t dlock_fence(const dlock *);
-/*
- * The fencing token as a decimal number, for systems that take text (SQL, HTTP headers); "" without
- * one.
- */
+/* The fencing token in decimal, for systems that take text (SQL, HTTP headers); "": none. */
 const char *dlock_fence_text(const dlock *);
 const char *dlock_token(const dlock *);
 /*
- * dlock_slot - DLOCK_MODE_SLOTS: which of the slots is held, 0 to slots - 1: no other holder has it
- * at the same time. -1: none is held (any more), or the store does not number them (ZooKeeper).
+ * dlock_slot - DLOCK_MODE_SLOTS: the held slot, 0 to slots - 1; no other holder has this slot at
+ * the same time. -1: none is held (any more), or the store does not number slots (ZooKeeper).
  */
 int dlock_slot(const dlock *);
 /* The lock's name, the store without secrets ("redis://host:6379/0"), and the backend's name. */
@@ -472,76 +449,72 @@ const char *dlock_name(const dlock *);
 const char *dlock_where(const dlock *);
 const char *dlock_backend_name(const dlock *);
 /*
- * dlock_is_local - true where the kernel keeps the lock on a descriptor, and it
- * cannot expire. Then dlock_fd is that descriptor, once held; else -1. It stays
- * the handle's.
+ * dlock_is_local - true where the kernel keeps the lock on a descriptor, so that the lock cannot
+ * expire. Then dlock_fd is that descriptor, which belongs to the handle, once held; else -1.
  */
 bool dlock_is_local(const dlock *);
 int dlock_fd(const dlock *);
 
 /*
- * dlock_session_fd - the connection whose end frees the lock at once (PostgreSQL's
- * advisory locks), once held; else -1. Give a copy to a process that must end
- * before another holder may start: as long as the copy is open, the death of this
- * process does not free the lock before its ttl. Do not read or write it.
+ * dlock_session_fd - the connection whose end frees the lock at once (PostgreSQL's advisory locks),
+ * once held; else -1. Give a copy to a process that must end before another holder may start: as
+ * long as the copy is open, the death of this process does not free the lock before its ttl. Do not
+ * read or write the connection.
  */
 int dlock_session_fd(const dlock *);
 
 /*
- * dlock_schema - the SQL statement that creates what this lock needs in its store.
- * *out is malloc'ed; no I/O. Returns 0, or DLOCK_EUSAGE (this kind of store needs
- * no preparation), DLOCK_ENOMEM; then *out is untouched.
+ * dlock_schema - the SQL statement that creates what this lock needs in its store. *out is
+ * malloc'ed; no I/O. Returns 0, or DLOCK_EUSAGE (this kind of store needs no preparation),
+ * DLOCK_ENOMEM; then *out is untouched.
  */
 int dlock_schema(const dlock *, char **out, struct dlock_error *err);
 
 /*
  * dlock_close - free the handle; NULL is fine. It does not wait for the store: release first. What
- * it leaves of a lock that is held depends on the store. A file, PostgreSQL's advisory lock and
- * ZooKeeper keep a lock for as long as a descriptor, a connection or a session lasts: it ends here,
- * and the lock is free (ZooKeeper is told the end of the session; where that does not arrive, after
- * the ttl). On Redis, Redlock and PostgreSQL's lease table the lease runs out by itself. Blocks for
- * 1 s at most (ZooKeeper), else not. In a child process: see "Fork" above. A thread that waits for
- * a silent name, directory or Kerberos server ends later by itself. Exit handlers of the libraries
- * that it uses may destroy what it still needs: exit by _exit(2) after a lock that could not be
+ * remains of a held lock depends on the store. A file, PostgreSQL's advisory lock and ZooKeeper
+ * keep a lock for as long as a descriptor, a connection or a session lasts, which ends here: the
+ * lock is free (ZooKeeper is told the end of the session; if that message is lost, after the ttl).
+ * On Redis, Redlock and PostgreSQL's lease table the lease runs out. Blocks for 1 s at most
+ * (ZooKeeper), else not. In a child process: see "Fork" above. A thread that waits for a silent
+ * name, directory or Kerberos server ends later by itself. Exit handlers of the libraries that the
+ * thread uses may destroy what it still needs: exit by _exit(2) after a lock that could not be
  * reached.
  */
 void dlock_close(dlock *);
 
-/*
- * dlock_now - CLOCK_BOOTTIME: counts the time that a machine sleeps, and never jumps (but may be
- * slewed).
- */
+/* dlock_now - CLOCK_BOOTTIME: counts the sleep of a machine; never jumps, but may be slewed. */
 int64_t dlock_now(void);
 
 /*
- * dlock_default_uri - the URI for "@name": in store, the value of $DLOCK_STORE,
- * unless it is NULL or empty; then a file in the machine's lock directory, which
- * is made if it is missing. *out is malloc'ed, the caller's, and may hold a
- * password. Returns 0, or a negative code with err filled and *out untouched.
+ * dlock_default_uri - the URI for "@name": in store, the value of $DLOCK_STORE, unless NULL or
+ * empty; then a file in the machine's lock directory, which is made if missing. *out is malloc'ed,
+ * the caller's, and may hold a password. Returns 0, or a negative code with err filled and *out
+ * untouched.
  */
 int dlock_default_uri(char **out, const char *name, const char *store, struct dlock_error *err);
 
 /* -------------------------------------------------------- several locks --- */
 
 /*
- * A set of handles, all of whose locks are held or none. They are taken one after the other in an
- * order that is the same in every process (by the lock's name, the kind of store and the store), so
- * that two processes that need the same locks do not wait for each other in a circle. Where one
- * lock has two spellings that order may differ: a process that holds some of its locks and gets no
- * other one within 10 s, or loses one of them, gives them back, and begins again after a random
- * pause. Then an outage of a store that has answered before is no failed first contact.
+ * A set of handles, all of whose locks are held or none. The locks are taken one by one in an order
+ * that is the same in every process (by the lock's name, the kind of store and the store), so that
+ * two processes that need the same locks do not wait for each other in a circle. Where a lock has
+ * two spellings the order may differ: a process that holds some of its locks and gets no further
+ * lock within 10 s, or loses a lock, gives all back, and begins again after a random pause. Then an
+ * outage of a store that has answered before is no failed first contact.
  */
 typedef struct dlock_set dlock_set;
 #define DLOCK_SET_MAX 16
 
 /*
  * dlock_set_open - make a set of n idle handles, 1 to DLOCK_SET_MAX, each with the mode, the ttl
- * and the grace of its own. wait_ns: as in dlock_options, for the whole set; those of the handles
+ * and the grace of its own. wait_ns: as in dlock_options, for the whole set; the handles' wait_ns
  * count no more. Takes the handles over: from now on only dlock_set_close() closes them, and only
- * the set is driven: of the calls on a handle only dlock_note_result(), dlock_end_min_hold() and
+ * the set is driven. Of the calls on a handle only dlock_note_result(), dlock_end_min_hold() and
  * those that ask something still work, and the descriptor of its dlock_poll_fd() is silent. Returns
- * 0, or DLOCK_EUSAGE (a lock is there twice, or too many), DLOCK_ENOMEM; then the handles are the
- * caller's still, and *out is untouched.
+ * 0, or DLOCK_EUSAGE (a lock is there twice, or too many), DLOCK_ENOMEM; then the handles are still
+ * the caller's, and *out is untouched.
  */
 int dlock_set_open(dlock_set **out, dlock *const *locks, int n, int64_t wait_ns,
                    struct dlock_error *err);
@@ -551,24 +524,21 @@ enum dlock_state dlock_set_state(const dlock_set *);
 int dlock_set_start_acquire(dlock_set *, struct dlock_error *err);
 /* dlock_set_start_release - as dlock_start_release(); begins with the lock that was taken last. */
 int dlock_set_start_release(dlock_set *, int64_t until, struct dlock_error *err);
-/*
- * dlock_set_interest - as dlock_interest(); a set of n handles needs n times DLOCK_POLL_MAX
- * entries.
- */
+/* dlock_set_interest - as dlock_interest(); n handles need n times DLOCK_POLL_MAX entries. */
 int dlock_set_interest(dlock_set *, struct pollfd *, int cap, int64_t *wake_at);
 /*
- * dlock_set_process - as dlock_process(). The report's lock is the one that it is about, or NULL:
- * all of them (ACQUIRED, EXTENDED, and the RELEASED at the end). The times are the earliest of all
- * locks; fence and token are those of lock. A lock whose release is not confirmed has a RELEASED of
- * its own before that of the set, whose how is the worst. Before ACQUIRED, a NOTICE says that locks
- * are given back, and why. SKIPPED of one lock ends the acquire of all of them. LOST and TERM come
- * for each lock of its own; with the first LOST the set is lost.
+ * dlock_set_process - as dlock_process(). The report's lock names the lock concerned; NULL: all
+ * (ACQUIRED, EXTENDED, and the RELEASED at the end). The times are the earliest of all locks; fence
+ * and token belong to the named lock. A lock whose release is not confirmed has a RELEASED of its
+ * own before the set's RELEASED, whose how is the worst. Before ACQUIRED, a NOTICE says that locks
+ * are given back, and why. SKIPPED of a lock ends the acquire of all. LOST and TERM come for each
+ * lock; with the first LOST the set is lost.
  */
 const struct dlock_report *dlock_set_process(dlock_set *, const struct pollfd *, int n);
 /* dlock_set_poll_fd, dlock_set_dispatch - as dlock_poll_fd() and dlock_dispatch(). */
 int dlock_set_poll_fd(dlock_set *, struct dlock_error *err);
 const struct dlock_report *dlock_set_dispatch(dlock_set *);
-/* dlock_set_time_left - the least dlock_time_left() of all locks; 0 unless all of them are held. */
+/* dlock_set_time_left - the least dlock_time_left() of all locks; 0 unless all are held. */
 int64_t dlock_set_time_left(const dlock_set *);
 /*
  * dlock_set_at - the i-th handle of dlock_set_open(), for its name, fence, token, slot and
@@ -581,34 +551,34 @@ void dlock_set_close(dlock_set *);
 /* ------------------------------------------------------------- blocking --- */
 
 /*
- * These drive the handle by a poll() loop of their own. Besides what is said here they return
- * DLOCK_EUSAGE in a state that does not allow them, and DLOCK_EOS where poll() fails. Signals do
- * not end them (poll() goes on after EINTR): a program that wants that writes to a pipe in its
- * handler, or makes a signalfd, and names it as cancel_fd. err may be NULL.
+ * These calls drive the handle by a poll() loop of their own. Besides the results below they return
+ * DLOCK_EUSAGE in a state that does not allow the call, and DLOCK_EOS where poll() fails. Signals
+ * do not end them (poll() goes on after EINTR): to be interrupted, write to a pipe in a handler, or
+ * make a signalfd, and name that descriptor as cancel_fd. err may be NULL.
  *
  * dlock_acquire - acquire, waiting for as long as the options say. Returns 0, DLOCK_SKIPPED (with
  * once_ns: the work has succeeded already, and nothing is held), DLOCK_EBUSY, DLOCK_ECANCELED
- * (nothing is held; it takes up to 0.5 s to leave the queue; where the store did not answer for so
- * long, what it may have granted ends with its ttl), or another error. After an error the handle is
- * idle again; if that is retryable, pause before the next try (dlock_options.retry does it for you
- * while the store is away).
+ * (nothing is held; leaving the queue takes up to 0.5 s; a grant by a store that was silent for so
+ * long ends with its ttl), or another error. After an error the handle is idle again; if the error
+ * is retryable, pause before the next try (dlock_options.retry pauses for you while the store is
+ * away).
  */
 #define DLOCK_SKIPPED 1
 int dlock_acquire(dlock *, struct dlock_error *err);
 
 /*
- * dlock_keep - renew the lease until the time until, by dlock_now(). Looks once for what has come
- * in the meantime, even if that time is over: dlock_keep(d, 0, &err) asks "is it still mine?", and
- * does not block. Returns 0 if the lock is held at that time, DLOCK_ELOST as soon as it is lost or
- * term_at has passed, and from then on, DLOCK_ECANCELED (it is held, and what had come was looked
- * at: a caller that ends its work first goes on calling it).
+ * dlock_keep - renew the lease until the time until, by dlock_now(). Looks once for news, even if
+ * that time is over: dlock_keep(d, 0, &err) asks "is the lock still mine?", and does not block.
+ * Returns 0 if the lock is held at that time; DLOCK_ELOST as soon as the lock is lost or term_at
+ * has passed, and from then on; DLOCK_ECANCELED (the lock is held, and all news was handled: a
+ * caller that ends its work first goes on calling dlock_keep()).
  */
 int dlock_keep(dlock *, int64_t until, struct dlock_error *err);
 
 /*
- * dlock_release - release within timeout_ns. Returns 0, DLOCK_ELOST (it was not ours),
- * DLOCK_EUNAVAIL (no answer), or why the store has refused it. cancel_fd does not interrupt it. The
- * handle is idle afterwards.
+ * dlock_release - release within timeout_ns. Returns 0, DLOCK_ELOST (the lock was not ours),
+ * DLOCK_EUNAVAIL (no answer), or why the store has refused. cancel_fd does not interrupt this call.
+ * The handle is idle afterwards.
  */
 int dlock_release(dlock *, int64_t timeout_ns, struct dlock_error *err);
 

@@ -1,4 +1,4 @@
-/* driven.h - a lock or a set of locks, for callers that drive either in the same way: the one place that chooses. */
+/* driven.h - a lock or a set of locks, for callers that drive both alike: the only such choice. */
 #ifndef DLOCK_DRIVEN_H
 #define DLOCK_DRIVEN_H
 
@@ -22,7 +22,7 @@ void driven_close(struct driven);
 /* The i-th lock; NULL past the last. */
 const dlock *driven_at(struct driven, int i);
 
-/* dlock_dispatch() in the process that opened the handles. The poller is that of dlock_poll_fd(), or NULL. */
+/* dlock_dispatch() without its check of the process. poller: of dlock_poll_fd(), or NULL. */
 struct poller;
 const struct dlock_report *driven_dispatch(struct driven, struct poller *);
 

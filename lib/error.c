@@ -1,4 +1,4 @@
-/* error.c - the table of failures and the one function that fills struct dlock_error. */
+/* error.c - the table of failures, and the functions that fill struct dlock_error. */
 #include "util.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@ static const struct {
 #undef E
 };
 
-/* The row of a code, or -1: DLOCK_OK and anything that is not a code. */
+/* The row of a code; -1 for DLOCK_OK and numbers that are no code. */
 static int row(int code)
 {
     return code < 0 && code >= -(int)DLOCK_LEN(errors) ? -code - 1 : -1;
@@ -66,14 +66,13 @@ bool dlock_error_retryable(int code)
     return i >= 0 && errors[i].retryable;
 }
 
-/* Append s to the message, cleaned and cut to the room that is left. Returns the bytes it takes. */
-static unsigned short append(struct dlock_error *err, const char *s)
+/* Append s to the message, cleaned and cut to the room that is left. */
+static void append(struct dlock_error *err, const char *s)
 {
     size_t used = strlen(err->msg);
 
     dlock_clean_text(err->msg + used, sizeof(err->msg) - used, s, strlen(s));
     dlock_hide_secrets(err->msg + used, false);
-    return (unsigned short)strlen(err->msg + used);
 }
 
 __attribute__((format(printf, 5, 0))) static int fail(struct dlock_error *err, int code, int sys,
@@ -89,7 +88,7 @@ __attribute__((format(printf, 5, 0))) static int fail(struct dlock_error *err, i
     int n = vsnprintf(text, sizeof(text), fmt, ap);
     if (n < 0)
         text[0] = '\0';
-    /* Hide secrets before the text gets its length: the cut may take the '@' that shows a secret. */
+    /* Hide secrets before the text is cut: the cut may take the '@' that shows a secret. */
     dlock_clean_text(cause, sizeof(cause), text, strlen(text));
     dlock_hide_secrets(cause, n >= (int)sizeof(text));
     size_t len = strlen(cause);
@@ -98,16 +97,17 @@ __attribute__((format(printf, 5, 0))) static int fail(struct dlock_error *err, i
 
     *err = (struct dlock_error){.code = code, .sys = sys};
     if (at->where)
-        err->where_len = append(err, at->where);
+        append(err, at->where);
     if (at->address) {
         append(err, " (");
-        err->address_len = append(err, at->address);
+        append(err, at->address);
         append(err, ")");
     }
     if (at->where && cause[0])
         append(err, ": ");
     err->cause_at = (unsigned short)strlen(err->msg);
-    err->cause_len = append(err, cause);
+    append(err, cause);
+    err->cause_len = (unsigned short)(strlen(err->msg) - err->cause_at);
     if (at->lock) {
         append(err, " (lock '");
         append(err, at->lock);
@@ -158,14 +158,17 @@ int dlock_fail_site(struct dlock_error *err, int code, int sys, const struct dlo
 
 void dlock_error_cause(struct dlock_error *out, const struct dlock_error *err, const char *where)
 {
-    size_t n = err->where_len, end = (size_t)err->cause_at + err->cause_len;
-    bool at_where = n > 0 && strlen(where) == n && memcmp(err->msg, where, n) == 0;
+    size_t n = strlen(where), between = err->cause_at - n;
+    bool at_where = err->cause_at >= n && memcmp(err->msg, where, n) == 0;
+    const char *rest = err->msg + (at_where ? n : 0), *cause = err->msg + err->cause_at;
+    char text[sizeof(out->msg)];
 
-    *out = (struct dlock_error){.code = err->code, .sys = err->sys};
-    if (!at_where)
-        snprintf(out->msg, sizeof(out->msg), "%.*s", (int)end, err->msg);
-    else
-        snprintf(out->msg, sizeof(out->msg), "%.*s%s%.*s", err->address_len,
-                 err->msg + n + strlen(" ("), err->address_len > 0 ? ": " : "", err->cause_len,
-                 err->msg + err->cause_at);
+    if (at_where && strncmp(rest, " (", 2) == 0 && between > strlen(" (): "))
+        snprintf(text, sizeof(text), "%.*s: %.*s", (int)(between - strlen(" (): ")), rest + 2,
+                 err->cause_len, cause);
+    else if (at_where && (between == 0 || rest[0] == ' ' || (between == 2 && rest[0] == ':')))
+        snprintf(text, sizeof(text), "%.*s", err->cause_len, cause);
+    else /* another place, which stays in front of the cause */
+        snprintf(text, sizeof(text), "%.*s", err->cause_at + err->cause_len, err->msg);
+    dlock_fail(out, err->code, err->sys, "%s", text);
 }

@@ -4,7 +4,7 @@
 #define DRIFT_FIXED (2 * DLOCK_MSEC)
 #define GRACE_MAX (5 * DLOCK_SEC)
 
-/* Pause after an unclear renewal: first short, for a lost packet; then longer, for a dead server. */
+/* Pause after an unclear renewal: short for a lost packet, then longer for a dead server. */
 #define RETRY_FIRST (10 * DLOCK_MSEC)
 #define RETRY_MAX DLOCK_SEC
 
@@ -39,13 +39,6 @@ int64_t lease_default_grace(int64_t ttl)
     return ttl == DLOCK_NEVER ? GRACE_MAX : dlock_min(GRACE_MAX, ttl / 6);
 }
 
-static int64_t usable_part(const struct lease_config *cfg, int64_t ttl)
-{
-    int64_t drift = ttl / 100 + DRIFT_FIXED;
-    int64_t margin = dlock_max(MARGIN_MIN, ttl / 20);
-    return ttl - drift - margin - cfg->grace;
-}
-
 void lease_timeline(struct dlock_times *t, const struct lease_config *cfg, int64_t ttl,
                     int64_t sent, int64_t raw_minus_boot)
 {
@@ -64,8 +57,9 @@ void lease_timeline(struct dlock_times *t, const struct lease_config *cfg, int64
 
 static bool fits(const struct lease_config *cfg, int64_t ttl)
 {
-    int64_t least = cfg->lag ? ttl / 3 * 2 : ttl / 3;
-    return ttl >= LEASE_MIN_TTL && usable_part(cfg, ttl) >= least;
+    struct dlock_times t;
+    lease_timeline(&t, cfg, ttl, 0, 0);
+    return ttl >= LEASE_MIN_TTL && t.term_at >= (cfg->lag ? ttl / 3 * 2 : ttl / 3);
 }
 
 /* The smallest ttl, in steps of 100 ms, that leaves room for this grace. */
@@ -101,10 +95,10 @@ int lease_check(const struct lease_config *cfg, struct dlock_error *err)
     if (cfg->ttl < LEASE_MIN_TTL)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "a ttl of %s is too short: at least %s", ttl,
                           least);
-    return dlock_fail(
-        err, DLOCK_EUSAGE, 0,
-        "a ttl of %s leaves too little time beside a grace of %s: use a ttl of at least %s, or a shorter grace",
-        ttl, grace, least);
+    return dlock_fail(err, DLOCK_EUSAGE, 0,
+                      "a ttl of %s leaves too little time beside a grace of %s: use a ttl of at "
+                      "least %s, or a shorter grace",
+                      ttl, grace, least);
 }
 
 void lease_acquire(struct lease *l, const struct lease_config *cfg)
@@ -115,12 +109,13 @@ void lease_acquire(struct lease *l, const struct lease_config *cfg)
 void lease_release(struct lease *l)
 {
     l->state = LEASE_RELEASING;
-    l->renewing = l->start_due = l->extend_due = l->kill_due = false;
+    l->renewing = l->start_due = l->extend_due = false;
 }
 
 /*
- * With CAP_LAG a renewal counts only when another one, sent a third of the ttl later, is answered. After an outage
- * the regular renewals may all be too early or too late for that: then renew more often.
+ * With CAP_LAG a renewal counts only when the next renewal, sent a third of the ttl later, is
+ * answered. After an outage the regular renewals may all be too early or too late for that: then
+ * renew more often.
  */
 static int64_t lag_pause(const struct lease *l)
 {
@@ -128,8 +123,8 @@ static int64_t lag_pause(const struct lease *l)
 }
 
 /*
- * When half of the time to term_at has passed. With CAP_LAG, what is confirmed is up to two thirds of the ttl old while
- * all is well: there half of the time has passed that the store has to answer the renewal, counted from when it is due.
+ * When half of the time to term_at has passed. With CAP_LAG the confirmed send time is up to two
+ * thirds of the ttl old while all is well: there the time counts from when the renewal is due.
  */
 static int64_t half_gone(const struct lease *l)
 {
@@ -144,7 +139,7 @@ static int64_t trouble_at(const struct lease *l)
     return l->ttl == DLOCK_NEVER ? DLOCK_NEVER : half_gone(l) + late;
 }
 
-/* Take over a confirmed send time. Deadlines only move forward: an older confirmation changes nothing. */
+/* Take over a confirmed send time. Deadlines only move forward: an older time is ignored. */
 static bool confirm(struct lease *l, int64_t from, int64_t raw_minus_boot, int64_t ttl)
 {
     if (l->sent != 0 && from <= l->sent)
@@ -160,13 +155,13 @@ static bool confirm(struct lease *l, int64_t from, int64_t raw_minus_boot, int64
     lease_timeline(&l->times, &l->cfg, ttl, from, raw_minus_boot);
     if (l->cfg.lag && ttl != DLOCK_NEVER)
         l->times.renew_at = l->asked + lag_pause(l);
-    /* The work is ending: the lock is kept for that time, but kill_at does not get later, by either clock. */
+    /* The work is ending: the lock is kept meanwhile, but kill_at stays, by either clock. */
     if (l->state == LEASE_ENDING || l->state == LEASE_LOST)
         l->times.kill_at = old.kill_at + dlock_min(0, old.raw_minus_boot - raw_minus_boot);
     return true;
 }
 
-/* A time of the lease has passed when this has reached it. */
+/* A time of the lease has passed when the result has reached that time. */
 static int64_t later_clock(const struct lease *l, struct dlock_clocks now)
 {
     return dlock_later_clock(now, l->times.raw_minus_boot);
@@ -180,20 +175,6 @@ static bool came_late(const struct lease *l, struct dlock_clocks now, int64_t pa
     return later_clock(l, now) - l->sent > (l->times.term_at - l->sent) / part;
 }
 
-static void on_granted(struct lease *l, struct dlock_clocks now, const struct dlock_event *ev)
-{
-    if (l->state != LEASE_ACQUIRING)
-        return;
-    l->asked = ev->asked;
-    confirm(l, ev->from, ev->raw_minus_boot, ev->ttl);
-    if (came_late(l, now, 4)) {
-        l->state = LEASE_CONFIRMING;
-    } else {
-        l->state = LEASE_HELD;
-        l->start_due = true;
-    }
-}
-
 static void on_renewed(struct lease *l, struct dlock_clocks now, const struct dlock_event *ev)
 {
     l->renewing = false;
@@ -205,7 +186,7 @@ static void on_renewed(struct lease *l, struct dlock_clocks now, const struct dl
         l->first_asked = 0;
     }
     if (l->state == LEASE_CONFIRMING) {
-        /* Half is gone again: so slow a store cannot keep a lease of this ttl alive. */
+        /* Half is gone again: a store this slow cannot keep a lease of this ttl alive. */
         l->unusable = came_late(l, now, 2);
         l->state = LEASE_HELD;
         l->start_due = true;
@@ -215,55 +196,33 @@ static void on_renewed(struct lease *l, struct dlock_clocks now, const struct dl
     }
 }
 
-static void on_unclear(struct lease *l, struct dlock_clocks now)
-{
-    int64_t most = dlock_max(RETRY_FIRST, dlock_min(RETRY_MAX, (l->times.term_at - l->sent) / 12));
-    l->renewing = false;
-    l->pause = dlock_min(most, l->pause ? l->pause * 2 : RETRY_FIRST);
-    l->retry_at = now.boot + l->pause;
-}
-
 static void on_event(struct lease *l, struct dlock_clocks now, const struct dlock_event *ev)
 {
     bool granted = l->state >= LEASE_CONFIRMING && l->state <= LEASE_LOST;
-    switch (ev->type) {
-    case EV_GRANTED:
-        on_granted(l, now, ev);
-        break;
-    case EV_RENEWED:
-        if (granted)
-            on_renewed(l, now, ev);
-        break;
-    case EV_UNCLEAR:
-        if (granted)
-            on_unclear(l, now);
-        break;
-    case EV_LOST:
-        if (granted && !l->certain) {
-            l->certain = true;
-            l->kill_due = true;
-            l->state = LEASE_LOST;
-        }
-        break;
-    case EV_RELEASED:
+    int64_t most = dlock_max(RETRY_FIRST, dlock_min(RETRY_MAX, (l->times.term_at - l->sent) / 12));
+    if (ev->type == EV_GRANTED && l->state == LEASE_ACQUIRING) {
+        l->asked = ev->asked;
+        confirm(l, ev->from, ev->raw_minus_boot, ev->ttl);
+        l->start_due = !came_late(l, now, 4);
+        l->state = l->start_due ? LEASE_HELD : LEASE_CONFIRMING;
+    } else if (ev->type == EV_RENEWED && granted) {
+        on_renewed(l, now, ev);
+    } else if (ev->type == EV_UNCLEAR && granted) {
+        l->renewing = false;
+        l->pause = dlock_min(most, l->pause ? l->pause * 2 : RETRY_FIRST);
+        l->retry_at = now.boot + l->pause;
+    } else if (ev->type == EV_LOST && granted) {
+        l->certain = true;
+        l->state = LEASE_LOST;
+    } else if (ev->type == EV_RELEASED) {
         l->state = LEASE_DONE;
-        break;
-    default:
-        break;
     }
 }
 
-/* Is it renewed by us? */
+/* Is the lease renewed by this process? */
 static bool is_renewed(const struct lease *l)
 {
     return !l->certain && !l->cfg.follows && l->ttl != DLOCK_NEVER;
-}
-
-static bool renewal_due(const struct lease *l, int64_t now)
-{
-    if (l->renewing || !is_renewed(l) || now < l->retry_at)
-        return false;
-    return l->state == LEASE_CONFIRMING || now >= l->times.renew_at;
 }
 
 /* What is due by time alone, most urgent first. */
@@ -280,7 +239,8 @@ static enum lease_do on_time(struct lease *l, struct dlock_clocks now)
         l->state = LEASE_LOST;
         return LEASE_KILL;
     }
-    if (renewal_due(l, now.boot)) {
+    bool due = l->state == LEASE_CONFIRMING || now.boot >= l->times.renew_at;
+    if (due && !l->renewing && is_renewed(l) && now.boot >= l->retry_at) {
         l->renewing = true;
         l->asked = now.boot;
         if (l->first_asked == 0)
@@ -309,14 +269,13 @@ static enum lease_do on_trouble(struct lease *l, struct dlock_clocks now)
 
 enum lease_do lease_step(struct lease *l, struct dlock_clocks now, const struct dlock_event *ev)
 {
+    bool was_certain = l->certain;
     if (ev)
         on_event(l, now, ev);
     if (l->state < LEASE_CONFIRMING || l->state > LEASE_LOST)
         return LEASE_NOTHING;
-    if (l->kill_due) {
-        l->kill_due = false;
+    if (l->certain && !was_certain)
         return LEASE_KILL;
-    }
     bool starting = l->state == LEASE_CONFIRMING || l->start_due;
     if (starting && (l->unusable || later_clock(l, now) >= l->times.term_at)) {
         l->state = LEASE_DONE;
@@ -338,7 +297,7 @@ int64_t lease_wake(const struct lease *l, struct dlock_clocks now)
 {
     if (l->state < LEASE_CONFIRMING || l->state > LEASE_LOST)
         return DLOCK_NEVER;
-    if (l->kill_due || l->start_due || l->extend_due)
+    if (l->start_due || l->extend_due)
         return 0;
     int64_t end = DLOCK_NEVER, wake = DLOCK_NEVER;
     if (l->state == LEASE_CONFIRMING || l->state == LEASE_HELD)

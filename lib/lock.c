@@ -1,12 +1,12 @@
 /*
- * lock.c - a lock handle: the core between a backend's protocol and the caller that wants the lock. It owns
- * what is policy and the same for every store: the bounds on waiting and on first contact, the lease, undoing
- * what is unclear, trying again.
+ * lock.c - a lock handle: the core between a backend's protocol and the caller. The policy for all
+ * stores is here: the bounds on waiting and on first contact, the lease, the undoing of unclear
+ * requests, retries.
  *
- * A handle goes from LOCK_IDLE through LOCK_RESOLVING (names to addresses; skipped when they are known) to
- * LOCK_ACQUIRING and LOCK_HELD, or to LOCK_ASKING, and through LOCK_RELEASING back to LOCK_IDLE. A first contact that
- * has failed goes through LOCK_PAUSING to LOCK_RESOLVING again, if the options say so. lease.c makes the decisions
- * about time while the lock is held; dlock_process() carries them out.
+ * A handle goes from LOCK_IDLE through LOCK_RESOLVING (names to addresses; skipped when known) to
+ * LOCK_ACQUIRING and LOCK_HELD, or to LOCK_ASKING, and through LOCK_RELEASING back to LOCK_IDLE.
+ * After a failed first contact, if the options say so, LOCK_PAUSING leads to LOCK_RESOLVING again.
+ * While the lock is held lease.c decides what the time demands; lock_process() carries that out.
  */
 #include "lock.h"
 
@@ -21,19 +21,23 @@
 #include <unistd.h>
 
 /*
- * A backend bounds the first contact more exactly, and knows why there is none: our bound comes after its own, also where
- * this process gets the processor late.
+ * A backend bounds the first contact more exactly, and knows the cause of a failure: the core's
+ * bound comes after the backend's, also where this process is scheduled late.
  */
 #define CONTACT_SLACK (100 * DLOCK_MSEC)
 #define UNUSABLE_MAX 3
 #define RESOLVE_AGAIN (10 * DLOCK_SEC)
 #define RETRY_BASE (100 * DLOCK_MSEC) /* pauses between tries of the first contact */
 #define RETRY_MAX DLOCK_SEC
+/* Ten years: a longer time must not overflow where a store counts in other units. */
 #define LONGEST (3650 * 24 * 3600 * DLOCK_SEC)
 
 /* --- clocks ----------------------------------------------------------------------------------- */
 
-/* The backend's clock. An event says from which of its readings the lease counts: note the other clock beside each. */
+/*
+ * The backend's clock. An event tells from which reading the lease counts: note the other clock
+ * beside each reading.
+ */
 static int64_t noted_now(void *ctx)
 {
     dlock *d = ctx;
@@ -80,70 +84,57 @@ static bool backend_works(const dlock *d)
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-static int check_once(const struct dlock_options *o, const struct dlock_backend *be,
-                      struct dlock_error *err)
+static int usage(struct dlock_error *err, const char *text)
 {
-    if (o->once_ns < 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "the time of a run record must be greater than zero");
-    if (o->mode != DLOCK_MODE_EXCLUSIVE)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "run records (once) are for exclusive locks");
-    /* Refused there, once it is certain that the outer one holds the lock. */
-    if (be->caps & CAP_NESTED)
-        return 0;
-    if (!(be->caps & CAP_ONCE))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "run records (once) are not available for %s%s%s",
-                          be->name, be->no_once ? ": " : "", be->no_once ? be->no_once : "");
-    return 0;
+    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s", text);
+}
+
+/* why: the backend's words, or NULL. */
+static int unavailable(struct dlock_error *err, const char *what, const struct dlock_backend *be,
+                       const char *why)
+{
+    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s are not available for %s%s%s", what, be->name,
+                      why ? ": " : "", why ? why : "");
 }
 
 static int check_options(const struct dlock_options *o, const struct dlock_backend *be,
                          struct dlock_error *err)
 {
+    bool slots = o->mode == DLOCK_MODE_SLOTS;
+
     if ((unsigned)o->mode > DLOCK_MODE_SLOTS || (unsigned)o->holder > DLOCK_HOLDER_NEVER)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "mode or holder of struct dlock_options has no such value");
+        return usage(err, "mode or holder of struct dlock_options has no such value");
     if (o->mode == DLOCK_MODE_SHARED && !(be->caps & CAP_SHARED))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "shared locks are not available for %s", be->name);
-    if (o->mode == DLOCK_MODE_SLOTS && !(be->caps & CAP_SLOTS))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "slots are not available for %s%s%s", be->name,
-                          be->no_slots ? ": " : "", be->no_slots ? be->no_slots : "");
-    if (o->mode == DLOCK_MODE_SLOTS && (o->slots < 1 || o->slots > DLOCK_SLOTS_MAX))
+        return unavailable(err, "shared locks", be, NULL);
+    if (slots && !(be->caps & CAP_SLOTS))
+        return unavailable(err, "slots", be, be->no_slots);
+    if (slots && (o->slots < 1 || o->slots > DLOCK_SLOTS_MAX))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "the number of slots must be from 1 to %d",
                           DLOCK_SLOTS_MAX);
-    if (o->once_ns != 0) {
-        int rc = check_once(o, be, err);
-        if (rc < 0)
-            return rc;
-    }
+    if (o->once_ns < 0)
+        return usage(err, "the time of a run record must be greater than zero");
+    if (o->once_ns > 0 && o->mode != DLOCK_MODE_EXCLUSIVE)
+        return usage(err, "run records (once) are for exclusive locks");
+    /* A nested dlock refuses later, once it is certain that the outer dlock holds the lock. */
+    if (o->once_ns > 0 && !(be->caps & (CAP_ONCE | CAP_NESTED)))
+        return unavailable(err, "run records (once)", be, be->no_once);
     if (o->min_hold_ns < 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "a least hold must not be negative");
+        return usage(err, "a least hold must not be negative");
     if (o->fcntl && !(be->caps & CAP_FD))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "fcntl(2) locks are for files: not for %s",
                           be->name);
     if (o->connect_timeout_ns <= 0 || o->wait_ns < 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "a time-out must be greater than zero");
-    /* For a file as well, which has no lease: its lock may move to another store. */
+        return usage(err, "a time-out must be greater than zero");
+    /* Also for a file, which has no lease: its lock may move to another store. */
     if (o->ttl_ns < LEASE_MIN_TTL)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "a ttl must be at least 1 s");
+        return usage(err, "a ttl must be at least 1 s");
     if (o->grace_ns < -1)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "a grace must not be negative");
+        return usage(err, "a grace must not be negative");
     return 0;
 }
 
-static void set_lease(dlock *d, const struct dlock_options *o)
-{
-    bool leased = d->table->caps & CAP_LEASE;
-    d->lease_cfg = (struct lease_config){
-        .ttl = leased ? o->ttl_ns : DLOCK_NEVER,
-        .grace = o->grace_ns >= 0 ? o->grace_ns : lease_default_grace(o->ttl_ns),
-        .lag = d->table->caps & CAP_LAG,
-        .follows = d->table->caps & CAP_NESTED,
-        .default_grace = o->grace_ns < 0,
-    };
-}
-
-static void set_spec(dlock *d, const struct dlock_options *o)
+/* The backend's spec, from checked options. */
+static void set_spec(dlock *d, const struct dlock_options *o, const struct nested_outer *outer)
 {
     struct dlock_times t;
     lease_timeline(&t, &d->lease_cfg, o->ttl_ns, 0, 0);
@@ -156,7 +147,7 @@ static void set_spec(dlock *d, const struct dlock_options *o)
         .ttl = o->ttl_ns,
         .least_ttl = lease_least_ttl(&d->lease_cfg),
         .connect_timeout = o->connect_timeout_ns,
-        /* Three tries fit between the first renewal and the second: one lost packet costs nothing. */
+        /* Three tries fit between the first renewal and the second: a lost packet is harmless. */
         .op_timeout = dlock_min(o->connect_timeout_ns, dlock_max(UNDO_BRIEF, t.term_at / 6)),
         .identity = &d->identity,
         .holder = o->holder,
@@ -164,21 +155,9 @@ static void set_spec(dlock *d, const struct dlock_options *o)
         .min_hold = o->min_hold_ns,
         .hold = &d->hold,
         .tls = dlock_registry_tls,
+        .outer = outer,
     };
     lock_set_env(d, &dlock_env_system, o->ttl_ns);
-}
-
-static const struct dlock_backend *find_table(const dlock *d, struct dlock_error *err)
-{
-    if (!d->spec.outer)
-        return dlock_registry_find(d->uri->scheme, err);
-    return dlock_registry_hold(d->uri->scheme) & CAP_FD ? &dlock_nested_local : &dlock_nested_lease;
-}
-
-/* A time of more than ten years is without end for us, and must not overflow where a store counts in other units. */
-static int64_t bounded(int64_t ns)
-{
-    return dlock_min(ns, LONGEST);
 }
 
 static int open_backend(dlock *d, const struct dlock_options *from,
@@ -189,13 +168,17 @@ static int open_backend(dlock *d, const struct dlock_options *from,
     int rc = dlock_options_read(o, from, err);
     if (rc < 0)
         return rc;
-    o->ttl_ns = bounded(o->ttl_ns);
-    o->grace_ns = bounded(o->grace_ns);
-    o->connect_timeout_ns = bounded(o->connect_timeout_ns);
-    o->once_ns = bounded(o->once_ns);
-    o->min_hold_ns = bounded(o->min_hold_ns);
-    d->spec.outer = outer;
-    d->table = find_table(d, &why);
+    o->ttl_ns = dlock_min(o->ttl_ns, LONGEST);
+    o->grace_ns = dlock_min(o->grace_ns, LONGEST);
+    o->connect_timeout_ns = dlock_min(o->connect_timeout_ns, LONGEST);
+    o->once_ns = dlock_min(o->once_ns, LONGEST);
+    o->min_hold_ns = dlock_min(o->min_hold_ns, LONGEST);
+    if (!outer)
+        d->table = dlock_registry_find(d->uri->scheme, &why);
+    else if (dlock_registry_hold(d->uri->scheme) & CAP_FD)
+        d->table = &dlock_nested_local;
+    else
+        d->table = &dlock_nested_lease;
     if (!d->table) {
         if (err)
             *err = why;
@@ -204,18 +187,23 @@ static int open_backend(dlock *d, const struct dlock_options *from,
     rc = check_options(o, d->table, err);
     if (rc < 0)
         return rc;
-    set_lease(d, o);
+    d->lease_cfg = (struct lease_config){
+        .ttl = d->table->caps & CAP_LEASE ? o->ttl_ns : DLOCK_NEVER,
+        .grace = o->grace_ns >= 0 ? o->grace_ns : lease_default_grace(o->ttl_ns),
+        .lag = d->table->caps & CAP_LAG,
+        .follows = d->table->caps & CAP_NESTED,
+        .default_grace = o->grace_ns < 0,
+    };
     rc = lease_check(&d->lease_cfg, err);
     if (rc < 0)
         return rc;
-    set_spec(d, o);
+    set_spec(d, o, outer);
     o->command = o->note = NULL; /* copied into d->identity */
-    d->spec.outer = outer;
     rc = d->table->open(&d->be, &d->spec, err);
     if (rc < 0)
         return rc;
     d->wait_until = d->contact_by = DLOCK_NEVER;
-    if (outer) /* its backend has read the URI's parameters */
+    if (outer) /* the outer dlock's backend has read the URI's parameters */
         return 0;
     d->say_ignored = dlock_uri_ignored(d->uri, NULL, 0);
     return dlock_uri_check_params(d->uri, err);
@@ -254,26 +242,24 @@ int dlock_open(dlock **out, const char *text, const struct dlock_options *o,
 {
     struct dlock_uri *uri;
     if (!out || !text)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "dlock_open() needs a URI, and a place for the handle");
+        return usage(err, "dlock_open() needs a URI, and a place for the handle");
     int rc = dlock_uri_parse(&uri, text, err);
     return rc < 0 ? rc : dlock_open_uri(out, &uri, o, err);
 }
 
 void lock_close(dlock *d)
 {
-    bool foreign;
     if (!d)
         return;
-    foreign = lock_is_foreign(d);
-    if (d->be && foreign && d->table->close_in_child)
-        d->table->close_in_child(d->be);
-    else if (d->be && !foreign)
-        d->table->close(d->be);
-    if (foreign)
+    if (lock_is_foreign(d)) {
+        if (d->be && d->table->close_in_child)
+            d->table->close_in_child(d->be);
         dlock_resolver_close_in_child(d->names.resolver);
-    else
+    } else {
+        if (d->be)
+            d->table->close(d->be);
         dlock_resolver_free(d->names.resolver);
+    }
     poller_close(d->poller);
     free(d->names.peers);
     dlock_uri_free(d->uri);
@@ -282,15 +268,11 @@ void lock_close(dlock *d)
 
 /* --- reports and requests --------------------------------------------------------------------- */
 
-/* One report waits at most: every event and every step of the lease brings at most one. */
+/* At most one report waits: an event or a step of the lease brings no more. */
 static struct dlock_report *report(dlock *d, enum dlock_report_type type)
 {
-    memset(&d->report, 0, sizeof(d->report));
-    d->report.type = type;
-    d->report.times = d->lease.times;
-    d->report.fence = d->fence;
-    d->report.token = d->token;
-    d->report.lock = d;
+    d->report = (struct dlock_report){
+        .type = type, .times = d->lease.times, .fence = d->fence, .token = d->token, .lock = d};
     return &d->report;
 }
 
@@ -309,7 +291,7 @@ static void report_failed(dlock *d)
     d->phase = LOCK_IDLE;
 }
 
-/* The store does not answer: later once more? Only a network failure passes. */
+/* May the store answer later? Only a network failure passes. */
 static bool may_retry(const dlock *d)
 {
     bool waits = d->opt.retry || d->contacted || d->begins_again;
@@ -317,7 +299,7 @@ static bool may_retry(const dlock *d)
            d->why.code == DLOCK_EUNAVAIL;
 }
 
-/* d->why: no answer, while we wait. That is reported once, until there is one. */
+/* An outage during the wait, for d->why: reported once, until the store answers. */
 static void away(dlock *d, int64_t since)
 {
     if (d->away_since != 0)
@@ -338,7 +320,7 @@ static void answered(dlock *d)
     d->away_since = 0;
 }
 
-/* The first contact has failed, and nothing is left of it. */
+/* The first contact has failed for d->why, and nothing is left of it in the store. */
 static void pause_contact(dlock *d)
 {
     int64_t now = now_of(d);
@@ -359,15 +341,13 @@ static void contact_failed(dlock *d)
 /* The addresses are known: begin the acquire or the query. */
 static void ask_backend(dlock *d)
 {
+    d->phase = d->want;
     if (d->want == LOCK_ASKING) {
-        d->phase = LOCK_ASKING;
-        d->table->ask(d->be, d->forget[0] ? ASK_FORGET : ASK_STATUS,
-                      d->forget[0] ? d->forget : NULL);
+        bool forgets = d->forget[0];
+        d->table->ask(d->be, forgets ? ASK_FORGET : ASK_STATUS, forgets ? d->forget : NULL);
         return;
     }
-    d->phase = LOCK_ACQUIRING;
     d->unanswered = true;
-    d->lost = d->ending = false;
     d->end.code = 0;
     d->fence = 0;
     d->fence_text[0] = '\0';
@@ -389,29 +369,10 @@ static bool has_host(const struct dlock_peer *peers, int n, int host)
     return false;
 }
 
-/* Take these addresses; a host without any keeps its old ones. False: out of memory, all hosts keep them. */
-static bool take_peers(dlock *d, struct dlock_peer *peers, int n)
-{
-    int all = n;
-    struct dlock_peer *p = realloc(peers, ((size_t)n + (size_t)d->spec.npeers + 1) * sizeof(*p));
-    if (!p) {
-        free(peers);
-        return false;
-    }
-    for (int i = 0; i < d->spec.npeers; i++)
-        if (!has_host(p, n, d->names.peers[i].host))
-            p[all++] = d->names.peers[i];
-    free(d->names.peers);
-    d->names.peers = p;
-    d->spec.peers = p;
-    d->spec.npeers = all;
-    return true;
-}
-
-/* A look-up is under way: take over its addresses. */
+/* A look-up is under way: take the addresses that it has found. */
 static void check_resolver(dlock *d)
 {
-    struct dlock_peer *peers;
+    struct dlock_peer *peers, *all = NULL;
     struct dlock_error why;
     int n;
     int rc = dlock_resolver_result(d->names.resolver, &peers, &n, &why);
@@ -420,15 +381,28 @@ static void check_resolver(dlock *d)
         d->names.resolver = NULL;
         d->names.resolved_at = now_of(d);
     } else if (d->phase == LOCK_RESOLVING && now_of(d) >= d->names.partly_at) {
-        /* A name server that is silent about one host of several must not cost the others. */
+        /* A name server that is silent about one host must not cost the others. */
         rc = dlock_resolver_so_far(d->names.resolver, &peers, &n);
     }
     if (rc == 0)
         return;
-    if (rc > 0 && !take_peers(d, peers, n))
+    if (rc > 0)
+        all = realloc(peers, ((size_t)n + (size_t)d->spec.npeers + 1) * sizeof(*all));
+    if (all) {
+        /* A host without a new address keeps its old addresses. */
+        int found = n;
+        for (int i = 0; i < d->spec.npeers; i++)
+            if (!has_host(all, found, d->names.peers[i].host))
+                all[n++] = d->names.peers[i];
+        free(d->names.peers);
+        d->spec.peers = d->names.peers = all;
+        d->spec.npeers = n;
+    } else if (rc > 0) {
+        free(peers);
         rc = dlock_fail(&why, DLOCK_ENOMEM, 0, "out of memory");
+    }
     if (d->phase != LOCK_RESOLVING)
-        return; /* a look-up beside a reconnect: when it fails, the old addresses stay */
+        return; /* a look-up beside a reconnect: if it failed, the old addresses stay */
     if (rc > 0) {
         ask_backend(d);
     } else {
@@ -437,13 +411,13 @@ static void check_resolver(dlock *d)
     }
 }
 
-/* An inner dlock has nothing to do with the store's. */
+/* An inner dlock does not contact the URI's hosts. */
 static bool has_hosts(const dlock *d)
 {
     return d->uri->nhosts > 0 && !(d->table->caps & CAP_NESTED);
 }
 
-/* The store may have moved: look its names up again, while work goes on with the addresses we have. */
+/* The store may have moved: look its names up again, and go on with the known addresses. */
 static void resolve_again(dlock *d)
 {
     /* Several times within the ttl: a holder does not ride out an outage for longer. */
@@ -468,14 +442,7 @@ static void contact(dlock *d)
         contact_failed(d);
 }
 
-static void contact_again(dlock *d)
-{
-    contact(d);
-    if (d->phase == LOCK_ACQUIRING)
-        resolve_again(d); /* for the next time: it has the old addresses now */
-}
-
-/* The descriptor of dlock_poll_fd() asks for dlock_dispatch(): it cannot know what changes now. */
+/* Make the descriptor of dlock_poll_fd() ask for dlock_dispatch(), which then polls anew. */
 static void kick(const dlock *d)
 {
     if (d->poller && !d->in_set)
@@ -509,12 +476,12 @@ static void start_asking(dlock *d, const char *forget)
     begin(d, LOCK_ASKING);
 }
 
-/* Release or undo; then_ says what follows when the backend has done it. */
+/* Release or undo; then_ says what follows the backend's EV_RELEASED. */
 static void release_then(dlock *d, enum lock_then then_, int64_t until)
 {
     d->then = then_;
     if (d->phase == LOCK_ACQUIRING)
-        d->hold.until = 0; /* no work was done under it */
+        d->hold.until = 0; /* no work was done under the lock */
     d->phase = LOCK_RELEASING;
     lease_release(&d->lease);
     d->table->release(d->be, until);
@@ -535,41 +502,33 @@ void lock_start_release(dlock *d, int64_t until)
 
 /* --- what happens ----------------------------------------------------------------------------- */
 
-static int64_t undo_until(const dlock *d)
-{
-    return lock_undo_until(now_of(d), d->wait_until);
-}
-
-/* d->why: the try has failed. */
-static void try_failed(dlock *d)
+/* d->why: the try has failed. again: try once more, if the options and the failure allow it. */
+static void try_failed(dlock *d, bool again)
 {
     if (backend_works(d))
-        release_then(d, may_retry(d) ? THEN_RETRY : THEN_FAILED, undo_until(d));
-    else
+        release_then(d, again && may_retry(d) ? THEN_RETRY : THEN_FAILED,
+                     lock_undo_until(now_of(d), d->wait_until));
+    else if (again)
         contact_failed(d);
-}
-
-/* d->why: nothing is tried any more. */
-static void end_failed(dlock *d)
-{
-    if (backend_works(d))
-        release_then(d, THEN_FAILED, undo_until(d));
     else
         report_failed(d);
 }
 
-/* Granted too late to be used: give it back, and queue again if the caller waits. */
+/* Granted too late to be used: give the lock back, and queue again if the caller waits. */
 static void give_back_late(dlock *d)
 {
     bool again = d->opt.wait_ns != 0 && ++d->unusable < UNUSABLE_MAX;
-    dlock_fail_at(
-        &d->why, DLOCK_EUNAVAIL, 0, d->uri->where,
-        "the lock '%s' was granted too late to be used: the store is slow, or this machine was stopped; a longer ttl helps",
-        d->uri->name);
-    release_then(d, again ? THEN_AGAIN : THEN_FAILED, undo_until(d));
+    dlock_fail_at(&d->why, DLOCK_EUNAVAIL, 0, d->uri->where,
+                  "the lock '%s' was granted too late to be used: the store is slow, or this "
+                  "machine was stopped; a longer ttl helps",
+                  d->uri->name);
+    release_then(d, again ? THEN_AGAIN : THEN_FAILED, lock_undo_until(now_of(d), d->wait_until));
 }
 
-/* Why the lease is not renewed: what the store said last; else this process is late itself, or the store is silent. */
+/*
+ * Why the lease is not renewed: the store's last words; else this process is late itself, or the
+ * store is silent.
+ */
 static void say_why(const dlock *d, struct dlock_error *err)
 {
     const struct lease *l = &d->lease;
@@ -578,14 +537,14 @@ static void say_why(const dlock *d, struct dlock_error *err)
     if (d->why.code != 0)
         *err = d->why;
     else if (late > (l->times.term_at - l->sent) / 12)
-        dlock_fail(
-            err, DLOCK_EUNAVAIL, 0,
-            "this process did not run for %s: it was stopped, or the machine was asleep or overloaded",
-            dlock_format_duration(late, text, sizeof(text)));
+        dlock_fail(err, DLOCK_EUNAVAIL, 0,
+                   "this process did not run for %s: it was stopped, or the machine was asleep or "
+                   "overloaded",
+                   dlock_format_duration(late, text, sizeof(text)));
     else if (l->renewing)
         dlock_fail(err, DLOCK_EUNAVAIL, 0, "no answer within %s",
                    dlock_format_duration(now - l->asked, text, sizeof(text)));
-    else if (d->end.code != 0) /* renewed again, but too late: what TERM had is why */
+    else if (d->end.code != 0) /* renewed again, but after TERM: the cause of TERM stays */
         *err = d->end;
     if (!err->msg[0])
         dlock_fail(err, err->code != 0 ? err->code : DLOCK_EUNAVAIL, err->sys,
@@ -638,7 +597,7 @@ static void lease_action(dlock *d, enum lease_do todo)
     }
 }
 
-/* What keeps a reader from joining the readers and slots there are? On files, which have no order, nothing does. */
+/* An earlier waiter keeps a reader from joining readers and slots. Files have no order. */
 bool lock_kept(const dlock *d)
 {
     return d->have_holder && d->holder.mode != DLOCK_MODE_EXCLUSIVE &&
@@ -670,19 +629,32 @@ static void on_released(dlock *d, const struct dlock_event *ev)
     case THEN_RETRY:
         pause_contact(d);
         break;
-    case THEN_RELEASED: {
-        struct dlock_report *r = report(d, DLOCK_REPORT_RELEASED);
-        r->how = ev->how;
-        dlock_error_cause(&r->error, &ev->error, d->uri->where);
+    case THEN_RELEASED:
+        report(d, DLOCK_REPORT_RELEASED)->how = ev->how;
+        dlock_error_cause(&d->report.error, &ev->error, d->uri->where);
         break;
-    }
     }
 }
 
-/* The store has answered, and may be away now: the acquire goes on. */
+/* The acquire waits, also through an outage: the store has answered before. */
 static bool waits(const dlock *d)
 {
     return d->phase == LOCK_ACQUIRING && d->contacted && d->opt.wait_ns != 0;
+}
+
+static void on_granted(dlock *d, const struct dlock_event *ev)
+{
+    bool nested = d->spec.outer;
+    d->fence = ev->fence;
+    if (d->fence > 0)
+        snprintf(d->fence_text, sizeof(d->fence_text), "%" PRIu64, d->fence);
+    d->slot = ev->slot;
+    d->mode = nested ? ev->mode : d->spec.mode;
+    d->slots = nested ? ev->slots : d->spec.slots;
+    if (d->spec.min_hold > 0)
+        d->hold.until = now_of(d) + dlock_min(d->spec.min_hold, DLOCK_NEVER - 1 - now_of(d));
+    memcpy(d->token, ev->token, sizeof(d->token));
+    d->why.code = 0;
 }
 
 static void on_event(dlock *d, const struct dlock_event *ev)
@@ -696,31 +668,12 @@ static void on_event(dlock *d, const struct dlock_event *ev)
             d->holder = *ev->info;
         if (ev->type == EV_BUSY)
             d->phase = LOCK_IDLE;
-        report_holder(d, ev->type == EV_BUSY ? DLOCK_REPORT_BUSY : DLOCK_REPORT_WAITING)->place =
-            ev->place;
+        report_holder(d, ev->type == EV_BUSY ? DLOCK_REPORT_BUSY : DLOCK_REPORT_WAITING);
+        d->report.place = ev->place;
         break;
     case EV_GRANTED:
         answered(d);
-        d->fence = ev->fence;
-        if (d->fence > 0)
-            snprintf(d->fence_text, sizeof(d->fence_text), "%" PRIu64, d->fence);
-        d->slot = ev->slot;
-        d->mode = d->spec.outer ? ev->mode : d->spec.mode;
-        d->slots = d->spec.outer ? ev->slots : d->spec.slots;
-        if (d->spec.min_hold > 0)
-            d->hold.until = now_of(d) + dlock_min(d->spec.min_hold, DLOCK_NEVER - 1 - now_of(d));
-        memcpy(d->token, ev->token, sizeof(d->token));
-        d->why.code = 0;
-        break;
-    case EV_UNCLEAR:
-        dlock_error_cause(&d->why, &ev->error, d->uri->where);
-        resolve_again(d);
-        break;
-    case EV_LOST:
-        dlock_error_cause(&d->why, &ev->error, d->uri->where);
-        break;
-    case EV_RELEASED:
-        on_released(d, ev);
+        on_granted(d, ev);
         break;
     case EV_SKIPPED:
         answered(d);
@@ -739,21 +692,30 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         d->phase = LOCK_IDLE;
         report(d, DLOCK_REPORT_DONE)->error = ev->error;
         break;
+    case EV_FAILED:
+        d->why = ev->error;
+        try_failed(d, true);
+        break;
+    case EV_RELEASED:
+        on_released(d, ev);
+        break;
     case EV_NOTICE:
         report(d, DLOCK_REPORT_NOTICE)->error = ev->error;
         if (d->phase == LOCK_ACQUIRING)
             resolve_again(d);
         break;
-    case EV_FAILED:
-        d->why = ev->error;
-        try_failed(d);
-        break;
     case EV_RENEWED:
-        if (waits(d)) /* granted, but late: that must be renewed first */
+        if (waits(d)) /* granted, but late: this renewal comes before the start */
             answered(d);
         if (ev->error.code != 0)
             resolve_again(d);
         d->why.code = 0;
+        break;
+    case EV_UNCLEAR:
+    case EV_LOST:
+        dlock_error_cause(&d->why, &ev->error, d->uri->where);
+        if (ev->type == EV_UNCLEAR)
+            resolve_again(d);
         break;
     case EV_AWAY:
         resolve_again(d);
@@ -779,7 +741,10 @@ static void no_answer(dlock *d, int64_t waited)
                     dlock_format_duration(waited, text, sizeof(text)), to);
 }
 
-/* d->why is the latest failure of an outage: say how long that has lasted. What is too long loses its end, not the rest. */
+/*
+ * d->why is the latest failure of an outage: add how long the outage has lasted, and the lock. A
+ * cause that is too long loses its end.
+ */
 static void still_away(dlock *d)
 {
     char lasted[32], rest[sizeof(d->why.msg) / 2];
@@ -787,25 +752,15 @@ static void still_away(dlock *d)
     dlock_format_duration(ns / shown * shown, lasted, sizeof(lasted));
     int len = snprintf(rest, sizeof(rest), "; no answer for %s (lock '%s')", lasted, d->uri->name);
     int room = (int)sizeof(d->why.msg) - 1 - (int)dlock_min(len, (int)sizeof(rest) - 1);
-    int end = d->why.cause_at + d->why.cause_len;
-    dlock_fail(&d->why, DLOCK_EUNAVAIL, d->why.sys, "%.*s%s", end < room ? end : room, d->why.msg,
-               rest);
+    int end = (int)dlock_min(room, d->why.cause_at + d->why.cause_len);
+    dlock_fail(&d->why, DLOCK_EUNAVAIL, d->why.sys, "%.*s%s", end, d->why.msg, rest);
 }
 
-/* Do we wait for an answer that -w and --connect-timeout bound? */
+/* Does an acquire or a query await an answer, which -w and --connect-timeout bound? */
 static bool trying(const dlock *d)
 {
     return d->phase == LOCK_RESOLVING || d->phase == LOCK_PAUSING || d->phase == LOCK_ACQUIRING ||
            d->phase == LOCK_ASKING;
-}
-
-/* The wait is over. For its report, look for the holder where no event has said who it is. */
-static void give_up(dlock *d)
-{
-    int64_t now = now_of(d);
-    if (d->table->look && d->opt.holder != DLOCK_HOLDER_NEVER)
-        d->have_holder = d->table->look(d->be, &d->holder);
-    release_then(d, THEN_BUSY, now + UNDO_BRIEF);
 }
 
 static void on_time(dlock *d)
@@ -815,22 +770,33 @@ static void on_time(dlock *d)
         return;
     if (now >= d->wait_until && d->away_since != 0) {
         still_away(d);
-        end_failed(d);
+        try_failed(d, false);
     } else if (now >= d->wait_until && d->contacted) {
-        give_up(d);
+        /* For the report, look for the holder where no event has named one. */
+        if (d->table->look && d->opt.holder != DLOCK_HOLDER_NEVER)
+            d->have_holder = d->table->look(d->be, &d->holder);
+        release_then(d, THEN_BUSY, now + UNDO_BRIEF);
     } else if (now >= d->wait_until) {
         no_answer(d, d->opt.wait_ns);
-        end_failed(d);
+        try_failed(d, false);
     } else if (d->phase == LOCK_PAUSING) {
-        if (now >= d->retry_at)
-            contact_again(d);
+        if (now < d->retry_at)
+            return;
+        contact(d);
+        if (d->phase == LOCK_ACQUIRING)
+            resolve_again(d); /* for the next try: this one has the old addresses */
     } else if (now >= d->contact_by && !d->contacted) {
         no_answer(d, d->opt.connect_timeout_ns);
-        try_failed(d);
+        try_failed(d, true);
     }
 }
 
 /* --- the loop --------------------------------------------------------------------------------- */
+
+static bool report_waits(const dlock *d)
+{
+    return d->say_ignored || d->back_since != 0 || d->report.type != DLOCK_REPORT_NONE;
+}
 
 int lock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
@@ -839,7 +805,9 @@ int lock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
     if (trying(d))
         *wake_at = dlock_min(*wake_at,
                              dlock_min(d->wait_until, d->contacted ? DLOCK_NEVER : d->contact_by));
-    if (d->report.type != DLOCK_REPORT_NONE || d->say_ignored)
+    if (d->phase == LOCK_PAUSING)
+        *wake_at = dlock_min(*wake_at, d->retry_at);
+    if (report_waits(d))
         *wake_at = 0;
     if (d->names.resolver) {
         int fd = dlock_resolver_fd(d->names.resolver);
@@ -850,66 +818,50 @@ int lock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
         if (d->phase == LOCK_RESOLVING && now_of(d) < d->names.partly_at)
             *wake_at = dlock_min(*wake_at, d->names.partly_at);
     }
-    if (d->phase == LOCK_PAUSING)
-        *wake_at = dlock_min(*wake_at, d->retry_at);
-    if (d->back_since != 0)
-        *wake_at = 0;
     if (backend_works(d))
         n += d->table->interest(d->be, pfd + n, cap - n, wake_at);
     return n;
 }
 
-/* What ended an outage may have brought another report, which comes behind. */
+/*
+ * Before all other reports, once for a handle: the parameters in the URI that only other clients of
+ * the store use. The event that ends an outage may bring a report, which follows RECOVERED.
+ */
 static const struct dlock_report *take_report(dlock *d)
 {
-    if (d->back_since != 0) {
-        d->given = (struct dlock_report){
-            .type = DLOCK_REPORT_RECOVERED, .token = d->token, .lock = d, .since = d->back_since};
+    d->given = (struct dlock_report){.token = d->token, .lock = d};
+    if (d->say_ignored) {
+        char names[256];
+        d->say_ignored = false;
+        dlock_uri_ignored(d->uri, names, sizeof(names));
+        d->given.type = DLOCK_REPORT_NOTICE;
+        dlock_fail_at(&d->given.error, DLOCK_OK, 0, d->uri->where,
+                      "ignored the parameters of other programs: %s", names);
+    } else if (d->back_since != 0) {
+        d->given.type = DLOCK_REPORT_RECOVERED;
+        d->given.since = d->back_since;
         d->back_since = 0;
-        return &d->given;
+    } else {
+        d->given = d->report;
+        d->report.type = DLOCK_REPORT_NONE;
     }
-    d->given = d->report;
-    d->report.type = DLOCK_REPORT_NONE;
-    d->lost = d->lost || d->given.type == DLOCK_REPORT_LOST;
-    d->ending = d->ending || d->given.type == DLOCK_REPORT_TERM;
     return &d->given;
 }
 
-/* Before all other reports, once for a handle: what the store's other clients have in the URI, and dlock has no use for. */
-static const struct dlock_report *report_ignored(dlock *d)
-{
-    struct dlock_report *out = &d->given;
-    char names[256];
-    d->say_ignored = false;
-    dlock_uri_ignored(d->uri, names, sizeof(names));
-    *out = (struct dlock_report){.type = DLOCK_REPORT_NOTICE, .token = d->token, .lock = d};
-    dlock_fail_at(&out->error, DLOCK_OK, 0, d->uri->where,
-                  "ignored the parameters of other programs: %s", names);
-    return out;
-}
-
-static bool concerns_lease(enum dlock_ev type)
-{
-    return type == EV_GRANTED || type == EV_RENEWED || type == EV_UNCLEAR || type == EV_LOST;
-}
-
 /*
- * The lease goes first: what time has decided (an end, a renewal) must not wait behind the store's events.
- * Every event of a backend and every step of the lease brings one report at most.
+ * The lease goes first: what the time has decided (an end, a renewal) must not wait for the store's
+ * events.
  */
 const struct dlock_report *lock_process(dlock *d, const struct pollfd *pfd, int n)
 {
-    if (d->say_ignored)
-        return report_ignored(d);
     for (;;) {
-        if (d->report.type != DLOCK_REPORT_NONE || d->back_since != 0)
+        if (report_waits(d))
             return take_report(d);
-        /* The backend may have opened a descriptor of the number that the look-up has closed. */
-        bool looks_up = d->names.resolver;
-        if (looks_up)
+        if (d->names.resolver) {
             check_resolver(d);
-        if (looks_up && !d->names.resolver)
-            n = 0;
+            if (!d->names.resolver)
+                n = 0; /* the backend may have opened a descriptor under the number just closed */
+        }
         on_time(d);
         enum lease_do todo = lease_step(&d->lease, clocks_of(d), NULL);
         lease_action(d, todo);
@@ -924,7 +876,8 @@ const struct dlock_report *lock_process(dlock *d, const struct pollfd *pfd, int 
         if (!got)
             return NULL;
         on_event(d, &ev);
-        if (!concerns_lease(ev.type))
+        if (ev.type != EV_GRANTED && ev.type != EV_RENEWED && ev.type != EV_UNCLEAR &&
+            ev.type != EV_LOST)
             continue;
         if (!(d->table->caps & CAP_NESTED))
             ev.raw_minus_boot = lease_clocks_difference(&d->clocks, ev.from);
@@ -932,25 +885,24 @@ const struct dlock_report *lock_process(dlock *d, const struct pollfd *pfd, int 
     }
 }
 
-/* --- the calls of dlock.h, and what each state allows ------------------------------------------ */
+/* --- the calls of dlock.h, and what each state allows ----------------------------------------- */
 
 bool lock_is_foreign(const dlock *d)
 {
     return d->owner != getpid();
 }
 
-bool lock_end_waits(const struct dlock_report *waiting)
+bool lock_is_ending(const dlock *d)
 {
-    switch (waiting->type) {
-    case DLOCK_REPORT_ACQUIRED:
-    case DLOCK_REPORT_BUSY:
-    case DLOCK_REPORT_SKIPPED:
-    case DLOCK_REPORT_FAILED:
-    case DLOCK_REPORT_DONE:
-        return true;
-    default:
-        return false;
-    }
+    return d->phase == LOCK_HELD &&
+           (d->lease.state == LEASE_ENDING || d->lease.state == LEASE_LOST);
+}
+
+bool lock_end_waits(const struct dlock_report *r)
+{
+    return r->type == DLOCK_REPORT_ACQUIRED || r->type == DLOCK_REPORT_BUSY ||
+           r->type == DLOCK_REPORT_SKIPPED || r->type == DLOCK_REPORT_FAILED ||
+           r->type == DLOCK_REPORT_DONE;
 }
 
 enum dlock_state lock_state(const dlock *d)
@@ -958,21 +910,11 @@ enum dlock_state lock_state(const dlock *d)
     bool undoing = d->phase == LOCK_RELEASING && d->then != THEN_RELEASED;
     if (d->report.type == DLOCK_REPORT_RELEASED)
         return DLOCK_STATE_RELEASING;
-    if (undoing || lock_end_waits(&d->report) || d->phase == LOCK_RESOLVING ||
-        d->phase == LOCK_PAUSING)
+    if (undoing || lock_end_waits(&d->report) || trying(d))
         return d->want == LOCK_ASKING ? DLOCK_STATE_ASKING : DLOCK_STATE_ACQUIRING;
-    switch (d->phase) {
-    case LOCK_ACQUIRING:
-        return DLOCK_STATE_ACQUIRING;
-    case LOCK_ASKING:
-        return DLOCK_STATE_ASKING;
-    case LOCK_HELD:
-        return d->lost ? DLOCK_STATE_LOST : DLOCK_STATE_HELD;
-    case LOCK_RELEASING:
-        return DLOCK_STATE_RELEASING;
-    default:
-        return DLOCK_STATE_IDLE;
-    }
+    if (d->phase == LOCK_HELD)
+        return d->lease.state == LEASE_LOST ? DLOCK_STATE_LOST : DLOCK_STATE_HELD;
+    return d->phase == LOCK_RELEASING ? DLOCK_STATE_RELEASING : DLOCK_STATE_IDLE;
 }
 
 enum dlock_state dlock_state(const dlock *d)
@@ -995,7 +937,7 @@ int lock_refuse(enum dlock_state state, bool in_set, const char *what, struct dl
                       in_set ? "the handle belongs to a set" : names[state]);
 }
 
-/* 0 in this state, and outside of a set. */
+/* 0 in this state, for a handle outside of a set. */
 static int expect(const dlock *d, enum dlock_state state, const char *what, struct dlock_error *err)
 {
     enum dlock_state is = dlock_state(d);

@@ -1,12 +1,13 @@
 /*
- * nested.c - the backend of an inner dlock. Its store is the keeper of the outer one (nested.h), and its lease is the
- * outer's: nothing is renewed here, each renewal there is passed on. The end of the connection is the end of the lock.
+ * nested.c - the backend of an inner dlock. Its store is the keeper of the outer dlock (nested.h),
+ * and its lease is the outer lease: nothing is renewed here, each outer renewal is passed on. The
+ * lock ends with the connection.
  *
- * A keeper that cannot be reached, or does not hold the lock (any more), ends acquire by an error that nested_unreachable()
- * tells from others: then the caller makes an ordinary attempt. A keeper that is there and does not answer is another
- * error, since it may hold the lock.
+ * Where the keeper cannot be reached, or does not hold the lock (any more), acquire ends by an
+ * error with which nested_unreachable() is true: the caller then makes an ordinary attempt. A
+ * silent keeper is another error, since that keeper may hold the lock.
  *
- * Not guaranteed: anything against a process of the same user that pretends to be the keeper.
+ * Not guaranteed: anything against a process of the same user that poses as the keeper.
  */
 #include "nested.h"
 
@@ -19,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Between tries to connect while too many others wait to be accepted. */
+/* Between tries to connect while the queue of the keeper's socket is full. */
 #define FULL_PAUSE (5 * DLOCK_MSEC)
 #define FULL_PAUSE_MAX (100 * DLOCK_MSEC)
 
@@ -35,10 +36,10 @@ struct nested_backend {
     enum nested_op op;
     int fd;      /* the connection; -1: none */
     int lock_fd; /* of a file: the descriptor that carries the lock; -1: none */
-    long pid;    /* of the outer's keeper; 0: unknown */
-    bool again;  /* closed without an answer, it was tried once more */
+    long pid;    /* of the outer keeper; 0: unknown */
+    bool again;  /* this is the second connection: the keeper closed the first without a reply */
     int64_t until, retry_at;
-    int64_t end_at; /* as the outer has it */
+    int64_t end_at; /* nested_hold.end_at of the newest reply */
     struct dlock_backoff pause;
     struct event_queue events;
 };
@@ -55,22 +56,12 @@ static int64_t now_of(const struct nested_backend *b)
 
 /* --- the lock's key --------------------------------------------------------------------------- */
 
-/* What libpq takes from the environment where the URI leaves it out. */
-static void put_libpq(FILE *f, const struct dlock_uri *u)
-{
-    static const char *const names[] = {"PGHOST", "PGHOSTADDR", "PGPORT",        "PGDATABASE",
-                                        "PGUSER", "PGSERVICE",  "PGSERVICEFILE", "PGSYSCONFDIR"};
-    if (strcmp(u->scheme, "postgres") != 0)
-        return;
-    for (size_t i = 0; i < DLOCK_LEN(names); i++)
-        fprintf(f, "\n%s", getenv(names[i]) ? getenv(names[i]) : "");
-    /* The database without a name has the user's. */
-    if (!*u->path && u->nhosts > 0)
-        fprintf(f, "\n%s", u->hosts[0].user ? u->hosts[0].user : "");
-}
-
 char *nested_key(const struct dlock_uri *u)
 {
+    /* What libpq takes from the environment where the URI leaves it out. */
+    static const char *const names[] = {"PGHOST", "PGHOSTADDR", "PGPORT",        "PGDATABASE",
+                                        "PGUSER", "PGSERVICE",  "PGSERVICEFILE", "PGSYSCONFDIR"};
+    bool libpq = strcmp(u->scheme, "postgres") == 0;
     char *text = NULL;
     size_t size;
     FILE *f = open_memstream(&text, &size);
@@ -81,7 +72,11 @@ char *nested_key(const struct dlock_uri *u)
     for (int i = 0; i < u->nparams; i++)
         if (!dlock_names_secret(u->params[i].key, strlen(u->params[i].key)))
             fprintf(f, "\n%s=%s", u->params[i].key, u->params[i].value);
-    put_libpq(f, u);
+    for (size_t i = 0; libpq && i < DLOCK_LEN(names); i++)
+        fprintf(f, "\n%s", getenv(names[i]) ? getenv(names[i]) : "");
+    /* A database without a name has the name of its user. */
+    if (libpq && !*u->path && u->nhosts > 0)
+        fprintf(f, "\n%s", u->hosts[0].user ? u->hosts[0].user : "");
     if (fclose(f) == 0)
         return text;
     free(text);
@@ -143,7 +138,7 @@ static struct namespaces our_namespaces(void)
                                namespace_number("/proc/self/ns/time")};
 }
 
-/* Those of the process that made this name. False: it is no such name. */
+/* The namespaces of the process that made this name. False: the name has another form. */
 static bool namespaces_of(const char *name, struct namespaces *ns)
 {
     return sscanf(name, "dlock-%lx-%lx-", &ns->net, &ns->time) == 2;
@@ -167,14 +162,6 @@ bool nested_is_here(const char *name)
     return namespaces_of(name, &theirs) && theirs.net != 0 && theirs.net == our_namespaces().net;
 }
 
-/* Do the times of its lease mean the same to us? A time namespace has a CLOCK_BOOTTIME of its own. */
-static bool has_our_clock(const char *name)
-{
-    struct namespaces theirs;
-
-    return !namespaces_of(name, &theirs) || theirs.time == our_namespaces().time;
-}
-
 int nested_allows(const struct nested_hold *h, enum dlock_mode mode, unsigned slots)
 {
     if (mode == DLOCK_MODE_SHARED || h->mode == DLOCK_MODE_EXCLUSIVE)
@@ -184,7 +171,7 @@ int nested_allows(const struct nested_hold *h, enum dlock_mode mode, unsigned sl
     return h->slots == slots ? 0 : DLOCK_EDATA;
 }
 
-/* 0: unknown. */
+/* The parent of a process; 0: unknown. */
 static long parent_of(long pid)
 {
     char path[40], line[512];
@@ -194,7 +181,7 @@ static long parent_of(long pid)
     FILE *f = fopen(path, "re");
     if (!f)
         return 0;
-    /* The name, in parentheses, may have any characters. */
+    /* The process name, in parentheses, may have any characters. */
     const char *end = fgets(line, sizeof(line), f) ? strrchr(line, ')') : NULL;
     if (!end || sscanf(end + 1, " %*c %ld", &parent) != 1)
         parent = 0;
@@ -230,36 +217,31 @@ static void drop(struct nested_backend *b)
     b->op = OP_IDLE;
 }
 
-static void fail(struct nested_backend *b, const struct dlock_error *err)
+/* The acquire fails: the error of its event, to be filled in. */
+static struct dlock_error *failed(struct nested_backend *b)
 {
     drop(b);
-    events_add(&b->events, EV_FAILED)->error = *err;
+    return &events_add(&b->events, EV_FAILED)->error;
 }
 
-/* sys: ECONNREFUSED, or ESHUTDOWN: it has ended. */
+/* sys: ECONNREFUSED, or ESHUTDOWN: the outer dlock has ended. */
 static void unreachable(struct nested_backend *b, int sys, const char *why)
 {
-    struct dlock_error err;
-
-    dlock_fail_lock(&err, DLOCK_EUNUSABLE, sys, b->spec->uri,
+    dlock_fail_lock(failed(b), DLOCK_EUNUSABLE, sys, b->spec->uri,
                     "the dlock that holds the lock above this one cannot be reached: %s", why);
-    fail(b, &err);
 }
 
 static void fail_sys(struct nested_backend *b, int sys)
 {
-    bool refused =
-        sys == ECONNREFUSED || sys == EPERM || sys == EACCES || sys == ECONNRESET || sys == EPIPE;
-    struct dlock_error err;
-
-    if (refused) {
-        bool ended = sys == ECONNREFUSED && nested_is_here(b->spec->outer->socket);
-        unreachable(b, ended ? ESHUTDOWN : ECONNREFUSED, strerror(sys));
-        return;
-    }
-    dlock_fail_lock(&err, DLOCK_EOS, sys, b->spec->uri,
-                    "cannot ask the dlock that holds the lock above this one: %s", strerror(sys));
-    fail(b, &err);
+    if (sys == ECONNREFUSED)
+        unreachable(b, nested_is_here(b->spec->outer->socket) ? ESHUTDOWN : ECONNREFUSED,
+                    strerror(sys));
+    else if (sys == EPERM || sys == EACCES || sys == ECONNRESET || sys == EPIPE)
+        unreachable(b, ECONNREFUSED, strerror(sys));
+    else
+        dlock_fail_lock(failed(b), DLOCK_EOS, sys, b->spec->uri,
+                        "cannot ask the dlock that holds the lock above this one: %s",
+                        strerror(sys));
 }
 
 static void ask(struct nested_backend *b)
@@ -269,7 +251,7 @@ static void ask(struct nested_backend *b)
         .version = NESTED_VERSION, .mode = (int32_t)b->spec->mode, .slots = b->spec->slots};
     struct ucred peer;
     socklen_t len = sizeof(peer);
-    size_t key = strnlen(outer->key, sizeof(q.key)); /* a longer one matches none */
+    size_t key = strnlen(outer->key, sizeof(q.key)); /* a longer key matches none */
 
     if (getsockopt(b->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) != 0) {
         fail_sys(b, errno);
@@ -282,7 +264,7 @@ static void ask(struct nested_backend *b)
     }
     memcpy(q.token, outer->token, sizeof(outer->token));
     memcpy(q.key, outer->key, key);
-    /* Closed already? Then a reply says why, or there is none. */
+    /* If the keeper has closed the connection, its reply, if any, says why. */
     if (send(b->fd, &q, offsetof(struct nested_request, key) + key, MSG_DONTWAIT | MSG_NOSIGNAL) <
             0 &&
         errno != EPIPE && errno != ECONNRESET)
@@ -302,7 +284,7 @@ static void try_connect(struct nested_backend *b)
         fail_sys(b, errno);
     else if (connect(b->fd, (struct sockaddr *)&a, len) == 0)
         ask(b);
-    else if (errno == EAGAIN) /* its queue of connections is full */
+    else if (errno == EAGAIN) /* the queue of connections is full */
         b->retry_at = now_of(b) + dlock_backoff_next(&b->pause, b->spec->env);
     else
         fail_sys(b, errno);
@@ -311,6 +293,7 @@ static void try_connect(struct nested_backend *b)
 static void nested_acquire(struct dlock_be *be, bool wait)
 {
     struct nested_backend *b = self(be);
+    struct namespaces theirs;
 
     (void)wait; /* an ancestor's lock is granted at once, or not at all */
     drop(b);
@@ -319,15 +302,16 @@ static void nested_acquire(struct dlock_be *be, bool wait)
     b->again = false;
     b->until = now_of(b) + b->spec->connect_timeout;
     b->pause = (struct dlock_backoff){.base = FULL_PAUSE, .max = FULL_PAUSE_MAX};
-    if (has_our_clock(b->spec->outer->socket))
-        try_connect(b);
-    else
+    /* A time namespace has a CLOCK_BOOTTIME of its own: the times of the lease would differ. */
+    if (namespaces_of(b->spec->outer->socket, &theirs) && theirs.time != our_namespaces().time)
         unreachable(b, ECONNREFUSED, "it is in another time namespace");
+    else
+        try_connect(b);
 }
 
 /* --- replies ---------------------------------------------------------------------------------- */
 
-/* 1: a reply, and *passed is its descriptor or -1; 0: none yet; -1: the end. */
+/* 1: a reply, with its descriptor or -1 in *passed; 0: none yet; -1: the end. */
 static int receive(const struct nested_backend *b, struct nested_reply *r, int *passed)
 {
     union {
@@ -341,7 +325,7 @@ static int receive(const struct nested_backend *b, struct nested_reply *r, int *
                          .msg_controllen = sizeof(control)};
     ssize_t n = recvmsg(b->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
-    /* It was closed with our request unread; a reply may have been sent before. */
+    /* The keeper closed with our request unread; it may have sent a reply before. */
     if (n < 0 && errno == ECONNRESET)
         n = recvmsg(b->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     *passed = -1;
@@ -373,18 +357,16 @@ static void granted(struct nested_backend *b, const struct nested_reply *r, int 
 {
     const struct dlock_spec *spec = b->spec;
     char ttl[32], least[32];
-    struct dlock_error err;
 
+    b->lock_fd = passed;
     if (r->hold.ttl != DLOCK_NEVER && r->hold.ttl < spec->least_ttl) {
         dlock_fail_lock(
-            &err, DLOCK_EUNUSABLE, 0, spec->uri,
+            failed(b), DLOCK_EUNUSABLE, 0, spec->uri,
             "the lock is held with a ttl of %s, and this grace needs one of at least %s",
             dlock_format_duration(r->hold.ttl, ttl, sizeof(ttl)),
             dlock_format_duration(spec->least_ttl, least, sizeof(least)));
-        fail(b, &err);
         return;
     }
-    b->lock_fd = passed;
     b->op = OP_HELD;
     struct dlock_event *ev = put_times(b, EV_GRANTED, &r->hold);
     ev->fence = r->hold.fence;
@@ -394,117 +376,53 @@ static void granted(struct nested_backend *b, const struct nested_reply *r, int 
     memcpy(ev->token, spec->outer->token, sizeof(ev->token));
 }
 
-static void refused(struct nested_backend *b, const struct nested_hold *h)
-{
-    const struct dlock_spec *spec = b->spec;
-    struct dlock_error err;
-
-    if (nested_allows(h, spec->mode, spec->slots) == DLOCK_EDATA)
-        other_slots(&err, spec, h->slots);
-    else
-        dlock_fail_lock(
-            &err, DLOCK_EBUSY, 0, spec->uri,
-            "dlock %ld, under which this one runs, holds the lock %s: %s would wait for itself",
-            b->pid, h->mode == DLOCK_MODE_SHARED ? "shared (-s)" : "as one of --slots",
-            spec->mode == DLOCK_MODE_SLOTS ? "--slots" : "-x");
-    fail(b, &err);
-}
-
-/* The record is the outer's, whatever its kind. */
-static void refuse_once(struct nested_backend *b)
-{
-    struct dlock_error err;
-
-    dlock_fail_lock(
-        &err, DLOCK_EUSAGE, 0, b->spec->uri,
-        "run records (once) are not available for a nested dlock: one above it holds the same lock, so give --once to that one, or name another lock");
-    fail(b, &err);
-}
-
 /* The first reply. */
 static void answered(struct nested_backend *b, const struct nested_reply *r, int passed)
 {
-    bool refuse = b->spec->once && (r->type == NESTED_HELD || r->type == NESTED_REFUSED);
-    struct dlock_error err;
+    const struct dlock_spec *spec = b->spec;
+    const struct nested_hold *h = &r->hold;
 
-    if (r->type == NESTED_HELD && !refuse) {
+    if (r->type == NESTED_HELD && !spec->once) {
         granted(b, r, passed);
         return;
     }
     if (passed >= 0)
         close(passed);
-    if (refuse) {
-        refuse_once(b);
-        return;
-    }
-    if (r->type == NESTED_REFUSED) {
-        refused(b, &r->hold);
-        return;
-    }
-    if (r->type == NESTED_FULL)
-        dlock_fail_at(&err, DLOCK_EOS, 0, b->spec->uri->where,
+    if (r->type == NESTED_HELD || (r->type == NESTED_REFUSED && spec->once))
+        dlock_fail_lock(failed(b), DLOCK_EUSAGE, 0, spec->uri,
+                        "run records (once) are not available for a nested dlock: one above it "
+                        "holds the same lock, so give --once to that one, or name another lock");
+    else if (r->type == NESTED_REFUSED && nested_allows(h, spec->mode, spec->slots) == DLOCK_EDATA)
+        other_slots(failed(b), spec, h->slots);
+    else if (r->type == NESTED_REFUSED)
+        dlock_fail_lock(failed(b), DLOCK_EBUSY, 0, spec->uri,
+                        "dlock %ld, under which this one runs, holds the lock %s: %s would wait "
+                        "for itself",
+                        b->pid, h->mode == DLOCK_MODE_SHARED ? "shared (-s)" : "as one of --slots",
+                        spec->mode == DLOCK_MODE_SLOTS ? "--slots" : "-x");
+    else if (r->type == NESTED_FULL)
+        dlock_fail_at(failed(b), DLOCK_EOS, 0, spec->uri->where,
                       "too many dlocks run under dlock %ld, which holds the lock '%s'", b->pid,
-                      b->spec->uri->name);
+                      spec->uri->name);
     else
-        dlock_fail_at(&err, DLOCK_ELOST, 0, b->spec->uri->where,
+        dlock_fail_at(failed(b), DLOCK_ELOST, 0, spec->uri->where,
                       "dlock %ld, under which this one runs, has lost '%s'", b->pid,
-                      b->spec->uri->name);
-    fail(b, &err);
+                      spec->uri->name);
 }
 
+/* why: the keeper's words; NULL: the connection has ended. */
 static void lost(struct nested_backend *b, const char *why)
 {
-    bool local = b->lock_fd >= 0;
-    struct dlock_event *ev;
-
-    /* The connection stays: it tells the outer that work under its lock is still ending. */
+    /* The connection stays: it tells the keeper that work under its lock is still ending. */
     b->op = OP_IDLE;
-    /* The kernel keeps the lock on our descriptor as well. */
-    if (local)
+    if (b->lock_fd >= 0) /* the kernel keeps the lock on our descriptor as well */
         return;
-    ev = events_add(&b->events, EV_LOST);
+    struct dlock_error *err = &events_add(&b->events, EV_LOST)->error;
     if (why)
-        dlock_fail(&ev->error, DLOCK_ELOST, 0, "dlock %ld, the holder, has lost the lock%s%s",
-                   b->pid, *why ? ": " : "", why);
+        dlock_fail(err, DLOCK_ELOST, 0, "dlock %ld, the holder, has lost the lock%s%s", b->pid,
+                   *why ? ": " : "", why);
     else
-        dlock_fail(&ev->error, DLOCK_ELOST, 0, "dlock %ld, the holder, has ended", b->pid);
-}
-
-static void told(struct nested_backend *b, const struct nested_reply *r, int passed)
-{
-    if (passed >= 0)
-        close(passed);
-    if (r->type == NESTED_HELD)
-        put_times(b, EV_RENEWED, &r->hold);
-    else if (r->type == NESTED_LOST)
-        lost(b, r->text);
-}
-
-static void no_reply(struct nested_backend *b)
-{
-    char text[32], pid[32] = "";
-    struct dlock_error err;
-
-    if (b->pid > 0)
-        snprintf(pid, sizeof(pid), " %ld", b->pid);
-    dlock_fail_lock(
-        &err, DLOCK_EUNAVAIL, 0, b->spec->uri,
-        "dlock%s, which holds the lock above this one, has not answered within %s: is it stopped?",
-        pid, dlock_format_duration(b->spec->connect_timeout, text, sizeof(text)));
-    fail(b, &err);
-}
-
-/* Closed without an answer. If it was about to release the lock, nobody listens any more: that is known at once. */
-static void not_answered(struct nested_backend *b)
-{
-    if (b->again) {
-        unreachable(b, ECONNREFUSED, "it does not hold the lock for this process");
-        return;
-    }
-    drop(b);
-    b->again = true;
-    b->op = OP_CONNECTING;
-    try_connect(b);
+        dlock_fail(err, DLOCK_ELOST, 0, "dlock %ld, the holder, has ended", b->pid);
 }
 
 static void read_replies(struct nested_backend *b)
@@ -513,17 +431,30 @@ static void read_replies(struct nested_backend *b)
     int passed, got = 0;
 
     while ((b->op == OP_ASKING || b->op == OP_HELD) && (got = receive(b, &r, &passed)) > 0) {
-        if (b->op == OP_ASKING)
+        if (b->op == OP_ASKING) {
             answered(b, &r, passed);
-        else
-            told(b, &r, passed);
+            continue;
+        }
+        if (passed >= 0)
+            close(passed);
+        if (r.type == NESTED_HELD)
+            put_times(b, EV_RENEWED, &r.hold);
+        else if (r.type == NESTED_LOST)
+            lost(b, r.text);
     }
     if (got >= 0)
         return;
-    if (b->op == OP_ASKING)
-        not_answered(b);
-    else if (b->op == OP_HELD)
+    if (b->op == OP_HELD) {
         lost(b, NULL);
+    } else if (b->op == OP_ASKING && b->again) {
+        unreachable(b, ECONNREFUSED, "it does not hold the lock for this process");
+    } else if (b->op == OP_ASKING) {
+        /* Connect once more: a keeper that was about to release the lock listens no more. */
+        drop(b);
+        b->again = true;
+        b->op = OP_CONNECTING;
+        try_connect(b);
+    }
 }
 
 int64_t nested_end_at(struct dlock_be *be)
@@ -532,12 +463,6 @@ int64_t nested_end_at(struct dlock_be *be)
 }
 
 /* --- the slots -------------------------------------------------------------------------------- */
-
-/* A renewal is the outer's: its result comes when the outer has one. */
-static void nested_renew(struct dlock_be *be)
-{
-    (void)be;
-}
 
 static void nested_release(struct dlock_be *be, int64_t until)
 {
@@ -550,7 +475,7 @@ static void nested_release(struct dlock_be *be, int64_t until)
     events_add(&b->events, EV_RELEASED)->how = held ? DLOCK_RELEASE_CLEAN : DLOCK_RELEASE_NOTHING;
 }
 
-/* No mode asks: --status looks into the store. */
+/* Never called: --status asks the store. */
 static void nested_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
 {
     (void)what;
@@ -579,14 +504,20 @@ static int nested_process(struct dlock_be *be, const struct pollfd *pfd, int n,
 {
     struct nested_backend *b = self(be);
     int64_t now = now_of(b);
+    char text[32], pid[32] = "";
 
-    (void)pfd; /* one connection: recvmsg() says whether there is something */
+    (void)pfd; /* recvmsg() says whether there is a reply */
     (void)n;
     if (b->op == OP_CONNECTING && now >= b->retry_at)
         try_connect(b);
     read_replies(b);
+    if (b->pid > 0)
+        snprintf(pid, sizeof(pid), " %ld", b->pid);
     if ((b->op == OP_CONNECTING || b->op == OP_ASKING) && now >= b->until)
-        no_reply(b);
+        dlock_fail_lock(failed(b), DLOCK_EUNAVAIL, 0, b->spec->uri,
+                        "dlock%s, which holds the lock above this one, has not answered within %s: "
+                        "is it stopped?",
+                        pid, dlock_format_duration(b->spec->connect_timeout, text, sizeof(text)));
     return events_take(&b->events, ev);
 }
 
@@ -600,7 +531,7 @@ static int nested_inherit_fd(struct dlock_be *be)
     return self(be)->lock_fd;
 }
 
-/* The outer one holds the file that the key names. */
+/* The outer dlock holds the file that the key names. */
 static bool nested_is_file(struct dlock_be *be, int fd)
 {
     const struct dlock_spec *spec = self(be)->spec;
@@ -643,7 +574,6 @@ static const char *const schemes[] = {NULL}; /* found by DLOCK_HELD only */
 const struct dlock_backend dlock_nested_lease = {
     NESTED_TABLE,
     .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_NESTED,
-    .renew = nested_renew,
 };
 
 const struct dlock_backend dlock_nested_local = {

@@ -1,9 +1,9 @@
-/* options.c - the options of a handle: their defaults, and those of callers that were compiled with another dlock.h. */
+/* options.c - the options of a handle: defaults, and callers compiled with another dlock.h. */
 #include "util.h"
 
 #include <string.h>
 
-/* The first version of the structure ended here: nobody's is shorter. */
+/* The first version of the structure ended here: no caller has a shorter one. */
 #define LEAST_SIZE (offsetof(struct dlock_options, reserved) + sizeof(int))
 
 static const struct dlock_options defaults = {
@@ -17,20 +17,10 @@ static const struct dlock_options defaults = {
 
 void dlock_options_init(struct dlock_options *o, size_t size)
 {
-    /* What a newer caller has beyond our own is zero, and that is what it means by its default. */
+    /* Zero is the default of all members that only a newer caller knows. */
     memset(o, 0, size);
     memcpy(o, &defaults, size < sizeof(*o) ? size : sizeof(*o));
     o->size = size;
-}
-
-/* Does the caller use something that this library does not know yet? */
-static bool has_more(const struct dlock_options *from)
-{
-    const char *bytes = (const char *)from;
-    for (size_t i = sizeof(*from); i < from->size; i++)
-        if (bytes[i])
-            return true;
-    return false;
 }
 
 int dlock_options_read(struct dlock_options *o, const struct dlock_options *from,
@@ -38,10 +28,14 @@ int dlock_options_read(struct dlock_options *o, const struct dlock_options *from
 {
     *o = defaults;
     if (from) {
+        const char *bytes = (const char *)from;
         if (from->size < LEAST_SIZE)
             return dlock_fail(err, DLOCK_EUSAGE, 0,
                               "struct dlock_options was not set up by dlock_options_init()");
-        if (has_more(from) || from->reserved != 0)
+        bool unknown = from->reserved != 0;
+        for (size_t i = sizeof(*from); i < from->size; i++)
+            unknown = unknown || bytes[i];
+        if (unknown)
             return dlock_fail(
                 err, DLOCK_EUSAGE, 0,
                 "struct dlock_options has a member that this libdlock (%s) does not know",

@@ -1,11 +1,11 @@
 /*
  * uri.c - the lock's name: a store's ordinary connection string, '#', and the name.
  *
- * The text is cut at the last '#', then at '?', then at the first '/': authority (credentials and hosts), path,
- * parameters, name. What is special about a scheme stands in one table of rules.
+ * The text is cut at the last '#', then at '?', then at the first '/': authority (credentials and
+ * hosts), path, parameters, name. A table of rules holds the specialities of each scheme.
  *
- * Messages quote what is wrong, so that one line is enough to repair it, but nothing that a '@' follows: a
- * password with a '/' or '#' that was not encoded must not appear in a log, not even in part.
+ * Messages quote the wrong part, so that one line is enough to repair the URI, but no text in front
+ * of a '@': no part of a password with an unencoded '/' or '#' may appear in a log.
  */
 #include "uri.h"
 
@@ -20,6 +20,9 @@
 #include <strings.h>
 #include <sys/un.h>
 
+/* The characters of a host name, and of the key of a parameter. */
+#define NAME_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._"
+
 enum path_kind { PATH_FILE, PATH_DB, PATH_SERVICE, PATH_SOCKET, PATH_TREE, PATH_ANY };
 
 enum {
@@ -31,7 +34,6 @@ enum {
     HOST_LIBPQ = 32  /* libpq checks the list: sockets as hosts, empty ports */
 };
 
-/* What is special about a scheme. */
 struct uri_rule {
     const char *scheme;
     unsigned short port;
@@ -59,8 +61,8 @@ static const struct uri_rule rules[] = {
     {"postgresql", 5432, PATH_ANY, HOST_MANY | HOST_LIBPQ},
     {"zk", 2181, PATH_TREE, HOST_MANY | HOST_REQUIRED},
     {"zookeeper", 2181, PATH_TREE, HOST_MANY | HOST_REQUIRED},
-    {"fake", 6379, PATH_ANY,
-     HOST_MANY | HOST_CREDS}, /* for tests; the last rule, see uri_scheme() */
+    /* For tests; the last rule, see uri_scheme(). */
+    {"fake", 6379, PATH_ANY, HOST_MANY | HOST_CREDS},
 };
 
 const char *uri_scheme(size_t i)
@@ -88,7 +90,7 @@ static int refuse_unseen(const struct uri_parser *ps, const char *why)
 
 static int refuse(const struct uri_parser *ps, struct uri_span s, const char *why)
 {
-    /* s points into the whole text: with a '@' further on, it may be part of a secret. */
+    /* s points into the whole text: in front of a '@' it may be part of a secret. */
     if (s.p >= s.end || strchr(s.p, '@'))
         return refuse_unseen(ps, why);
     return dlock_fail(ps->err, DLOCK_EUSAGE, 0, "bad lock URI: \"%.*s\": %s",
@@ -100,7 +102,10 @@ static char *copy(struct uri_span s)
     return strndup(s.p, span_len(s));
 }
 
-/* Percent-decode s into *out (malloc'ed). what: the name of s in messages: s itself may be a secret. */
+/*
+ * Percent-decode s into *out (malloc'ed). what: the name of s in messages: s itself may be a
+ * secret.
+ */
 static int decode(const struct uri_parser *ps, struct uri_span s, char **out, const char *what)
 {
     char *buf = malloc(span_len(s) + 1), *w = buf;
@@ -121,7 +126,8 @@ static int decode(const struct uri_parser *ps, struct uri_span s, char **out, co
             uri_wipe(buf);
             return dlock_fail(
                 ps->err, DLOCK_EUSAGE, 0,
-                "bad lock URI: in %s, '%%' is not followed by two hexadecimal digits (01 to FF; a '%%' itself is %%25)",
+                "bad lock URI: in %s, '%%' is not followed by two hexadecimal digits (01 to FF; a "
+                "'%%' itself is %%25)",
                 what);
         }
         *w++ = (char)(hi << 4 | lo);
@@ -168,18 +174,10 @@ static int parse_name(const struct uri_parser *ps, struct uri_span s)
 
 static bool is_key(struct uri_span s)
 {
-    if (s.p == s.end)
-        return false;
-    for (; s.p < s.end; s.p++) {
-        bool letter = (*s.p | 32) >= 'a' && (*s.p | 32) <= 'z';
-
-        if (!letter && !(*s.p >= '0' && *s.p <= '9') && !memchr("._-", *s.p, 3))
-            return false;
-    }
-    return true;
+    return s.p < s.end && strspn(s.p, NAME_CHARS) >= span_len(s);
 }
 
-/* "?a=1?b=2": from two texts that were put together. Before it was decoded: %3F is a part of a value. */
+/* "?a=1?b=2": from two joined texts. Not decoded yet: %3F is a part of a value. */
 static int refuse_second(const struct uri_parser *ps, struct uri_span s, const char *mark)
 {
     struct uri_span key = {s.p, span_find(s, '=')}, next = {mark + 1, s.end};
@@ -252,7 +250,7 @@ static int parse_query(const struct uri_parser *ps, struct uri_span s)
 
 /* ----------------------------------------------------------------- hosts --- */
 
-/* user, user:pass or :pass; an empty one counts as not given: it may come from an empty variable. */
+/* user, user:pass or :pass; an empty part, as from an empty variable, counts as not given. */
 static int parse_userinfo(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
 {
     struct uri_span user = {s.p, span_find(s, ':')};
@@ -334,27 +332,10 @@ static int parse_host(const struct uri_parser *ps, struct dlock_host *h, struct 
         r = parse_port(ps, h, port);
     if (r < 0 || (ps->rule->hosts & HOST_LIBPQ))
         return r;
-    if (h->host[strspn(h->host,
-                       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._")])
+    if (h->host[strspn(h->host, NAME_CHARS)])
         return refuse(ps, name, "a host name has letters, digits, '-' and '.' only");
     if (!*h->host && name.end < s.end)
         return refuse(ps, s, "a port without a host");
-    return 0;
-}
-
-static int share_credentials(const struct uri_parser *ps)
-{
-    struct dlock_host *h = ps->u->hosts;
-
-    for (int i = 1; i < ps->u->nhosts; i++)
-        if (h[i].user || h[i].password)
-            return 0;
-    for (int i = 1; i < ps->u->nhosts; i++) {
-        if (h[0].user && !(h[i].user = strdup(h[0].user)))
-            return uri_no_memory(ps->err);
-        if (h[0].password && !(h[i].password = strdup(h[0].password)))
-            return uri_no_memory(ps->err);
-    }
     return 0;
 }
 
@@ -378,7 +359,7 @@ static int settle_no_host(const struct uri_parser *ps, struct uri_span s)
     return 0;
 }
 
-/* Refuse a list of hosts. After a ':' it is not quoted: "user:password" may be all of it, with the '@' forgotten. */
+/* A list with a ':' is not quoted: it may be "user:password", with the '@' forgotten. */
 static int refuse_hosts(const struct uri_parser *ps, struct uri_span list, const char *why)
 {
     return span_find(list, ':') < list.end ? refuse_unseen(ps, why) : refuse(ps, list, why);
@@ -456,7 +437,20 @@ static int parse_authority(const struct uri_parser *ps, struct uri_span s)
         r = parse_userinfo(ps, &ps->u->hosts[0], creds);
     if (r == 0)
         r = parse_list(ps, list);
-    return r == 0 && each ? share_credentials(ps) : r;
+    if (r < 0 || !each)
+        return r;
+    /* Credentials before the first host alone are those of all hosts. */
+    struct dlock_host *h = ps->u->hosts;
+    for (int i = 1; i < ps->u->nhosts; i++)
+        if (h[i].user || h[i].password)
+            return 0;
+    for (int i = 1; i < ps->u->nhosts; i++) {
+        if (h[0].user && !(h[i].user = strdup(h[0].user)))
+            return uri_no_memory(ps->err);
+        if (h[0].password && !(h[i].password = strdup(h[0].password)))
+            return uri_no_memory(ps->err);
+    }
+    return 0;
 }
 
 /* ------------------------------------------------------------------ path --- */
@@ -565,7 +559,10 @@ static int parse_path(const struct uri_parser *ps, struct uri_span s)
 
 /* ----------------------------------------------------------------- whole --- */
 
-/* The store for messages: never user, password or query. A '@' would look like the end of a password. */
+/*
+ * The store for messages: never user, password or query. A '@' would look like the end of a
+ * password.
+ */
 static char *make_where(const struct dlock_uri *u)
 {
     char *text = NULL;
@@ -682,7 +679,8 @@ static int parse_plain(const struct uri_parser *ps, const char *text)
     if (*text == '#')
         return dlock_fail(
             ps->err, DLOCK_EUSAGE, 0,
-            "LOCK begins with '#': is a variable before it empty? (for a file of that name: ./#...)");
+            "LOCK begins with '#': is a variable before it empty? (for a file of that name: "
+            "./#...)");
     if (*text == '@')
         return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
                           "LOCK begins with '@': not a URI (for a file of that name: ./@...)");

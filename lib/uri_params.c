@@ -1,4 +1,7 @@
-/* uri_params.c - the parameters of a parsed URI: read by a backend, known from other programs, or refused. */
+/*
+ * uri_params.c - the parameters of a parsed URI: read by a backend, known from other programs, or
+ * refused.
+ */
 #include "uri_parts.h"
 #include "util.h"
 
@@ -13,7 +16,7 @@ bool uri_follows_secret(const struct dlock_uri *u, int i)
     return false;
 }
 
-/* A name as far as it counts: clientName, client_name and client-name are the same. False: it is too long. */
+/* The name without case, '_' and '-': clientName is client-name. False: the name is too long. */
 static bool fold(char out[URI_SLIPS_MAX + 1], const char *name)
 {
     size_t n = 0;
@@ -29,7 +32,7 @@ static bool fold(char out[URI_SLIPS_MAX + 1], const char *name)
     return true;
 }
 
-/* pattern: "ssl*" is all that begin so. */
+/* pattern: "ssl*" is a prefix. */
 static bool is_foreign(const char *folded, const char *pattern)
 {
     char f[URI_SLIPS_MAX + 1];
@@ -51,7 +54,7 @@ static bool is_listed(const char *words, const char *value)
     return false;
 }
 
-/* key resembles p: keep it if no known name resembles p more. */
+/* Note a known name that resembles p, unless a better name is noted. */
 static void note_near(struct dlock_param *p, const char *key)
 {
     char a[URI_SLIPS_MAX + 1], b[URI_SLIPS_MAX + 1];
@@ -110,7 +113,7 @@ static bool hides_key(const struct dlock_uri *u, int i)
     return strchr(strchr(u->raw, '?'), '@') || uri_follows_secret(u, i);
 }
 
-/* p has the name of rule. The value is not quoted: it may be a password. */
+/* p matches the rule. The message does not quote the value: it may be a password. */
 static int apply_foreign(const struct dlock_uri *u, struct dlock_param *p,
                          const struct dlock_foreign *rule, struct dlock_error *err)
 {
@@ -189,7 +192,8 @@ int dlock_uri_check_params(const struct dlock_uri *u, struct dlock_error *err)
         if (hides_key(u, i))
             return dlock_fail(
                 err, DLOCK_EUSAGE, 0,
-                "bad lock URI: an unknown parameter after '?' (in a password, write '?' as %%3F and '&' as %%26)");
+                "bad lock URI: an unknown parameter after '?' (in a password, write '?' as %%3F "
+                "and '&' as %%26)");
         if (*p->near)
             return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where,
                                  "unknown parameter \"%.64s\"; did you mean %s?", p->key, p->near);

@@ -1,4 +1,7 @@
-/* uri_parts.h - what the parser of URIs (uri.c), its messages about typos (uri_typo.c) and parameters (uri_params.c) share. */
+/*
+ * uri_parts.h - what the parser of URIs (uri.c), its messages about typos (uri_typo.c) and
+ * parameters (uri_params.c) share.
+ */
 #ifndef DLOCK_URI_PARTS_H
 #define DLOCK_URI_PARTS_H
 
@@ -45,16 +48,19 @@ void uri_wipe(char *s);
 
 /* uri_typo.c: the longest beginning of text that could be a scheme. */
 size_t uri_scheme_chars(const char *text);
-/* DLOCK_EUSAGE for a scheme in lower case that no rule has, with the scheme that was meant. */
+/* DLOCK_EUSAGE for a scheme (in lower case) without a rule, with the scheme probably meant. */
 int uri_unknown_store(const char *scheme, struct dlock_error *);
 /*
- * How many slips make a of b: a character added, left out, changed, or swapped with its neighbour. INT_MAX where a or b
- * is longer than URI_SLIPS_MAX, which no known name is.
+ * How many slips make a of b: a character added, left out, changed, or swapped with its neighbour.
+ * INT_MAX where a or b is longer than URI_SLIPS_MAX; no known name is.
  */
 #define URI_SLIPS_MAX 40
 int uri_slips(const char *a, const char *b);
 
-/* uri_params.c: is a parameter before parameter i named like a secret? Behind a '&' in its value, i may be the rest. */
+/*
+ * uri_params.c: does a parameter before i have the name of a secret? Parameter i may be the rest of
+ * a secret with a '&'.
+ */
 bool uri_follows_secret(const struct dlock_uri *, int i);
 
 #endif

@@ -1,7 +1,4 @@
-/*
- * uri_typo.c - refuse a LOCK that is no URI of ours but was meant to be: an unknown or misspelled scheme, and a path that
- * looks like a URI.
- */
+/* uri_typo.c - refuse an unknown or misspelled scheme, and a path that looks like a URI. */
 #include "uri_parts.h"
 #include "util.h"
 
@@ -54,7 +51,7 @@ int uri_slips(const char *a, const char *b)
 
 int uri_unknown_store(const char *scheme, struct dlock_error *err)
 {
-    /* What others call a store of ours, where it is not just another name of it. */
+    /* Other programs' schemes for our stores. */
     static const struct {
         const char *scheme, *ours;
     } names[] = {
@@ -90,7 +87,7 @@ int uri_unknown_store(const char *scheme, struct dlock_error *err)
                       near, scheme);
 }
 
-/* The scheme of a store of ours, also in "SCHEME+DRIVER". */
+/* A scheme of ours, also in "SCHEME+DRIVER". */
 static bool is_ours(struct uri_span s)
 {
     struct uri_span head = {s.p, span_find(s, '+')};
@@ -102,7 +99,7 @@ static bool is_ours(struct uri_span s)
     return false;
 }
 
-/* One that people have in connection strings, or lock with. */
+/* A scheme of other stores that users may lock with. */
 static bool is_others(struct uri_span s)
 {
     static const char *const words[] = {
@@ -123,7 +120,7 @@ static bool is_blank_or_quote(char c)
     return c && strchr(" \t\n\v\f\r\"'`", c);
 }
 
-/* Something is before the "://" at slashes. Quoted is only what cannot be a part of a password. */
+/* Text stands before the scheme of "://" at slashes. It may be a password: quote the rest only. */
 static int refuse_prefix(const char *text, const char *slashes, struct dlock_error *err)
 {
     struct uri_span s = {slashes, slashes};

@@ -9,27 +9,28 @@
 #include <stddef.h>
 
 /*
- * error.c: fill err (if not NULL) with code, sys and a one-line message, in which control characters are replaced and
- * secrets hidden. Returns code. The text of dlock_fail() is a cause without a place.
+ * error.c: fill err (if not NULL) with code, sys and a one-line message, in which control
+ * characters are replaced and secrets hidden. Returns code. The text of dlock_fail() is a cause
+ * without a place.
  */
 int dlock_fail(struct dlock_error *err, int code, int sys, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* "WHERE: CAUSE". where: the store (dlock_uri.where) or one of its servers. */
+/* "WHERE: CAUSE". where: the store (dlock_uri.where) or a server of the store. */
 int dlock_fail_at(struct dlock_error *err, int code, int sys, const char *where, const char *fmt,
                   ...) __attribute__((format(printf, 5, 6)));
-/* "WHERE: CAUSE (lock 'NAME')", WHERE and NAME being the URI's. */
+/* "WHERE: CAUSE (lock 'NAME')", with WHERE and NAME from the URI. */
 int dlock_fail_lock(struct dlock_error *err, int code, int sys, const struct dlock_uri *uri,
                     const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* "WHERE (ADDRESS): CAUSE (lock 'NAME')"; each part may be NULL, and is left out then. */
+/* "WHERE (ADDRESS): CAUSE (lock 'NAME')"; a part that is NULL is left out. */
 struct dlock_site {
     const char *where, *address, *lock;
 };
 int dlock_fail_site(struct dlock_error *err, int code, int sys, const struct dlock_site *,
                     const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 /*
- * Set *out to the failure err with the cause alone, "ADDRESS: CAUSE" or "CAUSE", for a message that names the store and
- * the lock itself. An error of another place than where keeps its WHERE. A message that dlock_fail() has not made has no
- * cause.
+ * Set *out to the failure err with "ADDRESS: CAUSE" or "CAUSE" as its message, for a text that
+ * names the store and the lock already. An error of another place than where keeps its WHERE. Only
+ * the functions above make an error with a cause.
  */
 void dlock_error_cause(struct dlock_error *out, const struct dlock_error *err, const char *where);
 
@@ -37,17 +38,21 @@ void dlock_error_cause(struct dlock_error *out, const struct dlock_error *err, c
 int dlock_error_exit(int code);
 
 /*
- * clock.c: both clocks at one moment. A time service may slew CLOCK_BOOTTIME by up to 10 %, but CLOCK_MONOTONIC_RAW
- * does not count the time that a machine sleeps. A lease is over when either of them says so.
+ * clock.c: both clocks at one moment. A time service may slew CLOCK_BOOTTIME by up to 10 %, but
+ * CLOCK_MONOTONIC_RAW does not count the sleep of a machine. A lease is over when either clock says
+ * so.
  */
 struct dlock_clocks {
     int64_t boot, raw;
 };
-/* For raw_minus_boot: only CLOCK_BOOTTIME counts. The same with a minus: all times have passed. */
+/* As raw_minus_boot: only CLOCK_BOOTTIME counts. With a minus: all times have passed. */
 #define DLOCK_RAW_NEVER (DLOCK_NEVER / 2)
 /* raw is read first: when boot shows some time, CLOCK_MONOTONIC_RAW has reached raw at least. */
 struct dlock_clocks dlock_clocks_read(const struct dlock_env *);
-/* A time t of a lease has passed, by one clock or the other, when this is at least t. raw_minus_boot: of its dlock_times. */
+/*
+ * A time t of a lease has passed, by either clock, when the result is at least t. raw_minus_boot:
+ * of the lease's dlock_times.
+ */
 static inline int64_t dlock_later_clock(struct dlock_clocks now, int64_t raw_minus_boot)
 {
     int64_t by_raw = now.raw - raw_minus_boot;
@@ -55,14 +60,15 @@ static inline int64_t dlock_later_clock(struct dlock_clocks now, int64_t raw_min
 }
 /* The same by the clocks of this machine. */
 int64_t dlock_lease_now(int64_t raw_minus_boot);
-/* Between kill_at and deadline: a kernel timer kills the guard, and with it the command. */
+/* Between kill_at and deadline: a kernel timer kills the guard, and so the command. */
 static inline int64_t dlock_hard_at(const struct dlock_times *t)
 {
     return t->deadline == DLOCK_NEVER ? DLOCK_NEVER : t->deadline - (t->deadline - t->kill_at) / 2;
 }
 /*
- * The kernel waits by a clock that is slewed like CLOCK_BOOTTIME. How long to wait so that it is not too long by
- * CLOCK_MONOTONIC_RAW either, when a time of a lease is left ns away: a part of left. Then look again.
+ * How long to wait when a time of a lease is left ns away: a part of left, since the kernel waits
+ * by a clock that is slewed like CLOCK_BOOTTIME, and CLOCK_MONOTONIC_RAW must not pass the time
+ * either. Then look again.
  */
 static inline int64_t dlock_wait_part(int64_t left)
 {
@@ -70,8 +76,8 @@ static inline int64_t dlock_wait_part(int64_t left)
 }
 
 /*
- * The time-out for poll(2) until a time, rounded up, so that a loop never wakes too early and spins. At most an hour; -1
- * for DLOCK_NEVER.
+ * The time-out for poll(2) until a time, rounded up, so that a loop never wakes too early and
+ * spins. At most an hour; -1 for DLOCK_NEVER.
  */
 static inline int dlock_poll_ms(int64_t now, int64_t until)
 {
@@ -87,33 +93,39 @@ static inline int dlock_poll_ms(int64_t now, int64_t until)
 int dlock_token_new(const struct dlock_env *, char out[DLOCK_TOKEN_LEN + 1]);
 
 /*
- * identity.c: the holder record in the form that stores keep:
+ * identity.c: the holder record as stores keep it:
  *   "dlock1 host=web1 pid=123 user=root since=1790000000000 waited=0 cmd=backup.sh%20-v note="
  * Values are percent-encoded (everything but unreserved characters and "/:@,+"). A reader skips
  * unknown keys, so that later versions can add some. At most 900 bytes.
  */
 enum dlock_record {
-    RECORD_WAITS, /* of a waiter: since= is the start of its wait */
-    RECORD_HOLDS /* of a holder: since= is now, the grant; waited=MS is the time from the start of the wait */
+    RECORD_WAITS, /* of a waiter: since= is the start of the wait */
+    RECORD_HOLDS  /* of a holder: since= is now, the grant; waited=MS: how long the wait took */
 };
-/* The length, or -1 if it does not fit. A long command is cut first, then a long note. */
+/* The length, or -1 if the record does not fit. A long command is cut first, then a long note. */
 int dlock_identity_format(const struct dlock_identity *, enum dlock_record, char *buf, size_t size);
 /*
- * False: text is not such a record, *info is untouched. Else sets host, user, command, note, pid, since_ms and
- * waited_ms.
+ * False: text is not such a record, *info is untouched. Else sets host, user, command, note, pid,
+ * since_ms and waited_ms.
  */
 bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *);
-/* The record of this process. Reads /etc/passwd; asks no directory server. command and note may be NULL. Begins. */
+/*
+ * The record of this process, with a dlock_identity_begin(). Reads /etc/passwd; asks no directory
+ * server. command and note may be NULL.
+ */
 void dlock_identity_init(struct dlock_identity *, const char *command, const char *note);
-/* Our home directory by /etc/passwd, as that record's user, malloc'ed; NULL: none is there, or no memory. */
+/* The home directory of the record's user by /etc/passwd, malloc'ed; NULL: none, or no memory. */
 char *dlock_home_dir(void);
-/* The wait for the lock starts now: sets since_ms and since. The core calls it before each acquire. */
+/* The wait for the lock starts: sets since_ms and since. The core calls it before each acquire. */
 void dlock_identity_begin(struct dlock_identity *);
-/* Copy at most size-1 bytes, cut at a character boundary; control characters and invalid UTF-8 become '?'. */
+/*
+ * Copy at most size-1 bytes, cut at a character boundary; control characters and invalid UTF-8
+ * become '?'.
+ */
 void dlock_clean_text(char *dst, size_t size, const char *src, size_t len);
 /*
- * The length in bytes of the character at s. *good: it is valid UTF-8 and no control character; otherwise the
- * length is the number of bytes to skip. len is at least 1.
+ * The length in bytes of the character at s. *good: valid UTF-8 and no control character; otherwise
+ * the length is the number of bytes to skip. len is at least 1.
  */
 size_t dlock_text_char(const char *s, size_t len, bool *good);
 /* The value of a hexadecimal digit, or -1. */
@@ -126,30 +138,33 @@ static inline int dlock_hex(char c)
 }
 
 /*
- * secret.c: the first line of a password file, malloc'ed; the caller overwrites it before freeing it. 0, or
- * DLOCK_EPERM when the file cannot be read or others have access to it, DLOCK_ENOMEM.
+ * secret.c: the first line of a password file, malloc'ed; the caller overwrites it before freeing
+ * it. 0, or DLOCK_EPERM when the file cannot be read or others have access, DLOCK_ENOMEM.
  */
 int dlock_read_secret(char **out, const char *path, struct dlock_error *err);
-/* Has a parameter of this name a secret as its value? */
+/* Is the value of a parameter with this name a secret? */
 bool dlock_names_secret(const char *name, size_t len);
 /*
- * Put "***" in place of each secret in a text of one line: what stands between "://" and the last '@' of any word, and
- * the value of a parameter with "password", "secret" and the like in its key. cut: the end of the text is missing.
+ * Put "***" in place of each secret in a text of one line: between "://" and the last '@' of any
+ * word, and the value of a parameter with "password", "secret" and the like in its key. cut: the
+ * end of the text is missing.
  */
 void dlock_hide_secrets(char *text, bool cut);
-/* The same in place for ps(1), without another length: each byte becomes 'x'. */
+/* The same in place for ps(1), with the length unchanged: each byte becomes 'x'. */
 void dlock_blank_secrets(char *text);
-/* The same for a LOCK, which is one word, blanks and all. Behind its last '#' is a name, which may have a '@'. */
+/*
+ * The same for a LOCK, a single word, blanks included. The name behind the last '#' may have a '@'.
+ */
 void dlock_blank_lock(char *lock);
 
-/* duration.c: "10", "0.5", "500ms", "1.5m", "2h", "1d" -> ns >= 0. 0, or DLOCK_EUSAGE with the text quoted. */
+/* duration.c: "10", "0.5", "500ms", "1.5m", "2h", "1d" -> ns >= 0. 0, or DLOCK_EUSAGE with text. */
 int dlock_parse_duration(const char *text, int64_t *ns, struct dlock_error *err);
 /* "30 s", "1.5 s", "250 ms": for messages. */
 const char *dlock_format_duration(int64_t ns, char *buf, size_t size);
 
 /*
- * backoff.c: full-jitter exponential back-off.
- * next() gives the next pause in ns, between base/2 and the current cap, doubling up to max; reset() after success.
+ * backoff.c: full-jitter exponential back-off. next() gives the next pause in ns, between base/2
+ * and the current cap, doubling up to max; reset() after success.
  */
 struct dlock_backoff {
     int64_t base, max, cur;
@@ -158,40 +173,46 @@ void dlock_backoff_reset(struct dlock_backoff *);
 int64_t dlock_backoff_next(struct dlock_backoff *, const struct dlock_env *);
 
 /*
- * thread.c: start a thread that no signal reaches: they all go to the caller's threads. stack: its bytes, 0: the
- * default. The caller joins or detaches it. 0 or an errno.
+ * thread.c: start a thread that no signal reaches: signals go to the caller's threads. stack: in
+ * bytes; 0: the default. The caller joins or detaches the thread. 0 or an errno.
  */
 int dlock_thread_start(pthread_t *, size_t stack, void *(*run)(void *), void *arg);
 
 /*
- * resolve.c: names to addresses in helper threads, one for each host of the URI. getaddrinfo(3) has no time-out, so
- * a thread that is not done when the resolver is freed is left behind; it owns its memory.
+ * resolve.c: names to addresses in helper threads, one for each host of the URI. getaddrinfo(3) has
+ * no time-out: freeing the resolver leaves an unfinished thread behind, which owns its memory.
  */
 struct dlock_resolver;
 /* 0, or DLOCK_ENOMEM, DLOCK_EOS. Numeric addresses need no thread. */
 int dlock_resolver_start(struct dlock_resolver **, const struct dlock_uri *, struct dlock_error *);
 /* Readable when a look-up has ended; -1: all have. */
 int dlock_resolver_fd(const struct dlock_resolver *);
-/* 1: *peers (malloc'ed, the caller's) and *n; 0: not yet; negative: no address at all, the message names a host. */
+/*
+ * 1: *peers (malloc'ed, the caller's) and *n; 0: not yet; negative: no address at all, the message
+ * names a host.
+ */
 int dlock_resolver_result(struct dlock_resolver *, struct dlock_peer **peers, int *n,
                           struct dlock_error *);
-/* The same for the look-ups that have an answer already; the others go on. 1, or 0 when none has. */
+/* The results of the finished look-ups; the rest go on. 1, or 0 when none has an address. */
 int dlock_resolver_so_far(struct dlock_resolver *, struct dlock_peer **peers, int *n);
 void dlock_resolver_free(struct dlock_resolver *);
-/* In a child process, which has no such threads: frees it, and closes its descriptor. */
+/* In a child process, which has no such threads: frees the resolver, closes its descriptor. */
 void dlock_resolver_close_in_child(struct dlock_resolver *);
 
-/* options.c: the options of a caller, of its size; NULL: the defaults. 0, or DLOCK_EUSAGE. */
+/*
+ * options.c: the options of a caller, of the caller's size; NULL: the defaults. 0, or DLOCK_EUSAGE.
+ */
 int dlock_options_read(struct dlock_options *, const struct dlock_options *from,
                        struct dlock_error *);
 
 /*
- * poller.c: one descriptor that is readable when one of a changing set of descriptors is ready, or a time has come.
+ * poller.c: one descriptor that is readable when a descriptor of a changing set is ready, or a time
+ * has come.
  */
 struct poller;
-/* That descriptor. Where *p is NULL, it is made first, and is readable. Or DLOCK_ENOMEM, DLOCK_EOS. */
+/* The descriptor. Where *p is NULL, it is made first, and readable. Or DLOCK_ENOMEM, DLOCK_EOS. */
 int poller_fd(struct poller **p, struct dlock_error *);
-/* What to wait for from now on: as of dlock_interest(). The descriptors of the last time may be closed. */
+/* What to wait for: as of dlock_interest(). The descriptors of the last update may be closed. */
 void poller_update(struct poller *, const struct pollfd *, int n, int64_t wake_at);
 /* Readable until the next update. */
 void poller_kick(struct poller *);

@@ -3,8 +3,8 @@
  *
  *     leader [-t TTL] LOCK...
  *
- * It tries to hold each of the locks for as long as it runs: what is lost is asked for again, and what fails is tried
- * again when the library says that it makes sense. SIGINT and SIGTERM give all of them back.
+ * Holds each lock for as long as the program runs: acquires a lost lock again, and retries a failed
+ * acquire when the library says that a retry makes sense. SIGINT and SIGTERM release all locks.
  *
  *     cc leader.c $(pkg-config --cflags --libs libdlock) -o leader
  */
@@ -20,14 +20,14 @@
 
 struct job {
     dlock *lk;
-    int64_t again_at; /* when to acquire again; DLOCK_NEVER: not waiting for that */
+    int64_t again_at; /* when to acquire again; DLOCK_NEVER: no retry is due */
     bool over;        /* released for good, or hopeless */
 };
 
 static int epoll_fd, signal_fd, jobs_left;
 static bool ending;
 
-/* Its descriptor is the same for as long as the handle lives, whatever the library opens and closes. */
+/* The descriptor of a handle stays the same until the handle is closed. */
 static int watch(int fd, struct job *j)
 {
     struct epoll_event ev;
@@ -83,14 +83,14 @@ static void on_report(struct job *j, const struct dlock_report *r)
         if (ending)
             end(j);
         else
-            acquire(j); /* it was lost */
+            acquire(j); /* after a loss */
         break;
-    default: /* details, for those who want them */
+    default: /* details */
         break;
     }
 }
 
-/* Until the library has no more to say: only then does its descriptor tell of what is new. */
+/* Until the library has no more reports: only then is its descriptor up to date. */
 static void drive(struct job *j)
 {
     const struct dlock_report *r;
@@ -110,7 +110,7 @@ static void end_all(struct job *jobs, int n)
     }
 }
 
-/* Acquire again what is due. Returns the time-out for epoll_wait(2). */
+/* Start the retries that are due. Returns the time-out for epoll_wait(2). */
 static int due(struct job *jobs, int n)
 {
     int64_t now = dlock_now(), next = DLOCK_NEVER;

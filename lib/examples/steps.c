@@ -3,8 +3,8 @@
  *
  *     steps LOCK [STEPS]
  *
- * It is right to copy from: the lock is renewed between the steps, no step begins without enough time left, SIGINT and
- * SIGTERM interrupt a wait and give the lock back, and a lock that is lost ends the work.
+ * A program to copy from: it renews the lock between the steps, and begins no step without enough
+ * time left. SIGINT and SIGTERM interrupt a wait and release the lock; a loss ends the work.
  *
  *     cc steps.c $(pkg-config --cflags --libs libdlock) -o steps
  */
@@ -19,7 +19,7 @@
 
 #define STEP_TAKES (DLOCK_SEC / 5) /* at most; a step that may take longer needs a longer ttl */
 
-/* Stands for the work. The fence goes with each write: a system that has seen a greater one refuses it. */
+/* Stands for the work. Each write carries the fence: a system refuses less than the greatest. */
 static void do_step(int i, const char *fence)
 {
     struct timespec t = {0, 100 * 1000 * 1000};
@@ -32,7 +32,7 @@ static void do_step(int i, const char *fence)
 static int work(dlock *lk, int steps, struct dlock_error *err)
 {
     for (int i = 1; i <= steps; i++) {
-        /* Is it still ours? This also reads the answers to renewals, and sends the next one. */
+        /* Is the lock still ours? The call also reads answers to renewals, and sends renewals. */
         int rc = dlock_keep(lk, 0, err);
         /* A renewal is under way, or the store is slow: wait until it has confirmed enough. */
         while (rc == 0 && dlock_time_left(lk) < STEP_TAKES)
@@ -44,7 +44,7 @@ static int work(dlock *lk, int steps, struct dlock_error *err)
     return 0;
 }
 
-/* The signals that end the program become a descriptor, which interrupts the library's waits. */
+/* A descriptor for the signals that end the program; it interrupts the library's waits. */
 static int signals(void)
 {
     sigset_t set;
@@ -68,7 +68,7 @@ int main(int argc, char **argv)
     dlock_options_init(&o, sizeof(o));
     o.ttl_ns = 10 * DLOCK_SEC;
     o.wait_ns = 60 * DLOCK_SEC;
-    o.retry = true; /* a store that is away at the first contact is tried again, too */
+    o.retry = true; /* also try a store again that is away at first contact */
     o.note = "an example";
     o.cancel_fd = signals();
     if (dlock_open(&lk, argv[1], &o, &err) < 0) {

@@ -1,7 +1,7 @@
 /*
  * fork.c - what a child does with the handle of its parent changes nothing for the parent.
  *
- *     fork [fcntl] held URI [URI2]       while it is held, by one child after the other (URI2: a set of both)
+ *     fork [fcntl] held URI [URI2]       while it is held (URI2: a set of both)
  *     fork [fcntl] waits URI [URI2]      while it is waited for
  *     fork connects SILENT               in the first contact, with a server that says nothing
  *     fork names SILENT                  while the name "slow.test" is looked up
@@ -43,7 +43,7 @@ static bool fcntl_locks;
 int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
 int __lsan_is_turned_off(void);
 
-/* Threads of the parent are not in the child: what they alone knew is lost, and the sanitizer misses them. */
+/* The child lacks the parent's threads: memory that only they knew counts as leaked. */
 static bool threads_lost;
 
 int __lsan_is_turned_off(void)
@@ -63,11 +63,6 @@ static int entries(const char *dir)
 }
 
 /* ------------------------------------------------------------ lock or set --- */
-
-struct thing {
-    dlock *lk; /* NULL: it is a set */
-    dlock_set *set;
-};
 
 static dlock *open_with(const char *uri, int64_t wait)
 {
@@ -92,35 +87,6 @@ static struct thing open_thing(char **uris, int n)
         CODE(dlock_set_open(&t.set, both, 2, 10 * DLOCK_SEC, &err), 0);
     }
     return t;
-}
-
-#define CALL(t, name, ...)                                                                         \
-    ((t)->lk ? dlock_##name((t)->lk, __VA_ARGS__) : dlock_set_##name((t)->set, __VA_ARGS__))
-
-static enum dlock_state state_of(const struct thing *t)
-{
-    return t->lk ? dlock_state(t->lk) : dlock_set_state(t->set);
-}
-
-static void close_thing(const struct thing *t)
-{
-    dlock_close(t->lk);
-    dlock_set_close(t->set);
-}
-
-/* Drive it once, for at most so long. */
-static const struct dlock_report *step(const struct thing *t, int64_t within)
-{
-    struct pollfd pfd[2 * DLOCK_POLL_MAX];
-    int64_t wake_at, now = dlock_now();
-    const struct dlock_report *r = CALL(t, process, NULL, 0);
-    if (r)
-        return r;
-    int n = CALL(t, interest, pfd, 2 * DLOCK_POLL_MAX, &wake_at);
-    wake_at = wake_at < now + within ? wake_at : now + within;
-    struct timespec ts = {0, wake_at > now ? (long)(wake_at - now) : 0};
-    n = ppoll(pfd, (nfds_t)n, &ts, NULL) > 0 ? n : 0;
-    return CALL(t, process, pfd, n);
 }
 
 /* holder: one more handle, which is kept meanwhile, or NULL. */
@@ -228,7 +194,7 @@ static void refused(const struct thing *t)
     IS(CALL(t, interest, pfd, 2 * DLOCK_POLL_MAX, &wake_at), 0);
     IS(wake_at, DLOCK_NEVER);
     MUST(!CALL(t, process, NULL, 0));
-    MUST(!(t->lk ? dlock_dispatch(t->lk) : dlock_set_dispatch(t->set)));
+    MUST(!dispatch(t));
     IS(t->lk ? dlock_time_left(t->lk) : dlock_set_time_left(t->set), 0);
 }
 
@@ -359,7 +325,7 @@ static void first_contact(char **uris, bool names)
     _exit(0); /* the look-up goes on */
 }
 
-/* What is open in the child is not compared: a library may be between socket(2) and telling us of it. */
+/* The descriptors are not compared: a library may not have told us of a new socket yet. */
 static void any_moment(char **uris)
 {
     for (int i = 0; i < 12; i++) {

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Ends the program with 1 and a line that says where. */
@@ -60,30 +61,60 @@ static inline dlock *open_lock(const char *uri, int64_t ttl, int64_t wait)
     return lk;
 }
 
-/* Drive it until a report of that type comes; any other end of an operation fails. */
-static inline const struct dlock_report *until_report(dlock *lk, enum dlock_report_type type,
-                                                      int64_t within)
+/* A handle or a set: the other is NULL. */
+struct thing {
+    dlock *lk;
+    dlock_set *set;
+};
+
+#define CALL(t, name, ...)                                                                         \
+    ((t)->lk ? dlock_##name((t)->lk, __VA_ARGS__) : dlock_set_##name((t)->set, __VA_ARGS__))
+
+static inline enum dlock_state state_of(const struct thing *t)
 {
-    int64_t until = dlock_now() + within, wake_at;
-    struct pollfd pfd[DLOCK_POLL_MAX];
-    int n = 0;
+    return t->lk ? dlock_state(t->lk) : dlock_set_state(t->set);
+}
+
+static inline const struct dlock_report *dispatch(const struct thing *t)
+{
+    return t->lk ? dlock_dispatch(t->lk) : dlock_set_dispatch(t->set);
+}
+
+static inline void close_thing(const struct thing *t)
+{
+    dlock_close(t->lk);
+    dlock_set_close(t->set);
+}
+
+/* Drive it once, for at most so long. */
+static inline const struct dlock_report *step(const struct thing *t, int64_t within)
+{
+    struct pollfd pfd[2 * DLOCK_POLL_MAX];
+    int64_t wake_at, now = dlock_now();
+    const struct dlock_report *r = CALL(t, process, NULL, 0);
+    if (r)
+        return r;
+    int n = CALL(t, interest, pfd, 2 * DLOCK_POLL_MAX, &wake_at);
+    wake_at = wake_at < now + within ? wake_at : now + within;
+    int64_t left = wake_at > now ? wake_at - now : 0;
+    struct timespec ts = {left / DLOCK_SEC, left % DLOCK_SEC};
+    n = ppoll(pfd, (nfds_t)n, &ts, NULL) > 0 ? n : 0;
+    return CALL(t, process, pfd, n);
+}
+
+/* Drive it until a report of that type comes; any other end of an operation fails. */
+static inline void until_report(const struct thing *t, enum dlock_report_type type, int64_t within)
+{
+    int64_t until = dlock_now() + within;
     for (;;) {
-        const struct dlock_report *r;
-        while ((r = dlock_process(lk, pfd, n))) {
-            n = 0;
-            if (r->type == type)
-                return r;
-            if (r->type == DLOCK_REPORT_FAILED || r->type == DLOCK_REPORT_RELEASED ||
-                r->type == DLOCK_REPORT_BUSY)
-                FAIL("report %d, not %d: %s", r->type, type, r->error.msg);
-        }
-        int64_t now = dlock_now();
-        if (now >= until)
+        const struct dlock_report *r = step(t, DLOCK_SEC / 10);
+        if (r && r->type == type)
+            return;
+        if (r && (r->type == DLOCK_REPORT_FAILED || r->type == DLOCK_REPORT_RELEASED ||
+                  r->type == DLOCK_REPORT_BUSY))
+            FAIL("report %d, not %d: %s", r->type, type, r->error.msg);
+        if (!r && dlock_now() >= until)
             FAIL("no report %d in time", type);
-        n = dlock_interest(lk, pfd, DLOCK_POLL_MAX, &wake_at);
-        wake_at = wake_at < until ? wake_at : until;
-        if (poll(pfd, (nfds_t)n, wake_at <= now ? 0 : (int)((wake_at - now) / DLOCK_MSEC) + 1) <= 0)
-            n = 0;
     }
 }
 

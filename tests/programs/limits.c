@@ -1,5 +1,6 @@
 /*
- * limits.c - the ends of all ranges: DLOCK_NEVER wherever a time is asked for, what is out of range, and NULL.
+ * limits.c - the ends of all ranges: DLOCK_NEVER wherever a time is asked for, what is out of
+ * range, and NULL.
  *
  *     limits URI     URI: a lock that is free
  */
@@ -28,16 +29,9 @@ static void without_end(void)
     for (int i = 0; i < 5; i++) {
         struct dlock_options o = defaults();
         dlock *lk;
-        if (i == 0)
-            o.ttl_ns = DLOCK_NEVER;
-        else if (i == 1)
-            o.wait_ns = DLOCK_NEVER;
-        else if (i == 2)
-            o.connect_timeout_ns = DLOCK_NEVER;
-        else if (i == 3)
-            o.once_ns = DLOCK_NEVER;
-        else
-            o.min_hold_ns = DLOCK_NEVER;
+        int64_t *const times[] = {&o.ttl_ns, &o.wait_ns, &o.connect_timeout_ns, &o.once_ns,
+                                  &o.min_hold_ns};
+        *times[i] = DLOCK_NEVER;
         int rc = open_with(&o, &lk);
         if (i == 3 && rc == DLOCK_EUSAGE)
             continue; /* a store without records */
@@ -56,7 +50,7 @@ static void without_end(void)
         for (int k = 0; k < 2; k++) {
             CODE(dlock_start_acquire(lk, &err), 0);
             CODE(dlock_start_release(lk, DLOCK_NEVER - k, &err), 0);
-            until_report(lk, DLOCK_REPORT_RELEASED, 5 * DLOCK_SEC);
+            until_report(&(struct thing){.lk = lk}, DLOCK_REPORT_RELEASED, 5 * DLOCK_SEC);
         }
         dlock_close(lk);
     }
@@ -85,39 +79,25 @@ static void long_grace(void)
     dlock_close(lk);
 }
 
+#define REFUSED(member, value, why)                                                                \
+    do {                                                                                           \
+        struct dlock_options o_ = defaults();                                                      \
+        o_.member = (value);                                                                       \
+        refused(o_, why);                                                                          \
+    } while (0)
+
 static void out_of_range(void)
 {
-    struct dlock_options o = defaults();
-    o.mode = (enum dlock_mode)77;
-    refused(o, "mode");
-    o = defaults();
-    o.holder = (enum dlock_holder)77;
-    refused(o, "holder");
-    o = defaults();
-    o.mode = DLOCK_MODE_SLOTS;
-    o.slots = 0;
-    refused(o, "slots");
-    o = defaults();
-    o.ttl_ns = INT64_MIN;
-    refused(o, "ttl");
-    o = defaults();
-    o.grace_ns = INT64_MIN;
-    refused(o, "grace");
-    o = defaults();
-    o.wait_ns = INT64_MIN;
-    refused(o, "time-out");
-    o = defaults();
-    o.connect_timeout_ns = 0;
-    refused(o, "time-out");
-    o = defaults();
-    o.once_ns = INT64_MIN;
-    refused(o, "record");
-    o = defaults();
-    o.min_hold_ns = INT64_MIN;
-    refused(o, "hold");
-    o = defaults();
-    o.size = 0;
-    refused(o, "dlock_options_init");
+    REFUSED(mode, (enum dlock_mode)77, "mode");
+    REFUSED(holder, (enum dlock_holder)77, "holder");
+    REFUSED(mode, DLOCK_MODE_SLOTS, "slots"); /* their number is 0 */
+    REFUSED(ttl_ns, INT64_MIN, "ttl");
+    REFUSED(grace_ns, INT64_MIN, "grace");
+    REFUSED(wait_ns, INT64_MIN, "time-out");
+    REFUSED(connect_timeout_ns, 0, "time-out");
+    REFUSED(once_ns, INT64_MIN, "record");
+    REFUSED(min_hold_ns, INT64_MIN, "hold");
+    REFUSED(size, 0, "dlock_options_init");
 }
 
 /* A caller that was compiled with a longer structure. */

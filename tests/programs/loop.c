@@ -73,7 +73,7 @@ static int turns(dlock *lk, int epoll, int64_t within, enum dlock_report_type ty
     return n;
 }
 
-/* Cuts the connection. The handle is driven meanwhile: on a busy machine that takes a part of its ttl. */
+/* Cuts the connection, and drives the handle: on a busy machine the cut takes a part of the ttl. */
 static int cut(dlock *lk, int epoll, const char *stop)
 {
     int n = 0, status;

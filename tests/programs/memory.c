@@ -1,13 +1,13 @@
 /*
- * memory.c - memory runs out once, at each point of a lock's life: the N-th allocation fails, for N from 1 until none is
- * left to fail. Each N has a process and a lock of its own. A call may fail then, and says so with DLOCK_ENOMEM; no
- * process dies, no lock is lost, and none is left. (libpq may wait for an answer that it had no memory to take. Then our
- * time-outs end that, and say so.)
+ * memory.c - memory runs out once, at each point of a lock's life: the N-th allocation fails, for N
+ * from 1 until none is left to fail. Each N has a process and a lock of its own. A call may fail
+ * then, and says so with DLOCK_ENOMEM; no process dies, no lock is lost, and none is left. (libpq
+ * may wait for an answer that it had no memory to take. Then our time-outs end that, and say so.)
  *
  *     memory [-k MSEC] [-n FIRST] [-s STEP] [-t] URI    URI: its name gets ".N"
  *
- * -k: how long the lock is held, so that it is renewed. -n 5 -t: only the fifth, and says where that was. It writes how
- * many calls ended how.
+ * -k: how long the lock is held, so that it is renewed. -n 5 -t: only the fifth, and says where
+ * that was. It writes how many calls ended how.
  */
 #include "lib.h"
 
@@ -117,7 +117,7 @@ static void crashed(int sig)
     raise(sig);
 }
 
-/* Exit code 0: the N-th allocation failed; 2: there were less; 1 (FAIL): the lock is not usable afterwards. */
+/* Exit code 0: the N-th allocation failed; 2: there were less; 1 (FAIL): the lock is unusable. */
 static void child(const char *uri, long n)
 {
     char name[1024];

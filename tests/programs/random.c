@@ -1,12 +1,13 @@
 /*
- * random.c - calls at random moments on one handle after the other: no crash, no leak, no hang, and the state as the
- * table of dlock.h says.
+ * random.c - calls at random moments on one handle after the other: no crash, no leak, no hang, and
+ * the state as the table of dlock.h says.
  *
  *     random SEED CALLS URI...
  *
- * Several handles for each URI compete for its lock, and some of them are sets. What the table says of a call is compared
- * with what it does; who holds a lock is counted: one at a time. At the end all is released, and the locks are free.
- * Not a part of the suite: it is for hours of its own, under the sanitizers.
+ * Several handles for each URI compete for its lock, and some of them are sets. What the table says
+ * of a call is compared with what it does; who holds a lock is counted: one at a time. At the end
+ * all is released, and the locks are free. Not a part of the suite: it is for hours of its own,
+ * under the sanitizers.
  */
 #include "lib.h"
 
@@ -16,11 +17,9 @@
 #define PER_URI 3
 #define MOST 16
 
-static dlock *lk[MOST];
-static dlock_set *set;
-static bool endless[MOST]; /* its acquire waits without end */
-static int
-    owner[MOST]; /* of each URI: the handle that believes to hold it; -1: none; MOST: the set */
+static struct thing at[MOST + 1]; /* the handles, and the set behind them */
+static bool endless[MOST];        /* the handle's acquire waits without end */
+static int owner[MOST];           /* of each URI: who holds its lock; -1: nobody */
 static int n, uris, fd, reports[32];
 static char **uri;
 
@@ -46,203 +45,150 @@ static dlock *open_one(int i)
     return d;
 }
 
-static void took(int u, int who)
+static const char *name_of(int who)
 {
-    if (owner[u] >= 0 && owner[u] != who)
-        FAIL("%s is held by %d and %d", uri[u], owner[u], who);
-    owner[u] = who;
+    return who == n ? "set" : uri[who / PER_URI];
 }
 
-static void gave(int u, int who)
+/* Handle or set number who has got its locks. */
+static void took(int who)
 {
-    if (owner[u] == who)
-        owner[u] = -1;
+    for (int u = 0; u < uris; u++) {
+        if (who < n && u != who / PER_URI)
+            continue;
+        if (owner[u] >= 0 && owner[u] != who)
+            FAIL("%s is held by %d and %d", uri[u], owner[u], who);
+        owner[u] = who;
+    }
 }
 
-static void on_report(int i, const struct dlock_report *r)
+static void gave(int who)
+{
+    for (int u = 0; u < uris; u++)
+        if (owner[u] == who)
+            owner[u] = -1;
+}
+
+static void on_report(int who, const struct dlock_report *r)
 {
     reports[r->type]++;
     if (r->type == DLOCK_REPORT_LOST)
-        FAIL("%s lost: %s", uri[i / PER_URI], r->error.msg);
-    if (r->type == DLOCK_REPORT_FAILED && !dlock_error_retryable(r->error.code) &&
+        FAIL("%s lost: %s", name_of(who), r->error.msg);
+    if (r->type == DLOCK_REPORT_FAILED && who < n && !dlock_error_retryable(r->error.code) &&
         r->error.code != DLOCK_EUSAGE) /* no records there */
-        FAIL("%s failed: %s", uri[i / PER_URI], r->error.msg);
+        FAIL("%s failed: %s", name_of(who), r->error.msg);
     if (r->type == DLOCK_REPORT_ACQUIRED)
-        took(i / PER_URI, i);
-    if (r->type == DLOCK_REPORT_RELEASED && r->how == DLOCK_RELEASE_NOT_OURS)
-        FAIL("%s: not ours", uri[i / PER_URI]);
+        took(who);
+    if (r->type == DLOCK_REPORT_RELEASED && who < n && r->how == DLOCK_RELEASE_NOT_OURS)
+        FAIL("%s: not ours", name_of(who));
 }
 
-static void turn(int i)
+static void turn(int who)
 {
     struct pollfd pfd[DLOCK_POLL_MAX];
     const struct dlock_report *r;
     int64_t wake;
     int most = below(3) ? 1000 : 1, got = 0;
-    if (below(2)) {
-        while (most-- > 0 && (r = dlock_dispatch(lk[i])))
-            on_report(i, r);
+    if (who == n || below(2)) {
+        while (most-- > 0 && (r = dispatch(&at[who])))
+            on_report(who, r);
         return;
     }
-    int m = dlock_interest(lk[i], pfd, DLOCK_POLL_MAX, &wake);
+    int m = dlock_interest(at[who].lk, pfd, DLOCK_POLL_MAX, &wake);
     if (poll(pfd, (nfds_t)m, 0) > 0)
         got = m;
-    while (most-- > 0 && (r = dlock_process(lk[i], pfd, got))) {
+    while (most-- > 0 && (r = dlock_process(at[who].lk, pfd, got))) {
         got = 0;
-        on_report(i, r);
+        on_report(who, r);
     }
 }
 
-static void set_report(const struct dlock_report *r)
-{
-    reports[r->type]++;
-    if (r->type == DLOCK_REPORT_LOST)
-        FAIL("set lost: %s", r->error.msg);
-    if (r->type == DLOCK_REPORT_ACQUIRED)
-        for (int u = 0; u < uris; u++)
-            took(u, MOST);
-}
-
-static void set_turn(void)
-{
-    const struct dlock_report *r;
-    int most = below(3) ? 1000 : 1;
-    while (most-- > 0 && (r = dlock_set_dispatch(set)))
-        set_report(r);
-}
-
-static void all_turn(void)
-{
-    for (int i = 0; i < n; i++)
-        turn(i);
-    set_turn();
-}
-
-/* What the table says of calls that change the state: 1 allowed. */
-static void expect_code(const char *what, int i, int rc, bool allowed)
+/* A call that the table of dlock.h allows in this state, or not. */
+static void expect_code(const char *what, int who, int rc, bool allowed)
 {
     if (allowed != (rc != DLOCK_EUSAGE))
-        FAIL("%s on %d (%s): %s", what, i, uri[i / PER_URI], dlock_error_name(rc));
+        FAIL("%s on %d (%s): %s", what, who, name_of(who), dlock_error_name(rc));
 }
 
-static void call(int i)
+static void ring(void)
 {
-    enum dlock_state is = dlock_state(lk[i]);
-    int u = i / PER_URI, rc;
-    bool idle = is == DLOCK_STATE_IDLE;
-    if (below(5) == 0)
-        MUST(eventfd_write(fd, 1) == 0);
-    switch (below(14)) {
+    MUST(eventfd_write(fd, 1) == 0);
+}
+
+/* A random call; for a set, one of those in the first five groups. */
+static void call(int who)
+{
+    const struct thing *t = &at[who];
+    dlock *lk = t->lk;
+    enum dlock_state is = state_of(t);
+    bool idle = is == DLOCK_STATE_IDLE, held = is == DLOCK_STATE_HELD;
+    int64_t until = dlock_now() + (below(3) - 1) * DLOCK_SEC + below(1000) * DLOCK_MSEC;
+    int rc;
+    eventfd_t none;
+    if (below(lk ? 5 : 3) == 0)
+        ring();
+    switch (below(lk ? 14 : 6)) {
     case 0:
     case 1:
+        rc = CALL(t, start_acquire, &err);
+        expect_code("start_acquire", who, rc, idle);
+        break;
     case 2:
-        rc = dlock_start_acquire(lk[i], &err);
-        expect_code("start_acquire", i, rc, idle);
+        gave(who);
+        CODE(CALL(t, start_release, until, &err), 0);
+        IS(state_of(t), DLOCK_STATE_RELEASING);
         break;
     case 3:
-        rc = dlock_start_status(lk[i], &err);
-        expect_code("start_status", i, rc, idle);
+        if (lk && endless[who])
+            ring();
+        rc = CALL(t, acquire, &err);
+        expect_code("acquire", who, rc, idle);
+        if (rc == 0)
+            took(who);
+        if (idle)
+            IS(state_of(t), rc == 0 ? DLOCK_STATE_HELD : DLOCK_STATE_IDLE);
         break;
     case 4:
-        rc = dlock_start_forget(lk[i], "00000000000000000000000000000000", &err);
-        expect_code("start_forget", i, rc, idle);
+        rc = CALL(t, keep, below(2) ? 0 : dlock_now() + below(30) * DLOCK_MSEC, &err);
+        expect_code("keep", who, rc, held || is == DLOCK_STATE_LOST);
+        if (rc == DLOCK_ELOST)
+            FAIL("%s lost: %s", name_of(who), err.msg);
         break;
     case 5:
-    case 6:
-        gave(u, i);
-        CODE(dlock_start_release(
-                 lk[i], dlock_now() + (below(3) - 1) * DLOCK_SEC + below(1000) * DLOCK_MSEC, &err),
-             0);
-        IS(dlock_state(lk[i]), DLOCK_STATE_RELEASING);
-        break;
-    case 7:
-        if (endless[i])
-            MUST(eventfd_write(fd, 1) == 0);
-        rc = dlock_acquire(lk[i], &err);
-        expect_code("acquire", i, rc, idle);
-        if (rc == 0)
-            took(u, i);
-        if (idle)
-            IS(dlock_state(lk[i]), rc == 0 ? DLOCK_STATE_HELD : DLOCK_STATE_IDLE);
-        break;
-    case 8:
-        rc = dlock_keep(lk[i], below(2) ? 0 : dlock_now() + below(30) * DLOCK_MSEC, &err);
-        expect_code("keep", i, rc, is == DLOCK_STATE_HELD || is == DLOCK_STATE_LOST);
-        if (rc == DLOCK_ELOST)
-            FAIL("lost: %s", err.msg);
-        break;
-    case 9:
-        gave(u, i);
-        rc = dlock_release(lk[i], below(3) ? 2 * DLOCK_SEC : 0, &err);
+        gave(who);
+        rc = CALL(t, release, !lk || below(3) ? 2 * DLOCK_SEC : 0, &err);
         if (rc != 0 && rc != DLOCK_EUNAVAIL)
             FAIL("release: %s", err.msg);
-        IS(dlock_state(lk[i]), DLOCK_STATE_IDLE);
+        IS(state_of(t), DLOCK_STATE_IDLE);
+        break;
+    case 6:
+    case 7:
+        rc = dlock_start_acquire(lk, &err);
+        expect_code("start_acquire", who, rc, idle);
+        break;
+    case 8:
+        rc = dlock_start_status(lk, &err);
+        expect_code("start_status", who, rc, idle);
+        break;
+    case 9:
+        rc = dlock_start_forget(lk, "00000000000000000000000000000000", &err);
+        expect_code("start_forget", who, rc, idle);
         break;
     case 10:
-        expect_code("note", i, dlock_note_result(lk[i], true, 0, &err), is == DLOCK_STATE_HELD);
+        expect_code("note", who, dlock_note_result(lk, true, 0, &err), held);
         break;
     case 11:
-        gave(u, i);
-        dlock_close(lk[i]);
-        lk[i] = open_one(i);
+        gave(who);
+        dlock_close(lk);
+        at[who].lk = open_one(who);
         break;
     case 12:
-        MUST(dlock_poll_fd(lk[i], &err) >= 0);
+        MUST(dlock_poll_fd(lk, &err) >= 0);
         break;
     case 13:
-        MUST((is == DLOCK_STATE_HELD || is == DLOCK_STATE_ACQUIRING) ||
-             dlock_time_left(lk[i]) == 0);
+        MUST(held || is == DLOCK_STATE_ACQUIRING || dlock_time_left(lk) == 0);
         break;
     }
-    eventfd_t none;
-    (void)eventfd_read(fd, &none);
-}
-
-static void set_call(void)
-{
-    enum dlock_state is = dlock_set_state(set);
-    bool idle = is == DLOCK_STATE_IDLE;
-    int rc;
-    if (below(3) == 0)
-        MUST(eventfd_write(fd, 1) == 0);
-    switch (below(6)) {
-    case 0:
-    case 1:
-        rc = dlock_set_start_acquire(set, &err);
-        if (idle != (rc == 0))
-            FAIL("set acquire: %s", err.msg);
-        break;
-    case 2:
-        for (int u = 0; u < uris; u++)
-            gave(u, MOST);
-        CODE(dlock_set_start_release(set, dlock_now() + below(2000) * DLOCK_MSEC, &err), 0);
-        IS(dlock_set_state(set), DLOCK_STATE_RELEASING);
-        break;
-    case 3:
-        rc = dlock_set_acquire(set, &err);
-        if (rc == 0)
-            for (int u = 0; u < uris; u++)
-                took(u, MOST);
-        if (idle)
-            IS(dlock_set_state(set), rc == 0 ? DLOCK_STATE_HELD : DLOCK_STATE_IDLE);
-        else
-            IS(rc, DLOCK_EUSAGE);
-        break;
-    case 4:
-        rc = dlock_set_keep(set, 0, &err);
-        if ((rc == DLOCK_EUSAGE) != (is != DLOCK_STATE_HELD))
-            FAIL("set keep in %d: %s", is, dlock_error_name(rc));
-        break;
-    case 5:
-        for (int u = 0; u < uris; u++)
-            gave(u, MOST);
-        rc = dlock_set_release(set, 2 * DLOCK_SEC, &err);
-        if (rc != 0 && rc != DLOCK_EUNAVAIL)
-            FAIL("set release: %s", err.msg);
-        IS(dlock_set_state(set), DLOCK_STATE_IDLE);
-        break;
-    }
-    eventfd_t none;
     (void)eventfd_read(fd, &none);
 }
 
@@ -256,7 +202,7 @@ int main(int argc, char **argv)
     uris = argc - 3;
     fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     for (n = 0; n < uris * PER_URI; n++)
-        lk[n] = open_one(n);
+        at[n].lk = open_one(n);
     for (int u = 0; u < uris; u++) {
         struct dlock_options o;
         dlock_options_init(&o, sizeof o);
@@ -265,27 +211,22 @@ int main(int argc, char **argv)
         owner[u] = -1;
         CODE(dlock_open(&of_set[u], uri[u], &o, &err), 0);
     }
-    CODE(dlock_set_open(&set, of_set, uris, DLOCK_SEC, &err), 0);
+    CODE(dlock_set_open(&at[n].set, of_set, uris, DLOCK_SEC, &err), 0);
     alarm(600);
     for (int c = 0; c < calls; c++) {
-        if (below(8) == 0) {
-            set_call();
-        } else {
-            call(below(n));
-        }
-        all_turn();
+        call(below(8) == 0 ? n : below(n));
+        for (int i = 0; i <= n; i++)
+            turn(i);
         struct timespec t = {0, below(4) * 1000000};
         if (below(3) == 0)
             nanosleep(&t, NULL);
     }
-    for (int i = 0; i < n; i++) {
-        int rc = dlock_release(lk[i], 5 * DLOCK_SEC, &err);
-        if (rc != 0 && rc != DLOCK_EUNAVAIL)
+    for (int i = 0; i <= n; i++) {
+        int rc = CALL(&at[i], release, 5 * DLOCK_SEC, &err);
+        if (i < n && rc != 0 && rc != DLOCK_EUNAVAIL)
             FAIL("the last release: %s", err.msg);
-        dlock_close(lk[i]);
+        close_thing(&at[i]);
     }
-    (void)dlock_set_release(set, 5 * DLOCK_SEC, NULL);
-    dlock_set_close(set);
     for (int u = 0; u < uris; u++) {
         dlock *d = open_lock(uri[u], 3 * DLOCK_SEC, 8 * DLOCK_SEC);
         CODE(dlock_acquire(d, &err), 0);

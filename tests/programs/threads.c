@@ -1,5 +1,6 @@
 /*
- * threads.c - a handle goes from thread to thread, and threads have handles of their own on one store.
+ * threads.c - a handle goes from thread to thread, and threads have handles of their own on one
+ * store.
  *
  *     threads URI
  */

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# fork.bats - libdlock in programs with children and threads: tests/programs/fork.c and threads.c, on every kind of store.
+# fork.bats - libdlock in programs with children and threads, on every kind of store.
 
 # bats file_tags=thread
 bats_require_minimum_version 1.5.0
@@ -34,13 +34,11 @@ teardown_file() {
 }
 setup() {
     dlock_setup
-    # ThreadSanitizer lets each process sleep for a second before it ends. In a child it misses the join of a thread that
-    # had ended before the fork: that is the parent's.
+    # ThreadSanitizer lets each process sleep for a second before it ends. In a child it misses the
+    # join of a thread of the parent that had ended before the fork.
     export TSAN_OPTIONS=${TSAN_OPTIONS:-}:atexit_sleep_ms=0:report_thread_leaks=0
 }
 teardown() { dlock_teardown; }
-
-STORES='file bare redis rediss redlock advisory tls table zookeeper'
 
 # on STORE: L is a lock there. One server has several kinds: each has a name of its own.
 on() {
@@ -52,13 +50,15 @@ on() {
     rediss) L="rediss://localhost:$TLS_PORT?cacert=$TLS/ca.crt#$N" ;;
     redlock) L=$(rl_uri "$N") ;;
     advisory) L=postgres://postgres@127.0.0.1:$PG_PORT/postgres#$N ;;
-    tls) L="postgres://postgres@localhost:$PG_PORT/postgres?sslmode=verify-full&sslrootcert=$TLS/ca.crt#$N" ;;
+    tls)
+        L=postgres://postgres@localhost:$PG_PORT/postgres
+        L+="?sslmode=verify-full&sslrootcert=$TLS/ca.crt#$N"
+        ;;
     table) L="postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#$N" ;;
     zookeeper) L=zk://127.0.0.1:$ZK_PORT#$N ;;
     esac
 }
-# each ARG...: fork ARG... on each store, all at the same time.
-each() { on_each "$PROG/fork" "$@"; }
+# on_each PROGRAM ARG...: on each store, all at the same time.
 on_each() {
     local store all='file bare redis rediss redlock advisory tls table zookeeper' bad=''
     local -A pids=()
@@ -74,12 +74,12 @@ on_each() {
 # ---------------------------------------------------------------- children ---
 
 @test "a child takes nothing from a parent that holds the lock" {
-    each held
+    on_each "$PROG/fork" held
     run -0 run_t 10 "$PROG/fork" fcntl held "$PWD/$NAME"
 }
 
 @test "a child takes nothing from a parent that waits for the lock" {
-    each waits
+    on_each "$PROG/fork" waits
     run -0 run_t 10 "$PROG/fork" fcntl waits "$PWD/$NAME"
 }
 
@@ -95,7 +95,9 @@ on_each() {
     done
 }
 
-@test "a child can be forked at any moment of an acquire" { each any; }
+@test "a child can be forked at any moment of an acquire" {
+    on_each "$PROG/fork" any
+}
 
 @test "a child of a parent that waits for a silent server, or for a name" {
     local at at2
@@ -103,14 +105,18 @@ on_each() {
     at=127.0.0.1:$LISTENS
     listener hostile_server nothing
     at2=127.0.0.1:$LISTENS
-    for L in "redis://$at" "rediss://$at" "redlock://$at,$at2,127.0.0.1:1" "postgres://$at/x" "postgres://$at/x?mode=lease" "zk://$at"; do
+    for L in "redis://$at" "rediss://$at" "redlock://$at,$at2,127.0.0.1:1" "postgres://$at/x" \
+        "postgres://$at/x?mode=lease" "zk://$at"; do
         run_t 10 "$PROG/fork" connects "$L#$NAME" 2>log || fail "$L: $(cat log)"
     done
-    for L in redis://slow.test:1 "redlock://slow.test:1,slow.test:2,$at" postgres://slow.test:1/x zk://slow.test:1; do
+    for L in redis://slow.test:1 "redlock://slow.test:1,slow.test:2,$at" postgres://slow.test:1/x \
+        zk://slow.test:1; do
         run_t 10 "$PROG/fork" names "$L#$NAME" 2>log || fail "$L: $(cat log)"
     done
 }
 
 # ----------------------------------------------------------------- threads ---
 
-@test "handles go from thread to thread, and threads have handles of their own" { on_each "$PROG/threads"; }
+@test "handles go from thread to thread, and threads have handles of their own" {
+    on_each "$PROG/threads"
+}

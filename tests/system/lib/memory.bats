@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# memory.bats - libdlock without memory: each allocation fails once (tests/programs/memory.c), and cli/memory.bats has what is
-# about the program, and ZooKeeper, whose own library ends the process.
+# memory.bats - libdlock without memory: each allocation fails once (tests/programs/memory.c).
+# cli/memory.bats tests the program, and ZooKeeper, whose own library ends the process.
 
 # bats file_tags=plain
 bats_require_minimum_version 1.5.0
@@ -26,7 +26,8 @@ lives() {
     shift 2
     run_t 60 "$BUILD/programs/memory" "$@" "$url" >out 2>&1 || fail "$url: $(cat out)"
     echo "# $url: $(cat out)" >&3
-    [ "$(grep -o '[0-9]* ENOMEM' out | awk '{ n += $1 } END { print n }')" -ge "$least" ] || fail "$(cat out)"
+    [ "$(grep -o '[0-9]* ENOMEM' out | awk '{ n += $1 } END { print n }')" -ge "$least" ] ||
+        fail "$(cat out)"
 }
 
 @test "an allocation that fails is said so, and loses no lock: files and Redis" {

@@ -13,15 +13,21 @@ teardown_file() { redis_stop; }
 setup() { dlock_setup; }
 teardown() { dlock_teardown; }
 
+# states WANT URI URI [TAKE]
+states() {
+    local want=$1
+    shift
+    run_t 30 "$PROG/states" set "$@" >got 2>log || fail "$(cat log)"
+    diff "$want" got || fail "another result"
+}
+
 @test "every call on a set in every state: files" {
-    run_t 30 "$PROG/set_states" "file://$PWD#$NAME-a" "file://$PWD#$NAME-b" >got 2>log || fail "$(cat log)"
     grep -v '^LOST' "$ROOT/tests/programs/set_states.expected" >want
-    diff want got || fail "another result"
+    states want "file://$PWD#$NAME-a" "file://$PWD#$NAME-b"
 }
 
 @test "every call on a set in every state: Redis" {
     local url=redis://127.0.0.1:$REDIS_PORT
-    run_t 30 "$PROG/set_states" "$url#$NAME-a" "$url#$NAME-b" "redis-cli -p $REDIS_PORT del '$NAME-b' >/dev/null" \
-        >got 2>log || fail "$(cat log)"
-    diff "$ROOT/tests/programs/set_states.expected" got || fail "another result"
+    states "$ROOT/tests/programs/set_states.expected" "$url#$NAME-a" "$url#$NAME-b" \
+        "redis-cli -p $REDIS_PORT del '$NAME-b' >/dev/null"
 }

@@ -1,4 +1,4 @@
-/* The lease as a state machine: every transition and every edge of the timeline, on invented times. */
+/* The lease as a state machine: all transitions, and all edges of the timeline. */
 #include "lease.h"
 #include "unit.h"
 #include "util.h"
@@ -22,6 +22,12 @@ static enum lease_do step(struct lease *l, int64_t now, const struct dlock_event
     return lease_step(l, both(now), ev);
 }
 
+/* The step after an event. */
+static enum lease_do on(struct lease *l, int64_t now, struct dlock_event ev)
+{
+    return step(l, now, &ev);
+}
+
 static int64_t wake(const struct lease *l, int64_t now)
 {
     return lease_wake(l, both(now));
@@ -30,6 +36,14 @@ static int64_t wake(const struct lease *l, int64_t now)
 static struct dlock_event event(enum dlock_ev type, int64_t from, int64_t ttl)
 {
     return (struct dlock_event){.type = type, .from = from, .ttl = ttl};
+}
+static struct dlock_event granted(int64_t from)
+{
+    return event(EV_GRANTED, from, 10 * S);
+}
+static struct dlock_event renewed(int64_t from)
+{
+    return event(EV_RENEWED, from, 10 * S);
 }
 
 /* 10 s, grace 1 s, sent at 100 s: deadline 109.898, kill 109.398, term 108.398, usable 8.398. */
@@ -44,9 +58,8 @@ static struct lease granted_at(int64_t now)
 {
     struct lease l;
     struct lease_config c = config(10 * S, 1 * S);
-    struct dlock_event ev = event(EV_GRANTED, SENT, 10 * S);
     lease_acquire(&l, &c);
-    CHECK_INT(step(&l, now, &ev), LEASE_START);
+    CHECK_INT(on(&l, now, granted(SENT)), LEASE_START);
     CHECK_INT(step(&l, now, NULL), LEASE_NOTHING);
     return l;
 }
@@ -86,10 +99,9 @@ TEST(without_a_lease_nothing_expires)
 {
     struct lease l;
     struct lease_config c = config(DLOCK_NEVER, 5 * S);
-    struct dlock_event ev = event(EV_GRANTED, SENT, DLOCK_NEVER);
     CHECK_INT(lease_check(&c, NULL), 0);
     lease_acquire(&l, &c);
-    CHECK_INT(step(&l, SENT + 500 * S, &ev), LEASE_START);
+    CHECK_INT(on(&l, SENT + 500 * S, event(EV_GRANTED, SENT, DLOCK_NEVER)), LEASE_START);
     CHECK_INT(step(&l, SENT + 100000 * S, NULL), LEASE_NOTHING);
     CHECK_INT(wake(&l, SENT), DLOCK_NEVER);
     /* The clock of the kernel may be anywhere against the other one, which does not count here. */
@@ -140,8 +152,7 @@ TEST(start_then_renewals)
     /* A wait by a clock that is slewed by 10 % is not too long. */
     CHECK_INT(wake(&l, due), TROUBLE_AT - (TROUBLE_AT - due) / 10);
     CHECK_INT(wake(&l, TROUBLE_AT - 1000), TROUBLE_AT);
-    struct dlock_event ev = event(EV_RENEWED, due, 10 * S);
-    CHECK_INT(step(&l, due + 3 * MS, &ev), LEASE_EXTEND);
+    CHECK_INT(on(&l, due + 3 * MS, renewed(due)), LEASE_EXTEND);
     CHECK_INT(l.times.deadline, DEADLINE + due - SENT);
     CHECK_INT(step(&l, due + 3 * MS, NULL), LEASE_NOTHING);
     CHECK_INT(wake(&l, due + 3 * MS), due + USABLE / 3);
@@ -150,22 +161,20 @@ TEST(start_then_renewals)
 TEST(a_confirmation_never_moves_the_deadline_back)
 {
     struct lease l = granted_at(SENT);
-    struct dlock_event old = event(EV_RENEWED, SENT - 1 * S, 10 * S);
-    CHECK_INT(step(&l, SENT + 1, &old), LEASE_NOTHING);
+    CHECK_INT(on(&l, SENT + 1, renewed(SENT - 1 * S)), LEASE_NOTHING);
     CHECK_INT(l.times.deadline, DEADLINE);
 }
 
 TEST(unclear_is_retried_with_growing_pauses_until_the_end)
 {
     struct lease l = granted_at(SENT);
-    struct dlock_event unclear = event(EV_UNCLEAR, 0, 0);
     int64_t now = l.times.renew_at, last = 0;
     int tries = 0, troubles = 0;
     while (now < TERM_AT) {
         enum lease_do todo = step(&l, now, NULL);
         troubles += todo == LEASE_TROUBLE;
         if (todo == LEASE_RENEW) {
-            CHECK_INT(step(&l, now, &unclear), LEASE_NOTHING);
+            CHECK_INT(on(&l, now, event(EV_UNCLEAR, 0, 0)), LEASE_NOTHING);
             CHECK(now - last <= 1 * S || tries == 0);
             last = now;
             tries++;
@@ -188,8 +197,7 @@ TEST(term_then_kill_and_renewals_go_on)
     CHECK_INT(step(&l, TERM_AT, NULL), LEASE_TERM);
     CHECK_INT(wake(&l, KILL_AT - 1000), KILL_AT);
     /* A renewal during the grace keeps others out, but does not move kill_at. */
-    struct dlock_event ev = event(EV_RENEWED, TERM_AT, 10 * S);
-    CHECK_INT(step(&l, TERM_AT + 1, &ev), LEASE_EXTEND);
+    CHECK_INT(on(&l, TERM_AT + 1, renewed(TERM_AT)), LEASE_EXTEND);
     CHECK_INT(l.times.kill_at, KILL_AT);
     CHECK_INT(l.times.deadline, DEADLINE + TERM_AT - SENT);
     CHECK_INT(step(&l, KILL_AT - 1, NULL), LEASE_NOTHING);
@@ -207,21 +215,19 @@ TEST(a_process_stopped_past_kill_at_kills_without_term)
 TEST(certain_loss_kills_at_once)
 {
     struct lease l = granted_at(SENT);
-    struct dlock_event lost = event(EV_LOST, 0, 0);
-    CHECK_INT(step(&l, SENT + 1, &lost), LEASE_KILL);
+    CHECK_INT(on(&l, SENT + 1, event(EV_LOST, 0, 0)), LEASE_KILL);
     CHECK_INT(step(&l, SENT + 2, NULL), LEASE_NOTHING);
     CHECK_INT(step(&l, DEADLINE, NULL), LEASE_NOTHING); /* and is never renewed again */
     CHECK_INT(wake(&l, DEADLINE), DLOCK_NEVER);
-    CHECK_INT(step(&l, SENT + 3, &lost), LEASE_NOTHING); /* said once */
+    CHECK_INT(on(&l, SENT + 3, event(EV_LOST, 0, 0)), LEASE_NOTHING); /* said once */
 }
 
 TEST(loss_during_grace_kills)
 {
     struct lease l = granted_at(SENT);
-    struct dlock_event lost = event(EV_LOST, 0, 0);
     l.renewing = true;
     CHECK_INT(step(&l, TERM_AT, NULL), LEASE_TERM);
-    CHECK_INT(step(&l, TERM_AT + 1, &lost), LEASE_KILL);
+    CHECK_INT(on(&l, TERM_AT + 1, event(EV_LOST, 0, 0)), LEASE_KILL);
 }
 
 static struct lease acquiring(void)
@@ -235,33 +241,28 @@ static struct lease acquiring(void)
 TEST(a_late_grant_is_confirmed_first)
 {
     struct lease l = acquiring();
-    struct dlock_event ev = event(EV_GRANTED, SENT, 10 * S);
     int64_t now = SENT + USABLE / 4 + 1;
-    CHECK_INT(step(&l, now, &ev), LEASE_RENEW);
+    CHECK_INT(on(&l, now, granted(SENT)), LEASE_RENEW);
     CHECK_INT(step(&l, now, NULL), LEASE_NOTHING);
-    ev = event(EV_RENEWED, now, 10 * S);
-    CHECK_INT(step(&l, now + 5 * MS, &ev), LEASE_START);
+    CHECK_INT(on(&l, now + 5 * MS, renewed(now)), LEASE_START);
     CHECK_INT(l.sent, now);
 }
 
 TEST(a_grant_just_in_time_starts)
 {
     struct lease l = acquiring();
-    struct dlock_event ev = event(EV_GRANTED, SENT, 10 * S);
-    CHECK_INT(step(&l, SENT + USABLE / 4, &ev), LEASE_START);
+    CHECK_INT(on(&l, SENT + USABLE / 4, granted(SENT)), LEASE_START);
 }
 
 TEST(a_late_grant_that_is_lost_or_runs_out_is_unusable)
 {
-    struct dlock_event grant = event(EV_GRANTED, SENT, 10 * S);
-    struct dlock_event lost = event(EV_LOST, 0, 0), unclear = event(EV_UNCLEAR, 0, 0);
     int64_t now = SENT + USABLE / 2;
     struct lease l = acquiring();
-    CHECK_INT(step(&l, now, &grant), LEASE_RENEW);
-    CHECK_INT(step(&l, now, &lost), LEASE_KILL);
+    CHECK_INT(on(&l, now, granted(SENT)), LEASE_RENEW);
+    CHECK_INT(on(&l, now, event(EV_LOST, 0, 0)), LEASE_KILL);
     l = acquiring();
-    CHECK_INT(step(&l, now, &grant), LEASE_RENEW);
-    CHECK_INT(step(&l, now, &unclear), LEASE_NOTHING);
+    CHECK_INT(on(&l, now, granted(SENT)), LEASE_RENEW);
+    CHECK_INT(on(&l, now, event(EV_UNCLEAR, 0, 0)), LEASE_NOTHING);
     CHECK_INT(step(&l, TERM_AT, NULL), LEASE_UNUSABLE);
     CHECK_INT(step(&l, TERM_AT, NULL), LEASE_NOTHING);
 }
@@ -269,25 +270,21 @@ TEST(a_late_grant_that_is_lost_or_runs_out_is_unusable)
 TEST(a_store_too_slow_for_the_ttl_is_unusable)
 {
     struct lease l = acquiring();
-    struct dlock_event ev = event(EV_GRANTED, SENT, 10 * S);
     int64_t now = SENT + USABLE / 3;
-    CHECK_INT(step(&l, now, &ev), LEASE_RENEW);
-    ev = event(EV_RENEWED, now, 10 * S);
-    CHECK_INT(step(&l, now + USABLE / 2 + 2, &ev), LEASE_UNUSABLE);
+    CHECK_INT(on(&l, now, granted(SENT)), LEASE_RENEW);
+    CHECK_INT(on(&l, now + USABLE / 2 + 2, renewed(now)), LEASE_UNUSABLE);
 }
 
 TEST(a_grant_past_term_at_never_starts)
 {
     struct lease l = acquiring();
-    struct dlock_event ev = event(EV_GRANTED, SENT, 10 * S);
-    CHECK_INT(step(&l, TERM_AT, &ev), LEASE_UNUSABLE);
+    CHECK_INT(on(&l, TERM_AT, granted(SENT)), LEASE_UNUSABLE);
 }
 
 TEST(started_twice_is_impossible)
 {
     struct lease l = granted_at(SENT);
-    struct dlock_event ev = event(EV_GRANTED, SENT + 1, 10 * S);
-    CHECK_INT(step(&l, SENT + 2, &ev), LEASE_NOTHING);
+    CHECK_INT(on(&l, SENT + 2, granted(SENT + 1)), LEASE_NOTHING);
     CHECK_INT(l.sent, SENT);
 }
 
@@ -295,10 +292,9 @@ TEST(a_lag_store_needs_no_confirmation)
 {
     struct lease l;
     struct lease_config c = config(12 * S, 1 * S);
-    struct dlock_event ev = event(EV_GRANTED, SENT, 12 * S);
     c.lag = true;
     lease_acquire(&l, &c);
-    CHECK_INT(step(&l, SENT + 6 * S, &ev), LEASE_START);
+    CHECK_INT(on(&l, SENT + 6 * S, event(EV_GRANTED, SENT, 12 * S)), LEASE_START);
 }
 
 /* The confirmed send time is old: the next heartbeat counts from the last one. */
@@ -306,18 +302,18 @@ TEST(a_lag_store_renews_a_sixth_after_the_last_renewal)
 {
     struct lease l;
     struct lease_config c = config(12 * S, 1 * S);
-    struct dlock_event granted = event(EV_GRANTED, SENT, 12 * S);
+    struct dlock_event grant = event(EV_GRANTED, SENT, 12 * S);
     c.lag = true;
-    granted.asked = SENT + 5 * S;
+    grant.asked = SENT + 5 * S;
     lease_acquire(&l, &c);
-    CHECK_INT(step(&l, SENT + 5 * S, &granted), LEASE_START);
+    CHECK_INT(step(&l, SENT + 5 * S, &grant), LEASE_START);
     CHECK_INT(wake(&l, SENT + 5 * S), SENT + 7 * S);
     CHECK_INT(step(&l, SENT + 7 * S, NULL), LEASE_RENEW);
     /* First not newer than the confirmed time, then newer. */
     for (int i = 0; i < 2; i++) {
-        struct dlock_event renewed = event(EV_RENEWED, SENT + i * 3 * S, 12 * S);
         int64_t began = SENT + (7 + 2 * i) * S;
-        CHECK_INT(step(&l, began + 1 * MS, &renewed), i ? LEASE_EXTEND : LEASE_NOTHING);
+        CHECK_INT(on(&l, began + 1 * MS, event(EV_RENEWED, SENT + i * 3 * S, 12 * S)),
+                  i ? LEASE_EXTEND : LEASE_NOTHING);
         CHECK_INT(step(&l, began + 2 * MS, NULL), LEASE_NOTHING);
         CHECK_INT(l.times.renew_at, began + 2 * S);
         CHECK_INT(step(&l, began + 2 * S, NULL), LEASE_RENEW);
@@ -338,32 +334,29 @@ TEST(a_negotiated_ttl_brings_its_own_default_grace)
 {
     struct lease l;
     struct lease_config c = config(30 * S, 5 * S);
-    struct dlock_event ev = event(EV_GRANTED, SENT, 12 * S);
     c.default_grace = true;
     lease_acquire(&l, &c);
-    CHECK_INT(step(&l, SENT, &ev), LEASE_START);
+    CHECK_INT(on(&l, SENT, event(EV_GRANTED, SENT, 12 * S)), LEASE_START);
     CHECK_INT(l.times.kill_at - l.times.term_at, 2 * S);
 }
 
 TEST(release_ends_everything)
 {
     struct lease l = granted_at(SENT);
-    struct dlock_event ev = event(EV_RENEWED, SENT + 1, 10 * S);
     lease_release(&l);
     CHECK_INT(step(&l, KILL_AT, NULL), LEASE_NOTHING);
-    CHECK_INT(step(&l, KILL_AT, &ev), LEASE_NOTHING);
+    CHECK_INT(on(&l, KILL_AT, renewed(SENT + 1)), LEASE_NOTHING);
     CHECK_INT(wake(&l, KILL_AT), DLOCK_NEVER);
 }
 
 TEST(a_grant_after_cancel_is_not_a_hold)
 {
     struct lease l = acquiring();
-    struct dlock_event ev = event(EV_GRANTED, SENT, 10 * S);
     lease_release(&l);
-    CHECK_INT(step(&l, SENT, &ev), LEASE_NOTHING);
+    CHECK_INT(on(&l, SENT, granted(SENT)), LEASE_NOTHING);
 }
 
-/* --- trouble ----------------------------------------------------------------------------------- */
+/* --- trouble --- */
 
 /* Held, and a renewal without an answer; the trouble is said at half, and once. */
 static struct lease troubled(void)
@@ -383,14 +376,12 @@ static struct lease troubled(void)
 TEST(trouble_at_half_ends_with_a_renewal)
 {
     struct lease l = troubled();
-    struct dlock_event old = event(EV_RENEWED, SENT, 10 * S), unclear = event(EV_UNCLEAR, 0, 0);
     int64_t now = TROUBLE_AT + 1 * S;
     /* One that says nothing new does not count. */
-    CHECK_INT(step(&l, now, &old), LEASE_RENEW);
-    CHECK_INT(step(&l, now, &unclear), LEASE_NOTHING);
+    CHECK_INT(on(&l, now, renewed(SENT)), LEASE_RENEW);
+    CHECK_INT(on(&l, now, event(EV_UNCLEAR, 0, 0)), LEASE_NOTHING);
     CHECK_INT(step(&l, now + 1 * S, NULL), LEASE_RENEW);
-    struct dlock_event ev = event(EV_RENEWED, now + 1 * S, 10 * S);
-    CHECK_INT(step(&l, now + 1 * S + 1, &ev), LEASE_EXTEND);
+    CHECK_INT(on(&l, now + 1 * S + 1, renewed(now + 1 * S)), LEASE_EXTEND);
     CHECK_INT(step(&l, now + 1 * S + 1, NULL), LEASE_RECOVERED);
     CHECK_INT(l.trouble_since, SENT);
     CHECK_INT(step(&l, now + 1 * S + 1, NULL), LEASE_NOTHING);
@@ -403,25 +394,22 @@ TEST(trouble_at_half_ends_with_a_renewal)
 TEST(an_answer_that_takes_half_again_does_not_end_the_trouble)
 {
     struct lease l = troubled();
-    struct dlock_event slow = event(EV_RENEWED, SENT + 1 * S, 10 * S),
-                       fast = event(EV_RENEWED, SENT + 6 * S, 10 * S);
-    CHECK_INT(step(&l, SENT + 6 * S, &slow), LEASE_RENEW);
+    CHECK_INT(on(&l, SENT + 6 * S, renewed(SENT + 1 * S)), LEASE_RENEW);
     CHECK_INT(step(&l, SENT + 6 * S, NULL), LEASE_EXTEND);
     CHECK_INT(step(&l, SENT + 6 * S, NULL), LEASE_NOTHING);
-    CHECK_INT(step(&l, SENT + 6 * S + 1, &fast), LEASE_EXTEND);
+    CHECK_INT(on(&l, SENT + 6 * S + 1, renewed(SENT + 6 * S)), LEASE_EXTEND);
     CHECK_INT(step(&l, SENT + 6 * S + 1, NULL), LEASE_RECOVERED);
     CHECK_INT(l.trouble_since, SENT);
 }
 
 TEST(a_loss_ends_the_trouble_alone)
 {
-    struct dlock_event ev = event(EV_RENEWED, TERM_AT, 10 * S), lost = event(EV_LOST, 0, 0);
     struct lease l = troubled();
     CHECK_INT(step(&l, TERM_AT, NULL), LEASE_TERM);
-    CHECK_INT(step(&l, TERM_AT + 1, &ev), LEASE_EXTEND);
+    CHECK_INT(on(&l, TERM_AT + 1, renewed(TERM_AT)), LEASE_EXTEND);
     CHECK_INT(step(&l, TERM_AT + 1, NULL), LEASE_NOTHING);
     l = troubled();
-    CHECK_INT(step(&l, TROUBLE_AT + 1, &lost), LEASE_KILL);
+    CHECK_INT(on(&l, TROUBLE_AT + 1, event(EV_LOST, 0, 0)), LEASE_KILL);
     CHECK_INT(step(&l, TERM_AT, NULL), LEASE_NOTHING);
     /* A process that was stopped until then. */
     l = granted_at(SENT);
@@ -438,16 +426,14 @@ TEST(a_loss_ends_the_trouble_alone)
 TEST(a_renewal_that_begins_late_has_its_time_to_be_answered)
 {
     struct lease l = granted_at(SENT);
-    struct dlock_event unclear = event(EV_UNCLEAR, 0, 0);
     int64_t now = TROUBLE_AT + 1 * S;
     CHECK_INT(step(&l, now, NULL), LEASE_RENEW);
-    struct dlock_event ev = event(EV_RENEWED, now, 10 * S);
-    CHECK_INT(step(&l, now + 100 * MS, &ev), LEASE_EXTEND);
+    CHECK_INT(on(&l, now + 100 * MS, renewed(now)), LEASE_EXTEND);
     CHECK_INT(step(&l, now + 100 * MS, NULL), LEASE_NOTHING);
     l = granted_at(SENT);
     CHECK_INT(step(&l, now, NULL), LEASE_RENEW);
     CHECK_INT(step(&l, now, NULL), LEASE_NOTHING);
-    CHECK_INT(step(&l, now + 1 * S, &unclear), LEASE_NOTHING);
+    CHECK_INT(on(&l, now + 1 * S, event(EV_UNCLEAR, 0, 0)), LEASE_NOTHING);
     /* More tries do not give it more time. */
     CHECK_INT(step(&l, now + 1100 * MS, NULL), LEASE_RENEW);
     int64_t at = TROUBLE_AT + now - (SENT + USABLE / 3);
@@ -459,40 +445,37 @@ TEST(a_renewal_that_begins_late_has_its_time_to_be_answered)
 TEST(a_grant_that_is_not_confirmed_yet_is_in_no_trouble)
 {
     struct lease l = acquiring();
-    struct dlock_event ev = event(EV_GRANTED, SENT, 10 * S);
-    CHECK_INT(step(&l, SENT + USABLE / 3, &ev), LEASE_RENEW);
+    CHECK_INT(on(&l, SENT + USABLE / 3, granted(SENT)), LEASE_RENEW);
     CHECK_INT(step(&l, TROUBLE_AT + 1, NULL), LEASE_NOTHING);
     CHECK(wake(&l, TROUBLE_AT + 1) > TROUBLE_AT + 1);
 }
 
 /*
- * 12 s, usable 10.278 s: what is confirmed may be 8 s old when the next renewal is answered. The bound is half-way from
- * when a renewal is due to term_at.
+ * 12 s, usable 10.278 s: what is confirmed may be 8 s old when the next renewal is answered. The
+ * bound is half-way from when a renewal is due to term_at.
  */
 TEST(trouble_of_a_lag_store_counts_from_the_renewal)
 {
     struct lease l;
     struct lease_config c = config(12 * S, 1 * S);
-    struct dlock_event granted = event(EV_GRANTED, SENT, 12 * S);
+    struct dlock_event grant = event(EV_GRANTED, SENT, 12 * S);
     int64_t term_at = SENT + 10278 * MS;
     c.lag = true;
-    granted.asked = SENT + 6 * S;
+    grant.asked = SENT + 6 * S;
     lease_acquire(&l, &c);
-    CHECK_INT(step(&l, SENT + 6 * S, &granted), LEASE_START);
+    CHECK_INT(step(&l, SENT + 6 * S, &grant), LEASE_START);
     CHECK_INT(l.times.term_at, term_at);
     CHECK_INT(step(&l, SENT + 8 * S, NULL), LEASE_RENEW);
     CHECK_INT(step(&l, SENT + 8 * S + 1139 * MS - 1, NULL), LEASE_NOTHING);
     CHECK_INT(step(&l, SENT + 8 * S + 1139 * MS, NULL), LEASE_TROUBLE);
     /* Answered, but the lease does not get longer by that yet. */
-    struct dlock_event old = event(EV_RENEWED, SENT, 12 * S);
-    CHECK_INT(step(&l, SENT + 9500 * MS, &old), LEASE_RENEW);
+    CHECK_INT(on(&l, SENT + 9500 * MS, event(EV_RENEWED, SENT, 12 * S)), LEASE_RENEW);
     CHECK_INT(step(&l, SENT + 9500 * MS, NULL), LEASE_NOTHING);
-    struct dlock_event ev = event(EV_RENEWED, SENT + 6 * S, 12 * S);
-    CHECK_INT(step(&l, SENT + 10 * S + 1, &ev), LEASE_EXTEND);
+    CHECK_INT(on(&l, SENT + 10 * S + 1, event(EV_RENEWED, SENT + 6 * S, 12 * S)), LEASE_EXTEND);
     CHECK_INT(step(&l, SENT + 10 * S + 1, NULL), LEASE_RECOVERED);
 }
 
-/* --- two clocks -------------------------------------------------------------------------------- */
+/* --- two clocks --- */
 
 static struct dlock_clocks clocks(int64_t boot, int64_t raw)
 {
@@ -534,7 +517,7 @@ TEST(trouble_comes_by_the_clock_that_says_less)
 
 TEST(a_grant_that_is_late_by_either_clock_is_confirmed_first)
 {
-    struct dlock_event ev = event(EV_GRANTED, SENT, 10 * S);
+    struct dlock_event ev = granted(SENT);
     struct lease l = acquiring();
     CHECK_INT(lease_step(&l, clocks(SENT + 1, SENT + USABLE / 4 + 1), &ev), LEASE_RENEW);
     l = acquiring();
@@ -546,7 +529,7 @@ TEST(kill_at_moves_by_neither_clock)
 {
     for (int64_t won = -1 * S; won <= 1 * S; won += 2 * S) {
         struct lease l = granted_at(SENT);
-        struct dlock_event ev = event(EV_RENEWED, TERM_AT, 10 * S);
+        struct dlock_event ev = renewed(TERM_AT);
         ev.raw_minus_boot = -won;
         CHECK_INT(step(&l, TERM_AT, NULL), LEASE_TERM);
         CHECK_INT(lease_step(&l, clocks(TERM_AT, TERM_AT - won), &ev),

@@ -1,31 +1,5 @@
-/* The handle (lib/lock.c) over a backend and a clock of the test: its time bounds, and how it undoes. */
-#include "lock.h"
-#include "unit.h"
-
-#include "util.h"
-#include <unistd.h>
-
-#define S DLOCK_SEC
-#define MS DLOCK_MSEC
-
-static int64_t clock_now, raw_minus_boot;
-static int64_t get_now(void *ctx)
-{
-    (void)ctx;
-    return clock_now;
-}
-static int64_t get_raw(void *ctx)
-{
-    (void)ctx;
-    return clock_now + raw_minus_boot;
-}
-static int get_random(void *ctx, void *buf, size_t len)
-{
-    (void)ctx;
-    memset(buf, 7, len);
-    return 0;
-}
-static const struct dlock_env env = {.now = get_now, .raw = get_raw, .random = get_random};
+/* The handle (lib/lock.c) over a backend and a clock of the test: time bounds, and undoing. */
+#include "fake_env.h"
 
 /* The calls that the backend received, and the events that it will report. */
 static struct {
@@ -106,21 +80,21 @@ static const struct dlock_backend table = {
 static struct dlock_uri uri = {
     .scheme = (char[]){"stub"}, .name = (char[]){"job"}, .where = (char[]){"stub://"}};
 
-/* ttl 10 s, grace 1 s: usable 8.398 s (see test_lease.c). */
+static dlock lk;
+
 static void make(dlock *d, int64_t wait)
 {
-    memset(d, 0, sizeof *d);
     memset(&be, 0, sizeof be);
     clock_now = 1000 * S;
     raw_minus_boot = -300 * S;
-    d->uri = &uri;
-    d->table = &table;
-    d->owner = getpid();
-    dlock_options_init(&d->opt, sizeof d->opt);
+    fake_handle(d, &uri, &table);
     d->opt.wait_ns = wait;
-    d->lease_cfg = (struct lease_config){.ttl = 10 * S, .grace = 1 * S};
-    lock_set_env(d, &env, 10 * S);
-    d->spec.uri = &uri;
+}
+
+static void start(int64_t wait)
+{
+    make(&lk, wait);
+    dlock_start_acquire(&lk, NULL);
 }
 
 static void say(struct dlock_event ev)
@@ -128,7 +102,7 @@ static void say(struct dlock_event ev)
     be.say[be.n++] = ev;
 }
 
-/* The backend has read its clock at that time, when the difference of the clocks was as it is now. */
+/* The backend has read its clock at this time, with the present difference of the clocks. */
 static int64_t read_at(const dlock *d, int64_t time)
 {
     int64_t now = clock_now;
@@ -144,6 +118,44 @@ static struct dlock_event granted(int64_t from)
         .type = EV_GRANTED, .from = from, .ttl = 10 * S, .fence = 42, .token = "t"};
 }
 
+static struct dlock_event of(enum dlock_ev type)
+{
+    return (struct dlock_event){.type = type};
+}
+static struct dlock_event at_place(enum dlock_ev type, const struct dlock_info *info, int place)
+{
+    return (struct dlock_event){.type = type, .info = info, .place = place};
+}
+static struct dlock_event of_run(enum dlock_ev type, const struct dlock_run *run)
+{
+    return (struct dlock_event){.type = type, .run = run};
+}
+static struct dlock_event released(enum dlock_release_how how)
+{
+    return (struct dlock_event){.type = EV_RELEASED, .how = how};
+}
+static struct dlock_event renewed(const dlock *d)
+{
+    return (struct dlock_event){.type = EV_RENEWED, .from = read_at(d, clock_now), .ttl = 10 * S};
+}
+static struct dlock_event event_at(enum dlock_ev type, const struct dlock_site *at,
+                                   const char *cause)
+{
+    struct dlock_event ev = {.type = type};
+    dlock_fail_site(&ev.error, type == EV_LOST ? DLOCK_ELOST : DLOCK_EUNAVAIL, 0, at, "%s", cause);
+    return ev;
+}
+static struct dlock_event trouble(enum dlock_ev type, const char *cause)
+{
+    return event_at(type, &(struct dlock_site){.where = "stub://"}, cause);
+}
+static struct dlock_event failed(enum dlock_ev type, int code, const char *cause)
+{
+    struct dlock_event ev = {.type = type};
+    dlock_fail(&ev.error, code, 0, "%s", cause);
+    return ev;
+}
+
 static struct dlock_report r;
 static enum dlock_report_type next(dlock *d)
 {
@@ -152,6 +164,12 @@ static enum dlock_report_type next(dlock *d)
         r = *got;
     return got ? r.type : DLOCK_REPORT_NONE;
 }
+
+/* The next report of the handle; the report after an event, after a time, at a time. */
+#define NEXT(type) CHECK_INT(next(&lk), DLOCK_REPORT_##type)
+#define ON(event, type) (say(event), NEXT(type))
+#define AFTER(ns, type) (clock_now += (ns), NEXT(type))
+#define AT(time, type) (clock_now = (time), NEXT(type))
 
 static int64_t wake(dlock *d)
 {
@@ -167,176 +185,127 @@ TEST(tells_once_of_ignored_parameters)
         {.key = "pool", .value = "hunter", .used = true, .ignored = true},
         {.key = "ttl", .value = "hunter", .used = true},
         {.key = "max", .value = "hunter", .used = true, .ignored = true}};
-    dlock d;
-    make(&d, DLOCK_NEVER);
-    d.uri->params = params;
-    d.uri->nparams = DLOCK_LEN(params);
-    d.say_ignored = true;
-    dlock_start_acquire(&d, NULL);
-    CHECK_INT(wake(&d), 0);
-    CHECK_INT(next(&d), DLOCK_REPORT_NOTICE);
+    make(&lk, DLOCK_NEVER);
+    lk.uri->params = params;
+    lk.uri->nparams = DLOCK_LEN(params);
+    lk.say_ignored = true;
+    dlock_start_acquire(&lk, NULL);
+    CHECK_INT(wake(&lk), 0);
+    NEXT(NOTICE);
     CHECK_INT(r.error.code, 0); /* for -v only */
     CHECK_HAS(r.error.msg, "ignored the parameters of other programs: pool, max");
     CHECK_NULL(strstr(r.error.msg, "hunter"));
-    say(granted(read_at(&d, clock_now)));
-    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    d.uri->params = NULL;
-    d.uri->nparams = 0;
+    ON(granted(read_at(&lk, clock_now)), ACQUIRED);
+    NEXT(NONE);
+    lk.uri->params = NULL;
+    lk.uri->nparams = 0;
 }
 
 TEST(acquire_renew_release)
 {
-    dlock d;
-    make(&d, DLOCK_NEVER);
-    dlock_start_acquire(&d, NULL);
+    start(DLOCK_NEVER);
     CHECK(be.wait);
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    say(granted(read_at(&d, clock_now)));
-    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
+    NEXT(NONE);
+    ON(granted(read_at(&lk, clock_now)), ACQUIRED);
     CHECK_INT(r.fence, 42);
     CHECK_STR(r.token, "t");
-    CHECK_INT(dlock_deadline(&d), 1000 * S + 9898 * MS);
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    clock_now = wake(&d);
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    CHECK_INT(dlock_deadline(&lk), 1000 * S + 9898 * MS);
+    NEXT(NONE);
+    AT(wake(&lk), NONE);
     CHECK_INT(be.renews, 1);
-    say((struct dlock_event){.type = EV_RENEWED, .from = read_at(&d, clock_now), .ttl = 10 * S});
-    CHECK_INT(next(&d), DLOCK_REPORT_EXTENDED);
+    ON(renewed(&lk), EXTENDED);
     CHECK_INT(r.times.deadline, clock_now + 9898 * MS);
-    dlock_start_release(&d, clock_now + 1 * S, NULL);
+    dlock_start_release(&lk, clock_now + 1 * S, NULL);
     CHECK_INT(be.releases, 1);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_CLEAN});
-    CHECK_INT(next(&d), DLOCK_REPORT_RELEASED);
+    ON(released(DLOCK_RELEASE_CLEAN), RELEASED);
     CHECK_INT(r.how, DLOCK_RELEASE_CLEAN);
-    CHECK_INT(dlock_deadline(&d), 0);
-    CHECK_INT(wake(&d), DLOCK_NEVER);
+    CHECK_INT(dlock_deadline(&lk), 0);
+    CHECK_INT(wake(&lk), DLOCK_NEVER);
 }
 
 TEST(a_wait_ends_on_time_and_leaves_the_queue)
 {
-    dlock d;
     struct dlock_info holder = {.pid = 99};
-    make(&d, 300 * MS);
-    dlock_start_acquire(&d, NULL);
-    say((struct dlock_event){.type = EV_WAITING, .info = &holder, .place = 2});
-    CHECK_INT(next(&d), DLOCK_REPORT_WAITING);
+    start(300 * MS);
+    ON(at_place(EV_WAITING, &holder, 2), WAITING);
     CHECK_INT(r.place, 2);
     CHECK_INT(r.info->pid, 99);
-    CHECK_INT(wake(&d), 1000 * S + 300 * MS);
-    clock_now += 300 * MS;
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    CHECK_INT(wake(&lk), 1000 * S + 300 * MS);
+    AFTER(300 * MS, NONE);
     CHECK_INT(be.releases, 1);
     CHECK(be.until <= clock_now + 90 * MS); /* -w may be late by 100 ms at most */
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_UNCLEAR});
-    CHECK_INT(next(&d), DLOCK_REPORT_BUSY);
+    ON(released(DLOCK_RELEASE_UNCLEAR), BUSY);
     CHECK_INT(r.info->pid, 99);
 }
 
 TEST(no_answer_is_never_busy)
 {
-    dlock d;
-    make(&d, 300 * MS);
-    dlock_start_acquire(&d, NULL);
-    clock_now += 300 * MS;
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_UNCLEAR});
-    CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
+    start(300 * MS);
+    AFTER(300 * MS, NONE);
+    ON(released(DLOCK_RELEASE_UNCLEAR), FAILED);
     CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
     CHECK(strstr(r.error.msg, "no answer within 300 ms") != NULL);
 }
 
 TEST(first_contact_is_bounded_only_until_the_first_answer)
 {
-    dlock d;
-    make(&d, DLOCK_NEVER);
-    dlock_start_acquire(&d, NULL);
-    CHECK(wake(&d) < 1000 * S + 5200 * MS);
-    say((struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(&d), DLOCK_REPORT_WAITING);
-    clock_now += 3600 * S;
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    start(DLOCK_NEVER);
+    CHECK(wake(&lk) < 1000 * S + 5200 * MS);
+    ON(of(EV_WAITING), WAITING);
+    AFTER(3600 * S, NONE);
     CHECK_INT(be.releases, 0);
-    make(&d, DLOCK_NEVER);
-    dlock_start_acquire(&d, NULL);
-    clock_now += 6 * S;
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    start(DLOCK_NEVER);
+    AFTER(6 * S, NONE);
     CHECK_INT(be.releases, 1);
-    say((struct dlock_event){.type = EV_RELEASED});
-    CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
+    ON(of(EV_RELEASED), FAILED);
     CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
 }
 
-/* --- outages while waiting --------------------------------------------------------------------- */
-
-static void say_at(enum dlock_ev type, const struct dlock_site *at, const char *cause)
-{
-    struct dlock_event ev = {.type = type};
-    dlock_fail_site(&ev.error, type == EV_LOST ? DLOCK_ELOST : DLOCK_EUNAVAIL, 0, at, "%s", cause);
-    say(ev);
-}
-
-static void say_trouble(enum dlock_ev type, const char *cause)
-{
-    say_at(type, &(struct dlock_site){.where = "stub://"}, cause);
-}
+/* --- outages while waiting --- */
 
 /* It waits in the queue, and then the connection is lost. */
-static void lose(dlock *d, int64_t wait)
+static void lose(int64_t wait)
 {
-    make(d, wait);
-    dlock_start_acquire(d, NULL);
-    say((struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(d), DLOCK_REPORT_WAITING);
+    start(wait);
+    ON(of(EV_WAITING), WAITING);
     clock_now += 1 * S;
-    say_trouble(EV_AWAY, "connection lost");
-    CHECK_INT(next(d), DLOCK_REPORT_TROUBLE);
+    ON(trouble(EV_AWAY, "connection lost"), TROUBLE);
     CHECK_STR(r.error.msg, "connection lost");
     CHECK_INT(r.since, 1001 * S);
 }
 
 TEST(an_outage_of_a_waiter_is_reported_once_and_has_no_bound_of_its_own)
 {
-    dlock d;
-    lose(&d, DLOCK_NEVER);
+    lose(DLOCK_NEVER);
     for (int i = 0; i < 100; i++) {
         clock_now += 3600 * S;
-        say_trouble(EV_AWAY, "cannot connect");
-        CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+        ON(trouble(EV_AWAY, "cannot connect"), NONE);
     }
     CHECK_INT(be.releases, 0);
-    say((struct dlock_event){.type = EV_BACK});
-    CHECK_INT(next(&d), DLOCK_REPORT_RECOVERED);
+    ON(of(EV_BACK), RECOVERED);
     CHECK_INT(r.since, 1001 * S);
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    say_trouble(EV_AWAY, "cannot connect");
-    CHECK_INT(next(&d), DLOCK_REPORT_TROUBLE);
+    NEXT(NONE);
+    ON(trouble(EV_AWAY, "cannot connect"), TROUBLE);
 }
 
 TEST(a_grant_ends_an_outage)
 {
-    dlock d;
-    lose(&d, DLOCK_NEVER);
-    say(granted(read_at(&d, clock_now)));
-    CHECK_INT(next(&d), DLOCK_REPORT_RECOVERED);
-    CHECK_INT(wake(&d), 0);
-    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
+    lose(DLOCK_NEVER);
+    ON(granted(read_at(&lk, clock_now)), RECOVERED);
+    CHECK_INT(wake(&lk), 0);
+    NEXT(ACQUIRED);
 }
 
 TEST(a_wait_that_ends_in_an_outage_is_not_busy)
 {
-    dlock d;
-    lose(&d, 60 * S);
+    lose(60 * S);
     clock_now += 10 * S;
-    say_trouble(EV_AWAY, "cannot connect");
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    CHECK_INT(wake(&d), 1060 * S);
-    clock_now = 1060 * S;
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    ON(trouble(EV_AWAY, "cannot connect"), NONE);
+    CHECK_INT(wake(&lk), 1060 * S);
+    AT(1060 * S, NONE);
     CHECK_INT(be.releases, 1);
     CHECK(be.until <= clock_now + 90 * MS);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_UNCLEAR});
-    CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
+    ON(released(DLOCK_RELEASE_UNCLEAR), FAILED);
     CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
     CHECK_STR(r.error.msg, "stub://: cannot connect; no answer for 59 s (lock 'job')");
 }
@@ -348,16 +317,12 @@ TEST(a_wait_that_ends_in_an_outage_says_why_and_names_the_lock_once)
     char want[1024], many[401] = "";
     memset(many, 'h', sizeof(many) - 1);
     for (int i = 0; i < 6; i++) {
-        dlock d;
         struct dlock_site at = {.where = i < 4 ? "stub://" : many, .lock = i % 2 ? "job" : NULL};
-        lose(&d, 60 * S);
+        lose(60 * S);
         snprintf(want, sizeof(want), "%s: %s", at.where, whys[i / 2]);
-        say_at(EV_AWAY, &at, whys[i / 2]);
-        CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-        clock_now = 1060 * S;
-        CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-        say((struct dlock_event){.type = EV_RELEASED});
-        CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
+        ON(event_at(EV_AWAY, &at, whys[i / 2]), NONE);
+        AT(1060 * S, NONE);
+        ON(of(EV_RELEASED), FAILED);
         snprintf(want + strlen(want), sizeof(want) - strlen(want),
                  "; no answer for 59 s (lock 'job')");
         CHECK_STR(r.error.msg, want);
@@ -366,148 +331,122 @@ TEST(a_wait_that_ends_in_an_outage_says_why_and_names_the_lock_once)
 
 TEST(a_wait_that_ends_after_an_outage_is_busy)
 {
-    dlock d;
-    lose(&d, 60 * S);
-    say((struct dlock_event){.type = EV_BACK});
-    CHECK_INT(next(&d), DLOCK_REPORT_RECOVERED);
-    clock_now = 1060 * S;
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    say((struct dlock_event){.type = EV_RELEASED});
-    CHECK_INT(next(&d), DLOCK_REPORT_BUSY);
+    lose(60 * S);
+    ON(of(EV_BACK), RECOVERED);
+    AT(1060 * S, NONE);
+    ON(of(EV_RELEASED), BUSY);
 }
 
 TEST(a_wait_ends_at_once_with_what_an_outage_does_not_explain)
 {
-    dlock d;
     struct dlock_event ev = {.type = EV_FAILED};
-    lose(&d, 60 * S);
+    lose(60 * S);
     dlock_fail(&ev.error, DLOCK_EPERM, 0, "wrong password");
-    say(ev);
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    say((struct dlock_event){.type = EV_RELEASED});
-    CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
+    ON(ev, NONE);
+    ON(of(EV_RELEASED), FAILED);
     CHECK_STR(r.error.msg, "wrong password");
 }
 
-/* A connection that is lost before the first answer, or in a single try, is no outage of a waiter. */
+/* A connection lost before the first answer, or in a single try, is no outage of a waiter. */
 TEST(only_a_waiter_has_an_outage)
 {
-    dlock d;
-    make(&d, DLOCK_NEVER);
-    dlock_start_acquire(&d, NULL);
-    say_trouble(EV_AWAY, "connection lost");
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    make(&d, 0);
-    dlock_start_acquire(&d, NULL);
-    say_trouble(EV_AWAY, "connection lost");
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    start(DLOCK_NEVER);
+    ON(trouble(EV_AWAY, "connection lost"), NONE);
+    start(0);
+    ON(trouble(EV_AWAY, "connection lost"), NONE);
 }
 
-/* --- the first contact, again and again --------------------------------------------------------- */
+/* --- the first contact, again and again --- */
 
-static void make_retry(dlock *d, int64_t wait)
+static void make_retry(int64_t wait)
 {
-    make(d, wait);
-    d->opt.retry = true;
-    dlock_start_acquire(d, NULL);
+    make(&lk, wait);
+    lk.opt.retry = true;
+    dlock_start_acquire(&lk, NULL);
 }
 
 /* The acquire under way fails, and is undone; nothing is reported after the first time. */
-static void fail_once(dlock *d, enum dlock_report_type first)
+static void fail_once(enum dlock_report_type first)
 {
     int releases = be.releases;
-    say_trouble(EV_FAILED, "cannot connect");
-    CHECK_INT(next(d), DLOCK_REPORT_NONE);
+    ON(trouble(EV_FAILED, "cannot connect"), NONE);
     CHECK_INT(be.releases, releases + 1);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_NOTHING});
-    CHECK_INT(next(d), first);
+    say(released(DLOCK_RELEASE_NOTHING));
+    CHECK_INT(next(&lk), first);
 }
 
 /* Wait for the next try. */
-static void await_try(dlock *d)
+static void await_try(void)
 {
     int acquires = be.acquires;
-    int64_t at = wake(d);
+    int64_t at = wake(&lk);
     CHECK(at > clock_now && at <= clock_now + 1 * S);
-    clock_now = at;
-    CHECK_INT(next(d), DLOCK_REPORT_NONE);
+    AT(at, NONE);
     CHECK_INT(be.acquires, acquires + 1);
 }
 
 TEST(a_store_that_cannot_be_reached_fails_at_once)
 {
-    dlock d;
-    make(&d, DLOCK_NEVER);
-    dlock_start_acquire(&d, NULL);
-    fail_once(&d, DLOCK_REPORT_FAILED);
+    start(DLOCK_NEVER);
+    fail_once(DLOCK_REPORT_FAILED);
     CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
-    make(&d, 0);
-    d.opt.retry = true; /* a single try it is */
-    dlock_start_acquire(&d, NULL);
-    fail_once(&d, DLOCK_REPORT_FAILED);
+    make(&lk, 0);
+    lk.opt.retry = true; /* a single try it is */
+    dlock_start_acquire(&lk, NULL);
+    fail_once(DLOCK_REPORT_FAILED);
 }
 
 TEST(the_first_contact_is_tried_again_until_there_is_an_answer)
 {
-    dlock d;
-    make_retry(&d, DLOCK_NEVER);
+    make_retry(DLOCK_NEVER);
     clock_now += 100 * MS;
-    fail_once(&d, DLOCK_REPORT_TROUBLE);
+    fail_once(DLOCK_REPORT_TROUBLE);
     CHECK_STR(r.error.msg, "cannot connect");
     CHECK_INT(r.since, 1000 * S);
     for (int i = 0; i < 1000; i++) {
-        await_try(&d);
-        fail_once(&d, DLOCK_REPORT_NONE);
+        await_try();
+        fail_once(DLOCK_REPORT_NONE);
     }
-    await_try(&d);
-    say((struct dlock_event){.type = EV_WAITING, .place = 3});
-    CHECK_INT(next(&d), DLOCK_REPORT_RECOVERED);
+    await_try();
+    ON(at_place(EV_WAITING, NULL, 3), RECOVERED);
     CHECK_INT(r.since, 1000 * S);
-    CHECK_INT(next(&d), DLOCK_REPORT_WAITING);
+    NEXT(WAITING);
     CHECK_INT(r.place, 3);
     /* From now on it is a wait like any other. */
-    fail_once(&d, DLOCK_REPORT_FAILED);
+    fail_once(DLOCK_REPORT_FAILED);
 }
 
 TEST(a_server_that_is_silent_at_first_contact_is_tried_again)
 {
-    dlock d;
-    make_retry(&d, DLOCK_NEVER);
-    clock_now = wake(&d);
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    make_retry(DLOCK_NEVER);
+    AT(wake(&lk), NONE);
     CHECK_INT(be.releases, 1); /* it may have served the request */
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_UNCLEAR});
-    CHECK_INT(next(&d), DLOCK_REPORT_TROUBLE);
+    ON(released(DLOCK_RELEASE_UNCLEAR), TROUBLE);
     CHECK_STR(r.error.msg, "no answer within 5 s");
-    await_try(&d);
-    say(granted(read_at(&d, clock_now)));
-    CHECK_INT(next(&d), DLOCK_REPORT_RECOVERED);
-    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
+    await_try();
+    ON(granted(read_at(&lk, clock_now)), RECOVERED);
+    NEXT(ACQUIRED);
 }
 
 TEST(a_wait_bounds_the_tries_of_the_first_contact)
 {
-    dlock d;
-    make_retry(&d, 10 * S);
-    fail_once(&d, DLOCK_REPORT_TROUBLE);
+    make_retry(10 * S);
+    fail_once(DLOCK_REPORT_TROUBLE);
     while (clock_now < 1009 * S) {
-        await_try(&d);
-        fail_once(&d, DLOCK_REPORT_NONE);
+        await_try();
+        fail_once(DLOCK_REPORT_NONE);
     }
-    d.retry_at = DLOCK_NEVER; /* in a pause */
-    CHECK_INT(wake(&d), 1010 * S);
-    clock_now = 1010 * S;
-    CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
+    lk.retry_at = DLOCK_NEVER; /* in a pause */
+    CHECK_INT(wake(&lk), 1010 * S);
+    AT(1010 * S, FAILED);
     CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
     CHECK_STR(r.error.msg, "stub://: cannot connect; no answer for 10 s (lock 'job')");
-    make_retry(&d, 1 * S);
-    fail_once(&d, DLOCK_REPORT_TROUBLE);
-    await_try(&d);
-    clock_now = 1001 * S; /* in a try */
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    make_retry(1 * S);
+    fail_once(DLOCK_REPORT_TROUBLE);
+    await_try();
+    AT(1001 * S, NONE); /* in a try */
     CHECK(be.until <= clock_now + 90 * MS);
-    say((struct dlock_event){.type = EV_RELEASED});
-    CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
+    ON(of(EV_RELEASED), FAILED);
     CHECK_STR(r.error.msg, "stub://: cannot connect; no answer for 1 s (lock 'job')");
 }
 
@@ -516,233 +455,180 @@ TEST(what_is_refused_at_first_contact_is_not_tried_again)
     static const int codes[] = {DLOCK_EUSAGE, DLOCK_EDATA,  DLOCK_ENOBACKEND, DLOCK_EUNUSABLE,
                                 DLOCK_EOS,    DLOCK_EPROTO, DLOCK_EPERM};
     for (size_t i = 0; i < DLOCK_LEN(codes); i++) {
-        dlock d;
         struct dlock_event ev = {.type = EV_FAILED};
-        make_retry(&d, DLOCK_NEVER);
-        fail_once(&d, DLOCK_REPORT_TROUBLE);
-        await_try(&d);
+        make_retry(DLOCK_NEVER);
+        fail_once(DLOCK_REPORT_TROUBLE);
+        await_try();
         dlock_fail(&ev.error, codes[i], 0, "no");
-        say(ev);
-        CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-        say((struct dlock_event){.type = EV_RELEASED});
-        CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
+        ON(ev, NONE);
+        ON(of(EV_RELEASED), FAILED);
         CHECK_STR(r.error.msg, "no");
     }
 }
 
 TEST(a_pause_between_tries_is_cancelled_at_once)
 {
-    dlock d;
-    make_retry(&d, DLOCK_NEVER);
-    fail_once(&d, DLOCK_REPORT_TROUBLE);
-    dlock_start_release(&d, clock_now + 1 * S, NULL);
+    make_retry(DLOCK_NEVER);
+    fail_once(DLOCK_REPORT_TROUBLE);
+    dlock_start_release(&lk, clock_now + 1 * S, NULL);
     CHECK_INT(be.releases, 1);
-    CHECK_INT(next(&d), DLOCK_REPORT_RELEASED);
+    NEXT(RELEASED);
     CHECK_INT(r.how, DLOCK_RELEASE_NOTHING);
-    clock_now += 60 * S;
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    AFTER(60 * S, NONE);
     CHECK_INT(be.acquires, 1);
 }
 
-/* A waiter whose grant came too late acquires once more: it is still a waiter, also where its store is away by then. */
+/* A waiter whose grant came too late acquires again, as a waiter, also during an outage. */
 TEST(a_waiter_that_begins_anew_rides_out_an_outage)
 {
-    dlock d;
-    make(&d, 60 * S);
-    dlock_start_acquire(&d, NULL);
-    say((struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(&d), DLOCK_REPORT_WAITING);
+    start(60 * S);
+    ON(of(EV_WAITING), WAITING);
     clock_now += 20 * S; /* we were stopped */
-    say(granted(read_at(&d, 1000 * S)));
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_UNCLEAR});
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    fail_once(&d, DLOCK_REPORT_TROUBLE);
+    ON(granted(read_at(&lk, 1000 * S)), NONE);
+    ON(released(DLOCK_RELEASE_UNCLEAR), NONE);
+    fail_once(DLOCK_REPORT_TROUBLE);
     CHECK_INT(r.since, 1020 * S);
-    await_try(&d);
-    say((struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(&d), DLOCK_REPORT_RECOVERED);
-    CHECK_INT(next(&d), DLOCK_REPORT_WAITING);
+    await_try();
+    ON(of(EV_WAITING), RECOVERED);
+    NEXT(WAITING);
 }
 
 TEST(a_failed_acquire_is_undone_before_it_is_reported)
 {
-    dlock d;
-    make(&d, 0);
-    dlock_start_acquire(&d, NULL);
+    start(0);
     CHECK(!be.wait);
-    struct dlock_event ev = {.type = EV_FAILED};
-    dlock_fail(&ev.error, DLOCK_EPERM, 0, "no");
-    say(ev);
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    ON(failed(EV_FAILED, DLOCK_EPERM, "no"), NONE);
     CHECK_INT(be.releases, 1);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_CLEAN});
-    CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
+    ON(released(DLOCK_RELEASE_CLEAN), FAILED);
     CHECK_INT(r.error.code, DLOCK_EPERM);
 }
 
 TEST(busy_ends_a_try)
 {
-    dlock d;
     struct dlock_info holder = {.pid = 5};
-    make(&d, 0);
-    dlock_start_acquire(&d, NULL);
-    say((struct dlock_event){.type = EV_BUSY, .info = &holder});
-    CHECK_INT(next(&d), DLOCK_REPORT_BUSY);
+    start(0);
+    ON(at_place(EV_BUSY, &holder, 0), BUSY);
     CHECK_INT(r.info->pid, 5);
     CHECK_INT(be.releases, 0);
 }
 
 TEST(a_late_grant_is_renewed_before_it_counts)
 {
-    dlock d;
-    make(&d, DLOCK_NEVER);
-    dlock_start_acquire(&d, NULL);
+    start(DLOCK_NEVER);
     clock_now += 3 * S;
-    say(granted(read_at(&d, 1000 * S)));
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    ON(granted(read_at(&lk, 1000 * S)), NONE);
     CHECK_INT(be.renews, 1);
-    CHECK_INT(dlock_deadline(&d), 0);
-    say((struct dlock_event){.type = EV_RENEWED, .from = read_at(&d, clock_now), .ttl = 10 * S});
-    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
+    CHECK_INT(dlock_deadline(&lk), 0);
+    ON(renewed(&lk), ACQUIRED);
 }
 
 TEST(an_unusable_grant_is_released_and_the_wait_goes_on)
 {
-    dlock d;
-    make(&d, 60 * S);
-    dlock_start_acquire(&d, NULL);
-    say((struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(&d), DLOCK_REPORT_WAITING);
+    start(60 * S);
+    ON(of(EV_WAITING), WAITING);
     clock_now += 20 * S; /* we were stopped */
-    say(granted(read_at(&d, 1000 * S)));
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    ON(granted(read_at(&lk, 1000 * S)), NONE);
     CHECK_INT(be.releases, 1);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_CLEAN});
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    ON(released(DLOCK_RELEASE_CLEAN), NONE);
     CHECK_INT(be.acquires, 2);
-    clock_now += 40 * S; /* the whole wait is still bounded */
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    AFTER(40 * S, NONE); /* the whole wait is still bounded */
     CHECK_INT(be.releases, 2);
-    say((struct dlock_event){.type = EV_RELEASED});
-    CHECK_INT(next(&d), DLOCK_REPORT_BUSY);
+    ON(of(EV_RELEASED), BUSY);
 }
 
 TEST(an_unusable_grant_fails_a_try)
 {
-    dlock d;
-    make(&d, 0);
-    dlock_start_acquire(&d, NULL);
+    start(0);
     clock_now += 20 * S;
-    d.contacted = true;
-    say(granted(read_at(&d, 1000 * S)));
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_CLEAN});
-    CHECK_INT(next(&d), DLOCK_REPORT_FAILED);
+    lk.contacted = true;
+    ON(granted(read_at(&lk, 1000 * S)), NONE);
+    ON(released(DLOCK_RELEASE_CLEAN), FAILED);
     CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
     CHECK_INT(be.acquires, 1);
 }
 
-static void hold(dlock *d)
+static void hold(void)
 {
-    make(d, DLOCK_NEVER);
-    dlock_start_acquire(d, NULL);
-    say(granted(read_at(d, clock_now)));
-    CHECK_INT(next(d), DLOCK_REPORT_ACQUIRED);
+    start(DLOCK_NEVER);
+    ON(granted(read_at(&lk, clock_now)), ACQUIRED);
 }
 
 TEST(certain_loss_is_reported_at_once)
 {
-    dlock d;
-    hold(&d);
-    struct dlock_event ev = {.type = EV_LOST};
-    dlock_fail(&ev.error, DLOCK_ELOST, 0, "gone");
-    say(ev);
-    CHECK_INT(next(&d), DLOCK_REPORT_LOST);
+    hold();
+    ON(failed(EV_LOST, DLOCK_ELOST, "gone"), LOST);
     CHECK_STR(r.error.msg, "gone");
-    CHECK_INT(dlock_deadline(&d), 0);
+    CHECK_INT(dlock_deadline(&lk), 0);
 }
 
 TEST(coming_loss_says_why)
 {
-    dlock d;
-    hold(&d);
-    clock_now = wake(&d);
-    next(&d);
-    struct dlock_event ev = {.type = EV_UNCLEAR};
-    dlock_fail(&ev.error, DLOCK_EUNAVAIL, 0, "no answer");
-    say(ev);
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    clock_now = d.lease.times.term_at;
-    CHECK_INT(next(&d), DLOCK_REPORT_TERM);
+    hold();
+    clock_now = wake(&lk);
+    next(&lk);
+    ON(failed(EV_UNCLEAR, DLOCK_EUNAVAIL, "no answer"), NONE);
+    AT(lk.lease.times.term_at, TERM);
     CHECK_STR(r.error.msg, "no answer");
-    clock_now = d.lease.times.kill_at;
-    CHECK_INT(next(&d), DLOCK_REPORT_LOST);
+    AT(lk.lease.times.kill_at, LOST);
 }
 
-/* Sleeps as poll() would, until the lock has something to tell or nothing has happened for that long. */
-static enum dlock_report_type next_by(dlock *d, int64_t time)
+/* Sleeps as poll() would, until a report or until this time. */
+static enum dlock_report_type next_by(int64_t time)
 {
     enum dlock_report_type type;
-    while ((type = next(d)) == DLOCK_REPORT_NONE && clock_now < time)
-        clock_now = dlock_min(wake(d), time);
+    while ((type = next(&lk)) == DLOCK_REPORT_NONE && clock_now < time)
+        clock_now = dlock_min(wake(&lk), time);
     return type;
 }
 
-static void say_unclear(const char *cause)
+static struct dlock_event unclear(const char *cause)
 {
-    say_at(EV_UNCLEAR, &(struct dlock_site){0}, cause);
+    return event_at(EV_UNCLEAR, &(struct dlock_site){0}, cause);
 }
 
 TEST(trouble_says_since_when_and_why_until_a_renewal)
 {
-    dlock d;
-    hold(&d);
-    CHECK_INT(next_by(&d, d.lease.times.renew_at), DLOCK_REPORT_NONE);
+    hold();
+    CHECK_INT(next_by(lk.lease.times.renew_at), DLOCK_REPORT_NONE);
     CHECK_INT(be.renews, 1);
-    say_unclear("refused");
-    CHECK_INT(next_by(&d, 1003 * S), DLOCK_REPORT_NONE);
-    say_unclear("refused again");
-    CHECK_INT(next_by(&d, 1020 * S), DLOCK_REPORT_TROUBLE);
+    say(unclear("refused"));
+    CHECK_INT(next_by(1003 * S), DLOCK_REPORT_NONE);
+    say(unclear("refused again"));
+    CHECK_INT(next_by(1020 * S), DLOCK_REPORT_TROUBLE);
     CHECK_INT(clock_now, 1000 * S + 4199 * MS);
     CHECK_INT(r.since, 1000 * S);
     CHECK_INT(r.times.term_at, 1000 * S + 8398 * MS);
     CHECK_INT(r.times.kill_at, 1000 * S + 9398 * MS);
     CHECK_STR(r.error.msg, "refused again");
-    CHECK_INT(next_by(&d, 1006 * S), DLOCK_REPORT_NONE);
-    say((struct dlock_event){.type = EV_RENEWED, .from = read_at(&d, clock_now), .ttl = 10 * S});
-    clock_now += 5 * MS;
-    CHECK_INT(next(&d), DLOCK_REPORT_EXTENDED);
-    CHECK_INT(next(&d), DLOCK_REPORT_RECOVERED);
+    CHECK_INT(next_by(1006 * S), DLOCK_REPORT_NONE);
+    say(renewed(&lk));
+    AFTER(5 * MS, EXTENDED);
+    NEXT(RECOVERED);
     CHECK_INT(r.since, 1000 * S);
     CHECK_INT(r.times.term_at, 1006 * S + 8398 * MS);
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    NEXT(NONE);
 }
 
 /* A reason from the wait, or from before the last renewal, is none. */
 TEST(trouble_never_has_an_old_reason)
 {
-    dlock d;
-    make(&d, DLOCK_NEVER);
-    dlock_fail(&d.why, DLOCK_EUNAVAIL, 0, "from the wait");
-    dlock_start_acquire(&d, NULL);
-    say(granted(read_at(&d, clock_now)));
-    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
+    make(&lk, DLOCK_NEVER);
+    dlock_fail(&lk.why, DLOCK_EUNAVAIL, 0, "from the wait");
+    dlock_start_acquire(&lk, NULL);
+    ON(granted(read_at(&lk, clock_now)), ACQUIRED);
     for (int i = 0; i < 2; i++) {
         int64_t from = clock_now;
-        CHECK_INT(next_by(&d, from + 20 * S), DLOCK_REPORT_TROUBLE);
+        CHECK_INT(next_by(from + 20 * S), DLOCK_REPORT_TROUBLE);
         /* The renewal began after a third of 8.398 s. */
         CHECK_STR(r.error.msg, "no answer within 1.4 s");
         CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
-        say_unclear("from before the renewal");
-        CHECK_INT(next_by(&d, clock_now + 100 * MS), DLOCK_REPORT_NONE);
-        say((struct dlock_event){
-            .type = EV_RENEWED, .from = read_at(&d, clock_now), .ttl = 10 * S});
-        CHECK_INT(next(&d), DLOCK_REPORT_EXTENDED);
-        CHECK_INT(next(&d), DLOCK_REPORT_RECOVERED);
+        say(unclear("from before the renewal"));
+        CHECK_INT(next_by(clock_now + 100 * MS), DLOCK_REPORT_NONE);
+        ON(renewed(&lk), EXTENDED);
+        NEXT(RECOVERED);
     }
-    CHECK_INT(next_by(&d, clock_now + 20 * S), DLOCK_REPORT_TROUBLE);
-    CHECK_INT(next_by(&d, clock_now + 20 * S), DLOCK_REPORT_TERM);
+    CHECK_INT(next_by(clock_now + 20 * S), DLOCK_REPORT_TROUBLE);
+    CHECK_INT(next_by(clock_now + 20 * S), DLOCK_REPORT_TERM);
     CHECK_STR(r.error.msg, "no answer within 5.599 s");
 }
 
@@ -763,19 +649,15 @@ TEST(a_cause_names_neither_store_nor_lock)
         {{NULL, NULL, NULL}, "refused", "refused"},
     };
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
-        dlock d;
-        hold(&d);
-        clock_now = d.lease.times.renew_at;
-        CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-        say_at(EV_UNCLEAR, &rows[i].at, rows[i].said);
-        CHECK_INT(next_by(&d, 1020 * S), DLOCK_REPORT_TROUBLE);
+        hold();
+        AT(lk.lease.times.renew_at, NONE);
+        say(event_at(EV_UNCLEAR, &rows[i].at, rows[i].said));
+        CHECK_INT(next_by(1020 * S), DLOCK_REPORT_TROUBLE);
         CHECK_STR(r.error.msg, rows[i].cause);
-        say_at(EV_LOST, &rows[i].at, rows[i].said);
-        CHECK_INT(next(&d), DLOCK_REPORT_LOST);
+        ON(event_at(EV_LOST, &rows[i].at, rows[i].said), LOST);
         CHECK_STR(r.error.msg, rows[i].cause);
-        dlock_start_release(&d, clock_now, NULL);
-        say_at(EV_RELEASED, &rows[i].at, rows[i].said);
-        CHECK_INT(next(&d), DLOCK_REPORT_RELEASED);
+        dlock_start_release(&lk, clock_now, NULL);
+        ON(event_at(EV_RELEASED, &rows[i].at, rows[i].said), RELEASED);
         CHECK_STR(r.error.msg, rows[i].cause);
     }
 }
@@ -783,16 +665,13 @@ TEST(a_cause_names_neither_store_nor_lock)
 /* So that a text that goes on with it never ends in ": ". */
 TEST(a_hold_that_ends_always_has_a_cause)
 {
-    dlock d;
-    hold(&d);
-    clock_now = d.lease.times.renew_at;
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    say_at(EV_UNCLEAR, &(struct dlock_site){.where = "stub://"}, "");
-    CHECK_INT(next_by(&d, 1020 * S), DLOCK_REPORT_TROUBLE);
+    hold();
+    AT(lk.lease.times.renew_at, NONE);
+    say(event_at(EV_UNCLEAR, &(struct dlock_site){.where = "stub://"}, ""));
+    CHECK_INT(next_by(1020 * S), DLOCK_REPORT_TROUBLE);
     CHECK_STR(r.error.msg, "the store has confirmed no renewal");
     struct dlock_event ev = {.type = EV_LOST, .error = {.code = DLOCK_ELOST}};
-    say(ev);
-    CHECK_INT(next(&d), DLOCK_REPORT_LOST);
+    ON(ev, LOST);
     CHECK_STR(r.error.msg, "the store says that the lock is not ours");
     CHECK_INT(r.error.code, DLOCK_ELOST);
 }
@@ -800,12 +679,11 @@ TEST(a_hold_that_ends_always_has_a_cause)
 /* Stopped, or asleep, until then: what it says and whether it says that it is late. */
 static void check_late(int64_t until, enum dlock_report_type type, const char *late)
 {
-    dlock d;
-    hold(&d);
-    CHECK_INT(next_by(&d, 1001 * S), DLOCK_REPORT_NONE);
-    CHECK(wake(&d) > clock_now);
+    hold();
+    CHECK_INT(next_by(1001 * S), DLOCK_REPORT_NONE);
+    CHECK(wake(&lk) > clock_now);
     clock_now = 1000 * S + until;
-    CHECK_INT(next_by(&d, 1020 * S), type);
+    CHECK_INT(next_by(1020 * S), type);
     CHECK_HAS(r.error.msg, late);
     CHECK_INT(be.renews, clock_now < 1000 * S + 8398 * MS);
 }
@@ -820,218 +698,193 @@ TEST(a_process_that_was_stopped_says_so)
 
 TEST(a_release_discards_reports_that_wait)
 {
-    dlock d;
-    make(&d, DLOCK_NEVER);
-    dlock_start_acquire(&d, NULL);
-    dlock_start_release(&d, clock_now + 1, NULL);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_NOTHING});
-    CHECK_INT(next(&d), DLOCK_REPORT_RELEASED);
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    dlock_start_release(&d, clock_now + 1, NULL); /* idle: nothing to do, but a report */
-    CHECK_INT(next(&d), DLOCK_REPORT_RELEASED);
+    start(DLOCK_NEVER);
+    dlock_start_release(&lk, clock_now + 1, NULL);
+    ON(released(DLOCK_RELEASE_NOTHING), RELEASED);
+    NEXT(NONE);
+    dlock_start_release(&lk, clock_now + 1, NULL); /* idle: nothing to do, but a report */
+    NEXT(RELEASED);
     CHECK_INT(r.how, DLOCK_RELEASE_NOTHING);
     CHECK_INT(be.releases, 1);
 }
 
-/* Without a connection for that long: have the names been looked up again? Their addresses are numbers: at once. */
-static bool looks_up_after(dlock *d, int64_t pause)
+/* Have the names been looked up again after an outage this long? Numeric names: at once. */
+static bool looks_up_after(int64_t pause)
 {
     clock_now += pause;
-    d->names.peers[0].len = 0;
-    say_trouble(EV_AWAY, "connection lost");
-    if (next(d) == DLOCK_REPORT_TROUBLE)
-        CHECK_INT(next(d), DLOCK_REPORT_NONE);
-    CHECK_INT(next(d), DLOCK_REPORT_NONE);
-    return d->names.peers[0].len > 0;
+    lk.names.peers[0].len = 0;
+    say(trouble(EV_AWAY, "connection lost"));
+    if (next(&lk) == DLOCK_REPORT_TROUBLE)
+        NEXT(NONE);
+    NEXT(NONE);
+    return lk.names.peers[0].len > 0;
 }
 
 TEST(the_names_are_looked_up_again_several_times_within_the_ttl)
 {
     struct dlock_host host = {.host = (char[]){"192.0.2.1"}, .port = 1};
     struct dlock_uri named = uri;
-    dlock d;
-    make(&d, DLOCK_NEVER);
-    dlock_start_acquire(&d, NULL);
-    say((struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(&d), DLOCK_REPORT_WAITING);
+    start(DLOCK_NEVER);
+    ON(of(EV_WAITING), WAITING);
     named.hosts = &host;
     named.nhosts = 1;
-    d.uri = d.spec.uri = &named;
-    REQUIRE(d.names.peers = calloc(1, sizeof(*d.names.peers)));
-    d.spec.peers = d.names.peers;
-    d.spec.npeers = 1;
-    d.opt.ttl_ns = 12 * S;
-    CHECK(looks_up_after(&d, 0));
-    CHECK(!looks_up_after(&d, 1900 * MS));
-    CHECK(looks_up_after(&d, 100 * MS));
-    d.opt.ttl_ns = 2 * S;
-    CHECK(!looks_up_after(&d, 900 * MS));
-    CHECK(looks_up_after(&d, 100 * MS));
-    d.opt.ttl_ns = 3600 * S;
-    CHECK(!looks_up_after(&d, 9900 * MS));
-    CHECK(looks_up_after(&d, 100 * MS));
-    CHECK_INT(d.spec.npeers, 1);
-    free(d.names.peers);
+    lk.uri = lk.spec.uri = &named;
+    REQUIRE(lk.names.peers = calloc(1, sizeof(*lk.names.peers)));
+    lk.spec.peers = lk.names.peers;
+    lk.spec.npeers = 1;
+    lk.opt.ttl_ns = 12 * S;
+    CHECK(looks_up_after(0));
+    CHECK(!looks_up_after(1900 * MS));
+    CHECK(looks_up_after(100 * MS));
+    lk.opt.ttl_ns = 2 * S;
+    CHECK(!looks_up_after(900 * MS));
+    CHECK(looks_up_after(100 * MS));
+    lk.opt.ttl_ns = 3600 * S;
+    CHECK(!looks_up_after(9900 * MS));
+    CHECK(looks_up_after(100 * MS));
+    CHECK_INT(lk.spec.npeers, 1);
+    free(lk.names.peers);
 }
 
 TEST(a_status_query_reports_and_ends)
 {
-    dlock d;
     struct dlock_info info = {.pid = 3};
-    make(&d, DLOCK_NEVER);
-    dlock_start_status(&d, NULL);
+    make(&lk, DLOCK_NEVER);
+    dlock_start_status(&lk, NULL);
     CHECK_INT(be.asks, 1);
-    say((struct dlock_event){.type = EV_INFO, .info = &info});
-    say((struct dlock_event){.type = EV_DONE});
-    CHECK_INT(next(&d), DLOCK_REPORT_INFO);
+    say(at_place(EV_INFO, &info, 0));
+    ON(of(EV_DONE), INFO);
     CHECK_INT(r.info->pid, 3);
-    CHECK_INT(next(&d), DLOCK_REPORT_DONE);
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    NEXT(DONE);
+    NEXT(NONE);
 }
 
-/* --- run records and least times --------------------------------------------------------------- */
+/* --- run records and least times --- */
 
 TEST(a_skip_ends_an_acquire_with_nothing_held)
 {
     static const struct dlock_run run = {.state = DLOCK_RUN_SUCCEEDED, .pid = 7};
-    dlock d;
-    make(&d, 5 * S);
-    dlock_start_acquire(&d, NULL);
-    say((struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(&d), DLOCK_REPORT_WAITING);
-    say((struct dlock_event){.type = EV_SKIPPED, .run = &run});
-    CHECK_INT(next(&d), DLOCK_REPORT_SKIPPED);
+    start(5 * S);
+    ON(of(EV_WAITING), WAITING);
+    ON(of_run(EV_SKIPPED, &run), SKIPPED);
     CHECK_INT(r.run->pid, 7);
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
-    CHECK_INT(wake(&d), DLOCK_NEVER);
+    NEXT(NONE);
+    CHECK_INT(wake(&lk), DLOCK_NEVER);
     CHECK_INT(be.releases, 0);
-    CHECK_INT(dlock_time_left(&d), 0);
+    CHECK_INT(dlock_time_left(&lk), 0);
     /* The handle can be used again. */
-    dlock_start_acquire(&d, NULL);
-    say(granted(read_at(&d, clock_now)));
-    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
+    dlock_start_acquire(&lk, NULL);
+    ON(granted(read_at(&lk, clock_now)), ACQUIRED);
 }
 
 TEST(a_hold_has_failed_unless_its_result_says_otherwise)
 {
-    dlock d;
-    hold(&d);
-    CHECK(!d.hold.ended && !d.hold.success && d.hold.status == -1);
-    dlock_note_result(&d, true, 24, NULL);
-    dlock_start_release(&d, clock_now + S, NULL);
-    CHECK(d.hold.ended && d.hold.success && d.hold.status == 24);
+    hold();
+    CHECK(!lk.hold.ended && !lk.hold.success && lk.hold.status == -1);
+    dlock_note_result(&lk, true, 24, NULL);
+    dlock_start_release(&lk, clock_now + S, NULL);
+    CHECK(lk.hold.ended && lk.hold.success && lk.hold.status == 24);
     /* A signal hurries the release: the result stays. */
-    dlock_start_release(&d, clock_now + S / 2, NULL);
-    CHECK(d.hold.ended && d.hold.success && d.hold.status == 24);
-    say((struct dlock_event){.type = EV_RELEASED, .how = DLOCK_RELEASE_CLEAN});
-    CHECK_INT(next(&d), DLOCK_REPORT_RELEASED);
-    dlock_start_acquire(&d, NULL);
-    CHECK(!d.hold.ended && !d.hold.success && d.hold.status == -1);
+    dlock_start_release(&lk, clock_now + S / 2, NULL);
+    CHECK(lk.hold.ended && lk.hold.success && lk.hold.status == 24);
+    ON(released(DLOCK_RELEASE_CLEAN), RELEASED);
+    dlock_start_acquire(&lk, NULL);
+    CHECK(!lk.hold.ended && !lk.hold.success && lk.hold.status == -1);
 }
 
 TEST(a_least_time_counts_from_the_grant)
 {
-    dlock d;
-    make(&d, DLOCK_NEVER);
-    d.spec.min_hold = 3 * S;
-    dlock_start_acquire(&d, NULL);
+    make(&lk, DLOCK_NEVER);
+    lk.spec.min_hold = 3 * S;
+    dlock_start_acquire(&lk, NULL);
     clock_now += 4 * S;
-    say(granted(read_at(&d, clock_now)));
-    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
-    CHECK_INT(d.hold.until, clock_now + 3 * S);
+    ON(granted(read_at(&lk, clock_now)), ACQUIRED);
+    CHECK_INT(lk.hold.until, clock_now + 3 * S);
     clock_now += S;
-    CHECK_INT(dlock_min_hold_left(&d), 2 * S);
+    CHECK_INT(dlock_min_hold_left(&lk), 2 * S);
     be.stays = true;
-    CHECK_INT(dlock_min_hold_left(&d), 0);
+    CHECK_INT(dlock_min_hold_left(&lk), 0);
     be.stays = false;
     clock_now += 4 * S;
-    CHECK_INT(dlock_min_hold_left(&d), 0);
-    CHECK_INT(d.hold.until, clock_now - 2 * S);
-    dlock_end_min_hold(&d);
-    CHECK_INT(d.hold.until, 0);
+    CHECK_INT(dlock_min_hold_left(&lk), 0);
+    CHECK_INT(lk.hold.until, clock_now - 2 * S);
+    dlock_end_min_hold(&lk);
+    CHECK_INT(lk.hold.until, 0);
 }
 
 TEST(a_least_time_has_no_overflow)
 {
-    dlock d;
-    make(&d, DLOCK_NEVER);
-    d.spec.min_hold = DLOCK_NEVER;
-    dlock_start_acquire(&d, NULL);
-    say(granted(read_at(&d, clock_now)));
-    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
-    CHECK(d.hold.until == DLOCK_NEVER - 1);
-    CHECK(dlock_min_hold_left(&d) == DLOCK_NEVER - 1 - clock_now);
+    make(&lk, DLOCK_NEVER);
+    lk.spec.min_hold = DLOCK_NEVER;
+    dlock_start_acquire(&lk, NULL);
+    ON(granted(read_at(&lk, clock_now)), ACQUIRED);
+    CHECK(lk.hold.until == DLOCK_NEVER - 1);
+    CHECK(dlock_min_hold_left(&lk) == DLOCK_NEVER - 1 - clock_now);
 }
 
 /* Granted, and no work was started. */
 TEST(a_grant_without_work_has_no_least_time)
 {
-    dlock d;
     for (int i = 0; i < 3; i++) {
-        make(&d, 30 * S);
-        d.spec.min_hold = 3600 * S;
-        dlock_start_acquire(&d, NULL);
+        make(&lk, 30 * S);
+        lk.spec.min_hold = 3600 * S;
+        dlock_start_acquire(&lk, NULL);
         clock_now += i < 2 ? 3 * S : 20 * S;
-        d.contacted = true;
-        say(granted(read_at(&d, 1000 * S))); /* late: renewed first, or not usable at all */
-        CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+        lk.contacted = true;
+        say(granted(read_at(&lk, 1000 * S))); /* late: renewed first, or not usable at all */
+        NEXT(NONE);
         CHECK_INT(be.renews, i < 2);
         if (i == 0)
-            dlock_start_release(&d, clock_now + S, NULL);
+            dlock_start_release(&lk, clock_now + S, NULL);
         else if (i == 1)
-            clock_now += 40 * S;
-        CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+            AFTER(40 * S, NONE);
         CHECK_INT(be.releases, 1);
-        CHECK_INT(d.hold.until, 0);
+        CHECK_INT(lk.hold.until, 0);
     }
 }
 
 TEST(a_record_is_forgotten_by_its_token)
 {
-    dlock d;
     static const struct dlock_run run = {.state = DLOCK_RUN_FAILED, .token = "abc"};
-    make(&d, DLOCK_NEVER);
-    dlock_start_status(&d, NULL);
+    make(&lk, DLOCK_NEVER);
+    dlock_start_status(&lk, NULL);
     CHECK_INT(be.what, ASK_STATUS);
-    say((struct dlock_event){.type = EV_RUN, .run = &run});
-    say((struct dlock_event){.type = EV_DONE});
-    CHECK_INT(next(&d), DLOCK_REPORT_RUN);
+    say(of_run(EV_RUN, &run));
+    ON(of(EV_DONE), RUN);
     CHECK_STR(r.run->token, "abc");
-    CHECK_INT(next(&d), DLOCK_REPORT_DONE);
-    dlock_start_forget(&d, "abc", NULL);
+    NEXT(DONE);
+    dlock_start_forget(&lk, "abc", NULL);
     CHECK_INT(be.what, ASK_FORGET);
     CHECK_STR(be.arg, "abc");
-    say((struct dlock_event){.type = EV_BUSY});
-    CHECK_INT(next(&d), DLOCK_REPORT_BUSY);
-    dlock_start_forget(&d, "abc", NULL);
-    say((struct dlock_event){.type = EV_DONE});
-    CHECK_INT(next(&d), DLOCK_REPORT_DONE);
-    dlock_start_status(&d, NULL);
+    ON(of(EV_BUSY), BUSY);
+    dlock_start_forget(&lk, "abc", NULL);
+    ON(of(EV_DONE), DONE);
+    dlock_start_status(&lk, NULL);
     CHECK_INT(be.what, ASK_STATUS);
     CHECK_STR(be.arg, "");
 }
 
-/* --- two clocks -------------------------------------------------------------------------------- */
+/* --- two clocks --- */
 
 TEST(the_time_left_is_by_the_clock_that_says_less)
 {
-    dlock d;
-    hold(&d);
-    CHECK_INT(dlock_time_left(&d), 9898 * MS);
+    hold();
+    CHECK_INT(dlock_time_left(&lk), 9898 * MS);
     clock_now += 1 * S;
     raw_minus_boot += 1 * S;
-    CHECK_INT(dlock_time_left(&d), 7898 * MS);
+    CHECK_INT(dlock_time_left(&lk), 7898 * MS);
     raw_minus_boot -= 5 * S;
-    CHECK_INT(dlock_time_left(&d), 8898 * MS);
+    CHECK_INT(dlock_time_left(&lk), 8898 * MS);
     raw_minus_boot += 50 * S;
-    CHECK_INT(dlock_time_left(&d), 0);
-    dlock_start_release(&d, clock_now, NULL);
-    CHECK_INT(dlock_time_left(&d), 0);
+    CHECK_INT(dlock_time_left(&lk), 0);
+    dlock_start_release(&lk, clock_now, NULL);
+    CHECK_INT(dlock_time_left(&lk), 0);
 }
 
 /*
- * A machine and a store, by random. The raw clock is right. CLOCK_BOOTTIME is slewed by up to 10 % in either
- * direction, and jumps when the machine has slept; poll() waits by the same rate, but does not count the sleep.
+ * A machine and a store, by random. The raw clock is right. CLOCK_BOOTTIME is slewed by up to 10 %
+ * in either direction, and jumps when the machine has slept; poll() waits by the same rate, but
+ * does not count the sleep.
  */
 #define USABLE (8398 * MS)
 #define KILLED (9398 * MS)
@@ -1045,7 +898,7 @@ struct machine {
     int64_t rate; /* of CLOCK_BOOTTIME, in thousandths */
     bool slept;
     int calls; /* that the backend has received */
-    /* The request under way: when it is sent and answered (by the raw clock), and what both clocks were when it was. */
+    /* The request: when it is sent and answered (raw clock), and both clocks when it was sent. */
     int64_t send_at, answer_at;
     struct dlock_clocks sent;
     struct dlock_clocks answered[16]; /* the latest first */
@@ -1072,7 +925,7 @@ static void pass(struct machine *m, int64_t ns)
     raw_minus_boot += ns - boot;
 }
 
-/* Wait as poll() does, with requests and answers as events; in pieces, since the slew changes and the machine sleeps. */
+/* Wait as poll() does, in pieces: the slew changes, the machine sleeps. */
 static void wait_until(struct machine *m, int64_t wake_at)
 {
     m->slept = false;
@@ -1124,7 +977,7 @@ static void backend_works(struct machine *m)
     } else if (raw_now() >= m->answer_at) {
         m->answer_at = DLOCK_NEVER;
         if (!m->healthy && m->from.raw && dice(m, 3)) {
-            say((struct dlock_event){.type = EV_UNCLEAR});
+            say(of(EV_UNCLEAR));
             return;
         }
         memmove(m->answered + 1, m->answered, 15 * sizeof m->answered[0]);
@@ -1153,7 +1006,7 @@ static bool hear(struct machine *m)
         /* With CAP_LAG, clocks that differ by 10 % can be trouble. */
         if (r.type == DLOCK_REPORT_TROUBLE && !m->d.lease_cfg.lag && !CHECK(!m->healthy))
             return false;
-        /* Not much too early either: the difference of the clocks is known for each half of the ttl. */
+        /* Hardly too early: the difference of the clocks is known for each half of the ttl. */
         if (r.type == DLOCK_REPORT_TERM && !m->slept && !CHECK(!before(m->from, USABLE - 550 * MS)))
             return false;
     }
@@ -1234,11 +1087,20 @@ TEST(a_parsed_uri_is_taken_over_also_on_failure)
     CHECK_NULL(d);
 }
 
-TEST(values_of_the_lease_are_checked_for_a_file_too)
+TEST(values_of_the_options_are_checked_for_a_file_too)
 {
     static const struct {
-        int64_t ttl, grace;
-    } rows[] = {{0, -1}, {S - 1, -1}, {-1, -1}, {30 * S, -2}};
+        int64_t ttl, grace, once, min_hold;
+        enum dlock_mode mode;
+        const char *want;
+    } rows[] = {{0, -1, 0, 0, DLOCK_MODE_EXCLUSIVE, "ttl"},
+                {S - 1, -1, 0, 0, DLOCK_MODE_EXCLUSIVE, "ttl"},
+                {-1, -1, 0, 0, DLOCK_MODE_EXCLUSIVE, "ttl"},
+                {30 * S, -2, 0, 0, DLOCK_MODE_EXCLUSIVE, "grace"},
+                {30 * S, -1, -1, 0, DLOCK_MODE_EXCLUSIVE, "greater than zero"},
+                {30 * S, -1, S, 0, DLOCK_MODE_SHARED, "are for exclusive locks"},
+                {30 * S, -1, S, 0, DLOCK_MODE_SLOTS, "are for exclusive locks"},
+                {30 * S, -1, 0, -1, DLOCK_MODE_EXCLUSIVE, "must not be negative"}};
     struct dlock_error err;
     dlock *d = NULL;
 
@@ -1247,28 +1109,6 @@ TEST(values_of_the_lease_are_checked_for_a_file_too)
         dlock_options_init(&o, sizeof o);
         o.ttl_ns = rows[i].ttl;
         o.grace_ns = rows[i].grace;
-        CHECK_INT(dlock_open(&d, "file:///dir#n", &o, &err), DLOCK_EUSAGE);
-        CHECK_HAS(err.msg, rows[i].grace < -1 ? "grace" : "ttl");
-        CHECK_NULL(d);
-    }
-}
-
-TEST(values_of_run_records_and_least_times_are_checked)
-{
-    static const struct {
-        int64_t once, min_hold;
-        enum dlock_mode mode;
-        const char *want;
-    } rows[] = {{-1, 0, DLOCK_MODE_EXCLUSIVE, "greater than zero"},
-                {S, 0, DLOCK_MODE_SHARED, "are for exclusive locks"},
-                {S, 0, DLOCK_MODE_SLOTS, "are for exclusive locks"},
-                {0, -1, DLOCK_MODE_EXCLUSIVE, "must not be negative"}};
-    struct dlock_error err;
-    dlock *d = NULL;
-
-    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
-        struct dlock_options o;
-        dlock_options_init(&o, sizeof o);
         o.once_ns = rows[i].once;
         o.min_hold_ns = rows[i].min_hold;
         o.mode = rows[i].mode;
@@ -1281,36 +1121,31 @@ TEST(values_of_run_records_and_least_times_are_checked)
 
 TEST(a_slot_is_held_only_while_it_is_held)
 {
-    dlock d;
     struct dlock_event ev;
-    make(&d, DLOCK_NEVER);
-    dlock_start_acquire(&d, NULL);
-    ev = granted(read_at(&d, clock_now));
+    start(DLOCK_NEVER);
+    ev = granted(read_at(&lk, clock_now));
     ev.slot = 3;
-    say(ev);
-    CHECK_INT(next(&d), DLOCK_REPORT_ACQUIRED);
-    CHECK_INT(dlock_slot(&d), 2);
-    dlock_start_release(&d, clock_now + S, NULL);
-    CHECK_INT(dlock_slot(&d), -1);
+    ON(ev, ACQUIRED);
+    CHECK_INT(dlock_slot(&lk), 2);
+    dlock_start_release(&lk, clock_now + S, NULL);
+    CHECK_INT(dlock_slot(&lk), -1);
 }
 
 /* kill_at does not move after TERM: LOST follows, however well the lock is renewed meanwhile. */
 TEST(after_term_no_renewal_makes_dlock_keep_say_that_all_is_well)
 {
     struct dlock_error err;
-    dlock d;
-    hold(&d);
-    clock_now = wake(&d);
-    next(&d);
-    clock_now = d.lease.times.term_at;
-    CHECK_INT(dlock_keep(&d, 0, &err), DLOCK_ELOST);
+    hold();
+    clock_now = wake(&lk);
+    next(&lk);
+    clock_now = lk.lease.times.term_at;
+    CHECK_INT(dlock_keep(&lk, 0, &err), DLOCK_ELOST);
     CHECK_HAS(err.msg, "did not run for 4.199");
-    say((struct dlock_event){.type = EV_RENEWED, .from = read_at(&d, clock_now), .ttl = 10 * S});
-    CHECK_INT(dlock_keep(&d, 0, &err), DLOCK_ELOST);
-    CHECK(dlock_time_left(&d) > 9 * S);
-    CHECK_INT(dlock_state(&d), DLOCK_STATE_HELD);
-    clock_now = d.lease.times.kill_at;
-    CHECK_INT(next(&d), DLOCK_REPORT_LOST);
+    say(renewed(&lk));
+    CHECK_INT(dlock_keep(&lk, 0, &err), DLOCK_ELOST);
+    CHECK(dlock_time_left(&lk) > 9 * S);
+    CHECK_INT(dlock_state(&lk), DLOCK_STATE_HELD);
+    AT(lk.lease.times.kill_at, LOST);
     CHECK_HAS(r.error.msg, "did not run for 4.199");
 }
 
@@ -1319,51 +1154,42 @@ TEST(dlock_keep_looks_at_the_store_also_when_it_is_interrupted)
 {
     struct dlock_error err;
     int fds[2];
-    dlock d;
-    hold(&d);
+    hold();
     REQUIRE(pipe(fds) == 0 && write(fds[1], "x", 1) == 1);
-    d.opt.cancel_fd = be.fd = fds[0];
-    CHECK_INT(dlock_keep(&d, 0, &err), DLOCK_ECANCELED);
+    lk.opt.cancel_fd = be.fd = fds[0];
+    CHECK_INT(dlock_keep(&lk, 0, &err), DLOCK_ECANCELED);
     CHECK_INT(be.ready, 1);
     close(fds[0]);
     close(fds[1]);
 }
 
-/* A backend that was not told of an answer takes a time-out that has passed for silence, and drops its connection. */
+/* Without a look at the answer, a backend takes a time-out for silence, and disconnects. */
 TEST(dlock_keep_looks_for_answers_before_the_time_counts)
 {
     struct dlock_error err;
     int fds[2];
-    dlock d;
-    hold(&d);
+    hold();
     REQUIRE(pipe(fds) == 0 && write(fds[1], "x", 1) == 1);
     be.fd = fds[0];
     be.blind = 0;
-    CHECK_INT(dlock_keep(&d, 0, &err), 0);
+    CHECK_INT(dlock_keep(&lk, 0, &err), 0);
     CHECK_INT(be.blind, 0);
     CHECK(be.ready > 0);
     close(fds[0]);
     close(fds[1]);
 }
 
-static bool asks_for_dispatch(int fd)
-{
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    return poll(&p, 1, 0) == 1;
-}
-
-/* Whatever else drives the handle: the descriptor knows nothing of it, and must not be silent then. */
+/* The descriptor knows nothing of other calls that drive the handle, and must not be silent. */
 TEST(the_one_descriptor_asks_for_dispatch_after_other_calls)
 {
-    dlock d;
-    make(&d, DLOCK_NEVER);
-    int fd = dlock_poll_fd(&d, NULL);
+    make(&lk, DLOCK_NEVER);
+    int fd = dlock_poll_fd(&lk, NULL);
     REQUIRE(fd >= 0 && asks_for_dispatch(fd));
-    CHECK(!dlock_dispatch(&d) && !asks_for_dispatch(fd));
-    CHECK_INT(next(&d), DLOCK_REPORT_NONE);
+    CHECK(!dlock_dispatch(&lk) && !asks_for_dispatch(fd));
+    NEXT(NONE);
     CHECK(asks_for_dispatch(fd));
-    CHECK(!dlock_dispatch(&d) && !asks_for_dispatch(fd));
-    poller_close(d.poller);
+    CHECK(!dlock_dispatch(&lk) && !asks_for_dispatch(fd));
+    poller_close(lk.poller);
 }
 
 UNIT_MAIN

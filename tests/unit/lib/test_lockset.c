@@ -1,33 +1,7 @@
 /* Several locks (lib/lockset.c) over backends and a clock of the test. */
-#include "lock.h"
-#include "unit.h"
+#include "fake_env.h"
 
-#include "util.h"
-#include <unistd.h>
-
-#define S DLOCK_SEC
-#define MS DLOCK_MSEC
-
-static int64_t clock_now;
-static int64_t get_now(void *ctx)
-{
-    (void)ctx;
-    return clock_now;
-}
-static int64_t get_raw(void *ctx)
-{
-    (void)ctx;
-    return clock_now - 300 * S;
-}
-static int get_random(void *ctx, void *buf, size_t len)
-{
-    (void)ctx;
-    memset(buf, 7, len);
-    return 0;
-}
-static const struct dlock_env env = {.now = get_now, .raw = get_raw, .random = get_random};
-
-/* Each store notes its calls, also in one string for all: "A" acquire, "R" release and the lock's letter. */
+/* Each store notes its calls, also in a common string: "A" acquire, "R" release, and its letter. */
 struct stub {
     char letter;
     int acquires, renews, releases;
@@ -118,17 +92,12 @@ static const dlock *which;
 static dlock *make_lock(struct stub *st, const char *name)
 {
     dlock *d = calloc(1, sizeof *d);
-    d->uri = calloc(1, sizeof *d->uri);
-    d->uri->scheme = strdup("stub");
-    d->uri->name = strdup(name);
-    d->uri->where = strdup("stub://");
-    d->table = &table;
+    struct dlock_uri *uri = calloc(1, sizeof *uri);
+    uri->scheme = strdup("stub");
+    uri->name = strdup(name);
+    uri->where = strdup("stub://");
+    fake_handle(d, uri, &table);
     d->be = (struct dlock_be *)st;
-    d->owner = getpid();
-    dlock_options_init(&d->opt, sizeof d->opt);
-    d->lease_cfg = (struct lease_config){.ttl = 10 * S, .grace = 1 * S};
-    lock_set_env(d, &env, 10 * S);
-    d->spec.uri = d->uri;
     return d;
 }
 
@@ -136,7 +105,9 @@ static dlock *make_lock(struct stub *st, const char *name)
 static void make(int64_t wait)
 {
     static const char *const names[] = {"c", "a", "b"};
+    dlock_set_close(set); /* of the test before */
     clock_now = 1000 * S;
+    raw_minus_boot = -300 * S;
     calls[0] = '\0';
     memset(stubs, 0, sizeof stubs);
     for (int i = 0; i < 3; i++) {
@@ -163,6 +134,8 @@ static enum dlock_report_type next(void)
     return got ? r.type : DLOCK_REPORT_NONE;
 }
 
+#define NEXT(type) CHECK_INT(next(), DLOCK_REPORT_##type)
+
 static int64_t wake(void)
 {
     struct pollfd pfd[3 * DLOCK_POLL_MAX];
@@ -187,11 +160,25 @@ static void grant(char letter, const char *token)
     say(named(letter), ev);
 }
 
-/* The store has answered: the lock is another's. */
+static void lose(char letter)
+{
+    say(named(letter), (struct dlock_event){.type = EV_LOST, .error.code = DLOCK_ELOST});
+}
+
+/* The store of this lock does not answer. */
+static void no_answer(char letter)
+{
+    say(named(letter), (struct dlock_event){.type = EV_FAILED, .error.code = DLOCK_EUNAVAIL});
+}
+
+#define GRANT(letter, token, type) (grant(letter, token), NEXT(type))
+#define AT(time, type) (clock_is(time), NEXT(type))
+
+/* The store answers that the lock is held. */
 static void waits(char letter)
 {
     say(named(letter), (struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(), DLOCK_REPORT_WAITING);
+    NEXT(WAITING);
 }
 
 static void grant_all(void)
@@ -199,33 +186,37 @@ static void grant_all(void)
     for (const char *c = "abc"; *c; c++) {
         grant(*c, (char[]){'t', *c, '\0'});
         if (*c != 'c')
-            CHECK_INT(next(), DLOCK_REPORT_NONE);
+            NEXT(NONE);
     }
-    CHECK_INT(next(), DLOCK_REPORT_ACQUIRED);
+    NEXT(ACQUIRED);
 }
 
-static void done(void)
+static void start(int64_t wait)
 {
-    dlock_set_close(set);
+    make(wait);
+    dlock_set_start_acquire(set, NULL);
+}
+
+/* The set holds a, and waits for b. */
+static void start_with_a(int64_t wait)
+{
+    start(wait);
+    GRANT('a', "ta", NONE);
 }
 
 TEST(one_order_and_all_or_none)
 {
-    make(DLOCK_NEVER);
-    dlock_set_start_acquire(set, NULL);
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    start(DLOCK_NEVER);
+    NEXT(NONE);
     CHECK_STR(calls, "Aa ");
     clock_is(1001 * S);
-    grant('a', "ta");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    GRANT('a', "ta", NONE);
     CHECK_STR(calls, "Aa Ab ");
     clock_is(1002 * S);
-    grant('b', "tb");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    GRANT('b', "tb", NONE);
     CHECK_INT(dlock_set_time_left(set), 0);
     clock_is(1003 * S);
-    grant('c', "tc");
-    CHECK_INT(next(), DLOCK_REPORT_ACQUIRED);
+    GRANT('c', "tc", ACQUIRED);
     CHECK(!which);
     CHECK_STR(calls, "Aa Ab Ac ");
     /* The lease of a is the oldest. */
@@ -238,12 +229,11 @@ TEST(one_order_and_all_or_none)
     CHECK_STR(dlock_name(dlock_set_at(set, 2)), "b");
     CHECK(!dlock_set_at(set, 3));
     dlock_set_start_release(set, clock_now + S, NULL);
-    CHECK_INT(next(), DLOCK_REPORT_RELEASED);
+    NEXT(RELEASED);
     CHECK(!which);
     CHECK_INT(r.how, DLOCK_RELEASE_CLEAN);
     CHECK_STR(calls, "Aa Ab Ac Rc Rb Ra ");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
-    done();
+    NEXT(NONE);
 }
 
 TEST(the_same_lock_twice_is_refused)
@@ -261,261 +251,193 @@ TEST(the_same_lock_twice_is_refused)
     CHECK_INT(dlock_set_open(&other, two, DLOCK_SET_MAX + 1, 0, NULL), DLOCK_EUSAGE);
     CHECK_INT(dlock_set_open(&other, two, 1, -1, NULL), DLOCK_EUSAGE);
     dlock_close(c);
-    done();
 }
 
 TEST(one_that_is_busy_gives_all_back)
 {
     struct dlock_info info = {.pid = 7, .token = "other"};
-    make(0);
-    dlock_set_start_acquire(set, NULL);
-    grant('a', "ta");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    start_with_a(0);
     CHECK(!named('b')->wait);
     say(named('b'), (struct dlock_event){.type = EV_BUSY, .info = &info});
-    CHECK_INT(next(), DLOCK_REPORT_BUSY);
+    NEXT(BUSY);
     CHECK_STR(dlock_name(which), "b");
     CHECK_INT(r.info->pid, 7);
     CHECK_STR(calls, "Aa Ab Ra ");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
-    done();
+    NEXT(NONE);
 }
 
 TEST(an_alias_of_a_lock_of_the_set_is_refused)
 {
     struct dlock_info info = {.pid = 7, .token = "ta"};
     for (int waits = 0; waits < 2; waits++) {
-        make(waits ? DLOCK_NEVER : 0);
-        dlock_set_start_acquire(set, NULL);
-        grant('a', "ta");
-        CHECK_INT(next(), DLOCK_REPORT_NONE);
+        start_with_a(waits ? DLOCK_NEVER : 0);
         say(named('b'), (struct dlock_event){.type = waits ? EV_WAITING : EV_BUSY, .info = &info});
-        CHECK_INT(next(), DLOCK_REPORT_FAILED);
+        NEXT(FAILED);
         CHECK_INT(r.error.code, DLOCK_EUSAGE);
         CHECK_HAS(r.error.msg, "the same lock as stub:// (lock 'a')");
         CHECK_INT(named('a')->releases, 1);
-        done();
     }
 }
 
 TEST(held_locks_are_renewed_while_the_next_is_waited_for)
 {
-    make(DLOCK_NEVER);
-    dlock_set_start_acquire(set, NULL);
-    grant('a', "ta");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    start_with_a(DLOCK_NEVER);
     waits('b');
-    for (int i = 0; i < 9; i++) {
-        clock_is(clock_now + S);
-        CHECK_INT(next(), DLOCK_REPORT_NONE);
-    }
+    for (int i = 0; i < 9; i++)
+        AT(clock_now + S, NONE);
     CHECK_INT(named('a')->renews, 3);
-    grant('b', "tb");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
-    grant('c', "tc");
-    CHECK_INT(next(), DLOCK_REPORT_ACQUIRED);
+    GRANT('b', "tb", NONE);
+    GRANT('c', "tc", ACQUIRED);
     CHECK_INT(r.times.deadline, locks[1]->lease.times.deadline);
-    done();
 }
 
 TEST(without_progress_all_are_given_back_and_taken_again)
 {
-    make(DLOCK_NEVER);
-    dlock_set_start_acquire(set, NULL);
-    grant('a', "ta");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    start_with_a(DLOCK_NEVER);
     waits('b');
     int64_t end = clock_now + 10 * S;
     while (clock_now < end) {
         CHECK(wake() <= end);
         clock_is(dlock_min(end, dlock_max(clock_now + MS, wake())));
         if (clock_now < end)
-            CHECK_INT(next(), DLOCK_REPORT_NONE);
+            NEXT(NONE);
     }
-    CHECK_INT(next(), DLOCK_REPORT_NOTICE);
+    NEXT(NOTICE);
     CHECK_STR(dlock_name(which), "b");
     CHECK_HAS(r.error.msg, "the lock 'b' was not free for 10 s while others were held");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    NEXT(NONE);
     CHECK_STR(calls, "Aa Ab Rb Ra ");
     int64_t again = wake();
     CHECK(again > clock_now && again <= clock_now + S);
-    clock_is(again);
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    AT(again, NONE);
     CHECK_STR(calls, "Aa Ab Rb Ra Aa ");
     /* The first one is waited for as long as it takes. */
     waits('a');
-    clock_is(clock_now + 60 * S);
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    AT(clock_now + 60 * S, NONE);
     grant_all();
-    done();
-}
-
-/* No answer from this one's store. */
-static void no_answer(char letter)
-{
-    say(named(letter), (struct dlock_event){.type = EV_FAILED, .error.code = DLOCK_EUNAVAIL});
 }
 
 TEST(a_set_that_begins_again_rides_out_an_outage_of_a_store_that_it_has_reached)
 {
-    make(DLOCK_NEVER);
-    dlock_set_start_acquire(set, NULL);
-    grant('a', "ta");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
-    say(named('a'), (struct dlock_event){.type = EV_LOST, .error.code = DLOCK_ELOST});
-    CHECK_INT(next(), DLOCK_REPORT_NOTICE);
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
-    clock_is(wake());
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    start_with_a(DLOCK_NEVER);
+    lose('a');
+    NEXT(NOTICE);
+    NEXT(NONE);
+    AT(wake(), NONE);
     for (int i = 0; i < 3; i++) {
         no_answer('a');
         CHECK_INT(next(), i == 0 ? DLOCK_REPORT_TROUBLE : DLOCK_REPORT_NONE);
-        clock_is(wake());
-        CHECK_INT(next(), DLOCK_REPORT_NONE);
+        AT(wake(), NONE);
     }
     CHECK_INT(named('a')->acquires, 5);
-    grant('a', "ta");
-    CHECK_INT(next(), DLOCK_REPORT_RECOVERED);
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    GRANT('a', "ta", RECOVERED);
+    NEXT(NONE);
     /* The store of b has not answered yet. */
     no_answer('b');
-    CHECK_INT(next(), DLOCK_REPORT_FAILED);
+    NEXT(FAILED);
     CHECK_STR(dlock_name(which), "b");
     /* Another acquire has a first contact of its own. */
     dlock_set_start_acquire(set, NULL);
     no_answer('a');
-    CHECK_INT(next(), DLOCK_REPORT_FAILED);
-    done();
+    NEXT(FAILED);
 }
 
 TEST(the_time_to_wait_is_that_of_the_set)
 {
-    make(5 * S);
-    dlock_set_start_acquire(set, NULL);
+    start(5 * S);
     clock_is(1003 * S);
-    grant('a', "ta");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    GRANT('a', "ta", NONE);
     CHECK_INT(locks[2]->opt.wait_ns, 2 * S);
     say(named('b'), (struct dlock_event){.type = EV_WAITING});
-    CHECK_INT(next(), DLOCK_REPORT_WAITING);
+    NEXT(WAITING);
     CHECK_STR(dlock_name(which), "b");
-    clock_is(1005 * S);
-    CHECK_INT(next(), DLOCK_REPORT_BUSY);
+    AT(1005 * S, BUSY);
     CHECK_STR(dlock_name(which), "b");
     CHECK_INT(named('a')->releases, 1);
-    done();
 }
 
 TEST(a_lock_that_is_lost_while_others_are_waited_for)
 {
-    make(DLOCK_NEVER);
-    dlock_set_start_acquire(set, NULL);
-    grant('a', "ta");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
-    say(named('a'), (struct dlock_event){.type = EV_LOST, .error.code = DLOCK_ELOST});
-    CHECK_INT(next(), DLOCK_REPORT_NOTICE);
+    start_with_a(DLOCK_NEVER);
+    lose('a');
+    NEXT(NOTICE);
     CHECK_HAS(r.error.msg, "the lock 'a' was lost before the others were held");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
-    clock_is(wake());
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    NEXT(NONE);
+    AT(wake(), NONE);
     grant_all();
-    done();
 
-    make(0);
-    dlock_set_start_acquire(set, NULL);
-    grant('a', "ta");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
-    say(named('a'), (struct dlock_event){.type = EV_LOST, .error.code = DLOCK_ELOST});
-    CHECK_INT(next(), DLOCK_REPORT_FAILED);
+    start_with_a(0);
+    lose('a');
+    NEXT(FAILED);
     CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
-    done();
 }
 
 TEST(a_lock_that_is_not_renewed_holds_up_the_start)
 {
-    make(30 * S);
-    dlock_set_start_acquire(set, NULL);
-    grant('a', "ta");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    start_with_a(30 * S);
     named('a')->silent = true;
-    clock_is(clock_now + 3 * S);
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
-    clock_is(clock_now + 2 * S);
-    CHECK_INT(next(), DLOCK_REPORT_TROUBLE);
+    AT(clock_now + 3 * S, NONE);
+    AT(clock_now + 2 * S, TROUBLE);
     CHECK_STR(dlock_name(which), "a");
-    grant('b', "tb");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
-    grant('c', "tc");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    GRANT('b', "tb", NONE);
+    GRANT('c', "tc", NONE);
     say(named('a'), (struct dlock_event){.type = EV_RENEWED, .from = clock_now, .ttl = 10 * S});
-    CHECK_INT(next(), DLOCK_REPORT_RECOVERED);
-    CHECK_INT(next(), DLOCK_REPORT_ACQUIRED);
-    done();
+    NEXT(RECOVERED);
+    NEXT(ACQUIRED);
 }
 
 TEST(the_loss_of_any_is_the_loss_of_the_set)
 {
-    make(DLOCK_NEVER);
-    dlock_set_start_acquire(set, NULL);
+    start(DLOCK_NEVER);
     grant_all();
-    say(named('b'), (struct dlock_event){.type = EV_LOST, .error.code = DLOCK_ELOST});
-    CHECK_INT(next(), DLOCK_REPORT_LOST);
+    lose('b');
+    NEXT(LOST);
     CHECK_STR(dlock_name(which), "b");
     CHECK_INT(r.error.code, DLOCK_ELOST);
     dlock_set_start_release(set, clock_now + S, NULL);
-    CHECK_INT(next(), DLOCK_REPORT_RELEASED);
+    NEXT(RELEASED);
     CHECK(!which);
-    done();
 }
 
 TEST(a_renewal_moves_the_earliest_time)
 {
-    make(DLOCK_NEVER);
-    dlock_set_start_acquire(set, NULL);
+    start(DLOCK_NEVER);
     grant_all();
     int64_t before = r.times.deadline;
     clock_is(clock_now + 3 * S);
     for (int i = 0; i < 3; i++)
-        CHECK_INT(next(), DLOCK_REPORT_EXTENDED);
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+        NEXT(EXTENDED);
+    NEXT(NONE);
     CHECK_INT(r.times.deadline, before + 3 * S);
     named('b')->silent = true;
-    clock_is(clock_now + 3 * S);
-    CHECK_INT(next(), DLOCK_REPORT_EXTENDED);
-    CHECK_INT(next(), DLOCK_REPORT_EXTENDED);
+    AT(clock_now + 3 * S, EXTENDED);
+    NEXT(EXTENDED);
     CHECK_INT(r.times.deadline, before + 3 * S);
-    done();
 }
 
 TEST(a_release_that_is_not_confirmed_is_told_with_its_lock)
 {
-    make(DLOCK_NEVER);
-    dlock_set_start_acquire(set, NULL);
+    start(DLOCK_NEVER);
     grant_all();
     named('b')->silent = true;
     dlock_set_start_release(set, clock_now + S, NULL);
-    CHECK_INT(next(), DLOCK_REPORT_RELEASED);
+    NEXT(RELEASED);
     CHECK_STR(which ? dlock_name(which) : "", "b");
     CHECK_INT(r.how, DLOCK_RELEASE_UNCLEAR);
-    CHECK_INT(next(), DLOCK_REPORT_RELEASED);
+    NEXT(RELEASED);
     CHECK(!which);
     CHECK_INT(r.how, DLOCK_RELEASE_UNCLEAR);
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
-    done();
+    NEXT(NONE);
 }
 
 TEST(a_cancelled_acquire_gives_back_what_it_has)
 {
-    make(DLOCK_NEVER);
-    dlock_set_start_acquire(set, NULL);
-    grant('a', "ta");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    start_with_a(DLOCK_NEVER);
     dlock_set_start_release(set, clock_now + S, NULL);
-    CHECK_INT(next(), DLOCK_REPORT_RELEASED);
+    NEXT(RELEASED);
     CHECK(!which);
     CHECK_STR(calls, "Aa Ab Rb Ra ");
     CHECK_INT(wake(), DLOCK_NEVER);
-    done();
 }
 
 TEST(a_skip_gives_back_the_others_without_a_least_time)
@@ -525,18 +447,16 @@ TEST(a_skip_gives_back_the_others_without_a_least_time)
     for (int i = 0; i < 3; i++)
         locks[i]->spec.min_hold = 3600 * S;
     dlock_set_start_acquire(set, NULL);
-    grant('a', "ta");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    GRANT('a', "ta", NONE);
     CHECK(locks[1]->hold.until > clock_now);
     say(named('b'), (struct dlock_event){.type = EV_SKIPPED, .run = &run});
-    CHECK_INT(next(), DLOCK_REPORT_SKIPPED);
+    NEXT(SKIPPED);
     run.pid = 8; /* the store's own: valid until the next call on its handle */
     CHECK_STR(dlock_name(which), "b");
     CHECK_INT(r.run->pid, 7);
     CHECK_STR(calls, "Aa Ab Ra ");
     CHECK_INT(locks[1]->hold.until, 0);
     CHECK_INT(wake(), DLOCK_NEVER);
-    done();
 }
 
 TEST(a_set_that_was_not_complete_has_no_least_time)
@@ -545,11 +465,9 @@ TEST(a_set_that_was_not_complete_has_no_least_time)
     for (int i = 0; i < 3; i++)
         locks[i]->spec.min_hold = 3600 * S;
     dlock_set_start_acquire(set, NULL);
-    grant('a', "ta");
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
+    GRANT('a', "ta", NONE);
     dlock_set_start_release(set, clock_now + S, NULL);
     CHECK_INT(locks[1]->hold.until, 0);
-    done();
     make(DLOCK_NEVER);
     for (int i = 0; i < 3; i++)
         locks[i]->spec.min_hold = 3600 * S;
@@ -558,30 +476,21 @@ TEST(a_set_that_was_not_complete_has_no_least_time)
     dlock_set_start_release(set, clock_now + S, NULL);
     for (int i = 0; i < 3; i++)
         CHECK_INT(locks[i]->hold.until, clock_now + 3600 * S);
-    done();
 }
 
 TEST(a_second_order_to_release_does_not_forget_what_was_not_confirmed)
 {
-    make(DLOCK_NEVER);
-    dlock_set_start_acquire(set, NULL);
+    start(DLOCK_NEVER);
     grant_all();
     named('b')->silent = true;
     dlock_set_start_release(set, clock_now + S, NULL);
-    CHECK_INT(next(), DLOCK_REPORT_RELEASED);
+    NEXT(RELEASED);
     CHECK_STR(which ? dlock_name(which) : "", "b");
     dlock_set_start_release(set, clock_now + 2 * S, NULL);
-    CHECK_INT(next(), DLOCK_REPORT_RELEASED);
+    NEXT(RELEASED);
     CHECK(!which);
     CHECK_INT(r.how, DLOCK_RELEASE_UNCLEAR);
-    CHECK_INT(next(), DLOCK_REPORT_NONE);
-    done();
-}
-
-static bool asks_for_dispatch(int fd)
-{
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    return poll(&p, 1, 0) == 1;
+    NEXT(NONE);
 }
 
 TEST(the_descriptor_of_a_handle_is_silent_in_a_set)
@@ -598,7 +507,6 @@ TEST(the_descriptor_of_a_handle_is_silent_in_a_set)
     CHECK(!dlock_set_dispatch(set) && !asks_for_dispatch(all));
     CHECK_INT(dlock_set_start_acquire(set, NULL), 0);
     CHECK(!asks_for_dispatch(fd) && asks_for_dispatch(all));
-    done();
 }
 
 UNIT_MAIN

@@ -213,7 +213,7 @@ static int count_eventfds(void)
     return n;
 }
 
-/* Freed while threads run: does not block, leaves no descriptor, and nothing is used after it is freed. */
+/* Freed while threads run: no wait, no descriptor left, no use of freed memory. */
 TEST(abandoned)
 {
     int before = count_eventfds();

@@ -1,4 +1,4 @@
-/* No text shows a secret: what dlock_hide_secrets() takes out, and that nothing reaches a message without it. */
+/* No text shows a secret: dlock_hide_secrets(), and messages that must have passed through it. */
 #include "unit.h"
 #include "uri.h"
 #include "util.h"
@@ -154,7 +154,7 @@ static const char *const tails[] = {"h#n",
                                     "h,,h#n",
                                     "h/..#n"};
 
-/* "redlock://h1,u@h2": the first host has no credentials. So a ',' in a user's name cannot be told from this. */
+/* "redlock://h1,u@h2" may have a first host, or a user's name with a ','. */
 static bool is_ambiguous(const char *scheme, const char *user, const char *password)
 {
     return strncmp(scheme, "redlock", 7) == 0 && strchr(password, ',') &&

@@ -1,6 +1,7 @@
 /*
- * test_tls.c - a connection to Redis over TLS, with a toy instead of OpenSSL: it sends "HI name.", the server answers
- * "ok" or "no", and then one bit of every byte is inverted. tests/system/redis/tls.bats tests OpenSSL.
+ * test_tls.c - a connection to Redis over TLS, with a toy instead of OpenSSL: it sends "HI name.",
+ * the server answers "ok" or "no", and then one bit of every byte is inverted.
+ * tests/system/redis/tls.bats tests OpenSSL.
  */
 #include "unit.h"
 
