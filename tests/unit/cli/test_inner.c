@@ -64,7 +64,10 @@ static struct nested_request query(void)
     return q;
 }
 
-/* The type of the reply to this request, of which `more` bytes follow its key; 0: the connection is closed without one. */
+/*
+ * The type of the reply to this request, of which `more` bytes follow its key; 0: the connection is
+ * closed without one.
+ */
 static int reply_to(const struct nested_request *q, int more, struct nested_reply *r)
 {
     size_t len = offsetof(struct nested_request, key) + strlen(q->key);

@@ -1,4 +1,7 @@
-/* How holders, waiters and waits are described, and a line is cut for a terminal (cli/messages.c, cli/report.c). */
+/*
+ * How holders, waiters and waits are described, and a line is cut for a terminal (cli/messages.c,
+ * cli/report.c).
+ */
 #include "messages.h"
 #include "report.h"
 #include "unit.h"
@@ -252,7 +255,10 @@ TEST(a_holder_is_not_named_while_the_store_does_not_answer)
     dlock_close(lk);
 }
 
-/* The times (s) at which a line about the wait was due until a time, when the holder changes every change_every. */
+/*
+ * The times (s) at which a line about the wait was due until a time, when the holder changes every
+ * change_every.
+ */
 static size_t lines(int64_t change_every, int64_t until, int64_t *at, size_t max)
 {
     struct options o = waits(DLOCK_NEVER);
@@ -336,7 +342,10 @@ TEST(a_wait_that_is_not_told_has_no_timer)
 
 /* ------------------------------------------------------------ terminal --- */
 
-/* In a process of its own: messages of that length to a terminal that no program reads, as many as it could never hold. */
+/*
+ * In a process of its own: messages of that length to a terminal that no program reads, as many as
+ * it could never hold.
+ */
 static _Noreturn void fill_terminal(int slave, int length)
 {
     if (dup2(slave, STDERR_FILENO) < 0)

@@ -689,7 +689,9 @@ TREE_TEST(finds_a_marker_between_two_reads)
     }
 }
 
-/* A process that dies or is in an exec shows no environment: it counts until its origin is clear. */
+/*
+ * A process that dies or is in an exec shows no environment: it counts until its origin is clear.
+ */
 TREE_TEST(counts_a_dying_process)
 {
     fork_sleeper();
