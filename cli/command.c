@@ -86,7 +86,9 @@ static bool must_forward(const struct signalfd_siginfo *si, bool terminal)
         return !terminal;
     case SIGHUP:
     case SIGCONT:
-        /* The kernel sends a hang-up to the session's leader first: if that is us, we forward it. */
+        /*
+         * The kernel sends a hang-up to the session's leader first: if that is us, we forward it.
+         */
         return !terminal || getsid(0) == getpid();
     case SIGPIPE:
     case SIGXCPU:
@@ -151,8 +153,8 @@ void command_report_stuck(struct command *c, pid_t pid)
 }
 
 /*
- * What cannot be found may be in the shell only, or is a whole command line in one word. The cause is said too: of a
- * script whose interpreter is missing the kernel says the same.
+ * What cannot be found may be in the shell only, or is a whole command line in one word. The cause
+ * is said too: of a script whose interpreter is missing the kernel says the same.
  */
 static void report_exec_error(const char *word, int sys)
 {

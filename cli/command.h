@@ -45,30 +45,43 @@ struct command {
 };
 
 /*
- * Before the command starts. n locks are held; socket: of inner_socket(). What the command leaves behind can be told from
- * inherited processes by the token. Those may have the same one where an outer dlock holds the lock: then by our socket,
- * which is new.
+ * Before the command starts. n locks are held; socket: of inner_socket(). What the command leaves
+ * behind can be told from inherited processes by the token. Those may have the same one where an
+ * outer dlock holds the lock: then by our socket, which is new.
  */
 void command_set_held(struct command *, const dlock *const *locks, int n, const char *socket);
-/* A file is locked, and fd is its descriptor (-1: not a file): only now it is certain which one it is. */
+/*
+ * A file is locked, and fd is its descriptor (-1: not a file): only now it is certain which one it
+ * is.
+ */
 void command_set_file(struct command *, int i, int fd);
-/* A file is locked: does the command inherit its descriptor, so that what it leaves behind keeps the lock? */
+/*
+ * A file is locked: does the command inherit its descriptor, so that what it leaves behind keeps
+ * the lock?
+ */
 bool command_inherits(const struct command *, const dlock *);
 /* Does this signal ask a command to end? */
 bool command_ends(int sig);
 /* A signal that came to us while the command runs: the signal to forward to it, or 0. */
 int command_signal(struct command *, const struct signalfd_siginfo *);
-/* Has the command been stopped as a job of our terminal? Elsewhere no shell expects us to stop as well. */
+/*
+ * Has the command been stopped as a job of our terminal? Elsewhere no shell expects us to stop as
+ * well.
+ */
 bool command_job_stopped(const struct command *);
-/* Stop ourselves as the command's job was stopped, if it was and no SIGCONT has come; returns when continued. */
+/*
+ * Stop ourselves as the command's job was stopped, if it was and no SIGCONT has come; returns when
+ * continued.
+ */
 void command_follow_stop(struct command *);
 /* Time in ns from TERM to KILL. */
 int64_t command_grace(const struct command *);
 /* Say, once, which process keeps the lock from being released; pid 0: /proc does not show it. */
 void command_report_stuck(struct command *, pid_t pid);
 /*
- * The exit code of a command that has exited or never ran; says why it never ran, and ends the events.
- * Dies by the terminal's signal where the command died by it: release the lock and close the handle before.
+ * The exit code of a command that has exited or never ran; says why it never ran, and ends the
+ * events. Dies by the terminal's signal where the command died by it: release the lock and close
+ * the handle before.
  */
 int command_exit_code(const struct command *);
 

@@ -4,12 +4,16 @@
 #include <signal.h>
 #include <string.h>
 
-/* A keeper that does not get the processor tells of its signal later than the guard gets the copy. */
+/*
+ * A keeper that does not get the processor tells of its signal later than the guard gets the copy.
+ */
 #define COPY_LASTS DLOCK_SEC
 
 struct forward_signal forward_describe(const struct signalfd_siginfo *si, int64_t at)
 {
-    /* kill(2); sigqueue(3), which says who the sender is as kill does; tgkill(2) to our only thread */
+    /*
+     * kill(2); sigqueue(3), which says who the sender is as kill does; tgkill(2) to our only thread
+     */
     bool sent = si->ssi_code == SI_USER || si->ssi_code == SI_QUEUE || si->ssi_code == SI_TKILL;
 
     return (struct forward_signal){
@@ -32,8 +36,8 @@ static bool is_counted(int sig)
 }
 
 /*
- * Passed on without a wait, and always. The kernel sends nothing to the guard, which has no terminal. A
- * second CONT does no harm, but a late one could undo a stop that came after it.
+ * Passed on without a wait, and always. The kernel sends nothing to the guard, which has no
+ * terminal. A second CONT does no harm, but a late one could undo a stop that came after it.
  */
 static bool is_urgent(const struct forward_signal *s)
 {
@@ -52,7 +56,10 @@ static void remove_signal(struct forward_signal *at, int *n, int i)
     memmove(&at[i], &at[i + 1], (size_t)(*n - i) * sizeof(at[0]));
 }
 
-/* Is it a repetition of one that waits? Not if another signal came between: their order would be lost. */
+/*
+ * Is it a repetition of one that waits? Not if another signal came between: their order would be
+ * lost.
+ */
 static bool is_repeated(const struct forward *f, const struct forward_signal *s)
 {
     if (is_counted(s->sig))

@@ -2,10 +2,10 @@
  * forward.h - the signals that are on their way to the command, in the order in which they came.
  *
  * A signal that a process sent waits for FORWARD_WAIT. If the guard gets it too, from the same
- * sender, then it went to the whole job, as from systemd: the command has its own and gets no other,
- * unless the guard sees that it has none.
- * The same signal from the same sender within that time is one: timeout(1) signals dlock, and then
- * its group. The command gets a signal at the end of the time, so a repeated one is never lost.
+ * sender, then it went to the whole job, as from systemd: the command has its own and gets no
+ * other, unless the guard sees that it has none. The same signal from the same sender within that
+ * time is one: timeout(1) signals dlock, and then its group. The command gets a signal at the end
+ * of the time, so a repeated one is never lost.
  *
  * Pure: no system call, no allocation. Times are of dlock_now().
  */
@@ -45,8 +45,9 @@ struct forward {
 };
 
 /*
- * Those that the keeper could not tell the guard of: it does not run, or more come than it takes. They stay in
- * their order. More than there are signals, so that where all places are taken one number has two of them.
+ * Those that the keeper could not tell the guard of: it does not run, or more come than it takes.
+ * They stay in their order. More than there are signals, so that where all places are taken one
+ * number has two of them.
  */
 #define FORWARD_UNTOLD_MAX 128
 struct forward_untold {
@@ -56,20 +57,25 @@ struct forward_untold {
 
 /* at: now. */
 struct forward_signal forward_describe(const struct signalfd_siginfo *, int64_t at);
-/* A signal for the command. Returns 0, or one that must be sent at once, as there is no room for it. */
+/*
+ * A signal for the command. Returns 0, or one that must be sent at once, as there is no room for
+ * it.
+ */
 int forward_add(struct forward *, const struct forward_signal *);
-/* The guard's own copy of a signal. Add it before forward_take, and the keeper's may follow later. */
+/*
+ * The guard's own copy of a signal. Add it before forward_take, and the keeper's may follow later.
+ */
 void forward_copy(struct forward *, const struct forward_signal *);
 /*
- * The next signal whose time is over, or 0. Call it until then. *shared: the guard got it too, so the
- * command needs it only if it has no copy of its own.
+ * The next signal whose time is over, or 0. Call it until then. *shared: the guard got it too, so
+ * the command needs it only if it has no copy of its own.
  */
 int forward_take(struct forward *, int64_t now, bool *shared);
 /* When to call forward_take again; DLOCK_NEVER: after the next signal. */
 int64_t forward_wake(const struct forward *);
 /*
- * One more, behind the others. It replaces the last one if it repeats it; without room the first one goes that
- * comes again later.
+ * One more, behind the others. It replaces the last one if it repeats it; without room the first
+ * one goes that comes again later.
  */
 void forward_keep(struct forward_untold *, const struct forward_signal *);
 /* The guard has been told of the first one. */

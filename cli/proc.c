@@ -74,7 +74,10 @@ static const char *field(const char *p, int k)
     return p;
 }
 
-/* The kernel's numbers have 64 bits (addresses of a 64-bit process, times), whatever a long has here. */
+/*
+ * The kernel's numbers have 64 bits (addresses of a 64-bit process, times), whatever a long has
+ * here.
+ */
 static uint64_t number(const char *p)
 {
     uint64_t n = 0;

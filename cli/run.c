@@ -1,7 +1,7 @@
 /*
  * run.c - one run from start to exit code: take the lock, run the command, release the lock. Two
- * ways: under a guard (every lease, and file locks with options_need_guard()), or directly (plain file locks, which
- * the kernel keeps for as long as the command has the descriptor).
+ * ways: under a guard (every lease, and file locks with options_need_guard()), or directly (plain
+ * file locks, which the kernel keeps for as long as the command has the descriptor).
  */
 #include "backend.h"
 #include "direct.h"
@@ -128,7 +128,10 @@ static int prepare(struct command *c)
     return o->no_fork ? 0 : prepare_tree(c);
 }
 
-/* What names the lock for dlocks below and above this one. A file may be missing: then it is looked at when it is locked. */
+/*
+ * What names the lock for dlocks below and above this one. A file may be missing: then it is looked
+ * at when it is locked.
+ */
 static void find_outer(struct command *c, int i, const struct dlock_uri *uri)
 {
     struct command_lock *l = &c->lock[i];
@@ -153,8 +156,8 @@ static int run(struct command *c)
     int code = open_uris(c->o, uris);
 
     /*
-     * Known before the store's module is loaded: the guard of a lease is forked before that. Several locks are held
-     * as a lease is, even if all of them are files.
+     * Known before the store's module is loaded: the guard of a lease is forked before that.
+     * Several locks are held as a lease is, even if all of them are files.
      */
     if (code == 0) {
         c->local = c->o->nalso == 0 && dlock_registry_hold(uris[0]->scheme) & CAP_FD;

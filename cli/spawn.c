@@ -20,7 +20,10 @@
 #define SYS_close_range 436
 #endif
 
-/* In a place without /dev, a chroot for example, something else that can be neither read nor written. */
+/*
+ * In a place without /dev, a chroot for example, something else that can be neither read nor
+ * written.
+ */
 static int open_plug(void)
 {
     int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -237,8 +240,8 @@ static void end_child(pid_t pid)
 }
 
 /*
- * A process group without a leader needs one to begin with. This child exits at once: a zombie is in
- * its group until it is reaped, and no other process or group can get its number before that. By
+ * A process group without a leader needs one to begin with. This child exits at once: a zombie is
+ * in its group until it is reaped, and no other process or group can get its number before that. By
  * vfork(2) it costs 40 us, a third of what it costs by fork(2).
  */
 static pid_t fork_leader(void)
@@ -258,8 +261,8 @@ static pid_t fork_leader(void)
 }
 
 /*
- * While the command waits: nothing that it does to its process group may reach us. In the order that
- * the kernel wants: only a process of the same session can be put into a group. 0 or an errno.
+ * While the command waits: nothing that it does to its process group may reach us. In the order
+ * that the kernel wants: only a process of the same session can be put into a group. 0 or an errno.
  */
 static int separate(const struct spawn *sp, pid_t command)
 {

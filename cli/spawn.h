@@ -12,8 +12,8 @@ struct spawn {
     char *const *argv;
     const struct sigstate *sig;
     /*
-     * NULL: the command stays in our process group. Else it joins a new group, but does not lead it, so
-     * that it can call setsid(2) as without us; the number of the group is stored here.
+     * NULL: the command stays in our process group. Else it joins a new group, but does not lead
+     * it, so that it can call setsid(2) as without us; the number of the group is stored here.
      */
     pid_t *group;
     bool leave_session;     /* before the command is executed we move to a session of our own */
@@ -37,8 +37,8 @@ struct spawn {
 #define SPAWN_FORK_FAILED 0x10000 /* ored with the errno of fork, or of what comes before exec */
 /*
  * Fork the command. Returns the child's pid, and *exec_fd for spawn_exec_result; or the negative
- * errno of what comes before exec, -SPAWN_TOO_LATE or -SPAWN_KEEPER_GONE. Does not wait for the exec.
- * All signals are blocked in the caller.
+ * errno of what comes before exec, -SPAWN_TOO_LATE or -SPAWN_KEEPER_GONE. Does not wait for the
+ * exec. All signals are blocked in the caller.
  */
 pid_t spawn_command(const struct spawn *, int *exec_fd);
 /*
@@ -56,8 +56,8 @@ const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token);
 /*
  * The last step, in the process that becomes the command: environment, descriptor, signals, exec
  * (by PATH, and by /bin/sh when the kernel does not know the format, as execvp(3) does). Returns
- * the errno when exec failed, SPAWN_FORK_FAILED|ENOMEM when there was no memory for the environment.
- * For spawn_command and -F.
+ * the errno when exec failed, SPAWN_FORK_FAILED|ENOMEM when there was no memory for the
+ * environment. For spawn_command and -F.
  */
 int spawn_exec(const struct spawn *);
 /*

@@ -147,7 +147,9 @@ static int wait_for_lock(struct fdlock *l, int op)
         if (dlock_now() >= l->until) {
             if (!give_up(l))
                 return busy(l); /* exit ends the thread */
-            /* It may have been granted in the last moment: to lock again tells, and does no harm. */
+            /*
+             * It may have been granted in the last moment: to lock again tells, and does no harm.
+             */
             sys = flock_try(l->o->fd, op, l->o->fcntl);
             break;
         }
