@@ -1,9 +1,8 @@
 /*
- * direct.c - a command under a plain file lock. The lock is the kernel's, lives on a descriptor
- * that the command inherits, and cannot be lost: there is no guard, and we are the command's
- * parent.
+ * direct.c - a command under a plain file lock. The kernel keeps the lock on a descriptor that the
+ * command inherits, so the lock cannot be lost: there is no guard, and we are the command's parent.
  *
- * With -o and --slots too where a guard could not find the command's tree (struct command, alone):
+ * Also with -o and --slots where a guard could not find the command's tree (struct command, alone):
  * then the descriptor is ours only, as with flock(1).
  */
 #include "direct.h"
@@ -120,7 +119,7 @@ static void wait_for_exit(struct hold *h)
         events_turn(h->c->events, dlock_now());
         if (p[1].revents)
             spawn_exec_result(&h->exec_fd, &h->c->exec_error);
-        /* First all signals: a command that died by Ctrl-C is judged with our own Ctrl-C in view. */
+        /* First the signals: a command that died by Ctrl-C is judged with our Ctrl-C in view. */
         if (p[0].revents && take_signals(h))
             on_child(h);
         send_signals(h);
@@ -210,7 +209,7 @@ static void run_command(struct hold *h)
         end_rest(h);
     if (c->end_signal)
         inner_ask_to_end(h->inner);
-    /* Inner dlocks may be left. Signals are for them; orphans of the command come to us, and end. */
+    /* Inner dlocks may be left, and signals are for them. Orphans of the command come to us. */
     for (inner_settle(h->inner); inner_count(h->inner) > 0;) {
         if (pause_until(h, DLOCK_NEVER))
             inner_ask_to_end(h->inner);

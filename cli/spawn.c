@@ -285,8 +285,8 @@ pid_t spawn_command(const struct spawn *sp, int *exec_fd)
         close_pipe(s.result);
         return -why;
     }
-    if (sp->group)
-        leader = *sp->group = fork_leader();
+    if (sp->group && (leader = fork_leader()) > 0)
+        *sp->group = leader;
     pid = leader < 0 ? leader : fork_command(sp, &s);
     if (leader > 0) /* the group exists as long as the command is in it */
         end_child(leader);
