@@ -139,32 +139,6 @@ static int receive(int sock, struct guard_msg *m, int *passed)
     return -1;
 }
 
-/* 0 or -errno; pass: -1, or a descriptor to send along. */
-static int transmit(int sock, const struct guard_msg *m, int pass)
-{
-    union {
-        struct cmsghdr align;
-        char buf[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct iovec iov = {.iov_base = (void *)m, .iov_len = sizeof(*m)};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-    ssize_t n;
-
-    if (pass >= 0) {
-        memset(&control, 0, sizeof(control));
-        control.align.cmsg_level = SOL_SOCKET;
-        control.align.cmsg_type = SCM_RIGHTS;
-        control.align.cmsg_len = CMSG_LEN(sizeof(pass));
-        memcpy(CMSG_DATA(&control.align), &pass, sizeof(pass));
-        msg.msg_control = &control;
-        msg.msg_controllen = sizeof(control);
-    }
-    do
-        n = sendmsg(sock, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
-    while (n < 0 && errno == EINTR);
-    return n < 0 ? -errno : 0;
-}
-
 /* Send the pending messages, as far as there is room. */
 static void flush(struct guard_state *g)
 {
@@ -172,7 +146,7 @@ static void flush(struct guard_state *g)
         if (!(g->pending & 1U << i))
             continue;
         /* The keeper's death shows in receive(), behind its last messages. */
-        if (transmit(g->sock, &g->out[i], -1) == -EAGAIN)
+        if (fds_send(g->sock, &g->out[i], sizeof(g->out[i]), -1) == -EAGAIN)
             return;
         g->pending &= ~(1U << i);
     }
@@ -774,7 +748,8 @@ static _Noreturn void guard_main(const struct guard_config *cfg, int sock)
     close(cfg->sig->fd); /* the keeper's */
     int why = prepare(&g);
     if (why != 0) {
-        transmit(sock, &(struct guard_msg){.type = G_UNFIT, .arg = why}, -1);
+        struct guard_msg m = {.type = G_UNFIT, .arg = why};
+        fds_send(sock, &m, sizeof(m), -1);
         _exit(71);
     }
     for (;;) {
@@ -812,7 +787,7 @@ int guard_fork(struct guard *out, const struct guard_config *cfg)
 
 int guard_send(const struct guard *g, const struct guard_msg *m, int pass)
 {
-    return transmit(g->fd, m, pass);
+    return fds_send(g->fd, m, sizeof(*m), pass);
 }
 
 int guard_recv(const struct guard *g, struct guard_msg *m)

@@ -49,6 +49,8 @@ struct option_row {
     bool is_lock;  /* the value is a LOCK: the setter copies and blanks it */
 };
 
+#define misuse(err, ...) dlock_fail(err, DLOCK_EUSAGE, 0, __VA_ARGS__)
+
 /* ----------------------------------------------------------- setters --- */
 
 static int bad_value(const struct given *g, const char *want, struct dlock_error *err)
@@ -56,7 +58,7 @@ static int bad_value(const struct given *g, const char *want, struct dlock_error
     /* LOCK instead of a forgotten value: it may hold a password. */
     const char *shown = strstr(g->value, "://") ? "(a URI)" : g->value;
 
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: \"%.64s\" is not %s", g->name, shown, want);
+    return misuse(err, "%s: \"%.64s\" is not %s", g->name, shown, want);
 }
 
 static bool is_number(const char *s)
@@ -220,7 +222,7 @@ static int set_also(struct options *o, const struct given *g, struct dlock_error
 
     if (o->nalso == DLOCK_SET_MAX - 1) {
         dlock_blank_lock(g->value);
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "more than %d locks", DLOCK_SET_MAX);
+        return misuse(err, "more than %d locks", DLOCK_SET_MAX);
     }
     r = copy_lock(&also->lock, g->value, err);
     if (r < 0)
@@ -238,7 +240,7 @@ static const char *const mode_names[] = {[MODE_STATUS] = "--status",
 
 static int exclude(struct dlock_error *err, const char *a, const char *b)
 {
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s and %s cannot be used together", a, b);
+    return misuse(err, "%s and %s cannot be used together", a, b);
 }
 
 /* --status, --schema, --forget, --held and -u exclude each other. */
@@ -265,7 +267,7 @@ static int refuse_command(struct options *o, const struct given *g, struct dlock
 {
     (void)o;
     (void)g;
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "-c goes after the lock: dlock LOCK -c 'COMMAND LINE'");
+    return misuse(err, "-c goes after the lock: dlock LOCK -c 'COMMAND LINE'");
 }
 
 /* ------------------------------------------------------------- table --- */
@@ -430,19 +432,18 @@ static int bad_option(const struct getopt_tables *t, int c, const char *word,
 
     word = is_long ? word : name;
     if (c == ':')
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "option %.*s needs a value: %s", len, word,
-                          row && row->arg ? row->arg : "");
+        return misuse(err, "option %.*s needs a value: %s", len, word,
+                      row && row->arg ? row->arg : "");
     if (is_long && optopt)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "option %.*s takes no value", len, word);
+        return misuse(err, "option %.*s takes no value", len, word);
     for (const struct option *l = t->longs; is_long && l->name; l++) {
         if (strncmp(l->name, word + 2, whole - 2) != 0)
             continue;
         if (last >= 0 && last != l->val)
-            return dlock_fail(err, DLOCK_EUSAGE, 0, "option %.*s is ambiguous: write it in full",
-                              len, word);
+            return misuse(err, "option %.*s is ambiguous: write it in full", len, word);
         last = l->val;
     }
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "unknown option %.*s (see dlock --help)", len, word);
+    return misuse(err, "unknown option %.*s (see dlock --help)", len, word);
 }
 
 /* These modes end the command line: the words behind are not read. */
@@ -527,13 +528,12 @@ static int copy_lock(char **out, char *arg, struct dlock_error *err)
     size_t len = strlen(arg);
 
     if (len == 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "the lock's name is empty (an unset variable?)");
+        return misuse(err, "the lock's name is empty (an unset variable?)");
     if (len <= LOCK_MAX)
         *out = strdup(arg);
     dlock_blank_lock(arg);
     if (len > LOCK_MAX)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "the lock's name is longer than %d bytes",
-                          LOCK_MAX);
+        return misuse(err, "the lock's name is longer than %d bytes", LOCK_MAX);
     return *out ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
@@ -556,12 +556,11 @@ static int check_behind_lock(const struct options *o, char *word, struct dlock_e
     if (run && is_command_switch(word))
         return 0;
     if (run && (strncmp(word, "-c", 2) == 0 || strncmp(word, "--command=", 10) == 0))
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "write -c and its string as two words: dlock LOCK -c 'COMMAND LINE'");
+        return misuse(err, "write -c and its string as two words: dlock LOCK -c 'COMMAND LINE'");
     dlock_blank_secrets(word);
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "options go before LOCK: \"%.*s\" is behind it%s",
-                      (int)dlock_min((int64_t)strcspn(word, "="), 64), word,
-                      run ? " (for a command of that name: dlock LOCK -- COMMAND)" : "");
+    return misuse(err, "options go before LOCK: \"%.*s\" is behind it%s",
+                  (int)dlock_min((int64_t)strcspn(word, "="), 64), word,
+                  run ? " (for a command of that name: dlock LOCK -- COMMAND)" : "");
 }
 
 /* rest: the words behind LOCK: a command, or -c and a string for the shell. */
@@ -571,18 +570,15 @@ static int take_command(struct options *o, char **rest, int n, struct dlock_erro
     char *shell = getenv("SHELL");
 
     if (by_shell && n != 2)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s needs exactly one argument: the command line",
-                          rest[0]);
+        return misuse(err, "%s needs exactly one argument: the command line", rest[0]);
     if (!by_shell && n > 0 && strcmp(rest[0], "--") == 0) {
         rest++;
         n--;
     }
     if (n == 0 && o->json)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "--json needs --status: dlock --status --json LOCK");
+        return misuse(err, "--json needs --status: dlock --status --json LOCK");
     if (n == 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "no command to run: dlock [OPTION...] LOCK COMMAND [ARG...]");
+        return misuse(err, "no command to run: dlock [OPTION...] LOCK COMMAND [ARG...]");
     o->command = calloc((size_t)n + 2, sizeof(*o->command));
     if (!o->command)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
@@ -603,12 +599,12 @@ static int take_command(struct options *o, char **rest, int n, struct dlock_erro
 static int take_fd(struct options *o, char **rest, int n, struct dlock_error *err)
 {
     if (n > 1)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "-u takes one descriptor number and no command");
+        return misuse(err, "-u takes one descriptor number and no command");
     if (!is_number(rest[0]))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "-u needs the number of an open descriptor");
+        return misuse(err, "-u needs the number of an open descriptor");
     o->fd = read_number(rest[0], INT_MAX);
     if (o->fd < 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "\"%.64s\" is not a descriptor number", rest[0]);
+        return misuse(err, "\"%.64s\" is not a descriptor number", rest[0]);
     return 0;
 }
 
@@ -618,23 +614,16 @@ static int take_fd(struct options *o, char **rest, int n, struct dlock_error *er
  */
 static int check_time_as_lock(const struct options *o, char **rest, int n, struct dlock_error *err)
 {
+    const char *how = o->once_ns ? "the time of --once as --once=" : "a time to wait as -w ";
     int64_t ns;
 
     if (n < 2 || dlock_parse_duration(rest[0], &ns, NULL) < 0)
         return 0;
-    if (o->once_ns) {
-        dlock_blank_lock(rest[1]);
-        return dlock_fail(
-            err, DLOCK_EUSAGE, 0,
-            "\"%.32s\" is in the place of LOCK: write the time of --once as --once=%.32s", rest[0],
-            rest[0]);
-    }
-    if (dlock_uri_scheme_len(rest[1]) == 0 && dlock_uri_check_typo(rest[1], NULL) == 0)
+    if (!o->once_ns && dlock_uri_scheme_len(rest[1]) == 0 &&
+        dlock_uri_check_typo(rest[1], NULL) == 0)
         return 0;
     dlock_blank_lock(rest[1]);
-    return dlock_fail(err, DLOCK_EUSAGE, 0,
-                      "\"%.32s\" is in the place of LOCK: write a time to wait as -w %.32s",
-                      rest[0], rest[0]);
+    return misuse(err, "\"%.32s\" is in the place of LOCK: write %s%.32s", rest[0], how, rest[0]);
 }
 
 static int take_arguments(struct options *o, char **rest, int n, struct dlock_error *err)
@@ -644,8 +633,7 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
     if (n == 0 && o->mode == MODE_HELD)
         return 0;
     if (n == 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "no lock named: dlock [OPTION...] LOCK COMMAND [ARG...]");
+        return misuse(err, "no lock named: dlock [OPTION...] LOCK COMMAND [ARG...]");
     if (o->mode == MODE_RUN && n == 1 && is_number(rest[0]))
         o->mode = MODE_FD;
     if (o->mode == MODE_FD)
@@ -675,8 +663,7 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
     if (o->mode == MODE_RUN)
         return take_command(o, rest + 1, n - 1, err);
     if (n > 1)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s takes a lock and no command",
-                          mode_names[o->mode]);
+        return misuse(err, "%s takes a lock and no command", mode_names[o->mode]);
     return 0;
 }
 
@@ -709,8 +696,8 @@ static int check_slots(struct options *o, const bool given[DLOCK_LEN(table)],
     if (is_given(given, "exclusive") || is_given(given, "shared"))
         return exclude(err, o->lock_mode == DLOCK_MODE_SHARED ? "-s" : "-x", "--slots");
     if (o->mode == MODE_FD || o->no_fork)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "--slots needs a process that keeps the slot: %s",
-                          o->no_fork ? "not -F" : "dlock --slots N FILE COMMAND");
+        return misuse(err, "--slots needs a process that keeps the slot: %s",
+                      o->no_fork ? "not -F" : "dlock --slots N FILE COMMAND");
     o->lock_mode = DLOCK_MODE_SLOTS;
     o->close_fd = true; /* a process that the command leaves behind must not keep a slot */
     return 0;
@@ -728,15 +715,15 @@ static int check_record(const struct options *o, const bool given[DLOCK_LEN(tabl
     if (o->mode == MODE_FORGET && o->json)
         return exclude(err, "--json", "--forget");
     if (o->yes && o->mode != MODE_FORGET)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "--yes needs --forget: dlock --forget --yes LOCK");
+        return misuse(err, "--yes needs --forget: dlock --forget --yes LOCK");
     if (!o->once_ns && (is_given(given, "success-codes") || is_given(given, "skip-exit-code")))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "--%s needs --once",
-                          is_given(given, "success-codes") ? "success-codes" : "skip-exit-code");
+        return misuse(err, "--%s needs --once",
+                      is_given(given, "success-codes") ? "success-codes" : "skip-exit-code");
     if (!o->once_ns && !o->min_hold_ns)
         return 0;
     if (o->mode != MODE_RUN)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s needs a command: dlock %s LOCK COMMAND", what,
-                          o->once_ns ? "--once" : "--min-hold DUR");
+        return misuse(err, "%s needs a command: dlock %s LOCK COMMAND", what,
+                      o->once_ns ? "--once" : "--min-hold DUR");
     if (o->once_ns && o->lock_mode == DLOCK_MODE_SHARED)
         with = "-s";
     return with ? exclude(err, with, what) : 0;
@@ -755,27 +742,23 @@ static int check_together(struct options *o, const bool given[DLOCK_LEN(table)],
     if (r < 0)
         return r;
     if (o->nalso > 0 && !run)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "--also needs a command: dlock --also LOCK LOCK COMMAND");
+        return misuse(err, "--also needs a command: dlock --also LOCK LOCK COMMAND");
     if (o->nalso > 0 && (o->no_fork || o->fcntl))
         return exclude(err, o->no_fork ? "-F" : "--fcntl", "--also");
     r = check_record(o, given, err);
     if (r < 0)
         return r;
     if (o->max_run_ns && !run)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "--max-run needs a command: dlock --max-run DUR LOCK COMMAND");
+        return misuse(err, "--max-run needs a command: dlock --max-run DUR LOCK COMMAND");
     if (o->max_run_ns && o->no_fork)
         return exclude(err, "-F", "--max-run");
     if (o->events && !run)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "--events needs a command: dlock --events FD|FILE LOCK COMMAND");
+        return misuse(err, "--events needs a command: dlock --events FD|FILE LOCK COMMAND");
     if (o->retry && (o->nonblock || o->wait_ns == 0))
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "--retry waits for the store, and %s does not wait: use -w with a time",
-                          o->nonblock                  ? "-n"
-                          : is_given(given, "timeout") ? "-w 0"
-                                                       : "DLOCK_TIMEOUT=0");
+        return misuse(err, "--retry waits for the store, and %s does not wait: use -w with a time",
+                      o->nonblock                  ? "-n"
+                      : is_given(given, "timeout") ? "-w 0"
+                                                   : "DLOCK_TIMEOUT=0");
     return 0;
 }
 
@@ -860,25 +843,6 @@ void options_done(struct options *o)
 
 #define HELP_COLUMN 31
 
-static void print_row(FILE *f, const struct option_row *row)
-{
-    char left[64];
-    int n = 0;
-
-    for (const char *c = row->shorts; *c; c++)
-        n += snprintf(left + n, sizeof(left) - (size_t)n, "%s-%c", n ? ", " : "  ", *c);
-    snprintf(left + n, sizeof(left) - (size_t)n, "%s--%s%s%s%s", n ? ", " : "      ", row->longs[0],
-             row->optional ? "[="
-             : row->arg    ? " "
-                           : "",
-             row->arg ? row->arg : "", row->optional ? "]" : "");
-    for (const char *line = row->help, *end; line; line = *end ? end + 1 : NULL) {
-        end = strchrnul(line, '\n');
-        fprintf(f, "%-*s %.*s\n", HELP_COLUMN, left, (int)(end - line), line);
-        left[0] = '\0';
-    }
-}
-
 static const char usage_head[] =
     "Usage: dlock [OPTION...] LOCK [--] COMMAND [ARG...]\n"
     "       dlock [OPTION...] LOCK -c 'SHELL COMMAND LINE'\n"
@@ -910,10 +874,22 @@ void options_usage(FILE *f)
 {
     fputs(usage_head, f);
     for (size_t i = 0; i < DLOCK_LEN(table); i++) {
-        if (table[i].group)
-            fprintf(f, "\n%s:\n", table[i].group);
-        if (table[i].help)
-            print_row(f, &table[i]);
+        const struct option_row *row = &table[i];
+        const char *arg = row->arg ? row->arg : "", *before = row->arg ? " " : "";
+        char left[64];
+        int n = 0;
+
+        if (row->group)
+            fprintf(f, "\n%s:\n", row->group);
+        for (const char *c = row->shorts; *c; c++)
+            n += snprintf(left + n, sizeof(left) - (size_t)n, "%s-%c", n ? ", " : "  ", *c);
+        snprintf(left + n, sizeof(left) - (size_t)n, "%s--%s%s%s%s", n ? ", " : "      ",
+                 row->longs[0], row->optional ? "[=" : before, arg, row->optional ? "]" : "");
+        for (const char *line = row->help, *end; line; line = *end ? end + 1 : NULL) {
+            end = strchrnul(line, '\n');
+            fprintf(f, "%-*s %.*s\n", HELP_COLUMN, left, (int)(end - line), line);
+            left[0] = '\0';
+        }
     }
     fputs(usage_tail, f);
 }

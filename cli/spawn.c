@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -105,6 +106,31 @@ void fds_let_go(int *keep, int n)
     }
     if (syscall(SYS_close_range, from, ~0U, 0) != 0)
         close_listed(keep, n);
+}
+
+int fds_send(int sock, const void *m, size_t size, int pass)
+{
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)m, .iov_len = size};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    ssize_t n;
+
+    if (pass >= 0) {
+        memset(&control, 0, sizeof(control));
+        control.align.cmsg_level = SOL_SOCKET;
+        control.align.cmsg_type = SCM_RIGHTS;
+        control.align.cmsg_len = CMSG_LEN(sizeof(pass));
+        memcpy(CMSG_DATA(&control.align), &pass, sizeof(pass));
+        msg.msg_control = &control;
+        msg.msg_controllen = sizeof(control);
+    }
+    do
+        n = sendmsg(sock, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    return n < 0 ? -errno : 0;
 }
 
 /*
