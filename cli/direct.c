@@ -208,11 +208,11 @@ static void run_command(struct hold *h)
     if (c->end_signal && !c->alone)
         end_rest(h);
     if (c->end_signal)
-        inner_ask_to_end(h->inner);
+        inner_ask_to_end(h->inner, true);
     /* Inner dlocks may be left, and signals are for them. Orphans of the command come to us. */
     for (inner_settle(h->inner); inner_count(h->inner) > 0;) {
         if (pause_until(h, DLOCK_NEVER))
-            inner_ask_to_end(h->inner);
+            inner_ask_to_end(h->inner, true);
         process_tree_reap(&c->tree, 0, NULL);
     }
 }

@@ -388,16 +388,10 @@ static void send_signal(const struct conn *c, int sig)
         syscall(SYS_pidfd_send_signal, c->pidfd, sig, NULL, 0);
 }
 
-void inner_ask_to_end(const struct inner *in)
+void inner_ask_to_end(const struct inner *in, bool descendants)
 {
     for (const struct conn *c = in ? in->conns : NULL; c; c = c->next)
-        send_signal(c, SIGTERM);
-}
-
-void inner_ask_others_to_end(const struct inner *in)
-{
-    for (const struct conn *c = in ? in->conns : NULL; c; c = c->next)
-        if (!nested_descends(c->pid, getpid()))
+        if (descendants || !nested_descends(c->pid, getpid()))
             send_signal(c, SIGTERM);
 }
 

@@ -292,9 +292,8 @@ static void release_after_run(struct keeper *k)
     }
     if (is_lost(k))
         time = LOST_TIME;
-    else if (k->release.record == RECORD_SUCCESS &&
-             left != DLOCK_NEVER) /* no other holder can have the lock yet */
-        time = dlock_max(time, left);
+    else if (k->release.record == RECORD_SUCCESS && left != DLOCK_NEVER)
+        time = dlock_max(time, left); /* no other holder can have the lock before */
     release(k, time);
 }
 
@@ -321,7 +320,7 @@ static void after_exit(struct keeper *k)
     if (inner_count(k->inner) > 0) {
         /* The inner dlocks that are left are no descendants of the command. */
         if (must_end && !k->inner_asked)
-            inner_ask_to_end(k->inner);
+            inner_ask_to_end(k->inner, true);
         k->inner_asked |= must_end;
         return;
     }
@@ -353,10 +352,7 @@ static void on_overrun(struct keeper *k, int sig)
             k->phase = KEEPER_ENDING;
         k->at[RUN_ENDS] = k->at[GUARD_ENDS_RUN] = DLOCK_NEVER;
         k->at[INNER_ENDS] = dlock_now() + grace;
-        if (staying) /* no guard ends the tree */
-            inner_ask_to_end(k->inner);
-        else
-            inner_ask_others_to_end(k->inner);
+        inner_ask_to_end(k->inner, staying); /* else the guard ends our descendants */
         report_about(&k->report, k->locks[0]);
         report_overrun(&k->report, k->c->exited);
         if (sig == SIGTERM)
@@ -369,13 +365,12 @@ static void on_overrun(struct keeper *k, int sig)
 /* The lock is granted: have the guard start the command. */
 static void start_command(struct keeper *k)
 {
-    const dlock *lks[DLOCK_SET_MAX];
+    const dlock *const *lks = (const dlock *const *)k->locks;
     struct inner_lock inner[DLOCK_SET_MAX];
     int rc = 0;
 
     k->phase = KEEPER_STARTING;
     for (int i = 0; i < k->nlocks; i++) {
-        lks[i] = k->locks[i];
         command_set_file(k->c, i, dlock_fd(lks[i]));
         inner[i] = (struct inner_lock){lks[i], k->c->lock[i].key};
     }
@@ -529,7 +524,7 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
             signals_stop_self(sig);
         if (command_ends(sig)) {
             k->hurried = true;
-            inner_ask_to_end(k->inner);
+            inner_ask_to_end(k->inner, true);
         }
         if (staying)
             after_exit(k);

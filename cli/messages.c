@@ -219,6 +219,15 @@ enum message_subject message_about(const struct dlock_error *notice)
     return notice->code == DLOCK_ELOST ? ABOUT_TROUBLE : ABOUT_CONDITION;
 }
 
+const char *message_lock(const dlock *lk, const char *words, char buf[LOCK_TEXT_MAX])
+{
+    const char *name = dlock_name(lk), *where = dlock_where(lk);
+    bool same = strcmp(name, where) == 0;
+
+    snprintf(buf, LOCK_TEXT_MAX, "%s%s%s'%s'", same ? "" : where, same ? "" : ": ", words, name);
+    return buf;
+}
+
 void message_took(const char *lock, int64_t since)
 {
     int64_t us = (dlock_now() - since) / 1000;

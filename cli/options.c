@@ -45,6 +45,7 @@ struct option_row {
     int (*set)(struct options *, const struct given *, struct dlock_error *);
     size_t field;  /* for setters of a plain field: offset in struct options */
     int number;    /* for setters of an enum: the value */
+    int64_t least; /* for set_duration */
     bool optional; /* --long or --long=VALUE; without VALUE given.value is NULL */
     bool is_lock;  /* the value is a LOCK: the setter copies and blanks it */
 };
@@ -118,34 +119,22 @@ static int set_code(struct options *o, const struct given *g, struct dlock_error
     return 0;
 }
 
-static int set_duration(struct options *o, const struct given *g, struct dlock_error *err)
-{
-    struct dlock_error why;
-    int r = dlock_parse_duration(g->value, field_of(o, g), &why);
-
-    return r < 0 ? dlock_fail(err, r, 0, "%s: %s", g->name, why.msg) : 0;
-}
-
-static int set_timeout(struct options *o, const struct given *g, struct dlock_error *err)
-{
-    int r = set_duration(o, g, err);
-
-    if (r == 0 && *(int64_t *)field_of(o, g) == 0)
-        return bad_value(g, "greater than zero", err);
-    return r;
-}
-
 /*
- * Checked for a file too, where a ttl has no effect: the command line may get another LOCK
+ * A ttl is checked for a file too, where a ttl has no effect: the command line may get another LOCK
  * tomorrow.
  */
-static int set_ttl(struct options *o, const struct given *g, struct dlock_error *err)
+static int set_duration(struct options *o, const struct given *g, struct dlock_error *err)
 {
-    int r = set_duration(o, g, err);
+    int64_t *ns = field_of(o, g);
+    struct dlock_error why;
+    int r = dlock_parse_duration(g->value, ns, &why);
 
-    if (r == 0 && *(int64_t *)field_of(o, g) < LEASE_MIN_TTL)
-        return bad_value(g, "a ttl of at least 1 s", err);
-    return r;
+    if (r < 0)
+        return dlock_fail(err, r, 0, "%s: %s", g->name, why.msg);
+    if (*ns < g->row->least)
+        return bad_value(g, g->row->least == 1 ? "greater than zero" : "a ttl of at least 1 s",
+                         err);
+    return 0;
 }
 
 static int set_lock_mode(struct options *o, const struct given *g, struct dlock_error *err)
@@ -169,7 +158,7 @@ static int set_slots(struct options *o, const struct given *g, struct dlock_erro
 static int set_once(struct options *o, const struct given *g, struct dlock_error *err)
 {
     o->once_ns = ONCE_DEFAULT;
-    return g->value ? set_timeout(o, g, err) : 0;
+    return g->value ? set_duration(o, g, err) : 0;
 }
 
 /* "0,24" */
@@ -199,14 +188,12 @@ static int set_success_codes(struct options *o, const struct given *g, struct dl
 
 static int set_on_lost(struct options *o, const struct given *g, struct dlock_error *err)
 {
-    static const struct {
-        const char *word;
-        enum on_lost value;
-    } words[] = {{"kill", ON_LOST_KILL}, {"term", ON_LOST_TERM}, {"warn", ON_LOST_WARN}};
+    static const char *const words[] = {
+        [ON_LOST_KILL] = "kill", [ON_LOST_TERM] = "term", [ON_LOST_WARN] = "warn"};
 
     for (size_t i = 0; i < DLOCK_LEN(words); i++) {
-        if (strcmp(words[i].word, g->value) == 0) {
-            o->on_lost = words[i].value;
+        if (strcmp(words[i], g->value) == 0) {
+            o->on_lost = (enum on_lost)i;
             return 0;
         }
     }
@@ -243,23 +230,22 @@ static int exclude(struct dlock_error *err, const char *a, const char *b)
     return misuse(err, "%s and %s cannot be used together", a, b);
 }
 
+/* These modes end the command line: the words behind are not read. */
+static bool is_final(enum cli_mode mode)
+{
+    return mode == MODE_HELP || mode == MODE_VERSION || mode == MODE_PRINT_OPTIONS ||
+           mode == MODE_PRINT_NAMES;
+}
+
 /* --status, --schema, --forget, --held and -u exclude each other. */
 static int set_mode(struct options *o, const struct given *g, struct dlock_error *err)
 {
-    enum cli_mode mode = (enum cli_mode)g->row->number;
+    enum cli_mode mode = (enum cli_mode)g->row->number, before = o->mode;
 
-    if (o->mode != MODE_RUN && o->mode != mode)
-        return exclude(err, mode_names[o->mode < mode ? mode : o->mode],
-                       mode_names[o->mode < mode ? o->mode : mode]);
+    if (before != MODE_RUN && before != mode && !is_final(mode))
+        return exclude(err, mode_names[before < mode ? mode : before],
+                       mode_names[before < mode ? before : mode]);
     o->mode = mode;
-    return 0;
-}
-
-/* --help and the like: nothing else on the command line matters. */
-static int set_final_mode(struct options *o, const struct given *g, struct dlock_error *err)
-{
-    (void)err;
-    o->mode = (enum cli_mode)g->row->number;
     return 0;
 }
 
@@ -299,13 +285,13 @@ static const struct option_row table[] = {
      "run under its lock",
      .set = set_flag, FIELD(no_reentrant)},
     {"", {"once"}, "DUR", "do not run if COMMAND has succeeded within DUR\n(default 30d)",
-     .set = set_once, FIELD(once_ns), .optional = true},
+     .set = set_once, .least = 1, FIELD(once_ns), .optional = true},
     {"", {"success-codes"}, "N,...", "with --once: exit codes that are a success\n(default 0)",
      .set = set_success_codes},
     {"", {"skip-exit-code"}, "N", "with --once: exit N when it is not run again\n(default 0)",
      .set = set_code, FIELD(skip_code)},
     {"", {"min-hold"}, "DUR", "hold LOCK for at least DUR, from its grant on",
-     .set = set_timeout, FIELD(min_hold_ns)},
+     .set = set_duration, .least = 1, FIELD(min_hold_ns)},
     {"E", {"conflict-exit-code"}, "N", "exit N instead of 75",
      .set = set_code, FIELD(conflict_code)},
     {"", {"note"}, "TEXT", "a text that --status shows to others\n(default: $DLOCK_NOTE)",
@@ -320,7 +306,7 @@ static const struct option_row table[] = {
     {"", {"max-run"}, "DUR",
      "end the command when it has run for so long:\n"
      "TERM, KILL after the grace, exit 124",
-     .set = set_timeout, FIELD(max_run_ns)},
+     .set = set_duration, .least = 1, FIELD(max_run_ns)},
     {"", {"fcntl"}, NULL, "files: use fcntl(2) locks, not those of flock(2)",
      .set = set_flag, FIELD(fcntl)},
     {"u", {"unlock"}, NULL, "unlock the open file FD",
@@ -329,13 +315,13 @@ static const struct option_row table[] = {
     {"", {"ttl"}, "DUR",
      "length of the lease, which is renewed while the\n"
      "command runs (default: $DLOCK_TTL, or 30s)",
-     .group = "The lease", .env = "DLOCK_TTL", .set = set_ttl, FIELD(ttl_ns)},
+     .group = "The lease", .env = "DLOCK_TTL", .set = set_duration, .least = LEASE_MIN_TTL, FIELD(ttl_ns)},
     {"", {"grace"}, "DUR",
      "time from TERM to KILL when the lease cannot be\n"
      "renewed (default: ttl/6, at most 5s)",
      .set = set_duration, FIELD(grace_ns)},
     {"", {"connect-timeout"}, "DUR", "give up when no server answers for this long\n(default 5s)",
-     .set = set_timeout, FIELD(connect_timeout_ns)},
+     .set = set_duration, .least = 1, FIELD(connect_timeout_ns)},
     {"", {"on-lost"}, "kill|term|warn",
      "what to do to the command when the lock is lost\n"
      "(default term)",
@@ -366,13 +352,13 @@ static const struct option_row table[] = {
     {"q", {"quiet"}, NULL, "say only errors and losses",
      .set = set_flag, FIELD(quiet)},
     {"h", {"help"}, NULL, "this text",
-     .set = set_final_mode, .number = MODE_HELP},
+     .set = set_mode, .number = MODE_HELP},
     {"V", {"version"}, NULL, "version and stores",
-     .set = set_final_mode, .number = MODE_VERSION},
+     .set = set_mode, .number = MODE_VERSION},
     {"", {"print-options"}, NULL, NULL,
-     .set = set_final_mode, .number = MODE_PRINT_OPTIONS},
+     .set = set_mode, .number = MODE_PRINT_OPTIONS},
     {"", {"print-names"}, NULL, NULL,
-     .set = set_final_mode, .number = MODE_PRINT_NAMES},
+     .set = set_mode, .number = MODE_PRINT_NAMES},
     /* clang-format on */
 };
 
@@ -444,13 +430,6 @@ static int bad_option(const struct getopt_tables *t, int c, const char *word,
         last = l->val;
     }
     return misuse(err, "unknown option %.*s (see dlock --help)", len, word);
-}
-
-/* These modes end the command line: the words behind are not read. */
-static bool is_final(enum cli_mode mode)
-{
-    return mode == MODE_HELP || mode == MODE_VERSION || mode == MODE_PRINT_OPTIONS ||
-           mode == MODE_PRINT_NAMES;
 }
 
 /* given[i]: the option of row i is on the command line. */

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -146,13 +147,9 @@ static bool give(const char *name, const char *value)
 static bool give_number(const char *name, bool has, uint64_t value)
 {
     char digits[24];
-    size_t n = sizeof(digits);
 
-    digits[--n] = '\0';
-    do
-        digits[--n] = (char)('0' + value % 10);
-    while ((value /= 10) > 0);
-    return give(name, has ? digits + n : NULL);
+    snprintf(digits, sizeof(digits), "%" PRIu64, value);
+    return give(name, has ? digits : NULL);
 }
 
 const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token)

@@ -150,33 +150,14 @@ static int wait_for_lock(struct fdlock *l, int op)
     return sys == 0 ? 0 : fail(l->o, sys);
 }
 
-/* Lock or unlock the descriptor. 0, or an exit code after the message. */
-static int lock_fd(struct fdlock *l)
-{
-    const struct options *o = l->o;
-    int op = o->mode == MODE_UNLOCK              ? LOCK_UN
-             : o->lock_mode == DLOCK_MODE_SHARED ? LOCK_SH
-                                                 : LOCK_EX;
-    int64_t now = l->report.wait.since;
-    int sys = flock_try(o->fd, op, o->fcntl);
-
-    if (sys == 0)
-        return 0;
-    if (sys != EWOULDBLOCK)
-        return fail(o, sys);
-    if (o->nonblock || o->wait_ns == 0)
-        return busy(l);
-    if (o->wait_ns < DLOCK_NEVER - now)
-        l->until = now + o->wait_ns;
-    if (message_tells(o, ABOUT_WAIT))
-        l->look_at = now + FIRST_LOOK;
-    return wait_for_lock(l, op);
-}
-
 int fdlock_mode(const struct options *o, const struct sigstate *sig)
 {
     struct fdlock l = {.o = o, .sig = sig, .until = DLOCK_NEVER, .look_at = DLOCK_NEVER};
+    int op = o->mode == MODE_UNLOCK              ? LOCK_UN
+             : o->lock_mode == DLOCK_MODE_SHARED ? LOCK_SH
+                                                 : LOCK_EX;
     struct dlock_error err;
+    int code = 0;
 
     report_begin(&l.report, o, NULL, NULL);
     /* A close-on-exec descriptor is one of our own: no caller can have passed it. */
@@ -184,7 +165,19 @@ int fdlock_mode(const struct options *o, const struct sigstate *sig)
         dlock_fail(&err, DLOCK_EUSAGE, EBADF, "descriptor %d is not open", o->fd);
         return message_error(o, &err);
     }
-    int code = lock_fd(&l);
+    int64_t now = l.report.wait.since;
+    int sys = flock_try(o->fd, op, o->fcntl);
+    if (sys != 0 && sys != EWOULDBLOCK)
+        return fail(o, sys);
+    if (sys != 0 && (o->nonblock || o->wait_ns == 0))
+        return busy(&l);
+    if (sys != 0) {
+        if (o->wait_ns < DLOCK_NEVER - now)
+            l.until = now + o->wait_ns;
+        if (message_tells(o, ABOUT_WAIT))
+            l.look_at = now + FIRST_LOOK;
+        code = wait_for_lock(&l, op);
+    }
     if (code == 0 && o->mode == MODE_FD)
         report_granted(&l.report);
     return code;
