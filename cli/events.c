@@ -107,24 +107,14 @@ static void put_ms(struct json *j, const char *key, int64_t ns)
     json_int(j, key, dlock_max(0, ns) / DLOCK_MSEC);
 }
 
-/* "2026-11-20T16:00:03.123Z" */
-static void put_time(struct json *j)
-{
-    char text[32];
-    struct timespec now;
-    struct tm tm;
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    gmtime_r(&now.tv_sec, &tm);
-    size_t n = strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &tm);
-    snprintf(text + n, sizeof(text) - n, ".%03dZ", (int)(now.tv_nsec / DLOCK_MSEC));
-    json_str(j, "time", text);
-}
-
 /* False: out of memory. */
 static bool begin_about(struct events *e, struct line *l, const char *event, const char *lock,
                         const char *store)
 {
+    char time[40]; /* "2026-11-20T16:00:03.123Z" */
+    struct timespec now;
+    struct tm tm;
+
     l->j = (struct json){.f = fmemopen(l->text, sizeof(l->text), "w")};
     if (!l->j.f) {
         sink_drop(e->sink);
@@ -133,7 +123,11 @@ static bool begin_about(struct events *e, struct line *l, const char *event, con
     json_open(&l->j, NULL, '{');
     json_int(&l->j, "v", VERSION);
     json_str(&l->j, "event", event);
-    put_time(&l->j);
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &tm);
+    size_t n = strftime(time, sizeof(time), "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(time + n, sizeof(time) - n, ".%03dZ", (int)(now.tv_nsec / DLOCK_MSEC));
+    json_str(&l->j, "time", time);
     json_int(&l->j, "pid", getpid());
     json_known(&l->j, "lock", lock ? lock : "", PLACE_MAX);
     json_known(&l->j, "store", store ? store : "", PLACE_MAX);
@@ -197,24 +191,19 @@ static bool same_text(const char *a, const char *b)
     return a == b || (a && b && strcmp(a, b) == 0);
 }
 
-/* The wait is for the lock of the latest event. */
-static void waits_for_this(struct events *e)
-{
-    if (same_text(e->wait.lock, e->lock) && same_text(e->wait.store, e->store))
-        return;
-    free(e->wait.lock);
-    free(e->wait.store);
-    e->wait.lock = e->lock ? strdup(e->lock) : NULL;
-    e->wait.store = e->store ? strdup(e->store) : NULL;
-    e->wait.known = e->wait.news = false;
-    e->wait.place = -1;
-}
-
 void events_waiting(struct events *e, const struct dlock_info *holder, int place, int64_t now)
 {
     if (!e)
         return;
-    waits_for_this(e);
+    /* The wait is for the lock of the latest event. */
+    if (!same_text(e->wait.lock, e->lock) || !same_text(e->wait.store, e->store)) {
+        free(e->wait.lock);
+        free(e->wait.store);
+        e->wait.lock = e->lock ? strdup(e->lock) : NULL;
+        e->wait.store = e->store ? strdup(e->store) : NULL;
+        e->wait.known = e->wait.news = false;
+        e->wait.place = -1;
+    }
     e->wait.news |= e->wait.next == 0 || e->wait.known != (holder != NULL) ||
                     e->wait.place != place || (holder && !same_holder(holder, &e->wait.holder));
     e->wait.known = holder;

@@ -30,33 +30,28 @@ static void put_question(void)
     fputs("Forget it, so that the command may run again? [y/N] ", stderr);
 }
 
-static bool read_yes(void)
+/* Ask at the terminal. May die by a signal, and stops as any job does. */
+static bool agreed(const struct sigstate *sig)
 {
+    struct pollfd p[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = sig->fd, .events = POLLIN}};
     char line[64];
-    ssize_t n = read(STDIN_FILENO, line, sizeof(line) - 1);
 
+    put_question();
+    for (;;) {
+        int got = poll(p, DLOCK_LEN(p), -1);
+        if (got < 0 && errno != EINTR)
+            return false;
+        if (got > 0 && p[1].revents && query_signals(sig, NULL))
+            put_question();
+        else if (got > 0 && p[0].revents)
+            break;
+    }
+    ssize_t n = read(STDIN_FILENO, line, sizeof(line) - 1);
     if (n <= 0)
         fputc('\n', stderr);
     line[n > 0 ? n : 0] = '\0';
     line[strcspn(line, "\r\n")] = '\0';
     return strcasecmp(line, "y") == 0 || strcasecmp(line, "yes") == 0;
-}
-
-/* Ask at the terminal. May die by a signal, and stops as any job does. */
-static bool agreed(const struct sigstate *sig)
-{
-    struct pollfd p[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = sig->fd, .events = POLLIN}};
-
-    put_question();
-    for (;;) {
-        int n = poll(p, DLOCK_LEN(p), -1);
-        if (n < 0 && errno != EINTR)
-            return false;
-        if (n > 0 && p[1].revents && query_signals(sig, NULL))
-            put_question();
-        else if (n > 0 && p[0].revents)
-            return read_yes();
-    }
 }
 
 static int refuse_running(const struct options *o, const dlock *lk, const struct dlock_run *run)

@@ -606,23 +606,6 @@ static void obey(struct guard_state *g, const struct guard_msg *m)
     }
 }
 
-static void read_orders(struct guard_state *g)
-{
-    struct guard_msg m;
-    int got, fd;
-
-    while (!g->keeper_gone && (got = receive(g->sock, &m, &fd)) != 0) {
-        if (got < 0) {
-            g->keeper_gone = true;
-            return;
-        }
-        if (fd >= 0 && g->nlock_fds < DLOCK_SET_MAX)
-            g->lock_fds[g->nlock_fds++] = fd;
-        g->fd_lost |= fd == PASSED_LOST;
-        obey(g, &m);
-    }
-}
-
 /* -------------------------------------------------------------- loop --- */
 
 static void check_clock(struct guard_state *g)
@@ -648,12 +631,22 @@ static void check_clock(struct guard_state *g)
         begin_kill(g);
 }
 
+/* Act on everything that is due. */
 static void turn(struct guard_state *g)
 {
+    struct guard_msg m;
+    int sig, got, fd;
     bool shared;
-    int sig;
 
-    read_orders(g);
+    while (!g->keeper_gone && (got = receive(g->sock, &m, &fd)) != 0) {
+        g->keeper_gone = got < 0;
+        if (got < 0)
+            break;
+        if (fd >= 0 && g->nlock_fds < DLOCK_SET_MAX)
+            g->lock_fds[g->nlock_fds++] = fd;
+        g->fd_lost |= fd == PASSED_LOST;
+        obey(g, &m);
+    }
     /* Our own signals first: they may show that the command has a copy of the keeper's signals. */
     read_signals(g);
     while ((sig = forward_take(&g->forward, dlock_now(), &shared)) > 0)

@@ -315,7 +315,8 @@ static const struct option_row table[] = {
     {"", {"ttl"}, "DUR",
      "length of the lease, which is renewed while the\n"
      "command runs (default: $DLOCK_TTL, or 30s)",
-     .group = "The lease", .env = "DLOCK_TTL", .set = set_duration, .least = LEASE_MIN_TTL, FIELD(ttl_ns)},
+     .group = "The lease", .env = "DLOCK_TTL",
+     .set = set_duration, .least = LEASE_MIN_TTL, FIELD(ttl_ns)},
     {"", {"grace"}, "DUR",
      "time from TERM to KILL when the lease cannot be\n"
      "renewed (default: ttl/6, at most 5s)",
