@@ -78,56 +78,56 @@ static const struct {
     const char *line;
     enum cli_mode mode;
     const char *lock, *command;
-    int fd; /* MODE_FD, MODE_UNLOCK */
+    int fd;
 } forms[] = {
-    {"dlock|L|cmd", MODE_RUN, "L", "cmd"},
-    {"dlock|L|--|cmd|--|x", MODE_RUN, "L", "cmd|--|x"},
-    {"dlock|--|L|cmd", MODE_RUN, "L", "cmd"},
-    {"dlock|--|-L|--|-x", MODE_RUN, "-L", "-x"},
-    {"dlock|-|cmd", MODE_RUN, "-", "cmd"},
-    {"dlock|L|cmd|-n|--help|-c||a b", MODE_RUN, "L", "cmd|-n|--help|-c||a b"},
-    {"dlock|L|-", MODE_RUN, "L", "-"},
-    {"dlock|L|--|-n|x", MODE_RUN, "L", "-n|x"},
-    {"dlock|L|--|--help", MODE_RUN, "L", "--help"},
-    {"dlock|9|--|-n", MODE_RUN, "9", "-n"},
-    {"dlock|L|--|-c|x", MODE_RUN, "L", "-c|x"},
-    {"dlock|L|--|--", MODE_RUN, "L", "--"},
-    {"dlock|L|", MODE_RUN, "L", ""},
-    {"dlock|L|-c|echo $HOME", MODE_RUN, "L", "/bin/sh|-c|echo $HOME"},
-    {"dlock|L|--command|x", MODE_RUN, "L", "/bin/sh|-c|x"},
-    {"dlock|L|-c|", MODE_RUN, "L", "/bin/sh|-c|"},
-    {"dlock|L|-c|--", MODE_RUN, "L", "/bin/sh|-c|--"},
-    {"dlock|9|cmd", MODE_RUN, "9", "cmd"},
-    {"dlock|@n|cmd", MODE_RUN, "@n", "cmd"},
+    {"dlock|L|cmd", MODE_RUN, "L", "cmd", -1},
+    {"dlock|L|--|cmd|--|x", MODE_RUN, "L", "cmd|--|x", -1},
+    {"dlock|--|L|cmd", MODE_RUN, "L", "cmd", -1},
+    {"dlock|--|-L|--|-x", MODE_RUN, "-L", "-x", -1},
+    {"dlock|-|cmd", MODE_RUN, "-", "cmd", -1},
+    {"dlock|L|cmd|-n|--help|-c||a b", MODE_RUN, "L", "cmd|-n|--help|-c||a b", -1},
+    {"dlock|L|-", MODE_RUN, "L", "-", -1},
+    {"dlock|L|--|-n|x", MODE_RUN, "L", "-n|x", -1},
+    {"dlock|L|--|--help", MODE_RUN, "L", "--help", -1},
+    {"dlock|9|--|-n", MODE_RUN, "9", "-n", -1},
+    {"dlock|L|--|-c|x", MODE_RUN, "L", "-c|x", -1},
+    {"dlock|L|--|--", MODE_RUN, "L", "--", -1},
+    {"dlock|L|", MODE_RUN, "L", "", -1},
+    {"dlock|L|-c|echo $HOME", MODE_RUN, "L", "/bin/sh|-c|echo $HOME", -1},
+    {"dlock|L|--command|x", MODE_RUN, "L", "/bin/sh|-c|x", -1},
+    {"dlock|L|-c|", MODE_RUN, "L", "/bin/sh|-c|", -1},
+    {"dlock|L|-c|--", MODE_RUN, "L", "/bin/sh|-c|--", -1},
+    {"dlock|9|cmd", MODE_RUN, "9", "cmd", -1},
+    {"dlock|@n|cmd", MODE_RUN, "@n", "cmd", -1},
     /* A number and a command are flock(1)'s way to name a file "5". */
-    {"dlock|-n|5|true", MODE_RUN, "5", "true"},
-    {"dlock|5|./redis://h#n", MODE_RUN, "5", "./redis://h#n"},
-    {"dlock|5x|redis://h#n", MODE_RUN, "5x", "redis://h#n"},
+    {"dlock|-n|5|true", MODE_RUN, "5", "true", -1},
+    {"dlock|5|./redis://h#n", MODE_RUN, "5", "./redis://h#n", -1},
+    {"dlock|5x|redis://h#n", MODE_RUN, "5x", "redis://h#n", -1},
     {"dlock|9", MODE_FD, NULL, "", 9},
     {"dlock|-s|0", MODE_FD, NULL, "", 0},
     {"dlock|007", MODE_FD, NULL, "", 7},
     {"dlock|2147483647", MODE_FD, NULL, "", INT_MAX},
     {"dlock|-u|200", MODE_UNLOCK, "200", "", 200},
     {"dlock|--unlock|9", MODE_UNLOCK, "9", "", 9},
-    {"dlock|--status|L", MODE_STATUS, "L", ""},
-    {"dlock|--status|9", MODE_STATUS, "9", ""},
-    {"dlock|--schema|postgres://h#n", MODE_SCHEMA, "postgres://h#n", ""},
-    {"dlock|--status|--json|redis://h#n", MODE_STATUS, "redis://h#n", ""},
-    {"dlock|--forget|L", MODE_FORGET, "L", ""},
-    {"dlock|--yes|--forget|9", MODE_FORGET, "9", ""},
-    {"dlock|--once|L|cmd", MODE_RUN, "L", "cmd"},
-    {"dlock|--once=30d|L|cmd", MODE_RUN, "L", "cmd"},
-    {"dlock|--once|redis://h#5d|5d", MODE_RUN, "redis://h#5d", "5d"},
-    {"dlock|--held", MODE_HELD, NULL, ""},
-    {"dlock|--held|--", MODE_HELD, NULL, ""},
-    {"dlock|--held|9", MODE_HELD, "9", ""},
-    {"dlock|--held|--|-x", MODE_HELD, "-x", ""},
-    {"dlock|-h", MODE_HELP, NULL, ""},
-    {"dlock|-n|--help|--no-such", MODE_HELP, NULL, ""},
-    {"dlock|-V", MODE_VERSION, NULL, ""},
-    {"dlock|--version|x|y", MODE_VERSION, NULL, ""},
-    {"dlock|--print-options", MODE_PRINT_OPTIONS, NULL, ""},
-    {"dlock|--print-names|x", MODE_PRINT_NAMES, NULL, ""},
+    {"dlock|--status|L", MODE_STATUS, "L", "", -1},
+    {"dlock|--status|9", MODE_STATUS, "9", "", -1},
+    {"dlock|--schema|postgres://h#n", MODE_SCHEMA, "postgres://h#n", "", -1},
+    {"dlock|--status|--json|redis://h#n", MODE_STATUS, "redis://h#n", "", -1},
+    {"dlock|--forget|L", MODE_FORGET, "L", "", -1},
+    {"dlock|--yes|--forget|9", MODE_FORGET, "9", "", -1},
+    {"dlock|--once|L|cmd", MODE_RUN, "L", "cmd", -1},
+    {"dlock|--once=30d|L|cmd", MODE_RUN, "L", "cmd", -1},
+    {"dlock|--once|redis://h#5d|5d", MODE_RUN, "redis://h#5d", "5d", -1},
+    {"dlock|--held", MODE_HELD, NULL, "", -1},
+    {"dlock|--held|--", MODE_HELD, NULL, "", -1},
+    {"dlock|--held|9", MODE_HELD, "9", "", -1},
+    {"dlock|--held|--|-x", MODE_HELD, "-x", "", -1},
+    {"dlock|-h", MODE_HELP, NULL, "", -1},
+    {"dlock|-n|--help|--no-such", MODE_HELP, NULL, "", -1},
+    {"dlock|-V", MODE_VERSION, NULL, "", -1},
+    {"dlock|--version|x|y", MODE_VERSION, NULL, "", -1},
+    {"dlock|--print-options", MODE_PRINT_OPTIONS, NULL, "", -1},
+    {"dlock|--print-names|x", MODE_PRINT_NAMES, NULL, "", -1},
 };
 
 TEST(forms_of_the_command_line)
@@ -141,8 +141,7 @@ TEST(forms_of_the_command_line)
             CHECK_FAIL("%s: %s", forms[i].line, p.err.msg);
         } else {
             bool ok = CHECK_INT(p.o.mode, forms[i].mode);
-            bool on_fd = forms[i].mode == MODE_FD || forms[i].mode == MODE_UNLOCK;
-            ok &= CHECK_INT(p.o.fd, on_fd ? forms[i].fd : -1);
+            ok &= CHECK_INT(p.o.fd, forms[i].fd);
             if (forms[i].mode != MODE_UNLOCK)
                 ok &= CHECK_STR(p.o.lock, forms[i].lock);
             ok &= CHECK((p.o.shell_string != NULL) ==
