@@ -13,23 +13,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void add_held(struct command *c, const char *key, const dlock *lk, const char *socket)
-{
-    struct held *e = &c->held[c->nheld];
-
-    if (!key)
-        return;
-    e->digest = nested_digest(key);
-    e->name = nested_digest(dlock_name(lk));
-    snprintf(e->token, sizeof(e->token), "%s", dlock_token(lk));
-    snprintf(e->socket, sizeof(e->socket), "%s", socket);
-    c->nheld++;
-}
-
 void command_set_held(struct command *c, const dlock *const *locks, int n, const char *socket)
 {
-    for (int i = 1; i <= n; i++)
-        add_held(c, c->lock[i % n].key, locks[i % n], socket);
+    for (int i = 1; i <= n; i++) { /* LOCK is the last */
+        const dlock *lk = locks[i % n];
+        const char *key = c->lock[i % n].key;
+        if (!key)
+            continue;
+        struct held *e = &c->held[c->nheld++];
+        e->digest = nested_digest(key);
+        e->name = nested_digest(dlock_name(lk));
+        snprintf(e->token, sizeof(e->token), "%s", dlock_token(lk));
+        snprintf(e->socket, sizeof(e->socket), "%s", socket);
+    }
     if (c->lock[0].nested && c->nheld > 0)
         c->tree.marker = held_add(c->marker, getenv("DLOCK_HELD"), c->held, c->nheld);
     else
@@ -46,7 +42,7 @@ void command_set_file(struct command *c, int i, int fd)
     c->lock[i].key = nested_file_key(&st, c->o->fcntl);
 }
 
-/* Not where the guard has it; and of a slot never, also when -s runs in that of an outer dlock. */
+/* A guard keeps the descriptor itself. A slot is never inherited, also with -s below --slots. */
 bool command_inherits(const struct command *c, const dlock *lk)
 {
     struct nested_hold hold;
@@ -62,47 +58,46 @@ bool command_ends(int sig)
 }
 
 /*
- * Must this signal be forwarded to the command? Not when the terminal has sent it to the command as
- * well (terminal: we have one and share our group with the command), and not when we caused it
- * ourselves. A signal that a process sent is forwarded every time.
+ * A signal is not forwarded when the terminal has sent it to the command as well (terminal: we have
+ * one and share our group with the command), nor when we caused it ourselves. A signal from a
+ * process always is.
  */
-static bool must_forward(const struct signalfd_siginfo *si, bool terminal)
-{
-    int sig = (int)si->ssi_signo;
-
-    if (sig == SIGCHLD)
-        return false;
-    if (sig == SIGPIPE && si->ssi_pid == (uint32_t)getpid())
-        return false; /* our own line to a closed stderr */
-    if (si->ssi_code != SI_KERNEL)
-        return true;
-    switch (sig) {
-    case SIGINT:
-    case SIGQUIT:
-    case SIGTSTP:
-    case SIGTTIN:
-    case SIGTTOU:
-    case SIGWINCH:
-        return !terminal;
-    case SIGHUP:
-    case SIGCONT:
-        /* The kernel sends a hang-up to the session's leader first: if that is us, we forward it. */
-        return !terminal || getsid(0) == getpid();
-    case SIGPIPE:
-    case SIGXCPU:
-    case SIGXFSZ:
-        return false;
-    default:
-        return true; /* SIGALRM for instance: an alarm(2) of the caller outlives its exec of us */
-    }
-}
-
 int command_signal(struct command *c, const struct signalfd_siginfo *si)
 {
     int sig = (int)si->ssi_signo;
+    bool forward = true;
 
     c->continued |= sig == SIGCONT;
-    if (must_forward(si, c->terminal)) {
+    if (sig == SIGCHLD) {
+        forward = false;
+    } else if (si->ssi_code != SI_KERNEL) {
+        /* Our own line to a closed stderr sends SIGPIPE. */
+        forward = sig != SIGPIPE || si->ssi_pid != (uint32_t)getpid();
+    } else {
+        switch (sig) {
+        case SIGINT:
+        case SIGQUIT:
+        case SIGTSTP:
+        case SIGTTIN:
+        case SIGTTOU:
+        case SIGWINCH:
+            forward = !c->terminal;
+            break;
+        case SIGHUP:
+        case SIGCONT:
+            /* The kernel sends a hang-up to the session's leader first: then we forward it. */
+            forward = !c->terminal || getsid(0) == getpid();
+            break;
+        case SIGPIPE:
+        case SIGXCPU:
+        case SIGXFSZ:
+            forward = false;
+            break;
+        default: /* SIGALRM for instance: an alarm(2) of the caller outlives its exec of us */
+            break;
+        }
+    }
+    if (forward) {
         c->end_signal |= command_ends(sig);
         return sig;
     }
@@ -118,9 +113,8 @@ bool command_job_stopped(const struct command *c)
 
 /*
  * The shell sees its job as stopped only when we are stopped, too. But a SIGCONT that is waiting
- * for us was for the whole job: then the command runs again, or will, and nothing would continue
- * us. (A stop that the terminal sends later removes a SIGCONT that is still waiting: this is never
- * an old one.)
+ * for us was for the whole job: the command runs again, or will, and nothing would continue us.
+ * (A later stop by the terminal removes a waiting SIGCONT: a SIGCONT is never an old one.)
  */
 void command_follow_stop(struct command *c)
 {
@@ -142,41 +136,38 @@ void command_report_stuck(struct command *c, pid_t pid)
         return;
     c->stuck_reported = true;
     if (pid > 0)
-        message(
-            "process %d cannot be killed (it runs as another user, or hangs in the kernel): the lock is kept until the process is gone",
-            (int)pid);
+        message("process %d cannot be killed (it runs as another user, or hangs in the kernel): "
+                "the lock is kept until the process is gone",
+                (int)pid);
     else
-        message(
-            "/proc does not show which processes of the command are left: the lock is kept until they end");
+        message("/proc does not show which processes of the command are left: "
+                "the lock is kept until they end");
 }
 
-/*
- * What cannot be found may be in the shell only, or is a whole command line in one word. The cause is said too: of a
- * script whose interpreter is missing the kernel says the same.
- */
-static void report_exec_error(const char *word, int sys)
-{
-    if (sys == ENOENT && strpbrk(word, " \t\n"))
-        message("cannot run '%s': for a whole command line use -c (%s)", word, strerror(sys));
-    else if (sys == ENOENT && *word && !strchr(word, '/'))
-        message("cannot run '%s': for a shell function or builtin use -c (%s)", word,
-                strerror(sys));
-    else
-        message("cannot run '%s': %s", word, strerror(sys));
-}
-
+/* The exit code of a command that was not executed, after the message. */
 static int never_ran(const struct command *c)
 {
-    if (c->exec_error == SPAWN_TOO_LATE) {
+    const char *word = c->o->command[0], *hint = NULL;
+    int sys = c->exec_error;
+
+    if (sys == SPAWN_TOO_LATE) {
         message("the command was not run: the lease was over before it could start");
         return dlock_error_exit(DLOCK_EUNAVAIL);
     }
-    if (c->exec_error & SPAWN_FORK_FAILED) {
-        message("cannot fork the command: %s", strerror(c->exec_error & ~SPAWN_FORK_FAILED));
+    if (sys & SPAWN_FORK_FAILED) {
+        message("cannot fork the command: %s", strerror(sys & ~SPAWN_FORK_FAILED));
         return dlock_error_exit(DLOCK_EOS);
     }
-    report_exec_error(c->o->command[0], c->exec_error);
-    return spawn_exec_code(c->exec_error);
+    /* The kernel says ENOENT, too, of a script whose interpreter is missing. */
+    if (sys == ENOENT && strpbrk(word, " \t\n"))
+        hint = "for a whole command line use -c";
+    else if (sys == ENOENT && *word && !strchr(word, '/'))
+        hint = "for a shell function or builtin use -c";
+    if (hint)
+        message("cannot run '%s': %s (%s)", word, hint, strerror(sys));
+    else
+        message("cannot run '%s': %s", word, strerror(sys));
+    return spawn_exec_code(sys);
 }
 
 int command_exit_code(const struct command *c)

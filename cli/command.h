@@ -1,6 +1,6 @@
 /*
- * command.h - the command under the lock: what is known of it, and what is the same whether a guard
- * is its parent (keeper.c) or we are (direct.c).
+ * command.h - the command under the lock: what keeper.c, where a guard is the command's parent, and
+ * direct.c, where we are, have in common.
  */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
@@ -13,9 +13,9 @@
 
 struct command_lock {
     char *key;                 /* of nested.h, malloc'ed; NULL: not known (yet) */
-    bool nested;               /* by DLOCK_HELD, a dlock above this one holds it */
-    struct nested_outer outer; /* then: that one */
-    bool ended;                /* that one has ended, or is about to release the lock */
+    bool nested;               /* by DLOCK_HELD, a dlock above this process holds the lock */
+    struct nested_outer outer; /* nested: the dlock above */
+    bool ended;                /* the dlock above has ended, or is about to release the lock */
 };
 
 struct command {
@@ -29,46 +29,47 @@ struct command {
     char marker[HELD_SIZE]; /* of the tree */
 
     struct command_lock lock[DLOCK_SET_MAX]; /* LOCK, and those of --also */
-    bool nested;                             /* dlocks above this one hold some of them */
-    bool may_be_own;                 /* a holder that we find may be a dlock above this one */
+    bool nested;                             /* dlocks above this process hold some of the locks */
+    bool may_be_own;                 /* a holder that we find may be a dlock above this process */
     struct held held[DLOCK_SET_MAX]; /* the entries of DLOCK_HELD, LOCK's last */
     int nheld;
 
-    bool exited;     /* it has been reaped, or it never ran */
-    int status;      /* wait status, once it has exited */
-    int exec_error;  /* 0, or why it never ran: an errno, SPAWN_TOO_LATE, SPAWN_FORK_FAILED|errno */
-    int stopped_by;  /* the signal that stopped it, by the last report; 0: it runs */
-    bool continued;  /* a SIGCONT has come to us since this was cleared */
-    bool end_signal; /* a TERM, INT, HUP or QUIT was forwarded: what the command leaves is ended */
+    bool exited;      /* reaped, or never ran */
+    int status;       /* exited: the wait status */
+    int exec_error;   /* 0, or why it never ran: errno, SPAWN_TOO_LATE, SPAWN_FORK_FAILED|errno */
+    int stopped_by;   /* the signal that stopped the command, by the last report; 0: it runs */
+    bool continued;   /* a SIGCONT has come to us since this was cleared */
+    bool end_signal;  /* TERM, INT, HUP or QUIT was forwarded: the command's descendants end, too */
     int terminal_sig; /* INT or QUIT that the terminal sent to us and to the command */
     bool stuck_reported;
 };
 
 /*
- * Before the command starts. n locks are held; socket: of inner_socket(). What the command leaves behind can be told from
- * inherited processes by the token. Those may have the same one where an outer dlock holds the lock: then by our socket,
- * which is new.
+ * Before the command starts. n locks are held; socket: of inner_socket(). The token tells the
+ * command's descendants from inherited processes; where an outer dlock holds the lock inherited
+ * processes may have the same token, and our socket, which is new, tells them apart.
  */
 void command_set_held(struct command *, const dlock *const *locks, int n, const char *socket);
-/* A file is locked, and fd is its descriptor (-1: not a file): only now it is certain which one it is. */
+/* The i-th lock is granted: note the key of the file with this descriptor (-1: not a file). */
 void command_set_file(struct command *, int i, int fd);
-/* A file is locked: does the command inherit its descriptor, so that what it leaves behind keeps the lock? */
+/* Does the command inherit the descriptor of this file lock, so that descendants keep the lock? */
 bool command_inherits(const struct command *, const dlock *);
-/* Does this signal ask a command to end? */
+/* Does this signal ask a command, and what it leaves behind, to end? */
 bool command_ends(int sig);
-/* A signal that came to us while the command runs: the signal to forward to it, or 0. */
+/* A signal that came to us while the command runs: the signal to forward to the command, or 0. */
 int command_signal(struct command *, const struct signalfd_siginfo *);
-/* Has the command been stopped as a job of our terminal? Elsewhere no shell expects us to stop as well. */
+/* Was the command stopped as a job of our terminal? Elsewhere no shell expects us to stop, too. */
 bool command_job_stopped(const struct command *);
-/* Stop ourselves as the command's job was stopped, if it was and no SIGCONT has come; returns when continued. */
+/* After the job's stop, unless SIGCONT has come: stop ourselves. Returns when continued. */
 void command_follow_stop(struct command *);
 /* Time in ns from TERM to KILL. */
 int64_t command_grace(const struct command *);
 /* Say, once, which process keeps the lock from being released; pid 0: /proc does not show it. */
 void command_report_stuck(struct command *, pid_t pid);
 /*
- * The exit code of a command that has exited or never ran; says why it never ran, and ends the events.
- * Dies by the terminal's signal where the command died by it: release the lock and close the handle before.
+ * The exit code of a command that has exited or never ran; says why it never ran, and ends the
+ * events. Dies by the terminal's signal if the command did: release the lock and close the handle
+ * before.
  */
 int command_exit_code(const struct command *);
 

@@ -1,10 +1,9 @@
 /*
- * direct.c - a command under a plain file lock. The lock is the kernel's, lives on a descriptor
- * that the command inherits, and cannot be lost: there is no guard, and we are the command's
- * parent.
+ * direct.c - a command under a plain file lock. The kernel keeps the lock on a descriptor that the
+ * command inherits, so the lock cannot be lost: there is no guard, and we are the command's parent.
  *
- * With -o and --slots too where a guard could not find the command's tree (struct command, alone): then the
- * descriptor is ours only, as with flock(1).
+ * Also with -o and --slots where a guard could not find the command's tree (struct command, alone):
+ * then the descriptor is ours only, as with flock(1).
  */
 #include "direct.h"
 
@@ -46,28 +45,9 @@ static struct spawn describe(const struct hold *h)
     };
 }
 
-/* Keep our own descriptors and those of the handle; a pipe of the caller must end when the command ends it. */
-static void let_go(const struct hold *h)
-{
-    struct pollfd used[DLOCK_POLL_MAX];
-    int keep[DLOCK_POLL_MAX + 6], n = 0;
-    int64_t unused;
-    int nused = dlock_interest(h->lk, used, DLOCK_POLL_MAX, &unused);
-
-    keep[n++] = h->c->sig->fd;
-    keep[n++] = h->exec_fd;
-    keep[n++] = dlock_fd(h->lk);
-    keep[n++] = events_fd(h->c->events);
-    keep[n++] = inner_fd(h->inner);
-    keep[n++] = inner_listen_fd(h->inner);
-    for (int i = 0; i < nused; i++)
-        keep[n++] = used[i].fd;
-    fds_let_go(keep, n);
-}
-
 static void send_signal(const struct hold *h, int sig)
 {
-    /* Once it has been reaped its pid may be reused. */
+    /* Once the command has been reaped its pid may be reused. */
     if (sig > 0 && !h->c->exited)
         kill(h->pid, sig);
 }
@@ -99,38 +79,28 @@ static bool take_signals(struct hold *h)
     return child;
 }
 
-/* Only the last state of waitpid(2) counts: the command may have been continued meanwhile. */
-static void check_command(struct hold *h)
+static void on_child(struct hold *h)
 {
     struct command *c = h->c;
     int st;
 
-    while (!c->exited && waitpid(h->pid, &st, WNOHANG | WUNTRACED | WCONTINUED) == h->pid) {
-        if (WIFSTOPPED(st)) {
-            c->stopped_by = WSTOPSIG(st);
-        } else if (WIFCONTINUED(st)) {
-            c->stopped_by = 0;
-        } else {
-            c->exited = true;
-            c->status = st;
+    c->continued = false;
+    do {
+        /* Only the last state of waitpid(2) counts: the command may run again meanwhile. */
+        while (!c->exited && waitpid(h->pid, &st, WNOHANG | WUNTRACED | WCONTINUED) == h->pid) {
+            if (WIFSTOPPED(st)) {
+                c->stopped_by = WSTOPSIG(st);
+            } else if (WIFCONTINUED(st)) {
+                c->stopped_by = 0;
+            } else {
+                c->exited = true;
+                c->status = st;
+            }
         }
-    }
-    if (!c->exited) /* orphans that came to us */
-        c->exited = process_tree_reap(&c->tree, h->pid, &c->status);
-}
-
-static void on_child(struct hold *h)
-{
-    h->c->continued = false;
-    do
-        check_command(h);
-    while (command_job_stopped(h->c) && take_signals(h));
-    command_follow_stop(h->c);
-}
-
-static void check_exec(struct hold *h)
-{
-    spawn_exec_result(&h->exec_fd, &h->c->exec_error);
+        if (!c->exited) /* orphans that came to us */
+            c->exited = process_tree_reap(&c->tree, h->pid, &c->status);
+    } while (command_job_stopped(c) && take_signals(h));
+    command_follow_stop(c);
 }
 
 static void wait_for_exit(struct hold *h)
@@ -148,55 +118,43 @@ static void wait_for_exit(struct hold *h)
         inner_turn(h->inner);
         events_turn(h->c->events, dlock_now());
         if (p[1].revents)
-            check_exec(h);
-        /* All signals before the children: a command that died by Ctrl-C is judged with our own Ctrl-C in view. */
+            spawn_exec_result(&h->exec_fd, &h->c->exec_error);
+        /* First the signals: a command that died by Ctrl-C is judged with our Ctrl-C in view. */
         if (p[0].revents && take_signals(h))
             on_child(h);
         send_signals(h);
     }
     if (h->exec_fd >= 0)
-        check_exec(h);
+        spawn_exec_result(&h->exec_fd, &h->c->exec_error);
 }
 
 /*
- * Sleep until a signal or for ns, or less: inner dlocks and queries are served. Signals have no other effect now: SIGCHLD
- * only wakes us.
+ * The command has ended: sleep until a signal or until that time, or less, and serve inner dlocks
+ * and queries. True: a signal asked the command to end. SIGCHLD only wakes us.
  */
-static void pause_for(const struct hold *h, int64_t ns)
+static bool pause_until(const struct hold *h, int64_t until)
 {
     struct pollfd p[2] = {
         {.fd = h->c->sig->fd, .events = POLLIN},
         {.fd = inner_fd(h->inner), .events = POLLIN},
     };
     struct signalfd_siginfo si;
-    int64_t now = dlock_now();
+    bool ends = false;
 
-    poll(p, 2, dlock_poll_ms(now, dlock_min(now + ns, inner_wake(h->inner))));
+    poll(p, 2, dlock_poll_ms(dlock_now(), dlock_min(until, inner_wake(h->inner))));
     while (signals_read(h->c->sig, &si))
-        ;
+        ends |= command_ends((int)si.ssi_signo);
+    events_turn(h->c->events, dlock_now());
     inner_turn(h->inner);
+    return ends;
 }
 
-static void kill_rest(const struct hold *h)
-{
-    int64_t since = dlock_now();
-    pid_t stuck;
-
-    while (process_tree_sweep(&h->c->tree, &stuck) > 0) {
-        if (!stuck && dlock_now() - since > DLOCK_SEC)
-            stuck = process_tree_living(&h->c->tree);
-        if (stuck)
-            command_report_stuck(h->c, stuck);
-        pause_for(h, SWEEP_EVERY);
-    }
-}
-
-/* The command ended after a signal that asked for it: what is left of it ends too, before the lock is released. */
+/* A signal asked the command to end: end its descendants, too, before the lock is released. */
 static void end_rest(const struct hold *h)
 {
     const struct process_tree *tree = &h->c->tree;
-    int64_t grace = command_grace(h->c);
-    int64_t kill_at = dlock_now() + grace, left;
+    int64_t grace = command_grace(h->c), kill_at = dlock_now() + grace;
+    pid_t stuck;
 
     if (process_tree_count(tree) == 0)
         return;
@@ -207,55 +165,56 @@ static void end_rest(const struct hold *h)
     }
     if (grace > 0)
         process_tree_signal(tree, SIGTERM, NULL);
-    while ((left = kill_at - dlock_now()) > 0) {
+    while (dlock_now() < kill_at) {
         process_tree_reap(tree, 0, NULL);
         if (process_tree_count(tree) == 0)
             return;
-        pause_for(h, left < DLOCK_SEC ? left : DLOCK_SEC);
+        pause_until(h, dlock_min(kill_at, dlock_now() + DLOCK_SEC));
     }
-    kill_rest(h);
-}
-
-/* Only inner dlocks are left. Signals are for them; orphans of the command come to us, and end. */
-static void wait_for_inner(struct hold *h)
-{
-    for (inner_settle(h->inner); inner_count(h->inner) > 0;) {
-        struct pollfd p[2] = {
-            {.fd = h->c->sig->fd, .events = POLLIN},
-            {.fd = inner_fd(h->inner), .events = POLLIN},
-        };
-        struct signalfd_siginfo si;
-        poll(p, 2, dlock_poll_ms(dlock_now(), inner_wake(h->inner)));
-        while (signals_read(h->c->sig, &si))
-            if (command_ends((int)si.ssi_signo))
-                inner_ask_to_end(h->inner);
-        process_tree_reap(&h->c->tree, 0, NULL);
-        events_turn(h->c->events, dlock_now());
-        inner_turn(h->inner);
+    while (process_tree_sweep(tree, &stuck) > 0) {
+        if (!stuck && dlock_now() > kill_at + DLOCK_SEC)
+            stuck = process_tree_living(tree);
+        if (stuck)
+            command_report_stuck(h->c, stuck);
+        pause_until(h, dlock_now() + SWEEP_EVERY);
     }
 }
 
 static void run_command(struct hold *h)
 {
+    struct command *c = h->c;
     const dlock *lk = h->lk;
+    struct pollfd used[DLOCK_POLL_MAX];
+    int64_t unused;
 
-    command_set_file(h->c, 0, dlock_fd(lk));
-    h->inner = inner_open(&(struct inner_lock){lk, h->c->lock[0].key}, 1);
-    command_set_held(h->c, &lk, 1, inner_socket(h->inner));
+    command_set_file(c, 0, dlock_fd(lk));
+    h->inner = inner_open(&(struct inner_lock){lk, c->lock[0].key}, 1);
+    command_set_held(c, &lk, 1, inner_socket(h->inner));
     struct spawn sp = describe(h);
     h->pid = spawn_command(&sp, &h->exec_fd);
     if (h->pid < 0) {
-        h->c->exec_error = -h->pid | SPAWN_FORK_FAILED;
+        c->exec_error = -h->pid | SPAWN_FORK_FAILED;
         return;
     }
-    let_go(h);
-    events_start_thread(h->c->events);
+    /* The caller's pipes must end when the command ends: keep only what we and the handle use. */
+    int n = 6, keep[6 + DLOCK_POLL_MAX] = {c->sig->fd,         h->exec_fd,
+                                           dlock_fd(lk),       events_fd(c->events),
+                                           inner_fd(h->inner), inner_listen_fd(h->inner)};
+    for (int i = 0, nused = dlock_interest(h->lk, used, DLOCK_POLL_MAX, &unused); i < nused; i++)
+        keep[n++] = used[i].fd;
+    fds_let_go(keep, n);
+    events_start_thread(c->events);
     wait_for_exit(h);
-    if (h->c->end_signal && !h->c->alone)
+    if (c->end_signal && !c->alone)
         end_rest(h);
-    if (h->c->end_signal)
-        inner_ask_to_end(h->inner);
-    wait_for_inner(h);
+    if (c->end_signal)
+        inner_ask_to_end(h->inner, true);
+    /* Inner dlocks may be left, and signals are for them. Orphans of the command come to us. */
+    for (inner_settle(h->inner); inner_count(h->inner) > 0;) {
+        if (pause_until(h, DLOCK_NEVER))
+            inner_ask_to_end(h->inner, true);
+        process_tree_reap(&c->tree, 0, NULL);
+    }
 }
 
 int direct_run(struct command *c, dlock *lk)

@@ -5,8 +5,8 @@
  * misunderstand the new schema, not when a key or an event is added. Keys have the same names as in
  * --status --json. The owner token is left out: a program with the token can pass for the owner.
  *
- * A line has at most SINK_LINE bytes. The limits of the texts below, with quotes and backslashes
- * doubled, keep the longest line ("waiting") with its keys and numbers below SINK_LINE.
+ * A line has at most SINK_LINE bytes. The limits of the texts, here and in kind.c, with quotes and
+ * backslashes doubled, keep the longest line ("waiting") below SINK_LINE.
  */
 #include "events.h"
 
@@ -30,9 +30,6 @@
 /* The longest text in a line, in bytes of JSON. */
 #define PLACE_MAX 900 /* lock, store */
 #define REASON_MAX 1030
-#define HOST_MAX 300
-#define USER_MAX 130
-#define TEXT_MAX 520 /* command, note */
 
 struct events {
     struct sink *sink;
@@ -110,42 +107,14 @@ static void put_ms(struct json *j, const char *key, int64_t ns)
     json_int(j, key, dlock_max(0, ns) / DLOCK_MSEC);
 }
 
-/* Leave out an unknown text. */
-static void put_text(struct json *j, const char *key, const char *text, size_t most)
-{
-    if (text && text[0])
-        json_text(j, key, text, most);
-}
-
-/* A string: numbers in JSON are exact only below 2^53. */
-static void put_fence(struct json *j, uint64_t fence)
-{
-    char digits[24];
-
-    if (fence == 0)
-        return;
-    snprintf(digits, sizeof(digits), "%" PRIu64, fence);
-    json_str(j, "fence", digits);
-}
-
-/* "2026-11-20T16:00:03.123Z" */
-static void put_time(struct json *j)
-{
-    char text[32];
-    struct timespec now;
-    struct tm tm;
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    gmtime_r(&now.tv_sec, &tm);
-    size_t n = strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &tm);
-    snprintf(text + n, sizeof(text) - n, ".%03dZ", (int)(now.tv_nsec / DLOCK_MSEC));
-    json_str(j, "time", text);
-}
-
 /* False: out of memory. */
 static bool begin_about(struct events *e, struct line *l, const char *event, const char *lock,
                         const char *store)
 {
+    char time[40]; /* "2026-11-20T16:00:03.123Z" */
+    struct timespec now;
+    struct tm tm;
+
     l->j = (struct json){.f = fmemopen(l->text, sizeof(l->text), "w")};
     if (!l->j.f) {
         sink_drop(e->sink);
@@ -154,10 +123,14 @@ static bool begin_about(struct events *e, struct line *l, const char *event, con
     json_open(&l->j, NULL, '{');
     json_int(&l->j, "v", VERSION);
     json_str(&l->j, "event", event);
-    put_time(&l->j);
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &tm);
+    size_t n = strftime(time, sizeof(time), "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(time + n, sizeof(time) - n, ".%03dZ", (int)(now.tv_nsec / DLOCK_MSEC));
+    json_str(&l->j, "time", time);
     json_int(&l->j, "pid", getpid());
-    put_text(&l->j, "lock", lock, PLACE_MAX);
-    put_text(&l->j, "store", store, PLACE_MAX);
+    json_known(&l->j, "lock", lock ? lock : "", PLACE_MAX);
+    json_known(&l->j, "store", store ? store : "", PLACE_MAX);
     return true;
 }
 
@@ -178,28 +151,6 @@ static void finish(struct events *e, struct line *l, bool last)
         sink_drop(e->sink);
     else
         sink_put(e->sink, l->text, (size_t)n, last);
-}
-
-static void put_holder(struct json *j, const struct dlock_info *i)
-{
-    json_open(j, "holder", '{');
-    if (i->foreign)
-        json_str(j, "kind", "foreign");
-    kind_json(j, i);
-    if (i->over)
-        json_bool(j, "over", true);
-    put_text(j, "host", i->host, HOST_MAX);
-    if (i->pid > 0)
-        json_int(j, "pid", i->pid);
-    put_text(j, "user", i->user, USER_MAX);
-    put_text(j, "command", i->command, TEXT_MAX);
-    put_text(j, "note", i->note, TEXT_MAX);
-    if (i->since_ms > 0)
-        json_int(j, "since_ms", i->since_ms);
-    if (i->waited_ms >= 0)
-        json_int(j, "waited_ms", i->waited_ms);
-    put_fence(j, i->fence);
-    json_close(j, '}');
 }
 
 /* -------------------------------------------------------------- wait --- */
@@ -226,8 +177,12 @@ static void tell_wait(struct events *e, int64_t now)
     put_ms(&l.j, "wait_ms", now - e->began);
     if (e->wait.place > 0)
         json_int(&l.j, "place", e->wait.place);
-    if (e->wait.known)
-        put_holder(&l.j, &e->wait.holder);
+    if (e->wait.known) {
+        json_open(&l.j, "holder", '{');
+        kind_json_holder(&l.j, &e->wait.holder, true);
+        json_fence(&l.j, e->wait.holder.fence);
+        json_close(&l.j, '}');
+    }
     finish(e, &l, false);
 }
 
@@ -236,24 +191,19 @@ static bool same_text(const char *a, const char *b)
     return a == b || (a && b && strcmp(a, b) == 0);
 }
 
-/* The wait is for the lock of the latest event. */
-static void waits_for_this(struct events *e)
-{
-    if (same_text(e->wait.lock, e->lock) && same_text(e->wait.store, e->store))
-        return;
-    free(e->wait.lock);
-    free(e->wait.store);
-    e->wait.lock = e->lock ? strdup(e->lock) : NULL;
-    e->wait.store = e->store ? strdup(e->store) : NULL;
-    e->wait.known = e->wait.news = false;
-    e->wait.place = -1;
-}
-
 void events_waiting(struct events *e, const struct dlock_info *holder, int place, int64_t now)
 {
     if (!e)
         return;
-    waits_for_this(e);
+    /* The wait is for the lock of the latest event. */
+    if (!same_text(e->wait.lock, e->lock) || !same_text(e->wait.store, e->store)) {
+        free(e->wait.lock);
+        free(e->wait.store);
+        e->wait.lock = e->lock ? strdup(e->lock) : NULL;
+        e->wait.store = e->store ? strdup(e->store) : NULL;
+        e->wait.known = e->wait.news = false;
+        e->wait.place = -1;
+    }
     e->wait.news |= e->wait.next == 0 || e->wait.known != (holder != NULL) ||
                     e->wait.place != place || (holder && !same_holder(holder, &e->wait.holder));
     e->wait.known = holder;
@@ -295,7 +245,7 @@ void events_granted(struct events *e, const struct dlock_info *held, int64_t lef
         return;
     put_ms(&l.j, "wait_ms", now - e->began);
     kind_json(&l.j, held);
-    put_fence(&l.j, held->fence);
+    json_fence(&l.j, held->fence);
     if (left != DLOCK_NEVER)
         put_ms(&l.j, "lease_left_ms", left);
     finish(e, &l, false);
@@ -316,7 +266,7 @@ void events_trouble(struct events *e, const char *why, int64_t since, int64_t te
     put_ms(&l.j, "for_ms", now - since);
     if (term_in >= 0)
         put_ms(&l.j, "term_in_ms", term_in);
-    put_text(&l.j, "reason", why, REASON_MAX);
+    json_known(&l.j, "reason", why, REASON_MAX);
     finish(e, &l, false);
 }
 
@@ -336,7 +286,7 @@ void events_lost(struct events *e, const char *why)
 
     if (!e || !begin(e, &l, "lost"))
         return;
-    put_text(&l.j, "reason", why, REASON_MAX);
+    json_known(&l.j, "reason", why, REASON_MAX);
     finish(e, &l, false);
 }
 
@@ -402,14 +352,14 @@ void events_end(struct events *e, const struct events_end *end, int64_t now)
     put_ms(&l.j, "wait_ms", (e->granted ? e->granted : now) - e->began);
     if (e->granted)
         put_ms(&l.j, "hold_ms", (e->released ? e->released : now) - e->granted);
-    put_fence(&l.j, e->fence);
+    json_fence(&l.j, e->fence);
     json_int(&l.j, "renewals", (int64_t)e->renewals);
     if (end->status >= 0 && WIFSIGNALED(end->status))
         json_int(&l.j, "signal", WTERMSIG(end->status));
     else if (end->status >= 0)
         json_int(&l.j, "exit_status", WEXITSTATUS(end->status));
     json_int(&l.j, "exit_code", end->code);
-    put_text(&l.j, "reason", end->reason ? end->reason : "", REASON_MAX);
+    json_known(&l.j, "reason", end->reason ? end->reason : "", REASON_MAX);
     json_int(&l.j, "dropped", (int64_t)sink_dropped(e->sink));
     finish(e, &l, true);
     sink_flush(e->sink, (int)(dlock_max(0, until - dlock_now()) / DLOCK_MSEC));

@@ -17,16 +17,6 @@
 /* The user said no. */
 #define NOT_FORGOTTEN 1
 
-/* "redis://h:6379/0: 'nightly'" */
-static const char *lock_text(const dlock *lk, char *buf)
-{
-    const char *name = dlock_name(lk), *where = dlock_where(lk);
-    bool same = strcmp(name, where) == 0;
-
-    snprintf(buf, LOCK_TEXT_MAX, "%s%s'%s'", same ? "" : where, same ? "" : ": ", name);
-    return buf;
-}
-
 /*
  * In the background, stop first, as any job does that reads: we block TTIN, so the read would fail.
  * A terminal of another session has no jobs.
@@ -40,11 +30,23 @@ static void put_question(void)
     fputs("Forget it, so that the command may run again? [y/N] ", stderr);
 }
 
-static bool read_yes(void)
+/* Ask at the terminal. May die by a signal, and stops as any job does. */
+static bool agreed(const struct sigstate *sig)
 {
+    struct pollfd p[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = sig->fd, .events = POLLIN}};
     char line[64];
-    ssize_t n = read(STDIN_FILENO, line, sizeof(line) - 1);
 
+    put_question();
+    for (;;) {
+        int got = poll(p, DLOCK_LEN(p), -1);
+        if (got < 0 && errno != EINTR)
+            return false;
+        if (got > 0 && p[1].revents && query_signals(sig, NULL))
+            put_question();
+        else if (got > 0 && p[0].revents)
+            break;
+    }
+    ssize_t n = read(STDIN_FILENO, line, sizeof(line) - 1);
     if (n <= 0)
         fputc('\n', stderr);
     line[n > 0 ? n : 0] = '\0';
@@ -52,29 +54,12 @@ static bool read_yes(void)
     return strcasecmp(line, "y") == 0 || strcasecmp(line, "yes") == 0;
 }
 
-/* Ask at the terminal. May die by a signal, and stops as any job does. */
-static bool agreed(const struct sigstate *sig)
-{
-    struct pollfd p[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = sig->fd, .events = POLLIN}};
-
-    put_question();
-    for (;;) {
-        int n = poll(p, DLOCK_LEN(p), -1);
-        if (n < 0 && errno != EINTR)
-            return false;
-        if (n > 0 && p[1].revents && query_signals(sig, NULL))
-            put_question();
-        else if (n > 0 && p[0].revents)
-            return read_yes();
-    }
-}
-
 static int refuse_running(const struct options *o, const dlock *lk, const struct dlock_run *run)
 {
     char lock[LOCK_TEXT_MAX], text[RUN_TEXT_MAX];
 
     if (message_tells(o, ABOUT_TIMEOUT))
-        message("cannot forget: the run is still in progress: %s %s", lock_text(lk, lock),
+        message("cannot forget: the run is still in progress: %s %s", message_lock(lk, "", lock),
                 message_run(run, false, text, sizeof(text)));
     return o->conflict_code;
 }
@@ -93,7 +78,7 @@ static int check_none(const struct options *o, const struct sigstate *sig, dlock
     dlock_start_forget(lk, "00000000000000000000000000000000", NULL);
     code = query_run(o, sig, lk, &f);
     if (code < 0 && message_tells(o, ABOUT_HELD))
-        message("%s has no record of a run", lock_text(lk, lock));
+        message("%s has no record of a run", message_lock(lk, "", lock));
     query_free(&f);
     return code < 0 ? 0 : code;
 }
@@ -112,7 +97,7 @@ static int forget(const struct options *o, const struct sigstate *sig, dlock *lk
     if (f.busy)
         refuse_running(o, lk, &shown->run);
     else if (code < 0 && message_tells(o, ABOUT_HELD))
-        message("forgotten: %s %s", lock_text(lk, lock),
+        message("forgotten: %s %s", message_lock(lk, "", lock),
                 message_run(&shown->run, query_crashed(shown), text, sizeof(text)));
     query_free(&f);
     return code < 0 ? 0 : code;
@@ -130,7 +115,7 @@ static int act(const struct options *o, const struct sigstate *sig, dlock **lk,
     if (f->run.state == DLOCK_RUN_RUNNING && !query_crashed(f))
         return refuse_running(o, *lk, &f->run);
     if (!o->yes) {
-        message("%s %s", lock_text(*lk, lock),
+        message("%s %s", message_lock(*lk, "", lock),
                 message_run(&f->run, query_crashed(f), text, sizeof(text)));
         if (!agreed(sig))
             return NOT_FORGOTTEN;

@@ -4,12 +4,14 @@
 #include <signal.h>
 #include <string.h>
 
-/* A keeper that does not get the processor tells of its signal later than the guard gets the copy. */
+/* On a busy machine the keeper may tell of its signal long after the guard's copy came. */
 #define COPY_LASTS DLOCK_SEC
 
 struct forward_signal forward_describe(const struct signalfd_siginfo *si, int64_t at)
 {
-    /* kill(2); sigqueue(3), which says who the sender is as kill does; tgkill(2) to our only thread */
+    /*
+     * kill(2); sigqueue(3), which says who the sender is as kill does; tgkill(2) to our only thread
+     */
     bool sent = si->ssi_code == SI_USER || si->ssi_code == SI_QUEUE || si->ssi_code == SI_TKILL;
 
     return (struct forward_signal){
@@ -32,8 +34,8 @@ static bool is_counted(int sig)
 }
 
 /*
- * Passed on without a wait, and always. The kernel sends nothing to the guard, which has no terminal. A
- * second CONT does no harm, but a late one could undo a stop that came after it.
+ * Passed on without a wait, and always. The kernel sends nothing to the guard, which has no
+ * terminal. A second CONT does no harm, but a late CONT could undo a stop that came after it.
  */
 static bool is_urgent(const struct forward_signal *s)
 {
@@ -52,42 +54,28 @@ static void remove_signal(struct forward_signal *at, int *n, int i)
     memmove(&at[i], &at[i + 1], (size_t)(*n - i) * sizeof(at[0]));
 }
 
-/* Is it a repetition of one that waits? Not if another signal came between: their order would be lost. */
-static bool is_repeated(const struct forward *f, const struct forward_signal *s)
-{
-    if (is_counted(s->sig))
-        return false;
-    for (int i = f->nwaiting - 1; i >= 0 && f->waiting[i].s.sig == s->sig; i--)
-        if (same(&f->waiting[i].s, s) && s->at < f->waiting[i].until)
-            return true;
-    return false;
-}
-
-/* Has the guard got a copy of it already? */
-static bool take_copy(struct forward *f, const struct forward_signal *s)
-{
-    for (int i = 0; i < f->ncopies; i++) {
-        if (!same(&f->copies[i], s) || s->at >= f->copies[i].at + COPY_LASTS)
-            continue;
-        remove_signal(f->copies, &f->ncopies, i);
-        return true;
-    }
-    return false;
-}
-
 int forward_add(struct forward *f, const struct forward_signal *s)
 {
+    bool counted = is_counted(s->sig), shared = false;
     int sig = 0;
 
-    if (is_repeated(f, s))
-        return 0;
+    /* A repetition of a waiting signal. Not behind another signal: their order would be lost. */
+    for (int i = f->nwaiting - 1; i >= 0 && !counted && f->waiting[i].s.sig == s->sig; i--)
+        if (same(&f->waiting[i].s, s) && s->at < f->waiting[i].until)
+            return 0;
     if (f->nwaiting == FORWARD_MAX) {
         sig = f->waiting[0].shared ? 0 : f->waiting[0].s.sig;
         remove_waiting(f, 0);
     }
+    /* The guard may have got a copy already. */
+    for (int i = 0; i < f->ncopies && !shared; i++) {
+        shared = same(&f->copies[i], s) && s->at < f->copies[i].at + COPY_LASTS;
+        if (shared)
+            remove_signal(f->copies, &f->ncopies, i);
+    }
     f->waiting[f->nwaiting].s = *s;
     f->waiting[f->nwaiting].until = is_urgent(s) ? s->at : s->at + FORWARD_WAIT;
-    f->waiting[f->nwaiting].shared = take_copy(f, s);
+    f->waiting[f->nwaiting].shared = shared;
     f->nwaiting++;
     return sig;
 }
@@ -119,7 +107,7 @@ int forward_take(struct forward *f, int64_t now, bool *shared)
             return sig;
         }
         if (!*shared)
-            return 0; /* those behind it wait with it: the command gets them in this order */
+            return 0; /* the signals behind wait, too: the command gets them in this order */
     }
     return 0;
 }

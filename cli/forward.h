@@ -1,11 +1,11 @@
 /*
- * forward.h - the signals that are on their way to the command, in the order in which they came.
+ * forward.h - the signals on their way to the command, in the order in which they came.
  *
- * A signal that a process sent waits for FORWARD_WAIT. If the guard gets it too, from the same
- * sender, then it went to the whole job, as from systemd: the command has its own and gets no other,
- * unless the guard sees that it has none.
- * The same signal from the same sender within that time is one: timeout(1) signals dlock, and then
- * its group. The command gets a signal at the end of the time, so a repeated one is never lost.
+ * A signal from a process waits for FORWARD_WAIT. If the guard gets the same signal from the same
+ * sender, the signal went to the whole job, as from systemd: the command has a copy, and gets no
+ * further copy unless the guard sees that the command has none. A repetition from the same sender
+ * within that time counts as the same signal: timeout(1) signals dlock, and then its group. The
+ * command gets a signal at the end of the time, so a repeated signal is never lost.
  *
  * Pure: no system call, no allocation. Times are of dlock_now().
  */
@@ -24,10 +24,9 @@
 /* A signal that came to the keeper or to the guard. */
 struct forward_signal {
     int32_t sig;
-    int32_t
-        sender;   /* pid; 0: outside of our pid namespace; FORWARD_NO_SENDER: no process sent it */
-    uint32_t uid; /* the sender's */
-    int64_t at;   /* when it came */
+    int32_t sender; /* pid; 0: outside of our pid namespace; FORWARD_NO_SENDER: not a process */
+    uint32_t uid;   /* the sender's */
+    int64_t at;     /* when it came */
 };
 
 #define FORWARD_NO_SENDER (-1)
@@ -36,17 +35,17 @@ struct forward {
     struct {
         struct forward_signal s;
         int64_t until;
-        bool shared; /* the guard got it too: it only waits for repetitions */
+        bool shared; /* the guard got the signal too: the entry waits for repetitions only */
     } waiting[FORWARD_MAX];
     int nwaiting;
-    struct forward_signal
-        copies[FORWARD_MAX]; /* to the guard, and the keeper has not told of its own yet */
+    /* The guard's copies of signals that the keeper has not told of yet. */
+    struct forward_signal copies[FORWARD_MAX];
     int ncopies;
 };
 
 /*
- * Those that the keeper could not tell the guard of: it does not run, or more come than it takes. They stay in
- * their order. More than there are signals, so that where all places are taken one number has two of them.
+ * Signals that the keeper could not tell the guard of, in their order: the guard does not run, or
+ * its socket is full. More places than signal numbers: in a full list a number stands twice.
  */
 #define FORWARD_UNTOLD_MAX 128
 struct forward_untold {
@@ -56,23 +55,23 @@ struct forward_untold {
 
 /* at: now. */
 struct forward_signal forward_describe(const struct signalfd_siginfo *, int64_t at);
-/* A signal for the command. Returns 0, or one that must be sent at once, as there is no room for it. */
+/* Add a signal for the command. 0, or a signal that must be sent at once, for want of room. */
 int forward_add(struct forward *, const struct forward_signal *);
-/* The guard's own copy of a signal. Add it before forward_take, and the keeper's may follow later. */
+/* The guard got this signal. Call before forward_take; the keeper's copy may follow later. */
 void forward_copy(struct forward *, const struct forward_signal *);
 /*
- * The next signal whose time is over, or 0. Call it until then. *shared: the guard got it too, so the
- * command needs it only if it has no copy of its own.
+ * The next signal whose time is over, or 0; call until 0. *shared: the guard got the signal too, so
+ * the command needs it only if the command has no copy.
  */
 int forward_take(struct forward *, int64_t now, bool *shared);
 /* When to call forward_take again; DLOCK_NEVER: after the next signal. */
 int64_t forward_wake(const struct forward *);
 /*
- * One more, behind the others. It replaces the last one if it repeats it; without room the first one goes that
- * comes again later.
+ * Append a signal, or replace the last signal by its repetition. A full list drops the first signal
+ * whose number comes again later.
  */
 void forward_keep(struct forward_untold *, const struct forward_signal *);
-/* The guard has been told of the first one. */
+/* The guard has been told of the first signal. */
 void forward_told(struct forward_untold *);
 
 #endif

@@ -139,32 +139,6 @@ static int receive(int sock, struct guard_msg *m, int *passed)
     return -1;
 }
 
-/* 0 or -errno; pass: -1, or a descriptor to send along. */
-static int transmit(int sock, const struct guard_msg *m, int pass)
-{
-    union {
-        struct cmsghdr align;
-        char buf[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct iovec iov = {.iov_base = (void *)m, .iov_len = sizeof(*m)};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-    ssize_t n;
-
-    if (pass >= 0) {
-        memset(&control, 0, sizeof(control));
-        control.align.cmsg_level = SOL_SOCKET;
-        control.align.cmsg_type = SCM_RIGHTS;
-        control.align.cmsg_len = CMSG_LEN(sizeof(pass));
-        memcpy(CMSG_DATA(&control.align), &pass, sizeof(pass));
-        msg.msg_control = &control;
-        msg.msg_controllen = sizeof(control);
-    }
-    do
-        n = sendmsg(sock, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
-    while (n < 0 && errno == EINTR);
-    return n < 0 ? -errno : 0;
-}
-
 /* Send the pending messages, as far as there is room. */
 static void flush(struct guard_state *g)
 {
@@ -172,7 +146,7 @@ static void flush(struct guard_state *g)
         if (!(g->pending & 1U << i))
             continue;
         /* The keeper's death shows in receive(), behind its last messages. */
-        if (transmit(g->sock, &g->out[i], -1) == -EAGAIN)
+        if (fds_send(g->sock, &g->out[i], sizeof(g->out[i]), -1) == -EAGAIN)
             return;
         g->pending &= ~(1U << i);
     }
@@ -632,23 +606,6 @@ static void obey(struct guard_state *g, const struct guard_msg *m)
     }
 }
 
-static void read_orders(struct guard_state *g)
-{
-    struct guard_msg m;
-    int got, fd;
-
-    while (!g->keeper_gone && (got = receive(g->sock, &m, &fd)) != 0) {
-        if (got < 0) {
-            g->keeper_gone = true;
-            return;
-        }
-        if (fd >= 0 && g->nlock_fds < DLOCK_SET_MAX)
-            g->lock_fds[g->nlock_fds++] = fd;
-        g->fd_lost |= fd == PASSED_LOST;
-        obey(g, &m);
-    }
-}
-
 /* -------------------------------------------------------------- loop --- */
 
 static void check_clock(struct guard_state *g)
@@ -674,12 +631,22 @@ static void check_clock(struct guard_state *g)
         begin_kill(g);
 }
 
+/* Act on everything that is due. */
 static void turn(struct guard_state *g)
 {
+    struct guard_msg m;
+    int sig, got, fd;
     bool shared;
-    int sig;
 
-    read_orders(g);
+    while (!g->keeper_gone && (got = receive(g->sock, &m, &fd)) != 0) {
+        g->keeper_gone = got < 0;
+        if (got < 0)
+            break;
+        if (fd >= 0 && g->nlock_fds < DLOCK_SET_MAX)
+            g->lock_fds[g->nlock_fds++] = fd;
+        g->fd_lost |= fd == PASSED_LOST;
+        obey(g, &m);
+    }
     /* Our own signals first: they may show that the command has a copy of the keeper's signals. */
     read_signals(g);
     while ((sig = forward_take(&g->forward, dlock_now(), &shared)) > 0)
@@ -774,7 +741,8 @@ static _Noreturn void guard_main(const struct guard_config *cfg, int sock)
     close(cfg->sig->fd); /* the keeper's */
     int why = prepare(&g);
     if (why != 0) {
-        transmit(sock, &(struct guard_msg){.type = G_UNFIT, .arg = why}, -1);
+        struct guard_msg m = {.type = G_UNFIT, .arg = why};
+        fds_send(sock, &m, sizeof(m), -1);
         _exit(71);
     }
     for (;;) {
@@ -812,7 +780,7 @@ int guard_fork(struct guard *out, const struct guard_config *cfg)
 
 int guard_send(const struct guard *g, const struct guard_msg *m, int pass)
 {
-    return transmit(g->fd, m, pass);
+    return fds_send(g->fd, m, sizeof(*m), pass);
 }
 
 int guard_recv(const struct guard *g, struct guard_msg *m)

@@ -57,7 +57,7 @@ struct guard_config {
     int64_t grace;   /* after max_run: ns from TERM to KILL */
     char *title;     /* the memory of our own argv, or NULL; argv may lie inside */
     size_t title_size;
-    int lock_fd; /* -1, or a file lock's descriptor that the guard keeps (CLOEXEC for the command) */
+    int lock_fd; /* -1, or a file lock's descriptor, which the guard keeps (CLOEXEC) */
 };
 
 struct guard {

@@ -9,6 +9,7 @@
 #include "messages.h"
 #include "modes.h"
 #include "open.h"
+#include "query.h"
 #include "util.h"
 
 #include <errno.h>
@@ -211,19 +212,6 @@ static int receive(const struct queries *all, struct query *q)
     return dlock_error_exit(DLOCK_ELOST);
 }
 
-/* A signal ends a query at once: this process holds nothing to release. */
-static void check_signals(const struct sigstate *sig)
-{
-    struct signalfd_siginfo si;
-
-    while (signals_read(sig, &si)) {
-        if (signals_stops((int)si.ssi_signo))
-            signals_stop_self((int)si.ssi_signo);
-        else if (signals_cancels((int)si.ssi_signo))
-            signals_die((int)si.ssi_signo);
-    }
-}
-
 /*
  * Until all keepers have answered, the innermost lock first. The first answer other than "held"
  * ends the query. 0, or an exit code after the message.
@@ -261,7 +249,7 @@ static int ask_all(struct queries *all, const struct sigstate *sig)
         if (dlock_now() >= until)
             return not_held(all, silent, silent->missing);
         poll(p, n, dlock_poll_ms(dlock_now(), wake));
-        check_signals(sig);
+        query_signals(sig, NULL); /* this process holds nothing to release */
     }
 }
 

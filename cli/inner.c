@@ -9,6 +9,7 @@
  */
 #include "inner.h"
 
+#include "spawn.h"
 #include "util.h"
 
 #include <errno.h>
@@ -128,34 +129,10 @@ static void drop(struct inner *in, struct conn **at)
     free(c);
 }
 
-static struct conn **find(struct inner *in, const struct conn *c)
-{
-    struct conn **at = &in->conns;
-
-    while (*at && *at != c)
-        at = &(*at)->next;
-    return at;
-}
-
 /* pass: -1, or a descriptor to send along. False: there is no room, or the peer has closed. */
 static bool reply(const struct conn *c, const struct nested_reply *r, int pass)
 {
-    union {
-        struct cmsghdr align;
-        char buf[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct iovec iov = {.iov_base = (void *)r, .iov_len = sizeof(*r)};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-
-    if (pass >= 0) {
-        control.align.cmsg_level = SOL_SOCKET;
-        control.align.cmsg_type = SCM_RIGHTS;
-        control.align.cmsg_len = CMSG_LEN(sizeof(pass));
-        memcpy(CMSG_DATA(&control.align), &pass, sizeof(pass));
-        msg.msg_control = &control;
-        msg.msg_controllen = sizeof(control);
-    }
-    return sendmsg(c->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof(*r);
+    return fds_send(c->fd, r, sizeof(*r), pass) == 0;
 }
 
 /*
@@ -260,42 +237,38 @@ static bool read_conn(struct inner *in, struct conn *c)
     return false;
 }
 
-static void add_conn(struct inner *in, int fd)
-{
-    struct ucred peer;
-    socklen_t len = sizeof(peer);
-    bool ours = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 &&
-                (peer.uid == geteuid() || peer.uid == 0);
-    struct conn *c = ours ? malloc(sizeof(*c)) : NULL;
-
-    if (!c) {
-        close(fd);
-        return;
-    }
-    *c = (struct conn){.next = in->conns, .fd = fd, .pidfd = -1, .until = dlock_now() + AUTH_TIME};
-    in->conns = c;
-    in->nconns++;
-    c->full = in->nconns > CONNS_MAX || !leaves_room(fd + 1); /* the pidfd needs a descriptor too */
-    bool stays = watch(in, EPOLL_CTL_ADD, fd, c) && read_conn(in, c);
-    if (stays && c->full)
-        reply(c, &(struct nested_reply){.type = NESTED_FULL}, -1);
-    if (!stays || c->full)
-        drop(in, &in->conns);
-}
-
 static void accept_all(struct inner *in)
 {
     for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
+        struct ucred peer;
+        socklen_t len = sizeof(peer);
         int fd = accept4(in->listen, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd >= 0) {
-            add_conn(in, fd);
-            continue;
-        }
-        if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+
+        if (fd < 0) {
+            if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)
+                return;
             watch(in, EPOLL_CTL_DEL, in->listen, NULL);
             in->accept_at = dlock_now() + ACCEPT_PAUSE;
+            return;
         }
-        return;
+        bool ours = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 &&
+                    (peer.uid == geteuid() || peer.uid == 0);
+        struct conn *c = ours ? malloc(sizeof(*c)) : NULL;
+        if (!c) {
+            close(fd);
+            continue;
+        }
+        *c = (struct conn){
+            .next = in->conns, .fd = fd, .pidfd = -1, .until = dlock_now() + AUTH_TIME};
+        in->conns = c;
+        in->nconns++;
+        /* The pidfd needs a descriptor, too. */
+        c->full = in->nconns > CONNS_MAX || !leaves_room(fd + 1);
+        bool stays = watch(in, EPOLL_CTL_ADD, fd, c) && read_conn(in, c);
+        if (stays && c->full)
+            reply(c, &(struct nested_reply){.type = NESTED_FULL}, -1);
+        if (!stays || c->full)
+            drop(in, &in->conns);
     }
 }
 
@@ -322,8 +295,12 @@ bool inner_turn(struct inner *in)
     n = epoll_wait(in->epoll, ev, EVENTS_AT_ONCE, 0);
     /* First the ends: all connections that epoll_wait names are open still, and close once. */
     for (int i = 0; i < n; i++)
-        if (ev[i].data.ptr && !read_conn(in, ev[i].data.ptr))
-            drop(in, find(in, ev[i].data.ptr));
+        if (ev[i].data.ptr && !read_conn(in, ev[i].data.ptr)) {
+            struct conn **at = &in->conns;
+            while (*at != ev[i].data.ptr)
+                at = &(*at)->next;
+            drop(in, at);
+        }
     for (int i = 0; i < n; i++)
         if (!ev[i].data.ptr && in->listen >= 0)
             accept_all(in);
@@ -411,16 +388,10 @@ static void send_signal(const struct conn *c, int sig)
         syscall(SYS_pidfd_send_signal, c->pidfd, sig, NULL, 0);
 }
 
-void inner_ask_to_end(const struct inner *in)
+void inner_ask_to_end(const struct inner *in, bool descendants)
 {
     for (const struct conn *c = in ? in->conns : NULL; c; c = c->next)
-        send_signal(c, SIGTERM);
-}
-
-void inner_ask_others_to_end(const struct inner *in)
-{
-    for (const struct conn *c = in ? in->conns : NULL; c; c = c->next)
-        if (!nested_descends(c->pid, getpid()))
+        if (descendants || !nested_descends(c->pid, getpid()))
             send_signal(c, SIGTERM);
 }
 

@@ -50,13 +50,11 @@ void inner_extended(struct inner *);
 void inner_ending(struct inner *);
 /* The lock is lost: inner dlocks end their commands at once. */
 void inner_lost(struct inner *, const char *why);
-/* Ask each inner dlock to end, by SIGTERM. */
-void inner_ask_to_end(const struct inner *);
 /*
- * Ask those that do not descend from this process: descendants are signalled with the command's
- * tree.
+ * Ask each inner dlock to end, by SIGTERM. descendants: also those that descend from this process,
+ * unless the command's tree gets the signal.
  */
-void inner_ask_others_to_end(const struct inner *);
+void inner_ask_to_end(const struct inner *, bool descendants);
 /* End each inner dlock at once. why: as of inner_lost(). */
 void inner_kill(struct inner *, const char *why);
 /* Before the release: stop listening. */

@@ -89,6 +89,21 @@ void json_str(struct json *j, const char *key, const char *value)
     json_text(j, key, value, SIZE_MAX);
 }
 
+void json_known(struct json *j, const char *key, const char *value, size_t most)
+{
+    if (value[0])
+        json_text(j, key, value, most);
+}
+
+void json_fence(struct json *j, uint64_t fence)
+{
+    char digits[24];
+
+    snprintf(digits, sizeof(digits), "%" PRIu64, fence);
+    if (fence > 0)
+        json_str(j, "fence", digits);
+}
+
 void json_int(struct json *j, const char *key, int64_t value)
 {
     begin(j, key);

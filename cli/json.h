@@ -17,6 +17,10 @@ void json_close(struct json *, char bracket);                 /* '}' or ']' */
 void json_str(struct json *, const char *key, const char *value);
 /* As json_str, with at most this many bytes (3 or more) between the quotes; a cut ends in "...". */
 void json_text(struct json *, const char *key, const char *value, size_t most);
+/* As json_text, but an empty text is left out. */
+void json_known(struct json *, const char *key, const char *value, size_t most);
+/* As a string: numbers in JSON are exact only below 2^53. 0 is left out. */
+void json_fence(struct json *, uint64_t fence);
 void json_int(struct json *, const char *key, int64_t value);
 void json_bool(struct json *, const char *key, bool value);
 

@@ -49,6 +49,8 @@ enum keeper_phase {
     KEEPER_ACQUIRING, /* waiting for the lock; a signal cancels */
     KEEPER_STARTING,  /* granted: the guard has been told to start the command */
     KEEPER_RUNNING,   /* the command runs, or only inner dlocks that the command left behind */
+    KEEPER_ENDING,    /* the guard was told to end the tree, or does so by --max-run, or has died */
+    KEEPER_KILLING,   /* the same, and the SIGKILL for the tree was reported */
     KEEPER_STAYING, /* the command has ended, --min-hold keeps the lock, the guard was dismissed */
     KEEPER_RELEASING,  /* the command has ended or never ran: the lock is being released */
     KEEPER_OVER,       /* the loop ends once the guard has exited */
@@ -57,79 +59,70 @@ enum keeper_phase {
 
 enum keeper_guard {
     UNGUARDED,
-    GUARDED,    /* there is a guard: its pid and socket are valid */
-    GUARD_LEFT, /* the guard has exited when there was nothing left to guard */
-    GUARD_DIED  /* the guard has exited too early: its orphans have come to us */
+    GUARDED,      /* the guard runs */
+    GUARD_REAPED, /* its pid may be reused; the socket may still have its last messages */
+    GUARD_LEFT,   /* the guard has exited when there was nothing left to guard */
+    GUARD_DIED    /* the guard has exited too early: its orphans have come to us */
 };
 
-enum keeper_end {
-    KEEPER_SPARES, /* processes that the command leaves behind are left alone */
-    KEEPER_ENDS,   /* the guard was told to end the tree, or does so by --max-run */
-    KEEPER_KILLS   /* and the SIGKILL for the tree was reported */
+/* Each runs once, when run_timers() finds that its time has passed. */
+enum keeper_timer {
+    SWEEP_AGAIN,    /* the guard has died: kill its orphans once more */
+    STAY_ENDS,      /* --min-hold is over: release the lock */
+    RUN_ENDS,       /* --max-run passes, by our clock */
+    INNER_ENDS,     /* --max-run and the grace have passed: kill inner dlocks */
+    GUARD_ENDS_RUN, /* --max-run has passed, and the guard has not said so: kill the guard */
+    GUARD_ANSWERS,  /* the guard was told to start or to exit, and has not: kill the guard */
+    KEEPER_TIMERS
 };
 
 struct keeper {
     struct command *c;
-    dlock *lk;                   /* LOCK */
     dlock *locks[DLOCK_SET_MAX]; /* LOCK, then the locks of --also */
     int nlocks;
-    struct driven store; /* LOCK, or the set of LOCK and those of --also */
+    struct driven store; /* LOCK, or the set of all locks */
     struct inner *inner; /* NULL: no lock is held, or no socket could be opened */
     struct report report;
 
     enum keeper_phase phase;
-    struct dlock_times times; /* the lease as the guard knows it */
-    struct loss loss;         /* any loss: the exit code is 79, not the command's */
-    int die_sig;              /* the signal that cancelled the wait: die by it */
-    int code;                 /* exit code of a wait that ended without the lock */
+    int64_t at[KEEPER_TIMERS]; /* DLOCK_NEVER: not set */
+    struct dlock_times times;  /* the lease as the guard knows it */
+    struct loss loss;          /* any loss: the exit code is 79, not the command's */
+    int die_sig;               /* the signal that cancelled the wait: die by it */
+    int code;                  /* exit code of a wait that ended without the lock */
+    bool tree_empty;           /* the command has ended, and no descendant is left */
+    bool inner_asked;          /* inner dlocks were asked to end with the tree */
+    bool overrun;              /* --max-run: what runs under the lock is being ended */
+    bool hurried; /* a signal has ended the stay, or came when only inner dlocks were left */
 
     struct {
         enum keeper_guard state;
         struct guard link;
         struct forward_untold untold; /* signals for the command */
-        bool timed_out;    /* in this turn the guard has said that the lease's time was over */
-        bool reaped;       /* often before EOF is read: the pid may be reused */
-        int unfit;         /* the errno with which the guard could not set itself up */
-        int64_t answer_by; /* the guard was told to start or to exit: killed without an answer */
-        int64_t sweep_at;  /* GUARD_DIED: kill its orphans again at this time */
+        bool timed_out; /* in this turn the guard has said that the lease's time was over */
+        int unfit;      /* the errno with which the guard could not set itself up */
     } guard;
     struct {
-        enum keeper_end end;
-        bool empty;
-        bool inner_asked; /* inner dlocks were asked to end with the tree */
-    } tree;               /* of the command */
-    struct {
-        bool over;         /* and what runs under the lock is being ended */
-        int64_t at;        /* when --max-run passes, by our clock */
-        int64_t guard_by;  /* --max-run has passed: killed unless the guard has said so by then */
-        int64_t inner_end; /* inner dlocks are killed */
-    } max_run;
-    struct {
-        int64_t until; /* KEEPER_STAYING: when the lock is released; else DLOCK_NEVER */
-        bool told;
-        bool hurried; /* a signal has ended the stay, or came when only inner dlocks were left */
-    } stay;           /* --min-hold */
-    struct {
-        int64_t until;   /* when the release is given up */
-        bool success;    /* --once: the release records a success */
-        bool unrecorded; /* ... and the store has not confirmed the record */
+        int64_t until; /* when the release is given up */
+        enum { RECORD_NONE, RECORD_SUCCESS, RECORD_UNCONFIRMED } record; /* --once */
     } release;
 };
-
-static const struct options *options_of(const struct keeper *k)
-{
-    return k->c->o;
-}
 
 /* May a loss end the command? */
 static bool may_end(const struct keeper *k)
 {
-    return options_of(k)->on_lost != ON_LOST_WARN;
+    return k->c->o->on_lost != ON_LOST_WARN;
 }
 
 static bool is_lost(const struct keeper *k)
 {
     return k->loss.kind != LOSS_NONE;
+}
+
+/* Has the guard's socket not ended yet? */
+static bool is_guarded(const struct keeper *k)
+{
+    return k->guard.state == GUARDED || k->guard.state == GUARD_REAPED;
 }
 
 static void store_release(struct keeper *k, int64_t until)
@@ -150,7 +143,7 @@ static int descriptor_of(const struct keeper *k, const dlock *lk)
 
 static void kill_guard(const struct keeper *k)
 {
-    if (!k->guard.reaped)
+    if (k->guard.state == GUARDED)
         kill(k->guard.link.pid, SIGKILL);
 }
 
@@ -161,19 +154,19 @@ static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
     struct guard_msg m = {.type = (int32_t)type, .arg = arg};
     int pass = -1, rc;
 
-    if (k->guard.state != GUARDED)
+    if (!is_guarded(k))
         return 0;
     m.term_at = t ? t->term_at : DLOCK_NEVER;
     m.kill_at = t ? t->kill_at : DLOCK_NEVER;
     m.hard_at = t ? dlock_hard_at(t) : DLOCK_NEVER;
     m.raw_minus_boot = t ? t->raw_minus_boot : DLOCK_RAW_NEVER;
     if (type == G_START) {
-        pass = descriptor_of(k, k->lk);
-        m.fence = dlock_fence(k->lk);
-        m.slot = dlock_slot(k->lk) + 1;
+        pass = descriptor_of(k, k->locks[0]);
+        m.fence = dlock_fence(k->locks[0]);
+        m.slot = dlock_slot(k->locks[0]) + 1;
         if (k->c->nheld > 0)
             m.held = k->c->held[k->c->nheld - 1];
-        snprintf(m.token, sizeof(m.token), "%s", dlock_token(k->lk));
+        snprintf(m.token, sizeof(m.token), "%s", dlock_token(k->locks[0]));
     }
     rc = guard_send(&k->guard.link, &m, pass);
     /*
@@ -190,17 +183,18 @@ static void end_tree(struct keeper *k, int sig, int64_t kill_at)
 {
     struct dlock_times t = {.term_at = DLOCK_NEVER, .kill_at = kill_at, .deadline = DLOCK_NEVER};
 
-    if (k->tree.end == KEEPER_SPARES)
-        k->tree.end = KEEPER_ENDS;
+    if (k->phase < KEEPER_ENDING)
+        k->phase = KEEPER_ENDING;
     tell_guard(k, G_END, sig, &t);
 }
 
 /* Report, once, that the tree is sent SIGKILL. */
 static void report_killed(struct keeper *k)
 {
-    if (k->tree.end != KEEPER_KILLS)
-        report_kill(&k->report);
-    k->tree.end = KEEPER_KILLS;
+    if (k->phase >= KEEPER_KILLING)
+        return;
+    k->phase = KEEPER_KILLING;
+    report_kill(&k->report);
 }
 
 /* A time of the lease has passed when lease_now() has reached it, for keeper and guard alike. */
@@ -214,10 +208,10 @@ static void dismiss_guard(struct keeper *k)
 {
     int64_t time = k->c->exited ? GUARD_EXITS : GUARD_EXITS_IDLE;
 
-    if (k->guard.state != GUARDED)
+    if (!is_guarded(k))
         return;
     tell_guard(k, G_DETACH, 0, NULL);
-    k->guard.answer_by = dlock_min(k->guard.answer_by, dlock_now() + time);
+    k->at[GUARD_ANSWERS] = dlock_min(k->at[GUARD_ANSWERS], dlock_now() + time);
 }
 
 /* ----------------------------------------------------------- phases --- */
@@ -238,7 +232,7 @@ static void release(struct keeper *k, int64_t time)
     inner_stop(k->inner);
     dismiss_guard(k);
     k->phase = KEEPER_RELEASING;
-    k->max_run.at = k->max_run.guard_by = k->max_run.inner_end = DLOCK_NEVER;
+    k->at[RUN_ENDS] = k->at[GUARD_ENDS_RUN] = k->at[INNER_ENDS] = DLOCK_NEVER;
     store_release(k, dlock_now() + time);
 }
 
@@ -270,7 +264,7 @@ static int64_t min_hold_left(const struct keeper *k)
             dlock_end_min_hold(k->locks[i]);
         left = dlock_max(left, dlock_min_hold_left(k->locks[i]));
     }
-    if (k->stay.hurried || k->die_sig || c->end_signal ||
+    if (k->hurried || k->die_sig || c->end_signal ||
         (WIFSIGNALED(c->status) && WTERMSIG(c->status) == c->terminal_sig))
         return 0;
     return is_lost(k) || k->guard.state == GUARD_DIED ? 0 : left;
@@ -279,26 +273,27 @@ static int64_t min_hold_left(const struct keeper *k)
 /* Nothing runs under the lock any more. --once: the release writes the result in the same step. */
 static void release_after_run(struct keeper *k)
 {
-    const struct options *o = options_of(k);
+    const struct options *o = k->c->o;
     int status = k->c->status, error = k->c->exec_error;
     int result = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    int64_t time = o->connect_timeout_ns, left = dlock_time_left(k->lk);
+    int64_t time = o->connect_timeout_ns, left = dlock_time_left(k->locks[0]);
 
     if (o->once_ns > 0) {
         if (k->guard.state == GUARD_DIED || error == SPAWN_TOO_LATE || error & SPAWN_FORK_FAILED)
             result = -1; /* the end of the command is unknown */
-        else if (k->max_run.over)
+        else if (k->overrun)
             result = OVERRUN_EXIT;
         else if (error)
             result = spawn_exec_code(error);
-        k->release.success = error == 0 && WIFEXITED(status) && !is_lost(k) && !k->max_run.over &&
-                             !k->die_sig && options_success(o, result);
-        dlock_note_result(k->lk, k->release.success, result, NULL);
+        bool success = error == 0 && WIFEXITED(status) && !is_lost(k) && !k->overrun &&
+                       !k->die_sig && options_success(o, result);
+        k->release.record = success ? RECORD_SUCCESS : RECORD_NONE;
+        dlock_note_result(k->locks[0], success, result, NULL);
     }
     if (is_lost(k))
         time = LOST_TIME;
-    else if (k->release.success && left != DLOCK_NEVER) /* no other holder can have the lock yet */
-        time = dlock_max(time, left);
+    else if (k->release.record == RECORD_SUCCESS && left != DLOCK_NEVER)
+        time = dlock_max(time, left); /* no other holder can have the lock before */
     release(k, time);
 }
 
@@ -308,26 +303,25 @@ static void release_after_run(struct keeper *k)
  */
 static void after_exit(struct keeper *k)
 {
-    bool died = k->guard.state == GUARD_DIED;
     int64_t left;
 
     if (!k->c->exited || k->phase >= KEEPER_RELEASING)
         return;
-    k->stay.until = DLOCK_NEVER; /* an inner dlock may have come meanwhile */
+    k->at[STAY_ENDS] = DLOCK_NEVER; /* an inner dlock may have come meanwhile */
     /* While we stay: descendants were left alone before, and no guard could end them. */
     bool must_end = k->phase < KEEPER_STAYING &&
-                    (k->tree.end || k->c->end_signal || (is_lost(k) && may_end(k)) || died);
-    if (must_end && !k->tree.empty) {
-        if (!k->tree.end && !died)
+                    (k->phase >= KEEPER_ENDING || k->c->end_signal || (is_lost(k) && may_end(k)));
+    if (must_end && !k->tree_empty) {
+        if (k->phase < KEEPER_ENDING)
             end_tree(k, SIGTERM, lease_now(k) + command_grace(k->c));
         return;
     }
     inner_settle(k->inner);
     if (inner_count(k->inner) > 0) {
         /* The inner dlocks that are left are no descendants of the command. */
-        if (must_end && !k->tree.inner_asked)
-            inner_ask_to_end(k->inner);
-        k->tree.inner_asked |= must_end;
+        if (must_end && !k->inner_asked)
+            inner_ask_to_end(k->inner, true);
+        k->inner_asked |= must_end;
         return;
     }
     left = min_hold_left(k);
@@ -335,14 +329,13 @@ static void after_exit(struct keeper *k)
         release_after_run(k);
         return;
     }
-    k->stay.until = dlock_now() + left;
-    if (!k->stay.told)
+    k->at[STAY_ENDS] = dlock_now() + left;
+    if (k->phase < KEEPER_STAYING) {
         report_stays(&k->report, left);
-    k->stay.told = true;
-    if (k->phase < KEEPER_STAYING)
         dismiss_guard(k);
-    k->phase = KEEPER_STAYING;
-    k->max_run.guard_by = DLOCK_NEVER;
+        k->phase = KEEPER_STAYING;
+        k->at[GUARD_ENDS_RUN] = DLOCK_NEVER;
+    }
 }
 
 /* --max-run has passed. sig: the tree is sent SIGTERM, and the grace begins, or SIGKILL. */
@@ -353,17 +346,14 @@ static void on_overrun(struct keeper *k, int sig)
 
     if (k->phase >= KEEPER_RELEASING || (staying && inner_count(k->inner) == 0))
         return;
-    if (!k->max_run.over) {
-        k->max_run.over = k->tree.inner_asked = true;
-        if (k->tree.end == KEEPER_SPARES)
-            k->tree.end = KEEPER_ENDS;
-        k->max_run.at = k->max_run.guard_by = DLOCK_NEVER;
-        k->max_run.inner_end = dlock_now() + grace;
-        if (staying) /* no guard ends the tree */
-            inner_ask_to_end(k->inner);
-        else
-            inner_ask_others_to_end(k->inner);
-        report_about(&k->report, k->lk);
+    if (!k->overrun) {
+        k->overrun = k->inner_asked = true;
+        if (k->phase < KEEPER_ENDING)
+            k->phase = KEEPER_ENDING;
+        k->at[RUN_ENDS] = k->at[GUARD_ENDS_RUN] = DLOCK_NEVER;
+        k->at[INNER_ENDS] = dlock_now() + grace;
+        inner_ask_to_end(k->inner, staying); /* else the guard ends our descendants */
+        report_about(&k->report, k->locks[0]);
         report_overrun(&k->report, k->c->exited);
         if (sig == SIGTERM)
             report_term(&k->report, grace);
@@ -375,13 +365,12 @@ static void on_overrun(struct keeper *k, int sig)
 /* The lock is granted: have the guard start the command. */
 static void start_command(struct keeper *k)
 {
-    const dlock *lks[DLOCK_SET_MAX];
+    const dlock *const *lks = (const dlock *const *)k->locks;
     struct inner_lock inner[DLOCK_SET_MAX];
     int rc = 0;
 
     k->phase = KEEPER_STARTING;
     for (int i = 0; i < k->nlocks; i++) {
-        lks[i] = k->locks[i];
         command_set_file(k->c, i, dlock_fd(lks[i]));
         inner[i] = (struct inner_lock){lks[i], k->c->lock[i].key};
     }
@@ -392,7 +381,7 @@ static void start_command(struct keeper *k)
     command_set_held(k->c, lks, k->nlocks, inner_socket(k->inner));
 
     /* A guard that is stopped would keep us renewing a lock under which nothing runs. */
-    k->guard.answer_by = k->times.term_at;
+    k->at[GUARD_ANSWERS] = k->times.term_at;
     for (int i = 1; i < k->nlocks && rc == 0; i++) {
         struct guard_msg m = {.type = G_ALSO, .arg = i + 1, .fence = dlock_fence(lks[i])};
         if (i < k->c->nheld)
@@ -405,7 +394,7 @@ static void start_command(struct keeper *k)
         return;
     /* The order was not sent, and no answer would come: the lock would be renewed for nothing. */
     k->c->exec_error = -rc | SPAWN_FORK_FAILED;
-    k->c->exited = k->tree.empty = true;
+    k->c->exited = k->tree_empty = true;
     after_exit(k);
 }
 
@@ -417,14 +406,14 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
 {
     struct guard_config cfg = {
         .sig = k->c->sig,
-        .argv = options_of(k)->command,
+        .argv = k->c->o->command,
         .name = name,
         .own_group = !k->c->terminal,
         .warn_only = !may_end(k),
-        .max_run = options_of(k)->max_run_ns,
+        .max_run = k->c->o->max_run_ns,
         .grace = command_grace(k->c),
-        .title = options_of(k)->title,
-        .title_size = options_of(k)->title_size,
+        .title = k->c->o->title,
+        .title_size = k->c->o->title_size,
         .lock_fd = lock_fd,
     };
     int rc = guard_fork(&k->guard.link, &cfg);
@@ -435,11 +424,11 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
     }
     k->guard.state = GUARDED;
     /* Kept open here, the caller's pipes would not end when the command ends. */
-    int session_fd = k->lk ? dlock_session_fd(k->lk) : -1, n = 5;
+    int session_fd = k->locks[0] ? dlock_session_fd(k->locks[0]) : -1, n = 5;
     int keep[5 + DLOCK_FDS_MAX] = {k->c->sig->fd, k->guard.link.fd, lock_fd, session_fd,
                                    events_fd(k->c->events)};
-    if (k->lk)
-        n += dlock_own_fds(k->lk, keep + n);
+    if (k->locks[0])
+        n += dlock_own_fds(k->locks[0], keep + n);
     fds_let_go(keep, n);
     events_start_thread(k->c->events); /* no fork follows */
     return 0;
@@ -455,13 +444,13 @@ static void on_granted(struct keeper *k, const struct dlock_times *times)
      * A guard is useless for a file lock that the command inherits, and where the guard could not
      * find the command's tree, but for --max-run: there the guard ends the command, at least.
      */
-    if (!guarded && (command_inherits(k->c, k->lk) || (!options_must_guard(options_of(k)) &&
-                                                       (k->c->alone || !process_tree_visible())))) {
+    if (!guarded && (command_inherits(k->c, k->locks[0]) ||
+                     (!options_must_guard(k->c->o) && (k->c->alone || !process_tree_visible())))) {
         k->phase = KEEPER_HANDED_OVER;
         return;
     }
     if (!guarded)
-        k->code = fork_guard(k, dlock_name(k->lk), dlock_fd(k->lk));
+        k->code = fork_guard(k, dlock_name(k->locks[0]), dlock_fd(k->locks[0]));
     if (k->guard.state == UNGUARDED)
         finish(k);
     else
@@ -479,29 +468,18 @@ static void sweep(struct keeper *k)
     if (left > 0) {
         if (stuck > 0)
             command_report_stuck(k->c, stuck);
-        k->guard.sweep_at = dlock_now() + SWEEP_EVERY;
+        k->at[SWEEP_AGAIN] = dlock_now() + SWEEP_EVERY;
         return;
     }
-    k->guard.sweep_at = DLOCK_NEVER;
-    k->c->exited = k->tree.empty = true;
+    k->at[SWEEP_AGAIN] = DLOCK_NEVER;
+    k->c->exited = k->tree_empty = true;
     after_exit(k);
-}
-
-static void on_child(struct keeper *k)
-{
-    bool wait_for_guard = k->guard.state != UNGUARDED && !k->guard.reaped;
-    int status;
-
-    if (process_tree_reap(&k->c->tree, wait_for_guard ? k->guard.link.pid : 0, &status))
-        k->guard.reaped = true;
-    if (k->guard.sweep_at != DLOCK_NEVER)
-        sweep(k);
 }
 
 /* Signals for the command, as far as the guard takes them. */
 static void tell_signals(struct keeper *k)
 {
-    while (k->guard.untold.n > 0 && k->guard.state == GUARDED) {
+    while (k->guard.untold.n > 0 && is_guarded(k)) {
         struct guard_msg m = {.type = G_SIGNAL, .signal = k->guard.untold.at[0]};
         if (guard_send(&k->guard.link, &m, -1) == -EAGAIN)
             return;
@@ -511,13 +489,17 @@ static void tell_signals(struct keeper *k)
 
 static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
 {
-    int sig = (int)si->ssi_signo;
+    int sig = (int)si->ssi_signo, status;
     /* Our own line to a closed stderr sends SIGPIPE. */
     bool own = sig == SIGPIPE && si->ssi_pid == (uint32_t)getpid();
     bool cancels = signals_cancels(sig) && !own, staying = k->phase == KEEPER_STAYING;
 
     if (sig == SIGCHLD) {
-        on_child(k);
+        pid_t guard = k->guard.state == GUARDED ? k->guard.link.pid : 0;
+        if (process_tree_reap(&k->c->tree, guard, &status))
+            k->guard.state = GUARD_REAPED;
+        if (k->at[SWEEP_AGAIN] != DLOCK_NEVER)
+            sweep(k);
     } else if (k->phase == KEEPER_ACQUIRING) {
         if (signals_stops(sig)) {
             message_erase(); /* the shell writes its own line now */
@@ -535,26 +517,24 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
          */
         if (k->phase == KEEPER_RELEASING && cancels)
             store_release(k, dlock_min(k->release.until, dlock_now() + HURRY_TIME));
-    } else if (staying ||
-               (k->c->exited && (!k->tree.end || k->tree.empty) && inner_count(k->inner) > 0)) {
+    } else if (staying || (k->c->exited && (k->phase < KEEPER_ENDING || k->tree_empty) &&
+                           inner_count(k->inner) > 0)) {
         /* No command is left, only inner dlocks or --min-hold. At a terminal a stop is for us. */
         if (staying && signals_stops(sig))
             signals_stop_self(sig);
         if (command_ends(sig)) {
-            k->stay.hurried = true;
-            inner_ask_to_end(k->inner);
+            k->hurried = true;
+            inner_ask_to_end(k->inner, true);
         }
         if (staying)
             after_exit(k);
     } else if (k->phase == KEEPER_STARTING && signals_interrupts(si, k->c->terminal)) {
         /*
-         * Between grant and exec we cannot know whether the command was in the terminal's group
-         * already: so the command must not start, or must end, and we die by the signal as we would
-         * have a moment earlier.
+         * Between grant and exec the command may be in the terminal's group, or not yet: the
+         * command must not start, or must end, and we die by the signal as a moment earlier.
          */
         k->die_sig = sig;
-        if (!k->tree.end)
-            end_tree(k, SIGTERM, lease_now(k) + command_grace(k->c));
+        end_tree(k, SIGTERM, lease_now(k) + command_grace(k->c));
     } else if (command_signal(k->c, si)) {
         /* The guard decides when, and whether the command has got the signal already. */
         struct forward_signal s = forward_describe(si, dlock_now());
@@ -579,7 +559,7 @@ static void read_signals(struct keeper *k)
  */
 static int open_locks(struct keeper *k, struct dlock_uri **uris, int64_t waited)
 {
-    const struct options *o = options_of(k);
+    const struct options *o = k->c->o;
     dlock *locks[DLOCK_SET_MAX] = {NULL};
     struct dlock_error err;
     int code = 0, n = 0;
@@ -599,9 +579,8 @@ static int open_locks(struct keeper *k, struct dlock_uri **uris, int64_t waited)
         dlock_set_open(&k->store.set, locks, n, open_wait(o, waited), &err) < 0)
         code = message_error(o, &err);
     if (code == 0) {
-        k->lk = locks[0];
         if (n == 1)
-            k->store.lock = k->lk;
+            k->store.lock = locks[0];
         k->nlocks = n;
         memcpy(k->locks, locks, sizeof(locks));
     } else {
@@ -611,34 +590,27 @@ static int open_locks(struct keeper *k, struct dlock_uri **uris, int64_t waited)
     return code;
 }
 
-/*
- * Is the holder a dlock above this one? The holder of a file is looked up only for a message, or
- * when a dlock above may be the holder.
- */
-static bool is_own(const struct keeper *k, const struct dlock_info *info)
-{
-    /* A dlock above that is over holds its lock no longer than the store takes to notice. */
-    for (int i = 0; info && i < DLOCK_SET_MAX; i++)
-        if (k->c->lock[i].ended && strcmp(k->c->lock[i].outer.token, info->token) == 0)
-            return false;
-    return info && (!k->c->local || k->c->may_be_own) &&
-           held_by_ancestor(getenv("DLOCK_HELD"), info);
-}
-
 /* DLOCK_REPORT_WAITING or DLOCK_REPORT_BUSY. A wait for a dlock above this one would never end. */
 static void on_holder(struct keeper *k, const struct dlock_report *r)
 {
-    bool busy = r->type == DLOCK_REPORT_BUSY, own = is_own(k, r->info);
+    const struct dlock_info *holder = r->info;
+    bool busy = r->type == DLOCK_REPORT_BUSY;
+    /* The holder of a file is known only for a message, or when a dlock above may be the holder. */
+    bool own = holder && (!k->c->local || k->c->may_be_own);
 
+    /* A dlock above that has ended holds its lock no longer than the store takes to notice. */
+    for (int i = 0; own && i < DLOCK_SET_MAX; i++)
+        own = !k->c->lock[i].ended || strcmp(k->c->lock[i].outer.token, holder->token) != 0;
+    own = own && held_by_ancestor(getenv("DLOCK_HELD"), holder);
     if (!busy)
         report_waiting(&k->report, r);
     if (own)
-        report_own(&k->report, r->info, NULL);
+        report_own(&k->report, holder, NULL);
     else if (busy)
-        report_busy(&k->report, r->info, r->kept);
+        report_busy(&k->report, holder, r->kept);
     else
         return;
-    k->code = options_of(k)->conflict_code;
+    k->code = k->c->o->conflict_code;
     if (busy)
         finish(k);
     else
@@ -648,7 +620,7 @@ static void on_holder(struct keeper *k, const struct dlock_report *r)
 static void on_failed(struct keeper *k, const struct dlock_error *err)
 {
     struct dlock_uri *uris[DLOCK_SET_MAX] = {NULL};
-    const struct options *o = options_of(k);
+    const struct options *o = k->c->o;
 
     if (!k->c->nested || !nested_unreachable(err)) {
         k->code = o->conflict_code;
@@ -670,7 +642,7 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
     }
     k->c->nested = false;
     driven_close(k->store);
-    k->lk = NULL;
+    k->locks[0] = NULL;
     k->store = (struct driven){0};
     k->nlocks = 0;
     k->code = open_uris(o, uris);
@@ -678,8 +650,8 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
         k->code = open_locks(k, uris, dlock_now() - k->report.wait.since);
     for (int i = 0; i < DLOCK_SET_MAX; i++)
         dlock_uri_free(uris[i]);
-    report_again(&k->report, k->lk, &why);
-    if (k->lk)
+    report_again(&k->report, k->locks[0], &why);
+    if (k->locks[0])
         driven_start_acquire(k->store, NULL);
     else
         finish(k);
@@ -689,13 +661,14 @@ static void on_released(struct keeper *k, const struct dlock_report *r)
 {
     const dlock *which = r->lock; /* NULL: all locks of a set */
     /* Each lock of a set reports its own failure; the report of the set comes last. */
-    bool success = which && which == k->lk && k->release.success; /* even if another lock is lost */
+    bool success = which && which == k->locks[0] &&
+                   k->release.record == RECORD_SUCCESS; /* even if another lock is lost */
 
     if (which && r->how == DLOCK_RELEASE_NOT_OURS && (!is_lost(k) || success))
         lose(k, success ? LOSS_WITH_RECORD : LOSS_AT_RELEASE, r->error.msg);
     if (success && r->how == DLOCK_RELEASE_UNCLEAR) {
         report_unrecorded(&k->report, &r->error);
-        k->release.unrecorded = true;
+        k->release.record = RECORD_UNCONFIRMED;
     } else if (which && r->how == DLOCK_RELEASE_UNCLEAR && !is_lost(k) && !k->die_sig)
         report_release_unclear(&k->report, &r->error);
     if (which && k->store.set)
@@ -718,7 +691,7 @@ static void on_lost(struct keeper *k, const struct dlock_report *r)
     lose(k, certain ? LOSS_CERTAIN : LOSS_EXPIRED, r->error.msg);
     if (staying)
         after_exit(k); /* there is nothing to stay for */
-    else if (!over && options_of(k)->on_lost == ON_LOST_TERM)
+    else if (!over && k->c->o->on_lost == ON_LOST_TERM)
         report_term(&k->report, r->times.kill_at - lease_now(k));
     else if (may_end(k) && !(over && k->guard.timed_out))
         report_killed(k); /* a guard that noticed the loss first may have sent SIGTERM */
@@ -726,7 +699,7 @@ static void on_lost(struct keeper *k, const struct dlock_report *r)
 
 static void on_report(struct keeper *k, const struct dlock_report *r)
 {
-    report_about(&k->report, r->lock ? r->lock : k->lk);
+    report_about(&k->report, r->lock ? r->lock : k->locks[0]);
     switch (r->type) {
     case DLOCK_REPORT_WAITING:
     case DLOCK_REPORT_BUSY:
@@ -737,7 +710,7 @@ static void on_report(struct keeper *k, const struct dlock_report *r)
         break;
     case DLOCK_REPORT_SKIPPED:
         report_skipped(&k->report, r->run);
-        k->code = options_of(k)->skip_code;
+        k->code = k->c->o->skip_code;
         finish(k);
         break;
     case DLOCK_REPORT_FAILED:
@@ -797,13 +770,12 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
     }
     switch (m->type) {
     case G_STARTED:
-        if (k->phase == KEEPER_STARTING) {
+        k->at[GUARD_ANSWERS] = DLOCK_NEVER;
+        if (k->phase == KEEPER_STARTING)
             k->phase = KEEPER_RUNNING;
-            k->guard.answer_by = DLOCK_NEVER;
-        }
-        if (options_of(k)->max_run_ns > 0 && !k->max_run.over) {
-            k->max_run.at = dlock_now() + options_of(k)->max_run_ns;
-            inner_run_until(k->inner, k->max_run.at);
+        if (k->c->o->max_run_ns > 0 && !k->overrun) {
+            k->at[RUN_ENDS] = dlock_now() + k->c->o->max_run_ns;
+            inner_run_until(k->inner, k->at[RUN_ENDS]);
         }
         break;
     case G_OVERRUN:
@@ -811,7 +783,7 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
         break;
     case G_EXEC_FAILED:
         k->c->exec_error = m->arg;
-        k->c->exited = k->tree.empty = true;
+        k->c->exited = k->tree_empty = true;
         break;
     case G_STOPPED:
         k->c->stopped_by = m->arg;
@@ -826,7 +798,7 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
         k->c->exited = true;
         break;
     case G_TREE_EMPTY:
-        k->tree.empty = true;
+        k->tree_empty = true;
         /* At kill_at the guard kills by its own clock, maybe before the store's report comes. */
         if (is_lost(k) && may_end(k) && lease_now(k) >= k->times.kill_at &&
             WIFSIGNALED(k->c->status) && WTERMSIG(k->c->status) == SIGKILL)
@@ -857,15 +829,16 @@ static void report_guard_gone(const struct keeper *k, const char *consequence)
 
 static void on_guard_gone(struct keeper *k)
 {
+    bool reaped = k->guard.state == GUARD_REAPED;
+
     k->guard.state = GUARD_LEFT;
-    k->guard.answer_by = DLOCK_NEVER;
+    k->at[GUARD_ANSWERS] = DLOCK_NEVER;
     close(k->guard.link.fd);
     k->guard.link.fd = -1;
     /* The kernel closed the guard's descriptors as the guard died: this waits for microseconds. */
-    if (!k->guard.reaped)
+    if (!reaped)
         waitpid(k->guard.link.pid, NULL, __WALL);
-    k->guard.reaped = true;
-    if (k->phase >= KEEPER_STAYING || (k->c->exited && k->tree.empty))
+    if (k->phase >= KEEPER_STAYING || k->tree_empty)
         return;
     k->guard.state = GUARD_DIED;
     if (k->phase == KEEPER_ACQUIRING) {
@@ -879,13 +852,15 @@ static void on_guard_gone(struct keeper *k)
      * Without a renewal since, the lease must be taken for lost.
      */
     bool late = lease_now(k) >= k->times.term_at;
+    if (k->phase < KEEPER_ENDING)
+        k->phase = KEEPER_ENDING;
     if (late)
         lose(k, LOSS_UNTOLD, "");
     inner_lost(k->inner, "its guard was killed");
     sweep(k);
     if (late)
         lose(k, LOSS_EXPIRED, "the guard was stopped");
-    if (late || k->max_run.over)
+    if (late || k->overrun)
         report_killed(k);
     else
         report_guard_gone(
@@ -897,12 +872,12 @@ static void read_guard(struct keeper *k)
     struct guard_msg m;
     int got;
 
-    while (k->guard.state == GUARDED && (got = guard_recv(&k->guard.link, &m)) != 0)
+    while (is_guarded(k) && (got = guard_recv(&k->guard.link, &m)) != 0)
         if (got < 0)
             on_guard_gone(k);
         else
             on_guard(k, &m);
-    if (k->guard.state != GUARDED)
+    if (!is_guarded(k))
         return;
     /*
      * The socket is empty: only the guard's last report of a stop counts. Outside of a terminal we
@@ -917,54 +892,44 @@ static void read_guard(struct keeper *k)
 
 /* -------------------------------------------------------------- loop --- */
 
-/* When the first timer is due: run_timers() and the turns of inner dlocks, report and events. */
-static int64_t next_timer(const struct keeper *k)
+static bool is_due(struct keeper *k, enum keeper_timer timer, int64_t now)
 {
-    const int64_t at[] = {
-        k->guard.answer_by,   k->guard.sweep_at,       k->stay.until,
-        k->max_run.at,        k->max_run.guard_by,     k->max_run.inner_end,
-        inner_wake(k->inner), report_wake(&k->report), events_wake(k->c->events),
-    };
-    int64_t first = DLOCK_NEVER;
-
-    for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++)
-        first = dlock_min(first, at[i]);
-    return first;
+    if (now < k->at[timer])
+        return false;
+    k->at[timer] = DLOCK_NEVER;
+    return true;
 }
 
 static void run_timers(struct keeper *k)
 {
-    int64_t now = dlock_now();
+    int64_t now = dlock_now(), grace = command_grace(k->c);
 
     report_tick(&k->report, now);
     events_turn(k->c->events, now);
-    if (now >= k->guard.sweep_at)
+    if (is_due(k, SWEEP_AGAIN, now))
         sweep(k);
-    if (now >= k->stay.until)
+    if (is_due(k, STAY_ENDS, now))
         after_exit(k);
-    if (now >= k->max_run.at) {
+    if (is_due(k, RUN_ENDS, now)) {
         /* The guard ends the tree, if there is a guard, and the guard is not stopped. */
-        bool staying = k->phase == KEEPER_STAYING;
-        k->max_run.at = DLOCK_NEVER;
+        bool staying = k->phase == KEEPER_STAYING, ending = k->phase >= KEEPER_ENDING;
         if (staying && inner_count(k->inner) == 0)
             inner_kill(k->inner, "--max-run has passed"); /* none may come any more */
-        else if (staying || (k->c->exited && k->tree.empty))
+        else if (staying || k->tree_empty)
             on_overrun(k, SIGTERM);
-        else if (k->tree.end)
-            k->max_run.inner_end = dlock_now() + command_grace(k->c);
-        if (k->phase < KEEPER_STAYING && k->guard.state == GUARDED && !k->max_run.over)
-            k->max_run.guard_by =
-                dlock_now() + GUARD_ENDS + (k->tree.end ? command_grace(k->c) : 0);
+        else if (ending) /* for another reason; inner dlocks have time until then */
+            k->at[INNER_ENDS] = dlock_now() + grace;
+        if (!staying && is_guarded(k) && !k->overrun)
+            k->at[GUARD_ENDS_RUN] = dlock_now() + GUARD_ENDS + (ending ? grace : 0);
     }
-    if (now >= k->max_run.inner_end) {
-        k->max_run.inner_end = DLOCK_NEVER;
+    if (is_due(k, INNER_ENDS, now))
         inner_kill(k->inner, "--max-run has passed");
-    }
-    if (now >= k->guard.answer_by || now >= k->max_run.guard_by) {
+    bool overrun = is_due(k, GUARD_ENDS_RUN, now);
+    if (is_due(k, GUARD_ANSWERS, now) || overrun) {
         /* The guard does not answer (stopped?). EOF of its socket says what is next. */
-        if (now >= k->max_run.guard_by)
+        if (overrun)
             on_overrun(k, SIGKILL);
-        k->guard.answer_by = k->max_run.guard_by = DLOCK_NEVER;
+        k->at[GUARD_ANSWERS] = k->at[GUARD_ENDS_RUN] = DLOCK_NEVER;
         kill_guard(k);
     }
 }
@@ -989,24 +954,28 @@ static int wait_for_events(struct pollfd *pfd, int n, int64_t wake_at)
 
 static void loop(struct keeper *k)
 {
-    struct pollfd pfd[DLOCK_SET_MAX * DLOCK_POLL_MAX + 4];
+    struct pollfd pfd[DRIVEN_POLL_MAX + 4];
 
     read_store(k, NULL, 0);
-    while (k->phase < KEEPER_OVER || (k->phase == KEEPER_OVER && k->guard.state == GUARDED)) {
-        int64_t wake_at = DLOCK_NEVER;
+    while (k->phase < KEEPER_OVER || (k->phase == KEEPER_OVER && is_guarded(k))) {
+        int64_t wake_at = DLOCK_NEVER, *at = k->at;
         int n = 0, nstore;
 
         if (k->phase < KEEPER_OVER)
             n = driven_interest(k->store, pfd, &wake_at);
         nstore = n;
         pfd[n++] = (struct pollfd){.fd = k->c->sig->fd, .events = POLLIN};
-        if (k->guard.state == GUARDED)
+        if (is_guarded(k))
             pfd[n++] = (struct pollfd){.fd = k->guard.link.fd,
                                        .events = k->guard.untold.n > 0 ? POLLIN | POLLOUT : POLLIN};
         if (k->inner)
             pfd[n++] = (struct pollfd){.fd = inner_fd(k->inner), .events = POLLIN};
         n += events_interest(k->c->events, &pfd[n]);
-        if (wait_for_events(pfd, n, dlock_min(wake_at, next_timer(k))) < 0)
+        for (; at < k->at + KEEPER_TIMERS; at++)
+            wake_at = dlock_min(wake_at, *at);
+        wake_at = dlock_min(wake_at, inner_wake(k->inner));
+        wake_at = dlock_min(wake_at, dlock_min(report_wake(&k->report), events_wake(k->c->events)));
+        if (wait_for_events(pfd, n, wake_at) < 0)
             nstore = 0;
         /* The guard first: the end of the command matters more than a report of the store. */
         read_guard(k);
@@ -1035,11 +1004,9 @@ static int exit_code(struct keeper *k)
     if (k->die_sig) {
         end.outcome = EVENTS_CANCELLED;
         end.code = 128 + k->die_sig;
-    } else if (is_lost(k) || k->max_run.over || k->release.unrecorded) {
-        end.outcome = is_lost(k)        ? EVENTS_LOST
-                      : k->max_run.over ? EVENTS_OVERRUN
-                                        : EVENTS_UNRECORDED;
-        end.code = end.outcome == EVENTS_OVERRUN ? OVERRUN_EXIT : options_of(k)->lost_code;
+    } else if (is_lost(k) || k->overrun || k->release.record == RECORD_UNCONFIRMED) {
+        end.outcome = is_lost(k) ? EVENTS_LOST : k->overrun ? EVENTS_OVERRUN : EVENTS_UNRECORDED;
+        end.code = end.outcome == EVENTS_OVERRUN ? OVERRUN_EXIT : k->c->o->lost_code;
         end.status = known ? c->status : -1;
     } else if (k->guard.state == GUARD_DIED) {
         end.code = dlock_error_exit(DLOCK_EOS);
@@ -1054,14 +1021,11 @@ static int exit_code(struct keeper *k)
 
 int keeper_run(struct command *c, struct dlock_uri **uris, dlock **held)
 {
-    struct keeper k = {
-        .c = c,
-        .guard = {.link.fd = -1, .answer_by = DLOCK_NEVER, .sweep_at = DLOCK_NEVER},
-        .max_run = {.at = DLOCK_NEVER, .guard_by = DLOCK_NEVER, .inner_end = DLOCK_NEVER},
-        .stay.until = DLOCK_NEVER,
-    };
+    struct keeper k = {.c = c, .guard.link.fd = -1};
     int code = 0;
 
+    for (int i = 0; i < KEEPER_TIMERS; i++)
+        k.at[i] = DLOCK_NEVER;
     if (!c->local) {
         code = fork_guard(&k, uris[0]->name, -1);
         if (code != 0)
@@ -1071,11 +1035,11 @@ int keeper_run(struct command *c, struct dlock_uri **uris, dlock **held)
     code = open_locks(&k, uris, 0);
     if (code != 0)
         return code; /* the guard exits by itself when our end of its socket closes */
-    report_begin(&k.report, c->o, k.lk, c->events);
+    report_begin(&k.report, c->o, k.locks[0], c->events);
     driven_start_acquire(k.store, NULL);
     loop(&k);
     if (k.phase != KEEPER_HANDED_OVER)
         return exit_code(&k);
-    *held = k.lk;
+    *held = k.locks[0];
     return 0;
 }

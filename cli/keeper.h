@@ -7,8 +7,8 @@
 
 /*
  * Acquire the locks, run the command under a guard, end what must be ended, release. uris: of LOCK,
- * then those of --also; each is taken over and set to NULL. Returns the exit code, after the handles
- * are closed; may die by a signal instead.
+ * then those of --also; each is taken over and set to NULL. Returns the exit code, after the
+ * handles are closed; may die by a signal instead.
  *
  * A plain file lock needs no guard, and where the command is alone a guard would be of no use: when
  * such a lock is granted, *held becomes the handle, now the caller's to close, and the command has

@@ -2,6 +2,12 @@
 #include "kind.h"
 
 #include <stdio.h>
+#include <string.h>
+
+/* The longest texts in a line of --events, in bytes of JSON (events.c). */
+#define HOST_MAX 300
+#define USER_MAX 130
+#define TEXT_MAX 520 /* command, note */
 
 const char *kind_text(const struct dlock_info *i, char buf[KIND_TEXT_SIZE])
 {
@@ -26,4 +32,39 @@ void kind_json(struct json *j, const struct dlock_info *i)
         json_int(j, "slots", i->slots);
     if (i->slot > 0)
         json_int(j, "slot", i->slot - 1);
+}
+
+void kind_json_process(struct json *j, const struct dlock_info *i, bool cut)
+{
+    json_known(j, "host", i->host, cut ? HOST_MAX : SIZE_MAX);
+    if (i->pid > 0)
+        json_int(j, "pid", i->pid);
+    json_known(j, "user", i->user, cut ? USER_MAX : SIZE_MAX);
+    json_known(j, "command", i->command, cut ? TEXT_MAX : SIZE_MAX);
+    json_known(j, "note", i->note, cut ? TEXT_MAX : SIZE_MAX);
+}
+
+void kind_json_holder(struct json *j, const struct dlock_info *i, bool cut)
+{
+    if (i->foreign)
+        json_str(j, "kind", "foreign");
+    kind_json(j, i);
+    if (i->over)
+        json_bool(j, "over", true);
+    kind_json_process(j, i, cut);
+    if (i->since_ms > 0)
+        json_int(j, "since_ms", i->since_ms);
+    if (!i->waiter && i->waited_ms >= 0)
+        json_int(j, "waited_ms", i->waited_ms);
+}
+
+struct dlock_info kind_of_run(const struct dlock_run *r)
+{
+    struct dlock_info i = {.pid = r->pid, .fence = r->fence};
+
+    memcpy(i.host, r->host, sizeof(i.host));
+    memcpy(i.user, r->user, sizeof(i.user));
+    memcpy(i.command, r->command, sizeof(i.command));
+    memcpy(i.note, r->note, sizeof(i.note));
+    return i;
 }

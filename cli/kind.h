@@ -1,4 +1,4 @@
-/* kind.h - how a holder or waiter shares the lock, for people and for programs. */
+/* kind.h - a holder or waiter and how it shares the lock, for people and for programs. */
 #ifndef CLI_KIND_H
 #define CLI_KIND_H
 
@@ -13,5 +13,11 @@
 const char *kind_text(const struct dlock_info *, char buf[KIND_TEXT_SIZE]);
 /* The members mode, slots and slot; none for an exclusive lock. */
 void kind_json(struct json *, const struct dlock_info *);
+/* The process: host, pid, user, command and note. cut: for a line of --events. */
+void kind_json_process(struct json *, const struct dlock_info *, bool cut);
+/* The same with the members of kind_json, and since when. */
+void kind_json_holder(struct json *, const struct dlock_info *, bool cut);
+/* The process that a run record names, as a holder. */
+struct dlock_info kind_of_run(const struct dlock_run *);
 
 #endif

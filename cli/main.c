@@ -18,46 +18,29 @@
 /* The exit waits this long for a slow reader of the messages; no lock is held any more. */
 #define LAST_FLUSH_MS 200
 
-static int help_mode(const struct options *o, const struct sigstate *sig)
+static int print_mode(const struct options *o, const struct sigstate *sig)
 {
-    (void)o;
-    (void)sig;
-    options_usage(stdout);
-    return 0;
-}
-
-static int version_mode(const struct options *o, const struct sigstate *sig)
-{
-    (void)o;
-    (void)sig;
-    printf("dlock %s\nbackends:", DLOCK_BUILD_ID);
     const char *name, *note;
-    for (int i = 0; (name = dlock_registry_name(i, &note)); i++)
-        printf(" %s%s%s%s", name, note ? " (" : "", note ? note : "", note ? ")" : "");
-    putchar('\n');
-    return 0;
-}
 
-static int table_mode(const struct options *o, const struct sigstate *sig)
-{
-    (void)o;
     (void)sig;
-    options_print_table(stdout);
+    if (o->mode == MODE_HELP) {
+        options_usage(stdout);
+    } else if (o->mode == MODE_PRINT_OPTIONS) {
+        options_print_table(stdout);
+    } else {
+        printf("dlock %s\nbackends:", DLOCK_BUILD_ID);
+        for (int i = 0; (name = dlock_registry_name(i, &note)); i++)
+            printf(" %s%s%s%s", name, note ? " (" : "", note ? note : "", note ? ")" : "");
+        putchar('\n');
+    }
     return 0;
 }
 
 static int (*const modes[])(const struct options *, const struct sigstate *) = {
-    [MODE_RUN] = run_mode,
-    [MODE_FD] = fdlock_mode,
-    [MODE_UNLOCK] = fdlock_mode,
-    [MODE_STATUS] = status_mode,
-    [MODE_SCHEMA] = schema_mode,
-    [MODE_FORGET] = forget_mode,
-    [MODE_HELP] = help_mode,
-    [MODE_VERSION] = version_mode,
-    [MODE_PRINT_OPTIONS] = table_mode,
-    [MODE_PRINT_NAMES] = names_mode,
-    [MODE_HELD] = held_mode,
+    [MODE_RUN] = run_mode,           [MODE_FD] = fdlock_mode,     [MODE_UNLOCK] = fdlock_mode,
+    [MODE_STATUS] = status_mode,     [MODE_SCHEMA] = schema_mode, [MODE_FORGET] = forget_mode,
+    [MODE_HELP] = print_mode,        [MODE_VERSION] = print_mode, [MODE_PRINT_OPTIONS] = print_mode,
+    [MODE_PRINT_NAMES] = names_mode, [MODE_HELD] = held_mode,
 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -219,6 +219,15 @@ enum message_subject message_about(const struct dlock_error *notice)
     return notice->code == DLOCK_ELOST ? ABOUT_TROUBLE : ABOUT_CONDITION;
 }
 
+const char *message_lock(const dlock *lk, const char *words, char buf[LOCK_TEXT_MAX])
+{
+    const char *name = dlock_name(lk), *where = dlock_where(lk);
+    bool same = strcmp(name, where) == 0;
+
+    snprintf(buf, LOCK_TEXT_MAX, "%s%s%s'%s'", same ? "" : where, same ? "" : ": ", words, name);
+    return buf;
+}
+
 void message_took(const char *lock, int64_t since)
 {
     int64_t us = (dlock_now() - since) / 1000;
@@ -379,13 +388,9 @@ const char *message_run(const struct dlock_run *r, bool crashed, char *buf, size
     static const char *const words[] = {[DLOCK_RUN_RUNNING] = "began",
                                         [DLOCK_RUN_FAILED] = "failed",
                                         [DLOCK_RUN_SUCCEEDED] = "succeeded"};
-    struct dlock_info i = {.pid = r->pid};
+    const struct dlock_info i = kind_of_run(r);
     char text[32];
 
-    memcpy(i.host, r->host, sizeof(i.host));
-    memcpy(i.user, r->user, sizeof(i.user));
-    memcpy(i.command, r->command, sizeof(i.command));
-    memcpy(i.note, r->note, sizeof(i.note));
     snprintf(buf, size, "%s %s ago", words[r->state],
              format_ms(r->age_ns / DLOCK_MSEC, text, sizeof(text)));
     if (r->status > 0 || (r->status == 0 && r->state == DLOCK_RUN_FAILED)) /* see --success-codes */

@@ -39,6 +39,11 @@ bool message_tells(const struct options *, enum message_subject);
 enum message_subject message_about_busy(const struct options *);
 /* The subject of a DLOCK_REPORT_NOTICE. */
 enum message_subject message_about(const struct dlock_error *notice);
+/*
+ * Name the lock in a message, with words before its name: "redis://h:6379/0: the lock 'nightly'". A
+ * bare file is both store and lock: "the lock '/run/lock/x'". Returns buf.
+ */
+const char *message_lock(const dlock *, const char *words, char buf[LOCK_TEXT_MAX]);
 /* Print the time from since (by dlock_now()) to now, in the words of flock(1) -v. */
 void message_took(const char *lock, int64_t since);
 /* Print err (DLOCK_EBUSY: if the options want that) and return its exit code. */

@@ -45,9 +45,12 @@ struct option_row {
     int (*set)(struct options *, const struct given *, struct dlock_error *);
     size_t field;  /* for setters of a plain field: offset in struct options */
     int number;    /* for setters of an enum: the value */
+    int64_t least; /* for set_duration */
     bool optional; /* --long or --long=VALUE; without VALUE given.value is NULL */
     bool is_lock;  /* the value is a LOCK: the setter copies and blanks it */
 };
+
+#define misuse(err, ...) dlock_fail(err, DLOCK_EUSAGE, 0, __VA_ARGS__)
 
 /* ----------------------------------------------------------- setters --- */
 
@@ -56,7 +59,7 @@ static int bad_value(const struct given *g, const char *want, struct dlock_error
     /* LOCK instead of a forgotten value: it may hold a password. */
     const char *shown = strstr(g->value, "://") ? "(a URI)" : g->value;
 
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: \"%.64s\" is not %s", g->name, shown, want);
+    return misuse(err, "%s: \"%.64s\" is not %s", g->name, shown, want);
 }
 
 static bool is_number(const char *s)
@@ -116,34 +119,22 @@ static int set_code(struct options *o, const struct given *g, struct dlock_error
     return 0;
 }
 
-static int set_duration(struct options *o, const struct given *g, struct dlock_error *err)
-{
-    struct dlock_error why;
-    int r = dlock_parse_duration(g->value, field_of(o, g), &why);
-
-    return r < 0 ? dlock_fail(err, r, 0, "%s: %s", g->name, why.msg) : 0;
-}
-
-static int set_timeout(struct options *o, const struct given *g, struct dlock_error *err)
-{
-    int r = set_duration(o, g, err);
-
-    if (r == 0 && *(int64_t *)field_of(o, g) == 0)
-        return bad_value(g, "greater than zero", err);
-    return r;
-}
-
 /*
- * Checked for a file too, where a ttl has no effect: the command line may get another LOCK
+ * A ttl is checked for a file too, where a ttl has no effect: the command line may get another LOCK
  * tomorrow.
  */
-static int set_ttl(struct options *o, const struct given *g, struct dlock_error *err)
+static int set_duration(struct options *o, const struct given *g, struct dlock_error *err)
 {
-    int r = set_duration(o, g, err);
+    int64_t *ns = field_of(o, g);
+    struct dlock_error why;
+    int r = dlock_parse_duration(g->value, ns, &why);
 
-    if (r == 0 && *(int64_t *)field_of(o, g) < LEASE_MIN_TTL)
-        return bad_value(g, "a ttl of at least 1 s", err);
-    return r;
+    if (r < 0)
+        return dlock_fail(err, r, 0, "%s: %s", g->name, why.msg);
+    if (*ns < g->row->least)
+        return bad_value(g, g->row->least == 1 ? "greater than zero" : "a ttl of at least 1 s",
+                         err);
+    return 0;
 }
 
 static int set_lock_mode(struct options *o, const struct given *g, struct dlock_error *err)
@@ -167,7 +158,7 @@ static int set_slots(struct options *o, const struct given *g, struct dlock_erro
 static int set_once(struct options *o, const struct given *g, struct dlock_error *err)
 {
     o->once_ns = ONCE_DEFAULT;
-    return g->value ? set_timeout(o, g, err) : 0;
+    return g->value ? set_duration(o, g, err) : 0;
 }
 
 /* "0,24" */
@@ -197,14 +188,12 @@ static int set_success_codes(struct options *o, const struct given *g, struct dl
 
 static int set_on_lost(struct options *o, const struct given *g, struct dlock_error *err)
 {
-    static const struct {
-        const char *word;
-        enum on_lost value;
-    } words[] = {{"kill", ON_LOST_KILL}, {"term", ON_LOST_TERM}, {"warn", ON_LOST_WARN}};
+    static const char *const words[] = {
+        [ON_LOST_KILL] = "kill", [ON_LOST_TERM] = "term", [ON_LOST_WARN] = "warn"};
 
     for (size_t i = 0; i < DLOCK_LEN(words); i++) {
-        if (strcmp(words[i].word, g->value) == 0) {
-            o->on_lost = words[i].value;
+        if (strcmp(words[i], g->value) == 0) {
+            o->on_lost = (enum on_lost)i;
             return 0;
         }
     }
@@ -220,7 +209,7 @@ static int set_also(struct options *o, const struct given *g, struct dlock_error
 
     if (o->nalso == DLOCK_SET_MAX - 1) {
         dlock_blank_lock(g->value);
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "more than %d locks", DLOCK_SET_MAX);
+        return misuse(err, "more than %d locks", DLOCK_SET_MAX);
     }
     r = copy_lock(&also->lock, g->value, err);
     if (r < 0)
@@ -238,26 +227,25 @@ static const char *const mode_names[] = {[MODE_STATUS] = "--status",
 
 static int exclude(struct dlock_error *err, const char *a, const char *b)
 {
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s and %s cannot be used together", a, b);
+    return misuse(err, "%s and %s cannot be used together", a, b);
+}
+
+/* These modes end the command line: the words behind are not read. */
+static bool is_final(enum cli_mode mode)
+{
+    return mode == MODE_HELP || mode == MODE_VERSION || mode == MODE_PRINT_OPTIONS ||
+           mode == MODE_PRINT_NAMES;
 }
 
 /* --status, --schema, --forget, --held and -u exclude each other. */
 static int set_mode(struct options *o, const struct given *g, struct dlock_error *err)
 {
-    enum cli_mode mode = (enum cli_mode)g->row->number;
+    enum cli_mode mode = (enum cli_mode)g->row->number, before = o->mode;
 
-    if (o->mode != MODE_RUN && o->mode != mode)
-        return exclude(err, mode_names[o->mode < mode ? mode : o->mode],
-                       mode_names[o->mode < mode ? o->mode : mode]);
+    if (before != MODE_RUN && before != mode && !is_final(mode))
+        return exclude(err, mode_names[before < mode ? mode : before],
+                       mode_names[before < mode ? before : mode]);
     o->mode = mode;
-    return 0;
-}
-
-/* --help and the like: nothing else on the command line matters. */
-static int set_final_mode(struct options *o, const struct given *g, struct dlock_error *err)
-{
-    (void)err;
-    o->mode = (enum cli_mode)g->row->number;
     return 0;
 }
 
@@ -265,7 +253,7 @@ static int refuse_command(struct options *o, const struct given *g, struct dlock
 {
     (void)o;
     (void)g;
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "-c goes after the lock: dlock LOCK -c 'COMMAND LINE'");
+    return misuse(err, "-c goes after the lock: dlock LOCK -c 'COMMAND LINE'");
 }
 
 /* ------------------------------------------------------------- table --- */
@@ -297,13 +285,13 @@ static const struct option_row table[] = {
      "run under its lock",
      .set = set_flag, FIELD(no_reentrant)},
     {"", {"once"}, "DUR", "do not run if COMMAND has succeeded within DUR\n(default 30d)",
-     .set = set_once, FIELD(once_ns), .optional = true},
+     .set = set_once, .least = 1, FIELD(once_ns), .optional = true},
     {"", {"success-codes"}, "N,...", "with --once: exit codes that are a success\n(default 0)",
      .set = set_success_codes},
     {"", {"skip-exit-code"}, "N", "with --once: exit N when it is not run again\n(default 0)",
      .set = set_code, FIELD(skip_code)},
     {"", {"min-hold"}, "DUR", "hold LOCK for at least DUR, from its grant on",
-     .set = set_timeout, FIELD(min_hold_ns)},
+     .set = set_duration, .least = 1, FIELD(min_hold_ns)},
     {"E", {"conflict-exit-code"}, "N", "exit N instead of 75",
      .set = set_code, FIELD(conflict_code)},
     {"", {"note"}, "TEXT", "a text that --status shows to others\n(default: $DLOCK_NOTE)",
@@ -318,7 +306,7 @@ static const struct option_row table[] = {
     {"", {"max-run"}, "DUR",
      "end the command when it has run for so long:\n"
      "TERM, KILL after the grace, exit 124",
-     .set = set_timeout, FIELD(max_run_ns)},
+     .set = set_duration, .least = 1, FIELD(max_run_ns)},
     {"", {"fcntl"}, NULL, "files: use fcntl(2) locks, not those of flock(2)",
      .set = set_flag, FIELD(fcntl)},
     {"u", {"unlock"}, NULL, "unlock the open file FD",
@@ -327,13 +315,14 @@ static const struct option_row table[] = {
     {"", {"ttl"}, "DUR",
      "length of the lease, which is renewed while the\n"
      "command runs (default: $DLOCK_TTL, or 30s)",
-     .group = "The lease", .env = "DLOCK_TTL", .set = set_ttl, FIELD(ttl_ns)},
+     .group = "The lease", .env = "DLOCK_TTL",
+     .set = set_duration, .least = LEASE_MIN_TTL, FIELD(ttl_ns)},
     {"", {"grace"}, "DUR",
      "time from TERM to KILL when the lease cannot be\n"
      "renewed (default: ttl/6, at most 5s)",
      .set = set_duration, FIELD(grace_ns)},
     {"", {"connect-timeout"}, "DUR", "give up when no server answers for this long\n(default 5s)",
-     .set = set_timeout, FIELD(connect_timeout_ns)},
+     .set = set_duration, .least = 1, FIELD(connect_timeout_ns)},
     {"", {"on-lost"}, "kill|term|warn",
      "what to do to the command when the lock is lost\n"
      "(default term)",
@@ -364,13 +353,13 @@ static const struct option_row table[] = {
     {"q", {"quiet"}, NULL, "say only errors and losses",
      .set = set_flag, FIELD(quiet)},
     {"h", {"help"}, NULL, "this text",
-     .set = set_final_mode, .number = MODE_HELP},
+     .set = set_mode, .number = MODE_HELP},
     {"V", {"version"}, NULL, "version and stores",
-     .set = set_final_mode, .number = MODE_VERSION},
+     .set = set_mode, .number = MODE_VERSION},
     {"", {"print-options"}, NULL, NULL,
-     .set = set_final_mode, .number = MODE_PRINT_OPTIONS},
+     .set = set_mode, .number = MODE_PRINT_OPTIONS},
     {"", {"print-names"}, NULL, NULL,
-     .set = set_final_mode, .number = MODE_PRINT_NAMES},
+     .set = set_mode, .number = MODE_PRINT_NAMES},
     /* clang-format on */
 };
 
@@ -430,26 +419,18 @@ static int bad_option(const struct getopt_tables *t, int c, const char *word,
 
     word = is_long ? word : name;
     if (c == ':')
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "option %.*s needs a value: %s", len, word,
-                          row && row->arg ? row->arg : "");
+        return misuse(err, "option %.*s needs a value: %s", len, word,
+                      row && row->arg ? row->arg : "");
     if (is_long && optopt)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "option %.*s takes no value", len, word);
+        return misuse(err, "option %.*s takes no value", len, word);
     for (const struct option *l = t->longs; is_long && l->name; l++) {
         if (strncmp(l->name, word + 2, whole - 2) != 0)
             continue;
         if (last >= 0 && last != l->val)
-            return dlock_fail(err, DLOCK_EUSAGE, 0, "option %.*s is ambiguous: write it in full",
-                              len, word);
+            return misuse(err, "option %.*s is ambiguous: write it in full", len, word);
         last = l->val;
     }
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "unknown option %.*s (see dlock --help)", len, word);
-}
-
-/* These modes end the command line: the words behind are not read. */
-static bool is_final(enum cli_mode mode)
-{
-    return mode == MODE_HELP || mode == MODE_VERSION || mode == MODE_PRINT_OPTIONS ||
-           mode == MODE_PRINT_NAMES;
+    return misuse(err, "unknown option %.*s (see dlock --help)", len, word);
 }
 
 /* given[i]: the option of row i is on the command line. */
@@ -527,13 +508,12 @@ static int copy_lock(char **out, char *arg, struct dlock_error *err)
     size_t len = strlen(arg);
 
     if (len == 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "the lock's name is empty (an unset variable?)");
+        return misuse(err, "the lock's name is empty (an unset variable?)");
     if (len <= LOCK_MAX)
         *out = strdup(arg);
     dlock_blank_lock(arg);
     if (len > LOCK_MAX)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "the lock's name is longer than %d bytes",
-                          LOCK_MAX);
+        return misuse(err, "the lock's name is longer than %d bytes", LOCK_MAX);
     return *out ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
@@ -556,12 +536,11 @@ static int check_behind_lock(const struct options *o, char *word, struct dlock_e
     if (run && is_command_switch(word))
         return 0;
     if (run && (strncmp(word, "-c", 2) == 0 || strncmp(word, "--command=", 10) == 0))
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "write -c and its string as two words: dlock LOCK -c 'COMMAND LINE'");
+        return misuse(err, "write -c and its string as two words: dlock LOCK -c 'COMMAND LINE'");
     dlock_blank_secrets(word);
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "options go before LOCK: \"%.*s\" is behind it%s",
-                      (int)dlock_min((int64_t)strcspn(word, "="), 64), word,
-                      run ? " (for a command of that name: dlock LOCK -- COMMAND)" : "");
+    return misuse(err, "options go before LOCK: \"%.*s\" is behind it%s",
+                  (int)dlock_min((int64_t)strcspn(word, "="), 64), word,
+                  run ? " (for a command of that name: dlock LOCK -- COMMAND)" : "");
 }
 
 /* rest: the words behind LOCK: a command, or -c and a string for the shell. */
@@ -571,18 +550,15 @@ static int take_command(struct options *o, char **rest, int n, struct dlock_erro
     char *shell = getenv("SHELL");
 
     if (by_shell && n != 2)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s needs exactly one argument: the command line",
-                          rest[0]);
+        return misuse(err, "%s needs exactly one argument: the command line", rest[0]);
     if (!by_shell && n > 0 && strcmp(rest[0], "--") == 0) {
         rest++;
         n--;
     }
     if (n == 0 && o->json)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "--json needs --status: dlock --status --json LOCK");
+        return misuse(err, "--json needs --status: dlock --status --json LOCK");
     if (n == 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "no command to run: dlock [OPTION...] LOCK COMMAND [ARG...]");
+        return misuse(err, "no command to run: dlock [OPTION...] LOCK COMMAND [ARG...]");
     o->command = calloc((size_t)n + 2, sizeof(*o->command));
     if (!o->command)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
@@ -603,12 +579,12 @@ static int take_command(struct options *o, char **rest, int n, struct dlock_erro
 static int take_fd(struct options *o, char **rest, int n, struct dlock_error *err)
 {
     if (n > 1)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "-u takes one descriptor number and no command");
+        return misuse(err, "-u takes one descriptor number and no command");
     if (!is_number(rest[0]))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "-u needs the number of an open descriptor");
+        return misuse(err, "-u needs the number of an open descriptor");
     o->fd = read_number(rest[0], INT_MAX);
     if (o->fd < 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "\"%.64s\" is not a descriptor number", rest[0]);
+        return misuse(err, "\"%.64s\" is not a descriptor number", rest[0]);
     return 0;
 }
 
@@ -618,23 +594,16 @@ static int take_fd(struct options *o, char **rest, int n, struct dlock_error *er
  */
 static int check_time_as_lock(const struct options *o, char **rest, int n, struct dlock_error *err)
 {
+    const char *how = o->once_ns ? "the time of --once as --once=" : "a time to wait as -w ";
     int64_t ns;
 
     if (n < 2 || dlock_parse_duration(rest[0], &ns, NULL) < 0)
         return 0;
-    if (o->once_ns) {
-        dlock_blank_lock(rest[1]);
-        return dlock_fail(
-            err, DLOCK_EUSAGE, 0,
-            "\"%.32s\" is in the place of LOCK: write the time of --once as --once=%.32s", rest[0],
-            rest[0]);
-    }
-    if (dlock_uri_scheme_len(rest[1]) == 0 && dlock_uri_check_typo(rest[1], NULL) == 0)
+    if (!o->once_ns && dlock_uri_scheme_len(rest[1]) == 0 &&
+        dlock_uri_check_typo(rest[1], NULL) == 0)
         return 0;
     dlock_blank_lock(rest[1]);
-    return dlock_fail(err, DLOCK_EUSAGE, 0,
-                      "\"%.32s\" is in the place of LOCK: write a time to wait as -w %.32s",
-                      rest[0], rest[0]);
+    return misuse(err, "\"%.32s\" is in the place of LOCK: write %s%.32s", rest[0], how, rest[0]);
 }
 
 static int take_arguments(struct options *o, char **rest, int n, struct dlock_error *err)
@@ -644,8 +613,7 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
     if (n == 0 && o->mode == MODE_HELD)
         return 0;
     if (n == 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "no lock named: dlock [OPTION...] LOCK COMMAND [ARG...]");
+        return misuse(err, "no lock named: dlock [OPTION...] LOCK COMMAND [ARG...]");
     if (o->mode == MODE_RUN && n == 1 && is_number(rest[0]))
         o->mode = MODE_FD;
     if (o->mode == MODE_FD)
@@ -675,8 +643,7 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
     if (o->mode == MODE_RUN)
         return take_command(o, rest + 1, n - 1, err);
     if (n > 1)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s takes a lock and no command",
-                          mode_names[o->mode]);
+        return misuse(err, "%s takes a lock and no command", mode_names[o->mode]);
     return 0;
 }
 
@@ -709,8 +676,8 @@ static int check_slots(struct options *o, const bool given[DLOCK_LEN(table)],
     if (is_given(given, "exclusive") || is_given(given, "shared"))
         return exclude(err, o->lock_mode == DLOCK_MODE_SHARED ? "-s" : "-x", "--slots");
     if (o->mode == MODE_FD || o->no_fork)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "--slots needs a process that keeps the slot: %s",
-                          o->no_fork ? "not -F" : "dlock --slots N FILE COMMAND");
+        return misuse(err, "--slots needs a process that keeps the slot: %s",
+                      o->no_fork ? "not -F" : "dlock --slots N FILE COMMAND");
     o->lock_mode = DLOCK_MODE_SLOTS;
     o->close_fd = true; /* a process that the command leaves behind must not keep a slot */
     return 0;
@@ -728,15 +695,15 @@ static int check_record(const struct options *o, const bool given[DLOCK_LEN(tabl
     if (o->mode == MODE_FORGET && o->json)
         return exclude(err, "--json", "--forget");
     if (o->yes && o->mode != MODE_FORGET)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "--yes needs --forget: dlock --forget --yes LOCK");
+        return misuse(err, "--yes needs --forget: dlock --forget --yes LOCK");
     if (!o->once_ns && (is_given(given, "success-codes") || is_given(given, "skip-exit-code")))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "--%s needs --once",
-                          is_given(given, "success-codes") ? "success-codes" : "skip-exit-code");
+        return misuse(err, "--%s needs --once",
+                      is_given(given, "success-codes") ? "success-codes" : "skip-exit-code");
     if (!o->once_ns && !o->min_hold_ns)
         return 0;
     if (o->mode != MODE_RUN)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s needs a command: dlock %s LOCK COMMAND", what,
-                          o->once_ns ? "--once" : "--min-hold DUR");
+        return misuse(err, "%s needs a command: dlock %s LOCK COMMAND", what,
+                      o->once_ns ? "--once" : "--min-hold DUR");
     if (o->once_ns && o->lock_mode == DLOCK_MODE_SHARED)
         with = "-s";
     return with ? exclude(err, with, what) : 0;
@@ -755,27 +722,23 @@ static int check_together(struct options *o, const bool given[DLOCK_LEN(table)],
     if (r < 0)
         return r;
     if (o->nalso > 0 && !run)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "--also needs a command: dlock --also LOCK LOCK COMMAND");
+        return misuse(err, "--also needs a command: dlock --also LOCK LOCK COMMAND");
     if (o->nalso > 0 && (o->no_fork || o->fcntl))
         return exclude(err, o->no_fork ? "-F" : "--fcntl", "--also");
     r = check_record(o, given, err);
     if (r < 0)
         return r;
     if (o->max_run_ns && !run)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "--max-run needs a command: dlock --max-run DUR LOCK COMMAND");
+        return misuse(err, "--max-run needs a command: dlock --max-run DUR LOCK COMMAND");
     if (o->max_run_ns && o->no_fork)
         return exclude(err, "-F", "--max-run");
     if (o->events && !run)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "--events needs a command: dlock --events FD|FILE LOCK COMMAND");
+        return misuse(err, "--events needs a command: dlock --events FD|FILE LOCK COMMAND");
     if (o->retry && (o->nonblock || o->wait_ns == 0))
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "--retry waits for the store, and %s does not wait: use -w with a time",
-                          o->nonblock                  ? "-n"
-                          : is_given(given, "timeout") ? "-w 0"
-                                                       : "DLOCK_TIMEOUT=0");
+        return misuse(err, "--retry waits for the store, and %s does not wait: use -w with a time",
+                      o->nonblock                  ? "-n"
+                      : is_given(given, "timeout") ? "-w 0"
+                                                   : "DLOCK_TIMEOUT=0");
     return 0;
 }
 
@@ -860,25 +823,6 @@ void options_done(struct options *o)
 
 #define HELP_COLUMN 31
 
-static void print_row(FILE *f, const struct option_row *row)
-{
-    char left[64];
-    int n = 0;
-
-    for (const char *c = row->shorts; *c; c++)
-        n += snprintf(left + n, sizeof(left) - (size_t)n, "%s-%c", n ? ", " : "  ", *c);
-    snprintf(left + n, sizeof(left) - (size_t)n, "%s--%s%s%s%s", n ? ", " : "      ", row->longs[0],
-             row->optional ? "[="
-             : row->arg    ? " "
-                           : "",
-             row->arg ? row->arg : "", row->optional ? "]" : "");
-    for (const char *line = row->help, *end; line; line = *end ? end + 1 : NULL) {
-        end = strchrnul(line, '\n');
-        fprintf(f, "%-*s %.*s\n", HELP_COLUMN, left, (int)(end - line), line);
-        left[0] = '\0';
-    }
-}
-
 static const char usage_head[] =
     "Usage: dlock [OPTION...] LOCK [--] COMMAND [ARG...]\n"
     "       dlock [OPTION...] LOCK -c 'SHELL COMMAND LINE'\n"
@@ -910,10 +854,22 @@ void options_usage(FILE *f)
 {
     fputs(usage_head, f);
     for (size_t i = 0; i < DLOCK_LEN(table); i++) {
-        if (table[i].group)
-            fprintf(f, "\n%s:\n", table[i].group);
-        if (table[i].help)
-            print_row(f, &table[i]);
+        const struct option_row *row = &table[i];
+        const char *arg = row->arg ? row->arg : "", *before = row->arg ? " " : "";
+        char left[64];
+        int n = 0;
+
+        if (row->group)
+            fprintf(f, "\n%s:\n", row->group);
+        for (const char *c = row->shorts; *c; c++)
+            n += snprintf(left + n, sizeof(left) - (size_t)n, "%s-%c", n ? ", " : "  ", *c);
+        snprintf(left + n, sizeof(left) - (size_t)n, "%s--%s%s%s%s", n ? ", " : "      ",
+                 row->longs[0], row->optional ? "[=" : before, arg, row->optional ? "]" : "");
+        for (const char *line = row->help, *end; line; line = *end ? end + 1 : NULL) {
+            end = strchrnul(line, '\n');
+            fprintf(f, "%-*s %.*s\n", HELP_COLUMN, left, (int)(end - line), line);
+            left[0] = '\0';
+        }
     }
     fputs(usage_tail, f);
 }

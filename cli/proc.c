@@ -8,29 +8,10 @@
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-static char *put_text(char *to, const char *text)
-{
-    while (*text)
-        *to++ = *text++;
-    *to = '\0';
-    return to;
-}
-
-static char *put_pid(char *to, pid_t pid)
-{
-    char digits[16];
-    size_t n = sizeof(digits);
-
-    digits[--n] = '\0';
-    do
-        digits[--n] = (char)('0' + pid % 10);
-    while ((pid /= 10) > 0);
-    return put_text(to, digits + n);
-}
 
 static pid_t parse_pid(const char *text)
 {
@@ -51,7 +32,7 @@ static int open_proc(pid_t pid, const char *file)
 {
     char path[64];
 
-    put_text(put_pid(put_text(path, "/proc/"), pid), file);
+    snprintf(path, sizeof(path), "/proc/%d%s", (int)pid, file);
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
@@ -59,7 +40,7 @@ int proc_open_task(pid_t pid, pid_t tid, const char *name)
 {
     char file[48];
 
-    put_text(put_pid(put_text(file, "/task/"), tid), name);
+    snprintf(file, sizeof(file), "/task/%d%s", (int)tid, name);
     return open_proc(pid, file);
 }
 
@@ -74,7 +55,10 @@ static const char *field(const char *p, int k)
     return p;
 }
 
-/* The kernel's numbers have 64 bits (addresses of a 64-bit process, times), whatever a long has here. */
+/*
+ * The kernel's numbers have 64 bits (addresses of a 64-bit process, times), whatever a long has
+ * here.
+ */
 static uint64_t number(const char *p)
 {
     uint64_t n = 0;

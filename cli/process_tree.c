@@ -105,7 +105,10 @@ static void snapshot_one(pid_t pid, void *unused)
         snapshot[nsnapshot++] = (struct link){pid, st.ppid};
 }
 
-/* Put the children of pid on the work list. Any of its threads may be a parent. threads 0: unknown. */
+/*
+ * Put the children of pid on the work list. Any thread may be a parent. threads: how many pid has;
+ * 0: unknown.
+ */
 static void add_children(pid_t pid, int threads)
 {
     if (nsnapshot > 0) {
@@ -135,7 +138,7 @@ static bool any_child(void)
     return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 || errno != ECHILD;
 }
 
-/* Put our own children on the work list, as they are now. 0 or -errno. */
+/* Put our own children on the work list. 0 or -errno. */
 static int add_own_children(void)
 {
     pid_t self = getpid();
@@ -155,10 +158,10 @@ static int add_own_children(void)
     return 0;
 }
 
-/* Fill the work list with our own children. 0 or -errno, also when we have children and /proc shows none. */
+/* Make our own children the work list. 0 or -errno, also when /proc shows none of them. */
 static int list_children(void)
 {
-    bool some = any_child(); /* only we reap them: they are still there below */
+    bool some = any_child(); /* only we reap our children: they are still there below */
     int err;
 
     nwork = 0;
@@ -173,19 +176,7 @@ bool process_tree_visible(void)
     return list_children() == 0;
 }
 
-/* The same without the inherited ones. */
-static int start_pass(const struct process_tree *t)
-{
-    int err = list_children(), kept = 0;
-
-    for (int i = 0; i < nwork; i++)
-        if (!is_inherited(t, work[i].pid))
-            work[kept++] = work[i];
-    nwork = kept;
-    return err;
-}
-
-/* ---------------------------------------------- orphans of inherited ones --- */
+/* -------------------------------------------- orphans of inherited processes --- */
 
 enum origin {
     ORIGIN_INHERITED, /* its environment lacks the marker: it descends from an inherited child */
@@ -193,7 +184,7 @@ enum origin {
     ORIGIN_UNCLEAR /* it dies or executes a program just now */
 };
 
-/* Is marker one of the strings in this environ file? Unclear: the file is empty. */
+/* Is marker a string of this environ file? Unclear: the file is empty. */
 static enum origin search(int fd, const char *marker)
 {
     enum origin origin = ORIGIN_UNCLEAR;
@@ -218,40 +209,38 @@ static enum origin search(int fd, const char *marker)
     return origin;
 }
 
-static enum origin origin_of_task(pid_t pid, pid_t tid, const char *marker)
-{
-    struct proc_stat st;
-
-    /* Repeated when the environment seems to be empty by choice: an exec may have ended between the two reads. */
-    for (int tries = 0; tries < 3; tries++) {
-        int fd = proc_open_task(pid, tid, "/environ");
-        enum origin origin = fd >= 0 ? search(fd, marker) : ORIGIN_UNCLEAR;
-        if (fd >= 0)
-            close(fd);
-        else if (errno != ESRCH && (!proc_read_task_stat(pid, tid, &st) || st.mapped))
-            return ORIGIN_INHERITED; /* hidden. Only root may read a dead one's, even if it was ours */
-        if (origin != ORIGIN_UNCLEAR || !proc_read_task_stat(pid, tid, &st) || !st.environment)
-            return origin;
-    }
-    return ORIGIN_INHERITED;
-}
-
 struct origin_query {
     pid_t pid;
     const char *marker;
     enum origin origin;
 };
 
+/* Ask a thread of the process, unless another thread has known the origin. */
 static void ask_task(pid_t tid, void *arg)
 {
     struct origin_query *q = arg;
+    struct proc_stat st;
 
+    /* Repeated when the environment seems empty by choice: an exec may end between two reads. */
+    for (int tries = 0; tries < 3 && q->origin == ORIGIN_UNCLEAR; tries++) {
+        int fd = proc_open_task(q->pid, tid, "/environ");
+        if (fd >= 0) {
+            q->origin = search(fd, q->marker);
+            close(fd);
+        } else if (errno != ESRCH && (!proc_read_task_stat(q->pid, tid, &st) || st.mapped)) {
+            /* Hidden. Only root may read the environment of a dead process, even if it was ours. */
+            q->origin = ORIGIN_INHERITED;
+        }
+        if (q->origin != ORIGIN_UNCLEAR || !proc_read_task_stat(q->pid, tid, &st) ||
+            !st.environment)
+            return;
+    }
     if (q->origin == ORIGIN_UNCLEAR)
-        q->origin = origin_of_task(q->pid, tid, q->marker);
+        q->origin = ORIGIN_INHERITED;
 }
 
 /*
- * The origin of a process, from the first of its threads that knows it: the main thread alone may
+ * The origin of a process, from its first thread that knows the origin: the main thread alone may
  * be dead. An unclear process must count, as its children may become ours only a moment later.
  */
 static enum origin origin_of(pid_t pid, const char *marker)
@@ -266,8 +255,8 @@ static enum origin origin_of(pid_t pid, const char *marker)
 
 /*
  * Once a descendant, always a descendant: every process seen in the tree is remembered, since its
- * origin can no longer be read when its parent is gone and it has another environment or is dying.
- * A pid alone may be used again; together with its start time it is not.
+ * origin can no longer be read when its parent is gone and the process is dying, or has another
+ * environment. A pid alone may be used again; together with its start time it is not.
  */
 static struct seen {
     pid_t pid;
@@ -275,14 +264,11 @@ static struct seen {
 } seen[WORK_MAX];
 static int nseen;
 
-static bool was_seen(pid_t pid)
+static bool still_runs(const struct seen *s)
 {
     struct proc_stat st;
 
-    for (int i = 0; i < nseen; i++)
-        if (seen[i].pid == pid && proc_read_stat(pid, &st) && st.start == seen[i].start)
-            return true;
-    return false;
+    return proc_read_stat(s->pid, &st) && st.start == s->start;
 }
 
 static void remember(pid_t pid, uint64_t start)
@@ -294,49 +280,41 @@ static void remember(pid_t pid, uint64_t start)
         seen[nseen++] = (struct seen){pid, start};
 }
 
-static void forget_the_dead(void)
-{
-    struct proc_stat st;
-    int kept = 0;
-
-    for (int i = 0; i < nseen; i++)
-        if (proc_read_stat(seen[i].pid, &st) && st.start == seen[i].start)
-            seen[kept++] = seen[i];
-    nseen = kept;
-}
-
-/* May a child of ours be an orphan of an inherited one? */
+/* May a child of ours be an orphan of an inherited child? */
 static bool is_mixed(const struct process_tree *t)
 {
     return t->marker && t->ninherited > 0;
 }
 
-/* Is this child of ours such an orphan? count_unclear: an unclear one belongs to the tree. */
-static bool is_inherited_orphan(const struct process_tree *t, pid_t pid, bool count_unclear)
+/* Does this child of ours belong to the tree? unclear: the answer for an unclear origin. */
+static bool belongs(const struct process_tree *t, pid_t pid, bool unclear)
 {
-    enum origin origin = was_seen(pid) ? ORIGIN_TREE : origin_of(pid, t->marker);
-
-    return origin == ORIGIN_INHERITED || (origin == ORIGIN_UNCLEAR && !count_unclear);
+    if (is_inherited(t, pid))
+        return false;
+    for (int i = 0; i < nseen && is_mixed(t); i++)
+        if (seen[i].pid == pid && still_runs(&seen[i]))
+            return true;
+    enum origin origin = is_mixed(t) ? origin_of(pid, t->marker) : ORIGIN_TREE;
+    return origin == ORIGIN_TREE || (origin == ORIGIN_UNCLEAR && unclear);
 }
 
-/* Take orphans of inherited children off the work list, which holds our own children. */
-static void drop_inherited_orphans(const struct process_tree *t, bool count_unclear)
+/* Make those children of ours the work list that belong to the tree. 0 or -errno. */
+static int start_pass(const struct process_tree *t, bool unclear)
 {
-    int kept = 0;
+    int err = list_children(), kept = 0;
 
-    if (!is_mixed(t))
-        return;
-    for (int i = 0; i < nwork; i++)
-        if (!is_inherited_orphan(t, work[i].pid, count_unclear))
+    for (int i = 0; i < nwork && err == 0; i++)
+        if (belongs(t, work[i].pid, unclear))
             work[kept++] = work[i];
     nwork = kept;
+    return err;
 }
 
 /* ----------------------------------------------------------- signals --- */
 
 /*
  * Does a process with this parent descend from us? Its parent is the process on whose list it was
- * found, or, when that one has died since, we or a subreaper below us.
+ * found, or, after the death of that process, we or a subreaper below us.
  */
 static bool descends(pid_t ppid, pid_t parent)
 {
@@ -353,13 +331,15 @@ static bool descends(pid_t ppid, pid_t parent)
     return false;
 }
 
-/* By pidfd, or by number for our own unreaped children and on kernels without pidfds. 0 or errno. */
+/*
+ * By pidfd, or by number for our own unreaped children and on kernels without pidfds. 0 or errno.
+ */
 static int send_one(pid_t pid, int pidfd, int sig)
 {
     if (pidfd >= 0) {
         if (syscall(SYS_pidfd_send_signal, pidfd, sig, NULL, 0) == 0)
             return 0;
-        /* Linux 5.1 and 5.2 have the call, but refuse every descriptor that is not a /proc directory. */
+        /* Linux 5.1 and 5.2 have the call, but take only /proc directories. */
         if (errno != ENOSYS && errno != EBADF)
             return errno;
     }
@@ -388,7 +368,7 @@ static int visit(struct link at, int pidfd, int sig, bool mixed)
     int err, before = nwork;
 
     if (!proc_read_stat(at.pid, &st)) {
-        /* hidepid= hides other users' processes, and a dlock hides itself. Our child exists anyway. */
+        /* hidepid= hides other users' processes, a dlock hides itself. Our child exists anyway. */
         err = own && sig != SIGKILL ? send_signal(at.pid, pidfd, sig) : send_one(at.pid, pidfd, 0);
         return own || err == EPERM ? err : ESRCH;
     }
@@ -402,11 +382,11 @@ static int visit(struct link at, int pidfd, int sig, bool mixed)
         add_children(at.pid, st.threads);
     err = sig == SIGKILL ? send_one(at.pid, pidfd, 0) : send_signal(at.pid, pidfd, sig);
     if (err == ESRCH)
-        nwork = before; /* it was reaped meanwhile: the list may be of a new process with its pid */
+        nwork = before; /* reaped meanwhile: the list may be of a new process with the same pid */
     return err;
 }
 
-/* Visit the work list from that place on. The list grows while it is visited: parents before children. */
+/* Visit the work list from that place on. The list grows meanwhile: parents before children. */
 static int visit_all(int from, int sig, bool mixed, pid_t *unkillable)
 {
     pid_t self = getpid();
@@ -430,28 +410,10 @@ static int visit_all(int from, int sig, bool mixed, pid_t *unkillable)
     return found;
 }
 
-static bool on_list(pid_t pid, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (work[i].pid == pid)
-            return true;
-    return false;
-}
-
-/* In the unit of a process's start time (proc(5), starttime). */
-static uint64_t ticks_now(void)
-{
-    struct timespec ts;
-    uint64_t hz = (uint64_t)sysconf(_SC_CLK_TCK);
-
-    clock_gettime(CLOCK_BOOTTIME, &ts);
-    return (uint64_t)ts.tv_sec * hz + (uint64_t)ts.tv_nsec / (1000000000 / hz);
-}
-
 /*
  * A process that lost its parent during the pass has come to us, maybe unseen. Processes that
- * started after the pass began are left out: they may be what others start when they are told to
- * end.
+ * started after the pass began (before: its time in ticks) are left out: they may be what others
+ * start when they are told to end.
  */
 static void add_orphans(const struct process_tree *t, uint64_t before)
 {
@@ -460,31 +422,39 @@ static void add_orphans(const struct process_tree *t, uint64_t before)
 
     if (add_own_children() < 0)
         return;
-    for (int i = listed; i < nwork; i++)
-        if (!is_inherited(t, work[i].pid) && !on_list(work[i].pid, listed) &&
-            proc_read_stat(work[i].pid, &st) && st.start < before &&
-            !(is_mixed(t) && is_inherited_orphan(t, work[i].pid, false)))
+    for (int i = listed; i < nwork; i++) {
+        bool known = false;
+        for (int k = 0; k < listed && !known; k++)
+            known = work[k].pid == work[i].pid;
+        if (!known && proc_read_stat(work[i].pid, &st) && st.start < before &&
+            belongs(t, work[i].pid, false))
             work[kept++] = work[i];
+    }
     nwork = kept;
 }
 
 int process_tree_signal(const struct process_tree *t, int sig, pid_t *unkillable)
 {
     bool mixed = is_mixed(t);
-    uint64_t began = ticks_now();
-    int err = start_pass(t), own, found;
+    uint64_t hz = (uint64_t)sysconf(_SC_CLK_TCK);
+    struct timespec now;
+    int err, own, found, kept = 0;
 
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    /* In the unit of a process's start time (proc(5), starttime). */
+    uint64_t began = (uint64_t)now.tv_sec * hz + (uint64_t)now.tv_nsec / (1000000000 / hz);
     if (unkillable)
         *unkillable = 0;
+    for (int i = 0; i < nseen && mixed; i++)
+        if (still_runs(&seen[i]))
+            seen[kept++] = seen[i];
+    nseen = mixed ? kept : nseen;
+    err = start_pass(t, false);
     if (err < 0)
         return err;
-    if (mixed) {
-        forget_the_dead();
-        drop_inherited_orphans(t, false);
-    }
     own = nwork;
     if (mixed && sig == SIGKILL)
-        visit_all(0, 0, true, NULL); /* see them all before the first one dies */
+        visit_all(0, 0, true, NULL); /* see all before the first process dies */
     /*
      * Our own children need no look at /proc: against a process that forks fast, every microsecond
      * until the last SIGKILL counts. All that they leave behind is among our children in the next
@@ -506,25 +476,9 @@ int process_tree_signal(const struct process_tree *t, int sig, pid_t *unkillable
 
 /* -------------------------------------------------- the tree as a whole --- */
 
-static int note_inherited(struct process_tree *t)
-{
-    int err;
-
-    if (!any_child())
-        return 0;
-    err = start_pass(t);
-    if (err < 0)
-        return err;
-    if (nwork > PROCESS_TREE_INHERITED_MAX)
-        return -E2BIG;
-    for (int i = 0; i < nwork; i++)
-        t->inherited[t->ninherited++] = work[i].pid;
-    return 0;
-}
-
 int process_tree_init(struct process_tree *t)
 {
-    int before, err;
+    int before, err = 0;
 
     t->ninherited = 0;
     t->marker = NULL;
@@ -532,7 +486,13 @@ int process_tree_init(struct process_tree *t)
     if (prctl(PR_GET_CHILD_SUBREAPER, &before, 0, 0, 0) != 0 ||
         prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
         return -errno;
-    err = note_inherited(t);
+    nwork = 0;
+    if (any_child())
+        err = list_children();
+    if (err == 0 && nwork > PROCESS_TREE_INHERITED_MAX)
+        err = -E2BIG;
+    for (int i = 0; i < nwork && err == 0; i++)
+        t->inherited[t->ninherited++] = work[i].pid;
     if (err < 0)
         prctl(PR_SET_CHILD_SUBREAPER, before, 0, 0, 0);
     return err;
@@ -542,11 +502,8 @@ int process_tree_count(const struct process_tree *t)
 {
     if (!any_child())
         return 0;
-    if (start_pass(t) == 0) {
-        drop_inherited_orphans(t, true);
-        return nwork;
-    }
-    return 1; /* without /proc we only know that there is a child */
+    /* Without /proc we only know that there is a child. */
+    return start_pass(t, true) == 0 ? nwork : 1;
 }
 
 bool process_tree_reap(const struct process_tree *t, pid_t watch, int *status)
@@ -564,14 +521,14 @@ bool process_tree_reap(const struct process_tree *t, pid_t watch, int *status)
         }
         return seen_watch;
     }
-    /* Inherited children stay zombies: a descendant could reuse the pid, and would then be taken for inherited. */
+    /* Inherited children stay zombies: a descendant with the same pid would count as inherited. */
     if (watch > 0 && waitpid(watch, &st, WNOHANG | __WALL) == watch) {
         seen_watch = true;
         *status = st;
     }
-    if (start_pass(t) == 0)
+    if (list_children() == 0)
         for (int i = 0; i < nwork; i++)
-            if (work[i].pid != watch)
+            if (work[i].pid != watch && !is_inherited(t, work[i].pid))
                 waitpid(work[i].pid, NULL, WNOHANG | __WALL);
     return seen_watch;
 }
@@ -580,9 +537,8 @@ pid_t process_tree_living(const struct process_tree *t)
 {
     struct proc_stat st;
 
-    if (start_pass(t) < 0)
+    if (start_pass(t, false) < 0)
         return 0;
-    drop_inherited_orphans(t, false);
     for (int i = 0; i < nwork; i++)
         if (proc_read_stat(work[i].pid, &st) && st.state != 'Z')
             return work[i].pid;

@@ -4,7 +4,7 @@
  * library, async-signal-safe where the guard needs it, no allocation.
  *
  * Children that existed before us (the caller's, inherited through `exec dlock`) are no part of the
- * tree: neither they nor their descendants are ever signalled.
+ * tree: they and their descendants are never signalled.
  */
 #ifndef CLI_PROCESS_TREE_H
 #define CLI_PROCESS_TREE_H
@@ -18,12 +18,12 @@ struct process_tree {
     pid_t inherited[PROCESS_TREE_INHERITED_MAX];
     int ninherited;
     /*
-     * Matters only when children were inherited: their children become ours as well when they lose
-     * their parent. The marker is "NAME=value", which only the command has in its environment: a
-     * child of ours that started with it belongs to the tree, and so does all that this child
-     * starts. NULL: every child belongs to it. A process that changed its environment, or hides it
-     * (another user's, a dlock), and lost its parent before the first signal is left alone: to miss
-     * one of ours is better than to kill another's.
+     * Matters only when children were inherited: orphans of inherited children become ours as
+     * well. The marker is "NAME=value", which only the command has in its environment: a child of
+     * ours that started with the marker belongs to the tree, and so do its descendants. NULL: every
+     * child belongs to the tree. A process that changed or hides its environment (another user's,
+     * a dlock), and lost its parent before the first signal, is left alone: to miss a process of
+     * ours is better than to kill a stranger's.
      */
     const char *marker;
 };
@@ -33,7 +33,10 @@ struct process_tree {
  * too many; ENOENT: /proc does not show them); then we are a subreaper only if we were one before.
  */
 int process_tree_init(struct process_tree *);
-/* False when /proc cannot show our children: then only the direct child can be ended (the caller warns or refuses). */
+/*
+ * False when /proc cannot show our children: then only the direct child can be ended, and the
+ * caller warns or refuses.
+ */
 bool process_tree_visible(void);
 /*
  * Send sig to every process of the tree that one pass from the top down finds. SIGTERM is followed
@@ -41,7 +44,7 @@ bool process_tree_visible(void);
  * *unkillable (may be NULL): a pid that answered EPERM, else 0.
  */
 int process_tree_signal(const struct process_tree *, int sig, pid_t *unkillable);
-/* Number of our children that belong to the tree; a zombie counts until it is reaped. Reaps nothing. */
+/* The number of our children that belong to the tree, zombies included. Reaps nothing. */
 int process_tree_count(const struct process_tree *);
 /*
  * Reap every dead child that was not inherited, orphans of inherited ones too; never blocks. True
@@ -53,7 +56,7 @@ pid_t process_tree_living(const struct process_tree *);
 /*
  * SIGKILL the tree and reap it, as many passes as find a dead process. Returns how many children
  * are left; while that is above 0, call it again every 100 ms or at SIGCHLD. Never blocks.
- * *unkillable: as of process_tree_signal.
+ * *unkillable: as of process_tree_signal().
  */
 int process_tree_sweep(const struct process_tree *, pid_t *unkillable);
 

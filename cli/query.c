@@ -99,8 +99,7 @@ int query_run(const struct options *o, const struct sigstate *sig, dlock *lk, st
         int64_t wake_at;
         n = dlock_interest(lk, pfd, DLOCK_POLL_MAX, &wake_at);
         pfd[n] = (struct pollfd){.fd = sig->fd, .events = POLLIN};
-        int64_t left = dlock_max(0, wake_at - dlock_now()) / DLOCK_MSEC + 1;
-        if (poll(pfd, (nfds_t)n + 1, wake_at <= dlock_now() ? 0 : (int)dlock_min(left, 60000)) < 0)
+        if (poll(pfd, (nfds_t)n + 1, dlock_poll_ms(dlock_now(), wake_at)) < 0)
             n = 0;
         query_signals(sig, lk);
     }

@@ -19,18 +19,12 @@
 
 #define HOLDER_TEXT_MAX 1400
 
-/*
- * The beginning of a message, with words before the name: "redis://h:6379/0: the lock 'nightly'". A
- * bare file is both lock and store: "the lock '/run/lock/x'".
- */
+/* The beginning of a message, as of message_lock(). */
 static const char *subject(const struct report *r, const char *words, char *buf)
 {
-    if (!r->lk)
-        snprintf(buf, LOCK_TEXT_MAX, "%sdescriptor %d", words, r->o->fd);
-    else if (strcmp(dlock_where(r->lk), dlock_name(r->lk)) == 0)
-        snprintf(buf, LOCK_TEXT_MAX, "%s'%s'", words, dlock_name(r->lk));
-    else
-        snprintf(buf, LOCK_TEXT_MAX, "%s: %s'%s'", dlock_where(r->lk), words, dlock_name(r->lk));
+    if (r->lk)
+        return message_lock(r->lk, words, buf);
+    snprintf(buf, LOCK_TEXT_MAX, "%sdescriptor %d", words, r->o->fd);
     return buf;
 }
 

@@ -1,7 +1,7 @@
 /*
- * run.c - one run from start to exit code: take the lock, run the command, release the lock. Two
- * ways: under a guard (every lease, and file locks with options_need_guard()), or directly (plain file locks, which
- * the kernel keeps for as long as the command has the descriptor).
+ * run.c - one run from start to exit code: take the lock, run the command, release the lock. Every
+ * lease, and file locks with options_need_guard(), run under a guard. Plain file locks run without:
+ * the kernel keeps the lock for as long as the command has the descriptor.
  */
 #include "backend.h"
 #include "direct.h"
@@ -39,23 +39,6 @@ static bool find_command(const char *word, struct stat *st)
     return false;
 }
 
-/*
- * With -v: a command that changes to another user (sudo) can neither be signalled nor killed by us
- * afterwards. Say so before it matters.
- */
-static void warn_setuid(const struct options *o)
-{
-    const char *word = o->command[0];
-    struct stat st;
-
-    if (!message_tells(o, ABOUT_DETAIL) || geteuid() == 0 || !find_command(word, &st))
-        return;
-    if (st.st_mode & (S_ISUID | S_ISGID))
-        message(
-            "'%s' changes its user: dlock cannot end it when the lock is lost; run dlock itself that way instead ('sudo dlock ...')",
-            word);
-}
-
 /* Is there a controlling terminal? */
 static bool has_terminal(void)
 {
@@ -67,48 +50,40 @@ static bool has_terminal(void)
     return true;
 }
 
-/* Why what the command leaves behind cannot be ended. rc: of process_tree_init. */
-static const char *why_alone(int rc, char *buf, size_t size)
-{
-    if (rc == -ENOENT)
-        return "/proc does not show this process's children: mount /proc";
-    if (rc == -E2BIG)
-        snprintf(buf, size,
-                 "this process had more than %d children before ('exec dlock' in a shell?): "
-                 "run dlock in a process of its own",
-                 PROCESS_TREE_INHERITED_MAX);
-    else
-        snprintf(buf, size, "cannot become the reaper of the command's children: %s",
-                 strerror(-rc));
-    return buf;
-}
-
 /* Get ready to end all that the command starts. 0, or an exit code after the message. */
 static int prepare_tree(struct command *c)
 {
-    char why[200];
+    char why[200] = "/proc does not show this process's children: mount /proc";
     bool guarded = !c->local || options_need_guard(c->o);
     int rc = guarded && !process_tree_visible() ? -ENOENT : process_tree_init(&c->tree);
 
     if (rc == 0)
         return 0;
+    if (rc == -E2BIG)
+        snprintf(why, sizeof(why),
+                 "this process had more than %d children before ('exec dlock' in a shell?): "
+                 "run dlock in a process of its own",
+                 PROCESS_TREE_INHERITED_MAX);
+    else if (rc != -ENOENT)
+        snprintf(why, sizeof(why), "cannot become the reaper of the command's children: %s",
+                 strerror(-rc));
     if (!c->local || options_must_guard(c->o)) {
         message("dlock could not end the command and its descendants%s: %s",
-                c->local ? "" : " when the lock is lost", why_alone(rc, why, sizeof(why)));
+                c->local ? "" : " when the lock is lost", why);
         return dlock_error_exit(DLOCK_EOS);
     }
-    /* A file lock cannot be lost: then it is as with flock(1). */
+    /* A file lock cannot be lost: the command runs as under flock(1). */
     c->alone = true;
     if (message_tells(c->o, ABOUT_DETAIL))
-        message("signals go to the command only, and its descendants will not be ended: %s",
-                why_alone(rc, why, sizeof(why)));
+        message("signals go to the command only, and its descendants will not be ended: %s", why);
     return 0;
 }
 
-/* What must be right before anything is started. 0, or an exit code after the message. */
+/* Check what must be right before anything is started. 0, or an exit code after the message. */
 static int prepare(struct command *c)
 {
     const struct options *o = c->o;
+    struct stat st;
 
     if (o->no_fork && !c->local) {
         message("--no-fork is for file locks: a lease needs a process that renews it");
@@ -122,13 +97,20 @@ static int prepare(struct command *c)
         message("cannot use /dev/null, which a lease needs: %s", strerror(errno));
         return dlock_error_exit(DLOCK_EOS);
     }
-    if (!c->local)
-        warn_setuid(o);
+    /* A command that changes to another user (sudo) can be neither signalled nor killed by us. */
+    if (!c->local && message_tells(o, ABOUT_DETAIL) && geteuid() != 0 &&
+        find_command(o->command[0], &st) && st.st_mode & (S_ISUID | S_ISGID))
+        message("'%s' changes its user: dlock cannot end it when the lock is lost; "
+                "run dlock itself that way instead ('sudo dlock ...')",
+                o->command[0]);
     c->terminal = has_terminal();
     return o->no_fork ? 0 : prepare_tree(c);
 }
 
-/* What names the lock for dlocks below and above this one. A file may be missing: then it is looked at when it is locked. */
+/*
+ * Note the lock's key for dlocks below and above this process. The file of a file lock may be
+ * missing: then the key is known once the lock is granted.
+ */
 static void find_outer(struct command *c, int i, const struct dlock_uri *uri)
 {
     struct command_lock *l = &c->lock[i];
@@ -152,11 +134,11 @@ static int run(struct command *c)
     struct dlock_uri *uris[DLOCK_SET_MAX] = {NULL};
     int code = open_uris(c->o, uris);
 
-    /*
-     * Known before the store's module is loaded: the guard of a lease is forked before that. Several locks are held
-     * as a lease is, even if all of them are files.
-     */
     if (code == 0) {
+        /*
+         * Known before the store's module is loaded: the guard of a lease is forked before that.
+         * Several locks are held as a lease is, even if all of them are files.
+         */
         c->local = c->o->nalso == 0 && dlock_registry_hold(uris[0]->scheme) & CAP_FD;
         for (int i = 0; i <= c->o->nalso; i++)
             find_outer(c, i, uris[i]);
@@ -182,7 +164,7 @@ int run_mode(const struct options *o, const struct sigstate *sig)
     int code = run(&c);
     for (int i = 0; i < DLOCK_SET_MAX; i++)
         free(c.lock[i].key);
-    /* A failure before the wait; after it the end has been told. */
+    /* A failure before the wait. Later failures have been told. */
     events_end(c.events,
                &(struct events_end){
                    .outcome = EVENTS_ERROR, .status = -1, .code = code, .reason = message_last()},

@@ -17,7 +17,7 @@ struct sigstate {
     int fd;               /* signalfd, CLOEXEC, non-blocking */
 };
 
-/* Before anything else in main: note mask and dispositions, block, make the signalfd. 0 or -errno. */
+/* First in main: note mask and dispositions, block, make the signalfd. 0 or -errno. */
 int signals_init(struct sigstate *);
 /* In the forked command, just before exec: exactly what the caller had. Async-signal-safe. */
 void signals_restore(const struct sigstate *);
@@ -27,9 +27,12 @@ int signals_read(const struct sigstate *, struct signalfd_siginfo *);
 bool signals_stops(int sig);
 /* True for the signals that cancel a wait: HUP INT TERM QUIT USR1 USR2 ALRM PIPE. */
 bool signals_cancels(int sig);
-/* Is it the Ctrl-C or Ctrl-\ of our terminal, which its whole foreground group gets? terminal: we have one. */
+/* Is it our terminal's Ctrl-C or Ctrl-\, which its foreground group gets? terminal: we have one. */
 bool signals_interrupts(const struct signalfd_siginfo *, bool terminal);
-/* Die by sig (default disposition, unblocked, no core of our own); when that does not kill (PID 1): exit 128+sig. */
+/*
+ * Die by sig: default disposition, unblocked, no core of our own. PID 1, which does not die,
+ * exits with 128+sig.
+ */
 _Noreturn void signals_die(int sig);
 /* Stop ourselves by sig (TSTP, TTIN, TTOU) as the kernel would have; returns after SIGCONT. */
 void signals_stop_self(int sig);

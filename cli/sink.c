@@ -176,29 +176,23 @@ static ssize_t put(const struct sink *s, const char *bytes, size_t len)
 }
 
 /*
+ * Returns the number of bytes written, or dropped (*lost). 0: try later. -1: the reader has gone.
+ *
  * A nearly full disk would take a part of a line: so ask for the room first. Where the file system
  * cannot say, or another program takes the room, half a line may stay in the file; then '\n' goes
  * before the next line. Truncating the file could remove what another program has appended.
  */
-static bool has_room(struct sink *s, size_t len)
+static ssize_t write_line(struct sink *s, const char *line, size_t len, bool *lost)
 {
     struct stat st;
 
-    if (fstat(s->fd, &st) == 0 &&
-        fallocate(s->fd, FALLOC_FL_KEEP_SIZE, st.st_size, (off_t)len + s->cut) != 0 &&
-        (errno == ENOSPC || errno == EDQUOT))
-        return false;
-    if (s->cut && put(s, "\n", 1) == 1)
-        s->cut = false;
-    return !s->cut;
-}
-
-/*
- * Returns the number of bytes written, or dropped (*lost). 0: try later. -1: the reader has gone.
- */
-static ssize_t write_line(struct sink *s, const char *line, size_t len, bool *lost)
-{
-    *lost = s->kind == SINK_FILE && !has_room(s, len);
+    *lost = s->kind == SINK_FILE && fstat(s->fd, &st) == 0 &&
+            fallocate(s->fd, FALLOC_FL_KEEP_SIZE, st.st_size, (off_t)len + s->cut) != 0 &&
+            (errno == ENOSPC || errno == EDQUOT);
+    if (s->cut && !*lost) {
+        s->cut = put(s, "\n", 1) != 1;
+        *lost = s->cut;
+    }
     if (*lost)
         return (ssize_t)len;
     ssize_t n = put(s, line, len);

@@ -6,12 +6,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,7 +22,7 @@
 #define SYS_close_range 436
 #endif
 
-/* In a place without /dev, a chroot for example, something else that can be neither read nor written. */
+/* Without /dev, in a chroot for example, a descriptor that can be neither read nor written. */
 static int open_plug(void)
 {
     int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -107,6 +109,31 @@ void fds_let_go(int *keep, int n)
         close_listed(keep, n);
 }
 
+int fds_send(int sock, const void *m, size_t size, int pass)
+{
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)m, .iov_len = size};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    ssize_t n;
+
+    if (pass >= 0) {
+        memset(&control, 0, sizeof(control));
+        control.align.cmsg_level = SOL_SOCKET;
+        control.align.cmsg_type = SCM_RIGHTS;
+        control.align.cmsg_len = CMSG_LEN(sizeof(pass));
+        memcpy(CMSG_DATA(&control.align), &pass, sizeof(pass));
+        msg.msg_control = &control;
+        msg.msg_controllen = sizeof(control);
+    }
+    do
+        n = sendmsg(sock, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    return n < 0 ? -errno : 0;
+}
+
 /*
  * Without a value the variable is removed: inherited from an outer dlock it would name the wrong
  * lock. False: out of memory.
@@ -116,37 +143,13 @@ static bool give(const char *name, const char *value)
     return (value && *value ? setenv(name, value, 1) : unsetenv(name)) == 0;
 }
 
-static bool give_number(const char *name, uint64_t value)
+/* has: false removes the variable. */
+static bool give_number(const char *name, bool has, uint64_t value)
 {
     char digits[24];
-    size_t n = sizeof(digits);
 
-    digits[--n] = '\0';
-    do
-        digits[--n] = (char)('0' + value % 10);
-    while ((value /= 10) > 0);
-    return give(name, digits + n);
-}
-
-static bool give_also_fences(const uint64_t *fences)
-{
-    char name[32];
-    bool ok = true;
-
-    for (int i = 2; i <= DLOCK_SET_MAX; i++) {
-        snprintf(name, sizeof(name), "DLOCK_FENCE_%d", i);
-        ok &= fences && fences[i - 2] > 0 ? give_number(name, fences[i - 2]) : give(name, NULL);
-    }
-    return ok;
-}
-
-static bool give_held(const struct spawn *sp)
-{
-    char buf[HELD_SIZE];
-
-    return sp->nheld == 0 ||
-           give("DLOCK_HELD",
-                held_add(buf, getenv("DLOCK_HELD"), sp->held, sp->nheld) + strlen(HELD_NAME));
+    snprintf(digits, sizeof(digits), "%" PRIu64, value);
+    return give(name, has ? digits : NULL);
 }
 
 const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token)
@@ -159,11 +162,20 @@ const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token)
 
 int spawn_exec(const struct spawn *sp)
 {
-    if (!give("DLOCK_NAME", sp->name) || !give("DLOCK_TOKEN", sp->token) ||
-        !(sp->fence > 0 ? give_number("DLOCK_FENCE", sp->fence) : give("DLOCK_FENCE", NULL)) ||
-        !(sp->slot > 0 ? give_number("DLOCK_SLOT", (uint64_t)sp->slot - 1)
-                       : give("DLOCK_SLOT", NULL)) ||
-        !give_also_fences(sp->also_fences) || !give_held(sp))
+    char name[32], held[HELD_SIZE];
+    bool ok = give("DLOCK_NAME", sp->name) && give("DLOCK_TOKEN", sp->token) &&
+              give_number("DLOCK_FENCE", sp->fence > 0, sp->fence) &&
+              give_number("DLOCK_SLOT", sp->slot > 0, (uint64_t)sp->slot - 1);
+
+    for (int i = 2; i <= DLOCK_SET_MAX; i++) {
+        uint64_t fence = sp->also_fences ? sp->also_fences[i - 2] : 0;
+        snprintf(name, sizeof(name), "DLOCK_FENCE_%d", i);
+        ok = ok && give_number(name, fence > 0, fence);
+    }
+    if (sp->nheld > 0)
+        ok = ok && give("DLOCK_HELD", held_add(held, getenv("DLOCK_HELD"), sp->held, sp->nheld) +
+                                          strlen(HELD_NAME));
+    if (!ok)
         return SPAWN_FORK_FAILED | ENOMEM;
     if (sp->inherit_fd >= 0)
         fcntl(sp->inherit_fd, F_SETFD, 0);
@@ -177,17 +189,13 @@ int spawn_exec(const struct spawn *sp)
     return errno;
 }
 
-/* Has the other end of this socket been closed? */
-static bool peer_gone(int fd)
-{
-    struct pollfd p = {.fd = fd};
-
-    return poll(&p, 1, 0) != 0; /* with no events asked for, only POLLHUP and POLLERR come */
-}
-
+/* 0, or why there must be no exec. */
 static int last_check(const struct spawn *sp)
 {
-    if (sp->keeper_fd >= 0 && peer_gone(sp->keeper_fd))
+    struct pollfd p = {.fd = sp->keeper_fd};
+
+    /* With no events asked for, only POLLHUP and POLLERR come: the other end is closed. */
+    if (sp->keeper_fd >= 0 && poll(&p, 1, 0) != 0)
         return SPAWN_KEEPER_GONE;
     if (sp->not_after != DLOCK_NEVER && dlock_lease_now(sp->raw_minus_boot) >= sp->not_after)
         return SPAWN_TOO_LATE;
@@ -237,9 +245,9 @@ static void end_child(pid_t pid)
 }
 
 /*
- * A process group without a leader needs one to begin with. This child exits at once: a zombie is in
- * its group until it is reaped, and no other process or group can get its number before that. By
- * vfork(2) it costs 40 us, a third of what it costs by fork(2).
+ * A process group without a leader begins with this child, which exits at once: a zombie stays in
+ * its group until it is reaped, and no other process or group can get its number before. vfork(2)
+ * takes 40 us, a third of fork(2).
  */
 static pid_t fork_leader(void)
 {
@@ -257,24 +265,11 @@ static pid_t fork_leader(void)
     return pid;
 }
 
-/*
- * While the command waits: nothing that it does to its process group may reach us. In the order that
- * the kernel wants: only a process of the same session can be put into a group. 0 or an errno.
- */
-static int separate(const struct spawn *sp, pid_t command)
-{
-    if (sp->group && setpgid(command, *sp->group) != 0)
-        return errno;
-    if (sp->leave_session && setsid() < 0)
-        return errno;
-    return 0;
-}
-
 /* Fork the command and let it go. Its pid, or -errno. */
 static pid_t fork_command(const struct spawn *sp, const struct start *s)
 {
     pid_t pid = fork();
-    int why;
+    int why = 0;
 
     if (pid < 0)
         return -errno;
@@ -284,8 +279,12 @@ static pid_t fork_command(const struct spawn *sp, const struct start *s)
             ;
         _exit(spawn_exec_code(why));
     }
-    why = separate(sp, pid);
-    if (why == 0 && s->go[1] >= 0 && write(s->go[1], "", 1) != 1)
+    /*
+     * While the command waits: nothing that it does to its process group may reach us. In the order
+     * that the kernel wants: only a process of the same session can be put into a group.
+     */
+    if ((sp->group && setpgid(pid, *sp->group) != 0) || (sp->leave_session && setsid() < 0) ||
+        (s->go[1] >= 0 && write(s->go[1], "", 1) != 1))
         why = errno;
     if (why) {
         end_child(pid);
@@ -294,28 +293,11 @@ static pid_t fork_command(const struct spawn *sp, const struct start *s)
     return pid;
 }
 
-/* In a new group, if it is to have one. The group exists as long as the command is in it. */
-static pid_t fork_in_group(const struct spawn *sp, const struct start *s)
-{
-    pid_t leader = 0, pid;
-
-    if (sp->group) {
-        leader = fork_leader();
-        if (leader < 0)
-            return leader;
-        *sp->group = leader;
-    }
-    pid = fork_command(sp, s);
-    if (leader > 0)
-        end_child(leader);
-    return pid;
-}
-
 pid_t spawn_command(const struct spawn *sp, int *exec_fd)
 {
     struct start s = {.parent = getpid(), .go = {-1, -1}};
     int why = last_check(sp);
-    pid_t pid;
+    pid_t leader = 0, pid;
 
     if (why)
         return -why;
@@ -326,7 +308,11 @@ pid_t spawn_command(const struct spawn *sp, int *exec_fd)
         close_pipe(s.result);
         return -why;
     }
-    pid = fork_in_group(sp, &s);
+    if (sp->group && (leader = fork_leader()) > 0)
+        *sp->group = leader;
+    pid = leader < 0 ? leader : fork_command(sp, &s);
+    if (leader > 0) /* the group exists as long as the command is in it */
+        end_child(leader);
     close_pipe(s.go);
     close(s.result[1]);
     if (pid < 0)

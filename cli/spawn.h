@@ -12,8 +12,8 @@ struct spawn {
     char *const *argv;
     const struct sigstate *sig;
     /*
-     * NULL: the command stays in our process group. Else it joins a new group, but does not lead it, so
-     * that it can call setsid(2) as without us; the number of the group is stored here.
+     * NULL: the command stays in our process group. Else the command joins a new group, whose
+     * number is stored here, but does not lead the group, so that it can call setsid(2).
      */
     pid_t *group;
     bool leave_session;     /* before the command is executed we move to a session of our own */
@@ -28,7 +28,7 @@ struct spawn {
     int slot;               /* DLOCK_SLOT, counted from 1; 0: unset */
     /* DLOCK_FENCE_2 and so on: [0] is that of the second lock; NULL: all unset. */
     const uint64_t *also_fences;
-    const struct held *held; /* the entries of DLOCK_HELD; none: it stays as it is */
+    const struct held *held; /* the entries of DLOCK_HELD; none: the variable stays as it is */
     int nheld;
 };
 
@@ -36,15 +36,14 @@ struct spawn {
 #define SPAWN_KEEPER_GONE 10002
 #define SPAWN_FORK_FAILED 0x10000 /* ored with the errno of fork, or of what comes before exec */
 /*
- * Fork the command. Returns the child's pid, and *exec_fd for spawn_exec_result; or the negative
- * errno of what comes before exec, -SPAWN_TOO_LATE or -SPAWN_KEEPER_GONE. Does not wait for the exec.
- * All signals are blocked in the caller.
+ * Fork the command; the caller has blocked all signals. Does not wait for the exec. The child's
+ * pid, with *exec_fd for spawn_exec_result; or the negative errno of a step before exec,
+ * -SPAWN_TOO_LATE or -SPAWN_KEEPER_GONE.
  */
 pid_t spawn_command(const struct spawn *, int *exec_fd);
 /*
- * Read exec_fd. True once the result is known: then *why is 0 (exec succeeded), an errno, or
- * SPAWN_*, and the descriptor is closed and -1. Blocks until then unless the descriptor is
- * O_NONBLOCK.
+ * Read exec_fd. True once the result is known: *why is 0 (exec succeeded), an errno, or SPAWN_*,
+ * and the descriptor is closed and -1. Blocks unless the descriptor is O_NONBLOCK.
  */
 bool spawn_exec_result(int *exec_fd, int *why);
 /*
@@ -56,22 +55,27 @@ const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token);
 /*
  * The last step, in the process that becomes the command: environment, descriptor, signals, exec
  * (by PATH, and by /bin/sh when the kernel does not know the format, as execvp(3) does). Returns
- * the errno when exec failed, SPAWN_FORK_FAILED|ENOMEM when there was no memory for the environment.
- * For spawn_command and -F.
+ * the errno when exec failed, SPAWN_FORK_FAILED|ENOMEM when there was no memory for the
+ * environment. For spawn_command and -F.
  */
 int spawn_exec(const struct spawn *);
 /*
- * At the start of main: open /dev/null (or, without it, the root directory), CLOEXEC, on each of 0,
- * 1 and 2 that is closed, so that no descriptor of ours gets that number and the command finds them
- * closed again. 0 or -errno.
+ * At the start of main: open /dev/null, else the root directory, CLOEXEC, on each of 0, 1 and 2
+ * that is closed: no descriptor of ours gets the number, and the command finds it closed. 0 or
+ * -errno.
  */
 int fds_plug(void);
-/* The exit code for that errno of a failed exec: 127 (ENOENT, ENOTDIR), 126 otherwise. */
+/* The exit code for a failed exec: 127 for ENOENT and ENOTDIR, else 126. */
 int spawn_exec_code(int sys);
 /*
  * Let go of the caller's descriptors: 0 and 1 become /dev/null, 2 stays, everything above that is
  * not in keep is closed. keep (-1 allowed in it) is sorted in place.
  */
 void fds_let_go(int *keep, int n);
+/*
+ * Send a message over a SOCK_SEQPACKET, with a descriptor unless pass is -1. 0 or -errno; never
+ * blocks.
+ */
+int fds_send(int sock, const void *m, size_t size, int pass);
 
 #endif

@@ -36,45 +36,12 @@ static void text_one(const struct dlock_info *i)
         printf("    ended, kept until its --min-hold is over\n");
 }
 
-static void json_fence(struct json *j, uint64_t fence)
-{
-    char text[24];
-    if (fence == 0)
-        return;
-    snprintf(text, sizeof(text), "%" PRIu64, fence);
-    json_str(j, "fence", text);
-}
-
-static void json_who(struct json *j, const char *host, long pid, const char *user,
-                     const char *command, const char *note)
-{
-    if (host[0])
-        json_str(j, "host", host);
-    if (pid > 0)
-        json_int(j, "pid", pid);
-    if (user[0])
-        json_str(j, "user", user);
-    if (command[0])
-        json_str(j, "command", command);
-    if (note[0])
-        json_str(j, "note", note);
-}
-
 static void json_one(struct json *j, const struct dlock_info *i)
 {
     json_open(j, NULL, '{');
     if (i->waiter)
         json_int(j, "place", i->place);
-    if (i->foreign)
-        json_str(j, "kind", "foreign");
-    kind_json(j, i);
-    if (i->over)
-        json_bool(j, "over", true);
-    json_who(j, i->host, i->pid, i->user, i->command, i->note);
-    if (i->since_ms > 0)
-        json_int(j, "since_ms", i->since_ms);
-    if (!i->waiter && i->waited_ms >= 0)
-        json_int(j, "waited_ms", i->waited_ms);
+    kind_json_holder(j, i, false);
     if (i->left_ns >= 0 && i->left_ns != DLOCK_NEVER)
         json_int(j, "lease_left_ms", i->left_ns / DLOCK_MSEC);
     json_fence(j, i->fence);
@@ -87,6 +54,7 @@ static void json_run(struct json *j, const struct found *f)
                                          [DLOCK_RUN_FAILED] = "failed",
                                          [DLOCK_RUN_SUCCEEDED] = "succeeded"};
     const struct dlock_run *r = &f->run;
+    const struct dlock_info process = kind_of_run(r);
 
     if (!f->has_run)
         return;
@@ -99,7 +67,7 @@ static void json_run(struct json *j, const struct found *f)
         json_int(j, "end_ms", r->end_ms);
     json_int(j, "age_ms", r->age_ns / DLOCK_MSEC);
     json_int(j, "kept_ms", r->kept_ns / DLOCK_MSEC);
-    json_who(j, r->host, r->pid, r->user, r->command, r->note);
+    kind_json_process(j, &process, false);
     json_fence(j, r->fence);
     json_close(j, '}');
 }

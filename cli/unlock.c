@@ -36,18 +36,18 @@ struct fdlock {
     struct report report;
 };
 
-static int fail_flock(const struct options *o, int sys)
+/* The exit code, after the message. */
+static int fail(const struct options *o, int sys)
 {
     struct dlock_error err;
     bool theirs = sys == EBADF || sys == EINVAL;
     const char *why = "";
 
     if (sys == EBADF && o->fcntl)
-        why =
-            " (with --fcntl a shared lock needs one that is open for reading, an exclusive one for writing)";
+        why = " (with --fcntl a shared lock needs a descriptor that is open for reading, "
+              "an exclusive lock for writing)";
     else if (sys == EBADF)
-        why = " (on NFS an exclusive lock needs one that is open for writing)";
-
+        why = " (on NFS an exclusive lock needs a descriptor that is open for writing)";
     dlock_fail(&err, theirs ? DLOCK_EUSAGE : DLOCK_EOS, sys, "cannot %s descriptor %d: %s%s",
                o->mode == MODE_UNLOCK ? "unlock" : "lock", o->fd, strerror(sys), why);
     return message_error(o, &err);
@@ -101,93 +101,63 @@ static bool give_up(struct fdlock *l)
     return true;
 }
 
-static void read_signals(struct fdlock *l)
-{
-    struct signalfd_siginfo si;
-
-    while (signals_read(l->sig, &si)) {
-        int sig = (int)si.ssi_signo;
-        if (signals_stops(sig)) {
-            message_erase(); /* the shell writes its own line now */
-            signals_stop_self(sig);
-        }
-        if (sig == SIGCONT)
-            report_continue(&l->report);
-        if (!signals_cancels(sig))
-            continue;
-        report_cancelled(&l->report);
-        /* The lock may have been granted in this moment, and the caller would not know. */
-        if (give_up(l))
-            flock_try(l->o->fd, LOCK_UN, l->o->fcntl);
-        signals_die(sig);
-    }
-}
-
-static void report_wait(struct fdlock *l)
-{
-    struct dlock_report r = {.type = DLOCK_REPORT_WAITING};
-    struct dlock_info info;
-    int64_t now = dlock_now();
-
-    if (now >= l->look_at) {
-        l->look_at = now + LOOK_EVERY;
-        r.info = find_holder(l->o, &info);
-        report_waiting(&l->report, &r);
-    }
-    report_tick(&l->report, now);
-}
-
+/* Wait for the lock. 0, or an exit code after the message. */
 static int wait_for_lock(struct fdlock *l, int op)
 {
+    struct dlock_report r = {.type = DLOCK_REPORT_WAITING};
+    struct signalfd_siginfo si;
+    struct dlock_info info;
     int sys;
 
     if (flock_wait_start(&l->waiter, l->o->fd, op, l->o->fcntl) < 0)
-        return fail_flock(l->o, ENOMEM);
+        return fail(l->o, ENOMEM);
     while (!flock_wait_check(l->waiter, &sys)) {
         if (dlock_now() >= l->until) {
             if (!give_up(l))
                 return busy(l); /* exit ends the thread */
-            /* It may have been granted in the last moment: to lock again tells, and does no harm. */
+            /* The lock may have been granted meanwhile. To lock again tells, and does no harm. */
             sys = flock_try(l->o->fd, op, l->o->fcntl);
             break;
         }
         sleep_until(l, true, dlock_min(l->until, dlock_min(l->look_at, report_wake(&l->report))));
-        read_signals(l);
-        report_wait(l);
+        while (signals_read(l->sig, &si)) {
+            int sig = (int)si.ssi_signo;
+            if (signals_stops(sig)) {
+                message_erase(); /* the shell writes its own line now */
+                signals_stop_self(sig);
+            }
+            if (sig == SIGCONT)
+                report_continue(&l->report);
+            if (!signals_cancels(sig))
+                continue;
+            report_cancelled(&l->report);
+            /* The lock may have been granted in this moment, and the caller would not know. */
+            if (give_up(l))
+                flock_try(l->o->fd, LOCK_UN, l->o->fcntl);
+            signals_die(sig);
+        }
+        int64_t now = dlock_now();
+        if (now >= l->look_at) {
+            l->look_at = now + LOOK_EVERY;
+            r.info = find_holder(l->o, &info);
+            report_waiting(&l->report, &r);
+        }
+        report_tick(&l->report, now);
     }
     flock_wait_free(l->waiter);
     if (sys == EWOULDBLOCK)
         return busy(l);
-    return sys == 0 ? 0 : fail_flock(l->o, sys);
-}
-
-/* Lock it, or unlock it. 0, or an exit code after the message. */
-static int lock_fd(struct fdlock *l)
-{
-    const struct options *o = l->o;
-    int op = o->mode == MODE_UNLOCK              ? LOCK_UN
-             : o->lock_mode == DLOCK_MODE_SHARED ? LOCK_SH
-                                                 : LOCK_EX;
-    int64_t now = l->report.wait.since;
-    int sys = flock_try(o->fd, op, o->fcntl);
-
-    if (sys == 0)
-        return 0;
-    if (sys != EWOULDBLOCK)
-        return fail_flock(o, sys);
-    if (o->nonblock || o->wait_ns == 0)
-        return busy(l);
-    if (o->wait_ns < DLOCK_NEVER - now)
-        l->until = now + o->wait_ns;
-    if (message_tells(o, ABOUT_WAIT))
-        l->look_at = now + FIRST_LOOK;
-    return wait_for_lock(l, op);
+    return sys == 0 ? 0 : fail(l->o, sys);
 }
 
 int fdlock_mode(const struct options *o, const struct sigstate *sig)
 {
     struct fdlock l = {.o = o, .sig = sig, .until = DLOCK_NEVER, .look_at = DLOCK_NEVER};
+    int op = o->mode == MODE_UNLOCK              ? LOCK_UN
+             : o->lock_mode == DLOCK_MODE_SHARED ? LOCK_SH
+                                                 : LOCK_EX;
     struct dlock_error err;
+    int code = 0;
 
     report_begin(&l.report, o, NULL, NULL);
     /* A close-on-exec descriptor is one of our own: no caller can have passed it. */
@@ -195,7 +165,19 @@ int fdlock_mode(const struct options *o, const struct sigstate *sig)
         dlock_fail(&err, DLOCK_EUSAGE, EBADF, "descriptor %d is not open", o->fd);
         return message_error(o, &err);
     }
-    int code = lock_fd(&l);
+    int64_t now = l.report.wait.since;
+    int sys = flock_try(o->fd, op, o->fcntl);
+    if (sys != 0 && sys != EWOULDBLOCK)
+        return fail(o, sys);
+    if (sys != 0 && (o->nonblock || o->wait_ns == 0))
+        return busy(&l);
+    if (sys != 0) {
+        if (o->wait_ns < DLOCK_NEVER - now)
+            l.until = now + o->wait_ns;
+        if (message_tells(o, ABOUT_WAIT))
+            l.look_at = now + FIRST_LOOK;
+        code = wait_for_lock(&l, op);
+    }
     if (code == 0 && o->mode == MODE_FD)
         report_granted(&l.report);
     return code;

@@ -1,4 +1,6 @@
-/* The lines of --events (cli/events.c); tests/system/cli/events.bats reads them with a JSON parser. */
+/*
+ * The lines of --events (cli/events.c); tests/system/cli/events.bats reads them with a JSON parser.
+ */
 #include "events.h"
 #include "messages.h"
 #include "sink.h"
@@ -29,7 +31,9 @@ static struct events *open_events(void)
     return e;
 }
 
-/* What was written since the last call, without what differs from run to run: version, time, pid. */
+/*
+ * What was written since the last call, without what differs from run to run: version, time, pid.
+ */
 static const char *lines(void)
 {
     ssize_t n = read(reader, text, sizeof(text) - 1);

@@ -1,7 +1,7 @@
 /*
- * test_guard.c - the dead man's switch, driven by a keeper that is this program. Every process of a tree
- * inherits the writing end of one pipe, the witness: its EOF is the moment at which the whole tree is dead.
- * Run with an argument of its own the program is also the command that reports what it was given.
+ * test_guard.c - the dead man's switch, driven by a keeper that is this program. Every process of a
+ * tree inherits the writing end of one pipe, the witness: its EOF is the moment at which the whole
+ * tree is dead.
  */
 #include "command.h"
 #include "guard.h"
@@ -19,7 +19,6 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -94,7 +93,7 @@ static void command_is(char *const *argv)
     began = read_ticks();
     config = (struct guard_config){.sig = &sig, .argv = argv, .name = "t", .lock_fd = -1};
     config.own_group = true;
-    /* Out of the way of 8 and 9 at first, which a pipe may get: the caller may have left us other descriptors. */
+    /* Not 8 and 9 at first, which a pipe may get: the caller may have left us descriptors. */
     open_pipe(w);
     open_pipe(s);
     witness = w[0];
@@ -106,13 +105,18 @@ static void command_is(char *const *argv)
 #define SHELL(script) ((char *const[]){"/bin/sh", "-c", script, NULL})
 
 /* Only the guard and what it starts have the witness from here on. */
-static bool guard_up(void)
+static void fork_guard(void)
 {
-    int rc = guard_fork(&guard, &config);
-
+    if (guard_fork(&guard, &config) != 0)
+        abort();
     close(8);
     close(9);
-    return CHECK_INT(rc, 0);
+}
+
+static void set_up(char *const *argv)
+{
+    command_is(argv);
+    fork_guard();
 }
 
 static void send_times(int type, int arg, int64_t term, int64_t kill, int64_t hard)
@@ -129,6 +133,12 @@ static void send_times(int type, int arg, int64_t term, int64_t kill, int64_t ha
 static void order(int type, int arg)
 {
     send_times(type, arg, DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER);
+}
+
+static void keeper_dies(void)
+{
+    close(guard.fd);
+    guard.fd = -1;
 }
 
 /* One that we sent to the keeper. */
@@ -184,8 +194,7 @@ static void clean_up(void)
     pid_t stuck;
 
     if (guard.fd >= 0)
-        close(guard.fd);
-    guard.fd = -1;
+        keeper_dies();
     kill(guard.pid, SIGKILL);
     for (int64_t until = after(LATE); process_tree_sweep(&tree, &stuck) > 0 && dlock_now() < until;)
         usleep(1000);
@@ -195,7 +204,47 @@ static void clean_up(void)
     raw_minus_boot = DLOCK_RAW_NEVER;
 }
 
-/* The 50 ms hold on a machine with a processor to spare; other tests, or a build, may be running beside us. */
+#define GUARD_TEST(name)                                                                           \
+    static void with_guard_##name(void);                                                           \
+    TEST(name)                                                                                     \
+    {                                                                                              \
+        with_guard_##name();                                                                       \
+        clean_up();                                                                                \
+    }                                                                                              \
+    static void with_guard_##name(void)
+
+static bool heard(int type, int arg)
+{
+    return CHECK_INT(hear(), type) && CHECK_INT(last.arg, arg) && CHECK_INT(last.flags, 0);
+}
+
+static void heard_flags(int type, int flags)
+{
+    CHECK_INT(hear(), type);
+    CHECK_INT(last.flags, flags);
+}
+
+static void detach(void)
+{
+    order(G_DETACH, 0);
+    CHECK_INT(hear(), -1);
+}
+
+static void ended_by(int number, int flags)
+{
+    heard_flags(G_EXITED, flags);
+    CHECK(WIFSIGNALED(last.arg) && WTERMSIG(last.arg) == number);
+}
+
+/* A guard whose command has been started. */
+static void start(char *const *argv)
+{
+    set_up(argv);
+    order(G_START, 0);
+    CHECK_INT(hear(), G_STARTED);
+}
+
+/* The 50 ms hold on a machine with a processor to spare; tests or a build may run beside us. */
 static bool busy(void)
 {
     double load = 0;
@@ -208,7 +257,7 @@ static bool busy(void)
         fclose(f);
     }
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    /* The load is of the last minute, running of this moment: what has delayed us may show in neither. */
+    /* The load is of the last minute, running of this moment: a delay may show in neither. */
     struct ticks now = read_ticks();
     bool no_idle = (now.idle - began.idle) * 2 < now.all - began.all;
     return load > (double)processors || running > processors || no_idle || unit_emulated();
@@ -224,53 +273,42 @@ static bool in_window(int64_t at, int64_t from, int64_t width)
                       width / 1000);
 }
 
-/* Five processes: a shell that ignores TERM, its child, and a grandchild in a session of its own. */
+/* Five processes: a shell that ignores TERM, its child, a grandchild in a session of its own. */
 #define STUBBORN                                                                                   \
     "trap '' TERM; sleep 60 & (sleep 60 & printf x >&9; wait) & "                                  \
     "setsid sh -c 'printf x >&9; sleep 60' & printf x >&9; wait; sleep 60"
 
 static bool start_stubborn(int64_t term, int64_t kill, int64_t hard)
 {
-    command_is(SHELL(STUBBORN));
-    if (!guard_up())
-        return false;
+    set_up(SHELL(STUBBORN));
     send_times(G_START, 0, term, kill, hard);
     return CHECK_INT(hear(), G_STARTED) && CHECK(await(3));
 }
 
 /* ---------------------------------------------------------------- running --- */
 
-TEST(runs_a_command)
+GUARD_TEST(runs_a_command)
 {
-    command_is(SHELL("test \"$DLOCK_NAME,$DLOCK_TOKEN,$DLOCK_FENCE\" = t,abc,42 && exit 7"));
-    if (guard_up()) {
-        order(G_START, 0);
-        CHECK_INT(hear(), G_STARTED);
-        CHECK(last.arg > 0);
-        CHECK_INT(hear(), G_EXITED);
-        CHECK(WIFEXITED(last.arg) && WEXITSTATUS(last.arg) == 7);
-        CHECK_INT(last.flags, 0);
-        CHECK_INT(hear(), G_TREE_EMPTY);
-        /* The guard lives on, and keeps no pipe of the caller open. */
-        CHECK(death(DLOCK_SEC) != DLOCK_NEVER);
-        CHECK_INT(kill(guard.pid, 0), 0);
-        order(G_DETACH, 0);
-        CHECK_INT(hear(), -1);
-    }
-    clean_up();
+    start(SHELL("test \"$DLOCK_NAME,$DLOCK_TOKEN,$DLOCK_FENCE\" = t,abc,42 && exit 7"));
+    CHECK(last.arg > 0);
+    CHECK_INT(hear(), G_EXITED);
+    CHECK(WIFEXITED(last.arg) && WEXITSTATUS(last.arg) == 7);
+    CHECK_INT(last.flags, 0);
+    CHECK_INT(hear(), G_TREE_EMPTY);
+    /* The guard lives on, and keeps no pipe of the caller open. */
+    CHECK(death(DLOCK_SEC) != DLOCK_NEVER);
+    CHECK_INT(kill(guard.pid, 0), 0);
+    detach();
 }
 
 static void fails_to_start(char *const *argv, int64_t term_at, int why)
 {
-    command_is(argv);
-    if (guard_up()) {
-        send_times(G_START, 0, term_at, DLOCK_NEVER, DLOCK_NEVER);
-        CHECK_INT(hear(), G_EXEC_FAILED);
-        CHECK_INT(last.arg, why);
-        CHECK_INT(hear(), G_TREE_EMPTY);
-        order(G_DETACH, 0);
-        CHECK_INT(hear(), -1);
-    }
+    set_up(argv);
+    send_times(G_START, 0, term_at, DLOCK_NEVER, DLOCK_NEVER);
+    CHECK_INT(hear(), G_EXEC_FAILED);
+    CHECK_INT(last.arg, why);
+    CHECK_INT(hear(), G_TREE_EMPTY);
+    detach();
     clean_up();
 }
 
@@ -287,166 +325,133 @@ TEST(reports_why_it_cannot_start)
     CHECK_INT(spawn_exec_code(EACCES), 126);
 }
 
-TEST(starts_nothing_for_a_dead_keeper)
+GUARD_TEST(starts_nothing_for_a_dead_keeper)
 {
     char c;
 
-    command_is(SHELL("printf x >&9"));
-    if (guard_up()) {
-        kill(guard.pid, SIGSTOP); /* so that it finds the order and the EOF together */
-        order(G_START, 0);
-        close(guard.fd);
-        guard.fd = -1;
-        kill(guard.pid, SIGCONT);
-        CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
-        CHECK_INT(read(say_fd, &c, 1), 0);
-    }
-    clean_up();
+    set_up(SHELL("printf x >&9"));
+    kill(guard.pid, SIGSTOP); /* so that it finds the order and the EOF together */
+    order(G_START, 0);
+    keeper_dies();
+    kill(guard.pid, SIGCONT);
+    CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
+    CHECK_INT(read(say_fd, &c, 1), 0);
 }
 
-TEST(an_end_before_the_start_is_final)
+GUARD_TEST(an_end_before_the_start_is_final)
 {
-    command_is(SHELL("printf x >&9"));
-    if (guard_up()) {
-        order(G_END, SIGKILL);
-        CHECK_INT(hear(), G_TREE_EMPTY);
-        order(G_START, 0);
-        order(G_DETACH, 0);
-        CHECK_INT(hear(), -1);
-        CHECK(!alive());
-    }
-    clean_up();
+    set_up(SHELL("printf x >&9"));
+    order(G_END, SIGKILL);
+    CHECK_INT(hear(), G_TREE_EMPTY);
+    order(G_START, 0);
+    detach();
+    CHECK(!alive());
 }
 
 /* ------------------------------------------------------------- the keeper --- */
 
-TEST(kills_the_tree_when_the_keeper_is_gone)
+GUARD_TEST(kills_the_tree_when_the_keeper_is_gone)
 {
-    if (start_stubborn(DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER)) {
-        int64_t from = dlock_now();
-        close(guard.fd);
-        guard.fd = -1;
-        int64_t at = death(LATE);
-        in_window(at, from, SOON);
-        printf("# keeper gone, 5 processes: dead after %" PRId64 " us\n", (at - from) / 1000);
-        CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
-    }
-    clean_up();
+    REQUIRE(start_stubborn(DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER));
+    int64_t from = dlock_now();
+    keeper_dies();
+    int64_t at = death(LATE);
+    in_window(at, from, SOON);
+    printf("# keeper gone, 5 processes: dead after %" PRId64 " us\n", (at - from) / 1000);
+    CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
 }
 
-TEST(kills_200_processes_when_the_keeper_is_gone)
+GUARD_TEST(kills_200_processes_when_the_keeper_is_gone)
 {
     command_is(
         SHELL("i=0; while [ $i -lt 200 ]; do i=$((i+1)); (printf x >&9; sleep 60) & done; wait"));
-    if (guard_up()) {
-        order(G_START, 0);
-        CHECK_INT(hear(), G_STARTED);
-        CHECK(await(200));
-        int64_t from = dlock_now();
-        close(guard.fd);
-        guard.fd = -1;
-        int64_t at = death(LATE);
-        in_window(at, from, 10 * SOON);
-        printf("# keeper gone, 200-401 processes: dead after %" PRId64 " us\n", (at - from) / 1000);
-    }
-    clean_up();
+    fork_guard();
+    order(G_START, 0);
+    CHECK_INT(hear(), G_STARTED);
+    CHECK(await(200));
+    int64_t from = dlock_now();
+    keeper_dies();
+    int64_t at = death(LATE);
+    in_window(at, from, 10 * SOON);
+    printf("# keeper gone, 200-401 processes: dead after %" PRId64 " us\n", (at - from) / 1000);
 }
 
-TEST(terms_the_command_when_the_keeper_is_stopped)
+GUARD_TEST(terms_the_command_when_the_keeper_is_stopped)
 {
     int64_t term = after(200 * DLOCK_MSEC);
 
-    command_is(SHELL("sleep 60 & sleep 60"));
-    if (guard_up()) {
-        send_times(G_START, 0, term, term + 5 * DLOCK_SEC, term + 6 * DLOCK_SEC);
-        int64_t at = death(LATE);
-        in_window(at, term, SOON);
-        printf("# term_at to death: %" PRId64 " us\n", (at - term) / 1000);
-        CHECK_INT(hear(), G_STARTED);
-        CHECK_INT(hear(), G_EXITED);
-        CHECK(WIFSIGNALED(last.arg) && WTERMSIG(last.arg) == SIGTERM);
-        CHECK_INT(last.flags, GUARD_TIMED_OUT);
-        CHECK_INT(hear(), G_TREE_EMPTY);
-        CHECK_INT(last.flags, GUARD_TIMED_OUT);
-    }
-    clean_up();
+    set_up(SHELL("sleep 60 & sleep 60"));
+    send_times(G_START, 0, term, term + 5 * DLOCK_SEC, term + 6 * DLOCK_SEC);
+    int64_t at = death(LATE);
+    in_window(at, term, SOON);
+    printf("# term_at to death: %" PRId64 " us\n", (at - term) / 1000);
+    CHECK_INT(hear(), G_STARTED);
+    ended_by(SIGTERM, GUARD_TIMED_OUT);
+    heard_flags(G_TREE_EMPTY, GUARD_TIMED_OUT);
 }
 
-TEST(kills_a_command_that_ignores_term)
+GUARD_TEST(kills_a_command_that_ignores_term)
 {
     int64_t term = after(2 * DLOCK_SEC), kill_at = term + 300 * DLOCK_MSEC;
 
-    if (start_stubborn(term, kill_at, kill_at + 500 * DLOCK_MSEC)) {
-        /* An extension that comes too late ends nothing and saves no process. */
-        while (dlock_now() < term + 100 * DLOCK_MSEC)
-            usleep(1000);
-        send_times(G_EXTEND, 0, after(LATE), after(LATE), kill_at + 500 * DLOCK_MSEC);
-        int64_t at = death(LATE);
-        in_window(at, kill_at, SOON);
-        printf("# kill_at to death: %" PRId64 " us\n", (at - kill_at) / 1000);
-        CHECK_INT(hear(), G_EXITED);
-        CHECK(WIFSIGNALED(last.arg) && WTERMSIG(last.arg) == SIGKILL);
-        CHECK_INT(last.flags, GUARD_TIMED_OUT);
-        CHECK_INT(hear(), G_TREE_EMPTY);
-        /* The kernel timer is off: the guard outlives hard_at. */
-        usleep(600000);
-        CHECK_INT(kill(guard.pid, 0), 0);
-        CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
-    }
-    clean_up();
+    REQUIRE(start_stubborn(term, kill_at, kill_at + 500 * DLOCK_MSEC));
+    /* An extension that comes too late ends nothing and saves no process. */
+    while (dlock_now() < term + 100 * DLOCK_MSEC)
+        usleep(1000);
+    send_times(G_EXTEND, 0, after(LATE), after(LATE), kill_at + 500 * DLOCK_MSEC);
+    int64_t at = death(LATE);
+    in_window(at, kill_at, SOON);
+    printf("# kill_at to death: %" PRId64 " us\n", (at - kill_at) / 1000);
+    ended_by(SIGKILL, GUARD_TIMED_OUT);
+    CHECK_INT(hear(), G_TREE_EMPTY);
+    /* The kernel timer is off: the guard outlives hard_at. */
+    usleep(600000);
+    CHECK_INT(kill(guard.pid, 0), 0);
+    CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
 }
 
-TEST(sends_no_term_when_kill_at_is_term_at)
+GUARD_TEST(sends_no_term_when_kill_at_is_term_at)
 {
     int64_t at = after(300 * DLOCK_MSEC);
 
-    command_is(SHELL("trap 'printf T >&9' TERM; printf x >&9; while :; do sleep 0.01; done"));
-    if (guard_up()) {
-        char c;
-        send_times(G_START, 0, at, at, at + DLOCK_SEC);
-        CHECK(await(1));
-        in_window(death(LATE), at, SOON);
-        CHECK_INT(read(say_fd, &c, 1), 0);
-    }
-    clean_up();
+    set_up(SHELL("trap 'printf T >&9' TERM; printf x >&9; while :; do sleep 0.01; done"));
+    char c;
+    send_times(G_START, 0, at, at, at + DLOCK_SEC);
+    CHECK(await(1));
+    in_window(death(LATE), at, SOON);
+    CHECK_INT(read(say_fd, &c, 1), 0);
 }
 
-TEST(extensions_keep_the_command_alive)
+GUARD_TEST(extensions_keep_the_command_alive)
 {
     int64_t term = 0;
 
-    command_is(SHELL("sleep 60"));
-    if (guard_up()) {
-        int type = G_START;
-        for (int i = 0; i < 40; i++) {
-            term = after(500 * DLOCK_MSEC);
-            send_times(type, 0, term, term + 100 * DLOCK_MSEC, term + 200 * DLOCK_MSEC);
-            type = G_EXTEND;
-            usleep(20000);
-            CHECK(alive());
-        }
-        in_window(death(LATE), term, SOON);
+    set_up(SHELL("sleep 60"));
+    int type = G_START;
+    for (int i = 0; i < 40; i++) {
+        term = after(500 * DLOCK_MSEC);
+        send_times(type, 0, term, term + 100 * DLOCK_MSEC, term + 200 * DLOCK_MSEC);
+        type = G_EXTEND;
+        usleep(20000);
+        CHECK(alive());
     }
-    clean_up();
+    in_window(death(LATE), term, SOON);
 }
 
-TEST(warn_only_ignores_times)
+GUARD_TEST(warn_only_ignores_times)
 {
     int64_t at = after(100 * DLOCK_MSEC);
 
     command_is(SHELL("sleep 60"));
     config.warn_only = true;
-    if (guard_up()) {
-        send_times(G_START, 0, at, at, at);
-        CHECK_INT(hear(), G_STARTED);
-        usleep(300000);
-        CHECK(alive());
-        int64_t from = dlock_now();
-        close(guard.fd);
-        guard.fd = -1;
-        in_window(death(LATE), from, SOON);
-    }
-    clean_up();
+    fork_guard();
+    send_times(G_START, 0, at, at, at);
+    CHECK_INT(hear(), G_STARTED);
+    usleep(300000);
+    CHECK(alive());
+    int64_t from = dlock_now();
+    keeper_dies();
+    in_window(death(LATE), from, SOON);
 }
 
 /* ---------------------------------------------------------------- max_run --- */
@@ -454,96 +459,78 @@ TEST(warn_only_ignores_times)
 /* On a busy machine a shell takes a part of it to start. */
 #define LIMIT (500 * DLOCK_MSEC)
 
-static bool heard(int type, int arg)
-{
-    return CHECK_INT(hear(), type) && CHECK_INT(last.arg, arg) && CHECK_INT(last.flags, 0);
-}
-
 /* The command has LIMIT, and then GRACE until it is killed. False: it does not run. */
 static bool start_limited(char *const *argv, int64_t grace, int64_t *start)
 {
     command_is(argv);
     config.max_run = LIMIT;
     config.grace = grace;
-    if (!guard_up())
-        return false;
+    fork_guard();
     *start = dlock_now();
     order(G_START, 0);
     return CHECK_INT(hear(), G_STARTED);
 }
 
-TEST(a_command_is_ended_by_max_run)
+GUARD_TEST(a_command_is_ended_by_max_run)
 {
     int64_t start, grace = 300 * DLOCK_MSEC;
 
-    if (start_limited(SHELL(STUBBORN), grace, &start) && CHECK(await(3))) {
-        /* No renewal gives it more time. */
-        send_times(G_EXTEND, 0, after(LATE), after(LATE), after(LATE));
-        heard(G_OVERRUN, SIGTERM);
-        in_window(dlock_now(), start + LIMIT, SOON);
-        send_times(G_EXTEND, 0, after(LATE), after(LATE), after(LATE));
-        in_window(death(LATE), start + LIMIT + grace, SOON);
-        heard(G_OVERRUN, SIGKILL);
-        CHECK_INT(hear(), G_EXITED);
-        CHECK(WIFSIGNALED(last.arg) && WTERMSIG(last.arg) == SIGKILL);
-        heard(G_TREE_EMPTY, 0);
-        order(G_DETACH, 0);
-        CHECK_INT(hear(), -1);
-    }
-    clean_up();
+    REQUIRE(start_limited(SHELL(STUBBORN), grace, &start) && CHECK(await(3)));
+    /* No renewal gives it more time. */
+    send_times(G_EXTEND, 0, after(LATE), after(LATE), after(LATE));
+    heard(G_OVERRUN, SIGTERM);
+    in_window(dlock_now(), start + LIMIT, SOON);
+    send_times(G_EXTEND, 0, after(LATE), after(LATE), after(LATE));
+    in_window(death(LATE), start + LIMIT + grace, SOON);
+    heard(G_OVERRUN, SIGKILL);
+    ended_by(SIGKILL, 0);
+    heard(G_TREE_EMPTY, 0);
+    detach();
 }
 
-TEST(max_run_ends_what_the_command_left)
+GUARD_TEST(max_run_ends_what_the_command_left)
 {
     int64_t start;
 
-    if (start_limited(SHELL("setsid sleep 60 & exit 3"), DLOCK_SEC, &start)) {
-        heard(G_EXITED, 3 << 8);
-        in_window(death(LATE), start + LIMIT, SOON);
-        heard(G_OVERRUN, SIGTERM);
-        heard(G_TREE_EMPTY, 0);
-    }
-    clean_up();
+    REQUIRE(start_limited(SHELL("setsid sleep 60 & exit 3"), DLOCK_SEC, &start));
+    heard(G_EXITED, 3 << 8);
+    in_window(death(LATE), start + LIMIT, SOON);
+    heard(G_OVERRUN, SIGTERM);
+    heard(G_TREE_EMPTY, 0);
 }
 
-TEST(max_run_without_grace_sends_kill_only)
+GUARD_TEST(max_run_without_grace_sends_kill_only)
 {
     int64_t start;
 
-    if (start_limited(SHELL("sleep 60"), 0, &start)) {
-        heard(G_OVERRUN, SIGKILL);
-        in_window(death(LATE), start + LIMIT, SOON);
-        heard(G_EXITED, SIGKILL);
-    }
-    clean_up();
+    REQUIRE(start_limited(SHELL("sleep 60"), 0, &start));
+    heard(G_OVERRUN, SIGKILL);
+    in_window(death(LATE), start + LIMIT, SOON);
+    heard(G_EXITED, SIGKILL);
 }
 
-TEST(max_run_and_the_lease_the_earlier_time_counts)
+GUARD_TEST(max_run_and_the_lease_the_earlier_time_counts)
 {
     int64_t start;
 
     /* The lease is over first. */
-    if (start_limited(SHELL("sleep 60"), DLOCK_SEC, &start)) {
-        send_times(G_EXTEND, 0, start + LIMIT / 2, after(LATE), after(LATE));
-        in_window(death(LATE), start + LIMIT / 2, SOON);
-        CHECK_INT(hear(), G_EXITED);
-        CHECK_INT(last.flags, GUARD_TIMED_OUT);
-    }
+    REQUIRE(start_limited(SHELL("sleep 60"), DLOCK_SEC, &start));
+    send_times(G_EXTEND, 0, start + LIMIT / 2, after(LATE), after(LATE));
+    in_window(death(LATE), start + LIMIT / 2, SOON);
+    heard_flags(G_EXITED, GUARD_TIMED_OUT);
     clean_up();
     /* It is over during the grace. */
-    if (start_limited(SHELL(STUBBORN), LATE, &start) && CHECK(await(3))) {
-        int64_t kill_at = start + LIMIT + 200 * DLOCK_MSEC;
-        send_times(G_EXTEND, 0, kill_at - 100 * DLOCK_MSEC, kill_at, after(LATE));
-        heard(G_OVERRUN, SIGTERM);
-        in_window(death(LATE), kill_at, SOON);
-        CHECK_INT(hear(), G_OVERRUN);
-        CHECK_INT(last.arg, SIGKILL);
-        CHECK_INT(last.flags, GUARD_TIMED_OUT);
-    }
-    clean_up();
+    REQUIRE(start_limited(SHELL(STUBBORN), LATE, &start) && CHECK(await(3)));
+    int64_t kill_at = start + LIMIT + 200 * DLOCK_MSEC;
+    send_times(G_EXTEND, 0, kill_at - 100 * DLOCK_MSEC, kill_at, after(LATE));
+    heard(G_OVERRUN, SIGTERM);
+    in_window(death(LATE), kill_at, SOON);
+    CHECK_INT(hear(), G_OVERRUN);
+    CHECK_INT(last.arg, SIGKILL);
+    CHECK_INT(last.flags, GUARD_TIMED_OUT);
 }
 
-TEST(max_run_counts_with_warn_only)
+GUARD_TEST(max_run_counts_with_warn_only)
 {
     int64_t start;
 
@@ -551,29 +538,25 @@ TEST(max_run_counts_with_warn_only)
     config.warn_only = true;
     config.max_run = LIMIT;
     config.grace = DLOCK_SEC;
-    if (guard_up()) {
-        start = dlock_now();
-        send_times(G_START, 0, after(LIMIT / 2), after(LIMIT / 2), after(LIMIT / 2));
-        in_window(death(LATE), start + LIMIT, SOON);
-        CHECK_INT(hear(), G_STARTED);
-        heard(G_OVERRUN, SIGTERM);
-        heard(G_EXITED, SIGTERM);
-    }
-    clean_up();
+    fork_guard();
+    start = dlock_now();
+    send_times(G_START, 0, after(LIMIT / 2), after(LIMIT / 2), after(LIMIT / 2));
+    in_window(death(LATE), start + LIMIT, SOON);
+    CHECK_INT(hear(), G_STARTED);
+    heard(G_OVERRUN, SIGTERM);
+    heard(G_EXITED, SIGTERM);
 }
 
 /* Nothing else would end the tree in time. */
-TEST(a_guard_that_is_stopped_in_the_grace_is_killed)
+GUARD_TEST(a_guard_that_is_stopped_in_the_grace_is_killed)
 {
     int64_t start, grace = 500 * DLOCK_MSEC;
 
-    if (start_limited(SHELL("trap '' TERM; while :; do sleep 0.1; done"), grace, &start)) {
-        heard(G_OVERRUN, SIGTERM);
-        kill(guard.pid, SIGSTOP);
-        CHECK_INT(hear(), -1);
-        in_window(dlock_now(), start + LIMIT + grace, DLOCK_SEC + SOON);
-    }
-    clean_up();
+    REQUIRE(start_limited(SHELL("trap '' TERM; while :; do sleep 0.1; done"), grace, &start));
+    heard(G_OVERRUN, SIGTERM);
+    kill(guard.pid, SIGSTOP);
+    CHECK_INT(hear(), -1);
+    in_window(dlock_now(), start + LIMIT + grace, DLOCK_SEC + SOON);
 }
 
 /* -------------------------------------------------------------- the guard --- */
@@ -587,126 +570,109 @@ static void sweep_all(void)
 }
 
 /* At nine tenths of the time until hard_at: the timer's clock may be slewed. */
-TEST(a_stopped_guard_is_killed_before_hard_at)
+GUARD_TEST(a_stopped_guard_is_killed_before_hard_at)
 {
     int64_t from = dlock_now(), hard = from + 2 * DLOCK_SEC, early = hard - DLOCK_SEC / 5;
 
-    if (start_stubborn(hard - 200 * DLOCK_MSEC, hard - 100 * DLOCK_MSEC, hard)) {
-        kill(guard.pid, SIGSTOP);
-        CHECK_INT(hear(), -1);
-        in_window(dlock_now(), early, hard - early);
-        sweep_all();
-        int64_t at = death(0);
-        in_window(at, early, hard - early + SOON);
-        printf("# guard stopped, death to hard_at: %" PRId64 " us\n", (hard - at) / 1000);
-    }
-    clean_up();
+    REQUIRE(start_stubborn(hard - 200 * DLOCK_MSEC, hard - 100 * DLOCK_MSEC, hard));
+    kill(guard.pid, SIGSTOP);
+    CHECK_INT(hear(), -1);
+    in_window(dlock_now(), early, hard - early);
+    sweep_all();
+    int64_t at = death(0);
+    in_window(at, early, hard - early + SOON);
+    printf("# guard stopped, death to hard_at: %" PRId64 " us\n", (hard - at) / 1000);
 }
 
-TEST(an_extension_moves_hard_at)
+GUARD_TEST(an_extension_moves_hard_at)
 {
     int64_t from = dlock_now(), hard = from + 200 * DLOCK_MSEC;
 
-    command_is(SHELL("exec sleep 60"));
-    if (guard_up()) {
-        send_times(G_START, 0, hard - 2 * DLOCK_MSEC, hard - DLOCK_MSEC, hard);
-        hard += 400 * DLOCK_MSEC;
-        send_times(G_EXTEND, 0, hard - 2 * DLOCK_MSEC, hard - DLOCK_MSEC, hard);
-        CHECK_INT(hear(), G_STARTED);
-        usleep(20000);
-        kill(guard.pid, SIGSTOP);
-        /* The direct child dies with the guard, without a keeper. */
-        in_window(death(LATE), hard - (hard - from) / 10, (hard - from) / 10);
-    }
-    clean_up();
+    set_up(SHELL("exec sleep 60"));
+    send_times(G_START, 0, hard - 2 * DLOCK_MSEC, hard - DLOCK_MSEC, hard);
+    hard += 400 * DLOCK_MSEC;
+    send_times(G_EXTEND, 0, hard - 2 * DLOCK_MSEC, hard - DLOCK_MSEC, hard);
+    CHECK_INT(hear(), G_STARTED);
+    usleep(20000);
+    kill(guard.pid, SIGSTOP);
+    /* The direct child dies with the guard, without a keeper. */
+    in_window(death(LATE), hard - (hard - from) / 10, (hard - from) / 10);
 }
 
 /* Without an extension. Nine tenths of the time until hard_at are over before term_at. */
-TEST(a_living_guard_is_not_killed_before_term_at)
+GUARD_TEST(a_living_guard_is_not_killed_before_term_at)
 {
     int64_t hard = after(2 * DLOCK_SEC), term = hard - 100 * DLOCK_MSEC;
 
-    command_is(SHELL("sleep 60"));
-    if (guard_up()) {
-        send_times(G_START, 0, term, term, hard);
-        int64_t at = death(LATE);
-        /* Without a processor for so long a guard cannot be told from a stopped one. */
-        if (at >= term || !busy())
-            in_window(at, term, SOON);
-    }
-    clean_up();
+    set_up(SHELL("sleep 60"));
+    send_times(G_START, 0, term, term, hard);
+    int64_t at = death(LATE);
+    /* Without a processor for so long a guard cannot be told from a stopped one. */
+    if (at >= term || !busy())
+        in_window(at, term, SOON);
 }
 
 /* ------------------------------------------------------------- two clocks --- */
 
-/* CLOCK_BOOTTIME is far from these times, CLOCK_MONOTONIC_RAW is not: it reaches the time at in ns. */
+/*
+ * CLOCK_BOOTTIME is far from these times, CLOCK_MONOTONIC_RAW is not: it reaches the time at in ns.
+ */
 static void raw_reaches(int64_t at, int64_t ns)
 {
     raw_minus_boot = dlock_clocks_read(&dlock_env_system).raw + ns - at;
 }
 
-TEST(the_raw_clock_ends_the_command_too)
+GUARD_TEST(the_raw_clock_ends_the_command_too)
 {
     int64_t term = after(100 * DLOCK_SEC), kill_at = term + 300 * DLOCK_MSEC, from = dlock_now();
 
     raw_reaches(term, DLOCK_SEC);
-    if (start_stubborn(term, kill_at, kill_at + 500 * DLOCK_MSEC)) {
-        in_window(death(LATE), from + 1299 * DLOCK_MSEC, SOON);
-        CHECK_INT(hear(), G_EXITED);
-        CHECK(WIFSIGNALED(last.arg) && WTERMSIG(last.arg) == SIGKILL);
-        CHECK_INT(last.flags, GUARD_TIMED_OUT);
-    }
-    clean_up();
+    REQUIRE(start_stubborn(term, kill_at, kill_at + 500 * DLOCK_MSEC));
+    in_window(death(LATE), from + 1299 * DLOCK_MSEC, SOON);
+    ended_by(SIGKILL, GUARD_TIMED_OUT);
 }
 
-TEST(the_raw_clock_ends_the_command_of_a_stopped_guard_too)
+GUARD_TEST(the_raw_clock_ends_the_command_of_a_stopped_guard_too)
 {
     int64_t hard = after(100 * DLOCK_SEC), from = dlock_now();
 
     raw_reaches(hard, DLOCK_SEC);
-    if (start_stubborn(hard - 200 * DLOCK_MSEC, hard - 100 * DLOCK_MSEC, hard)) {
-        kill(guard.pid, SIGSTOP);
-        CHECK_INT(hear(), -1);
-        in_window(dlock_now(), from + 900 * DLOCK_MSEC, 100 * DLOCK_MSEC);
-    }
-    clean_up();
+    REQUIRE(start_stubborn(hard - 200 * DLOCK_MSEC, hard - 100 * DLOCK_MSEC, hard));
+    kill(guard.pid, SIGSTOP);
+    CHECK_INT(hear(), -1);
+    in_window(dlock_now(), from + 900 * DLOCK_MSEC, 100 * DLOCK_MSEC);
 }
 
-TEST(an_extension_moves_the_times_of_both_clocks)
+GUARD_TEST(an_extension_moves_the_times_of_both_clocks)
 {
     int64_t term = after(100 * DLOCK_SEC), from;
 
-    command_is(SHELL("exec sleep 60"));
-    if (guard_up()) {
-        raw_reaches(term, 10 * DLOCK_SEC);
-        send_times(G_START, 0, term, term, term + DLOCK_SEC);
-        CHECK_INT(hear(), G_STARTED);
-        usleep(20000); /* the guard sleeps until its next turn */
-        from = dlock_now();
-        raw_reaches(term, 300 * DLOCK_MSEC);
-        send_times(G_EXTEND, 0, term, term, term + DLOCK_SEC);
-        in_window(death(LATE), from + 299 * DLOCK_MSEC, SOON);
-    }
-    clean_up();
+    set_up(SHELL("exec sleep 60"));
+    raw_reaches(term, 10 * DLOCK_SEC);
+    send_times(G_START, 0, term, term, term + DLOCK_SEC);
+    CHECK_INT(hear(), G_STARTED);
+    usleep(20000); /* the guard sleeps until its next turn */
+    from = dlock_now();
+    raw_reaches(term, 300 * DLOCK_MSEC);
+    send_times(G_EXTEND, 0, term, term, term + DLOCK_SEC);
+    in_window(death(LATE), from + 299 * DLOCK_MSEC, SOON);
 }
 
-TEST(a_killed_guard_is_swept_up)
+GUARD_TEST(a_killed_guard_is_swept_up)
 {
-    if (start_stubborn(after(LATE), after(LATE), after(LATE))) {
-        int64_t from = dlock_now();
-        kill(guard.pid, SIGKILL);
-        CHECK_INT(hear(), -1);
-        sweep_all();
-        int64_t at = death(0);
-        in_window(at, from, SOON);
-        printf("# guard killed, swept after %" PRId64 " us\n", (at - from) / 1000);
-        CHECK_INT(process_tree_count(&tree), 0);
-    }
-    clean_up();
+    REQUIRE(start_stubborn(after(LATE), after(LATE), after(LATE)));
+    int64_t from = dlock_now();
+    kill(guard.pid, SIGKILL);
+    CHECK_INT(hear(), -1);
+    sweep_all();
+    int64_t at = death(0);
+    in_window(at, from, SOON);
+    printf("# guard killed, swept after %" PRId64 " us\n", (at - from) / 1000);
+    CHECK_INT(process_tree_count(&tree), 0);
 }
 
 /* Inherited children and their orphans are not the orphans of the guard. */
-TEST(guard_killed_spares_inherited_processes)
+GUARD_TEST(guard_killed_spares_inherited_processes)
 {
     char marker[SPAWN_MARKER_SIZE];
     struct process_tree among;
@@ -728,26 +694,22 @@ TEST(guard_killed_spares_inherited_processes)
     CHECK_STR(marker, "DLOCK_TOKEN=abc");
     kill(old, SIGCONT);
     CHECK_INT(waitid(P_PID, (id_t)old, &(siginfo_t){0}, WEXITED | WNOWAIT), 0);
-    if (start_stubborn(after(LATE), after(LATE), after(LATE))) {
-        int64_t from = dlock_now();
-        kill(guard.pid, SIGKILL);
-        CHECK_INT(hear(), -1);
-        waitpid(guard.pid, NULL, 0);
-        while (process_tree_sweep(&among, NULL) > 0 && dlock_now() < from + LATE)
-            usleep(500);
-        CHECK(!alive());
-        CHECK_INT(waitpid(old, NULL, 0), old);
-        CHECK_INT(waitpid(-1, &st, WNOHANG), 0); /* one child is left, and is alive */
-    }
-    clean_up();
+    REQUIRE(start_stubborn(after(LATE), after(LATE), after(LATE)));
+    int64_t from = dlock_now();
+    kill(guard.pid, SIGKILL);
+    CHECK_INT(hear(), -1);
+    waitpid(guard.pid, NULL, 0);
+    while (process_tree_sweep(&among, NULL) > 0 && dlock_now() < from + LATE)
+        usleep(500);
+    CHECK(!alive());
+    CHECK_INT(waitpid(old, NULL, 0), old);
+    CHECK_INT(waitpid(-1, &st, WNOHANG), 0); /* one child is left, and is alive */
 }
 
 /* A dead command that cannot be reaped as long as we trace it: the guard goes on killing. */
 static pid_t start_undying(void)
 {
-    command_is(SHELL("printf x >&9; exec sleep 60"));
-    if (!guard_up())
-        return -1;
+    set_up(SHELL("printf x >&9; exec sleep 60"));
     send_times(G_START, 0, after(LATE), after(LATE), after(LATE));
     if (!CHECK_INT(hear(), G_STARTED) || !CHECK(await(1)))
         return -1;
@@ -761,172 +723,140 @@ static void let_die(pid_t pid)
         waitpid(pid, NULL, __WALL);
 }
 
-TEST(a_guard_stopped_while_killing_is_killed)
+GUARD_TEST(a_guard_stopped_while_killing_is_killed)
 {
     pid_t pid = start_undying();
 
-    if (pid > 0) {
-        order(G_END, SIGKILL);
-        CHECK(death(LATE) != DLOCK_NEVER);
-        usleep(50000);
-        int64_t from = dlock_now();
-        kill(guard.pid, SIGSTOP);
-        CHECK_INT(hear(), -1);
-        in_window(dlock_now(), from + DLOCK_SEC - 150 * DLOCK_MSEC, 4 * SOON);
-        let_die(pid);
-    }
-    clean_up();
+    REQUIRE(pid > 0);
+    order(G_END, SIGKILL);
+    CHECK(death(LATE) != DLOCK_NEVER);
+    usleep(50000);
+    int64_t from = dlock_now();
+    kill(guard.pid, SIGSTOP);
+    CHECK_INT(hear(), -1);
+    in_window(dlock_now(), from + DLOCK_SEC - 150 * DLOCK_MSEC, 4 * SOON);
+    let_die(pid);
 }
 
-TEST(a_guard_that_is_killing_is_left_alone)
+GUARD_TEST(a_guard_that_is_killing_is_left_alone)
 {
     pid_t pid = start_undying();
 
-    if (pid > 0) {
-        order(G_END, SIGKILL);
-        CHECK(death(LATE) != DLOCK_NEVER);
-        usleep(1500000);
-        /* A late EXTEND with past times does no harm either. */
-        send_times(G_EXTEND, 0, 1, 1, 1);
-        usleep(100000);
-        CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
-        let_die(pid);
-        CHECK_INT(hear(), G_EXITED);
-        CHECK_INT(hear(), G_TREE_EMPTY);
-        usleep(1300000);
-        CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
-    }
-    clean_up();
+    REQUIRE(pid > 0);
+    order(G_END, SIGKILL);
+    CHECK(death(LATE) != DLOCK_NEVER);
+    usleep(1500000);
+    /* A late EXTEND with past times does no harm either. */
+    send_times(G_EXTEND, 0, 1, 1, 1);
+    usleep(100000);
+    CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
+    let_die(pid);
+    CHECK_INT(hear(), G_EXITED);
+    CHECK_INT(hear(), G_TREE_EMPTY);
+    usleep(1300000);
+    CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
 }
 
 /* No other process would end the tree. */
-TEST(a_guard_without_a_keeper_is_left_alone)
+GUARD_TEST(a_guard_without_a_keeper_is_left_alone)
 {
     pid_t pid = start_undying();
 
-    if (pid > 0) {
-        close(guard.fd);
-        guard.fd = -1;
-        CHECK(death(LATE) != DLOCK_NEVER);
-        usleep(50000);
-        kill(guard.pid, SIGSTOP);
-        usleep(1300000);
-        CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
-        kill(guard.pid, SIGCONT);
-        let_die(pid);
-        CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
-    }
-    clean_up();
+    REQUIRE(pid > 0);
+    keeper_dies();
+    CHECK(death(LATE) != DLOCK_NEVER);
+    usleep(50000);
+    kill(guard.pid, SIGSTOP);
+    usleep(1300000);
+    CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
+    kill(guard.pid, SIGCONT);
+    let_die(pid);
+    CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
 }
 
-TEST(reports_that_proc_shows_nothing)
+GUARD_TEST(reports_that_proc_shows_nothing)
 {
     if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
         SKIP("needs the right to mount");
-    if (start_stubborn(after(LATE), after(LATE), after(LATE))) {
-        REQUIRE_INT(mount("none", "/proc", "tmpfs", 0, NULL), 0);
-        int64_t from = dlock_now();
-        order(G_END, SIGKILL);
-        CHECK_INT(hear(), G_EXITED);
-        CHECK_INT(hear(), G_STUCK);
-        CHECK_INT(last.arg, 0);
-        int64_t at = dlock_now();
-        CHECK_INT(umount("/proc"), 0);
-        in_window(at, from + DLOCK_SEC, 4 * SOON);
-        CHECK_INT(hear(), G_TREE_EMPTY);
-        CHECK(death(LATE) != DLOCK_NEVER);
-    }
-    clean_up();
+    REQUIRE(start_stubborn(after(LATE), after(LATE), after(LATE)));
+    REQUIRE_INT(mount("none", "/proc", "tmpfs", 0, NULL), 0);
+    int64_t from = dlock_now();
+    order(G_END, SIGKILL);
+    CHECK_INT(hear(), G_EXITED);
+    CHECK_INT(hear(), G_STUCK);
+    CHECK_INT(last.arg, 0);
+    int64_t at = dlock_now();
+    CHECK_INT(umount("/proc"), 0);
+    in_window(at, from + DLOCK_SEC, 4 * SOON);
+    CHECK_INT(hear(), G_TREE_EMPTY);
+    CHECK(death(LATE) != DLOCK_NEVER);
 }
 
 /* ----------------------------------------------------------------- orders --- */
 
-TEST(ends_by_term_then_kill)
+GUARD_TEST(ends_by_term_then_kill)
 {
-    if (start_stubborn(after(LATE), after(LATE), after(LATE))) {
-        int64_t kill_at = after(200 * DLOCK_MSEC);
-        send_times(G_END, SIGTERM, DLOCK_NEVER, kill_at, DLOCK_NEVER);
-        in_window(death(LATE), kill_at, SOON);
-        CHECK_INT(hear(), G_EXITED);
-        CHECK_INT(last.flags, 0);
-        CHECK_INT(hear(), G_TREE_EMPTY);
-        CHECK_INT(last.flags, 0);
-    }
-    clean_up();
+    REQUIRE(start_stubborn(after(LATE), after(LATE), after(LATE)));
+    int64_t kill_at = after(200 * DLOCK_MSEC);
+    send_times(G_END, SIGTERM, DLOCK_NEVER, kill_at, DLOCK_NEVER);
+    in_window(death(LATE), kill_at, SOON);
+    heard_flags(G_EXITED, 0);
+    heard_flags(G_TREE_EMPTY, 0);
 }
 
-TEST(an_end_by_term_lasts_no_longer_than_the_lease)
+GUARD_TEST(an_end_by_term_lasts_no_longer_than_the_lease)
 {
     int64_t kill_at = after(2 * DLOCK_SEC);
 
-    if (start_stubborn(kill_at - 100 * DLOCK_MSEC, kill_at, kill_at + DLOCK_SEC)) {
-        send_times(G_END, SIGTERM, DLOCK_NEVER, after(LATE), DLOCK_NEVER);
-        in_window(death(LATE), kill_at, SOON);
-        CHECK_INT(hear(), G_EXITED);
-        CHECK_INT(last.flags, GUARD_TIMED_OUT);
-    }
-    clean_up();
+    REQUIRE(start_stubborn(kill_at - 100 * DLOCK_MSEC, kill_at, kill_at + DLOCK_SEC));
+    send_times(G_END, SIGTERM, DLOCK_NEVER, after(LATE), DLOCK_NEVER);
+    in_window(death(LATE), kill_at, SOON);
+    heard_flags(G_EXITED, GUARD_TIMED_OUT);
 }
 
-TEST(ends_by_kill_at_once)
+GUARD_TEST(ends_by_kill_at_once)
 {
-    if (start_stubborn(after(LATE), after(LATE), after(LATE))) {
-        int64_t from = dlock_now();
-        order(G_END, SIGKILL);
-        in_window(death(LATE), from, SOON);
-    }
-    clean_up();
+    REQUIRE(start_stubborn(after(LATE), after(LATE), after(LATE)));
+    int64_t from = dlock_now();
+    order(G_END, SIGKILL);
+    in_window(death(LATE), from, SOON);
 }
 
-TEST(detach_leaves_the_background_alone)
+GUARD_TEST(detach_leaves_the_background_alone)
 {
-    command_is(SHELL("sleep 60 & exit 3"));
-    if (guard_up()) {
-        order(G_START, 0);
-        CHECK_INT(hear(), G_STARTED);
-        CHECK_INT(hear(), G_EXITED);
-        CHECK_INT(WEXITSTATUS(last.arg), 3);
-        order(G_DETACH, 0);
-        CHECK_INT(hear(), -1); /* no TREE_EMPTY before */
-        CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
-        usleep(20000);
-        CHECK(alive());
-    }
-    clean_up();
+    start(SHELL("sleep 60 & exit 3"));
+    CHECK_INT(hear(), G_EXITED);
+    CHECK_INT(WEXITSTATUS(last.arg), 3);
+    detach(); /* no TREE_EMPTY before */
+    CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
+    usleep(20000);
+    CHECK(alive());
 }
 
-TEST(reports_when_the_background_is_gone)
+GUARD_TEST(reports_when_the_background_is_gone)
 {
-    command_is(SHELL("sleep 0.2 & exit 0"));
-    if (guard_up()) {
-        order(G_START, 0);
-        CHECK_INT(hear(), G_STARTED);
-        CHECK_INT(hear(), G_EXITED);
-        CHECK(alive());
-        CHECK_INT(hear(), G_TREE_EMPTY);
-        CHECK(!alive());
-    }
-    clean_up();
+    start(SHELL("sleep 0.2 & exit 0"));
+    CHECK_INT(hear(), G_EXITED);
+    CHECK(alive());
+    CHECK_INT(hear(), G_TREE_EMPTY);
+    CHECK(!alive());
 }
 
-TEST(forwards_every_signal)
+GUARD_TEST(forwards_every_signal)
 {
     char got[8];
 
-    command_is(SHELL("trap 'printf U >&9' USR1; printf x >&9; while :; do sleep 0.01; done"));
-    if (guard_up()) {
-        order(G_START, 0);
-        CHECK(await(1));
-        for (int i = 0; i < 5; i++) {
-            signal_command(SIGUSR1);
-            REQUIRE_INT(read(say_fd, got, 1), 1);
-            CHECK_INT(got[0], 'U');
-        }
-        signal_command(SIGKILL);
-        CHECK_INT(hear(), G_STARTED);
-        CHECK_INT(hear(), G_EXITED);
+    set_up(SHELL("trap 'printf U >&9' USR1; printf x >&9; while :; do sleep 0.01; done"));
+    order(G_START, 0);
+    CHECK(await(1));
+    for (int i = 0; i < 5; i++) {
+        signal_command(SIGUSR1);
+        REQUIRE_INT(read(say_fd, got, 1), 1);
+        CHECK_INT(got[0], 'U');
     }
-    clean_up();
+    signal_command(SIGKILL);
+    CHECK_INT(hear(), G_STARTED);
+    CHECK_INT(hear(), G_EXITED);
 }
 
 /* It says which signals it gets. */
@@ -934,37 +864,28 @@ TEST(forwards_every_signal)
     SHELL("trap 'printf U >&9' USR1; trap 'printf T >&9' TERM; printf x >&9; "                     \
           "while :; do sleep 0.01; done")
 
-TEST(a_signal_waits_for_a_copy_and_no_longer)
+GUARD_TEST(a_signal_waits_for_a_copy_and_no_longer)
 {
-    command_is(SHELL("printf x >&9; exec sleep 60"));
-    if (guard_up()) {
-        order(G_START, 0);
-        CHECK_INT(hear(), G_STARTED);
-        CHECK(await(1));
-        usleep(50000); /* not in the middle of the exec */
-        int64_t from = dlock_now();
-        signal_command(SIGTERM);
-        in_window(death(LATE), from + FORWARD_WAIT, SOON);
-    }
-    clean_up();
+    start(SHELL("printf x >&9; exec sleep 60"));
+    CHECK(await(1));
+    usleep(50000); /* not in the middle of the exec */
+    int64_t from = dlock_now();
+    signal_command(SIGTERM);
+    in_window(death(LATE), from + FORWARD_WAIT, SOON);
 }
 
-TEST(a_signal_that_waits_does_not_delay_the_end)
+GUARD_TEST(a_signal_that_waits_does_not_delay_the_end)
 {
     char got;
 
-    command_is(TELLING);
-    if (guard_up()) {
-        order(G_START, 0);
-        CHECK(await(1));
-        int64_t from = dlock_now();
-        signal_command(SIGUSR1);
-        close(guard.fd);
-        guard.fd = -1;
-        in_window(death(LATE), from, FORWARD_WAIT / 2);
-        CHECK_INT(read(say_fd, &got, 1), 0);
-    }
-    clean_up();
+    set_up(TELLING);
+    order(G_START, 0);
+    CHECK(await(1));
+    int64_t from = dlock_now();
+    signal_command(SIGUSR1);
+    keeper_dies();
+    in_window(death(LATE), from, FORWARD_WAIT / 2);
+    CHECK_INT(read(say_fd, &got, 1), 0);
 }
 
 static char told(void)
@@ -975,30 +896,27 @@ static char told(void)
     return got;
 }
 
-TEST(a_signal_that_the_guard_got_too_is_not_forwarded)
+GUARD_TEST(a_signal_that_the_guard_got_too_is_not_forwarded)
 {
     command_is(TELLING);
     sigprocmask(SIG_BLOCK, &sig.ours, NULL); /* as the keeper has it */
-    bool up = guard_up();
+    fork_guard();
     sigprocmask(SIG_SETMASK, &sig.caller_mask, NULL);
-    if (up) {
-        kill(guard.pid, SIGTERM); /* before the start: the command cannot have got it */
-        order(G_START, 0);
-        CHECK_INT(hear(), G_STARTED);
-        CHECK(await(1));
-        signal_command(SIGTERM);
-        CHECK_INT(told(), 'T');
-        /* The guard gets it first, or the keeper. USR1 is behind it: no TERM can follow. */
-        kill(guard.pid, SIGTERM);
-        signal_command(SIGTERM);
-        signal_command(SIGUSR1);
-        CHECK_INT(told(), 'U');
-        signal_command(SIGTERM);
-        kill(guard.pid, SIGTERM);
-        signal_command(SIGUSR1);
-        CHECK_INT(told(), 'U');
-    }
-    clean_up();
+    kill(guard.pid, SIGTERM); /* before the start: the command cannot have got it */
+    order(G_START, 0);
+    CHECK_INT(hear(), G_STARTED);
+    CHECK(await(1));
+    signal_command(SIGTERM);
+    CHECK_INT(told(), 'T');
+    /* The guard gets it first, or the keeper. USR1 is behind it: no TERM can follow. */
+    kill(guard.pid, SIGTERM);
+    signal_command(SIGTERM);
+    signal_command(SIGUSR1);
+    CHECK_INT(told(), 'U');
+    signal_command(SIGTERM);
+    kill(guard.pid, SIGTERM);
+    signal_command(SIGUSR1);
+    CHECK_INT(told(), 'U');
 }
 
 /* The command's group, once it runs; 0 on failure. */
@@ -1006,8 +924,7 @@ static pid_t group_of_command(bool own, char *const *argv)
 {
     command_is(argv);
     config.own_group = own;
-    if (!guard_up())
-        return 0;
+    fork_guard();
     CHECK_INT(getpgid(guard.pid), getpgrp());
     order(G_START, 0);
     if (!CHECK_INT(hear(), G_STARTED))
@@ -1016,117 +933,96 @@ static pid_t group_of_command(bool own, char *const *argv)
     return getpgid(last.arg);
 }
 
-TEST(puts_the_command_into_a_group_without_a_leader)
+GUARD_TEST(puts_the_command_into_a_group_without_a_leader)
 {
     pid_t group = group_of_command(true, SHELL("exec sleep 60"));
 
     CHECK(group > 0 && group != last.arg && group != guard.pid && group != getpgrp());
     CHECK_INT(kill(group, 0), -1); /* no process has its number */
     CHECK_INT(getsid(last.arg), getsid(0));
-    clean_up();
 }
 
-TEST(puts_the_command_into_the_callers_group)
+GUARD_TEST(puts_the_command_into_the_callers_group)
 {
     CHECK_INT(group_of_command(false, SHELL("exec sleep 60")), getpgrp());
     CHECK_INT(getsid(last.arg), getsid(0));
-    clean_up();
 }
 
 /* Each process that gets USR1 writes a letter. */
 #define TELLS_USR1                                                                                 \
     "exec 2>/dev/null; trap 'printf U >&9' USR1; printf x >&9; while :; do sleep 0.01; done"
 
-TEST(a_signal_is_for_the_commands_group)
+GUARD_TEST(a_signal_is_for_the_commands_group)
 {
     command_is(NULL);
     config.argv = (char *const[]){"/bin/sh", "-c", "sh -c \"$0\" & eval \"$0\"", TELLS_USR1, NULL};
-    if (guard_up()) {
-        order(G_START, 0);
-        CHECK(await(2));
-        signal_command(SIGUSR1);
-        CHECK(await(2));
-    }
-    clean_up();
+    fork_guard();
+    order(G_START, 0);
+    CHECK(await(2));
+    signal_command(SIGUSR1);
+    CHECK(await(2));
 }
 
 /* The number of the group that it left is not ours any more. */
-TEST(a_command_that_left_its_group_gets_the_signals_alone)
+GUARD_TEST(a_command_that_left_its_group_gets_the_signals_alone)
 {
     char c;
 
     command_is(NULL);
     config.argv = (char *const[]){"/bin/sh", "-c", "sh -c \"$0\" & exec setsid sh -c \"$0\"",
                                   TELLS_USR1, NULL};
-    if (guard_up()) {
-        order(G_START, 0);
-        CHECK(await(2));
-        signal_command(SIGUSR1);
-        CHECK(await(1));
-        signal_command(SIGKILL);
-        CHECK_INT(hear(), G_STARTED);
-        CHECK_INT(hear(), G_EXITED);
-        CHECK_INT(fcntl(say_fd, F_SETFL, O_NONBLOCK), 0);
-        CHECK_INT(read(say_fd, &c, 1), -1);
-        CHECK(alive());
-    }
-    clean_up();
+    fork_guard();
+    order(G_START, 0);
+    CHECK(await(2));
+    signal_command(SIGUSR1);
+    CHECK(await(1));
+    signal_command(SIGKILL);
+    CHECK_INT(hear(), G_STARTED);
+    CHECK_INT(hear(), G_EXITED);
+    CHECK_INT(fcntl(say_fd, F_SETFL, O_NONBLOCK), 0);
+    CHECK_INT(read(say_fd, &c, 1), -1);
+    CHECK(alive());
 }
 
 /* What the command does to its whole group must not reach the guard, however early. */
-TEST(a_command_cannot_kill_or_stop_the_guard_through_its_group)
+GUARD_TEST(a_command_cannot_kill_or_stop_the_guard_through_its_group)
 {
-    command_is(SHELL("kill -KILL 0"));
-    if (guard_up()) {
-        order(G_START, 0);
-        CHECK_INT(hear(), G_STARTED);
-        CHECK_INT(hear(), G_EXITED);
-        CHECK(WIFSIGNALED(last.arg) && WTERMSIG(last.arg) == SIGKILL);
-        CHECK_INT(hear(), G_TREE_EMPTY);
-    }
+    start(SHELL("kill -KILL 0"));
+    ended_by(SIGKILL, 0);
+    CHECK_INT(hear(), G_TREE_EMPTY);
     clean_up();
-    command_is(SHELL("kill -STOP 0"));
-    if (guard_up()) {
-        order(G_START, 0);
-        CHECK_INT(hear(), G_STARTED);
-        CHECK_INT(hear(), G_STOPPED);
-        order(G_END, SIGKILL);
-        CHECK_INT(hear(), G_EXITED);
-        CHECK_INT(hear(), G_TREE_EMPTY);
-    }
-    clean_up();
+    start(SHELL("kill -STOP 0"));
+    CHECK_INT(hear(), G_STOPPED);
+    order(G_END, SIGKILL);
+    CHECK_INT(hear(), G_EXITED);
+    CHECK_INT(hear(), G_TREE_EMPTY);
 }
 
 /* A keeper that reads nothing for a long time loses STOPPED, but not EXITED and TREE_EMPTY. */
-TEST(a_full_socket_does_not_lose_the_end)
+GUARD_TEST(a_full_socket_does_not_lose_the_end)
 {
     int stops = 0, type = 0, before;
 
-    command_is(SHELL("exec sleep 60"));
-    if (guard_up()) {
-        order(G_START, 0);
-        CHECK_INT(hear(), G_STARTED);
-        pid_t pid = last.arg;
-        for (int i = 0; i < 1000; i++) {
-            kill(pid, SIGSTOP);
-            usleep(300);
-            kill(pid, SIGCONT);
-        }
-        kill(pid, SIGKILL);
-        usleep(20000);
-        do {
-            before = type;
-            type = hear();
-            stops += type == G_STOPPED;
-        } while (type > 0 && type != G_TREE_EMPTY);
-        CHECK_INT(before, G_EXITED);
-        CHECK_INT(type, G_TREE_EMPTY);
-        CHECK(stops > 0 && stops < 1000);
+    start(SHELL("exec sleep 60"));
+    pid_t pid = last.arg;
+    for (int i = 0; i < 1000; i++) {
+        kill(pid, SIGSTOP);
+        usleep(300);
+        kill(pid, SIGCONT);
     }
-    clean_up();
+    kill(pid, SIGKILL);
+    usleep(20000);
+    do {
+        before = type;
+        type = hear();
+        stops += type == G_STOPPED;
+    } while (type > 0 && type != G_TREE_EMPTY);
+    CHECK_INT(before, G_EXITED);
+    CHECK_INT(type, G_TREE_EMPTY);
+    CHECK(stops > 0 && stops < 1000);
 }
 
-TEST(keeps_the_lock_descriptor)
+GUARD_TEST(keeps_the_lock_descriptor)
 {
     int lock[2];
 
@@ -1134,136 +1030,18 @@ TEST(keeps_the_lock_descriptor)
     if (pipe2(lock, O_CLOEXEC | O_NONBLOCK) != 0)
         abort();
     config.lock_fd = lock[1];
-    if (guard_up()) {
-        char c;
-        close(lock[1]);
-        order(G_START, 0);
-        CHECK_INT(hear(), G_STARTED);
-        CHECK_INT(hear(), G_EXITED);
-        CHECK_INT(hear(), G_TREE_EMPTY);
-        CHECK_INT(read(lock[0], &c, 1), -1); /* the guard has it */
-        order(G_DETACH, 0);
-        CHECK_INT(hear(), -1);
-        waitpid(guard.pid, NULL, 0);
-        CHECK_INT(read(lock[0], &c, 1), 0);
-    }
+    fork_guard();
+    char c;
+    close(lock[1]);
+    order(G_START, 0);
+    CHECK_INT(hear(), G_STARTED);
+    CHECK_INT(hear(), G_EXITED);
+    CHECK_INT(hear(), G_TREE_EMPTY);
+    CHECK_INT(read(lock[0], &c, 1), -1); /* the guard has it */
+    detach();
+    waitpid(guard.pid, NULL, 0);
+    CHECK_INT(read(lock[0], &c, 1), 0);
     close(lock[0]);
-    clean_up();
-}
-
-/* --------------------------------------------------- what the command sees --- */
-
-/* The command's side: prints everything that a caller could notice to descriptor 9. */
-static int report(void)
-{
-    char line[256], path[64];
-    FILE *status = fopen("/proc/self/status", "r");
-
-    for (int fd = 0; fd < 200; fd++) {
-        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-        ssize_t n = readlink(path, line, sizeof line - 1);
-        if (n < 0 || fd == 9 || (status && fd == fileno(status)))
-            continue;
-        line[n] = '\0';
-        dprintf(9, "%d %s %d\n", fd, line, fcntl(fd, F_GETFD));
-    }
-    while (status && fgets(line, sizeof line, status))
-        if (!strncmp(line, "SigPnd", 6) || !strncmp(line, "ShdPnd", 6) ||
-            !strncmp(line, "SigBlk", 6) || !strncmp(line, "SigIgn", 6) ||
-            !strncmp(line, "SigCgt", 6) || !strncmp(line, "Name", 4) || !strncmp(line, "Umask", 5))
-            dprintf(9, "%s", line);
-    mode_t mask = umask(0);
-    struct rlimit core = {0};
-    int reaper = -1;
-    getrlimit(RLIMIT_CORE, &core);
-    prctl(PR_GET_CHILD_SUBREAPER, &reaper);
-    dprintf(9, "umask %o nice %d core %ld dumpable %d reaper %d\n", (unsigned)mask,
-            getpriority(PRIO_PROCESS, 0), (long)core.rlim_cur, prctl(PR_GET_DUMPABLE), reaper);
-    dprintf(9, "cwd %s\n", getcwd(line, sizeof line) ? line : "?");
-    const char *fence = getenv("DLOCK_FENCE");
-    dprintf(9, "fence %s\n", fence ? fence : "unset");
-    return 0;
-}
-
-static char *const report_argv[] = {"/proc/self/exe", "--report", NULL};
-
-/* In a child with an unusual state: run the report, with a guard or without. */
-static void caller(bool guarded)
-{
-    struct sigstate s;
-    sigset_t some;
-
-    /* The signals that this test itself has blocked are not the caller's. */
-    signals_restore(&sig);
-    close(sig.fd);
-    signal(SIGHUP, SIG_IGN);
-    signal(SIGCHLD, SIG_IGN);
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGRTMIN + 3, SIG_IGN);
-    sigemptyset(&some);
-    sigaddset(&some, SIGUSR2);
-    sigaddset(&some, SIGHUP);
-    sigprocmask(SIG_BLOCK, &some, NULL);
-    umask(027);
-    if (nice(3) < 0 || chdir("/tmp") != 0)
-        _exit(1);
-    setenv("DLOCK_FENCE", "7", 1);
-    close(0);
-    close(20);
-    if (open("/dev/zero", O_RDONLY) != 0 || dup2(0, 7) != 7)
-        _exit(1);
-    close(0);
-    if (!guarded) {
-        unsetenv("DLOCK_FENCE");
-        execv(report_argv[0], report_argv);
-        _exit(1);
-    }
-    if (fds_plug() != 0 || signals_init(&s) != 0)
-        _exit(1);
-    config.sig = &s;
-    config.own_group = false;
-    if (guard_fork(&guard, &config) != 0)
-        _exit(1);
-    struct guard_msg m = {.type = G_START};
-    m.term_at = m.kill_at = m.hard_at = DLOCK_NEVER;
-    guard_send(&guard, &m, -1);
-    if (hear() != G_STARTED || hear() != G_EXITED || last.arg != 0)
-        _exit(1);
-    _exit(0);
-}
-
-static size_t report_of(bool guarded, char *buf, size_t size)
-{
-    size_t n = 0;
-    ssize_t got;
-    int st = 0;
-
-    command_is(report_argv);
-    close(8); /* its number differs from run to run */
-    pid_t pid = fork();
-    if (pid == 0)
-        caller(guarded);
-    close(9);
-    while (n + 1 < size && (got = read(say_fd, buf + n, size - n - 1)) > 0)
-        n += (size_t)got;
-    buf[n] = '\0';
-    CHECK_INT(waitpid(pid, &st, 0), pid);
-    CHECK_INT(st, 0);
-    sweep_all(); /* its guard is an orphan, so it is our child now */
-    close(witness);
-    close(say_fd);
-    return n;
-}
-
-TEST(the_command_gets_the_state_of_the_caller)
-{
-    static char plain[8192], guarded[8192];
-
-    CHECK(report_of(false, plain, sizeof plain) > 100);
-    CHECK(report_of(true, guarded, sizeof guarded) > 100);
-    CHECK_HAS(plain, "\n7 /dev/zero 0\n");
-    if (strcmp(plain, guarded) != 0)
-        CHECK_FAIL("without a guard:\n%s\nwith one:\n%s", plain, guarded);
 }
 
 /* ------------------------------------------------------ signals and spawn --- */
@@ -1339,8 +1117,6 @@ TEST(forks_nothing_too_late_or_without_a_keeper)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1 && strcmp(argv[1], "--report") == 0)
-        return report();
     if (signals_init(&sig) != 0 || process_tree_init(&tree) != 0)
         return 1;
     /* Unlike the keeper, a test that hangs must die by a signal. */

@@ -1,4 +1,7 @@
-/* How holders, waiters and waits are described, and a line is cut for a terminal (cli/messages.c, cli/report.c). */
+/*
+ * How holders, waiters and waits are described, and a line is cut for a terminal (cli/messages.c,
+ * cli/report.c).
+ */
 #include "messages.h"
 #include "report.h"
 #include "unit.h"
@@ -179,6 +182,8 @@ static struct options waits(int64_t wait_ns)
     return (struct options){.mode = MODE_FD, .fd = 9, .wait_ns = wait_ns};
 }
 
+#define HOLDER "; held by root@ci-4, pid 812"
+
 TEST(a_wait_is_described_by_its_time_its_place_and_the_holder)
 {
     static const struct {
@@ -187,24 +192,17 @@ TEST(a_wait_is_described_by_its_time_its_place_and_the_holder)
         bool known;
         const char *want;
     } rows[] = {
-        {1, DLOCK_NEVER, 0, false, "waiting for descriptor 9: 1s; held by another process"},
-        {130, 600 * DLOCK_SEC, 3, true,
-         "waiting for descriptor 9: 2m10s of 10m, 3rd in line; held by root@ci-4, pid 812"},
-        {5, 5500 * DLOCK_MSEC, 1, true,
-         "waiting for descriptor 9: 5s of 5.5s, next in line; held by root@ci-4, pid 812"},
-        {61, DLOCK_NEVER, 2, true,
-         "waiting for descriptor 9: 1m1s, 2nd in line; held by root@ci-4, pid 812"},
-        {61, DLOCK_NEVER, 4, true,
-         "waiting for descriptor 9: 1m1s, 4th in line; held by root@ci-4, pid 812"},
-        {61, DLOCK_NEVER, 11, true,
-         "waiting for descriptor 9: 1m1s, 11th in line; held by root@ci-4, pid 812"},
-        {61, DLOCK_NEVER, 21, true,
-         "waiting for descriptor 9: 1m1s, 21st in line; held by root@ci-4, pid 812"},
-        {61, DLOCK_NEVER, 112, true,
-         "waiting for descriptor 9: 1m1s, 112th in line; held by root@ci-4, pid 812"},
-        {61, DLOCK_NEVER, 1003, true,
-         "waiting for descriptor 9: 1m1s, 1003rd in line; held by root@ci-4, pid 812"},
+        {1, DLOCK_NEVER, 0, false, "1s; held by another process"},
+        {130, 600 * DLOCK_SEC, 3, true, "2m10s of 10m, 3rd in line" HOLDER},
+        {5, 5500 * DLOCK_MSEC, 1, true, "5s of 5.5s, next in line" HOLDER},
+        {61, DLOCK_NEVER, 2, true, "1m1s, 2nd in line" HOLDER},
+        {61, DLOCK_NEVER, 4, true, "1m1s, 4th in line" HOLDER},
+        {61, DLOCK_NEVER, 11, true, "1m1s, 11th in line" HOLDER},
+        {61, DLOCK_NEVER, 21, true, "1m1s, 21st in line" HOLDER},
+        {61, DLOCK_NEVER, 112, true, "1m1s, 112th in line" HOLDER},
+        {61, DLOCK_NEVER, 1003, true, "1m1s, 1003rd in line" HOLDER},
     };
+    static const char begin[] = "waiting for descriptor 9: ";
     struct dlock_info holder = {.user = "root", .host = "ci-4", .pid = 812};
 
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
@@ -219,7 +217,8 @@ TEST(a_wait_is_described_by_its_time_its_place_and_the_holder)
         /* Less than a second more. */
         report_wait_text(&r, r.wait.since + rows[i].waited * DLOCK_SEC + 999 * DLOCK_MSEC, text,
                          sizeof(text));
-        CHECK_STR(text, rows[i].want);
+        CHECK(strncmp(text, begin, strlen(begin)) == 0);
+        CHECK_STR(text + strlen(begin), rows[i].want);
     }
 }
 
@@ -252,7 +251,10 @@ TEST(a_holder_is_not_named_while_the_store_does_not_answer)
     dlock_close(lk);
 }
 
-/* The times (s) at which a line about the wait was due until a time, when the holder changes every change_every. */
+/*
+ * The times (s) at which a line about the wait was due until a time, when the holder changes every
+ * change_every.
+ */
 static size_t lines(int64_t change_every, int64_t until, int64_t *at, size_t max)
 {
     struct options o = waits(DLOCK_NEVER);
@@ -336,7 +338,10 @@ TEST(a_wait_that_is_not_told_has_no_timer)
 
 /* ------------------------------------------------------------ terminal --- */
 
-/* In a process of its own: messages of that length to a terminal that no program reads, as many as it could never hold. */
+/*
+ * In a process of its own: messages of that length to a terminal that no program reads, as many as
+ * it could never hold.
+ */
 static _Noreturn void fill_terminal(int slave, int length)
 {
     if (dup2(slave, STDERR_FILENO) < 0)

@@ -1,4 +1,7 @@
-/* test_proc.c - the kernel's numbers have 64 bits, those of a 32-bit dlock's machine too. The source is included. */
+/*
+ * test_proc.c - the kernel's numbers have 64 bits, those of a 32-bit dlock's machine too. The
+ * source is included.
+ */
 #include "../../../cli/proc.c"
 
 #include "unit.h"
