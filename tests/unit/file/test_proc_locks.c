@@ -3,62 +3,56 @@
 
 #include "unit.h"
 
-TEST(reads_holders_and_waiters)
+#define INODE ((ino_t)10952787)
+#define BIG_INODE ((ino_t)UINT64_C(0x300000007))
+
+/* XFS, NFS and FUSE have inodes of 64 bits; more than 256 majors and minors come with many disks. */
+TEST(reads_holders_waiters_leases_and_fcntl_locks)
 {
-    const struct proc_locks_file lf = {.dev = makedev(0xfe, 0), .ino = 10952787};
+    const dev_t dev = makedev(0xfe, 0), big = makedev(0x103, 0x12345);
+    static const char FREE[] = "", HELD[] = "held", SHARED[] = "shared", WAITS[] = "shared waiter";
+    const struct {
+        enum proc_locks_kind kind;
+        dev_t dev;
+        ino_t ino;
+        const char *line, *is;
+    } cases[] = {
+        {PROC_LOCKS_FLOCK, dev, INODE, "FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", HELD},
+        {PROC_LOCKS_FLOCK, dev, INODE, " -> FLOCK  ADVISORY  READ 5192 fe:00:10952787 0 EOF", WAITS},
+        {PROC_LOCKS_FLOCK, dev, INODE, "POSIX  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", FREE},
+        {PROC_LOCKS_FLOCK, dev, INODE, "FLOCK  ADVISORY  WRITE 5192 fe:01:10952787 0 EOF", FREE},
+        {PROC_LOCKS_FLOCK, big, BIG_INODE, "FLOCK  ADVISORY  WRITE 5192 103:12345:12884901895 0 EOF",
+         HELD},
+        {PROC_LOCKS_FLOCK, big, BIG_INODE, "FLOCK  ADVISORY  WRITE 5192 103:12345:7 0 EOF", FREE},
+        {PROC_LOCKS_FLOCK, big, BIG_INODE, "FLOCK  ADVISORY  WRITE 5192 03:45:12884901895 0 EOF",
+         FREE},
+        /* Leases that let no other process open the file; BREAKING: asked to let others read. */
+        {PROC_LOCKS_LEASE, dev, INODE, "LEASE  ACTIVE    WRITE 5192 fe:00:10952787 0 EOF", HELD},
+        {PROC_LOCKS_LEASE, dev, INODE, "LEASE  BREAKING  READ 5192 fe:00:10952787 0 EOF", HELD},
+        {PROC_LOCKS_LEASE, dev, INODE, "LEASE  ACTIVE    READ 5192 fe:00:10952787 0 EOF", FREE},
+        {PROC_LOCKS_LEASE, dev, INODE, "FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", FREE},
+        {PROC_LOCKS_FCNTL, dev, INODE, "OFDLCK ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", HELD},
+        {PROC_LOCKS_FCNTL, dev, INODE, " -> POSIX  ADVISORY  READ 5192 fe:00:10952787 100 199",
+         WAITS},
+        {PROC_LOCKS_FCNTL, dev, INODE, "POSIX  ADVISORY  READ 5192 fe:00:10952787 100 199", SHARED},
+        {PROC_LOCKS_FCNTL, dev, INODE, "FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", FREE},
+        {PROC_LOCKS_FCNTL, dev, INODE, "LEASE  ACTIVE    WRITE 5192 fe:00:10952787 0 EOF", FREE},
+    };
     struct proc_lock l;
+    char line[128];
 
-    REQUIRE(parse_line("1: FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
-    CHECK_INT(l.pid, 5192);
-    CHECK(!l.waiter && !l.shared);
-    REQUIRE(parse_line("1:  -> FLOCK  ADVISORY  READ 5194 fe:00:10952787 0 EOF\n", &lf, &l));
-    CHECK_INT(l.pid, 5194);
-    CHECK(l.waiter && l.shared);
-    CHECK(!parse_line("1: POSIX  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
-    CHECK(!parse_line("1: FLOCK  ADVISORY  WRITE 5192 fe:01:10952787 0 EOF\n", &lf, &l));
-}
-
-TEST(inode_and_device_numbers_have_64_bits)
-{
-    /* XFS, NFS and FUSE have such inodes; more than 256 majors and minors come with many disks. */
-    const struct proc_locks_file lf = {.dev = makedev(0x103, 0x12345),
-                                       .ino = (ino_t)UINT64_C(0x300000007)};
-    struct proc_lock l;
-
-    CHECK(parse_line("1: FLOCK  ADVISORY  WRITE 5192 103:12345:12884901895 0 EOF\n", &lf, &l));
-    CHECK(!parse_line("1: FLOCK  ADVISORY  WRITE 5192 103:12345:7 0 EOF\n", &lf, &l));
-    CHECK(!parse_line("1: FLOCK  ADVISORY  WRITE 5192 03:45:12884901895 0 EOF\n", &lf, &l));
-}
-
-TEST(reads_leases_that_keep_others_out)
-{
-    const struct proc_locks_file lf = {
-        .dev = makedev(0xfe, 0), .ino = 10952787, .kind = PROC_LOCKS_LEASE};
-    struct proc_lock l;
-
-    REQUIRE(parse_line("1: LEASE  ACTIVE    WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
-    CHECK_INT(l.pid, 5192);
-    /* Asked to let others read: until it does, they cannot open the file. */
-    REQUIRE(parse_line("1: LEASE  BREAKING  READ 5192 fe:00:10952787 0 EOF\n", &lf, &l));
-    CHECK(!l.shared);
-    CHECK(!parse_line("1: LEASE  ACTIVE    READ 5192 fe:00:10952787 0 EOF\n", &lf, &l));
-    CHECK(!parse_line("1: FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
-}
-
-TEST(reads_fcntl_locks)
-{
-    const struct proc_locks_file lf = {
-        .dev = makedev(0xfe, 0), .ino = 10952787, .kind = PROC_LOCKS_FCNTL};
-    struct proc_lock l;
-
+    for (size_t i = 0; i < DLOCK_LEN(cases); i++) {
+        struct proc_locks_file lf = {
+            .dev = cases[i].dev, .ino = cases[i].ino, .kind = cases[i].kind};
+        snprintf(line, sizeof(line), "1: %s\n", cases[i].line);
+        bool found = parse_line(line, &lf, &l);
+        CHECK_STR(!found ? FREE : l.waiter && l.shared ? WAITS : l.shared ? SHARED : HELD,
+                  cases[i].is);
+        CHECK(!found || l.pid == 5192);
+    }
+    const struct proc_locks_file lf = {.dev = dev, .ino = INODE, .kind = PROC_LOCKS_FCNTL};
     REQUIRE(parse_line("1: OFDLCK ADVISORY  WRITE -1 fe:00:10952787 0 EOF\n", &lf, &l));
     CHECK_INT(l.pid, -1);
-    CHECK(!l.waiter && !l.shared);
-    REQUIRE(parse_line("2:  -> POSIX  ADVISORY  READ 5192 fe:00:10952787 100 199\n", &lf, &l));
-    CHECK_INT(l.pid, 5192);
-    CHECK(l.waiter && l.shared);
-    CHECK(!parse_line("1: FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
-    CHECK(!parse_line("1: LEASE  ACTIVE    WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
 }
 
 TEST(names_one_process_for_several_open_file_descriptions)
