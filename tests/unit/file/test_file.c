@@ -249,25 +249,6 @@ FILE_TEST(excludes_flock)
     close(fd);
 }
 
-FILE_TEST(shared_with_shared)
-{
-    struct lock *a = bare("x", DLOCK_MODE_SHARED);
-    struct lock *b = bare("x", DLOCK_MODE_SHARED);
-    struct lock *x = bare("x", DLOCK_MODE_EXCLUSIVE);
-    CHECK_INT(acquire(a, false), EV_GRANTED);
-    CHECK_INT(acquire(b, false), EV_GRANTED);
-    CHECK_INT(acquire(x, false), EV_BUSY);
-    CHECK(x->ev.info && x->ev.info->mode == DLOCK_MODE_SHARED);
-    CHECK_INT(held(in_dir("x"), LOCK_SH), 0);
-    CHECK_INT(held(in_dir("x"), LOCK_EX), 1);
-    shut(a);
-    CHECK_INT(acquire(x, false), EV_BUSY);
-    shut(b);
-    CHECK_INT(acquire(x, false), EV_GRANTED);
-    shut(x);
-    CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
-}
-
 FILE_TEST(waits_and_wakes_at_once)
 {
     int fd = hold(in_dir("x"), LOCK_EX);
@@ -446,46 +427,6 @@ FILE_TEST(refuses_fifos_devices_and_bad_paths)
     CHECK_INT(l->ev.error.sys, ENOENT);
     shut(l);
     CHECK_INT(refused("", NULL), DLOCK_EUSAGE);
-}
-
-FILE_TEST(a_directory_and_a_symlink_are_good_bare_locks)
-{
-    struct lock *l = opened(dir, NULL, DLOCK_MODE_EXCLUSIVE);
-    CHECK_INT(acquire(l, false), EV_GRANTED);
-    CHECK_INT(held(dir, LOCK_SH), 1);
-    shut(l);
-    if (symlink("target", in_dir("link")) != 0)
-        abort();
-    l = bare("link", DLOCK_MODE_EXCLUSIVE);
-    struct lock *m = bare("target", DLOCK_MODE_EXCLUSIVE);
-    CHECK_INT(acquire(l, false), EV_GRANTED);
-    CHECK_INT(acquire(m, false), EV_BUSY);
-}
-
-FILE_TEST(an_inheriting_child_keeps_the_lock)
-{
-    int go[2];
-    char c;
-
-    if (pipe2(go, O_CLOEXEC) != 0)
-        abort();
-    struct lock *l = bare("x", DLOCK_MODE_EXCLUSIVE);
-    REQUIRE_INT(acquire(l, false), EV_GRANTED);
-    pid_t pid = fork();
-    if (pid == 0) {
-        close(go[1]);
-        _exit(read(go[0], &c, 1) < 0);
-    }
-    REQUIRE_RELEASED(l, DLOCK_RELEASE_CLEAN);
-    CHECK_INT(held(in_dir("x"), LOCK_EX), 1);
-    /* The kernel names our pid, but we no longer have the lock. */
-    CHECK_INT(acquire(l, false), EV_BUSY);
-    CHECK_INT(l->ev.info ? l->ev.info->pid : 0, pid);
-    CHECK_HAS(l->ev.info ? l->ev.info->command : NULL, "test_file");
-    close(go[1]);
-    waitpid(pid, NULL, 0);
-    CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
-    close(go[0]);
 }
 
 /* ----------------------------------------------------------- named locks --- */
@@ -830,30 +771,6 @@ FILE_TEST(another_number_of_slots_is_refused_also_while_others_wait)
     CHECK_HAS(a->ev.error.msg, "/x: in use with 1000 slots, which are not 2: ");
 }
 
-FILE_TEST(a_killed_holder_of_a_slot_is_out_of_the_way_at_once)
-{
-    int ready[2];
-    struct lock *b = slots(1);
-    REQUIRE_INT(pipe(ready), 0);
-    pid_t child = fork();
-    if (child == 0) {
-        if (acquire(slots(1), false) != EV_GRANTED || write(ready[1], "", 1) != 1)
-            _exit(1);
-        pause();
-    }
-    char byte;
-    REQUIRE_INT(read(ready[0], &byte, 1), 1);
-    REQUIRE_INT(acquire(b, true), EV_WAITING);
-    CHECK_INT(next(b, 50), EV_NONE);
-    int64_t before = dlock_now();
-    kill(child, SIGKILL);
-    REQUIRE_INT(next(b, 2000), EV_GRANTED);
-    CHECK(dlock_now() - before < unit_bound(100 * DLOCK_MSEC));
-    waitpid(child, NULL, 0);
-    close(ready[0]);
-    close(ready[1]);
-}
-
 FILE_TEST(a_file_that_is_replaced_while_a_slot_is_waited_for_is_left)
 {
     struct lock *a = slots(1);
@@ -943,18 +860,6 @@ FILE_TEST(status_shows_slots_and_their_waiters_and_takes_no_lock)
     shut(w);
     shut(q);
     close(fd);
-}
-
-FILE_TEST(status_of_a_missing_lock_is_free)
-{
-    struct lock *l = opened(in_dir("none"), "n", DLOCK_MODE_EXCLUSIVE);
-    BE->ask(l->be, ASK_STATUS, NULL);
-    CHECK_INT(next(l, 1000), EV_DONE);
-    shut(l);
-    l = bare("none", DLOCK_MODE_EXCLUSIVE);
-    BE->ask(l->be, ASK_STATUS, NULL);
-    CHECK_INT(next(l, 1000), EV_DONE);
-    CHECK(!exists(in_dir("none")));
 }
 
 UNIT_MAIN
