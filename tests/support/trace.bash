@@ -1,7 +1,7 @@
 # trace.bash - the same stack traces of failed tests as bats makes, at an eighth of the price.
 #
-# The DEBUG trap of bats composes the stack trace anew before every command of a test: most of bash's
-# work in a run of the suite. Here the trap only copies its place, from which the trace of a failed
+# The DEBUG trap of bats composes the stack trace anew before every command of a test, which is most
+# of bash's work in a run of the suite. Here the trap only copies its place, from which the trace of a failed
 # test is composed. The names below are internal to bats 1.8 (Debian 12) and 1.11 (Debian 13); any
 # other version keeps its own trap, and is merely slower.
 

@@ -1,7 +1,6 @@
 #!/usr/bin/python3
 """signal_table.py terminal|none|container ROUNDS ARG...: counts the signals that reach a command.
 
-
 A line for each way of sending: the counts of TERM, INT and HUP in ROUNDS rounds, as "1", or "1,2"
 if they differ. The ways: to dlock's pid; to its process group; to each process in turn, as systemd
 does with a cgroup, in three orders; through timeout(1), which signals dlock and then its group. In

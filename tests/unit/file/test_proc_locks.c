@@ -3,55 +3,53 @@
 
 #include "unit.h"
 
-#define INODE ((ino_t)10952787)
-#define BIG_INODE ((ino_t)UINT64_C(0x300000007))
-
 /* XFS, NFS and FUSE have inodes of 64 bits; more than 256 majors and minors come with many disks. */
 TEST(reads_holders_waiters_leases_and_fcntl_locks)
 {
-    const dev_t dev = makedev(0xfe, 0), big = makedev(0x103, 0x12345);
+    enum { FLOCK, FCNTL, LEASE, BIG };
+    const struct proc_locks_file files[] = {
+        [FLOCK] = {.dev = makedev(0xfe, 0), .ino = 10952787},
+        [FCNTL] = {.dev = makedev(0xfe, 0), .ino = 10952787, .kind = PROC_LOCKS_FCNTL},
+        [LEASE] = {.dev = makedev(0xfe, 0), .ino = 10952787, .kind = PROC_LOCKS_LEASE},
+        [BIG] = {.dev = makedev(0x103, 0x12345), .ino = (ino_t)UINT64_C(0x300000007)},
+    };
     static const char FREE[] = "", HELD[] = "held", SHARED[] = "shared", WAITS[] = "shared waiter";
     const struct {
-        enum proc_locks_kind kind;
-        dev_t dev;
-        ino_t ino;
+        int file;
         const char *line, *is;
     } cases[] = {
-        {PROC_LOCKS_FLOCK, dev, INODE, "FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", HELD},
-        {PROC_LOCKS_FLOCK, dev, INODE, " -> FLOCK  ADVISORY  READ 5192 fe:00:10952787 0 EOF", WAITS},
-        {PROC_LOCKS_FLOCK, dev, INODE, "POSIX  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", FREE},
-        {PROC_LOCKS_FLOCK, dev, INODE, "FLOCK  ADVISORY  WRITE 5192 fe:01:10952787 0 EOF", FREE},
-        {PROC_LOCKS_FLOCK, big, BIG_INODE, "FLOCK  ADVISORY  WRITE 5192 103:12345:12884901895 0 EOF",
-         HELD},
-        {PROC_LOCKS_FLOCK, big, BIG_INODE, "FLOCK  ADVISORY  WRITE 5192 103:12345:7 0 EOF", FREE},
-        {PROC_LOCKS_FLOCK, big, BIG_INODE, "FLOCK  ADVISORY  WRITE 5192 03:45:12884901895 0 EOF",
-         FREE},
+        {FLOCK, "FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", HELD},
+        {FLOCK, " -> FLOCK  ADVISORY  READ 5192 fe:00:10952787 0 EOF", WAITS},
+        {FLOCK, "POSIX  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", FREE},
+        {FLOCK, "FLOCK  ADVISORY  WRITE 5192 fe:01:10952787 0 EOF", FREE},
+        {BIG, "FLOCK  ADVISORY  WRITE 5192 103:12345:12884901895 0 EOF", HELD},
+        {BIG, "FLOCK  ADVISORY  WRITE 5192 103:12345:7 0 EOF", FREE},
+        {BIG, "FLOCK  ADVISORY  WRITE 5192 03:45:12884901895 0 EOF", FREE},
         /* Leases that let no other process open the file; BREAKING: asked to let others read. */
-        {PROC_LOCKS_LEASE, dev, INODE, "LEASE  ACTIVE    WRITE 5192 fe:00:10952787 0 EOF", HELD},
-        {PROC_LOCKS_LEASE, dev, INODE, "LEASE  BREAKING  READ 5192 fe:00:10952787 0 EOF", HELD},
-        {PROC_LOCKS_LEASE, dev, INODE, "LEASE  ACTIVE    READ 5192 fe:00:10952787 0 EOF", FREE},
-        {PROC_LOCKS_LEASE, dev, INODE, "FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", FREE},
-        {PROC_LOCKS_FCNTL, dev, INODE, "OFDLCK ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", HELD},
-        {PROC_LOCKS_FCNTL, dev, INODE, " -> POSIX  ADVISORY  READ 5192 fe:00:10952787 100 199",
-         WAITS},
-        {PROC_LOCKS_FCNTL, dev, INODE, "POSIX  ADVISORY  READ 5192 fe:00:10952787 100 199", SHARED},
-        {PROC_LOCKS_FCNTL, dev, INODE, "FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", FREE},
-        {PROC_LOCKS_FCNTL, dev, INODE, "LEASE  ACTIVE    WRITE 5192 fe:00:10952787 0 EOF", FREE},
+        {LEASE, "LEASE  ACTIVE    WRITE 5192 fe:00:10952787 0 EOF", HELD},
+        {LEASE, "LEASE  BREAKING  READ 5192 fe:00:10952787 0 EOF", HELD},
+        {LEASE, "LEASE  ACTIVE    READ 5192 fe:00:10952787 0 EOF", FREE},
+        {LEASE, "FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", FREE},
+        {FCNTL, "OFDLCK ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", HELD},
+        {FCNTL, " -> POSIX  ADVISORY  READ 5192 fe:00:10952787 100 199", WAITS},
+        {FCNTL, "POSIX  ADVISORY  READ 5192 fe:00:10952787 100 199", SHARED},
+        {FCNTL, "FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", FREE},
+        {FCNTL, "LEASE  ACTIVE    WRITE 5192 fe:00:10952787 0 EOF", FREE},
     };
     struct proc_lock l;
     char line[128];
 
     for (size_t i = 0; i < DLOCK_LEN(cases); i++) {
-        struct proc_locks_file lf = {
-            .dev = cases[i].dev, .ino = cases[i].ino, .kind = cases[i].kind};
         snprintf(line, sizeof(line), "1: %s\n", cases[i].line);
-        bool found = parse_line(line, &lf, &l);
-        CHECK_STR(!found ? FREE : l.waiter && l.shared ? WAITS : l.shared ? SHARED : HELD,
+        bool found = parse_line(line, &files[cases[i].file], &l);
+        CHECK_STR(!found                 ? FREE
+                  : l.waiter && l.shared ? WAITS
+                  : l.shared             ? SHARED
+                                         : HELD,
                   cases[i].is);
         CHECK(!found || l.pid == 5192);
     }
-    const struct proc_locks_file lf = {.dev = dev, .ino = INODE, .kind = PROC_LOCKS_FCNTL};
-    REQUIRE(parse_line("1: OFDLCK ADVISORY  WRITE -1 fe:00:10952787 0 EOF\n", &lf, &l));
+    REQUIRE(parse_line("1: OFDLCK ADVISORY  WRITE -1 fe:00:10952787 0 EOF\n", &files[FCNTL], &l));
     CHECK_INT(l.pid, -1);
 }
 
