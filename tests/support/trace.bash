@@ -1,9 +1,9 @@
 # trace.bash - the same stack traces of failed tests as bats makes, at an eighth of the price.
 #
-# The DEBUG trap of bats composes the stack trace anew before every command of a test, which is most
-# of bash's work in a run of the suite. Here the trap only copies its place, from which the trace of a failed
-# test is composed. The names below are internal to bats 1.8 (Debian 12) and 1.11 (Debian 13); any
-# other version keeps its own trap, and is merely slower.
+# The DEBUG trap of bats composes the stack trace anew before every command of a test: most of the
+# work of bash in a run of the suite. Here the trap only copies its place, and the trace is composed
+# when a test has failed. The names below are internal to bats 1.8 (Debian 12) and 1.11 (Debian 13);
+# any other version keeps its own trap, and is merely slower.
 
 case ${BATS_VERSION:-}/${BATS_TRACE_LEVEL:-0} in 1.8.*/0 | 1.11.*/0) ;; *) return 0 ;; esac
 declare -F bats_debug_trap bats_error_trap bats_get_failure_stack_trace >/dev/null || return 0

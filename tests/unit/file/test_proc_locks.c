@@ -3,7 +3,7 @@
 
 #include "unit.h"
 
-/* XFS, NFS and FUSE have inodes of 64 bits; more than 256 majors and minors come with many disks. */
+/* XFS, NFS and FUSE have inodes of 64 bits; many disks have more than 256 majors and minors. */
 TEST(reads_holders_waiters_leases_and_fcntl_locks)
 {
     enum { FLOCK, FCNTL, LEASE, BIG };
