@@ -1,17 +1,18 @@
 /*
  * default.c - the URI for "@name".
  *
- * Without $DLOCK_STORE it is a file in a directory that depends only on the machine and the user,
+ * Without $DLOCK_STORE: a file in a directory that depends only on the machine and the user,
  * never on the environment or the groups of a process: cron and a shell must use the same lock.
  *   root   /run/dlock-0: only root can make it
  *   users  /run/lock/dlock-UID, where /run/lock has mode 1777;
  *          /run/dlock/dlock-UID, where /run/lock is missing or its mode closes it to users;
- *          the one of them that exists already
- * These are empty after a boot. What must outlive it is in /var/lib/dlock (root), or in .local/state/dlock below the home
- * directory (users): see dlock_state_dir().
+ *          whichever exists already
+ * These are empty after a boot. Run records, which must outlive a boot, are in /var/lib/dlock
+ * (root), or in .local/state/dlock below the home directory (users): see dlock_state_dir().
  *
- * Never below /tmp, which services have for themselves, or /dev/shm, which a logout may empty. Any other failure (a
- * read-only or full file system) is an error: another process may be using the first directory.
+ * Never below /tmp, which services have for themselves, or /dev/shm, which a logout may empty. Any
+ * other failure (a read-only or full file system) is an error: a process may be using the
+ * first directory.
  */
 #include "uri.h"
 #include "util.h"
@@ -28,7 +29,7 @@
 #define OTHER_BASE "/run/dlock"
 #define ROOT_DIR "/run/dlock-0"
 
-/* Every user may make a directory there, and no user may replace that of another. */
+/* Every user may make a directory there, and no user may replace a foreign directory. */
 #define OPEN_TO_ALL (S_ISVTX | 0777)
 
 static bool open_to_all(const struct stat *st)
@@ -51,7 +52,7 @@ static int stat_dir(const char *dir, struct stat *st, struct dlock_error *err)
     return r < 0 ? dlock_fail(err, DLOCK_ECREATE, -r, "cannot check %s: %s", dir, strerror(-r)) : 0;
 }
 
-/* Other users must not be able to replace the directory, or to open and lock the files in it. */
+/* Foreign users must not be able to replace the directory, or to open and lock its files. */
 static int check_dir(const char *dir, struct dlock_error *err)
 {
     struct stat st;
@@ -59,7 +60,10 @@ static int check_dir(const char *dir, struct dlock_error *err)
 
     if (r < 0)
         return r;
-    /* Only root can make root's: the "root" of a user namespace does not see whose it is, and must not remove it. */
+    /*
+     * Only root can make root's directory: the "root" of a user namespace does not see the real
+     * owner, and must not remove the directory.
+     */
     if (st.st_uid != geteuid() && geteuid() == 0)
         return dlock_fail(err, DLOCK_EPERM, 0,
                           "%s belongs to uid %lu, not to us (is this a user namespace?): "
@@ -75,41 +79,20 @@ static int check_dir(const char *dir, struct dlock_error *err)
     return 0;
 }
 
-static int make_dir(const char *dir, struct dlock_error *err)
+/* The directory of this user below base, where no foreign user can have moved directories. */
+static bool is_made(const char *base, unsigned long uid)
 {
-    int r = mkdir(dir, 0700);
-
-    /* A umask such as 0177, meant for files, would lock us out of it permanently. */
-    if (r == 0)
-        r = chmod(dir, 0700);
-    if (r < 0 && errno != EEXIST)
-        return dlock_fail(
-            err, errno == EACCES ? DLOCK_EPERM : DLOCK_ECREATE, errno,
-            "cannot make the lock directory %s: %s (DLOCK_STORE can name another place)", dir,
-            strerror(errno));
-    return check_dir(dir, err);
-}
-
-/* May users make directories in /run/lock? 1, 0 or an error. Its mode decides, not what this process may do. */
-static int usual_base(struct dlock_error *err)
-{
+    char dir[64];
     struct stat st;
 
-    if (stat(USUAL_BASE, &st) < 0) {
-        if (errno == ENOENT)
-            return 0;
-        return dlock_fail(err, DLOCK_ECREATE, errno,
-                          "cannot check " USUAL_BASE ": %s (DLOCK_STORE can name another place)",
-                          strerror(errno));
-    }
-    /* The sandbox of a service can hide it so. A shell beside it still uses it. */
-    if ((st.st_mode & 0777) == 0)
-        return dlock_fail(err, DLOCK_EPERM, EACCES,
-                          USUAL_BASE " has mode 0, as in a sandbox: set DLOCK_STORE");
-    return open_to_all(&st);
+    if (stat(base, &st) < 0 || st.st_uid != 0 ||
+        ((st.st_mode & (S_IWGRP | S_IWOTH)) && !(st.st_mode & S_ISVTX)))
+        return false;
+    snprintf(dir, sizeof(dir), "%s/dlock-%lu", base, uid);
+    return lstat(dir, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == uid;
 }
 
-/* Is /run/dlock there, and can it be trusted? */
+/* Is /run/dlock there, and trustworthy? 0 or a negative DLOCK_E*. */
 static int check_other_base(struct dlock_error *err)
 {
     static const char command[] = "install -d -m 1777 -o root " OTHER_BASE;
@@ -132,44 +115,42 @@ static int check_other_base(struct dlock_error *err)
     return 0;
 }
 
-/* The directory of this user below base, where no other user can have moved it to or from. */
-static bool is_made(const char *base, unsigned long uid)
-{
-    char dir[64];
-    struct stat st;
-
-    if (stat(base, &st) < 0 || st.st_uid != 0 ||
-        ((st.st_mode & (S_IWGRP | S_IWOTH)) && !(st.st_mode & S_ISVTX)))
-        return false;
-    snprintf(dir, sizeof(dir), "%s/dlock-%lu", base, uid);
-    return lstat(dir, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == uid;
-}
-
-/* Where it is, or is to be made. */
+/* The directory of the locks, which may be missing yet. */
 static int choose_dir(char *dir, size_t size, struct dlock_error *err)
 {
     unsigned long uid = geteuid();
-    int usual, r = 0;
+    bool usual = false;
+    struct stat st;
+    int r;
 
     if (uid == 0) {
         snprintf(dir, size, ROOT_DIR);
         return 0;
     }
-    usual = usual_base(err);
+    /* May users make directories in /run/lock? Its mode decides, not the rights of this process. */
+    if (stat(USUAL_BASE, &st) == 0) {
+        /* The sandbox of a service can hide /run/lock so. A shell outside still uses it. */
+        if ((st.st_mode & 0777) == 0)
+            return dlock_fail(err, DLOCK_EPERM, EACCES,
+                              USUAL_BASE " has mode 0, as in a sandbox: set DLOCK_STORE");
+        usual = open_to_all(&st);
+    } else if (errno != ENOENT) {
+        return dlock_fail(err, DLOCK_ECREATE, errno,
+                          "cannot check " USUAL_BASE ": %s (DLOCK_STORE can name another place)",
+                          strerror(errno));
+    }
     /*
-     * A directory that was made since the boot stays in use: the upgrade of a system may change the mode of /run/lock
-     * while it has locks.
+     * A directory made since the boot stays in use: a system upgrade may change the mode
+     * of /run/lock while locks are held there.
      */
-    if (usual >= 0 && is_made(USUAL_BASE, uid))
-        usual = 1;
-    else if (usual > 0 && is_made(OTHER_BASE, uid))
-        usual = 0;
-    if (usual == 0)
-        r = check_other_base(err);
-    if (usual < 0 || r < 0)
-        return usual < 0 ? usual : r;
-    snprintf(dir, size, "%s/dlock-%lu", usual ? USUAL_BASE : OTHER_BASE, uid);
-    return 0;
+    if (is_made(USUAL_BASE, uid))
+        usual = true;
+    else if (usual && is_made(OTHER_BASE, uid))
+        usual = false;
+    r = usual ? 0 : check_other_base(err);
+    if (r == 0)
+        snprintf(dir, size, "%s/dlock-%lu", usual ? USUAL_BASE : OTHER_BASE, uid);
+    return r;
 }
 
 static int embedded_store(char **store, struct dlock_error *err)
@@ -177,8 +158,16 @@ static int embedded_store(char **store, struct dlock_error *err)
     char dir[64];
     int r = choose_dir(dir, sizeof(dir), err);
 
-    if (r == 0)
-        r = make_dir(dir, err);
+    if (r < 0)
+        return r;
+    /* chmod: a umask such as 0177, meant for files, would lock us out of the directory for good. */
+    r = mkdir(dir, 0700) == 0 ? chmod(dir, 0700) : errno == EEXIST ? 0 : -1;
+    if (r < 0)
+        return dlock_fail(err, errno == EACCES ? DLOCK_EPERM : DLOCK_ECREATE, errno,
+                          "cannot make the lock directory %s: %s (DLOCK_STORE can name another "
+                          "place)",
+                          dir, strerror(errno));
+    r = check_dir(dir, err);
     if (r < 0)
         return r;
     if (asprintf(store, "file://%s", dir) < 0)
@@ -186,35 +175,29 @@ static int embedded_store(char **store, struct dlock_error *err)
     return 0;
 }
 
-/* An absolute path as a URI. */
-static int path_store(char **store, const char *path, struct dlock_error *err)
-{
-    static const char scheme[] = "file://";
-    char *p = malloc(sizeof(scheme) + 3 * strlen(path));
-
-    if (!p)
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    *store = p;
-    for (p = stpcpy(p, scheme); *path; path++) {
-        if (strchr("%?#", *path))
-            p += sprintf(p, "%%%02X", (unsigned char)*path);
-        else
-            *p++ = *path;
-    }
-    *p = '\0';
-    return 0;
-}
-
-/* Messages do not quote $DLOCK_STORE: it may hold a password. */
+/* Messages do not quote $DLOCK_STORE, which may hold a password. */
 static int given_store(char **store, const char *text, struct dlock_error *err)
 {
+    static const char file[] = "file://";
     struct dlock_error why;
+    char *p;
 
     if (strchr(text, '#'))
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "DLOCK_STORE must name a store only: it has a '#' (in a password: %%23)");
-    if (*text == '/')
-        return path_store(store, text, err);
+    if (*text == '/') {
+        *store = p = malloc(sizeof(file) + 3 * strlen(text));
+        if (!p)
+            return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+        for (p = stpcpy(p, file); *text; text++) {
+            if (strchr("%?#", *text))
+                p += sprintf(p, "%%%02X", (unsigned char)*text);
+            else
+                *p++ = *text;
+        }
+        *p = '\0';
+        return 0;
+    }
     if (dlock_uri_check_typo(text, &why) < 0)
         return dlock_fail(err, why.code, 0, "DLOCK_STORE %s", why.msg);
     if (dlock_uri_scheme_len(text) == 0)
@@ -233,7 +216,7 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
     if (!*name)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "the lock's name after '@' is empty (an unset variable?)");
-    /* Also in "@jdbc:redis://:password@host", which would make a file with the password in its name. */
+    /* "@jdbc:redis://:password@host" would make a file with the password in its name. */
     if (dlock_uri_scheme_len(name) > 0 || (slashes && strchr(slashes, '@')))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "LOCK has a '@' before a URI: remove it");
     if (strchr(name, '#'))
@@ -250,13 +233,19 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
     return r;
 }
 
-/* The directory of a file:// store; NULL for another one. */
-static int store_dir(char **out, const char *store, struct dlock_error *err)
+int dlock_default_dir(char **out, const char *store, struct dlock_error *err)
 {
     struct dlock_uri *uri = NULL;
-    char *base = NULL, *text = NULL;
-    int r = given_store(&base, store, err);
+    char dir[64], *base = NULL, *text = NULL;
+    int r;
 
+    if (!store || !*store) {
+        r = choose_dir(dir, sizeof(dir), err);
+        if (r == 0)
+            *out = strdup(dir);
+        return r;
+    }
+    r = given_store(&base, store, err);
     if (r == 0 && asprintf(&text, "%s#name", base) < 0)
         r = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     if (r == 0)
@@ -274,22 +263,12 @@ static int store_dir(char **out, const char *store, struct dlock_error *err)
     return r;
 }
 
-int dlock_default_dir(char **out, const char *store, struct dlock_error *err)
-{
-    char dir[64];
-    int r;
-
-    if (store && *store)
-        return store_dir(out, store, err);
-    r = choose_dir(dir, sizeof(dir), err);
-    if (r == 0)
-        *out = strdup(dir);
-    return r;
-}
-
 /* ------------------------------------------------------ the state directory --- */
 
-/* A new directory survives a crash only if the one above it is written. Where we may not read that, it is left to chance. */
+/*
+ * A new directory survives a crash only if the directory above is written. Without permission to
+ * read the directory above, survival is left to chance.
+ */
 static void sync_above(const char *dir)
 {
     const char *slash = strrchr(dir, '/');
@@ -303,7 +282,10 @@ static void sync_above(const char *dir)
     free(above);
 }
 
-/* It and what is above it, down from the byte home of its path. Existing ones may be links: they are the user's own. */
+/*
+ * Make dir and the directories above, but for the first home bytes of its path. Existing
+ * directories may be links of the user's own.
+ */
 static int make_state_dir(char *dir, size_t home, struct dlock_error *err)
 {
     for (char *slash = strchr(dir + home + 1, '/');; slash = strchr(slash + 1, '/')) {

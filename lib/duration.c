@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Longer than any lock needs, and far enough from INT64_MAX that sums with a clock do not overflow. */
+/* More than any lock needs, and far enough from INT64_MAX: sums with a clock do not overflow. */
 #define MAX_NS (INT64_C(36525) * 24 * 3600 * DLOCK_SEC)
 
-/* As sleep(1), systemd and Go write them, and as words. "M" is a month to some, so only "m" is a minute. */
+/* As in sleep(1), systemd and Go, and as words. "M" is a month to some, so a minute is only "m". */
 static const struct {
     int64_t ns;
     const char *names[6];
@@ -19,46 +19,9 @@ static const struct {
     {DLOCK_MSEC, {"ms", "msec", "msecs"}},
 };
 
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
 static const char *skip_digits(const char *p)
 {
-    while (is_digit(*p))
-        p++;
-    return p;
-}
-
-static const char *skip_letters(const char *p)
-{
-    while (*p >= 'a' && *p <= 'z')
-        p++;
-    return p;
-}
-
-/* 0: there is no such unit. */
-static int64_t find_unit(const char *name, size_t len)
-{
-    for (size_t i = 0; i < DLOCK_LEN(units); i++)
-        for (size_t k = 0; k < DLOCK_LEN(units[i].names) && units[i].names[k]; k++)
-            if (strlen(units[i].names[k]) == len && memcmp(units[i].names[k], name, len) == 0)
-                return units[i].ns;
-    return 0;
-}
-
-/* Whole digits [p, end) times unit; -1 when that is too long. */
-static int64_t whole_part(const char *p, const char *end, int64_t unit)
-{
-    int64_t n = 0;
-
-    for (; p < end; p++) {
-        n = 10 * n + (*p - '0');
-        if (n > MAX_NS / unit)
-            return -1;
-    }
-    return n * unit;
+    return p + strspn(p, "0123456789");
 }
 
 /* A number and its unit, as in "1h30m". */
@@ -74,16 +37,25 @@ static bool read_part(const char *p, struct part *part)
 {
     const char *dot = skip_digits(p), *frac = *dot == '.' ? dot + 1 : dot;
     const char *name = skip_digits(frac);
-    int64_t unit = DLOCK_SEC;
+    size_t len = strspn(name, "abcdefghijklmnopqrstuvwxyz");
 
-    part->end = skip_letters(name);
+    part->end = name + len;
     part->unit = 0;
     part->fraction = frac > dot;
-    if (part->end > name)
-        unit = part->unit = find_unit(name, (size_t)(part->end - name));
-    if (unit == 0 || (dot == p && name == frac))
+    for (size_t i = 0; i < DLOCK_LEN(units) && len > 0; i++)
+        for (size_t k = 0; k < DLOCK_LEN(units[i].names) && units[i].names[k]; k++)
+            if (strlen(units[i].names[k]) == len && memcmp(units[i].names[k], name, len) == 0)
+                part->unit = units[i].ns;
+    if ((len > 0 && part->unit == 0) || (dot == p && name == frac))
         return false;
-    part->ns = whole_part(p, dot, unit);
+    const int64_t unit = len > 0 ? part->unit : DLOCK_SEC;
+    for (part->ns = 0; p < dot && part->ns >= 0; p++) {
+        part->ns = 10 * part->ns + (*p - '0');
+        if (part->ns > MAX_NS / unit)
+            part->ns = -1;
+    }
+    if (part->ns >= 0)
+        part->ns *= unit;
     /* Digits below a nanosecond are cut off. */
     for (int64_t scale = unit / 10; part->ns >= 0 && frac < name; frac++, scale /= 10)
         part->ns += (*frac - '0') * scale;
@@ -91,8 +63,9 @@ static bool read_part(const char *p, struct part *part)
 }
 
 /*
- * The sum of the parts; -1: it is too long, -2: that is no duration. Each part has a smaller unit than the one before it,
- * and only the last may have a fraction: "30m1h" and "1.5h30m" are rather a slip, and what "1h30" means is unclear.
+ * The sum of the parts; -1: too long, -2: no duration. Each part has a smaller unit than the part
+ * before, and only the last part may have a fraction: "30m1h" and "1.5h30m" are rather a slip, and
+ * "1h30" is ambiguous.
  */
 static int64_t read_parts(const char *text)
 {
@@ -116,7 +89,7 @@ static int64_t read_parts(const char *text)
 
 int dlock_parse_duration(const char *text, int64_t *ns, struct dlock_error *err)
 {
-    /* Perhaps the LOCK, after an option without its value: it may hold a password. */
+    /* Perhaps the LOCK, after an option without its value, with a password. */
     const char *shown = strstr(text, "://") ? "(a URI)" : text;
     int64_t value = read_parts(text);
 
@@ -145,7 +118,7 @@ static void put_thousandths(char *buf, size_t size, int64_t n, const char *unit)
 
 const char *dlock_format_duration(int64_t ns, char *buf, size_t size)
 {
-    /* Rounded up: "at least 1.201 s" must not name a value that is still too small. */
+    /* Rounded up: "at least 1.201 s" must not name a value still too small. */
     if (ns == DLOCK_NEVER)
         snprintf(buf, size, "no limit");
     else if (ns <= 0)

@@ -1,4 +1,4 @@
-/* identity.c - the holder record that stores keep, and text that is safe to show on a terminal. */
+/* identity.c - the holder record of the stores, and text that is safe to show on a terminal. */
 #include "util.h"
 
 #include <limits.h>
@@ -11,10 +11,10 @@
 #define RECORD_MAX 900
 #define RECORD_MAGIC "dlock1"
 
-/* Bytes in the UTF-8 sequence that starts at s, 0 when it is not valid. */
+/* Bytes in the UTF-8 sequence at s, 0: not valid. */
 static size_t utf8_len(const unsigned char *s, size_t len)
 {
-    /* The least code point of each length: those below it have a shorter encoding. */
+    /* The least code point of each length: a lower one has a shorter encoding. */
     static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
     size_t n = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
     unsigned c;
@@ -37,7 +37,7 @@ size_t dlock_text_char(const char *s, size_t len, bool *good)
     const unsigned char *u = (const unsigned char *)s;
     size_t n = utf8_len(u, len);
     bool c0 = n == 1 && (u[0] < 0x20 || u[0] == 0x7f);
-    bool c1 = n == 2 && u[0] == 0xc2 && u[1] < 0xa0; /* terminals obey these too */
+    bool c1 = n == 2 && u[0] == 0xc2 && u[1] < 0xa0; /* terminals obey C1 controls too */
 
     *good = n > 0 && !c0 && !c1;
     return n > 0 ? n : 1;
@@ -125,23 +125,13 @@ static char *put(char *p, const char *s)
     return p + n;
 }
 
-/* The wall clock: people read it on other machines. Nothing is computed from it. */
+/* The wall clock: people on any machine read it. Nothing is computed from it. */
 static int64_t wall_ms(void)
 {
     struct timespec ts;
 
     clock_gettime(CLOCK_REALTIME, &ts);
     return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / DLOCK_MSEC;
-}
-
-/* " since=..." of a waiter, " since=... waited=..." of a holder. */
-static void since_text(const struct dlock_identity *w, enum dlock_record as, char *buf, size_t size)
-{
-    if (as == RECORD_WAITS)
-        snprintf(buf, size, " since=%lld", (long long)w->since_ms);
-    else
-        snprintf(buf, size, " since=%lld waited=%lld", (long long)wall_ms(),
-                 (long long)((dlock_now() - w->since) / DLOCK_MSEC));
 }
 
 int dlock_identity_format(const struct dlock_identity *w, enum dlock_record as, char *buf,
@@ -153,7 +143,11 @@ int dlock_identity_format(const struct dlock_identity *w, enum dlock_record as, 
     char *p = buf;
 
     snprintf(pid, sizeof(pid), " pid=%ld", w->pid);
-    since_text(w, as, since, sizeof(since));
+    if (as == RECORD_WAITS)
+        snprintf(since, sizeof(since), " since=%lld", (long long)w->since_ms);
+    else
+        snprintf(since, sizeof(since), " since=%lld waited=%lld", (long long)wall_ms(),
+                 (long long)((dlock_now() - w->since) / DLOCK_MSEC));
     fixed = strlen(RECORD_MAGIC " host= user= cmd= note=") + strlen(pid) + strlen(since) +
             encoded_len(w->host, host) + encoded_len(w->user, user);
     if (fixed > limit)
@@ -169,7 +163,7 @@ int dlock_identity_format(const struct dlock_identity *w, enum dlock_record as, 
     return (int)(p - buf);
 }
 
-/* Decode a value for display; a bad escape stays as it is. */
+/* Decode a value for display; a bad escape stays. */
 static void read_text(char *dst, size_t size, const char *v, size_t len)
 {
     char raw[RECORD_MAX];
@@ -228,7 +222,7 @@ bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *info)
     size_t magic = strlen(RECORD_MAGIC), i = magic;
     const char *nl = len > 0 ? memchr(text, '\n', len) : NULL;
 
-    if (nl) /* a file ends its record with one */
+    if (nl) /* a record in a file ends with a newline */
         len = (size_t)(nl - text);
     if (len < magic || memcmp(text, RECORD_MAGIC, magic) != 0 ||
         (len > magic && text[magic] != ' '))
@@ -249,29 +243,24 @@ bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *info)
     return true;
 }
 
-/* "name:password:uid:gid:gecos:home:shell" - is the line uid's? *len: of the name. */
-static bool passwd_line(const char *line, unsigned long uid, size_t *len)
+/*
+ * The line of a user in /etc/passwd, "name:password:uid:gid:gecos:home:shell", malloc'ed; NULL:
+ * none. *len: of the name. Not getpwuid(3), which may ask LDAP and hang.
+ */
+static char *passwd_line(unsigned long uid, size_t *len)
 {
-    const char *a = strchr(line, ':'), *b = a ? strchr(a + 1, ':') : NULL;
-    char *end;
-
-    if (!b || a == line || b[1] < '0' || b[1] > '9')
-        return false;
-    *len = (size_t)(a - line);
-    return strtoul(b + 1, &end, 10) == uid && *end == ':';
-}
-
-/* Our line of /etc/passwd, malloc'ed; NULL: there is none. Not getpwuid(3), which may ask LDAP and hang. */
-static char *our_line(size_t *len)
-{
-    unsigned long uid = geteuid();
     FILE *f = fopen("/etc/passwd", "re");
-    char *line = NULL;
-    size_t cap = 0;
+    char *line = NULL, *end;
     bool found = false;
+    size_t cap = 0;
 
-    while (f && !found && getline(&line, &cap, f) > 0)
-        found = passwd_line(line, uid, len);
+    while (f && !found && getline(&line, &cap, f) > 0) {
+        const char *a = strchr(line, ':'), *b = a ? strchr(a + 1, ':') : NULL;
+        if (!b || a == line || b[1] < '0' || b[1] > '9')
+            continue;
+        *len = (size_t)(a - line);
+        found = strtoul(b + 1, &end, 10) == uid && *end == ':';
+    }
     if (f)
         fclose(f);
     if (!found)
@@ -279,23 +268,22 @@ static char *our_line(size_t *len)
     return found ? line : NULL;
 }
 
-/* Not $USER, which can be set to anything. */
-static void user_name(char *buf, size_t size)
+void dlock_user_name(unsigned long uid, char *buf, size_t size)
 {
     size_t len;
-    char *line = our_line(&len);
+    char *line = passwd_line(uid, &len);
 
     if (line)
         dlock_clean_text(buf, size, line, len);
     else
-        snprintf(buf, size, "uid:%lu", (unsigned long)geteuid());
+        snprintf(buf, size, "uid:%lu", uid);
     free(line);
 }
 
 char *dlock_home_dir(void)
 {
     size_t len;
-    char *line = our_line(&len), *at = line, *home = NULL;
+    char *line = passwd_line(geteuid(), &len), *at = line, *home = NULL;
 
     for (int i = 0; at && i < 5; i++)
         at = (at = strchr(at, ':')) ? at + 1 : NULL;
@@ -311,7 +299,7 @@ void dlock_identity_begin(struct dlock_identity *w)
     w->since = dlock_now();
 }
 
-/* What others read of the caller's text: without secrets, which a cut could make hard to recognise. */
+/* The caller's text for all to read: without secrets, which a cut could make hard to recognise. */
 static void publish(char *dst, size_t size, const char *text)
 {
     char *copy = text ? strdup(text) : NULL;
@@ -333,7 +321,8 @@ void dlock_identity_init(struct dlock_identity *w, const char *command, const ch
         snprintf(host, sizeof(host), "unknown");
     host[sizeof(host) - 1] = '\0';
     dlock_clean_text(w->host, sizeof(w->host), host, strlen(host));
-    user_name(w->user, sizeof(w->user));
+    /* Not $USER, which can be set to anything. */
+    dlock_user_name(geteuid(), w->user, sizeof(w->user));
     publish(w->command, sizeof(w->command), command);
     publish(w->note, sizeof(w->note), note);
     w->pid = getpid();

@@ -1,10 +1,12 @@
 /*
- * module.c - loading modules on first use, so that a lock on a file does not pay for libpq or OpenSSL.
+ * module.c - loading modules on first use, so that a lock on a file does not pay for libpq or
+ * OpenSSL.
  *
- * A module is code that runs with the caller's rights. It comes from one of two directories, neither named by
- * the environment: beside the object that holds this code (a build that was not installed), or where
- * `make install` put it. It is loaded only if no user but root, the caller and the owner of this program could
- * have changed it, and used only if it is of exactly this build: then its structures are the same.
+ * A module is code that runs with the caller's rights. It comes from one of two directories,
+ * neither named by the environment: beside the object that holds this code (a build that was not
+ * installed), or where `make install` put it. Dlock loads it only if no user but root, the caller
+ * and the owner of this program could have changed the file, and uses only modules of exactly this
+ * build: then the structures are the same.
  */
 #include "module.h"
 
@@ -36,12 +38,12 @@ static const char build_id[] = DLOCK_BUILD_ID;
 struct place {
     int fd;    /* the directory, O_PATH, or -1 with errno */
     uid_t own; /* the owner of this program: can change this code already */
-    dev_t dev; /* the module's file, once it was checked */
+    dev_t dev; /* the module's file, once checked */
     ino_t ino;
     char dir[PATH_MAX], file[PATH_MAX + NAME_MAX + 2];
 };
 
-/* The file that holds this code: the program, or libdlock.so. False without an absolute path. */
+/* The file of this code: the program, or libdlock.so. False without an absolute path. */
 static bool own_file(char path[PATH_MAX])
 {
     Dl_info here, program;
@@ -49,7 +51,7 @@ static bool own_file(char path[PATH_MAX])
         return false;
     if (here.dli_fbase != program.dli_fbase)
         return snprintf(path, PATH_MAX, "%s", here.dli_fname) < PATH_MAX && path[0] == '/';
-    /* The program's name is argv[0] there, which the caller chooses. */
+    /* For the program dladdr() gives argv[0], which the caller chooses. */
     ssize_t n = readlink("/proc/self/exe", path, PATH_MAX);
     if (n <= 0 || n >= PATH_MAX)
         return false;
@@ -57,7 +59,7 @@ static bool own_file(char path[PATH_MAX])
     return path[0] == '/';
 }
 
-/* Choose the directory: the one beside the program, if it exists, else the installed one. */
+/* Choose the directory: beside the program, if it exists, else where modules are installed. */
 static void find_place(struct place *p, const struct dlock_loadable *m)
 {
     const int flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
@@ -99,8 +101,8 @@ static bool is_trusted(uid_t uid, uid_t own)
 }
 
 /*
- * Could only root, the caller and the owner of this program have changed the file fd (or the entries of that
- * directory)? Fills st.
+ * Check that only root, the caller and the owner of this program could have changed the file fd, or
+ * the entries of the directory fd. Fills st.
  */
 static int check_owned(int fd, const char *path, mode_t type, uid_t own, struct stat *st,
                        struct dlock_error *err)
@@ -111,15 +113,15 @@ static int check_owned(int fd, const char *path, mode_t type, uid_t own, struct 
         return dlock_fail(err, DLOCK_EPERM, 0, "%s is not a regular file: no module is loaded",
                           path);
     if (!is_trusted(st->st_uid, own))
-        return dlock_fail(
-            err, DLOCK_EPERM, 0,
-            "%s belongs to user %u: modules are loaded only from files of root or your own", path,
-            (unsigned)st->st_uid);
+        return dlock_fail(err, DLOCK_EPERM, 0,
+                          "%s belongs to user %u: modules are loaded only from files of root or "
+                          "your own",
+                          path, (unsigned)st->st_uid);
     if (st->st_mode & (S_IWGRP | S_IWOTH))
-        return dlock_fail(
-            err, DLOCK_EPERM, 0,
-            "%s can be changed by others (mode %04o): no module is loaded; chmod go-w it", path,
-            (unsigned)st->st_mode & 07777);
+        return dlock_fail(err, DLOCK_EPERM, 0,
+                          "%s can be changed by others (mode %04o): no module is loaded; "
+                          "chmod go-w it",
+                          path, (unsigned)st->st_mode & 07777);
     return 0;
 }
 
@@ -144,25 +146,20 @@ static int check_place(const struct dlock_loadable *m, const char *scheme, struc
 }
 
 /*
- * Can only trusted users put something else in the place of an entry of the directory fd that belongs to one of them?
- * In a sticky directory (/tmp) others may write, but not rename or remove what is not theirs.
+ * Open the directory path, if only trusted users can replace it or a directory on the
+ * way. In a sticky directory (/tmp) other users may write, but not rename or remove files of its
+ * owners. Else -1.
  */
-static bool keeps_entries(int fd, uid_t own)
-{
-    struct stat st;
-    return fstat(fd, &st) == 0 && is_trusted(st.st_uid, own) &&
-           (!(st.st_mode & (S_IWGRP | S_IWOTH)) || (st.st_mode & S_ISVTX));
-}
-
-/* Open the directory that path names, if it and all on the way to it keep their entries. -1: not so. */
 static int walk(const char *path, uid_t own)
 {
     const int flags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
     int fd = open("/", flags);
     while (fd >= 0) {
         char name[NAME_MAX + 1];
+        struct stat st;
         int next = -1;
-        bool safe = keeps_entries(fd, own);
+        bool safe = fstat(fd, &st) == 0 && is_trusted(st.st_uid, own) &&
+                    (!(st.st_mode & (S_IWGRP | S_IWOTH)) || (st.st_mode & S_ISVTX));
         path += strspn(path, "/");
         size_t len = strcspn(path, "/");
         if (safe && len == 0)
@@ -180,10 +177,11 @@ static int walk(const char *path, uid_t own)
 }
 
 /*
- * The path of the module without links: with it the linker's list, a debugger and a backtrace name the file. False
- * where other users could put another file there between our check and the linker's open: below a directory that they
- * can change, or behind a path that does not lead to the checked directory (a chroot, a removed directory). The linker
- * expands "$ORIGIN" and the like in a path.
+ * The path of the module without links, so that the linker's list, a debugger and a backtrace name
+ * the file. False where another user could replace the file between our check and the linker's
+ * open: below a directory open to this user, or behind a path that does not lead to the
+ * checked directory (a chroot, a removed directory). Also with a '$': the linker expands "$ORIGIN"
+ * and the like.
  */
 static bool real_path(const struct dlock_loadable *m, const struct place *p, char path[PATH_MAX])
 {
@@ -206,45 +204,29 @@ static bool real_path(const struct dlock_loadable *m, const struct place *p, cha
     return same;
 }
 
-/*
- * Was it the checked file that the linker has opened under this path, as far as one can tell later? A trusted user may
- * have moved things in the meantime.
- */
-static bool is_checked(const struct place *p, const char *path)
-{
-    struct stat st;
-    return lstat(path, &st) == 0 && st.st_dev == p->dev && st.st_ino == p->ino;
-}
-
-/*
- * Through the descriptor of the checked directory: only trusted users can put another file there. Not through
- * a descriptor of the file: the dynamic linker compares names first, and would return a module that was loaded
- * earlier as "/proc/self/fd/7", although 7 is another file now.
- */
-static const char *descriptor_path(const struct dlock_loadable *m, const struct place *p,
-                                   char path[PATH_MAX])
-{
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    (void)m;
-    (void)path;
-    return p->file; /* a report opens the file again to name functions */
-#else
-    snprintf(path, PATH_MAX, "/proc/self/fd/%d/%s", p->fd, m->file);
-    return path;
-#endif
-}
-
-/* The linker finds by itself that a file is loaded already, under whatever name: there is never a second copy. */
+/* The linker recognizes a loaded file under any name: there is never a second copy. */
 static void *load(const struct dlock_loadable *m, const struct place *p, struct dlock_error *err)
 {
     char path[PATH_MAX];
     const char *name = path;
+    struct stat st;
     void *so = NULL;
     bool real = real_path(m, p, path);
     if (real)
         so = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (!real || !is_checked(p, path)) {
-        name = descriptor_path(m, p, path);
+    /* A trusted user may have moved files since the check: is the path still the checked file's? */
+    if (!real || lstat(path, &st) != 0 || st.st_dev != p->dev || st.st_ino != p->ino) {
+        /*
+         * Through the descriptor of the checked directory: only trusted users can replace a file
+         * there. Not through a descriptor of the file: the dynamic linker compares names first, and
+         * would return a module that was loaded earlier as "/proc/self/fd/7", although 7 is another
+         * file now.
+         */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+        name = p->file; /* a report opens the file again to name functions */
+#else
+        snprintf(path, sizeof(path), "/proc/self/fd/%d/%s", p->fd, m->file);
+#endif
         so = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     }
     if (so)
@@ -255,7 +237,7 @@ static void *load(const struct dlock_loadable *m, const struct place *p, struct 
         why = "unknown error";
     else if (strncmp(why, name, len) == 0 && strncmp(why + len, ": ", 2) == 0)
         why += len + 2;
-    /* What the dynamic linker of glibc says then. The room for static TLS is fixed: there never will be more. */
+    /* Messages of glibc's dynamic linker. The room for static TLS is fixed: no use to retry. */
     bool memory =
         (strstr(why, "annot allocate memory") || strstr(why, "cannot create shared object")) &&
         !strstr(why, "static TLS");
@@ -273,7 +255,7 @@ _Static_assert(offsetof(struct dlock_backend, abi) == offsetof(struct dlock_modu
                        offsetof(struct dlock_module_head, build_id),
                "a backend's table begins like every module's");
 
-/* abi is compared before build_id is read, and build_id before the rest is. */
+/* Compares abi before reading build_id, and build_id before the rest. */
 static bool check_table(const void *table, const struct dlock_loadable *m, const char *path,
                         const char *scheme, struct dlock_error *err)
 {
@@ -302,7 +284,7 @@ const void *dlock_module_load(const struct dlock_loadable *m, const char *scheme
 {
     const void *table = NULL;
     struct place p;
-    /* own_file(), real_path() and load() need it. */
+    /* For own_file(), real_path() and load(). */
     if (access("/proc/self/fd", F_OK) < 0) {
         dlock_fail(err, DLOCK_EOS, errno,
                    "%s:// needs the module %s, which cannot be loaded without /proc: mount /proc",
@@ -316,7 +298,7 @@ const void *dlock_module_load(const struct dlock_loadable *m, const char *scheme
     }
     if (check_place(m, scheme, &p, err) < 0)
         goto out;
-    /* No dlclose, ever: its libraries leave exit handlers and threads behind. Loading it again only counts. */
+    /* No dlclose, ever: libraries leave exit handlers and threads. A second load only counts. */
     void *so = load(m, &p, err);
     if (!so)
         goto out;

@@ -6,12 +6,12 @@
 
 #include <string.h>
 
-/* A backend, or TLS, in its own shared object, because it needs large libraries. */
+/* A backend, or TLS, in a shared object, because of its large libraries. */
 struct dlock_loadable {
     const char *name, *file, *package; /* file: within the directory of modules */
     const char *const *schemes;        /* of a backend, NULL-terminated; NULL: not a backend */
-    unsigned abi;                      /* of its table; each kind of table counts its own */
-    const char *note;                  /* for --version when it is installed; NULL: "module" */
+    unsigned abi;                      /* of its table; each kind of table has its own count */
+    const char *note;                  /* for --version if installed; NULL: "module" */
 };
 
 /* The first members of every module's table. */
@@ -29,9 +29,10 @@ static inline bool dlock_serves(const char *const *schemes, const char *scheme)
 }
 
 /*
- * module.c: load the module, unless it is loaded already, and return its table. NULL with err: DLOCK_ENOBACKEND (not
- * installed, not of this build, not loadable), DLOCK_EPERM (others could have changed it), DLOCK_EOS. Blocks for as
- * long as its libraries take to load. A module stays loaded until the process ends.
+ * module.c: load the module, unless it is loaded already, and return its table. NULL with err:
+ * DLOCK_ENOBACKEND (not installed, not of this build, not loadable), DLOCK_EPERM (foreign users
+ * could have changed the module), DLOCK_EOS. Blocks while the module's libraries are loaded. A
+ * module stays loaded until the process ends.
  */
 const void *dlock_module_load(const struct dlock_loadable *, const char *scheme,
                               struct dlock_error *err);

@@ -1,4 +1,4 @@
-/* registry.c - the backends, and TLS: built in, or loaded on first use. One line for each backend. */
+/* registry.c - the backends, a line for each, and TLS: built in, or loaded on first use. */
 #include "backend.h"
 #include "module.h"
 #include "tls/tls.h"
@@ -34,7 +34,7 @@ static const struct dlock_backend *const built_in[] = {
 #endif
 };
 
-/* Does the module check what a server sends before libzookeeper reads it? (zookeeper/wire/calls.h) */
+/* Does the module check a server's packets before libzookeeper does? (zookeeper/wire/calls.h) */
 #ifdef WITH_ZOOKEEPER_GUARD
 #define ZOOKEEPER_NOTE "module, packet guard"
 #else
@@ -83,7 +83,7 @@ unsigned dlock_registry_hold(const char *scheme)
             return built_in[i]->caps & (CAP_FD | CAP_LEASE);
     for (const struct dlock_loadable *m = modules; m->name; m++)
         if (m->schemes && dlock_serves(m->schemes, scheme))
-            return CAP_LEASE; /* module.c loads no other backend */
+            return CAP_LEASE; /* module.c loads no backend without it */
     return 0;
 }
 

@@ -1,11 +1,10 @@
 /*
  * resolve.c - names to addresses, without blocking.
  *
- * getaddrinfo(3) has no time-out and cannot be cancelled. So each name is looked up by a thread of
- * its own that shares only one reference-counted block of memory with the caller. The caller drops
- * its reference when it needs the answer no longer, each thread when it is done, perhaps minutes
- * later; the last one frees the block. One thread per name: several slow names take no longer than
- * one.
+ * getaddrinfo(3) has no time-out and cannot be cancelled. So a thread per name looks the name up,
+ * and shares only one reference-counted block of memory with the caller: several slow names take no
+ * longer than one. The caller drops its reference when the answer is no longer needed, each thread
+ * at its end, perhaps minutes later; the last reference frees the block.
  */
 #include "uri.h"
 #include "util.h"
@@ -19,7 +18,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Enough for getaddrinfo(3) and the libraries that it loads; a stuck thread should not cost 8 MiB. */
+/* Enough for getaddrinfo(3) and the libraries it loads; a stuck thread should not cost 8 MiB. */
 #define STACK_SIZE (256 * 1024)
 
 struct lookup {
@@ -41,7 +40,7 @@ struct dlock_resolver {
 
 static int ask(const struct lookup *l, int flags, struct addrinfo **found)
 {
-    /* Not AI_ADDRCONFIG: it hides ::1 and 127.0.0.1 on machines that have no other address yet. */
+    /* Not AI_ADDRCONFIG: it hides ::1 and 127.0.0.1 on machines without any address yet. */
     struct addrinfo hints = {
         .ai_flags = AI_NUMERICSERV | flags, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
 
@@ -92,44 +91,10 @@ static void *run(void *arg)
     return NULL;
 }
 
-static int start_thread(struct dlock_resolver *r, struct lookup *l)
-{
-    pthread_t thread;
-
-    pthread_mutex_lock(&r->mutex);
-    r->refs++;
-    r->pending++;
-    pthread_mutex_unlock(&r->mutex);
-    int e = dlock_thread_start(&thread, STACK_SIZE, run, l);
-    if (e == 0) {
-        pthread_detach(thread);
-    } else {
-        pthread_mutex_lock(&r->mutex);
-        r->refs--;
-        r->pending--;
-        pthread_mutex_unlock(&r->mutex);
-    }
-    return e;
-}
-
-/* Convert numeric addresses at once. True: names are left. */
-static bool ask_numeric(struct dlock_resolver *r)
-{
-    bool left = false;
-
-    for (int i = 0; i < r->n; i++) {
-        struct lookup *l = &r->lookups[i];
-
-        l->code = ask(l, AI_NUMERICHOST, &l->found);
-        if (l->code == EAI_SYSTEM)
-            l->sys = errno;
-        left |= l->code == EAI_NONAME;
-    }
-    return left;
-}
-
+/* Start a thread for each name. */
 static int start_threads(struct dlock_resolver *r, struct dlock_error *err)
 {
+    pthread_t thread;
     int e;
 
     r->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -141,10 +106,21 @@ static int start_threads(struct dlock_resolver *r, struct dlock_error *err)
     for (int i = 0; i < r->n; i++) {
         if (r->lookups[i].code != EAI_NONAME)
             continue;
-        e = start_thread(r, &r->lookups[i]);
-        if (e != 0)
-            return dlock_fail(err, e == EAGAIN ? DLOCK_ENOMEM : DLOCK_EOS, e,
-                              "cannot look up names: no thread: %s", strerror(e));
+        pthread_mutex_lock(&r->mutex);
+        r->refs++;
+        r->pending++;
+        pthread_mutex_unlock(&r->mutex);
+        e = dlock_thread_start(&thread, STACK_SIZE, run, &r->lookups[i]);
+        if (e == 0) {
+            pthread_detach(thread);
+            continue;
+        }
+        pthread_mutex_lock(&r->mutex);
+        r->refs--;
+        r->pending--;
+        pthread_mutex_unlock(&r->mutex);
+        return dlock_fail(err, e == EAGAIN ? DLOCK_ENOMEM : DLOCK_EOS, e,
+                          "cannot look up names: no thread: %s", strerror(e));
     }
     pthread_mutex_lock(&r->mutex);
     if (--r->pending == 0)
@@ -153,13 +129,16 @@ static int start_threads(struct dlock_resolver *r, struct dlock_error *err)
     return 0;
 }
 
-static struct dlock_resolver *new_resolver(const struct dlock_uri *uri)
+int dlock_resolver_start(struct dlock_resolver **out, const struct dlock_uri *uri,
+                         struct dlock_error *err)
 {
     size_t n = (size_t)uri->nhosts;
     struct dlock_resolver *r = calloc(1, sizeof(*r) + n * sizeof(r->lookups[0]));
+    bool names = false;
+    int code = 0;
 
     if (!r)
-        return NULL;
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     pthread_mutex_init(&r->mutex, NULL);
     r->refs = 1;
     r->fd = -1;
@@ -175,22 +154,16 @@ static struct dlock_resolver *new_resolver(const struct dlock_uri *uri)
         l->name = strdup(uri->hosts[i].host);
         snprintf(l->port, sizeof(l->port), "%u", uri->hosts[i].port);
         if (!l->name) {
-            unref(r);
-            return NULL;
+            code = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+            break;
         }
+        /* Numeric addresses are converted at once. */
+        l->code = ask(l, AI_NUMERICHOST, &l->found);
+        l->sys = l->code == EAI_SYSTEM ? errno : 0;
+        names |= l->code == EAI_NONAME;
     }
-    return r;
-}
-
-int dlock_resolver_start(struct dlock_resolver **out, const struct dlock_uri *uri,
-                         struct dlock_error *err)
-{
-    struct dlock_resolver *r = new_resolver(uri);
-    int code;
-
-    if (!r)
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    code = ask_numeric(r) ? start_threads(r, err) : 0;
+    if (code == 0 && names)
+        code = start_threads(r, err);
     if (code < 0)
         dlock_resolver_free(r);
     else
@@ -203,8 +176,8 @@ void dlock_resolver_close_in_child(struct dlock_resolver *r)
     if (!r)
         return;
     /*
-     * A thread that held it when this process was forked is not here to unlock it, and changes nothing. After one that
-     * had ended before, the mutex orders what it did before what we do.
+     * A thread with the mutex at the fork is not here to unlock, and changes nothing. The
+     * mutex orders the work of an earlier thread before our reads.
      */
     if (pthread_mutex_trylock(&r->mutex) == 0)
         pthread_mutex_unlock(&r->mutex);
@@ -218,15 +191,11 @@ int dlock_resolver_fd(const struct dlock_resolver *r)
     return r->fd;
 }
 
-static const char *reason(const struct lookup *l)
-{
-    return l->code == EAI_SYSTEM ? strerror(l->sys) : gai_strerror(l->code);
-}
-
 /* All addresses, host by host in the URI's order. The mutex is held. */
 static int collect(const struct dlock_resolver *r, struct dlock_peer **peers,
                    struct dlock_error *err)
 {
+    const struct lookup *first = &r->lookups[0];
     struct dlock_peer *p;
     size_t n = 0;
     int k = 0;
@@ -235,9 +204,10 @@ static int collect(const struct dlock_resolver *r, struct dlock_peer **peers,
         for (const struct addrinfo *a = r->lookups[i].found; a; a = a->ai_next)
             n++;
     if (n == 0 && r->n > 0)
-        return dlock_fail(err, r->lookups[0].code == EAI_MEMORY ? DLOCK_ENOMEM : DLOCK_EUNAVAIL,
-                          r->lookups[0].sys, "cannot resolve %s: %s", r->lookups[0].name,
-                          reason(&r->lookups[0]));
+        return dlock_fail(err, first->code == EAI_MEMORY ? DLOCK_ENOMEM : DLOCK_EUNAVAIL,
+                          first->sys, "cannot resolve %s: %s", first->name,
+                          first->code == EAI_SYSTEM ? strerror(first->sys)
+                                                    : gai_strerror(first->code));
     p = calloc(n ? n : 1, sizeof(*p));
     if (!p)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");

@@ -35,7 +35,7 @@ int run_record_format(const struct dlock_run *r, const char *who, char *buf, siz
     return n < 0 || (size_t)n >= size ? -1 : n;
 }
 
-/* The next word of a text, which *at leaves behind it. False: there is none, it is longer than size - 1, or has a NUL. */
+/* Read a word, and move *at behind it. False: none, longer than size - 1, or with a NUL. */
 static bool next_word(const char **at, const char *end, char *word, size_t size)
 {
     const char *space = *at < end ? memchr(*at, ' ', (size_t)(end - *at)) : NULL;
@@ -112,7 +112,7 @@ bool run_record_parse(const char *text, size_t len, int64_t now_ms, struct dlock
     memcpy(run.command, who.command, sizeof(run.command));
     memcpy(run.note, who.note, sizeof(run.note));
     int64_t since = run.end_ms ? run.end_ms : run.begin_ms;
-    /* A clock that was set back must not let a success be repeated. */
+    /* A clock set back must not let a success be repeated. */
     run.age_ns = dlock_min(dlock_max(0, now_ms - since), INT64_MAX / DLOCK_MSEC) * DLOCK_MSEC;
     *r = run;
     return true;

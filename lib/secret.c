@@ -1,8 +1,9 @@
 /*
  * secret.c - passwords from files, and texts without the passwords in them.
  *
- * Which part of a text is secret is decided here alone, in next_secret(). dlock_fail() and the program's messages
- * let every text pass through it: a message may quote a word of the caller, or a library's error text that does.
+ * next_secret() alone decides which part of a text is secret. dlock_fail() and the program's
+ * messages let every text pass through it: a message may quote a word of the caller, or a library's
+ * error text with such a word.
  */
 #include "util.h"
 
@@ -16,46 +17,36 @@
 
 #define PASSWORD_MAX 4096
 
-/* A file that others can read or replace is no secret: refuse it, as ssh refuses such keys. */
-static int check_secret_file(int fd, const char *path, struct dlock_error *err)
-{
-    struct stat st;
-    if (fstat(fd, &st) != 0)
-        return dlock_fail(err, DLOCK_EPERM, errno, "password-file %s: %s", path, strerror(errno));
-    if (!S_ISREG(st.st_mode))
-        return dlock_fail(err, DLOCK_EPERM, 0, "password-file %s: not a regular file", path);
-    if (st.st_uid != 0 && st.st_uid != geteuid())
-        return dlock_fail(err, DLOCK_EPERM, 0, "password-file %s: belongs to another user", path);
-    if (st.st_mode & (S_IRWXG | S_IRWXO))
-        return dlock_fail(err, DLOCK_EPERM, 0,
-                          "password-file %s: others have access to it (use chmod 600)", path);
-    if (st.st_size > PASSWORD_MAX)
-        return dlock_fail(err, DLOCK_EPERM, 0, "password-file %s: larger than 4 KiB", path);
-    return 0;
-}
-
-static int read_line(int fd, const char *path, char **out, struct dlock_error *err)
+int dlock_read_secret(char **out, const char *path, struct dlock_error *err)
 {
     char buf[PASSWORD_MAX + 1];
-    ssize_t n = read(fd, buf, PASSWORD_MAX);
-    if (n < 0)
-        return dlock_fail(err, DLOCK_EPERM, errno, "password-file %s: %s", path, strerror(errno));
+    const char *why = NULL;
+    struct stat st;
+    ssize_t n = 0;
+    int rc = 0, fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+
+    /* A file open to the group or the world is no secret: ssh refuses such keys, too. */
+    if (fd < 0 || fstat(fd, &st) != 0)
+        rc = errno;
+    else if (!S_ISREG(st.st_mode))
+        why = "not a regular file";
+    else if (st.st_uid != 0 && st.st_uid != geteuid())
+        why = "belongs to another user";
+    else if (st.st_mode & (S_IRWXG | S_IRWXO))
+        why = "others have access to it (use chmod 600)";
+    else if (st.st_size > PASSWORD_MAX)
+        why = "larger than 4 KiB";
+    else if ((n = read(fd, buf, PASSWORD_MAX)) < 0)
+        rc = errno;
+    if (fd >= 0)
+        close(fd);
+    if (rc != 0 || why)
+        return dlock_fail(err, DLOCK_EPERM, rc, "password-file %s: %s", path,
+                          why ? why : strerror(rc));
     buf[n] = '\0';
     *out = strndup(buf, strcspn(buf, "\r\n"));
     explicit_bzero(buf, sizeof(buf));
     return *out ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-}
-
-int dlock_read_secret(char **out, const char *path, struct dlock_error *err)
-{
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0)
-        return dlock_fail(err, DLOCK_EPERM, errno, "password-file %s: %s", path, strerror(errno));
-    int rc = check_secret_file(fd, path, err);
-    if (rc == 0)
-        rc = read_line(fd, path, out, err);
-    close(fd);
-    return rc;
 }
 
 /* ------------------------------------------------------------ in texts --- */
@@ -70,20 +61,12 @@ static char *find_last(struct piece s, char c)
     return s.p < s.end ? memrchr(s.p, c, (size_t)(s.end - s.p)) : NULL;
 }
 
-/* The end of the word that begins at s.p. */
-static char *word_end(struct piece s)
-{
-    while (s.p < s.end && (unsigned char)*s.p > ' ')
-        s.p++;
-    return s.p;
-}
-
 bool dlock_names_secret(const char *name, size_t len)
 {
     static const char *const parts[] = {"secret", "pass",    "pwd",    "token", "credential",
                                         "scram",  "api_key", "apikey", "auth"};
 
-    /* Not a file's name, which messages need: "password-file". */
+    /* Messages need a file's name: "password-file". */
     if (len >= 4 && strncasecmp(name + len - 4, "file", 4) == 0)
         return false;
     for (; len > 0; name++, len--)
@@ -96,7 +79,7 @@ bool dlock_names_secret(const char *name, size_t len)
     return false;
 }
 
-/* Is s, what follows "://", no list of hosts with ports, but "user:password" that lost its '@' or has a blank? */
+/* Is s, behind "://", no list of hosts and ports, but "user:password" without '@'? */
 static bool lacks_at(struct piece s)
 {
     for (char *p = s.p; p < s.end && !strchr("/?#", *p); p++) {
@@ -150,19 +133,20 @@ static struct piece in_query(struct piece s, bool cut)
 }
 
 /*
- * The first secret in text: what stands between "://" and the last '@' of a word, or the value of a parameter such
- * as "?password=". one_word: blanks are a part of it. cut: the text goes on, but we do not have the rest; it may
- * have the '@'. False: there is none.
+ * Find the first secret in text: the text between "://" and the last '@' of a word, or the value of
+ * a parameter such as "?password=". one_word: blanks belong to the word. cut: the end of the text
+ * is missing, and may have the '@'. False: there is no secret.
  */
 static bool next_secret(struct piece text, bool one_word, bool cut, struct piece *found)
 {
     char *word = text.p;
 
     for (char *p = text.p; p < text.end; p++) {
-        struct piece rest = {p, text.end}, s = {p, p};
+        struct piece s = {p, p};
 
         if (p >= word)
-            word = one_word ? text.end : word_end(rest);
+            for (word = one_word ? text.end : p; word < text.end && (unsigned char)*word > ' ';)
+                word++;
         if (text.end - p > 3 && memcmp(p, "://", 3) == 0)
             s = in_authority((struct piece){p + 3, text.end}, word, cut);
         else if (*p == '?' || *p == '&')
@@ -208,7 +192,7 @@ void dlock_blank_lock(char *lock)
 {
     char *end = lock + strlen(lock), *name = find_last((struct piece){lock, end}, '#');
 
-    /* By itself: a '@' in it says nothing about the store. */
+    /* By itself: a '@' in the name says nothing about the store. */
     if (name)
         blank((struct piece){name, end}, true);
     blank((struct piece){lock, name ? name : end}, true);

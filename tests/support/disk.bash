@@ -1,6 +1,6 @@
 # A folder on disk for the records of --once, which refuses directories in memory: $T may be one.
 
-# disk_folder FOLDER: FOLDER, or where that is in memory a new one in /var/tmp. disk_done removes it.
+# disk_folder FOLDER: FOLDER, or, if it is in memory, a new one in /var/tmp for disk_done to remove.
 disk_folder() {
     case $(stat -f -c %T "$1") in
     tmpfs | ramfs) mktemp -d /var/tmp/dlock-test.XXXXXX ;;

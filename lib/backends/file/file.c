@@ -1,19 +1,21 @@
 /*
- * file.c - backend "file": flock(2), or fcntl(2) where the caller asks for it.
+ * file.c - backend "file": flock(2), or fcntl(2) at the caller's request.
  *
- * A bare path is locked exactly as flock(1) does it, so both exclude each other; the file is never
- * written to. A named lock is the file DIR/NAME.lock, with a fencing token in a file beside it
- * (record.c). A slot is a byte lock beside a shared flock(2) (slots.c). The run record of a named lock is a file too,
- * beside it or in the state directory (once.c); it is read and written under the lock.
+ * A bare path is locked exactly as by flock(1), so both exclude each other; the file is never
+ * written to. A named lock is the file DIR/NAME.lock, with a fencing token in a file beside
+ * (record.c). A slot is a byte lock beside a shared flock(2) (slots.c). The run record of a named
+ * lock is a file too, beside the lock or in the state directory (once.c), read and written under
+ * the lock.
  *
- * The kernel keeps the lock on the open file: it cannot expire, and is free when the last
- * descriptor is closed, including those that children inherited. That is why release closes and
- * never unlocks. After each grant the path is checked again: a lock on a file that was unlinked or
+ * The kernel keeps the lock on the open file: the lock cannot expire, and is free when the last
+ * descriptor is closed, including descriptors of children. Hence release closes and never
+ * unlocks. After each grant the path is checked again: a lock on a file that was unlinked or
  * replaced meanwhile excludes no other process, so the new file is locked instead.
  *
- * Not guaranteed: an order among waiters, of any kind; exclusion of other machines on a network file system that
- * is mounted with local locks (a notice says so); exclusion if the file is replaced while the lock is
- * held. Opening a file and reading /proc are not asynchronous: on a dead file server a slot blocks.
+ * Not guaranteed: an order among waiters; exclusion of other machines on a network file system
+ * that is mounted with local locks (a notice says so); exclusion if the file is replaced while the
+ * lock is held. Opening a file and reading /proc are not asynchronous: on a dead file server a slot
+ * blocks.
  */
 #include "file.h"
 #include "flock_wait.h"
@@ -29,18 +31,19 @@
 #include <unistd.h>
 
 /*
- * When a waiter looks for the holder and its own place: most waits are over before that. A moment before the caller
- * shows it, after a second, so that its first line has it.
+ * When a waiter looks for the holder and for its place in the queue: most waits end earlier.
+ * Shortly before the second after which the caller prints its first line, so that the line names
+ * the holder.
  */
 #define FIRST_LOOK (950 * DLOCK_MSEC)
 #define NEXT_LOOK (5 * DLOCK_SEC)
 
-/* A file that is replaced again and again: retry, with pauses in which the core can check its timers. */
+/* The file is replaced repeatedly: retry, with pauses in which the core can check its timers. */
 #define ROUNDS_AT_ONCE 10
 #define ROUNDS_PAUSE (2 * DLOCK_MSEC)
 #define ROUNDS_MAX 1000
 
-/* How long a try without waiting bears with a sweeper of run records, which is done in a moment unless it is stopped. */
+/* How long acquire(!wait) waits for a sweeper of run records, which is quick unless stopped. */
 #define SWEEP_TIME (100 * DLOCK_MSEC)
 
 /* Between tries to open a file on which another process has a lease. */
@@ -49,11 +52,11 @@
 
 enum file_op {
     OP_IDLE,
-    OP_TRYING, /* again at acquire.retry_at: the file is replaced, or under a lease or a claim of another process */
-    OP_WAITING,      /* a thread waits in flock(2) */
-    OP_WAITING_SLOT, /* no slot is free: again when slots.wait says so */
+    OP_TRYING,  /* until acquire.retry_at: the file was replaced or is leased, or a sweep goes on */
+    OP_WAITING, /* a thread waits in flock(2) */
+    OP_WAITING_SLOT, /* no slot is free: tried again when slots.wait says so */
     OP_HELD,
-    OP_CANCELLING /* the thread was asked to end; it is left behind at release.until */
+    OP_CANCELLING /* the thread was asked to end, and is left behind at release.until */
 };
 
 struct file_backend {
@@ -66,10 +69,10 @@ struct file_backend {
         bool wait;
         int64_t from;
         char token[DLOCK_TOKEN_LEN + 1];
-        bool told;  /* that the lock is held */
+        bool told;  /* the wait was reported */
         int rounds; /* how often the file was replaced meanwhile */
         int64_t retry_at;
-        bool leased; /* for a lease, and told so */
+        bool leased; /* the lease on the file was reported */
         struct dlock_backoff pause;
         struct flock_wait *thread;
         int64_t look_at;          /* the next look for the holder and our place */
@@ -85,7 +88,7 @@ struct file_backend {
     } slots;
     struct {
         struct once_place place;
-        struct dlock_run run; /* ours, or that of the one that makes us skip ours */
+        struct dlock_run run; /* our run, or the success for which we skip our run */
         char who[RUN_RECORD_MAX];
     } once;
     struct {
@@ -119,13 +122,6 @@ static struct dlock_event *put(struct file_backend *b, enum dlock_ev type)
     return ev;
 }
 
-static int take(struct file_backend *b, struct dlock_event *ev)
-{
-    *ev = b->out[0];
-    memmove(b->out, b->out + 1, sizeof(b->out[0]) * (size_t)--b->nout);
-    return 1;
-}
-
 static bool wants_slot(const struct file_backend *b)
 {
     return b->spec->mode == DLOCK_MODE_SLOTS;
@@ -148,8 +144,9 @@ static void drop_fd(struct file_backend *b)
 }
 
 /*
- * Drop a lock that was perhaps taken but never reported as granted. Only here it may be unlocked: no
- * work runs under it, and a child that the host program forked in this moment must not keep it.
+ * Drop a lock that was perhaps taken but never reported as granted. Only such a lock may be
+ * unlocked: no work runs under this lock, and a child that the host program forks just now must not
+ * keep the lock.
  */
 static void drop_unheld(struct file_backend *b)
 {
@@ -160,20 +157,18 @@ static void drop_unheld(struct file_backend *b)
     drop_fd(b);
 }
 
-static void failed(struct file_backend *b, const struct dlock_error *err)
+/* The operation ends with EV_FAILED. Returns the event's error, for the caller to fill in. */
+static struct dlock_error *failed(struct file_backend *b)
 {
     drop_unheld(b);
     b->op = OP_IDLE;
-    put(b, EV_FAILED)->error = *err;
+    return &put(b, EV_FAILED)->error;
 }
 
 static void failed_flock(struct file_backend *b, int sys)
 {
-    struct dlock_error err;
-
-    dlock_fail(&err, DLOCK_EOS, sys, "cannot lock %s%s%s: %s", b->place.path,
-               b->place.named ? "/" : "", b->place.lock, strerror(sys));
-    failed(b, &err);
+    dlock_fail(failed(b), DLOCK_EOS, sys, "cannot lock %s%s%s: %s", b->place.path, b->place.slash,
+               b->place.lock, strerror(sys));
 }
 
 /* ------------------------------------------------------------- acquire --- */
@@ -184,37 +179,6 @@ static void tell_path(struct file_backend *b)
     if (b->place.named)
         dlock_fail(&put(b, EV_NOTICE)->error, 0, 0, "the lock is the file %s/%s", b->place.path,
                    b->place.lock);
-}
-
-static void tell_network(struct file_backend *b)
-{
-    const char *type;
-    bool warn;
-
-    if (b->told_network || !file_on_network(b->fd, &type, &warn))
-        return;
-    b->told_network = true;
-    dlock_fail(
-        &put(b, EV_NOTICE)->error, warn ? DLOCK_ELOST : 0, 0,
-        "%s is on a network file system (%s): whether the lock excludes other machines depends on how it is mounted (not with local_lock or nolock)",
-        b->place.path, type);
-}
-
-/* Its servers and other machines may know flock(2), but nothing of our bytes, and inotify reports no close there. */
-static bool failed_network(struct file_backend *b)
-{
-    struct dlock_error err;
-    const char *type;
-    bool warn;
-
-    if (!file_on_network(b->fd, &type, &warn))
-        return false;
-    dlock_fail(
-        &err, DLOCK_EUSAGE, 0,
-        "%s%s%s is on a network file system (%s): slots need a file of this machine, or a lock server",
-        b->place.path, b->place.named ? "/" : "", b->place.lock, type);
-    failed(b, &err);
-    return true;
 }
 
 static int lock_op(const struct file_backend *b)
@@ -230,7 +194,7 @@ static int try_lock(struct file_backend *b, struct dlock_error *err)
 
     if ((sys != EBADF && sys != EIO) || op == LOCK_SH || b->place.fcntl)
         return sys;
-    /* NFS turns it into a byte-range lock; an exclusive one needs a writable descriptor. */
+    /* NFS turns flock(2) into a byte-range lock; LOCK_EX needs a writable descriptor. */
     drop_fd(b);
     if (file_open(&b->place, FILE_FOR_NFS_LOCK, &b->fd, err) < 0)
         return -1;
@@ -253,29 +217,7 @@ static bool file_look(struct dlock_be *be, struct dlock_info *info)
     return find_holder(self(be), info, &place);
 }
 
-/* Look for the holder and for our place when it is time, and report them if they have changed. */
-static void look_in_time(struct file_backend *b)
-{
-    struct dlock_info old = b->acquire.holder;
-    bool had = b->acquire.have_holder;
-    int place;
-
-    if (now_of(b) < b->acquire.look_at)
-        return;
-    b->acquire.look_at = now_of(b) + NEXT_LOOK;
-    b->acquire.have_holder = find_holder(b, &b->acquire.holder, &place);
-    bool news = had != b->acquire.have_holder || place != b->acquire.place ||
-                (had && (old.pid != b->acquire.holder.pid || old.fence != b->acquire.holder.fence ||
-                         strcmp(old.command, b->acquire.holder.command) != 0));
-    if (!news)
-        return;
-    b->acquire.place = place;
-    struct dlock_event *ev = put(b, EV_WAITING);
-    ev->info = b->acquire.have_holder ? &b->acquire.holder : NULL;
-    ev->place = place;
-}
-
-/* One try, and the lock is held. */
+/* The lock is held, and the caller does not wait. */
 static void busy(struct file_backend *b)
 {
     struct dlock_event *ev = put(b, EV_BUSY);
@@ -286,7 +228,7 @@ static void busy(struct file_backend *b)
     b->op = OP_IDLE;
 }
 
-/* A wait begins: the store has answered. Who holds the lock follows, if it lasts and the caller wants to know. */
+/* The wait begins. The holder is reported later, if the wait lasts and the caller wants to know. */
 static void tell_wait(struct file_backend *b)
 {
     if (b->acquire.told)
@@ -297,50 +239,35 @@ static void tell_wait(struct file_backend *b)
     put(b, EV_WAITING)->place = -1;
 }
 
+static void try_later(struct file_backend *b)
+{
+    if (b->acquire.wait)
+        tell_wait(b);
+    b->op = OP_TRYING;
+    b->acquire.retry_at = now_of(b) + dlock_backoff_next(&b->acquire.pause, b->spec->env);
+}
+
 /*
- * A file could not be opened: at once when another process has a lease on it. That is as if it held the lock, but
- * nothing can be waited for.
+ * A file could not be opened. With EWOULDBLOCK a process has a lease on the file, and counts
+ * as a holder of the lock, but no call waits for the end of a lease.
  */
 static void failed_or_leased(struct file_backend *b, const struct dlock_error *err)
 {
     if (err->sys != EWOULDBLOCK) {
-        failed(b, err);
+        *failed(b) = *err;
         return;
     }
     drop_unheld(b);
     if (!b->acquire.leased)
         dlock_fail(&put(b, EV_NOTICE)->error, 0, 0, "%s", err->msg);
     b->acquire.leased = true;
-    if (!b->acquire.wait) {
+    if (b->acquire.wait)
+        try_later(b);
+    else
         busy(b);
-        return;
-    }
-    tell_wait(b);
-    b->op = OP_TRYING;
-    b->acquire.retry_at = now_of(b) + dlock_backoff_next(&b->acquire.pause, b->spec->env);
 }
 
-static void blocked(struct file_backend *b)
-{
-    struct dlock_error err;
-
-    if (!b->acquire.wait) {
-        busy(b);
-        return;
-    }
-    if (wants_slot(b))
-        slots_show_waiter(b->fd, b->spec->identity->pid);
-    if (flock_wait_start(&b->acquire.thread, b->fd, lock_op(b), b->place.fcntl) < 0) {
-        dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
-        failed(b, &err);
-        return;
-    }
-    b->op = OP_WAITING;
-    b->acquire.rounds = 0;
-    tell_wait(b);
-}
-
-/* All slots are taken. They are waited for without the shared lock, so that an exclusive waiter has a chance. */
+/* All slots are taken. Wait without the shared lock, so that an exclusive waiter has a chance. */
 static void no_slot(struct file_backend *b)
 {
     flock_try(b->fd, LOCK_UN, false);
@@ -357,90 +284,11 @@ static void no_slot(struct file_backend *b)
     tell_wait(b);
 }
 
-static void failed_number(struct file_backend *b, unsigned in_use)
-{
-    struct dlock_error err;
-
-    dlock_fail(&err, DLOCK_EDATA, 0,
-               "%s%s%s: in use with %u slots, which are not %u: give all its users the same number",
-               b->place.path, b->place.named ? "/" : "", b->place.lock, in_use, b->spec->slots);
-    failed(b, &err);
-}
-
-/* Before the shared lock is tried. False: failed, busy or waiting. */
-static bool registered(struct file_backend *b)
-{
-    unsigned other;
-    int sys;
-
-    if (!wants_slot(b) || b->slots.registered)
-        return true;
-    sys = slots_register(b->fd, b->spec->slots, &other);
-    b->slots.registered = sys == 0 && other == 0;
-    if (other != 0)
-        failed_number(b, other);
-    else if (sys == EWOULDBLOCK)
-        no_slot(b);
-    else if (sys != 0)
-        failed_flock(b, sys);
-    return b->slots.registered;
-}
-
-/* Under the shared lock. False: failed, busy or waiting. */
-static bool have_slot(struct file_backend *b)
-{
-    int sys = slots_take(b->fd, b->spec->slots, b->spec->identity->pid, &b->slots.held);
-
-    if (sys == EWOULDBLOCK)
-        no_slot(b);
-    else if (sys != 0)
-        failed_flock(b, sys);
-    return sys == 0;
-}
-
-/* Only an exclusive holder has a token of its own. The others have the last one's: 0 before there was one. */
-static int get_fence(struct file_backend *b, uint64_t *fence, struct dlock_error *err)
-{
-    struct file_record last;
-    int rc;
-
-    *fence = 0;
-    if (!b->place.named)
-        return 0;
-    if (b->spec->mode == DLOCK_MODE_EXCLUSIVE)
-        return file_record_write(&b->place, b->fd, b->spec->identity, b->acquire.token, fence, err);
-    rc = file_record_read(&b->place, &last, err);
-    *fence = last.fence;
-    return rc;
-}
-
-/* Under the lock: has a run succeeded already? Then it is left to the next in line. True: no. False: skipped, or failed. */
-static bool must_run(struct file_backend *b)
-{
-    struct dlock_error err;
-    int rc;
-
-    if (b->spec->once == 0)
-        return true;
-    rc = once_read(&b->once.place, b->spec, &b->once.run, &err);
-    if (rc == 1 && run_record_skips(&b->once.run, b->spec->once)) {
-        drop_unheld(b);
-        b->op = OP_IDLE;
-        put(b, EV_SKIPPED)->run = &b->once.run;
-        return false;
-    }
-    if (rc < 0)
-        failed_or_leased(b, &err);
-    return rc >= 0;
-}
-
-/* The record of our run, which begins. 0 or a negative DLOCK_E*. */
+/* Record the begin of our run. 0 or a negative DLOCK_E*. */
 static int begin_run(struct file_backend *b, uint64_t fence, struct dlock_error *err)
 {
     struct dlock_run *r = &b->once.run;
 
-    if (b->spec->once == 0)
-        return 0;
     *r = (struct dlock_run){.state = DLOCK_RUN_RUNNING, .status = -1, .begin_ms = once_now()};
     r->kept_ns = b->spec->once;
     r->fence = fence;
@@ -451,8 +299,8 @@ static int begin_run(struct file_backend *b, uint64_t fence, struct dlock_error 
 }
 
 /*
- * The end of our run, while the lock is ours. How the release ends, err: why it is not clean. Not ours any more: the file
- * was replaced, and another run may hold that lock.
+ * Record the end of our run, while the lock is ours. Returns how the release ends; err: why it is
+ * not clean. After the lock's file was replaced another run may hold the lock.
  */
 static enum dlock_release_how end_run(struct file_backend *b, struct dlock_error *err)
 {
@@ -461,7 +309,7 @@ static enum dlock_release_how end_run(struct file_backend *b, struct dlock_error
 
     if (rc == 1) {
         rc = once_read(&b->once.place, b->spec, &there, err);
-        /* One that was removed is written again. */
+        /* A removed record is written again. */
         rc = rc < 0 ? rc : rc == 0 || strcmp(there.token, r->token) == 0;
     }
     if (rc == 0) {
@@ -477,88 +325,128 @@ static enum dlock_release_how end_run(struct file_backend *b, struct dlock_error
     return DLOCK_RELEASE_CLEAN;
 }
 
+/* Under the lock of the right file: take a slot, skip the run or begin it, and report the grant. */
 static void granted(struct file_backend *b)
 {
+    const struct dlock_spec *spec = b->spec;
+    struct file_record last = {0};
     struct dlock_error err;
-    uint64_t fence;
+    int rc = 0;
 
-    if ((wants_slot(b) && !have_slot(b)) || !must_run(b))
+    if (wants_slot(b)) {
+        int sys = slots_take(b->fd, spec->slots, spec->identity->pid, &b->slots.held);
+        if (sys == EWOULDBLOCK)
+            no_slot(b);
+        else if (sys != 0)
+            failed_flock(b, sys);
+        if (sys != 0)
+            return;
+    }
+    if (spec->once != 0)
+        rc = once_read(&b->once.place, spec, &b->once.run, &err);
+    if (rc == 1 && run_record_skips(&b->once.run, spec->once)) {
+        drop_unheld(b);
+        b->op = OP_IDLE;
+        put(b, EV_SKIPPED)->run = &b->once.run;
         return;
-    if (get_fence(b, &fence, &err) < 0 || begin_run(b, fence, &err) < 0) {
+    }
+    /* An exclusive holder gets a new fencing token, a shared holder the last token, or 0. */
+    if (rc >= 0 && b->place.named && spec->mode == DLOCK_MODE_EXCLUSIVE)
+        rc = file_record_write(&b->place, b->fd, spec->identity, b->acquire.token, &last.fence,
+                               &err);
+    else if (rc >= 0 && b->place.named)
+        rc = file_record_read(&b->place, &last, &err);
+    if (rc >= 0 && spec->once != 0)
+        rc = begin_run(b, last.fence, &err);
+    if (rc < 0) {
         failed_or_leased(b, &err);
         return;
     }
-    end_slot_wait(b); /* before the caller forks, which would copy its descriptor */
+    end_slot_wait(b); /* before the caller forks, and copies the descriptor */
     b->op = OP_HELD;
     struct dlock_event *ev = put(b, EV_GRANTED);
     ev->from = b->acquire.from;
-    ev->fence = fence;
+    ev->fence = last.fence;
     ev->slot = wants_slot(b) ? b->slots.held + 1 : 0;
     memcpy(ev->token, b->acquire.token, sizeof(ev->token));
 }
 
-/* Does nobody sweep our run record? False: once more in a moment. Who is stopped meanwhile is as a holder. */
-static bool claimed(struct file_backend *b)
-{
-    if (b->spec->once == 0 || once_claim(b->fd) == 0)
-        return true;
-    drop_unheld(b);
-    if (!b->acquire.wait && now_of(b) - b->acquire.from > SWEEP_TIME) {
-        busy(b);
-        return false;
-    }
-    if (b->acquire.wait)
-        tell_wait(b);
-    b->op = OP_TRYING;
-    b->acquire.retry_at = now_of(b) + dlock_backoff_next(&b->acquire.pause, b->spec->env);
-    return false;
-}
-
-/* b->fd is locked: a grant if it is still the file that the path names. True: done; false: try again. */
+/* b->fd is locked: a grant if the path still names this file. False: try again. */
 static bool locked(struct file_backend *b)
 {
     struct dlock_error err;
     int rc = file_is_current(&b->place, b->fd, &err);
 
-    if (rc == 1) {
-        if (claimed(b))
-            granted(b);
-        return true;
+    if (rc == 0) {
+        drop_fd(b);
+        if (++b->acquire.rounds < ROUNDS_MAX)
+            return false;
+        dlock_fail(failed(b), DLOCK_ECREATE, 0,
+                   "%s%s%s was replaced %d times while it was being locked", b->place.path,
+                   b->place.slash, b->place.lock, b->acquire.rounds);
+    } else if (rc < 0) {
+        *failed(b) = err;
+    } else if (b->spec->once != 0 && once_claim(b->fd) != 0) {
+        /* The run record is being swept. A stopped sweeper counts as a holder. */
+        drop_unheld(b);
+        if (!b->acquire.wait && now_of(b) - b->acquire.from > SWEEP_TIME)
+            busy(b);
+        else
+            try_later(b);
+    } else {
+        granted(b);
     }
-    if (rc < 0) {
-        failed(b, &err);
-        return true;
-    }
-    drop_fd(b);
-    if (++b->acquire.rounds < ROUNDS_MAX)
-        return false;
-    dlock_fail(&err, DLOCK_ECREATE, 0, "%s%s%s was replaced %d times while it was being locked",
-               b->place.path, b->place.named ? "/" : "", b->place.lock, b->acquire.rounds);
-    failed(b, &err);
     return true;
 }
 
-/* One try with b->fd. True: done, or waiting. */
-static bool attempt_open(struct file_backend *b)
+/* One try with the open file. False: the file was replaced, so try again. */
+static bool try_open_file(struct file_backend *b)
 {
+    const struct dlock_spec *spec = b->spec;
     struct dlock_error err;
+    unsigned in_use;
     int sys;
 
-    if (!registered(b))
-        return true;
+    if (wants_slot(b) && !b->slots.registered) {
+        sys = slots_register(b->fd, spec->slots, &in_use);
+        b->slots.registered = sys == 0 && in_use == 0;
+        if (in_use != 0)
+            dlock_fail(failed(b), DLOCK_EDATA, 0,
+                       "%s%s%s: in use with %u slots, which are not %u: "
+                       "give all its users the same number",
+                       b->place.path, b->place.slash, b->place.lock, in_use, spec->slots);
+        else if (sys == EWOULDBLOCK)
+            no_slot(b);
+        else if (sys != 0)
+            failed_flock(b, sys);
+        if (!b->slots.registered)
+            return true;
+    }
     sys = try_lock(b, &err);
     if (sys == 0)
         return locked(b);
-    if (sys == EWOULDBLOCK)
-        blocked(b);
-    else if (sys < 0)
+    if (sys < 0) {
         failed_or_leased(b, &err);
-    else
+    } else if (sys != EWOULDBLOCK) {
         failed_flock(b, sys);
+    } else if (!b->acquire.wait) {
+        busy(b);
+    } else {
+        if (wants_slot(b))
+            slots_show_waiter(b->fd, spec->identity->pid);
+        if (flock_wait_start(&b->acquire.thread, b->fd, lock_op(b), b->place.fcntl) < 0) {
+            dlock_fail(failed(b), DLOCK_ENOMEM, 0, "out of memory");
+            return true;
+        }
+        b->op = OP_WAITING;
+        b->acquire.rounds = 0;
+        tell_wait(b);
+    }
     return true;
 }
 
-static bool attempt(struct file_backend *b)
+/* Open the file and try, more than once if the file was replaced meanwhile. */
+static void try_now(struct file_backend *b)
 {
     bool write = b->place.fcntl && lock_op(b) == LOCK_EX;
     enum file_how how = wants_slot(b) ? FILE_FOR_SLOTS
@@ -566,21 +454,30 @@ static bool attempt(struct file_backend *b)
                                       : FILE_FOR_LOCK;
     struct dlock_error err;
 
-    if (file_open(&b->place, how, &b->fd, &err) < 0) {
-        failed_or_leased(b, &err);
-        return true;
-    }
-    if (wants_slot(b) && failed_network(b))
-        return true;
-    tell_network(b);
-    return attempt_open(b);
-}
-
-static void try_now(struct file_backend *b)
-{
-    for (int i = 0; i < ROUNDS_AT_ONCE; i++)
-        if (attempt(b))
+    for (int i = 0; i < ROUNDS_AT_ONCE; i++) {
+        if (file_open(&b->place, how, &b->fd, &err) < 0) {
+            failed_or_leased(b, &err);
             return;
+        }
+        const struct file_network *net = file_network(b->fd);
+        if (net && wants_slot(b)) {
+            /* Other machines see flock(2) at best, but not our bytes; inotify reports no close. */
+            dlock_fail(failed(b), DLOCK_EUSAGE, 0,
+                       "%s%s%s is on a network file system (%s): "
+                       "slots need a file of this machine, or a lock server",
+                       b->place.path, b->place.slash, b->place.lock, net->name);
+            return;
+        }
+        if (net && !b->told_network) {
+            b->told_network = true;
+            dlock_fail(&put(b, EV_NOTICE)->error, net->warn ? DLOCK_ELOST : 0, 0,
+                       "%s is on a network file system (%s): whether the lock excludes other "
+                       "machines depends on how it is mounted (not with local_lock or nolock)",
+                       b->place.path, net->name);
+        }
+        if (try_open_file(b))
+            return;
+    }
     b->op = OP_TRYING;
     b->acquire.retry_at = now_of(b) + ROUNDS_PAUSE;
 }
@@ -600,13 +497,12 @@ static void file_acquire(struct dlock_be *be, bool wait)
     b->acquire.place = -1;
     rc = dlock_token_new(b->spec->env, b->acquire.token);
     if (rc < 0) {
-        dlock_fail(&err, DLOCK_EOS, -rc, "cannot make an owner token: %s", strerror(-rc));
-        failed(b, &err);
+        dlock_fail(failed(b), DLOCK_EOS, -rc, "cannot make an owner token: %s", strerror(-rc));
         return;
     }
     once_done(&b->once.place);
     if (b->spec->once != 0 && once_open(&b->once.place, &b->place, true, &err) < 0) {
-        failed(b, &err);
+        *failed(b) = err;
         return;
     }
     tell_path(b);
@@ -615,49 +511,69 @@ static void file_acquire(struct dlock_be *be, bool wait)
 
 /* ------------------------------------------------- waiting and release --- */
 
-static void trying(struct file_backend *b)
-{
-    if (now_of(b) >= b->acquire.retry_at)
-        try_now(b);
-    if (b->op == OP_TRYING)
-        look_in_time(b);
-}
-
-static void waiting(struct file_backend *b)
+/* The next step of the operation, if its time has come. */
+static void proceed(struct file_backend *b)
 {
     int sys;
 
-    if (flock_wait_check(b->acquire.thread, &sys)) {
+    switch (b->op) {
+    case OP_TRYING:
+        if (now_of(b) >= b->acquire.retry_at)
+            try_now(b);
+        break;
+    case OP_WAITING_SLOT:
+        if (slot_wait_due(&b->slots.wait, now_of(b)) && !try_open_file(b))
+            try_now(b);
+        break;
+    case OP_WAITING:
+        if (!flock_wait_check(b->acquire.thread, &sys))
+            break;
         flock_wait_free(b->acquire.thread);
         b->acquire.thread = NULL;
         if (sys != 0)
             failed_flock(b, sys);
         else if (!locked(b))
             try_now(b);
-        return;
+        break;
+    case OP_CANCELLING:
+        if (!flock_wait_check(b->acquire.thread, &sys) && now_of(b) < b->release.until)
+            break;
+        flock_wait_free(b->acquire.thread);
+        b->acquire.thread = NULL;
+        drop_unheld(b);
+        b->op = OP_IDLE;
+        put(b, EV_RELEASED)->how = DLOCK_RELEASE_NOTHING;
+        break;
+    case OP_IDLE:
+    case OP_HELD:
+        break;
     }
-    look_in_time(b);
 }
 
-static void waiting_slot(struct file_backend *b)
+static bool is_waiting(const struct file_backend *b)
 {
-    if (slot_wait_due(&b->slots.wait, now_of(b)) && !attempt_open(b))
-        try_now(b);
-    if (b->op == OP_WAITING_SLOT)
-        look_in_time(b);
+    return b->op == OP_TRYING || b->op == OP_WAITING || b->op == OP_WAITING_SLOT;
 }
 
-static void cancelling(struct file_backend *b)
+/* When the time has come, look for the holder and for our place, and report changes. */
+static void look_in_time(struct file_backend *b)
 {
-    int sys;
+    struct dlock_info *info = &b->acquire.holder, old = *info;
+    bool had = b->acquire.have_holder;
+    int place;
 
-    if (!flock_wait_check(b->acquire.thread, &sys) && now_of(b) < b->release.until)
+    if (!is_waiting(b) || now_of(b) < b->acquire.look_at)
         return;
-    flock_wait_free(b->acquire.thread);
-    b->acquire.thread = NULL;
-    drop_unheld(b);
-    b->op = OP_IDLE;
-    put(b, EV_RELEASED)->how = DLOCK_RELEASE_NOTHING;
+    b->acquire.look_at = now_of(b) + NEXT_LOOK;
+    b->acquire.have_holder = find_holder(b, info, &place);
+    if (had == b->acquire.have_holder && place == b->acquire.place &&
+        (!had || (old.pid == info->pid && old.fence == info->fence &&
+                  strcmp(old.command, info->command) == 0)))
+        return;
+    b->acquire.place = place;
+    struct dlock_event *ev = put(b, EV_WAITING);
+    ev->info = b->acquire.have_holder ? info : NULL;
+    ev->place = place;
 }
 
 static void drop_holders(struct file_backend *b)
@@ -692,7 +608,7 @@ static void file_release(struct dlock_be *be, int64_t until)
     if (held && told && b->spec->once != 0)
         how = end_run(b, &err);
     if (held && told)
-        drop_fd(b); /* not LOCK_UN: a child that inherited it keeps the lock */
+        drop_fd(b); /* not LOCK_UN: a child with a copy keeps the lock */
     else
         drop_unheld(b);
     b->op = OP_IDLE;
@@ -704,7 +620,7 @@ static void file_release(struct dlock_be *be, int64_t until)
 
 /* ----------------------------------------------------------------- ask --- */
 
-/* The record for a query. What is wrong with it does not hide the holders. */
+/* The run record for a query. An unreadable record does not hide the holders. */
 static void find_run(struct file_backend *b)
 {
     struct dlock_error err;
@@ -721,36 +637,31 @@ static void find_run(struct file_backend *b)
         put(b, EV_NOTICE)->error = err;
 }
 
-/* Take the lock to remove its record. 0: it is ours; EWOULDBLOCK: held; another errno; -1 with err. */
-static int lock_to_forget(struct file_backend *b, struct dlock_error *err)
-{
-    int sys = 0, rc = 0;
-
-    for (int i = 0; i < ROUNDS_AT_ONCE && rc == 0; i++) {
-        drop_fd(b);
-        if (file_open(&b->place, FILE_FOR_LOCK, &b->fd, err) < 0)
-            return -1;
-        sys = try_lock(b, err);
-        if (sys != 0)
-            return sys;
-        rc = file_is_current(&b->place, b->fd, err);
-    }
-    return rc < 0 ? -1 : rc == 0 ? EAGAIN : 0;
-}
-
+/* Remove the run record if token is still its token. Returns the event that ends the query. */
 static enum dlock_ev forget(struct file_backend *b, const char *token, struct dlock_error *err)
 {
     struct dlock_run run;
-    int sys, rc = once_open(&b->once.place, &b->place, false, err);
+    int sys = 0, current = 0, rc;
 
+    once_done(&b->once.place);
+    rc = once_open(&b->once.place, &b->place, false, err);
     if (rc == 0)
         rc = once_read(&b->once.place, b->spec, &run, err);
     if (rc <= 0)
         return rc < 0 ? EV_FAILED : EV_DONE;
-    sys = lock_to_forget(b, err);
-    if (sys < 0)
-        return EV_FAILED;
-    /* Once more: it may have changed before we had the lock. */
+    for (int i = 0; i < ROUNDS_AT_ONCE && sys == 0 && current == 0; i++) {
+        drop_fd(b);
+        if (file_open(&b->place, FILE_FOR_LOCK, &b->fd, err) < 0)
+            return EV_FAILED;
+        sys = try_lock(b, err);
+        if (sys == 0)
+            current = file_is_current(&b->place, b->fd, err);
+        if (sys < 0 || current < 0)
+            return EV_FAILED;
+    }
+    if (current == 0 && sys == 0)
+        sys = EWOULDBLOCK;
+    /* The record may have changed before we had the lock. */
     rc = once_read(&b->once.place, b->spec, &run, err);
     if (rc <= 0)
         return rc < 0 ? EV_FAILED : EV_DONE;
@@ -770,34 +681,23 @@ static enum dlock_ev forget(struct file_backend *b, const char *token, struct dl
     return once_remove(&b->once.place, err) < 0 ? EV_FAILED : EV_DONE;
 }
 
-static void file_forget(struct file_backend *b, const char *token)
-{
-    struct dlock_error err = {0};
-    enum dlock_ev end = EV_DONE;
-
-    once_done(&b->once.place);
-    if (b->place.named)
-        end = forget(b, token, &err);
-    drop_unheld(b);
-    struct dlock_event *ev = put(b, end);
-    if (end == EV_FAILED)
-        ev->error = err;
-}
-
 static void file_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
 {
     struct file_backend *b = self(be);
-    struct dlock_error err;
+    struct dlock_error err = {0};
 
     drop_holders(b);
     if (what == ASK_FORGET) {
-        file_forget(b, arg);
+        enum dlock_ev end = b->place.named ? forget(b, arg, &err) : EV_DONE;
+        drop_unheld(b);
+        struct dlock_event *ev = put(b, end);
+        if (end == EV_FAILED)
+            ev->error = err;
         return;
     }
     if (what != ASK_STATUS) {
-        dlock_fail(&err, DLOCK_EUSAGE, 0, "%s is not supported for files",
+        dlock_fail(&put(b, EV_FAILED)->error, DLOCK_EUSAGE, 0, "%s is not supported for files",
                    what == ASK_LIST ? "a list of locks" : "to break a lock");
-        put(b, EV_FAILED)->error = err;
         return;
     }
     tell_path(b);
@@ -810,25 +710,23 @@ static void file_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
     find_run(b);
 }
 
-static int answer(struct file_backend *b, struct dlock_event *ev)
+/* The next event of the answer. */
+static void answer(struct file_backend *b, struct dlock_event *ev)
 {
     *ev = (struct dlock_event){.type = EV_DONE};
     if (b->status.next < b->status.found.n) {
         ev->type = EV_INFO;
         ev->info = &b->status.found.info[b->status.next++];
         ev->place = ev->info->place;
-        return 1;
-    }
-    if (b->status.has_run) {
+    } else if (b->status.has_run) {
         b->status.has_run = false;
         ev->type = EV_RUN;
         ev->run = &b->status.run;
-        return 1;
+    } else {
+        if (b->status.found.no_file)
+            dlock_fail(&ev->error, 0, 0, "no such file");
+        drop_holders(b);
     }
-    if (b->status.found.no_file)
-        dlock_fail(&ev->error, 0, 0, "no such file");
-    drop_holders(b);
-    return 1;
 }
 
 /* ------------------------------------------------------------ the rest --- */
@@ -842,7 +740,7 @@ static int file_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64
         *wake_at = dlock_min(*wake_at, now);
     if (b->op == OP_TRYING)
         *wake_at = dlock_min(*wake_at, b->acquire.retry_at);
-    if (b->op == OP_TRYING || b->op == OP_WAITING || b->op == OP_WAITING_SLOT)
+    if (is_waiting(b))
         *wake_at = dlock_min(*wake_at, b->acquire.look_at);
     if (b->op == OP_CANCELLING)
         *wake_at = dlock_min(*wake_at, b->release.until);
@@ -855,32 +753,35 @@ static int file_process(struct dlock_be *be, const struct pollfd *pfd, int n,
                         struct dlock_event *ev)
 {
     struct file_backend *b = self(be);
+
     (void)pfd; /* flock_wait_check() asks the thread itself */
     (void)n;
-    if (b->nout == 0 && b->op == OP_WAITING)
-        waiting(b);
-    else if (b->nout == 0 && b->op == OP_WAITING_SLOT)
-        waiting_slot(b);
-    else if (b->nout == 0 && b->op == OP_CANCELLING)
-        cancelling(b);
-    else if (b->nout == 0 && b->op == OP_TRYING)
-        trying(b);
-    if (b->nout > 0)
-        return take(b, ev);
-    return b->status.next >= 0 ? answer(b, ev) : 0;
+    if (b->nout == 0)
+        proceed(b);
+    if (b->nout == 0)
+        look_in_time(b);
+    if (b->nout > 0) {
+        *ev = b->out[0];
+        memmove(b->out, b->out + 1, sizeof(b->out[0]) * (size_t)--b->nout);
+        return 1;
+    }
+    if (b->status.next < 0)
+        return 0;
+    answer(b, ev);
+    return 1;
 }
 
 static int file_inherit_fd(struct dlock_be *be)
 {
     struct file_backend *b = self(be);
+
     return b->op == OP_HELD ? b->fd : -1;
 }
 
 static int file_own_fds(struct dlock_be *be, int *fds, int cap)
 {
-    struct file_backend *b = self(be);
-    int all[] = {b->place.dir, b->once.place.shards, b->once.place.path ? b->once.place.dir : -1},
-        n = 0;
+    const struct once_place *o = &self(be)->once.place;
+    int all[] = {self(be)->place.dir, o->shards, o->path ? o->dir : -1}, n = 0;
 
     for (size_t i = 0; i < DLOCK_LEN(all) && n < cap; i++)
         if (all[i] >= 0)
@@ -915,7 +816,7 @@ static void file_close(struct dlock_be *be)
     free(b);
 }
 
-/* Its copy of the descriptor keeps no lock for longer than the other process does. */
+/* The child's copy of the descriptor must not keep the lock longer than the parent does. */
 static void file_close_in_child(struct dlock_be *be)
 {
     struct file_backend *b = self(be);
@@ -937,16 +838,16 @@ static int file_open_lock(struct dlock_be **out, const struct dlock_spec *spec,
     if (!b)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     rc = file_place_init(&b->place, spec->uri, err);
-    /* Its file is dlock's own, and holders of both kinds of lock would run, and write the token, at the same time. */
+    /* Holders of both kinds of lock would run, and write the token, at the same time. */
     if (rc == 0 && spec->fcntl && b->place.named)
-        rc = dlock_fail(
-            err, DLOCK_EUSAGE, 0,
-            "fcntl(2) locks are for a file's path: a named lock is always one of flock(2)");
+        rc = dlock_fail(err, DLOCK_EUSAGE, 0,
+                        "fcntl(2) locks are for a file's path: "
+                        "a named lock is always one of flock(2)");
     if (rc == 0 && spec->once != 0 && !b->place.named)
-        rc = dlock_fail(
-            err, DLOCK_EUSAGE, 0,
-            "--once needs a place for its record, and dlock never writes to a bare file: "
-            "name a lock in a directory on disk (file:///DIRECTORY#NAME), or @NAME");
+        rc = dlock_fail(err, DLOCK_EUSAGE, 0,
+                        "--once needs a place for its record, and dlock never writes to a bare "
+                        "file: name a lock in a directory on disk (file:///DIRECTORY#NAME), or "
+                        "@NAME");
     b->place.fcntl = spec->fcntl;
     if (rc < 0) {
         free(b);

@@ -9,9 +9,10 @@
 
 /* The lock's file, or its directory and the names in it. */
 struct file_place {
-    const char *path; /* the file, or the directory of a named lock; for messages too */
+    const char *path; /* the file, or the directory of a named lock */
     bool named;
     bool fcntl;              /* fcntl(2) instead of flock(2); never of a named lock */
+    const char *slash;       /* messages say path, slash, lock; "" for a bare path */
     char lock[NAME_MAX + 1]; /* named: the two files in the directory */
     char fence[NAME_MAX + 1];
     int dir; /* named: the directory, O_PATH, -1 until file_open() */
@@ -23,54 +24,64 @@ struct file_record {
     struct dlock_info info;
 };
 
-/* open.c: opening the right file, and no other. All return 0 or a negative DLOCK_E*. The first does no I/O. */
+/* open.c: opening the right file only. All return 0 or a negative DLOCK_E*. init does no I/O. */
 int file_place_init(struct file_place *, const struct dlock_uri *, struct dlock_error *);
 void file_place_done(struct file_place *);
-/* The directory of a named lock; nothing for a bare path. */
+/* Open the directory of a named lock; nothing for a bare path. */
 int file_place_open(struct file_place *, struct dlock_error *);
-/* As a name of a file, of at most FILE_NAME_LIMIT bytes: '/' and '%' are encoded. False: it is too long, or empty. */
-#define FILE_NAME_LIMIT 250 /* with ".lock" it fills a directory entry */
+/*
+ * Encode '/' and '%', so that name becomes the name of a file. False: the result is empty, or
+ * longer than FILE_NAME_LIMIT bytes.
+ */
+#define FILE_NAME_LIMIT 250 /* ".lock" fills up the directory entry */
 bool file_encode_name(char out[FILE_NAME_LIMIT + 1], const char *name);
 enum file_how {
-    FILE_FOR_LOCK,       /* made if it is missing */
+    FILE_FOR_LOCK,       /* made if missing */
     FILE_FOR_NFS_LOCK,   /* the same, writable as well */
     FILE_FOR_WRITE_LOCK, /* the same, writable only */
     FILE_FOR_SLOTS,      /* the same, readable and writable, a regular file only */
-    FILE_TO_PROBE,       /* not made: *fd is -1 if it, or its directory, is missing */
+    FILE_TO_PROBE,       /* not made: *fd is -1 if the file, or its directory, is missing */
     FILE_TO_NAME         /* the same; the descriptor is for fstat only and needs no right to read */
 };
 /*
- * sys EWOULDBLOCK: another process has a lease on the file (fcntl(2), F_SETLEASE), as Samba has for its clients. Our
- * open has had the kernel ask for it, and is to be tried again: no event says when it will succeed. After
- * /proc/sys/fs/lease-break-time (45 s) at the latest.
+ * sys EWOULDBLOCK: another process has a lease on the file (fcntl(2), F_SETLEASE), as Samba has for
+ * its clients. Our open has the kernel ask for the lease, so try again: no
+ * event announces success, at the latest after /proc/sys/fs/lease-break-time (45 s).
  */
 #define FILE_LEASED "another process has a lease on the file (F_SETLEASE)"
 int file_open(struct file_place *, enum file_how, int *fd, struct dlock_error *);
-/* The file that is there now. False: it is missing, or cannot be seen. */
+/* Stat the present file. False: the file is missing, or cannot be seen. */
 bool file_find(struct file_place *, struct stat *);
 /* 1: the path still names fd; 0: the file was unlinked or replaced; or an error. */
 int file_is_current(const struct file_place *, int fd, struct dlock_error *);
-/* Is fd on a network file system? *type: its name. *warn: its locks may exclude no other machine. */
-bool file_on_network(int fd, const char **type, bool *warn);
+/* The network file system of fd, or NULL. */
+struct file_network {
+    unsigned long magic;
+    const char *name;
+    bool warn; /* its locks may exclude no other machine */
+};
+const struct file_network *file_network(int fd);
 
 /*
  * record.c: the fencing token and the holder record beside a named lock. 0 or a negative DLOCK_E*.
- * read: a missing file is a record of fence 0. write: only while holding the lock; *fence: the new token.
+ * read: a missing file is a record of fence 0. write: only while holding the lock; *fence: the new
+ * token.
  */
 int file_record_read(const struct file_place *, struct file_record *, struct dlock_error *);
 int file_record_write(const struct file_place *, int lock_fd, const struct dlock_identity *,
                       const char *token, uint64_t *fence, struct dlock_error *);
 
 /*
- * record.c: a small file that is replaced by rename: a temporary file, named by the inode of our lock, whose holder alone
- * makes it. sync: both it and the directory are on disk then. 0 or an errno; nothing is left behind on failure.
+ * record.c: replace a small file by rename. Only the holder of our lock makes the temporary file,
+ * which is named by the inode of the lock's file. sync: the file and the directory are on disk
+ * then. 0 or an errno; nothing is left behind on failure.
  */
 #define FILE_TMP_BEGIN ".dlock-"
 #define FILE_TMP_END ".tmp"
 int file_replace(int dir, const char *name, int lock_fd, const char *text, size_t len, bool sync);
 /* A rename, or a new name, survives a crash only if the directory is written too. 0 or an errno. */
 int file_sync_dir(int dir);
-/* Up to size bytes; fewer at the end of the file. Their number, or -errno. */
+/* Read up to size bytes; fewer at the end of the file. Their number, or -errno. */
 ssize_t file_read_all(int fd, char *buf, size_t size);
 
 /* status.c: holders and waiters. */
@@ -80,14 +91,17 @@ struct file_holders {
     bool no_file; /* the lock's file, or its directory, does not exist */
 };
 /*
- * One holder, of a slot if there is one, and the place of pid among the waiters (0: not found). False: no holder is
- * known.
+ * Find a holder, preferably of a slot, and the place of pid among the waiters (0: not
+ * found). False: no holder is known.
  */
 bool file_first_holder(const struct file_place *, int fd, long pid, struct dlock_info *,
                        int *place);
 /* The holder of a lease on the lock's file. False: none is known. */
 bool file_lease_holder(struct file_place *, struct dlock_info *);
-/* All of them; the caller frees info, also after an error. May try the lock for a moment. 0 or a negative DLOCK_E*. */
+/*
+ * Find all holders and waiters; the caller frees info, also after an error. May try the lock for a
+ * moment. 0 or a negative DLOCK_E*.
+ */
 int file_status(struct file_place *, struct file_holders *, struct dlock_error *);
 
 #endif

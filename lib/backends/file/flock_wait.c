@@ -2,17 +2,17 @@
  * flock_wait.c - try to lock, and wait for the lock beside a poll loop, with flock(2) or fcntl(2).
  *
  * A blocking call cannot be polled, so a helper thread makes the call and reports through an
- * eventfd. Cancelling it needs a signal. The library must not install a handler, so it uses the one that
- * the C library has for pthread_cancel, with asynchronous cancellation on around the bare system call
- * and nowhere else: not in the thread's start, where a sanitizer or an allocator may hold a lock. The
- * thread owns no resource at that point, so nothing can leak.
+ * eventfd. Cancelling the call needs a signal. The library must not install a handler. It uses
+ * the C library's for pthread_cancel, with asynchronous cancellation on around the bare system call
+ * and nowhere else: not in the thread's start, where a sanitizer or an allocator may hold a lock.
+ * The thread owns no resource there, so nothing can leak.
  *
- * The race: the cancellation may arrive after the kernel has granted the lock and before the thread has
- * reported it. The lock belongs to the open file, not to the thread, so nothing is lost: the caller joins
- * the thread and closes the descriptor, and that frees a lock that was never reported.
+ * The race: the cancellation may arrive after the kernel has granted the lock and before the thread
+ * has reported it. The lock belongs to the open file, not to the thread: the caller joins the
+ * thread and closes the descriptor, and so frees a lock without a report.
  *
- * Where no thread can be started (limits, or no libgcc_s, with which glibc unwinds a cancelled thread),
- * the lock is tried again every 10 ms instead.
+ * Where no thread can be started (limits, or no libgcc_s, with which glibc unwinds a cancelled
+ * thread), the lock is tried again every 10 ms instead.
  */
 #include "flock_wait.h"
 
@@ -42,7 +42,7 @@ struct flock_wait {
     int fd, op;
     bool ofd;
     int efd;    /* -1: no thread, the lock is tried again and again */
-    int result; /* the thread's until it is joined */
+    int result; /* the thread's until joined */
     bool cancelled;
     _Atomic enum phase phase;
     pthread_t thread;
@@ -66,23 +66,20 @@ int flock_try(int fd, int op, bool ofd)
     return ofd && errno == EACCES ? EWOULDBLOCK : errno;
 }
 
-/* The bare system calls, which no C library makes a cancellation point. */
-#ifdef SYS_fcntl64 /* where off_t had 32 bits once; struct flock has 64 here (the Makefile's DEFS) */
+/* The bare system calls, which are no cancellation points in any C library. */
+#ifdef SYS_fcntl64 /* where off_t had 32 bits; struct flock has 64 here (the Makefile's DEFS) */
 #define SYS_OFD_WAIT SYS_fcntl64
 #else
 #define SYS_OFD_WAIT SYS_fcntl
 #endif
 
-/*
- * No red zones on the cancelled thread's stack: they would stay, and the thread's last steps run on the
- * same stack.
- */
+/* No red zones: they would outlast the cancellation on the stack on which the thread ends. */
 #define NOT_ASAN __attribute__((noinline, no_sanitize("address")))
 
 /*
- * The only place where the thread may be cancelled. Afterwards the type is switched back before the state:
- * the signal may arrive late, and glibc 2.36's handler then reads only the type, not the state. It would
- * end the thread in its last steps, perhaps in the allocator with a lock taken.
+ * The only place where the thread may be cancelled. Afterwards the type is switched back before the
+ * state: the signal may arrive late, and glibc 2.36's handler reads only the type, not the state.
+ * The thread would end in its last steps, perhaps in the allocator with a lock taken.
  */
 NOT_ASAN static int flock_cancellable(int fd, int op, bool ofd)
 {
@@ -106,7 +103,7 @@ NOT_ASAN static void *wait_main(void *arg)
     int old, sys;
 
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
-    /* Cancelled before it began: fd may be another file by now. */
+    /* Cancelled before the call: fd may be a new file by now. */
     if (!atomic_compare_exchange_strong(&w->phase, &expected, IN_CALL))
         return NULL;
     do {
@@ -120,7 +117,7 @@ NOT_ASAN static void *wait_main(void *arg)
 static bool can_cancel(void)
 {
 #ifdef __GLIBC__
-    /* glibc loads it at the first cancellation, and aborts if it cannot. Here it may fail. */
+    /* glibc loads this at the first cancellation, and aborts on failure. Here it may fail. */
     return dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL);
 #else
     return true;
@@ -172,7 +169,7 @@ int flock_wait_check(struct flock_wait *w, int *sys)
         if (*sys == EWOULDBLOCK || *sys == EINTR)
             return 0;
     }
-    /* Over: another check says the same, and free has no thread to end. */
+    /* Over: a repeated check says the same, and free has no thread to end. */
     w->cancelled = true;
     return 1;
 }
@@ -181,7 +178,7 @@ void flock_wait_cancel(struct flock_wait *w)
 {
     enum phase expected = STARTING;
 
-    /* A thread that has not begun the call reads phase. */
+    /* A thread reads phase before the call. */
     if (w->efd >= 0 && !w->cancelled &&
         !atomic_compare_exchange_strong(&w->phase, &expected, NOT_WANTED))
         pthread_cancel(w->thread);
@@ -206,9 +203,10 @@ void flock_wait_free(struct flock_wait *w)
     for (int i = 0; !flock_wait_check(w, &sys); i++) {
         if (i == FREE_TRIES) {
             /*
-             * The thread is stuck in an uninterruptible request to a dead file server. Leave it behind with
-             * the memory and the eventfd that it may still use. When the caller closes the lock's
-             * descriptor, the kernel keeps the file until the call returns, and frees the lock then.
+             * The thread is stuck in an uninterruptible request to a dead file server. Leave it
+             * behind with the memory and the eventfd, still in use. When the caller closes
+             * the lock's descriptor, the kernel keeps the file until the call returns, and then
+             * frees the lock.
              */
             pthread_detach(w->thread);
             return;

@@ -1,9 +1,10 @@
 /*
  * once.c - DIR/NAME.once, the run record of a named lock: one line, as in run_record.h.
  *
- * It is replaced by rename and synced, as the fencing token (record.c). A directory in memory would forget it: those of
- * the embedded default have theirs in the state directory (default.c), and any other one is refused. The clock is this
- * machine's, so a record in a state directory on a network file system would be other machines' too: refused.
+ * It is replaced by rename and synced, as the fencing token is (record.c). A directory in memory
+ * would forget the record: for the embedded default's directory the record is in the state
+ * directory (default.c); elsewhere a directory in memory is refused. The clock is this machine's,
+ * so a state directory on a network file system, shared with more machines, is refused as well.
  */
 #include "once.h"
 
@@ -23,7 +24,7 @@
 
 /* ---------------------------------------------------------------- where --- */
 
-/* A reboot takes away what is in memory, and what is in /run, which is emptied where it is on disk. */
+/* Does a reboot empty this directory? In memory, and in /run, which is emptied also on disk. */
 static bool forgets(int dir)
 {
     static const uint32_t memory[] = {0x01021994 /* tmpfs */, 0x858458f6 /* ramfs */,
@@ -48,7 +49,7 @@ static int fail_forgets(const char *path, struct dlock_error *err)
                       path);
 }
 
-/* *path: of the directory of all "@name" of this user, if that is where the lock is; malloc'ed. Else NULL. */
+/* The directory of all "@name" of this user, malloc'ed, if the lock is there; else NULL. */
 static char *embedded_dir(const struct file_place *lock)
 {
     struct stat mine, there;
@@ -63,7 +64,7 @@ static char *embedded_dir(const struct file_place *lock)
     return NULL;
 }
 
-/* Open at/name; -1: it is missing, and not to be made. 0 or an errno. */
+/* Open the directory at/name; without make *out is -1 if missing. 0 or an errno. */
 static int sub_dir(int at, const char *name, bool make, int *out)
 {
     int made = make ? mkdirat(at, name, 0700) : -1;
@@ -73,54 +74,39 @@ static int sub_dir(int at, const char *name, bool make, int *out)
     *out = openat(at, name, O_PATH | O_NOFOLLOW | O_DIRECTORY | O_CLOEXEC);
     if (*out < 0)
         return errno == ENOENT && !make ? 0 : errno;
-    /* A umask that is meant for files. */
+    /* Despite a umask for files only. */
     if (made == 0 && fchmodat(at, name, 0700, 0) != 0)
         return errno;
     return made == 0 ? file_sync_dir(at) : 0;
 }
 
-/* FNV-1a: any hash that never changes. */
-static unsigned shard_of(const char *name)
-{
-    uint32_t h = 2166136261U;
-
-    for (; *name; name++)
-        h = (h ^ (unsigned char)*name) * 16777619U;
-    return (h ^ h >> 8 ^ h >> 16 ^ h >> 24) % ONCE_SHARDS;
-}
-
-static int check_state(int fd, const char *path, struct dlock_error *err)
-{
-    const char *type;
-    bool warn;
-
-    if (forgets(fd))
-        return fail_forgets(path, err);
-    if (!file_on_network(fd, &type, &warn))
-        return 0;
-    return dlock_fail(err, DLOCK_EUSAGE, 0,
-                      "%s is on a network file system (%s): other machines would share the run "
-                      "records of this machine's @name: set DLOCK_STORE to a directory on a local "
-                      "disk, or to a server",
-                      path, type);
-}
-
-/* The lock is in the directory at dir, which a reboot empties. */
+/* The lock is in the directory dir, which a reboot empties: use the state directory. */
 static int open_state(struct once_place *o, const char *dir, bool make, struct dlock_error *err)
 {
     char key[FILE_NAME_LIMIT + 1], *state;
     int fd, sys = 0, rc = dlock_state_dir(&state, &fd, make, err);
+    const struct file_network *net;
+    uint32_t hash = 2166136261U; /* FNV-1a: it must never change */
 
-    if (rc < 0) /* without make a missing home directory is one without records */
+    if (rc < 0) /* without make a missing home directory has no records */
         return make || rc != DLOCK_EUSAGE ? rc : 0;
-    if (fd >= 0 && make)
-        rc = check_state(fd, state, err);
+    if (fd >= 0 && make && forgets(fd))
+        rc = fail_forgets(state, err);
+    else if (fd >= 0 && make && (net = file_network(fd)))
+        rc = dlock_fail(err, DLOCK_EUSAGE, 0,
+                        "%s is on a network file system (%s): other machines would share the run "
+                        "records of this machine's @name: set DLOCK_STORE to a directory on a "
+                        "local disk, or to a server",
+                        state, net->name);
     if (!file_encode_name(key, dir + 1) || asprintf(&o->path, "%s/%s", state, key) < 0) {
         o->path = NULL;
         rc = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     }
     free(state);
-    snprintf(o->shard, sizeof(o->shard), "%02x", shard_of(o->name));
+    for (const char *c = o->name; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 16777619U;
+    hash ^= hash >> 8 ^ hash >> 16 ^ hash >> 24;
+    snprintf(o->shard, sizeof(o->shard), "%02x", hash % ONCE_SHARDS);
     if (rc == 0 && fd >= 0)
         sys = sub_dir(fd, key, make, &o->shards);
     if (rc == 0 && sys == 0 && o->shards >= 0)
@@ -197,9 +183,9 @@ static int foreign(const struct once_place *o, const struct dlock_spec *spec, co
 }
 
 /*
- * What is wrong with the file: NULL: nothing. Where any user can add a file (a sticky directory), one that is another
- * user's would let the command be skipped: only ours, root's and those of the directory's owner count. In other directories
- * those that can add a file can replace any.
+ * What is wrong with the file, or NULL. Where any user can add a file (a sticky directory), another
+ * user could have the command skipped: only our files, root's and those of the directory's owner
+ * count. In a directory without the sticky bit a user who can add a file can replace any file.
  */
 static const char *unfit(const struct once_place *o, const struct stat *st)
 {
@@ -244,7 +230,7 @@ int once_read(const struct once_place *o, const struct dlock_spec *spec, struct 
         return foreign(o, spec, why, err);
     if (n < 0)
         return fail_sys(o, "read", (int)-n, err);
-    /* Without the end of its line it is cut off. */
+    /* A record without the end of its line was cut off. */
     if (n == 0 || text[n - 1] != '\n' || !run_record_parse(text, (size_t)n - 1, once_now(), run))
         return foreign(o, spec, "file", err);
     return 1;

@@ -1,15 +1,17 @@
 /*
  * once_sweep.c - removes expired run records of other locks, a few each time.
  *
- * A run looks at ENTRIES_MAX entries of a directory and removes REMOVED_MAX records at most, wherever it is: a directory
- * with 10 000 dated names costs as much as one with 100. In the state directory it begins with a shard by chance. Beside
- * the locks, where other files are too, it goes on where the last run has stopped: the kernel's position in the directory
- * is kept in .dlock-sweep, which is there only where one run did not see all. Nothing depends on it.
+ * A run reads at most ENTRIES_MAX entries of directories and removes at most REMOVED_MAX records: a
+ * directory with 10 000 dated names costs as much as one with 100. In the state directory a run
+ * begins with a random shard. Beside the locks, among foreign files, a run goes on where the last
+ * run stopped: the kernel's position in the directory is kept in .dlock-sweep while a run has not
+ * seen all entries. A wrong position does no harm.
  *
- * A record may go only while no run of its lock can use it. To take that lock, if only for a moment, could make a
- * "dlock -n" of it fail. So runs and sweepers exclude each other by a byte of the lock's file, which nobody else locks:
- * a run has a read lock of it for as long as its hold lasts, a sweeper tries the write lock. On network file systems, where
- * these may be the same as flock(2), nothing is swept.
+ * A record may be removed only while no run of its lock can use it. Taking the lock, if only for a
+ * moment, could make a "dlock -n" fail. So runs and sweepers exclude each other by a byte of
+ * the lock's file, used for nothing else: a run has a read lock of the byte for as long as
+ * its hold lasts, a sweeper tries the write lock. On network file systems, where such locks may be
+ * the same as flock(2), nothing is swept.
  */
 #include "once.h"
 
@@ -33,7 +35,7 @@
 #define POSITION ".dlock-sweep"
 #define STALE_TMP_SEC 86400
 
-/* Below those of slots.c, and where no file has any. */
+/* Below the bytes of slots.c, and where no file has data. */
 #define CLAIM_BYTE (INT64_C(1) << 61)
 
 /* With _FILE_OFFSET_BITS=64 the C library's struct is the kernel's. */
@@ -48,7 +50,7 @@ struct sweep {
     int entries, removed;
 };
 
-/* 0 or an errno; EWOULDBLOCK: it is locked. */
+/* 0 or an errno; EWOULDBLOCK: the byte is locked. */
 static int lock_byte(int fd, short type)
 {
     struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = CLAIM_BYTE, .l_len = 1};
@@ -60,12 +62,9 @@ static int lock_byte(int fd, short type)
 
 int once_claim(int lock_fd)
 {
-    const char *type;
-    bool warn;
-
-    if (file_on_network(lock_fd, &type, &warn))
+    if (file_network(lock_fd))
         return 0;
-    /* Any other error: no byte can be locked here, and a sweeper cannot either. */
+    /* After a different error no process, nor a sweeper, can lock bytes here. */
     return lock_byte(lock_fd, F_RDLCK) == EWOULDBLOCK ? EWOULDBLOCK : 0;
 }
 
@@ -76,50 +75,36 @@ static bool expired(const struct sweep *s, const struct once_place *o)
     return once_read(o, s->spec, &run, NULL) == 1 && run.age_ns >= run.kept_ns;
 }
 
-/*
- * The file of a record's lock, claimed; -1: not now. After a reboot the locks of the embedded default have no files: it
- * is made, since a run could otherwise make it meanwhile.
- */
-static int claim_other(const struct once_place *o)
-{
-    int make = o->path ? O_CREAT : 0, fd;
-    struct stat st;
-
-    fd = openat(o->lock->dir, o->lock->lock,
-                O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | make, 0660);
-    if (fd < 0)
-        return -1;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && lock_byte(fd, F_WRLCK) == 0 &&
-        file_is_current(o->lock, fd, NULL) == 1)
-        return fd;
-    close(fd);
-    return -1;
-}
-
 /* dir/name ends in ".once". */
 static void sweep_record(struct sweep *s, int dir, const char *name)
 {
     struct file_place lock = *s->own->lock;
     struct once_place o = *s->own;
-    int fd;
+    struct stat st;
 
     snprintf(o.name, sizeof(o.name), "%s", name);
     snprintf(lock.lock, sizeof(lock.lock), "%.*s.lock", (int)(strlen(name) - strlen(ONCE_SUFFIX)),
              name);
     o.lock = &lock;
     o.dir = dir;
-    /* We have our own record claimed by another descriptor. */
+    /* Our own record is claimed by the lock's own descriptor. */
     if (strcmp(name, s->own->name) == 0 || !expired(s, &o))
         return;
-    fd = claim_other(&o);
+    /*
+     * After a reboot the locks of the embedded default have no files: make the file, since a run
+     * could otherwise do so meanwhile.
+     */
+    int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (o.path ? O_CREAT : 0);
+    int fd = openat(lock.dir, lock.lock, flags, 0660);
     if (fd < 0)
         return;
-    if (expired(s, &o) && unlinkat(dir, name, 0) == 0)
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && lock_byte(fd, F_WRLCK) == 0 &&
+        file_is_current(&lock, fd, NULL) == 1 && expired(s, &o) && unlinkat(dir, name, 0) == 0)
         s->removed++;
     close(fd);
 }
 
-/* Of a process that was killed between two steps of file_replace(), when its lock is not used any more. */
+/* Remove what a process killed within file_replace() has left, if its lock is long unused. */
 static void sweep_tmp(int dir, const char *name)
 {
     struct stat st;
@@ -129,30 +114,16 @@ static void sweep_tmp(int dir, const char *name)
         unlinkat(dir, name, 0);
 }
 
-static bool ends_in(const char *name, const char *end)
-{
-    size_t n = strlen(name), e = strlen(end);
-
-    return n > e && strcmp(name + n - e, end) == 0;
-}
-
-static bool is_tmp(const char *name)
-{
-    size_t begin = strlen(FILE_TMP_BEGIN);
-
-    return strncmp(name, FILE_TMP_BEGIN, begin) == 0 &&
-           strcmp(name + begin + strspn(name + begin, "0123456789"), FILE_TMP_END) == 0;
-}
-
 static bool done(const struct sweep *s)
 {
     return s->entries >= ENTRIES_MAX || s->removed >= REMOVED_MAX;
 }
 
-/* From the position pos on. Returns the one to go on with; 0: all have been seen. */
+/* Sweep from the position pos on. Returns where to go on; 0: all entries have been seen. */
 static int64_t sweep_dir(struct sweep *s, int dir, int64_t pos)
 {
     _Alignas(struct dirent) char buf[4096];
+    const size_t suffix = strlen(ONCE_SUFFIX), tmp = strlen(FILE_TMP_BEGIN);
     long n = -1;
 
     if (pos != 0 && lseek(dir, pos, SEEK_SET) < 0)
@@ -160,33 +131,20 @@ static int64_t sweep_dir(struct sweep *s, int dir, int64_t pos)
     while (!done(s) && (n = syscall(SYS_getdents64, dir, buf, sizeof(buf))) > 0) {
         for (long at = 0; at < n && !done(s);) {
             const struct dirent *e = (const struct dirent *)(const void *)(buf + at);
+            const char *name = e->d_name;
+            size_t len = strlen(name);
 
-            if (ends_in(e->d_name, ONCE_SUFFIX))
-                sweep_record(s, dir, e->d_name);
-            else if (is_tmp(e->d_name))
-                sweep_tmp(dir, e->d_name);
+            if (len > suffix && strcmp(name + len - suffix, ONCE_SUFFIX) == 0)
+                sweep_record(s, dir, name);
+            else if (strncmp(name, FILE_TMP_BEGIN, tmp) == 0 &&
+                     strcmp(name + tmp + strspn(name + tmp, "0123456789"), FILE_TMP_END) == 0)
+                sweep_tmp(dir, name);
             s->entries++;
             pos = e->d_off;
             at += e->d_reclen;
         }
     }
     return n > 0 ? pos : 0;
-}
-
-static void sweep_shards(struct sweep *s)
-{
-    uint32_t from = 0;
-    char name[4];
-
-    s->spec->env->random(s->spec->env->ctx, &from, sizeof(from));
-    for (uint32_t i = 0; i < SHARDS_MAX && !done(s); i++) {
-        snprintf(name, sizeof(name), "%02x", (from + i) % ONCE_SHARDS);
-        int dir = openat(s->own->shards, name, O_RDONLY | O_NOFOLLOW | O_DIRECTORY | O_CLOEXEC);
-        if (dir < 0)
-            continue;
-        sweep_dir(s, dir, 0);
-        close(dir);
-    }
 }
 
 static int64_t read_position(int dir)
@@ -206,33 +164,35 @@ static int64_t read_position(int dir)
     return dlock_max(0, strtoll(text, NULL, 10));
 }
 
-static void sweep_beside(struct sweep *s, int lock_fd)
-{
-    int dir = openat(s->own->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    char text[24];
-
-    if (dir < 0)
-        return;
-    int64_t from = read_position(dir), to = sweep_dir(s, dir, from);
-    if (to != 0) {
-        int len = snprintf(text, sizeof(text), "%" PRId64 "\n", to);
-        file_replace(dir, POSITION, lock_fd, text, (size_t)len, false);
-    } else if (from != 0) {
-        unlinkat(dir, POSITION, 0);
-    }
-    close(dir);
-}
-
 void once_sweep(const struct once_place *o, const struct dlock_spec *spec, int lock_fd)
 {
     struct sweep s = {.own = o, .spec = spec};
-    const char *type;
-    bool warn;
+    uint32_t first = 0;
+    char text[24];
+    int dir;
 
-    if (file_on_network(lock_fd, &type, &warn))
+    if (file_network(lock_fd))
         return;
-    if (o->path)
-        sweep_shards(&s);
-    else
-        sweep_beside(&s, lock_fd);
+    if (!o->path) {
+        dir = openat(o->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (dir < 0)
+            return;
+        int64_t from = read_position(dir), to = sweep_dir(&s, dir, from);
+        int len = snprintf(text, sizeof(text), "%" PRId64 "\n", to);
+        if (to != 0)
+            file_replace(dir, POSITION, lock_fd, text, (size_t)len, false);
+        else if (from != 0)
+            unlinkat(dir, POSITION, 0);
+        close(dir);
+        return;
+    }
+    spec->env->random(spec->env->ctx, &first, sizeof(first));
+    for (uint32_t i = 0; i < SHARDS_MAX && !done(&s); i++) {
+        snprintf(text, sizeof(text), "%02x", (first + i) % ONCE_SHARDS);
+        dir = openat(o->shards, text, O_RDONLY | O_NOFOLLOW | O_DIRECTORY | O_CLOEXEC);
+        if (dir < 0)
+            continue;
+        sweep_dir(&s, dir, 0);
+        close(dir);
+    }
 }

@@ -1,4 +1,7 @@
-/* open.c - names to paths, and opening a lock file, but no symbolic link, FIFO or character device in its place. */
+/*
+ * open.c - names to paths, and opening a lock file, but no symbolic link, FIFO or character device
+ * in its place.
+ */
 #include "file.h"
 
 #include "util.h"
@@ -12,10 +15,10 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* O_NONBLOCK: do not hang on a FIFO that appears after the check, nor until another process gives up its lease. */
+/* O_NONBLOCK: do not hang on a FIFO that appears after the check, nor on a lease. */
 #define OPEN_FLAGS (O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)
 
-/* Encodes only '/', which would lead out of the directory, and '%': all other names stay readable. */
+/* Encode only '/', which would lead out of the directory, and '%': names stay readable. */
 bool file_encode_name(char out[FILE_NAME_LIMIT + 1], const char *name)
 {
     size_t n = 0;
@@ -37,18 +40,20 @@ int file_place_init(struct file_place *p, const struct dlock_uri *uri, struct dl
 {
     char name[FILE_NAME_LIMIT + 1];
 
-    *p = (struct file_place){.path = uri->path, .named = !uri->bare, .dir = -1};
+    *p = (struct file_place){
+        .path = uri->path, .named = !uri->bare, .slash = uri->bare ? "" : "/", .dir = -1};
     if (uri->path[0] == '\0')
         return dlock_fail(err, DLOCK_EUSAGE, 0, "the path of the lock file is empty");
     if (!p->named)
         return 0;
     if (!file_encode_name(name, uri->name))
-        return dlock_fail(
-            err, DLOCK_EUSAGE, 0,
-            "the lock's name '%.40s%s' has %zu bytes; a file lock's has 1 to %d ('/' and '%%' count as three)",
-            uri->name, strlen(uri->name) > 40 ? "..." : "", strlen(uri->name), FILE_NAME_LIMIT);
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "the lock's name '%.40s%s' has %zu bytes; "
+                          "a file lock's has 1 to %d ('/' and '%%' count as three)",
+                          uri->name, strlen(uri->name) > 40 ? "..." : "", strlen(uri->name),
+                          FILE_NAME_LIMIT);
     snprintf(p->lock, sizeof(p->lock), "%s.lock", name);
-    /* The longest name leaves room for ".fenc" only. No other file ends in that, so cut it. */
+    /* The longest name leaves room for ".fenc" only. No different file ends so: cut it. */
     int len = snprintf(p->fence, sizeof(p->fence), "%.*s.fence", FILE_NAME_LIMIT, name);
     if (len < 0)
         return dlock_fail(err, DLOCK_EOS, 0, "the lock's name cannot be formatted");
@@ -62,7 +67,8 @@ void file_place_done(struct file_place *p)
     p->dir = -1;
 }
 
-static int fail_open(const struct file_place *p, int sys, struct dlock_error *err)
+static int fail_open(const struct file_place *p, enum file_how how, int sys,
+                     struct dlock_error *err)
 {
     int code = sys == EWOULDBLOCK               ? DLOCK_EBUSY
                : sys == EACCES || sys == EPERM  ? DLOCK_EPERM
@@ -72,30 +78,18 @@ static int fail_open(const struct file_place *p, int sys, struct dlock_error *er
     const char *why = sys == EWOULDBLOCK         ? FILE_LEASED
                       : sys == ELOOP && p->named ? "it is a symbolic link"
                                                  : strerror(sys);
+    bool writing = sys == EISDIR || sys == EACCES || sys == EPERM || sys == EROFS || sys == ETXTBSY;
+    const char *needs = writing && how == FILE_FOR_SLOTS
+                            ? " (slots need a file that can be read and written)"
+                        : writing && how == FILE_FOR_WRITE_LOCK
+                            ? " (an exclusive fcntl(2) lock needs a file that can be written)"
+                            : "";
 
-    return dlock_fail(err, code, sys, "cannot open the lock file %s%s%s: %s", p->path,
-                      p->named ? "/" : "", p->lock, why);
+    return dlock_fail(err, code, sys, "cannot open the lock file %s%s%s: %s%s", p->path, p->slash,
+                      p->lock, why, needs);
 }
 
-static int fail_open_to_write(const struct file_place *p, enum file_how how, int sys,
-                              struct dlock_error *err)
-{
-    struct dlock_error why;
-    int code = fail_open(p, sys, &why);
-
-    if (sys != EISDIR && sys != EACCES && sys != EPERM && sys != EROFS && sys != ETXTBSY) {
-        if (err)
-            *err = why;
-        return code;
-    }
-    return dlock_fail(err, code, sys,
-                      how == FILE_FOR_SLOTS
-                          ? "%s (slots need a file that can be read and written)"
-                          : "%s (an exclusive fcntl(2) lock needs a file that can be written)",
-                      why.msg);
-}
-
-/* Can it be any file that is a lock, not only a regular one? */
+/* Can a directory or a block device be the lock, too? */
 static bool any_type(const struct file_place *p, enum file_how how)
 {
     return !p->named && how != FILE_FOR_SLOTS;
@@ -104,8 +98,8 @@ static bool any_type(const struct file_place *p, enum file_how how)
 static int fail_type(const struct file_place *p, enum file_how how, struct dlock_error *err)
 {
     return dlock_fail(err, DLOCK_ECREATE, 0,
-                      "%s%s%s cannot be a lock%s: it is not a regular file%s", p->path,
-                      p->named ? "/" : "", p->lock, how == FILE_FOR_SLOTS ? " with slots" : "",
+                      "%s%s%s cannot be a lock%s: it is not a regular file%s", p->path, p->slash,
+                      p->lock, how == FILE_FOR_SLOTS ? " with slots" : "",
                       any_type(p, how) ? ", directory or block device" : "");
 }
 
@@ -145,20 +139,6 @@ static int stat_place(const struct file_place *p, struct stat *st)
                    p->named ? AT_SYMLINK_NOFOLLOW : 0);
 }
 
-/*
- * First without O_CREAT: with it the kernel refuses directories, files on a read-only file system, and
- * (fs.protected_regular) existing files of other users in /tmp, and all of these can be locks. The mode is
- * flock(1)'s for a bare path; a named lock gives other users no access.
- */
-static int open_or_make(const struct file_place *p, int flags)
-{
-    int fd = open_place(p, flags, 0);
-
-    if (fd == -ENOENT)
-        fd = open_place(p, flags | O_CREAT, p->named ? 0660 : 0666);
-    return fd;
-}
-
 int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_error *err)
 {
     bool make = how != FILE_TO_PROBE && how != FILE_TO_NAME, may_write = true;
@@ -179,25 +159,31 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
     /* Check the type before opening: opening a character device may have effects. */
     if (stat_place(p, &st) == 0) {
         if (S_ISLNK(st.st_mode))
-            return fail_open(p, ELOOP, err);
+            return fail_open(p, FILE_FOR_LOCK, ELOOP, err);
         if (!good_type(p, how, st.st_mode))
             return fail_type(p, how, err);
-        /* A writable disk that is closed is probed by udev, as if its content had changed. */
+        /* When a writable disk is closed, udev probes the disk as if its content had changed. */
         may_write = !S_ISBLK(st.st_mode);
     }
     if ((how == FILE_FOR_NFS_LOCK && may_write) || how == FILE_FOR_SLOTS)
         flags = (flags & ~O_ACCMODE) | O_RDWR;
     if (how == FILE_FOR_WRITE_LOCK)
         flags = (flags & ~O_ACCMODE) | O_WRONLY;
-    r = make ? open_or_make(p, flags) : open_place(p, flags, 0);
+    /*
+     * First without O_CREAT: with it the kernel refuses directories, files on a read-only file
+     * system, and (fs.protected_regular) existing files of foreign users in /tmp, and all of these
+     * can be locks. The mode is flock(1)'s for a bare path; a named lock gives other users no
+     * access.
+     */
+    r = open_place(p, flags, 0);
     if (r == -ENOENT && !make) {
         *fd = -1;
         return 0;
     }
-    if (r < 0 && (how == FILE_FOR_WRITE_LOCK || how == FILE_FOR_SLOTS))
-        return fail_open_to_write(p, how, -r, err);
+    if (r == -ENOENT)
+        r = open_place(p, flags | O_CREAT, p->named ? 0660 : 0666);
     if (r < 0)
-        return fail_open(p, -r, err);
+        return fail_open(p, how, -r, err);
     if (fstat(r, &st) != 0 || !good_type(p, how, st.st_mode)) {
         close(r);
         return fail_type(p, how, err);
@@ -216,19 +202,15 @@ int file_is_current(const struct file_place *p, int fd, struct dlock_error *err)
     struct stat mine, there;
 
     if (fstat(fd, &mine) != 0)
-        return fail_open(p, errno, err);
+        return fail_open(p, FILE_FOR_LOCK, errno, err);
     if (stat_place(p, &there) != 0)
-        return errno == ENOENT ? 0 : fail_open(p, errno, err);
+        return errno == ENOENT ? 0 : fail_open(p, FILE_FOR_LOCK, errno, err);
     return mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
 }
 
-bool file_on_network(int fd, const char **type, bool *warn)
+const struct file_network *file_network(int fd)
 {
-    static const struct {
-        unsigned long magic;
-        const char *name;
-        bool warn;
-    } known[] = {
+    static const struct file_network known[] = {
         {0x6969, "NFS", true},
         {0x517b, "SMB", true},
         {0xff534d42, "CIFS", true},
@@ -238,7 +220,7 @@ bool file_on_network(int fd, const char **type, bool *warn)
         {0x6b414653, "AFS", true},
         {0x73757245, "Coda", true},
         {0x0bd00bd0, "Lustre", true},
-        /* Its locks are cluster-wide by design; FUSE is often no network at all. */
+        /* Locks of these are cluster-wide by design; FUSE is often no network at all. */
         {0x00c36400, "Ceph", false},
         {0x65735546, "FUSE", false},
         {0x01161970, "GFS2", false},
@@ -246,15 +228,10 @@ bool file_on_network(int fd, const char **type, bool *warn)
     };
     struct statfs fs;
 
-    if (fstatfs(fd, &fs) != 0)
-        return false;
-    for (size_t i = 0; i < DLOCK_LEN(known); i++) {
-        /* f_type is signed and 32 bits wide on some machines. */
-        if ((uint32_t)fs.f_type != (uint32_t)known[i].magic)
-            continue;
-        *type = known[i].name;
-        *warn = known[i].warn;
-        return true;
-    }
-    return false;
+    if (fstatfs(fd, &fs) == 0)
+        for (size_t i = 0; i < DLOCK_LEN(known); i++)
+            /* f_type is signed and 32 bits wide on some machines. */
+            if ((uint32_t)fs.f_type == (uint32_t)known[i].magic)
+                return &known[i];
+    return NULL;
 }

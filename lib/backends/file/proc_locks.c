@@ -4,8 +4,8 @@
  *     1: FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF
  *     1:  -> FLOCK  ADVISORY  READ 5194 fe:00:10952787 0 EOF
  *
- * "->" marks the waiters for the lock above them. The file may be long, and reading it takes a spin lock
- * in the kernel: read it rarely.
+ * "->" marks the waiters for the lock above them. The file may be long, and the kernel takes a spin
+ * lock for each read: read rarely.
  */
 #include "proc_locks.h"
 
@@ -22,11 +22,11 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* A process with more descriptors than this is taken for the holder without checking each. */
+/* A process with more descriptors is taken for the holder without checking each. */
 #define FDS_MAX 2048
-/* How many descriptors, of all processes, are looked at for one that has the lock: 2 us each. */
+/* How many descriptors, of all processes, are looked at in search of the lock: 2 us each. */
 #define SCAN_MAX 20000
-/* To read what the kernel says about a descriptor of the same file takes as long as that many looks. */
+/* Reading fdinfo of a descriptor of the same file takes as long as so many looks. */
 #define READ_COST 10
 
 #ifndef STATX_INO /* musl before 1.2.6 */
@@ -43,47 +43,47 @@ static int statx(int dir, const char *path, int flags, unsigned mask, struct sta
 }
 #endif
 
-static FILE *open_text(const char *path)
+/*
+ * Read the first line with this prefix of a file in /proc into line; without the file, or such a
+ * line, line is empty.
+ */
+static bool read_line(const char *path, const char *prefix, char *line, int size)
 {
-    return fopen(path, "re");
-}
-
-/* The file system's device number by mount id. It differs from st_dev on btrfs. */
-static bool mount_dev(long mnt_id, dev_t *dev)
-{
-    FILE *f = open_text("/proc/self/mountinfo");
-    char *line = NULL;
-    size_t cap = 0;
+    FILE *f = fopen(path, "re");
     bool found = false;
 
+    while (f && !found && fgets(line, size, f))
+        found = strncmp(line, prefix, strlen(prefix)) == 0;
+    if (f)
+        fclose(f);
+    if (!found)
+        line[0] = '\0';
+    return found;
+}
+
+/* The file system's device number by the mount of fd. It differs from st_dev on btrfs. */
+static bool mount_dev(int fd, dev_t *dev)
+{
+    char path[64], info[256], *line = NULL;
+    bool found = false;
+    size_t cap = 0;
+
+    snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+    if (!read_line(path, "mnt_id:", info, sizeof(info)))
+        return false;
+    long mount = strtol(info + 7, NULL, 10);
+    FILE *f = fopen("/proc/self/mountinfo", "re");
     while (f && !found && getline(&line, &cap, f) > 0) {
         unsigned major, minor;
         long id;
-        if (sscanf(line, "%ld %*d %u:%u ", &id, &major, &minor) == 3 && id == mnt_id) {
+        found = sscanf(line, "%ld %*d %u:%u ", &id, &major, &minor) == 3 && id == mount;
+        if (found)
             *dev = makedev(major, minor);
-            found = true;
-        }
     }
     free(line);
     if (f)
         fclose(f);
     return found;
-}
-
-static long mount_id(int fd)
-{
-    char path[64], line[256];
-    long id = -1;
-    FILE *f;
-
-    snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
-    f = open_text(path);
-    while (f && id < 0 && fgets(line, sizeof(line), f))
-        if (strncmp(line, "mnt_id:", 7) == 0)
-            id = strtol(line + 7, NULL, 10);
-    if (f)
-        fclose(f);
-    return id;
 }
 
 int proc_locks_file(int fd, struct proc_locks_file *lf)
@@ -94,7 +94,7 @@ int proc_locks_file(int fd, struct proc_locks_file *lf)
     if (fstat(fd, &st) != 0)
         return -errno;
     *lf = (struct proc_locks_file){.dev = st.st_dev, .ino = st.st_ino, .exact = true};
-    if (mount_dev(mount_id(fd), &dev) && dev != st.st_dev) {
+    if (mount_dev(fd, &dev) && dev != st.st_dev) {
         lf->dev = dev;
         lf->exact = false;
     }
@@ -102,8 +102,9 @@ int proc_locks_file(int fd, struct proc_locks_file *lf)
 }
 
 /*
- * One line of /proc/locks (or after "lock:" in fdinfo): true when it is a lock of the wanted kind on lf. Of leases only
- * those that keep others from opening the file to read: all but one for reading that nobody has asked for.
+ * A line of /proc/locks, or of fdinfo after "lock:": is it a lock of the wanted kind on lf? Only a
+ * lease that lets no other process open the file to read counts: not a read lease that no process
+ * has asked for.
  */
 static bool parse_line(const char *s, const struct proc_locks_file *lf, struct proc_lock *l)
 {
@@ -136,8 +137,9 @@ static bool parse_line(const char *s, const struct proc_locks_file *lf, struct p
 }
 
 /*
- * Of an open file description the kernel gives -1 as the pid. A process that has it open can be found, but nothing tells
- * which one of several it has: name one process for the first, none for the others.
+ * For a lock of an open file description the kernel gives the pid -1. A process that has the file
+ * open can be found, but not which of several such locks it has: name a process for the first lock
+ * only.
  */
 static void settle_pids(struct proc_lock *all, int holders, int n)
 {
@@ -155,7 +157,7 @@ static void settle_pids(struct proc_lock *all, int holders, int n)
 
 int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int max)
 {
-    FILE *f = open_text("/proc/locks");
+    FILE *f = fopen("/proc/locks", "re");
     int holders = 0, n = 0;
     char line[256];
 
@@ -169,7 +171,7 @@ int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int
             out[n++] = l;
             continue;
         }
-        /* Waiters stand below one of the shared holders: other holders may follow. */
+        /* Waiters stand below a shared holder: more holders may follow. */
         memmove(out + holders + 1, out + holders, sizeof(l) * (size_t)(n - holders));
         out[holders++] = l;
         n++;
@@ -189,36 +191,19 @@ bool proc_locks_complete(void)
     if (n < 0)
         return false;
     link[n] = '\0';
-    /* PROC_PID_INIT_INO: any other namespace does not show the locks of processes outside it. */
+    /* PROC_PID_INIT_INO: a namespace but the first hides outer processes' locks. */
     return strcmp(link, "pid:[4026531836]") == 0;
 }
 
 /* --------------------------------------------------------- the process --- */
 
-/* Is it an open file that has the lock which the process owner has taken (0: any process)? */
-static bool fdinfo_locks(const char *path, const struct proc_locks_file *lf, long owner)
-{
-    FILE *f = open_text(path);
-    bool found = false;
-    char line[256];
-
-    while (f && !found && fgets(line, sizeof(line), f)) {
-        struct proc_lock l;
-        found = strncmp(line, "lock:", 5) == 0 && parse_line(line + 5, lf, &l) &&
-                (owner == 0 || l.pid == owner);
-    }
-    if (f)
-        fclose(f);
-    return found;
-}
-
 /*
- * Does pid have a descriptor with the lock that owner has taken? 1, 0, or -1: no permission to look, or *fds, how many
- * may be looked at, is used up.
+ * Does pid have a descriptor with the lock taken by owner (0: any process)? 1, 0, or -1: no
+ * permission to look, or *fds, how many may be looked at, is used up.
  */
 static int carries(long pid, const struct proc_locks_file *lf, long owner, int *fds)
 {
-    char path[64], info[64 + 256];
+    char path[64], info[64 + 256], line[256];
     struct statx st;
     struct dirent *e;
     int found = 0;
@@ -236,13 +221,20 @@ static int carries(long pid, const struct proc_locks_file *lf, long owner, int *
             found = -1;
             break;
         }
-        /* Cheaper than to read what the kernel says about each. It asks no file server. */
+        /* Cheaper than to read fdinfo of each descriptor, and asks no file server. */
         if (statx(dirfd(d), e->d_name, AT_STATX_DONT_SYNC, STATX_INO, &st) != 0 ||
             st.stx_ino != lf->ino)
             continue;
         *fds -= READ_COST;
         snprintf(info, sizeof(info), "/proc/%ld/fdinfo/%s", pid, e->d_name);
-        found = fdinfo_locks(info, lf, owner);
+        FILE *f = fopen(info, "re");
+        while (f && found == 0 && fgets(line, sizeof(line), f)) {
+            struct proc_lock l;
+            found = strncmp(line, "lock:", 5) == 0 && parse_line(line + 5, lf, &l) &&
+                    (owner == 0 || l.pid == owner);
+        }
+        if (f)
+            fclose(f);
         errno = 0;
     }
     if (found == 0 && errno == EACCES) /* opendir succeeds without permission to read */
@@ -258,7 +250,10 @@ bool proc_locks_may_have(long pid, const struct proc_locks_file *lf)
     return carries(pid, lf, 0, &fds) != 0;
 }
 
-/* A process that has the lock which owner (0: any process) has taken, this one only if there is no other; 0: none known. */
+/*
+ * A process with the lock taken by owner (0: any process); 0: none known. The calling
+ * process is only the last resort.
+ */
 static long carrier(const struct proc_locks_file *lf, long owner)
 {
     DIR *d = opendir("/proc");
@@ -276,7 +271,7 @@ static long carrier(const struct proc_locks_file *lf, long owner)
     return found;
 }
 
-/* cmdline of pid with blanks for NULs; base: its first word without directories. */
+/* The cmdline of pid with blanks for NULs; base: its first word without directories. */
 static void read_command(long pid, char *out, size_t size, char *base, size_t base_size)
 {
     char path[64], buf[1024], *slash;
@@ -301,76 +296,34 @@ static void read_command(long pid, char *out, size_t size, char *base, size_t ba
     dlock_clean_text(out, size, buf, (size_t)n);
 }
 
-/* From its status: the owner of /proc/PID is root if the process cannot be traced. */
-static bool read_uid(long pid, unsigned *uid)
-{
-    char path[64], line[256];
-    bool found = false;
-    FILE *f;
-
-    snprintf(path, sizeof(path), "/proc/%ld/status", pid);
-    f = open_text(path);
-    while (f && !found && fgets(line, sizeof(line), f))
-        found = sscanf(line, "Uid: %u", uid) == 1;
-    if (f)
-        fclose(f);
-    return found;
-}
-
-/* Not getpwuid(3): it may ask a directory server, and block. */
-static void user_name(unsigned uid, char *out, size_t size)
-{
-    FILE *f = open_text("/etc/passwd");
-    char line[1024];
-
-    snprintf(out, size, "uid:%u", uid);
-    while (f && fgets(line, sizeof(line), f)) {
-        char *name_end = strchr(line, ':'), *id = name_end ? strchr(name_end + 1, ':') : NULL, *end;
-        if (id && strtoul(id + 1, &end, 10) == uid && end > id + 1 && *end == ':') {
-            dlock_clean_text(out, size, line, (size_t)(name_end - line));
-            break;
-        }
-    }
-    if (f)
-        fclose(f);
-}
-
-/* Has pid ended, and its parent not asked for it yet? Only root may look into such a process. */
-static bool is_zombie(long pid)
-{
-    char path[64], line[256] = "";
-    FILE *f;
-
-    snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
-    f = open_text(path);
-    if (f && !fgets(line, sizeof(line), f))
-        line[0] = '\0';
-    if (f)
-        fclose(f);
-    const char *end = strrchr(line, ')');
-    return end && strncmp(end, ") Z", 3) == 0;
-}
-
 /*
- * The process that has the lock of l. It belongs to the open file: the process that took it may have ended, pid may be
- * another's by now, and a child or the parent has the descriptor.
+ * The process that has the lock of l. The lock belongs to the open file: the process that took it
+ * may have ended, its pid may be in use again, and a child or the parent may have the descriptor.
  */
 static long holder_of(const struct proc_lock *l, const struct proc_locks_file *lf)
 {
+    char path[64], line[256];
     int fds = FDS_MAX;
 
     if (l->unnamed)
         return 0;
     int found = l->pid > 0 ? carries(l->pid, lf, l->pid, &fds) : 0;
-    if (found == 1 || (found < 0 && !is_zombie(l->pid)))
+    if (found == 1)
         return l->pid;
+    if (found < 0) {
+        /* Only root may look into a zombie: a process that has ended, but not been waited for. */
+        snprintf(path, sizeof(path), "/proc/%ld/stat", l->pid);
+        const char *end = read_line(path, "", line, sizeof(line)) ? strrchr(line, ')') : NULL;
+        if (!end || strncmp(end, ") Z", 3) != 0)
+            return l->pid;
+    }
     return carrier(lf, l->pid);
 }
 
 void proc_locks_describe(const struct proc_lock *l, const struct proc_locks_file *lf,
                          struct dlock_info *info)
 {
-    char host[sizeof(info->host)] = "", base[64] = "";
+    char host[sizeof(info->host)] = "", base[64] = "", path[64], line[256];
     unsigned uid;
 
     *info = (struct dlock_info){
@@ -385,8 +338,10 @@ void proc_locks_describe(const struct proc_lock *l, const struct proc_locks_file
         dlock_clean_text(info->host, sizeof(info->host), host, strlen(host));
     if (info->pid == 0)
         return;
-    if (read_uid(info->pid, &uid))
-        user_name(uid, info->user, sizeof(info->user));
+    /* Not the owner of /proc/PID, which is root if the process cannot be traced. */
+    snprintf(path, sizeof(path), "/proc/%ld/status", info->pid);
+    if (read_line(path, "Uid:", line, sizeof(line)) && sscanf(line, "Uid: %u", &uid) == 1)
+        dlock_user_name(uid, info->user, sizeof(info->user));
     read_command(info->pid, info->command, sizeof(info->command), base, sizeof(base));
     info->foreign = strcmp(base, "dlock") != 0;
 }

@@ -4,11 +4,11 @@
  *     dlock-fence1 1790000000000000 0123456789abcdef0123456789abcdef
  *     dlock1 host=web1 pid=123 user=root since=1790000000000 cmd=backup.sh note=
  *
- * Only exclusive holders write it, so there is one writer; they replace it by rename, so a reader sees
- * all or nothing. It stays when the lock is released: only the kernel knows whether the lock is held.
- * The token is the larger of the last one plus one and the wall clock in microseconds, so it grows even
- * if the file is lost or the clock steps back (not both). The directory is synced too: after a crash, a
- * machine without a clock battery would lose both.
+ * Only exclusive holders write the file, so there is one writer; they replace it by rename, so a
+ * reader sees all or nothing. The file stays when the lock is released: only the kernel knows
+ * whether the lock is held. The token is the larger of the last token plus 1 and the wall clock in
+ * microseconds, so tokens grow even if the file is lost or the clock steps back (not both). The
+ * directory is synced too: a crash of a machine without a clock battery would lose both.
  */
 #include "file.h"
 
@@ -42,7 +42,7 @@ static int fail_sys(const struct file_place *p, const char *what, int sys, struc
                       sys == EWOULDBLOCK ? FILE_LEASED : strerror(sys));
 }
 
-/* "FENCE TOKEN\nrecord\n"; strict, because a token that starts again protects nothing. */
+/* "FENCE TOKEN\nrecord\n"; strict, because a restarted count of tokens protects nothing. */
 static bool parse(const char *s, size_t len, struct file_record *rec)
 {
     const char *end = s + len, *line = memchr(s, '\n', len);
@@ -52,7 +52,7 @@ static bool parse(const char *s, size_t len, struct file_record *rec)
     if (!line || end[-1] != '\n')
         return false;
     for (; s[digits] >= '0' && s[digits] <= '9'; digits++) {
-        if (fence > (FENCE_MAX - 9) / 10) /* leaves room for the next ones below 2^63 */
+        if (fence > (FENCE_MAX - 9) / 10) /* leaves room for later tokens below 2^63 */
             return false;
         fence = 10 * fence + (uint64_t)(s[digits] - '0');
     }
@@ -65,7 +65,7 @@ static bool parse(const char *s, size_t len, struct file_record *rec)
     for (s = rec->token; *s; s++)
         if (dlock_hex(*s) < 0)
             return false;
-    /* The record is for display only: ignore one that cannot be parsed. */
+    /* The record is for display only: ignored if malformed. */
     if (line + 1 < end)
         dlock_identity_parse(line + 1, (size_t)(end - line - 2), &rec->info);
     return true;
@@ -122,14 +122,6 @@ int file_record_read(const struct file_place *p, struct file_record *rec, struct
     return fail_data(p, "is not a fencing token of dlock", err);
 }
 
-static uint64_t clock_us(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_REALTIME, &ts);
-    return ts.tv_sec < 0 ? 0 : (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
-}
-
 /* 0 or an errno. */
 static int write_all(int fd, const char *buf, size_t len)
 {
@@ -161,31 +153,23 @@ int file_sync_dir(int dir)
     int sys;
 
     if (fd < 0)
-        return 0; /* we may not read the directory: rely on the clock */
+        return 0; /* no permission to read the directory: rely on the clock */
     sys = sync_fd(fd);
     close(fd);
     return sys == EINVAL ? 0 : sys; /* a file system whose directories cannot be synced */
 }
 
-/* The lock file's inode makes the name unique to this lock; no other file of ours ends in ".tmp". */
-static int tmp_name(int lock_fd, char *buf, size_t size)
-{
-    struct stat st;
-
-    if (fstat(lock_fd, &st) != 0)
-        return errno;
-    snprintf(buf, size, FILE_TMP_BEGIN "%" PRIuMAX FILE_TMP_END, (uintmax_t)st.st_ino);
-    return 0;
-}
-
 int file_replace(int dir, const char *name, int lock_fd, const char *text, size_t len, bool sync)
 {
+    struct stat st;
     char tmp[64];
-    int fd, sys = tmp_name(lock_fd, tmp, sizeof(tmp));
+    int fd, sys;
 
-    if (sys != 0)
-        return sys;
-    /* From a holder that died between two of these steps. */
+    /* The inode makes the name unique to this lock; no file of ours but this ends in ".tmp". */
+    if (fstat(lock_fd, &st) != 0)
+        return errno;
+    snprintf(tmp, sizeof(tmp), FILE_TMP_BEGIN "%" PRIuMAX FILE_TMP_END, (uintmax_t)st.st_ino);
+    /* A holder may have died between two of these steps. */
     if (unlinkat(dir, tmp, 0) != 0 && errno != ENOENT)
         return errno;
     fd = openat(dir, tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0660);
@@ -211,12 +195,17 @@ int file_record_write(const struct file_place *p, int lock_fd,
 {
     char text[RECORD_MAX];
     struct file_record old;
+    struct timespec ts;
+    uint64_t next;
     int rc, head, body;
 
     rc = file_record_read(p, &old, err);
     if (rc < 0)
         return rc;
-    uint64_t now = clock_us(), next = old.fence + 1 > now ? old.fence + 1 : now;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    next = ts.tv_sec < 0 ? 0 : (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
+    if (next <= old.fence)
+        next = old.fence + 1;
     head = snprintf(text, sizeof(text), MAGIC "%" PRIu64 " %s\n", next, token);
     body =
         dlock_identity_format(identity, RECORD_HOLDS, text + head, sizeof(text) - (size_t)head - 1);

@@ -1,8 +1,9 @@
 /*
- * slot_wait.c - see slot_wait.h. No call waits for one of several byte locks, but every holder ends by closing the file,
- * also when it is killed, and inotify reports that. The kernel does so just before it frees the locks, hence several
- * tries after each event. Now and then it is tried without one: for events that are lost, and for a part of the file
- * that another program has locked and unlocked without closing it.
+ * slot_wait.c - see slot_wait.h. No call waits for any of several byte locks, but every holder,
+ * also a killed one, ends by closing the file, and inotify reports the close. The kernel sends the
+ * event just before the locks are free, hence several tries after each event. A try each second
+ * without an event covers lost events, and bytes that a foreign program has locked and unlocked
+ * without a close.
  */
 #include "slot_wait.h"
 
@@ -26,7 +27,7 @@ void slot_wait_start(struct slot_wait *w, int lock_fd, int64_t now)
         .fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK), .since = now, .try_at = now};
     if (w->fd < 0)
         return;
-    /* This way it is the very file that is open, whatever its name is now. */
+    /* Watches the open file itself, whatever its name is now. */
     snprintf(path, sizeof(path), "/proc/self/fd/%d", lock_fd);
     if (inotify_add_watch(w->fd, path, IN_CLOSE) < 0)
         slot_wait_end(w);
@@ -41,20 +42,11 @@ int slot_wait_interest(const struct slot_wait *w, struct pollfd *pfd, int cap, i
     return 1;
 }
 
-/* Which events, and how many, does not matter. */
-static bool take_events(int fd)
-{
-    _Alignas(struct inotify_event) char buf[4096];
-    bool any = false;
-
-    while (fd >= 0 && read(fd, buf, sizeof(buf)) > 0)
-        any = true;
-    return any;
-}
-
 bool slot_wait_due(struct slot_wait *w, int64_t now)
 {
-    if (take_events(w->fd)) {
+    _Alignas(struct inotify_event) char buf[4096];
+
+    while (w->fd >= 0 && read(w->fd, buf, sizeof(buf)) > 0) {
         w->step = 0;
         w->since = w->try_at = now;
     }

@@ -1,12 +1,13 @@
 /*
- * slots.c - see slots.h. The bytes, from AT on, where no file has any:
+ * slots.c - see slots.h. The bytes, from AT on, where no file has data:
  *
- *     NUMBER + N           read lock of every holder and waiter that says --slots N
+ *     NUMBER + N           read lock of every holder and waiter with --slots N
  *     WAITERS + PID        read lock of a waiter
  *     SLOTS + i * 2^32     write lock of the holder of slot i, PID bytes long
  *
- * So the kernel alone keeps what must be known: it frees the bytes of a killed process, and F_OFD_GETLK tells the place and
- * the length of a lock without taking one. All locks of one slot have its first byte in common, whatever their length.
+ * So the kernel alone keeps all state: the kernel frees the bytes of a killed process, and
+ * F_OFD_GETLK tells the place and the length of a lock without taking any. The locks of a slot
+ * always overlap in its first byte, whatever their length.
  */
 #include "slots.h"
 
@@ -32,7 +33,7 @@ static int set(int fd, short type, int64_t start, int64_t len)
     return errno == EACCES ? EWOULDBLOCK : errno;
 }
 
-/* A lock of others that lies within [from, to). False: there is none, or a foreign one that covers more. */
+/* Find a foreign lock in [from, to). False: none, or a lock beyond these bytes. */
 static bool find(int fd, int64_t from, int64_t to, struct flock *l)
 {
     *l = (struct flock){
@@ -42,7 +43,7 @@ static bool find(int fd, int64_t from, int64_t to, struct flock *l)
     return l->l_start >= from && l->l_len > 0 && l->l_len <= to - l->l_start;
 }
 
-/* The number that others use, but not n; 0: none. */
+/* The number of slots in use, if different from n; else 0. */
 static unsigned number_but(int fd, unsigned n)
 {
     struct flock l;
@@ -53,18 +54,18 @@ static unsigned number_but(int fd, unsigned n)
     return (unsigned)(l.l_start - NUMBER);
 }
 
-int slots_register(int fd, unsigned n, unsigned *other)
+int slots_register(int fd, unsigned n, unsigned *in_use)
 {
     int sys;
 
-    /* First without a lock of our own: a wrong number must not disturb those that use the right one. */
-    *other = number_but(fd, n);
-    if (*other != 0)
+    /* First without a lock of our own: a wrong number must not disturb users of the right one. */
+    *in_use = number_but(fd, n);
+    if (*in_use != 0)
         return 0;
     sys = set(fd, F_RDLCK, NUMBER + n, 1);
-    /* Each looks after it has registered, so one of two with different numbers sees the other. */
+    /* Each caller looks again after it has registered, so one of two sees the different number. */
     if (sys == 0)
-        *other = number_but(fd, n);
+        *in_use = number_but(fd, n);
     return sys;
 }
 
@@ -93,7 +94,7 @@ void slots_drop(int fd)
     set(fd, F_UNLCK, AT, 0);
 }
 
-/* One by one, since the kernel names any of several. Returns how many there are in [from, to); fills up to max. */
+/* List at most max locks in [from, to), in parts: the kernel names any of several locks. */
 static int list(int fd, int64_t from, int64_t to, struct slot_user *out, int max)
 {
     struct flock l;
@@ -114,15 +115,15 @@ static int list(int fd, int64_t from, int64_t to, struct slot_user *out, int max
     return n;
 }
 
-int slots_list(int fd, struct slot_user *out, int max, unsigned *number)
+int slots_list(int fd, struct slot_user *out, int max, unsigned *slots)
 {
     struct flock l;
     int n;
 
-    *number =
+    *slots =
         find(fd, NUMBER + 1, NUMBER + DLOCK_SLOTS_MAX + 1, &l) ? (unsigned)(l.l_start - NUMBER) : 0;
-    if (*number == 0)
+    if (*slots == 0)
         return 0;
-    n = list(fd, SLOTS, SLOTS + *number * PIDS, out, max);
+    n = list(fd, SLOTS, SLOTS + *slots * PIDS, out, max);
     return n + list(fd, WAITERS, WAITERS + PIDS, out + n, max - n);
 }

@@ -1,10 +1,10 @@
 /*
  * status.c - the holders of a file lock and its waiters.
  *
- * /proc/locks answers without touching the lock. Only where it may be incomplete (another PID
- * namespace, a network file system, btrfs) the lock itself is tried for a moment; a "flock -n" in that
- * moment finds it held. Slots are asked for with F_OFD_GETLK, which takes none: it knows them all, also
- * those of other PID namespaces, where /proc/locks shows no process.
+ * /proc/locks answers without touching the lock. Only where it may be incomplete (a PID
+ * namespace, a network file system, btrfs) the lock itself is tried for a moment; a "flock -n" in
+ * that moment finds it held. Slots are asked for with F_OFD_GETLK, which takes no lock and knows
+ * all slots, in all PID namespaces, while /proc/locks shows no process.
  */
 #include "file.h"
 
@@ -22,16 +22,36 @@
 #define PLOCKS_MAX 256
 #define USERS_MAX (DLOCK_SLOTS_MAX + PLOCKS_MAX)
 
-/* Who uses slots. One that has been found in /proc/locks has pid 0 from then on. */
-struct slot_users {
-    struct slot_user *all;
+/* The known facts of a lock. */
+struct known {
+    struct proc_locks_file file;
+    struct proc_lock *locks; /* n entries of /proc/locks, holders first; -errno: not readable */
     int n;
-    unsigned number;
+    struct file_record record; /* of a named lock */
+    struct slot_user *users;   /* n_users; pid 0: found in /proc/locks too */
+    int n_users;
+    unsigned slots; /* their number */
 };
 
+static void read_record(const struct file_place *p, struct known *k)
+{
+    if (p->named)
+        file_record_read(p, &k->record, NULL);
+}
+
+/* Leaves no users where they cannot be known. The caller frees k->users. */
+static void read_slots(const struct file_place *p, int fd, struct known *k)
+{
+    if (!p->fcntl)
+        k->users = malloc(USERS_MAX * sizeof(*k->users));
+    if (k->users)
+        k->n_users = slots_list(fd, k->users, USERS_MAX, &k->slots);
+}
+
 /*
- * Complete info with the record beside a named lock, if pid, the process that took the lock, wrote it. That may be a
- * dlock that has ended while its command keeps the descriptor: who has it now is in info already, if anybody knows.
+ * Complete info with the record beside a named lock, if pid, the process that took the lock, wrote
+ * the record. This process may have ended while its command keeps the descriptor: then info
+ * already says which process, if known, has the lock now.
  */
 static void add_record(const struct file_record *rec, long pid, struct dlock_info *info)
 {
@@ -50,68 +70,45 @@ static void add_record(const struct file_record *rec, long pid, struct dlock_inf
     memcpy(info->command, rec->info.command, sizeof(info->command));
 }
 
-static void read_record(const struct file_place *p, struct file_record *rec)
-{
-    *rec = (struct file_record){0};
-    if (p->named)
-        file_record_read(p, rec, NULL);
-}
-
-/* There are none where they cannot be known. The caller frees u->all. */
-static void read_slots(const struct file_place *p, int fd, struct slot_users *u)
-{
-    *u = (struct slot_users){0};
-    if (p->fcntl)
-        return;
-    u->all = malloc(USERS_MAX * sizeof(*u->all));
-    if (u->all)
-        u->n = slots_list(fd, u->all, USERS_MAX, &u->number);
-}
-
-/* info is about u: say so. */
-static void add_slot(const struct slot_users *all, const struct slot_user *u,
-                     struct dlock_info *info)
+static void add_slot(const struct known *k, const struct slot_user *u, struct dlock_info *info)
 {
     info->mode = DLOCK_MODE_SLOTS;
-    info->slots = all->number;
+    info->slots = k->slots;
     info->slot = u->waiter ? 0 : u->slot + 1;
 }
 
-/* The user of a slot that /proc/locks has as l; NULL: a shared or an exclusive one. */
-static struct slot_user *slot_user_of(struct slot_users *u, const struct proc_lock *l)
+/* The user of a slot that /proc/locks has as l; NULL: a shared or an exclusive lock. */
+static struct slot_user *slot_user_of(const struct known *k, const struct proc_lock *l)
 {
-    for (int i = 0; i < u->n; i++)
-        if (l->shared && l->pid > 0 && u->all[i].pid == l->pid && u->all[i].waiter == l->waiter)
-            return &u->all[i];
+    for (int i = 0; i < k->n_users; i++)
+        if (l->shared && l->pid > 0 && k->users[i].pid == l->pid && k->users[i].waiter == l->waiter)
+            return &k->users[i];
     return NULL;
 }
 
-static void describe(const struct proc_lock *l, const struct proc_locks_file *lf,
-                     const struct file_record *rec, struct slot_users *slots,
-                     struct dlock_info *info)
+static void describe(const struct known *k, const struct proc_lock *l, struct dlock_info *info)
 {
-    struct slot_user *u = slot_user_of(slots, l);
+    struct slot_user *u = slot_user_of(k, l);
 
-    proc_locks_describe(l, lf, info);
-    add_record(rec, l->pid, info);
+    proc_locks_describe(l, &k->file, info);
+    add_record(&k->record, l->pid, info);
     if (!u)
         return;
-    add_slot(slots, u, info);
+    add_slot(k, u, info);
     u->pid = 0;
 }
 
-/* A user of a slot that /proc/locks does not have: a waiter, which is in no queue there, or one of another PID namespace. */
-static void describe_slot(const struct slot_users *slots, const struct slot_user *u,
-                          const struct proc_locks_file *lf, struct dlock_info *info)
+/* Describe a user of a slot that /proc/locks lacks: a waiter, or in a foreign PID namespace. */
+static void describe_slot(const struct known *k, const struct slot_user *u, struct dlock_info *info)
 {
-    struct proc_locks_file bytes = *lf;
+    struct proc_locks_file bytes = k->file;
     struct proc_lock l = {.waiter = u->waiter, .shared = true, .unnamed = true};
 
     bytes.kind = PROC_LOCKS_FCNTL;
     if (u->waiter && proc_locks_may_have(u->pid, &bytes))
         l.pid = u->pid;
-    proc_locks_describe(&l, lf, info);
-    add_slot(slots, u, info);
+    proc_locks_describe(&l, &k->file, info);
+    add_slot(k, u, info);
 }
 
 static enum proc_locks_kind kind_of(const struct file_place *p)
@@ -123,29 +120,26 @@ bool file_first_holder(const struct file_place *p, int fd, long pid, struct dloc
                        int *place)
 {
     struct proc_lock locks[PLOCKS_MAX];
-    struct proc_locks_file lf;
-    struct slot_users slots;
-    struct file_record rec;
-    int n;
+    struct known k = {.locks = locks};
 
     *place = 0;
-    if (proc_locks_file(fd, &lf) < 0)
+    if (proc_locks_file(fd, &k.file) < 0)
         return false;
-    lf.kind = kind_of(p);
-    n = proc_locks_read(&lf, locks, PLOCKS_MAX);
-    for (int i = 0; i < n && *place == 0; i++)
+    k.file.kind = kind_of(p);
+    k.n = proc_locks_read(&k.file, locks, PLOCKS_MAX);
+    for (int i = 0; i < k.n && *place == 0; i++)
         if (locks[i].waiter && locks[i].pid == pid)
             *place = locks[i].place;
-    if (n <= 0 || locks[0].waiter)
+    if (k.n <= 0 || locks[0].waiter)
         return false;
-    read_record(p, &rec);
-    read_slots(p, fd, &slots);
-    /* Of several holders one of a slot: it may be in the way where a shared one is not. */
-    for (int i = n - 1; i > 0; i--)
-        if (!locks[i].waiter && slot_user_of(&slots, &locks[i]))
+    read_record(p, &k);
+    read_slots(p, fd, &k);
+    /* Prefer the holder of a slot: a slot may be in the way where a shared holder is not. */
+    for (int i = k.n - 1; i > 0; i--)
+        if (!locks[i].waiter && slot_user_of(&k, &locks[i]))
             locks[0] = locks[i];
-    describe(&locks[0], &lf, &rec, &slots, info);
-    free(slots.all);
+    describe(&k, &locks[0], info);
+    free(k.users);
     return true;
 }
 
@@ -166,165 +160,131 @@ bool file_lease_holder(struct file_place *p, struct dlock_info *info)
     return true;
 }
 
-/* fcntl(2) answers without taking the lock. 0: free, EWOULDBLOCK: held, *shared says how; else an errno. */
-static int ask_fcntl(int fd, bool *shared)
-{
-    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-
-    if (fcntl(fd, F_OFD_GETLK, &l) != 0)
-        return errno;
-    *shared = l.l_type == F_RDLCK;
-    return l.l_type == F_UNLCK ? 0 : EWOULDBLOCK;
-}
-
-/* 0: free, EWOULDBLOCK: held, *shared says how; else an errno. */
-static int try_flock(int fd, bool *shared)
-{
-    int sys = flock_try(fd, LOCK_EX, false);
-
-    /* NFS needs a writable descriptor for LOCK_EX; without it we can only detect an exclusive holder. */
-    if (sys != EWOULDBLOCK && sys != EBADF && sys != EIO)
-        return sys;
-    int sh = flock_try(fd, LOCK_SH, false);
-    *shared = sh == 0 && sys == EWOULDBLOCK;
-    return *shared ? EWOULDBLOCK : sh;
-}
-
-/* Test the lock. 1: held, *shared says how; 0: free; negative: error. */
+/* Test the lock without waiting. 1: held, *shared says how; 0: free; negative: error. */
 static int probe(struct file_place *p, bool *shared, struct dlock_error *err)
 {
+    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int fd, sys, rc = file_open(p, FILE_TO_PROBE, &fd, err);
 
     if (rc < 0 || fd < 0)
         return rc;
-    *shared = false;
-    sys = p->fcntl ? ask_fcntl(fd, shared) : try_flock(fd, shared);
+    if (p->fcntl) {
+        /* fcntl(2) answers without taking the lock. */
+        sys = fcntl(fd, F_OFD_GETLK, &all) != 0 ? errno : all.l_type == F_UNLCK ? 0 : EWOULDBLOCK;
+        *shared = sys == EWOULDBLOCK && all.l_type == F_RDLCK;
+    } else {
+        bool busy = (sys = flock_try(fd, LOCK_EX, false)) == EWOULDBLOCK;
+        /* NFS needs a writable descriptor for LOCK_EX: only an exclusive holder is detected. */
+        if (busy || sys == EBADF || sys == EIO)
+            sys = flock_try(fd, LOCK_SH, false);
+        *shared = busy && sys == 0;
+        if (*shared)
+            sys = EWOULDBLOCK;
+    }
     close(fd);
     if (sys != 0 && sys != EWOULDBLOCK)
         return dlock_fail(err, DLOCK_EOS, sys, "cannot test the lock on %s%s%s: %s", p->path,
-                          p->named ? "/" : "", p->lock, strerror(sys));
+                          p->slash, p->lock, strerror(sys));
     return sys == EWOULDBLOCK;
 }
 
 /*
- * Try the lock itself. If no process here has it open, an exclusive holder has most likely written the record: only
- * another program than dlock would not have, and that cannot be distinguished from a dlock in another container.
+ * Try the lock itself. If no process here has the file open, an exclusive holder has most likely
+ * written the record: a foreign program would not have, but looks the same as a dlock in another
+ * container.
  */
-static int add_unknown(struct file_place *p, const struct proc_locks_file *lf,
-                       const struct file_record *rec, struct file_holders *out,
+static int add_unknown(struct file_place *p, const struct known *k, struct file_holders *out,
                        struct dlock_error *err)
 {
+    struct dlock_info *info = &out->info[0];
     bool shared = false;
     int rc = probe(p, &shared, err);
-    struct dlock_info *info = &out->info[0];
 
-    out->n = 0;
     if (rc <= 0)
         return rc;
     out->n = 1;
-    proc_locks_describe(&(struct proc_lock){.shared = shared}, lf, info);
+    proc_locks_describe(&(struct proc_lock){.shared = shared}, &k->file, info);
     if (info->pid == 0 && !shared) {
-        info->foreign = rec->fence == 0;
-        info->pid = rec->info.pid;
-        memcpy(info->host, rec->info.host, sizeof(info->host));
+        info->foreign = k->record.fence == 0;
+        info->pid = k->record.info.pid;
+        memcpy(info->host, k->record.info.host, sizeof(info->host));
     }
-    add_record(rec, info->pid, info);
+    add_record(&k->record, info->pid, info);
     return 0;
 }
 
-/* All that is known, holders first: n entries of /proc/locks, and the users of slots that are not among them. */
-static int add_known(const struct proc_lock *locks, int n, const struct proc_locks_file *lf,
-                     const struct file_record *rec, struct slot_users *slots,
-                     struct file_holders *out, struct dlock_error *err)
+/* Add the entries of /proc/locks, and the missing users of slots; holders first. */
+static int add_known(const struct known *k, struct file_holders *out, struct dlock_error *err)
 {
-    struct dlock_info *all = realloc(out->info, (size_t)(n + slots->n + 1) * sizeof(*all));
+    struct dlock_info *all = realloc(out->info, (size_t)(k->n + k->n_users + 1) * sizeof(*all));
 
     if (!all)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     out->info = all;
     for (int waiter = 0; waiter < 2; waiter++) {
-        for (int i = 0; i < n; i++)
-            if (locks[i].waiter == waiter)
-                describe(&locks[i], lf, rec, slots, &all[out->n++]);
-        for (int i = 0; i < slots->n; i++)
-            if (slots->all[i].waiter == waiter && slots->all[i].pid != 0)
-                describe_slot(slots, &slots->all[i], lf, &all[out->n++]);
+        for (int i = 0; i < k->n; i++)
+            if (k->locks[i].waiter == waiter)
+                describe(k, &k->locks[i], &all[out->n++]);
+        for (int i = 0; i < k->n_users; i++)
+            if (k->users[i].waiter == waiter && k->users[i].pid != 0)
+                describe_slot(k, &k->users[i], &all[out->n++]);
     }
     return 0;
 }
 
-/* Slots in use are known without a look at /proc/locks. To open the file wakes their waiters: only if it is in use. */
-static void probe_slots(struct file_place *p, struct slot_users *u)
-{
-    int fd;
-
-    *u = (struct slot_users){0};
-    if (file_open(p, FILE_TO_PROBE, &fd, NULL) < 0 || fd < 0)
-        return;
-    read_slots(p, fd, u);
-    close(fd);
-}
-
-/* /proc/locks has been read: n entries or -errno. believe: a missing one means "free". */
-static int add_all(struct file_place *p, const struct proc_lock *locks, int n, bool believe,
-                   const struct proc_locks_file *lf, struct file_holders *out,
+/* /proc/locks has been read. believe: a lock not shown there is free. */
+static int add_all(struct file_place *p, struct known *k, bool believe, struct file_holders *out,
                    struct dlock_error *err)
 {
-    struct slot_users slots = {0};
-    struct file_record rec;
-    int rc = 0;
+    int fd, rc;
 
-    /* As -n would find it. Nobody else has the file open then. */
-    if (n == 0 && lf->exact && file_lease_holder(p, &out->info[0])) {
+    /* A lease counts as "-n" would find it. No process has the file open then. */
+    if (k->n == 0 && k->file.exact && file_lease_holder(p, &out->info[0])) {
         out->n = 1;
         return 0;
     }
-    read_record(p, &rec);
-    if (n > 0 || !believe)
-        probe_slots(p, &slots);
-    n = n > 0 ? n : 0;
-    bool slot_held = slots.n > 0 && !slots.all[0].waiter;
-    bool held = slot_held || (n > 0 && !locks[0].waiter);
+    read_record(p, k);
+    /* Opening the file wakes the waiters of its slots: only if the lock is in use. */
+    if ((k->n > 0 || !believe) && file_open(p, FILE_TO_PROBE, &fd, NULL) == 0 && fd >= 0) {
+        read_slots(p, fd, k);
+        close(fd);
+    }
+    k->n = k->n > 0 ? k->n : 0;
+    bool slot_held = k->n_users > 0 && !k->users[0].waiter;
+    bool held = slot_held || (k->n > 0 && !k->locks[0].waiter);
     /* Entries in /proc/locks are true; a missing entry means "free" only where it is complete. */
-    if ((!held || !lf->exact) && !slot_held && !believe) {
-        rc = add_unknown(p, lf, &rec, out, err);
-        if (!held || out->n == 0) {
-            free(slots.all);
+    if ((!held || !k->file.exact) && !slot_held && !believe) {
+        rc = add_unknown(p, k, out, err);
+        if (!held || out->n == 0)
             return rc;
-        }
         out->n = 0;
     }
-    rc = add_known(locks, n, lf, &rec, &slots, out, err);
-    free(slots.all);
-    return rc;
+    return add_known(k, out, err);
 }
 
 int file_status(struct file_place *p, struct file_holders *out, struct dlock_error *err)
 {
-    struct proc_lock *locks = malloc(USERS_MAX * sizeof(*locks));
-    struct proc_locks_file lf = {0};
-    const char *type;
-    bool warn;
-    int fd, n, rc;
+    struct known k = {.locks = malloc(USERS_MAX * sizeof(*k.locks))};
+    int fd, rc;
 
     *out = (struct file_holders){.info = calloc(1, sizeof(*out->info))};
-    if (!locks || !out->info) {
-        free(locks);
+    if (!k.locks || !out->info) {
+        free(k.locks);
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     }
     rc = file_open(p, FILE_TO_NAME, &fd, err);
     out->no_file = rc == 0 && fd < 0;
     if (rc == 0 && fd >= 0) {
-        n = proc_locks_file(fd, &lf);
-        lf.kind = kind_of(p);
-        if (n == 0)
-            n = proc_locks_read(&lf, locks, USERS_MAX);
+        k.n = proc_locks_file(fd, &k.file);
+        k.file.kind = kind_of(p);
+        if (k.n == 0)
+            k.n = proc_locks_read(&k.file, k.locks, USERS_MAX);
         /* fstatfs works with an O_PATH descriptor. */
-        bool believe =
-            n >= 0 && lf.exact && !file_on_network(fd, &type, &warn) && proc_locks_complete();
+        bool believe = k.n >= 0 && k.file.exact && !file_network(fd) && proc_locks_complete();
         close(fd);
-        rc = add_all(p, locks, n, believe, &lf, out, err);
+        rc = add_all(p, &k, believe, out, err);
     }
-    free(locks);
+    free(k.users);
+    free(k.locks);
     return rc;
 }

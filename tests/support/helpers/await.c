@@ -1,5 +1,7 @@
-/* await FILE: returns when FILE exists. For commands that hold a lock until a test says so: a shell
-   with sleep would be fifty processes a second. */
+/*
+ * await FILE: returns when FILE exists, for a command that holds a lock until a test says so: a
+ * shell with sleep would be fifty processes a second.
+ */
 #include <time.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""backlog.py NAME CMD...: run CMD while a full queue waits at the abstract socket NAME."""
+"""backlog.py NAME CMD...: run CMD while the queue of the abstract socket NAME is full."""
 import socket
 import subprocess
 import sys

@@ -1,12 +1,10 @@
 #!/usr/bin/env python3
-"""events.py FILE|- [CODE] - read the lines of --events with a JSON parser and hold them against
-their schema.
+"""events.py FILE|- [CODE] - read the lines of --events with a JSON parser and check their schema.
 
-Every line must be whole: one object in UTF-8, at most 4096 bytes, with only the keys that the event
-has, each of its type. CODE is Python that then looks at them: `events` are the objects, `names`
-their events, `end` the last one if its event is "end" (else None), and by["granted"] a list of
-those with that event. `events.py --keys` prints all events, keys and words, one a line, for a look
-into the manual.
+Every line must be whole: one object in UTF-8, at most 4096 bytes, with only the event's keys, each
+of its type. Then CODE, in Python, checks them: `events` are the objects, `names` their events,
+`end` the last object if its event is "end" (else None), and by["granted"] lists the objects of that
+event. `events.py --keys` prints all events, keys and words, one a line, for a look into the manual.
 """
 import json
 import re
@@ -33,7 +31,8 @@ EVENTS = {
     "end": {"outcome": ["exited", "busy", "timeout", "cancelled", "lost", "unavailable", "not-run",
                         "error"],
             "wait_ms": int, "hold_ms?": int, "fence?": FENCE, "renewals": int,
-            "exit_status?": int, "signal?": int, "exit_code": int, "reason?": str, "dropped": int},
+            "exit_status?": int, "signal?": int, "exit_code": int, "reason?": str,
+            "dropped": int},
 }
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""fakepg.py HOW [VERSION [NAME=VALUE]]: something on a free port of 127.0.0.1 (printed) that begins
-like PostgreSQL.
+"""fakepg.py HOW [VERSION [NAME=VALUE]]: a server that begins like PostgreSQL; prints its port.
 
-    row        to every statement it answers with one row that has no end
-    rows       with rows without end
-    notices    with notices without end
-    odd        with a row that nobody asked for
+It answers each statement with
+    row        one row that has no end
+    rows       rows without end
+    notices    notices without end
+    odd        a row that the statement does not have
 
 NAME=VALUE is one more setting that it reports.
 """
@@ -39,8 +39,9 @@ HELLO = (
 COLUMNS = message(b"T", b"\0\1x\0" + b"\0" * 18)
 NOTICE = message(b"N", b"SNOTICE\0VNOTICE\0C00000\0M" + b"x" * 60000 + b"\0\0")
 ROW = message(b"D", b"\0\1" + struct.pack(">i", 60000) + b"x" * 60000)
-ODD = (COLUMNS + message(b"D", b"\0\1" + struct.pack(">i", 1) + b"x") +
-       message(b"C", b"SELECT 1\0") + message(b"Z", b"I"))
+ODD = (COLUMNS + message(b"D", b"\0\1" + struct.pack(">i", 1) + b"x")
+       + message(b"C", b"SELECT 1\0") + message(b"Z", b"I"))
+PARSED = message(b"1", b"") + message(b"2", b"")
 
 
 def serve(c):
@@ -49,8 +50,7 @@ def serve(c):
         c.sendall(HELLO)
         while question := c.recv(9999):
             if HOW == "odd":
-                parsed = message(b"1", b"") + message(b"2", b"") if question[:1] == b"P" else b""
-                c.sendall(parsed + ODD)
+                c.sendall((PARSED if question[:1] == b"P" else b"") + ODD)
                 continue
             more = {"row": b"x" * 65536, "rows": ROW, "notices": NOTICE}[HOW]
             c.sendall(b"" if HOW == "notices" else COLUMNS)

@@ -1,9 +1,7 @@
 #!/usr/bin/python3
-"""fakesentinel.py FILE [ADDRESS] - a sentinel that names whom FILE says. Prints its port, then
-serves for ever.
+"""fakesentinel.py FILE [ADDRESS] - a sentinel that gives the answers in FILE. Prints its port.
 
-FILE has one answer a line, "HOST PORT", "nil" or "-ERR text"; each is given once, the last one for
-ever.
+FILE has an answer a line, "HOST PORT", "nil" or "-ERR text", each given once, the last repeated.
 """
 import socket
 import sys

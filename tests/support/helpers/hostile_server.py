@@ -1,12 +1,11 @@
 #!/usr/bin/python3
-"""hostile_server.py HOW - something that listens where a Redis server should. Prints its port, then
-serves for ever.
+"""hostile_server.py HOW - listens in the place of a Redis server. Prints its port.
 
-What HOW says is done on each connection, once something has been asked:
+HOW, on each connection, once a request has come:
   say TEXT          TEXT (Python escapes), once for each request that came in one piece
   say-and-go TEXT   the same, then it hangs up
   for-ever TEXT     TEXT again and again, without an end
-  greet TEXT        TEXT at once, before anything is asked
+  greet TEXT        TEXT at once, before any request
   nothing           takes everything and says nothing
   go                hangs up
   reset             hangs up by a TCP reset

@@ -1,9 +1,8 @@
 /*
- * inside DIR PORT KEY MS: a command for dlock to run that asks Redis itself, every 5 ms, whether
- * KEY is still the lock it was started under. A process that lives while it is not is a line in
- * DIR/violations. Two processes: a grandchild in a session of its own that ignores TERM asks, too.
- * Every one of them keeps DIR/witness locked (flock). While dlock's keeper lives they end by
- * themselves; once it is dead they stay, for somebody else to end them.
+ * inside DIR PORT KEY MS: a command for dlock that asks Redis every 5 ms whether KEY is still the
+ * lock under which it was started. If not, DIR/violations gets a line. A grandchild in a session of
+ * its own, which ignores TERM, asks too; both keep DIR/witness locked (flock). While dlock's keeper
+ * lives they end by themselves; once it is dead they stay, for dlock to end them.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -87,7 +86,7 @@ int main(int argc, char **argv)
         violation("overlap");
         return 97;
     }
-    int over[2]; /* what the main process leaves in the background is not covered: wait for it */
+    int over[2]; /* the end of the grandchild: background processes are not covered by the lock */
     if (pipe(over) != 0)
         return 99;
     bool child = fork() == 0;

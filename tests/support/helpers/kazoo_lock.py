@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""kazoo_lock.py HOSTS PATH KIND GO [OPTION...] - takes a lock as kazoo does, for interplay with it.
+"""kazoo_lock.py HOSTS PATH KIND GO [OPTION...] - takes a lock as kazoo does.
 
-KIND is lock, read, write or semaphore. Prints "held NODE" when it has it (its contender's name),
-keeps it until the file GO exists, prints "released".
+KIND is lock, read, write or semaphore. Prints "held NODE" (its contender's name) once granted,
+keeps the lock until the file GO exists, prints "released".
   --try            does not wait: prints "refused" and ends with 75
-  --extra=PATTERN  one of extra_lock_patterns: others with that in their node's name count, too
+  --extra=PATTERN  one of extra_lock_patterns: nodes with PATTERN in their names count, too
   --leases N       of the semaphore (1)
   --timeout S      of the session (4)
   --id TEXT        the node's data (kazoo)

@@ -4,13 +4,13 @@
  * ignores TERM.
  *
  *     together   shared for KIND s (shared) and n (one of N slots), exclusive for x (a writer)
- *     seat.K     one of N of them, the first that is free
+ *     seat.K     one of N, the first free one
  *     number.K   K is DLOCK_SLOT
  *     width.N    shared; another N may not be in use
- *     door       only while it enters: it looks at more than one file
+ *     door       held while several files are looked at
  *
  * DIR/history gets "TIME_NS enter OP SLOT FENCE", "TIME_NS refused OP FILE" for each flock that
- * another holder has, and "TIME_NS exit OP". Each line is one write.
+ * another holder has, and "TIME_NS exit OP", each in one write.
  */
 #include "tree.h"
 

@@ -1,13 +1,12 @@
 #!/usr/bin/python3
 """nemesis.py DLOCK LOCK WITNESS DIR SERVER_PID SECONDS WORKERS [SEED]
 
-WORKERS processes take LOCK in turn (ttl 2 s, or CHAOS_TTL; holds up to three times that, `witness`
-with a grandchild as the command), while faults hit the *current holder*: its keeper or guard is
-killed or stopped for 0.7 to 3 x ttl, or the server is stopped. Prints the seed, and how many faults
-hit a holder. The verdict is check_history.py's, and ours on exit codes: a hold ends with 0, with 79
-(lost), 71 (guard killed), 69 (a waiter, when the server was away for longer than the ttl), or by
-the SIGKILL that we sent; anything else is a failure (FINAL: tests/run does not try it again), and
-so is a worker that gets stuck.
+WORKERS processes take LOCK in turn (ttl 2 s, or CHAOS_TTL; holds of up to 3 x ttl; the command is
+`witness` with a grandchild), while faults hit the *current holder*: its keeper or guard is killed,
+or stopped for 0.7 to 3 x ttl, or the server is stopped. Prints the seed, and how many faults hit a
+holder. The verdict is check_history.py's, and ours on exit codes: 0, 79 (lost), 71 (guard killed),
+69 (a waiter, when the server was away for longer than the ttl), or our SIGKILL; any other code
+fails (FINAL: tests/run does not repeat such a test), and so does a worker that gets stuck.
 """
 import json
 import os
@@ -83,8 +82,7 @@ def fault():
     if not target:
         return
     keeper, guard = target
-    # Keeper *and* guard of one holder out of action together is what dlock does not promise to
-    # survive.
+    # dlock does not promise to survive the loss of keeper *and* guard at the same time.
     if keeper in hit:
         return
     kind = rng.choice(["kill keeper", "stop keeper", "kill guard", "stop guard", "stop server"])
@@ -128,8 +126,8 @@ for p in workers:
         bad.append(f"worker {p.pid} is stuck")
         ps = subprocess.run(["ps", "-eo", "pid,ppid,stat,wchan:24,etimes,args"],
                             capture_output=True, text=True)
-        ours = (l for l in ps.stdout.splitlines() if "dlock" in l or "redis-server" in l)
-        print("".join(line + "\n" for line in ours))
+        print("".join(line + "\n" for line in ps.stdout.splitlines()
+                      if "dlock" in line or "redis-server" in line))
         p.kill()
         p.wait()
     ended(p)

@@ -1,7 +1,9 @@
 #!/usr/bin/python3
-"""pgturns.py PORT FILE MS - stands before a PostgreSQL server, or a pooler, on PORT. Prints its own
-port, then serves for ever. In FILE, one byte each: how many of a client's requests were unanswered
-when it had sent one ("1": no other). Each answer is MS milliseconds late."""
+"""pgturns.py PORT FILE MS - stands before a PostgreSQL server or pooler on PORT. Prints its port.
+
+FILE gets a byte for each request of a client: the number of its unanswered ones ("1": no other).
+Each answer is MS milliseconds late.
+"""
 import socket
 import struct
 import sys

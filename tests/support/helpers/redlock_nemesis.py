@@ -2,15 +2,14 @@
 """redlock_nemesis.py DLOCK NAME WITNESS DIR SECONDS WANT [SEED]
 
 40 processes take the lock NAME on five redis-servers in turn (ttl 2 s, or CHAOS_TTL), most for no
-time, some for up to three times the ttl. Nine of ten say that this is the largest ttl
-(restart-grace): the others wait for silent nodes. Meanwhile nodes are killed and come back without
-their data, or are stopped and go on, at random, never more than two out of service at once; one
-that came back is out of service until it may vote again. It lasts SECONDS, and longer (five thirds
-of that) until there were WANT acquisitions. The verdict on the history in DIR is
-check_history.py's; ours: they end with 0, seldom with 79 (lost) or 69 (no majority: a busy
-machine), never with anything else (FINAL: tests/run does not try it again); nobody is stuck;
-nothing is left on the nodes but fences that expire; there were enough faults and acquisitions to
-prove anything.
+time, some for up to 3 x ttl. Nine of ten say that this is the largest ttl (restart-grace): the rest
+wait for silent nodes. Meanwhile nodes are killed and come back without their data, or are stopped
+and go on, at random, never more than two out of service at once; a node that came back is out of
+service until it may vote again. It lasts SECONDS, and up to five thirds of that until there were
+WANT acquisitions. The verdict on the history in DIR is check_history.py's; ours: exit codes are 0,
+seldom 79 (lost) or 69 (no majority: a busy machine), never others (FINAL: tests/run does not repeat
+such a test); no process is stuck; only fences that expire are left on the nodes; there were enough
+faults and acquisitions to prove anything.
 
 CHAOS_NODES: so many nodes; with one it is redis://, without faults.
 """
@@ -31,8 +30,7 @@ TTL = float(os.environ.get("CHAOS_TTL", 2))
 N = int(os.environ.get("CHAOS_NODES", 5))
 WORKERS = 40
 OUT = (N - 1) // 2
-# The whole seconds of an uptime make it a second longer than the ttl, and waiters may add a
-# quarter.
+# The ttl, a second for the whole seconds of an uptime, and a quarter that waiters may add.
 GRACE = 1.25 * TTL + 1.2
 faults = {}
 codes = {}
@@ -59,8 +57,8 @@ class Node:
             ["setpriv", "--pdeathsig", "KILL", "redis-server", "--port", str(self.port),
              "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", directory],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        own = f"process_id:{self.process.pid}\r\n"
         while self.process.poll() is None:
-            own = f"process_id:{self.process.pid}\r\n"
             if self.ask("PING") == "+PONG" and self.ask("INFO", "server", own):
                 return True
             time.sleep(0.005)
@@ -86,8 +84,8 @@ class Node:
             self.due = (now + rng.uniform(0, 1), "start")
         else:
             self.process.send_signal(signal.SIGSTOP)
-            pause = rng.choice([0.05, 0.3, 1.0, 3.0]) * rng.uniform(0.5, 1) * TTL
-            self.due = (now + pause, "resume")
+            stop = rng.choice([0.05, 0.3, 1.0, 3.0]) * rng.uniform(0.5, 1) * TTL
+            self.due = (now + stop, "resume")
 
     def work(self, now):
         if not self.due or now < self.due[0]:
@@ -129,11 +127,11 @@ class Worker:
             next_long += 12
         self.err.seek(0)
         self.err.truncate()
-        command = [witness, directory, str(hold)] + ["tree"] * (hold > 20)
         store = uri if N == 1 or rng.random() < 0.1 else f"{uri}?restart-grace={TTL}"
-        self.process = subprocess.Popen(
-            [dlock, "--ttl", str(TTL), "--grace", "0.1", f"{store}#{name}"] + command,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.err)
+        command = [dlock, "--ttl", str(TTL), "--grace", "0.1", f"{store}#{name}",
+                   witness, directory, str(hold)] + ["tree"] * (hold > 20)
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=self.err)
         self.again = None
 
     def ended(self):
@@ -199,8 +197,8 @@ try:
         w.finish(begin + took + 60)
     # A release that no majority could confirm is over with the ttl.
     until = time.monotonic() + TTL
-    while ((left := [k for n in nodes if n.process.poll() is None for k in n.left()]) and
-           time.monotonic() < until):
+    while (left := [k for n in nodes if n.process.poll() is None for k in n.left()]) and (
+            time.monotonic() < until):
         time.sleep(0.05)
     bad += left
 finally:

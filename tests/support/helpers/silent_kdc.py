@@ -1,7 +1,9 @@
 #!/usr/bin/python3
-"""silent_kdc.py DIR - a Kerberos server that never answers, on a free loopback port, which is
-printed. DIR gets krb5.conf, which names it, and ccache, a credential cache with a ticket for it:
-export KRB5_CONFIG and KRB5CCNAME. Each question adds a byte to DIR/asked."""
+"""silent_kdc.py DIR - a Kerberos server that never answers. Prints its port.
+
+DIR gets krb5.conf, which names it, and ccache, a credential cache with a ticket for it: export
+KRB5_CONFIG and KRB5CCNAME. Each question adds a byte to DIR/asked.
+"""
 import select
 import socket
 import struct
@@ -25,7 +27,7 @@ def der(tag, *parts):
 
 
 def sealed_ticket():
-    """RFC 4120, 5.3: only its server could read more of it."""
+    """RFC 4120, 5.3: only its server could decrypt it."""
     def number(n):
         return der(2, bytes([n]))
 
@@ -43,8 +45,8 @@ def ticket(now):
     times = struct.pack("!IIII", now - 60, now - 60, now + 86400, now + 86400)
     none = struct.pack("!I", 0)
     flags = b"\0" + struct.pack("!I", 0x40E00000)
-    ticket = data(sealed_ticket())
-    return principal(b"joe") + server + key + times + flags + none + none + ticket + none
+    return (principal(b"joe") + server + key + times + flags + none + none +
+            data(sealed_ticket()) + none)
 
 
 folder = sys.argv[1]

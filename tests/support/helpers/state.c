@@ -1,5 +1,5 @@
 /*
- * state.c - a command that shows what it was given: to be compared with a run without dlock.
+ * state.c - a command that shows what it was given, for comparison with a run without dlock.
  *
  *     state fds|signals|limits|misc      state args ARG...
  */

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""told.py - runs dlock in a scripted store (support/fake/fake.c) for each event of the table on
-stdin, at a terminal, in CI and so on, and compares what it prints with the table: kinds of lines,
-in order."""
+"""told.py - the messages of dlock for each event of the table on stdin.
+
+Runs dlock in a scripted store (support/fake/fake.c), at a terminal, in CI and so on, and compares
+the printed lines with the table: kinds of lines, in order.
+"""
 import fcntl, os, pty, re, select, signal, struct, sys, termios, time
 
 DLOCK, HELPERS, S, NAME = (os.environ[name] for name in ('DLOCK', 'HELPERS', 'S', 'NAME'))
-# Long enough for a line of the wait, which comes after a second, on a machine that is behind.
-WAIT = '3.5'
+WAIT = '3.5'  # on a busy machine, too, enough for the line of a wait, which comes after a second
 
 HOLDER = r'held by fakehost, pid 4711 \(fakecommand\)'
 LOCK = r"\S+: (the lock )?'NAME'"
@@ -20,21 +21,20 @@ KINDS = {
     'setup': 'fake: notice of setup',
     'exclusion': 'fake: notice of exclusion',
     'detail': 'fake: notice of detail',
-    'trouble': LOCK + ' has not been renewed for [0-9.]+ m?s: no answer; the command will be ended '
-               'in [0-9.]+ m?s unless the store answers',
+    'trouble': LOCK + ' has not been renewed for [0-9.]+ m?s: no answer; '
+               'the command will be ended in [0-9.]+ m?s unless the store answers',
     'over': LOCK + ' is renewed again after [0-9.]+ m?s',
     'lost': LOCK + ' is lost: lost unasked; ending the command',
     'not-ours': LOCK + ' was not ours any more when it was released',
-    'unclear': r"\S+: the release of 'NAME' is not confirmed: no answer; the lock ends with its "
-               "ttl at the latest",
+    'unclear': r"\S+: the release of 'NAME' is not confirmed: no answer; "
+               'the lock ends with its ttl at the latest',
     'connects': r"waiting for 'NAME': [1-9]s of 3\.5s; no answer yet from fake://.*",
     'silence': r"fake:\S+: no answer within 3\.5 s \(lock 'NAME'\)",
     'error': r"fake:\S+: told to fail \(lock 'NAME'\)",
     'no-command': "cannot run '/no/such/command': No such file or directory",
 }
 
-# What the store is told before the start; options; command (STORE is its folder); what happens
-# then; the exit code.
+# The store's orders; options; command (STORE is the store's folder); what happens then; exit code.
 EVENTS = {
     'uncontended': ({}, [], ['true'], None, 0),
     '-n, held': ({'acquire': 'busy'}, ['-n'], ['true'], None, 75),
@@ -174,8 +174,7 @@ def go_on_after(said, some):
         r.go_on()
 
 
-# These alone first: their leases end soon. Those that say nothing began before the last one of
-# those that do.
+# First alone, since their leases end soon. Silent modes began before the last mode that prints.
 late = start(lambda then: then == 'renew')
 go_on_after(Run.said, [r for _, _, r in late])
 wait_until(lambda: all(r.recovered() for _, _, r in late))

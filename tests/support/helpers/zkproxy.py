@@ -1,27 +1,22 @@
 #!/usr/bin/python3
-"""zkproxy.py PORT FAULT WHAT [N [CODE]] - stands before a ZooKeeper server on PORT and knows its
-packets.
+"""zkproxy.py PORT FAULT WHAT [N [CODE]] - stands before a ZooKeeper server on PORT.
 
-Prints its own port (at $LISTEN, 127.0.0.1 without it), then serves for ever; prints "done" when the
-fault has happened. proxy.py counts bytes; here the N-th (1) packet of a kind is meant, over all
-connections, N = 0: each. WHAT is connect, create (of all kinds), delete, get, set, ls, ping, sync,
-close, any, or event (a watch that fires; it has no question).
+Prints its own port (at $LISTEN, 127.0.0.1 without it); prints "done" when the fault has happened.
+proxy.py counts bytes; here the N-th (1) packet of a kind is meant, over all connections, N = 0:
+each. WHAT is connect, create (of all kinds), delete, get, set, ls, ping, sync, close, any, or event
+(a watch that fires; it has no question).
 
 FAULT  pass      nothing happens
        count     nothing happens either: with N = 0, as many lines "done" as there were such packets
-       lose      the question is passed on, its answer is not, and the connection ends: done or not?
-       swallow   the question is not passed on, and the connection ends: it looks the same, but is
-                 not done
+       lose      the question is passed on, its answer is not, and the connection ends
+       swallow   the question is not passed on, and the connection ends: it looks the same
        refuse    the question is not passed on, and CODE answered
        after     the connection ends right behind the answer
-       stall     the answer, and whatever the server says then on this connection, is not passed on;
-                 nothing ends
+       stall     the answer, and all later words of the server on this connection, are kept back
        drop      the answer alone is left out (an event that never came)
        error     CODE (e.g. -4, -110) is answered; what was asked for is done all the same
-       flip      the last byte of the answer is another one; CODE: the one there, counted from its
-                 length's first
-       forge     CODE, bytes in hex, is said instead of the answer; "xid" in it is the question's
-                 number
+       flip      a byte of the answer, the last, or CODE, counted from its length's first, is wrong
+       forge     CODE, bytes in hex, is the answer; "xid" in it is the question's number
        drip      the answer comes one byte at a time
 """
 import os

@@ -1,8 +1,8 @@
 /*
- * block.c - $BLOCK, the path of a file as it is opened, is a block device, by what stat(2) and
- * fstat(2) say. To open it for writing ends the process with 97.
+ * block.c - stat(2) and fstat(2) say that the file $BLOCK, a path as it is opened, is a block
+ * device. Opening it for writing ends the process with 97.
  */
-/* Here both names of a function are needed, the plain one and that of 64 bits. */
+/* For both names of a function: without and with 64 bits. */
 #undef _FILE_OFFSET_BITS
 #undef _TIME_BITS
 #include <fcntl.h>

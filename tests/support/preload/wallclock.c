@@ -1,8 +1,7 @@
 /*
  * wallclock.c - LD_PRELOAD: the wall clock (CLOCK_REALTIME, gettimeofday, time) of one process
- * jumps; every other clock stays. $WALLCLOCK names a file with one int64 in nanoseconds, which is
- * added; it is mapped, so a jump happens when another process writes it. System calls are made
- * directly: no libc in between.
+ * jumps, as says the int64 (ns) in the file $WALLCLOCK. The file is mapped: a jump is a write by
+ * another process. System calls are made directly: no libc in between.
  */
 #include <fcntl.h>
 #include <stdbool.h>

@@ -1,31 +1,25 @@
 #!/usr/bin/env bats
-# Which process keeps a file lock: with -o the guard has the descriptor, and the lock outlasts the command's whole tree
-# whichever process is killed or stopped; without -o the command has it. And file systems that cannot be trusted.
+# Which process keeps a file lock: with -o the guard has the descriptor, and the lock outlasts the
+# command's whole tree whichever process is killed or stopped; without -o the command has it. And
+# file systems that cannot be trusted.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
+load ../../support/filelock
 load ../../support/fake
 
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
 setup() {
-    dlock_setup
+    filelock_setup
     fake_setup
 }
-teardown() {
-    local rc=0
-    dlock_teardown || rc=$?
-    [ -z "${OPEN:-}" ] || rm -rf "$OPEN"
-    return $rc
-}
+teardown() { filelock_teardown; }
 
-# The next holder says, in $T/in, whether it entered while a process of the tree was alive (1), or not (0).
+# The next holder writes into $T/in: 1 if it entered while a process of the tree was alive, else 0.
 next_holder() {
     start_log next "$DLOCK" x.lock sh -c 'flock -sn command/witness true; echo $? >in'
     NEXT=$STARTED
     wait_for 5 queued x.lock
 }
-# Somebody blocks in flock(2) on the file.
-queued() { grep -q -- "-> FLOCK .*:$(stat -c %i "$1") " /proc/locks; }
 not_before_the_tree() {
     wait_for 5 file_nonempty in
     [ "$(cat in)" = 0 ] || fail "the next one has the lock while the tree lives"
@@ -99,57 +93,51 @@ not_before_the_tree() {
     wait_for 2 flock -n x.lock true
 }
 
-# --- network file systems ------------------------------------------------------------------------------
-
-nfs() {
-    LD_PRELOAD=$HELPERS/nfs.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 run_t 5 "$@"
-}
+# --- network file systems -----------------------------------------------------------------------
 
 @test "warns once of a lock file on NFS" {
     mkdir locks
     for lock in x.lock "file://$T/locks#n"; do
-        run -0 nfs "$DLOCK" "$lock" sh -c 'echo ran'
+        run -0 preloaded nfs "$DLOCK" "$lock" sh -c 'echo ran'
         [ "${#lines[@]}" = 2 ]
         [[ ${lines[0]} == "dlock: "*"network file system (NFS)"*"local_lock"* ]] || fail "$output"
         [ "${lines[1]}" = ran ]
         run -0 run_t 5 "$DLOCK" "$lock" true # it is the file system, not the lock
         [ -z "$output" ]
-        run -75 nfs "$DLOCK" -q "$lock" "$DLOCK" --no-reentrant -q -n "$lock" true
+        run -75 preloaded nfs "$DLOCK" -q "$lock" "$DLOCK" --no-reentrant -q -n "$lock" true
         refute_out ran
     done
     # A wait says it once, too.
-    mkfifo go
-    start_log holder "$DLOCK" x.lock sh -c ': >in; read x <go'
-    wait_for 5 test -e in
-    run -75 nfs "$DLOCK" -w 0.2 x.lock touch ran
+    hold "$DLOCK" x.lock
+    run -75 preloaded nfs "$DLOCK" -w 0.2 x.lock touch ran
     [ "$(grep -c NFS <<<"$output")" = 1 ]
     # Where /proc/locks is not believed --status tries the lock.
-    run -75 nfs "$DLOCK" --status x.lock
+    run -75 preloaded nfs "$DLOCK" --status x.lock
     assert_out held
-    echo >go
-    wait_exit 5 "$STARTED"
-    run -0 nfs "$DLOCK" --status x.lock
+    let_go
+    run -0 preloaded nfs "$DLOCK" --status x.lock
     assert_out free
     [ ! -e ran ]
 }
 
-# --- a process that cannot be killed -------------------------------------------------------------------
+# --- a process that cannot be killed ------------------------------------------------------------
 
-# Somebody runs dlock, and the command becomes root: a copy of setpriv that is setuid root, as sudo is.
+# The user nobody runs dlock, and the command becomes root by a setuid copy of setpriv, as by sudo.
 become_root() {
-    [ "$EUID" = 0 ] || skip "needs root"
-    # The folder of bats is closed to others.
-    OPEN=$(mktemp -d /tmp/dlock-closed.XXXXXX)
+    need_root
+    open_folder
     chmod 777 "$OPEN"
     install -m 4755 "$(command -v setpriv)" "$OPEN/become"
     nobody=(setpriv --reuid=nobody --regid=nogroup --clear-groups)
-    [ "$(cd "$OPEN" && "${nobody[@]}" ./become --reuid=0 id -u)" = 0 ] || skip "setuid does not work here"
+    [ "$(cd "$OPEN" && "${nobody[@]}" ./become --reuid=0 id -u)" = 0 ] ||
+        skip "setuid does not work here"
     install -m 755 "$DLOCK" "$HELPERS/subject" "$OPEN"
     cd "$OPEN" && mkdir -m 777 store command
     S=$OPEN/store C=$OPEN/command L=fake://$S#$NAME
 }
-somebody() {
-    start_log "$T/out" "$HELPERS/launch" -d -s "${nobody[@]}" ./dlock "$@" ./become --reuid=0 ./subject command -k -t -u "$T/end"
+as_nobody() {
+    start_log "$T/out" "$HELPERS/launch" -d -s "${nobody[@]}" ./dlock "$@" \
+        ./become --reuid=0 ./subject command -k -t -u "$T/end"
     K=$STARTED
 }
 stuck_said() { grep -c 'cannot be killed' "$T/out"; }
@@ -157,11 +145,11 @@ stuck_said() { grep -c 'cannot be killed' "$T/out"; }
 # bats test_tags=slow
 @test "keeps the lock while a process cannot be killed, and says so once" {
     become_root
-    somebody -q --ttl 1.5 "$L"
+    as_nobody -q --ttl 1.5 "$L"
     wait_for 5 running 4
     tell renew unclear
     wait_for 5 grep -q 'cannot be killed' "$T/out"
-    # It is tried again and again, without a word, and renewed meanwhile, as far as the store answers.
+    # The kill is repeated silently, and the lock renewed meanwhile, if the store answers.
     tell renew ok
     t0=$(now_ms)
     past() { [ "$(now_ms)" -ge $((t0 + 1500)) ]; }
@@ -184,7 +172,7 @@ stuck_said() { grep -c 'cannot be killed' "$T/out"; }
 
 @test "with -o, a process that cannot be killed keeps the lock even when the keeper dies" {
     become_root
-    somebody -o ./x.lock
+    as_nobody -o ./x.lock
     wait_for 5 running 4
     kill -KILL "$K"
     t0=$(now_ms)

@@ -1,36 +1,16 @@
 #!/usr/bin/env bats
-# --fcntl: locks that exclude those of fcntl(2), and not those of flock(1). The other program is Python.
+# --fcntl: locks that exclude fcntl(2) locks, and not flock(1). The foreign program is in Python.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
+load ../../support/filelock
 
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
-setup() {
-    dlock_setup
-    mkfifo "$T/go"
-}
-teardown() {
-    # Whatever waits for the fifo may end.
-    [ ! -p "$T/go" ] || exec 9<>"$T/go"
-    dlock_teardown
-}
+setup() { filelock_setup; }
+teardown() { filelock_teardown; }
 
 # other posix|ofd r|w FILE [CMD...]: that program; exit code 1: the lock is held.
 other() { run_t 5 /usr/bin/python3 "$ROOT/tests/support/helpers/fcntl_lock.py" "$@"; }
-# hold CMD...: CMD, with its LOCK, runs a command that ends with let_go.
-hold() {
-    rm -f held
-    start_log holder.log "$@" sh -c 'echo >held; read x <go'
-    HOLDER=$STARTED
-    wait_for 5 test -e held || fail "$(cat holder.log)"
-}
 hold_other() { hold /usr/bin/python3 "$ROOT/tests/support/helpers/fcntl_lock.py" "$@"; }
-let_go() {
-    echo >go
-    wait_exit 5 "$HOLDER"
-}
-# A process blocks in fcntl(2) on the file.
-queued() { grep -q -- "-> OFDLCK .*:$(stat -c %i "$1") " /proc/locks; }
 
 @test "--fcntl excludes fcntl(2) locks of both kinds, and not flock(1)" {
     for opts in "" -o "-w 5"; do
@@ -108,7 +88,8 @@ queued() { grep -q -- "-> OFDLCK .*:$(stat -c %i "$1") " /proc/locks; }
 @test "--fcntl names what it cannot lock" {
     # A directory cannot be written. It can be shared.
     run -73 run_t 5 "$DLOCK" --fcntl . true
-    assert_out "cannot open the lock file .: Is a directory (an exclusive fcntl(2) lock needs a file that can be written)"
+    local needs="(an exclusive fcntl(2) lock needs a file that can be written)"
+    assert_out "cannot open the lock file .: Is a directory $needs"
     run -0 run_t 5 "$DLOCK" --fcntl -s . true
     # A descriptor must be open the right way.
     : >x
@@ -132,7 +113,7 @@ queued() { grep -q -- "-> OFDLCK .*:$(stat -c %i "$1") " /proc/locks; }
     if [ "$EUID" = 0 ]; then
         chmod 755 . && chmod 444 x
         run -77 run_t 5 setpriv --reuid=54321 --regid=54321 --clear-groups "$DLOCK" --fcntl x true
-        assert_out "Permission denied (an exclusive fcntl(2) lock needs a file that can be written)"
+        assert_out "Permission denied $needs"
         run -0 run_t 5 setpriv --reuid=54321 --regid=54321 --clear-groups "$DLOCK" --fcntl -s x true
     fi
 }

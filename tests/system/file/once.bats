@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Run records of --once for file locks: where they are, what stands in their place, crashes, full disks, and their sweep.
+# Run records of --once for file locks: their place, foreign data, crashes, full disks, the sweep.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -25,18 +25,27 @@ once() {
 }
 TOKEN=0123456789abcdef0123456789abcdef
 # record STATE KEPT: a record of dlock's, whose run has begun and ended in 2020. KEPT: ms.
-record() { echo "dlock-run1 $1 0 1 $TOKEN 1600000000000 1600000000001 $2 dlock1 host=h pid=1 user=u since=1 waited=0 cmd=c note="; }
-nothing_left() { [ -z "$(find "$DISK" -name '.dlock*')" ] || fail "left: $(find "$DISK" -name '.dlock*')"; }
+record() {
+    echo "dlock-run1 $1 0 1 $TOKEN 1600000000000 1600000000001 $2" \
+        "dlock1 host=h pid=1 user=u since=1 waited=0 cmd=c note="
+}
+nothing_left() {
+    local left
+    left=$(find "$DISK" -name '.dlock*')
+    [ -z "$left" ] || fail "left: $left"
+}
 need_strace() { command -v strace >/dev/null || skip "no strace"; }
-# keeper CALL EFFECT K RC: a run whose keeper's K-th CALL goes wrong.
+# keeper CALL EFFECT K: a run whose keeper's K-th CALL goes wrong.
 keeper() {
     rm -f ran
-    run "-$4" run_t 10 strace -o trace.log -e "trace=$1" -e "inject=$1:$2:when=$3" "$DLOCK" -n --once "$L" touch ran
+    run run_t 10 strace -o trace.log -e "trace=$1" -e "inject=$1:$2:when=$3" \
+        "$DLOCK" -n --once "$L" touch ran
 }
 
 @test "the record is one line beside the lock" {
     once 0 "$L" true
-    [[ $(cat "$D/n.once") =~ ^dlock-run1\ succeeded\ 0\ [1-9][0-9]*\ [0-9a-f]{32}\ [0-9]{13}\ [0-9]{13}\ 2592000000\ dlock1\ host=.*\ cmd=true\ note=$ ]]
+    local words="dlock-run1 succeeded 0 [1-9][0-9]* [0-9a-f]{32} [0-9]{13} [0-9]{13} 2592000000"
+    grep -qE "^$words dlock1 host=.* cmd=true note=$" "$D/n.once"
     [ "$(wc -l <"$D/n.once")" -eq 1 ]
     [ "$(ls -A "$D")" = "n.fence
 n.lock
@@ -95,15 +104,14 @@ n.once" ]
 }
 
 @test "a keeper killed at any step leaves a record that is true" {
-    [ -z "${SAN:-}" ] || return 0 # LeakSanitizer does not work under strace: the plain build shows it
+    [ -z "${SAN:-}" ] || return 0 # no strace with LeakSanitizer: the plain build shows it
     need_strace
     local step killed=0 state
     run_t 5 "$DLOCK" -q "$L" true
     # The first one is the fence's; then the begin, and the end.
     for step in unlinkat:{2,3} fsync:{3..6} renameat:{2,3}; do
-        rm -f "$D/n.once" ran
-        run run_t 10 strace -o trace.log -e "trace=${step%:*}" -e "inject=${step%:*}:signal=SIGKILL:when=${step#*:}" \
-            "$DLOCK" -n --once "$L" touch ran
+        rm -f "$D/n.once"
+        keeper "${step%:*}" signal=SIGKILL "${step#*:}"
         [ "$status" -ne 137 ] || killed=$((killed + 1))
         state=$(cut -d ' ' -f 2 "$D/n.once" 2>/dev/null) || :
         case $state in
@@ -115,7 +123,7 @@ n.once" ]
         wait_for 2 flock -n "$D/n.lock" true
         rm -f again
         once 0 "$L" touch again
-        [ -e again ] || [ "$state" = succeeded ] || fail "$step: the next one did not run after '$state'"
+        [ -e again ] || [ "$state" = succeeded ] || fail "$step: no run after '$state'"
         [ ! -e again ] || [ "$state" != succeeded ] || final "$step: run again after a success"
         nothing_left
     done
@@ -123,13 +131,14 @@ n.once" ]
 }
 
 @test "a disk that does not take the record refuses before the run, and reports after it" {
-    [ -z "${SAN:-}" ] || return 0
+    [ -z "${SAN:-}" ] || return 0 # no strace with LeakSanitizer: the plain build shows it
     need_strace
     run_t 5 "$DLOCK" -q "$L" true
     local step
     for step in fsync:ENOSPC:3 fsync:EIO:4 renameat:EDQUOT:2 renameat:EROFS:2; do
         IFS=: read -r call errno k <<<"$step"
-        keeper "$call" "error=$errno" "$k" 73
+        keeper "$call" "error=$errno" "$k"
+        assert_rc 73
         assert_out "cannot write the run record $D/n.once: "
         [ ${#lines[@]} -eq 1 ]
         [ ! -e ran ] || final "$step: the command ran"
@@ -139,7 +148,8 @@ n.once" ]
     rm -f "$D/n.once"
     for step in fsync:ENOSPC:5 renameat:EDQUOT:3; do
         IFS=: read -r call errno k <<<"$step"
-        keeper "$call" "error=$errno" "$k" 79
+        keeper "$call" "error=$errno" "$k"
+        assert_rc 79
         [ -e ran ]
         assert_out "succeeded, but its run is not recorded: cannot write the run record $D/n.once: "
         [ ${#lines[@]} -eq 1 ]
@@ -173,7 +183,7 @@ n.once" ]
     # Of a run that has failed: the lock is free, and has no ttl.
     # shellcheck disable=SC2016
     run -3 run_t 5 "$DLOCK" --once "$L" sh -c 'rm "$0/n.once" && mkdir "$0/n.once" && exit 3' "$D"
-    assert_out "'n': the end of the run is not recorded: the directory n.once is in the place of the run record"
+    assert_out "'n': the end of the run is not recorded: the directory n.once is in the place of"
     [[ $output != *ttl* ]]
     flock -n "$D/n.lock" true
     rmdir "$D/n.once"
@@ -260,7 +270,9 @@ left() { find "$DISK" -name "$1*.once" | wc -l; }
 # sweeps N: so many runs of other names.
 sweeps() {
     local i
-    for ((i = 0; i < $1; i++)); do run_t 5 "$DLOCK" -q --once "file://$D#new-$((i % 3))" false || [ $? -eq 1 ]; done
+    for ((i = 0; i < $1; i++)); do
+        run_t 5 "$DLOCK" -q --once "file://$D#new-$((i % 3))" false || [ $? -eq 1 ]
+    done
 }
 
 @test "dated names leave no records behind, at a constant cost" {
@@ -317,7 +329,7 @@ sweeps() {
 # ------------------------------------------------------------------ @name ---
 
 U=54321
-# A /run, an /etc/passwd and a /var/lib of our own. The user's home directory is $DISK/home, as /mnt.
+# Our own /run, /etc/passwd and /var/lib. The user's home directory is $DISK/home, as /mnt.
 namespace() {
     [ "$EUID" = 0 ] || skip "needs root: another user, a mount namespace"
     unshare -m true 2>/dev/null || skip "no mount namespaces here"
@@ -328,8 +340,9 @@ namespace() {
     install -m 755 "$DLOCK" bin/dl
     { cat /etc/passwd; echo "other:x:$U:$U::/mnt:/bin/sh"; } >passwd
     start_log ns.log unshare -m --propagation private sh -c '
-        mount --bind passwd /etc/passwd && mount --bind "$0/home" /mnt && mount --bind "$0/var" /var/lib &&
-            mount -t tmpfs -o mode=755 none /run && mkdir -m 1777 /run/lock &&
+        mount --bind passwd /etc/passwd && mount --bind "$0/home" /mnt &&
+            mount --bind "$0/var" /var/lib && mount -t tmpfs -o mode=755 none /run &&
+            mkdir -m 1777 /run/lock &&
             : >ready && exec sleep infinity' "$DISK"
     NS_PID=$STARTED
     wait_for 5 test -e ready || { cat ns.log >&2; return 1; }
@@ -357,7 +370,10 @@ kept_in() {
         "$who" ./bin/dl -q --once=1ms "@old$i" true
     done
     reboot
-    for i in {1..9}; do "$who" ./bin/dl -q --once @new true; "$who" ./bin/dl --forget --yes @new >/dev/null; done
+    for i in {1..9}; do
+        "$who" ./bin/dl -q --once @new true
+        "$who" ./bin/dl --forget --yes @new >/dev/null
+    done
     for i in {1..200}; do
         [ -n "$(root find "$state" -name 'old*')" ] || break
         "$who" ./bin/dl -q --once @new false || :

@@ -1,39 +1,17 @@
 #!/usr/bin/env bats
-# Slots of a file: beside flock(1) -s and not beside -x, never more than N, and the lowest that is free.
+# Slots of a file: beside flock(1) -s, not beside -x, never more than N, the lowest free slot first.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
+load ../../support/filelock
 load ../../support/fake
 
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
 setup() {
-    dlock_setup
+    filelock_setup
     fake_setup
     cd "$T"
-    mkfifo go
 }
-teardown() {
-    local rc=0
-    # Whatever waits for the fifo may end.
-    [ ! -p "$T/go" ] || exec 9<>"$T/go"
-    dlock_teardown || rc=$?
-    [ -z "${OPEN:-}" ] || rm -rf "$OPEN"
-    return $rc
-}
-
-# hold CMD...: CMD (a lock tool with its options and LOCK) runs a command that ends with let_go.
-hold() {
-    rm -f held
-    start_log holder.log "$@" sh -c 'echo "${DLOCK_SLOT--}" >held; read x <go'
-    HOLDER=$STARTED
-    wait_for 5 test -s held || fail "$(cat holder.log)"
-}
-let_go() {
-    echo >go
-    wait_exit 5 "$HOLDER"
-}
-us() { echo "${EPOCHREALTIME/[.,]/}"; }
-waits() { "$DLOCK" --status --json "$1" | grep -q '"place"'; }
+teardown() { filelock_teardown; }
 
 @test "slots exclude flock(1) -x and stand beside -s, in both directions" {
     echo data >x
@@ -66,7 +44,7 @@ waits() { "$DLOCK" --status --json "$1" | grep -q '"place"'; }
     [ "$(cat x)" = data ]
 }
 
-# Each command holds the flock(2) of its slot's file while it runs, and a quarter of the dlocks are killed meanwhile.
+# Each command holds the flock(2) of its slot's file. A quarter of the dlocks are killed meanwhile.
 @test "20 processes with kills never have more than three slots, nor one slot twice" {
     local rounds=8
     cat >inside <<'EOF'
@@ -96,12 +74,23 @@ EOF
 }
 
 @test "of two numbers of slots in a race one ends with 65" {
+    cat >inside <<'EOF'
+#!/bin/sh
+# inside N OTHER: a run with N slots; no run with OTHER slots may be inside.
+: >"n.$1.$$"
+for file in "n.$2."*; do
+    [ ! -e "$file" ] || echo "$file" >>violations
+done
+echo "$1" >>won
+rm "n.$1.$$"
+EOF
+    chmod +x inside
     # shellcheck disable=SC2016
     run -0 "$ROOT/tests/support/helpers/swarm.py" 10 60 bash -c '
         n=$((2 + I % 2))
         for ((i = 0; i < 12; i++)); do
             rc=0
-            "$DLOCK" -q --slots $n x sh -c ": >n.\$1.\$\$; set -- n.\$2.*; [ ! -e \"\$1\" ] || echo \$1 >>violations; echo \$0 >>won; rm n.*.\$\$" $n $n $((5 - n)) || rc=$?
+            "$DLOCK" -q --slots $n x ./inside $n $((5 - n)) || rc=$?
             [ $rc -eq 0 ] || [ $rc -eq 65 ] || exit $rc
         done' -
     [ ! -e violations ] || final "$(cat violations)"
@@ -122,8 +111,8 @@ EOF
         took+=($((($(cat entered) - $(cat left)) / 1000)))
     done
     echo "hand-off in ms: ${took[*]}"
-    # Of five the third, since the machine may be busy. A waiter that only tried each second would take 500 ms.
-    [ -n "${SAN:-}" ] || assert_between 0 "$(printf '%s\n' "${took[@]}" | sort -n | sed -n 3p)" 300 "hand-off in ms"
+    # A waiter that only tried each second would take 500 ms.
+    [ -n "${SAN:-}" ] || assert_between 0 "$(median "${took[@]}")" 300 "hand-off in ms"
 }
 
 @test "-w ends a wait for a slot in time, and a signal ends it" {
@@ -142,7 +131,7 @@ EOF
     [ ! -e ran ]
 }
 
-@test "a slot is free only when the tree of a killed keeper is gone, and left-over processes keep none" {
+@test "a slot is free only without a killed keeper's tree, and left-over processes keep none" {
     background --slots 1 x $SUBJECT -t -k
     wait_for 5 running 4
     find_guard
@@ -159,7 +148,8 @@ EOF
     local inner
     for inner in env "$DLOCK -s x"; do
         # shellcheck disable=SC2086
-        run -0 run_t 5 "$DLOCK" --slots 1 x $inner sh -c 'cat go >/dev/null 2>&1 & ls -l /proc/self/fd'
+        run -0 run_t 5 "$DLOCK" --slots 1 x $inner \
+            sh -c 'cat go >/dev/null 2>&1 & ls -l /proc/self/fd'
         refute_out "$T/x"
         run -0 run_t 5 "$DLOCK" -n --slots 1 x true
         run -0 run_t 5 "$DLOCK" -n x true
@@ -168,13 +158,9 @@ EOF
     done
 }
 
-nfs() {
-    LD_PRELOAD=$HELPERS/nfs.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 run_t 5 "$@"
-}
-
 @test "slots need a regular file of this machine that can be written" {
     local where
-    run -64 nfs "$DLOCK" --slots 2 x touch ran
+    run -64 preloaded nfs "$DLOCK" --slots 2 x touch ran
     assert_out "network file system (NFS)"
     run -64 run_t 5 "$DLOCK" --fcntl --slots 2 x touch ran
     run -73 run_t 5 "$DLOCK" --slots 2 "$T" touch ran
@@ -182,40 +168,49 @@ nfs() {
     run -73 run_t 5 "$DLOCK" --slots 2 /dev/null touch ran
     [ ! -e ran ]
     need_root
-    # The folder of bats is closed to others.
-    OPEN=$(mktemp -d /tmp/dlock-slots.XXXXXX)
-    chmod 755 "$OPEN"
+    open_folder
     install -m 755 "$DLOCK" "$OPEN/dlock"
     install -m 644 /dev/null "$OPEN/x"
+    local needs="(slots need a file that can be read and written)"
     for where in "$OPEN/x" /proc/version; do
-        run -77 run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$OPEN/dlock" --slots 2 "$where" true
-        assert_out "cannot open the lock file $where: Permission denied (slots need a file that can be read and written)"
+        run -77 run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups \
+            "$OPEN/dlock" --slots 2 "$where" true
+        assert_out "cannot open the lock file $where: Permission denied $needs"
         [ "${#lines[@]}" -eq 1 ]
     done
-    run -0 run_t 5 unshare -m sh -c 'mount -t tmpfs -o noexec none "$0" && cd "$0" && exec "$@"' "$OPEN" \
-        "$DLOCK" -n --slots 2 x "$DLOCK" --no-reentrant -n --slots 2 x sh -c 'echo $DLOCK_SLOT; ! flock -n x true'
+    # A file system without exec, and one that cannot be written.
+    run -0 run_t 5 unshare -m sh -c '
+        mount -t tmpfs -o noexec none "$0" && cd "$0" && exec "$@"' "$OPEN" \
+        "$DLOCK" -n --slots 2 x "$DLOCK" --no-reentrant -n --slots 2 x \
+        sh -c 'echo $DLOCK_SLOT; ! flock -n x true'
     [ "$output" = 1 ]
-    run -73 run_t 5 unshare -m sh -c 'mount -t tmpfs none "$0" && cd "$0" && : >x && mount -o remount,ro "$0" && exec "$@"' "$OPEN" \
-        "$DLOCK" -n --slots 2 x true
+    run -73 run_t 5 unshare -m sh -c '
+        mount -t tmpfs none "$0" && cd "$0" && : >x && mount -o remount,ro "$0" && exec "$@"' \
+        "$OPEN" "$DLOCK" -n --slots 2 x true
     assert_out "Read-only file system (slots need a file"
 }
 
 @test "works in another PID namespace and without /proc, and --status counts all" {
     [ -z "${SAN:-}" ] || return 0 # sanitizers need /proc: the plain build shows it
     need_root
+    local no_proc=(unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' -)
+    local namespace=(unshare -fp --mount-proc)
     hold "$DLOCK" --slots 2 x
-    start_log other.log unshare -fpm --mount-proc --kill-child "$DLOCK" --slots 2 x sh -c 'echo $DLOCK_SLOT >other; "$HELPERS/await" end'
+    start_log other.log "${namespace[@]}" -m --kill-child "$DLOCK" --slots 2 x \
+        sh -c 'echo $DLOCK_SLOT >other; "$HELPERS/await" end'
     local other=$STARTED
     wait_for 5 test -s other
     [ "$(cat other)" = 1 ]
-    for in in "" "unshare -fp --mount-proc" "unshare -m sh -c 'mount -t tmpfs none /proc && exec \"\$@\"' -"; do
-        run -75 eval run_t 5 "$in" '"$DLOCK"' --status x
+    local here=(env)
+    for in in here namespace no_proc; do
+        local -n prefix=$in
+        run -75 run_t 5 "${prefix[@]}" "$DLOCK" --status x
         assert_out "x (x): held, 2 of 2 slots"
         assert_out "held (slot 0 of 2)"
         assert_out "held (slot 1 of 2)"
     done
-    run -75 run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" -n --slots 2 x touch ran
-    start_log waiter.log unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" --slots 2 x sh -c 'echo $DLOCK_SLOT'
+    run -75 run_t 5 "${no_proc[@]}" "$DLOCK" -n --slots 2 x touch ran
+    start_log waiter.log "${no_proc[@]}" "$DLOCK" --slots 2 x sh -c 'echo $DLOCK_SLOT'
     local waiter=$STARTED
     wait_for 5 waits x
     let_go

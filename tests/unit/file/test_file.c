@@ -29,6 +29,7 @@ struct lock {
     struct dlock_event ev; /* the last one */
     int notices, waitings;
 };
+static struct lock locks[8]; /* of this test; be is NULL in a free entry */
 
 /* ---------------------------------------------------------------- driver --- */
 
@@ -42,6 +43,17 @@ static const char *in_dir(const char *file)
     return p;
 }
 
+/* A test with a directory of its own. */
+#define FILE_TEST(test)                                                                            \
+    static void in_dir_##test(void);                                                               \
+    TEST(test)                                                                                     \
+    {                                                                                              \
+        make_dir();                                                                                \
+        in_dir_##test();                                                                           \
+        remove_dir();                                                                              \
+    }                                                                                              \
+    static void in_dir_##test(void)
+
 static void make_dir(void)
 {
     snprintf(dir, sizeof(dir), "/tmp/dlock-test-file.XXXXXX");
@@ -49,10 +61,18 @@ static void make_dir(void)
         abort();
 }
 
+static void shut(struct lock *l)
+{
+    BE->close(l->be);
+    l->be = NULL;
+}
+
 static void remove_dir(void)
 {
     char cmd[100];
 
+    for (size_t i = 0; i < DLOCK_LEN(locks); i++)
+        shut(&locks[i]);
     snprintf(cmd, sizeof(cmd), "rm -rf %s", dir);
     if (system(cmd) != 0)
         abort();
@@ -70,6 +90,41 @@ static int lock_open(struct lock *l, const char *path, const char *name, enum dl
         .env = &dlock_env_system, .uri = &l->uri, .mode = mode, .identity = &l->identity};
     l->spec.fcntl = by_fcntl;
     return BE->open(&l->be, &l->spec, &l->ev.error);
+}
+
+/* An open lock, closed at the end of the test. */
+static struct lock *opened(const char *path, const char *name, enum dlock_mode mode)
+{
+    struct lock *l = locks;
+
+    while (l->be)
+        l++;
+    if (lock_open(l, path, name, mode) != 0)
+        abort();
+    return l;
+}
+
+static struct lock *bare(const char *file, enum dlock_mode mode)
+{
+    return opened(in_dir(file), NULL, mode);
+}
+
+static struct lock *slots(unsigned n)
+{
+    struct lock *l = bare("x", DLOCK_MODE_SLOTS);
+
+    l->spec.slots = n;
+    return l;
+}
+
+/* The code with which open refuses. */
+static int refused(const char *path, const char *name)
+{
+    struct lock l;
+    int rc = lock_open(&l, path, name, DLOCK_MODE_EXCLUSIVE);
+
+    BE->close(l.be);
+    return rc;
 }
 
 /*
@@ -155,414 +210,278 @@ static bool exists(const char *path)
     return access(path, F_OK) == 0;
 }
 
-static int slots_open(struct lock *l, unsigned n)
-{
-    int rc = lock_open(l, in_dir("x"), NULL, DLOCK_MODE_SLOTS);
-
-    l->spec.slots = n;
-    return rc;
-}
+#define CHECK_FAILS(l, wait, want)                                                                 \
+    do {                                                                                           \
+        CHECK_INT(acquire(l, wait), EV_FAILED);                                                    \
+        CHECK_INT((l)->ev.error.code, want);                                                       \
+    } while (0)
+#define REQUIRE_RELEASED(l, want)                                                                  \
+    do {                                                                                           \
+        REQUIRE_INT(release(l), EV_RELEASED);                                                      \
+        CHECK_INT((l)->ev.how, want);                                                              \
+    } while (0)
 
 /* ------------------------------------------------------------ bare paths --- */
 
-TEST(excludes_flock)
+FILE_TEST(excludes_flock)
 {
-    struct lock l;
-
-    make_dir();
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    CHECK_INT(BE->inherit_fd(l.be), -1);
-    REQUIRE_INT(acquire(&l, false), EV_GRANTED);
-    CHECK_INT(l.ev.ttl == DLOCK_NEVER, 1);
-    CHECK_INT(l.ev.fence, 0);
-    CHECK_INT(strlen(l.ev.token), DLOCK_TOKEN_LEN);
-    CHECK(BE->inherit_fd(l.be) >= 0);
-    CHECK(fcntl(BE->inherit_fd(l.be), F_GETFD) & FD_CLOEXEC);
+    struct lock *l = bare("x", DLOCK_MODE_EXCLUSIVE);
+    CHECK_INT(BE->inherit_fd(l->be), -1);
+    REQUIRE_INT(acquire(l, false), EV_GRANTED);
+    CHECK_INT(l->ev.ttl == DLOCK_NEVER, 1);
+    CHECK_INT(l->ev.fence, 0);
+    CHECK_INT(strlen(l->ev.token), DLOCK_TOKEN_LEN);
+    CHECK(BE->inherit_fd(l->be) >= 0);
+    CHECK(fcntl(BE->inherit_fd(l->be), F_GETFD) & FD_CLOEXEC);
     CHECK_INT(held(in_dir("x"), LOCK_SH), 1);
-    REQUIRE_INT(release(&l), EV_RELEASED);
-    CHECK_INT(l.ev.how, DLOCK_RELEASE_CLEAN);
+    REQUIRE_RELEASED(l, DLOCK_RELEASE_CLEAN);
     CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
-    REQUIRE_INT(release(&l), EV_RELEASED);
-    CHECK_INT(l.ev.how, DLOCK_RELEASE_NOTHING);
-    CHECK_INT(next(&l, 0), EV_NONE);
-
+    REQUIRE_RELEASED(l, DLOCK_RELEASE_NOTHING);
+    CHECK_INT(next(l, 0), EV_NONE);
     int fd = hold(in_dir("x"), LOCK_EX);
-    REQUIRE_INT(acquire(&l, false), EV_BUSY);
-    REQUIRE(l.ev.info != NULL);
-    CHECK_INT(l.ev.info->pid, getpid());
-    CHECK(l.ev.info->command[0] != 0);
-    CHECK_STR(l.ev.info->host, l.identity.host);
-    CHECK_STR(l.ev.info->user, l.identity.user);
-    CHECK(l.ev.info->foreign);
+    REQUIRE_INT(acquire(l, false), EV_BUSY);
+    REQUIRE(l->ev.info != NULL);
+    CHECK_INT(l->ev.info->pid, getpid());
+    CHECK(l->ev.info->command[0] != 0);
+    CHECK_STR(l->ev.info->host, l->identity.host);
+    CHECK_STR(l->ev.info->user, l->identity.user);
+    CHECK(l->ev.info->foreign);
     close(fd);
-    BE->close(l.be);
-    remove_dir();
 }
 
-TEST(shared_with_shared)
+FILE_TEST(waits_and_wakes_at_once)
 {
-    struct lock a, b, x;
-
-    make_dir();
-    REQUIRE_INT(lock_open(&a, in_dir("x"), NULL, DLOCK_MODE_SHARED), 0);
-    REQUIRE_INT(lock_open(&b, in_dir("x"), NULL, DLOCK_MODE_SHARED), 0);
-    REQUIRE_INT(lock_open(&x, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    CHECK_INT(acquire(&a, false), EV_GRANTED);
-    CHECK_INT(acquire(&b, false), EV_GRANTED);
-    CHECK_INT(acquire(&x, false), EV_BUSY);
-    CHECK(x.ev.info && x.ev.info->mode == DLOCK_MODE_SHARED);
-    CHECK_INT(held(in_dir("x"), LOCK_SH), 0);
-    CHECK_INT(held(in_dir("x"), LOCK_EX), 1);
-    BE->close(a.be);
-    CHECK_INT(acquire(&x, false), EV_BUSY);
-    BE->close(b.be);
-    CHECK_INT(acquire(&x, false), EV_GRANTED);
-    BE->close(x.be);
-    CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
-    remove_dir();
-}
-
-TEST(waits_and_wakes_at_once)
-{
-    struct lock l;
-
-    make_dir();
     int fd = hold(in_dir("x"), LOCK_EX);
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    REQUIRE_INT(acquire(&l, true), EV_WAITING);
-    CHECK_INT(next(&l, 50), EV_NONE);
+    struct lock *l = bare("x", DLOCK_MODE_EXCLUSIVE);
+    REQUIRE_INT(acquire(l, true), EV_WAITING);
+    CHECK_INT(next(l, 50), EV_NONE);
     int64_t before = dlock_now();
     close(fd);
-    REQUIRE_INT(next(&l, 2000), EV_GRANTED);
+    REQUIRE_INT(next(l, 2000), EV_GRANTED);
     int64_t took = dlock_now() - before;
     printf("# hand-off: %" PRId64 " us\n", took / 1000);
     CHECK(took < unit_bound(50 * DLOCK_MSEC));
     CHECK_INT(held(in_dir("x"), LOCK_SH), 1);
-    CHECK_INT(release(&l), EV_RELEASED);
-    CHECK_INT(l.ev.how, DLOCK_RELEASE_CLEAN);
-    BE->close(l.be);
-    remove_dir();
+    REQUIRE_RELEASED(l, DLOCK_RELEASE_CLEAN);
 }
 
-TEST(reports_the_holder_and_its_place_in_the_queue_after_a_second)
+FILE_TEST(reports_the_holder_and_its_place_in_the_queue_after_a_second)
 {
-    struct lock l;
-
-    make_dir();
     int fd = hold(in_dir("x"), LOCK_EX);
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    REQUIRE_INT(acquire(&l, true), EV_WAITING);
-    CHECK_NULL(l.ev.info);
-    CHECK_INT(l.ev.place, -1);
+    struct lock *l = bare("x", DLOCK_MODE_EXCLUSIVE);
+    REQUIRE_INT(acquire(l, true), EV_WAITING);
+    CHECK_NULL(l->ev.info);
+    CHECK_INT(l->ev.place, -1);
     int64_t before = dlock_now(), wake_at = DLOCK_NEVER;
     struct pollfd pfd[DLOCK_POLL_MAX];
-    BE->interest(l.be, pfd, DLOCK_POLL_MAX, &wake_at);
+    BE->interest(l->be, pfd, DLOCK_POLL_MAX, &wake_at);
     CHECK(wake_at <
           before + 990 * DLOCK_MSEC); /* known when the first line about the wait is printed */
-    REQUIRE_INT(next(&l, 3000), EV_WAITING);
+    REQUIRE_INT(next(l, 3000), EV_WAITING);
     CHECK(dlock_now() - before > 900 * DLOCK_MSEC);
-    CHECK(l.ev.info && l.ev.info->pid == getpid());
-    CHECK_INT(l.ev.place, 1);
+    CHECK(l->ev.info && l->ev.info->pid == getpid());
+    CHECK_INT(l->ev.place, 1);
     close(fd);
-    CHECK_INT(next_but_waiting(&l, 1000), EV_GRANTED);
-    BE->close(l.be);
-    remove_dir();
+    CHECK_INT(next_but_waiting(l, 1000), EV_GRANTED);
 }
 
-TEST(looks_for_the_holder_only_when_asked_to)
+FILE_TEST(looks_for_the_holder_only_when_asked_to)
 {
     struct dlock_info info;
-    struct lock l;
-
-    make_dir();
     int fd = hold(in_dir("x"), LOCK_EX);
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    l.spec.holder = DLOCK_HOLDER_NEVER;
-    REQUIRE_INT(acquire(&l, false), EV_BUSY);
-    CHECK_NULL(l.ev.info);
-    l.spec.holder = DLOCK_HOLDER_BUSY;
-    REQUIRE_INT(acquire(&l, false), EV_BUSY);
-    CHECK(l.ev.info && l.ev.info->pid == getpid());
-    REQUIRE_INT(acquire(&l, true), EV_WAITING);
-    CHECK_INT(next(&l, 1300), EV_NONE);
-    CHECK_INT(BE->look(l.be, &info), 1);
+    struct lock *l = bare("x", DLOCK_MODE_EXCLUSIVE);
+    l->spec.holder = DLOCK_HOLDER_NEVER;
+    REQUIRE_INT(acquire(l, false), EV_BUSY);
+    CHECK_NULL(l->ev.info);
+    l->spec.holder = DLOCK_HOLDER_BUSY;
+    REQUIRE_INT(acquire(l, false), EV_BUSY);
+    CHECK(l->ev.info && l->ev.info->pid == getpid());
+    REQUIRE_INT(acquire(l, true), EV_WAITING);
+    CHECK_INT(next(l, 1300), EV_NONE);
+    CHECK_INT(BE->look(l->be, &info), 1);
     CHECK_INT(info.pid, getpid());
-    BE->close(l.be);
+    shut(l);
     close(fd);
-    remove_dir();
 }
 
-TEST(cancel_leaves_the_queue)
+FILE_TEST(cancel_leaves_the_queue)
 {
-    struct lock l;
     int64_t worst = 0;
-
-    make_dir();
     int fd = hold(in_dir("x"), LOCK_EX);
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
+    struct lock *l = bare("x", DLOCK_MODE_EXCLUSIVE);
     for (int i = 0; i < 200; i++) {
-        REQUIRE_INT(acquire(&l, true), EV_WAITING);
+        REQUIRE_INT(acquire(l, true), EV_WAITING);
         if (i % 3 == 0)
             usleep((useconds_t)(i * 5));
         int64_t before = dlock_now();
-        REQUIRE_INT(release(&l), EV_RELEASED);
+        REQUIRE_INT(release(l), EV_RELEASED);
         worst = dlock_max(worst, dlock_now() - before);
-        REQUIRE_INT(l.ev.how, DLOCK_RELEASE_NOTHING);
-        REQUIRE_INT(next(&l, 0), EV_NONE);
+        REQUIRE_INT(l->ev.how, DLOCK_RELEASE_NOTHING);
+        REQUIRE_INT(next(l, 0), EV_NONE);
     }
     printf("# slowest cancel: %" PRId64 " us\n", worst / 1000);
     CHECK(worst < unit_bound(100 * DLOCK_MSEC));
     close(fd);
     CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
-    BE->close(l.be);
-    remove_dir();
 }
 
 /* The lock is freed at the moment of the cancellation: either way nothing may stay locked. */
-TEST(cancel_against_grant)
+FILE_TEST(cancel_against_grant)
 {
-    struct lock l;
     int granted = 0;
-
-    make_dir();
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
+    struct lock *l = bare("x", DLOCK_MODE_EXCLUSIVE);
     for (int i = 0; i < 1000; i++) {
         int fd = hold(in_dir("x"), LOCK_EX);
-        REQUIRE_INT(acquire(&l, true), EV_WAITING);
+        REQUIRE_INT(acquire(l, true), EV_WAITING);
         if (i % 2)
             usleep(100);
         close(fd);
         for (volatile int spin = i * 200; spin > 0; spin--)
             ;
-        if (i % 4 == 0 && next(&l, 0) == EV_GRANTED)
+        if (i % 4 == 0 && next(l, 0) == EV_GRANTED)
             granted++;
-        REQUIRE_INT(release(&l), EV_RELEASED);
+        REQUIRE_INT(release(l), EV_RELEASED);
         REQUIRE_INT(held(in_dir("x"), LOCK_EX), 0);
     }
     printf("# granted before the cancellation: %d\n", granted);
-    BE->close(l.be);
-    remove_dir();
 }
 
 /* No descriptor for the eventfd: the lock is tried again and again instead. */
-TEST(waits_without_a_thread)
+FILE_TEST(waits_without_a_thread)
 {
     struct rlimit old, few;
-    struct lock l;
-
-    make_dir();
     int fd = hold(in_dir("x"), LOCK_EX);
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
+    struct lock *l = bare("x", DLOCK_MODE_EXCLUSIVE);
     getrlimit(RLIMIT_NOFILE, &old);
     few = old;
     few.rlim_cur = (rlim_t)fd + 2;
     setrlimit(RLIMIT_NOFILE, &few);
-    CHECK_INT(acquire(&l, true), EV_WAITING);
-    CHECK_NULL(l.ev.info);
-    CHECK_INT(release(&l), EV_RELEASED);
-    CHECK_INT(acquire(&l, true), EV_WAITING);
+    CHECK_INT(acquire(l, true), EV_WAITING);
+    CHECK_NULL(l->ev.info);
+    CHECK_INT(release(l), EV_RELEASED);
+    CHECK_INT(acquire(l, true), EV_WAITING);
     int64_t before = dlock_now();
     close(fd);
-    CHECK_INT(next_but_waiting(&l, 1000), EV_GRANTED);
+    CHECK_INT(next_but_waiting(l, 1000), EV_GRANTED);
     CHECK(dlock_now() - before < unit_bound(50 * DLOCK_MSEC));
-    BE->close(l.be);
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
+    shut(l);
+    l = bare("x", DLOCK_MODE_EXCLUSIVE);
     few.rlim_cur = 3;
     setrlimit(RLIMIT_NOFILE, &few);
-    CHECK_INT(acquire(&l, true), EV_FAILED);
-    CHECK_INT(l.ev.error.code, DLOCK_EOS);
+    CHECK_FAILS(l, true, DLOCK_EOS);
     setrlimit(RLIMIT_NOFILE, &old);
-    BE->close(l.be);
-    remove_dir();
 }
 
 TEST(fcntl_locks_wait_and_are_cancelled_as_well)
 {
-    struct lock l;
-
     by_fcntl = true;
     test_waits_and_wakes_at_once();
     test_cancel_leaves_the_queue();
     test_cancel_against_grant();
     test_waits_without_a_thread();
-    make_dir();
-    CHECK_INT(lock_open(&l, dir, "n", DLOCK_MODE_EXCLUSIVE), DLOCK_EUSAGE);
-    remove_dir();
+    CHECK_INT(refused(dir, "n"), DLOCK_EUSAGE);
     by_fcntl = false;
 }
 
-TEST(closed_while_waiting)
+FILE_TEST(closed_while_waiting)
 {
-    struct lock l;
-
-    make_dir();
     int fd = hold(in_dir("x"), LOCK_EX);
     for (int i = 0; i < 50; i++) {
-        REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_SHARED), 0);
-        REQUIRE_INT(acquire(&l, true), EV_WAITING);
-        BE->close(l.be);
+        struct lock *l = bare("x", DLOCK_MODE_SHARED);
+        REQUIRE_INT(acquire(l, true), EV_WAITING);
+        shut(l);
     }
     close(fd);
     CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
     BE->close(NULL);
-    remove_dir();
 }
 
-TEST(locks_the_new_file_when_the_old_is_unlinked)
+FILE_TEST(locks_the_new_file_when_the_old_is_unlinked)
 {
-    struct lock l;
-
-    make_dir();
     int fd = hold(in_dir("x"), LOCK_EX);
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    REQUIRE_INT(acquire(&l, true), EV_WAITING);
+    struct lock *l = bare("x", DLOCK_MODE_EXCLUSIVE);
+    REQUIRE_INT(acquire(l, true), EV_WAITING);
     unlink(in_dir("x"));
     int other = hold(in_dir("x"), LOCK_EX);
     close(fd);
-    CHECK_INT(next_but_waiting(&l, 100), EV_NONE);
+    CHECK_INT(next_but_waiting(l, 100), EV_NONE);
     unlink(in_dir("x"));
     close(other);
-    REQUIRE_INT(next_but_waiting(&l, 1000), EV_GRANTED);
+    REQUIRE_INT(next_but_waiting(l, 1000), EV_GRANTED);
     CHECK_INT(held(in_dir("x"), LOCK_EX), 1);
-    BE->close(l.be);
-    remove_dir();
 }
 
-TEST(refuses_fifos_devices_and_bad_paths)
+FILE_TEST(refuses_fifos_devices_and_bad_paths)
 {
-    struct lock l;
-
-    make_dir();
     mkfifo(in_dir("fifo"), 0600);
-    REQUIRE_INT(lock_open(&l, in_dir("fifo"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    CHECK_INT(acquire(&l, true), EV_FAILED);
-    CHECK_INT(l.ev.error.code, DLOCK_ECREATE);
-    CHECK_HAS(l.ev.error.msg, "not a regular file");
-    CHECK_HAS(l.ev.error.msg, "/fifo");
-    BE->close(l.be);
-    REQUIRE_INT(lock_open(&l, "/dev/null", NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    CHECK_INT(acquire(&l, true), EV_FAILED);
-    CHECK_INT(l.ev.error.code, DLOCK_ECREATE);
-    BE->close(l.be);
-    REQUIRE_INT(lock_open(&l, in_dir("none/x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    CHECK_INT(acquire(&l, true), EV_FAILED);
-    CHECK_INT(l.ev.error.code, DLOCK_ECREATE);
-    CHECK_INT(l.ev.error.sys, ENOENT);
-    BE->close(l.be);
-    CHECK_INT(lock_open(&l, "", NULL, DLOCK_MODE_EXCLUSIVE), DLOCK_EUSAGE);
-    remove_dir();
-}
-
-TEST(a_directory_and_a_symlink_are_good_bare_locks)
-{
-    struct lock l, m;
-
-    make_dir();
-    REQUIRE_INT(lock_open(&l, dir, NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    CHECK_INT(acquire(&l, false), EV_GRANTED);
-    CHECK_INT(held(dir, LOCK_SH), 1);
-    BE->close(l.be);
-    if (symlink("target", in_dir("link")) != 0)
-        abort();
-    REQUIRE_INT(lock_open(&l, in_dir("link"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    REQUIRE_INT(lock_open(&m, in_dir("target"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    CHECK_INT(acquire(&l, false), EV_GRANTED);
-    CHECK_INT(acquire(&m, false), EV_BUSY);
-    BE->close(l.be);
-    BE->close(m.be);
-    remove_dir();
-}
-
-TEST(an_inheriting_child_keeps_the_lock)
-{
-    struct lock l;
-    int go[2];
-    char c;
-
-    make_dir();
-    if (pipe2(go, O_CLOEXEC) != 0)
-        abort();
-    REQUIRE_INT(lock_open(&l, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    REQUIRE_INT(acquire(&l, false), EV_GRANTED);
-    pid_t pid = fork();
-    if (pid == 0) {
-        close(go[1]);
-        _exit(read(go[0], &c, 1) < 0);
-    }
-    CHECK_INT(release(&l), EV_RELEASED);
-    CHECK_INT(l.ev.how, DLOCK_RELEASE_CLEAN);
-    CHECK_INT(held(in_dir("x"), LOCK_EX), 1);
-    /* The kernel names our pid, but we no longer have the lock. */
-    CHECK_INT(acquire(&l, false), EV_BUSY);
-    CHECK_INT(l.ev.info ? l.ev.info->pid : 0, pid);
-    CHECK_HAS(l.ev.info ? l.ev.info->command : NULL, "test_file");
-    close(go[1]);
-    waitpid(pid, NULL, 0);
-    CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
-    close(go[0]);
-    BE->close(l.be);
-    remove_dir();
+    struct lock *l = bare("fifo", DLOCK_MODE_EXCLUSIVE);
+    CHECK_FAILS(l, true, DLOCK_ECREATE);
+    CHECK_HAS(l->ev.error.msg, "not a regular file");
+    CHECK_HAS(l->ev.error.msg, "/fifo");
+    shut(l);
+    l = opened("/dev/null", NULL, DLOCK_MODE_EXCLUSIVE);
+    CHECK_FAILS(l, true, DLOCK_ECREATE);
+    shut(l);
+    l = bare("none/x", DLOCK_MODE_EXCLUSIVE);
+    CHECK_FAILS(l, true, DLOCK_ECREATE);
+    CHECK_INT(l->ev.error.sys, ENOENT);
+    shut(l);
+    CHECK_INT(refused("", NULL), DLOCK_EUSAGE);
 }
 
 /* ----------------------------------------------------------- named locks --- */
 
-TEST(fences_grow)
+FILE_TEST(fences_grow)
 {
-    struct lock l;
+    struct lock *l;
     uint64_t last = 0;
     struct timespec ts;
 
-    make_dir();
     clock_gettime(CLOCK_REALTIME, &ts);
     for (int i = 0; i < 20; i++) {
-        REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_MODE_EXCLUSIVE), 0);
-        REQUIRE_INT(acquire(&l, false), EV_GRANTED);
-        REQUIRE(l.ev.fence > last);
-        last = l.ev.fence;
-        REQUIRE_INT(release(&l), EV_RELEASED);
-        BE->close(l.be);
+        l = opened(dir, "n", DLOCK_MODE_EXCLUSIVE);
+        REQUIRE_INT(acquire(l, false), EV_GRANTED);
+        REQUIRE(l->ev.fence > last);
+        last = l->ev.fence;
+        REQUIRE_INT(release(l), EV_RELEASED);
+        shut(l);
     }
     CHECK(last >= (uint64_t)ts.tv_sec * 1000000);
     /* The file holds a token from the future: the next is still larger. */
     put_file(in_dir("n.fence"),
              "dlock-fence1 9000000000000000000 0123456789abcdef0123456789abcdef\n");
-    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_MODE_EXCLUSIVE), 0);
-    CHECK_INT(acquire(&l, false), EV_GRANTED);
-    CHECK(l.ev.fence == UINT64_C(9000000000000000001));
-    BE->close(l.be);
-    remove_dir();
+    l = opened(dir, "n", DLOCK_MODE_EXCLUSIVE);
+    CHECK_INT(acquire(l, false), EV_GRANTED);
+    CHECK(l->ev.fence == UINT64_C(9000000000000000001));
 }
 
-TEST(shared_holders_and_slots_have_the_last_fence_and_do_not_write_it)
+FILE_TEST(shared_holders_and_slots_have_the_last_fence_and_do_not_write_it)
 {
     static const enum dlock_mode modes[] = {DLOCK_MODE_SHARED, DLOCK_MODE_SLOTS};
-    struct lock l;
+    struct lock *l;
 
-    make_dir();
     for (int i = 0; i < 2; i++) {
         remove(in_dir("n.fence"));
-        REQUIRE_INT(lock_open(&l, dir, "n", modes[i]), 0);
-        l.spec.slots = 3;
-        REQUIRE_INT(acquire(&l, false), EV_GRANTED);
-        CHECK_INT(l.ev.fence, 0);
+        l = opened(dir, "n", modes[i]);
+        l->spec.slots = 3;
+        REQUIRE_INT(acquire(l, false), EV_GRANTED);
+        CHECK_INT(l->ev.fence, 0);
         CHECK(!exists(in_dir("n.fence")));
-        REQUIRE_INT(release(&l), EV_RELEASED);
+        REQUIRE_INT(release(l), EV_RELEASED);
         put_file(in_dir("n.fence"), "dlock-fence1 17 0123456789abcdef0123456789abcdef\n");
         for (int k = 0; k < 2; k++) {
-            REQUIRE_INT(acquire(&l, false), EV_GRANTED);
-            CHECK_INT(l.ev.fence, 17);
-            REQUIRE_INT(release(&l), EV_RELEASED);
+            REQUIRE_INT(acquire(l, false), EV_GRANTED);
+            CHECK_INT(l->ev.fence, 17);
+            REQUIRE_INT(release(l), EV_RELEASED);
         }
         put_file(in_dir("n.fence"), "garbage\n");
-        CHECK_INT(acquire(&l, false), EV_FAILED);
-        CHECK_INT(l.ev.error.code, DLOCK_EDATA);
+        CHECK_FAILS(l, false, DLOCK_EDATA);
         CHECK_INT(held(in_dir("n.lock"), LOCK_EX), 0);
-        BE->close(l.be);
+        shut(l);
     }
-    remove_dir();
 }
 
-TEST(bad_fence_files_are_refused)
+FILE_TEST(bad_fence_files_are_refused)
 {
     static const char *const bad[] = {
         "",
@@ -579,457 +498,350 @@ TEST(bad_fence_files_are_refused)
         "dlock-fence1 99999999999999999999 0123456789abcdef0123456789abcdef\n",
         "dlock-fence2 12 0123456789abcdef0123456789abcdef\n",
     };
-    struct lock l;
+    struct lock *l;
 
-    make_dir();
     for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
         put_file(in_dir("n.fence"), bad[i]);
-        REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_MODE_EXCLUSIVE), 0);
-        CHECK_INT(acquire(&l, false), EV_FAILED);
-        CHECK_INT(l.ev.error.code, DLOCK_EDATA);
-        CHECK_HAS(l.ev.error.msg, "/n.fence");
+        l = opened(dir, "n", DLOCK_MODE_EXCLUSIVE);
+        CHECK_FAILS(l, false, DLOCK_EDATA);
+        CHECK_HAS(l->ev.error.msg, "/n.fence");
         CHECK_INT(held(in_dir("n.lock"), LOCK_EX), 0);
-        CHECK_INT(release(&l), EV_RELEASED);
-        BE->close(l.be);
+        CHECK_INT(release(l), EV_RELEASED);
+        shut(l);
     }
     unlink(in_dir("n.fence"));
     mkdir(in_dir("n.fence"), 0700);
-    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_MODE_EXCLUSIVE), 0);
-    CHECK_INT(acquire(&l, false), EV_FAILED);
-    CHECK_INT(l.ev.error.code, DLOCK_EDATA);
-    BE->close(l.be);
-    remove_dir();
+    l = opened(dir, "n", DLOCK_MODE_EXCLUSIVE);
+    CHECK_FAILS(l, false, DLOCK_EDATA);
 }
 
 /* The format is frozen: hosts run different releases. Text after the record is for later ones. */
-TEST(reads_a_frozen_fence_file)
+FILE_TEST(reads_a_frozen_fence_file)
 {
-    struct lock l, m;
     char text[512];
 
-    make_dir();
     snprintf(
         text, sizeof(text),
         "dlock-fence1 1790000000000000 0123456789abcdef0123456789abcdef\n"
         "dlock1 host=web1 pid=%d user=bob since=1790000000123 cmd=backup.sh%%20-v note=n%%C3%%BC "
         "later=1\nmore\n",
         (int)getpid());
-    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_MODE_EXCLUSIVE), 0);
-    REQUIRE_INT(lock_open(&m, dir, "n", DLOCK_MODE_EXCLUSIVE), 0);
+    struct lock *l = opened(dir, "n", DLOCK_MODE_EXCLUSIVE);
+    struct lock *m = opened(dir, "n", DLOCK_MODE_EXCLUSIVE);
     put_file(in_dir("n.fence"), text);
     int fd = hold(in_dir("n.lock"), LOCK_EX);
-    CHECK_INT(acquire(&m, false), EV_BUSY);
-    REQUIRE(m.ev.info != NULL);
-    CHECK_INT(m.ev.info->fence, 1790000000000000);
-    CHECK_INT(m.ev.info->since_ms, 1790000000123);
-    CHECK_STR(m.ev.info->user, "bob");
-    CHECK_STR(m.ev.info->command, "backup.sh -v");
-    CHECK(!m.ev.info->foreign);
-    CHECK_STR(m.ev.info->token, "0123456789abcdef0123456789abcdef");
+    CHECK_INT(acquire(m, false), EV_BUSY);
+    REQUIRE(m->ev.info != NULL);
+    CHECK_INT(m->ev.info->fence, 1790000000000000);
+    CHECK_INT(m->ev.info->since_ms, 1790000000123);
+    CHECK_STR(m->ev.info->user, "bob");
+    CHECK_STR(m->ev.info->command, "backup.sh -v");
+    CHECK(!m->ev.info->foreign);
+    CHECK_STR(m->ev.info->token, "0123456789abcdef0123456789abcdef");
     close(fd);
-    CHECK_INT(acquire(&l, false), EV_GRANTED);
-    CHECK_INT(acquire(&m, false), EV_BUSY);
-    CHECK_STR(m.ev.info ? m.ev.info->command : NULL, "the command");
-    CHECK_STR(m.ev.info ? m.ev.info->note : NULL, "a note");
-    BE->close(l.be);
-    BE->close(m.be);
-    remove_dir();
+    CHECK_INT(acquire(l, false), EV_GRANTED);
+    CHECK_INT(acquire(m, false), EV_BUSY);
+    CHECK_STR(m->ev.info ? m->ev.info->command : NULL, "the command");
+    CHECK_STR(m->ev.info ? m->ev.info->note : NULL, "a note");
 }
 
-TEST(odd_names_stay_in_the_directory)
+FILE_TEST(odd_names_stay_in_the_directory)
 {
     static const char *const names[][2] = {
         {"a/b", "a%2Fb.lock"}, {"a%b", "a%25b.lock"},           {"..", "...lock"},
         {".", "..lock"},       {"../../x", "..%2F..%2Fx.lock"}, {"a b\xc3\xbc", "a b\xc3\xbc.lock"},
     };
-    struct lock l;
+    struct lock *l;
     char name[300] = "";
 
-    make_dir();
     for (size_t i = 0; i < DLOCK_LEN(names); i++) {
-        REQUIRE_INT(lock_open(&l, dir, names[i][0], DLOCK_MODE_EXCLUSIVE), 0);
-        CHECK_INT(acquire(&l, false), EV_GRANTED);
+        l = opened(dir, names[i][0], DLOCK_MODE_EXCLUSIVE);
+        CHECK_INT(acquire(l, false), EV_GRANTED);
         CHECK(exists(in_dir(names[i][1])));
-        BE->close(l.be);
+        shut(l);
     }
     memset(name, 'n', 250);
-    REQUIRE_INT(lock_open(&l, dir, name, DLOCK_MODE_EXCLUSIVE), 0);
-    CHECK_INT(acquire(&l, false), EV_GRANTED);
-    uint64_t fence = l.ev.fence;
-    CHECK_INT(release(&l), EV_RELEASED);
-    CHECK_INT(acquire(&l, false), EV_GRANTED);
-    CHECK(l.ev.fence > fence);
-    BE->close(l.be);
+    l = opened(dir, name, DLOCK_MODE_EXCLUSIVE);
+    CHECK_INT(acquire(l, false), EV_GRANTED);
+    uint64_t fence = l->ev.fence;
+    CHECK_INT(release(l), EV_RELEASED);
+    CHECK_INT(acquire(l, false), EV_GRANTED);
+    CHECK(l->ev.fence > fence);
+    shut(l);
     memset(name, 'n', 251);
-    CHECK_INT(lock_open(&l, dir, name, DLOCK_MODE_EXCLUSIVE), DLOCK_EUSAGE);
+    CHECK_INT(refused(dir, name), DLOCK_EUSAGE);
     memset(name, '/', 84);
     name[84] = '\0';
-    CHECK_INT(lock_open(&l, dir, name, DLOCK_MODE_EXCLUSIVE), DLOCK_EUSAGE);
+    CHECK_INT(refused(dir, name), DLOCK_EUSAGE);
     name[83] = '\0';
-    CHECK_INT(lock_open(&l, dir, name, DLOCK_MODE_EXCLUSIVE), 0);
-    BE->close(l.be);
-    remove_dir();
+    CHECK_INT(refused(dir, name), 0);
 }
 
-TEST(named_locks_follow_no_symlink)
+FILE_TEST(named_locks_follow_no_symlink)
 {
-    struct lock l;
-
-    make_dir();
     if (symlink("target", in_dir("n.lock")) != 0)
         abort();
-    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_MODE_EXCLUSIVE), 0);
-    CHECK_INT(acquire(&l, false), EV_FAILED);
-    CHECK_INT(l.ev.error.code, DLOCK_ECREATE);
-    CHECK_HAS(l.ev.error.msg, "symbolic link");
+    struct lock *l = opened(dir, "n", DLOCK_MODE_EXCLUSIVE);
+    CHECK_FAILS(l, false, DLOCK_ECREATE);
+    CHECK_HAS(l->ev.error.msg, "symbolic link");
     CHECK(!exists(in_dir("target")));
     unlink(in_dir("n.lock"));
     put_file(in_dir("target"), "precious");
     if (symlink("target", in_dir("n.fence")) != 0)
         abort();
-    CHECK_INT(acquire(&l, false), EV_FAILED);
-    CHECK_INT(l.ev.error.code, DLOCK_EDATA);
-    BE->close(l.be);
-    remove_dir();
+    CHECK_FAILS(l, false, DLOCK_EDATA);
 }
 
 /* ---------------------------------------------------------------- status --- */
 
-TEST(status_names_holder_and_waiters)
+FILE_TEST(status_names_holder_and_waiters)
 {
-    struct lock l, w, q;
     bool found = false;
-
-    make_dir();
-    REQUIRE_INT(lock_open(&l, dir, "n", DLOCK_MODE_EXCLUSIVE), 0);
-    REQUIRE_INT(lock_open(&w, dir, "n", DLOCK_MODE_SHARED), 0);
-    REQUIRE_INT(lock_open(&q, dir, "n", DLOCK_MODE_SHARED), 0);
-    BE->ask(q.be, ASK_STATUS, NULL);
-    CHECK_INT(next(&q, 1000), EV_DONE);
+    struct lock *l = opened(dir, "n", DLOCK_MODE_EXCLUSIVE);
+    struct lock *w = opened(dir, "n", DLOCK_MODE_SHARED);
+    struct lock *q = opened(dir, "n", DLOCK_MODE_SHARED);
+    BE->ask(q->be, ASK_STATUS, NULL);
+    CHECK_INT(next(q, 1000), EV_DONE);
     CHECK(!exists(in_dir("n.lock")));
-    CHECK_INT(acquire(&l, false), EV_GRANTED);
-    CHECK_INT(acquire(&w, true), EV_WAITING);
+    CHECK_INT(acquire(l, false), EV_GRANTED);
+    CHECK_INT(acquire(w, true), EV_WAITING);
     for (int i = 0; i < 100 && !found; i++) {
         usleep(10000); /* until the thread stands in line */
-        BE->ask(q.be, ASK_STATUS, NULL);
-        REQUIRE_INT(next(&q, 1000), EV_INFO);
-        CHECK(!q.ev.info->waiter);
-        CHECK_INT(q.ev.info->mode, DLOCK_MODE_EXCLUSIVE);
-        CHECK_STR(q.ev.info->command, "the command");
-        CHECK(q.ev.info->left_ns == DLOCK_NEVER);
-        CHECK(q.ev.info->fence > 0);
-        enum dlock_ev e = next(&q, 1000);
+        BE->ask(q->be, ASK_STATUS, NULL);
+        REQUIRE_INT(next(q, 1000), EV_INFO);
+        CHECK(!q->ev.info->waiter);
+        CHECK_INT(q->ev.info->mode, DLOCK_MODE_EXCLUSIVE);
+        CHECK_STR(q->ev.info->command, "the command");
+        CHECK(q->ev.info->left_ns == DLOCK_NEVER);
+        CHECK(q->ev.info->fence > 0);
+        enum dlock_ev e = next(q, 1000);
         if (e == EV_INFO) {
             found = true;
-            CHECK(q.ev.info->waiter);
-            CHECK_INT(q.ev.info->place, 1);
-            CHECK_INT(q.ev.info->mode, DLOCK_MODE_SHARED);
-            e = next(&q, 1000);
+            CHECK(q->ev.info->waiter);
+            CHECK_INT(q->ev.info->place, 1);
+            CHECK_INT(q->ev.info->mode, DLOCK_MODE_SHARED);
+            e = next(q, 1000);
         }
         REQUIRE_INT(e, EV_DONE);
     }
     CHECK(found);
-    CHECK_INT(release(&l), EV_RELEASED);
-    CHECK_INT(next_but_waiting(&w, 1000), EV_GRANTED);
-    BE->ask(q.be, ASK_STATUS, NULL);
-    CHECK_INT(next(&q, 1000), EV_INFO);
-    CHECK_INT(q.ev.info->mode, DLOCK_MODE_SHARED);
-    CHECK_INT(q.ev.info->fence, 0);
-    BE->release(q.be, dlock_now()); /* in the middle of the answer */
-    CHECK_INT(next(&q, 1000), EV_RELEASED);
-    CHECK_INT(next(&q, 0), EV_NONE);
-    CHECK_INT(release(&w), EV_RELEASED);
-    BE->ask(q.be, ASK_STATUS, NULL);
-    CHECK_INT(next(&q, 1000), EV_DONE);
-    BE->ask(q.be, ASK_LIST, NULL);
-    CHECK_INT(next(&q, 1000), EV_FAILED);
-    CHECK_INT(q.ev.error.code, DLOCK_EUSAGE);
-    BE->close(l.be);
-    BE->close(w.be);
-    BE->close(q.be);
-    remove_dir();
+    CHECK_INT(release(l), EV_RELEASED);
+    CHECK_INT(next_but_waiting(w, 1000), EV_GRANTED);
+    BE->ask(q->be, ASK_STATUS, NULL);
+    CHECK_INT(next(q, 1000), EV_INFO);
+    CHECK_INT(q->ev.info->mode, DLOCK_MODE_SHARED);
+    CHECK_INT(q->ev.info->fence, 0);
+    BE->release(q->be, dlock_now()); /* in the middle of the answer */
+    CHECK_INT(next(q, 1000), EV_RELEASED);
+    CHECK_INT(next(q, 0), EV_NONE);
+    CHECK_INT(release(w), EV_RELEASED);
+    BE->ask(q->be, ASK_STATUS, NULL);
+    CHECK_INT(next(q, 1000), EV_DONE);
+    BE->ask(q->be, ASK_LIST, NULL);
+    CHECK_INT(next(q, 1000), EV_FAILED);
+    CHECK_INT(q->ev.error.code, DLOCK_EUSAGE);
 }
 
 /* ----------------------------------------------------------------- slots --- */
 
-TEST(so_many_slots_and_the_lowest_free_one_first)
+FILE_TEST(so_many_slots_and_the_lowest_free_one_first)
 {
-    struct lock l[4], x, s;
+    struct lock *l[4];
 
-    make_dir();
     for (int i = 0; i < 4; i++)
-        REQUIRE_INT(slots_open(&l[i], 3), 0);
+        l[i] = slots(3);
     for (int i = 0; i < 3; i++) {
-        REQUIRE_INT(acquire(&l[i], false), EV_GRANTED);
-        CHECK_INT(l[i].ev.slot, i + 1);
+        REQUIRE_INT(acquire(l[i], false), EV_GRANTED);
+        CHECK_INT(l[i]->ev.slot, i + 1);
     }
-    REQUIRE_INT(acquire(&l[3], false), EV_BUSY);
-    REQUIRE(l[3].ev.info != NULL);
-    CHECK_INT(l[3].ev.info->mode, DLOCK_MODE_SLOTS);
-    CHECK_INT(l[3].ev.info->slots, 3);
-    CHECK_INT(l[3].ev.info->pid, getpid());
-    REQUIRE_INT(lock_open(&x, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    REQUIRE_INT(lock_open(&s, in_dir("x"), NULL, DLOCK_MODE_SHARED), 0);
-    CHECK_INT(acquire(&x, false), EV_BUSY);
-    CHECK_INT(acquire(&s, false), EV_GRANTED);
-    CHECK_INT(release(&s), EV_RELEASED);
-    CHECK_INT(release(&l[0]), EV_RELEASED);
-    CHECK_INT(release(&l[1]), EV_RELEASED);
-    REQUIRE_INT(acquire(&l[3], false), EV_GRANTED);
-    CHECK_INT(l[3].ev.slot, 1);
-    REQUIRE_INT(acquire(&l[1], false), EV_GRANTED);
-    CHECK_INT(l[1].ev.slot, 2);
+    REQUIRE_INT(acquire(l[3], false), EV_BUSY);
+    REQUIRE(l[3]->ev.info != NULL);
+    CHECK_INT(l[3]->ev.info->mode, DLOCK_MODE_SLOTS);
+    CHECK_INT(l[3]->ev.info->slots, 3);
+    CHECK_INT(l[3]->ev.info->pid, getpid());
+    struct lock *x = bare("x", DLOCK_MODE_EXCLUSIVE);
+    struct lock *s = bare("x", DLOCK_MODE_SHARED);
+    CHECK_INT(acquire(x, false), EV_BUSY);
+    CHECK_INT(acquire(s, false), EV_GRANTED);
+    CHECK_INT(release(s), EV_RELEASED);
+    CHECK_INT(release(l[0]), EV_RELEASED);
+    CHECK_INT(release(l[1]), EV_RELEASED);
+    REQUIRE_INT(acquire(l[3], false), EV_GRANTED);
+    CHECK_INT(l[3]->ev.slot, 1);
+    REQUIRE_INT(acquire(l[1], false), EV_GRANTED);
+    CHECK_INT(l[1]->ev.slot, 2);
     for (int i = 0; i < 4; i++)
-        BE->close(l[i].be);
-    CHECK_INT(acquire(&x, false), EV_GRANTED);
-    CHECK_INT(acquire(&s, false), EV_BUSY);
-    BE->close(x.be);
-    BE->close(s.be);
-    remove_dir();
+        shut(l[i]);
+    CHECK_INT(acquire(x, false), EV_GRANTED);
+    CHECK_INT(acquire(s, false), EV_BUSY);
 }
 
 /* The kernel reports a close before it frees the locks. blind: without inotify. */
 static void wait_for_slots(bool blind)
 {
     struct rlimit old, none = {0};
-    struct lock a, b;
     int64_t worst = 0;
-
-    make_dir();
-    REQUIRE_INT(slots_open(&a, 1), 0);
-    REQUIRE_INT(slots_open(&b, 1), 0);
+    struct lock *a = slots(1);
+    struct lock *b = slots(1);
     getrlimit(RLIMIT_NOFILE, &old);
     for (int i = 0; i < 20; i++) {
-        REQUIRE_INT(acquire(&a, false), EV_GRANTED);
+        REQUIRE_INT(acquire(a, false), EV_GRANTED);
         if (blind) { /* room for the lock's file only */
             int next_fd = dup(0);
             close(next_fd);
             none = (struct rlimit){.rlim_cur = (rlim_t)next_fd + 1, .rlim_max = old.rlim_max};
             setrlimit(RLIMIT_NOFILE, &none);
         }
-        REQUIRE_INT(acquire(&b, true), EV_WAITING);
-        CHECK_INT(next(&b, 30), EV_NONE);
+        REQUIRE_INT(acquire(b, true), EV_WAITING);
+        CHECK_INT(next(b, 30), EV_NONE);
         int64_t before = dlock_now();
-        REQUIRE_INT(release(&a), EV_RELEASED);
-        REQUIRE_INT(next(&b, 3000), EV_GRANTED);
+        REQUIRE_INT(release(a), EV_RELEASED);
+        REQUIRE_INT(next(b, 3000), EV_GRANTED);
         worst = dlock_max(worst, dlock_now() - before);
-        CHECK_INT(b.ev.slot, 1);
+        CHECK_INT(b->ev.slot, 1);
         setrlimit(RLIMIT_NOFILE, &old);
-        REQUIRE_INT(release(&b), EV_RELEASED);
+        REQUIRE_INT(release(b), EV_RELEASED);
     }
     printf("# slowest hand-off of a slot%s: %" PRId64 " us\n", blind ? " without inotify" : "",
            worst / 1000);
     CHECK(worst < unit_bound(100 * DLOCK_MSEC));
-    BE->close(a.be);
-    BE->close(b.be);
-    remove_dir();
 }
 
-TEST(a_waiter_gets_a_slot_as_soon_as_one_is_free)
+FILE_TEST(a_waiter_gets_a_slot_as_soon_as_one_is_free)
 {
     wait_for_slots(false);
 }
 
-TEST(a_waiter_gets_a_slot_soon_without_inotify)
+FILE_TEST(a_waiter_gets_a_slot_soon_without_inotify)
 {
     wait_for_slots(true);
 }
 
-TEST(a_waiter_for_a_slot_does_not_spin)
+FILE_TEST(a_waiter_for_a_slot_does_not_spin)
 {
-    struct lock a, b;
     int turns = 0;
-
-    make_dir();
-    REQUIRE_INT(slots_open(&a, 1), 0);
-    REQUIRE_INT(slots_open(&b, 1), 0);
-    REQUIRE_INT(acquire(&a, false), EV_GRANTED);
-    REQUIRE_INT(acquire(&b, true), EV_WAITING);
+    struct lock *a = slots(1);
+    struct lock *b = slots(1);
+    REQUIRE_INT(acquire(a, false), EV_GRANTED);
+    REQUIRE_INT(acquire(b, true), EV_WAITING);
     for (int64_t end = dlock_now() + 300 * DLOCK_MSEC; dlock_now() < end; turns++) {
         struct pollfd pfd[8];
         int64_t wake = end;
-        int n = BE->interest(b.be, pfd, 8, &wake);
+        int n = BE->interest(b->be, pfd, 8, &wake);
         poll(pfd, (nfds_t)n, dlock_poll_ms(dlock_now(), wake));
-        REQUIRE_INT(BE->process(b.be, pfd, n, &b.ev), 0);
+        REQUIRE_INT(BE->process(b->be, pfd, n, &b->ev), 0);
     }
     CHECK(turns < 10);
-    REQUIRE_INT(release(&b), EV_RELEASED);
-    CHECK_INT(b.ev.how, DLOCK_RELEASE_NOTHING);
-    CHECK_INT(release(&a), EV_RELEASED);
-    BE->close(a.be);
-    BE->close(b.be);
-    remove_dir();
+    REQUIRE_RELEASED(b, DLOCK_RELEASE_NOTHING);
+    CHECK_INT(release(a), EV_RELEASED);
 }
 
-TEST(a_waiter_for_a_slot_keeps_no_writer_out)
+FILE_TEST(a_waiter_for_a_slot_keeps_no_writer_out)
 {
-    struct lock a, b, x;
-
-    make_dir();
-    REQUIRE_INT(slots_open(&a, 1), 0);
-    REQUIRE_INT(slots_open(&b, 1), 0);
-    REQUIRE_INT(lock_open(&x, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    REQUIRE_INT(acquire(&a, false), EV_GRANTED);
-    REQUIRE_INT(acquire(&b, true), EV_WAITING);
-    CHECK_INT(next(&b, 50), EV_NONE);
-    REQUIRE_INT(release(&a), EV_RELEASED);
+    struct lock *a = slots(1);
+    struct lock *b = slots(1);
+    struct lock *x = bare("x", DLOCK_MODE_EXCLUSIVE);
+    REQUIRE_INT(acquire(a, false), EV_GRANTED);
+    REQUIRE_INT(acquire(b, true), EV_WAITING);
+    CHECK_INT(next(b, 50), EV_NONE);
+    REQUIRE_INT(release(a), EV_RELEASED);
     /* The waiter does not run in this moment. */
-    REQUIRE_INT(acquire(&x, false), EV_GRANTED);
-    CHECK_INT(next_but_waiting(&b, 100), EV_NONE);
-    REQUIRE_INT(release(&x), EV_RELEASED);
-    CHECK_INT(next_but_waiting(&b, 1000), EV_GRANTED);
-    CHECK_INT(b.ev.slot, 1);
-    BE->close(a.be);
-    BE->close(b.be);
-    BE->close(x.be);
-    remove_dir();
+    REQUIRE_INT(acquire(x, false), EV_GRANTED);
+    CHECK_INT(next_but_waiting(b, 100), EV_NONE);
+    REQUIRE_INT(release(x), EV_RELEASED);
+    CHECK_INT(next_but_waiting(b, 1000), EV_GRANTED);
+    CHECK_INT(b->ev.slot, 1);
 }
 
-TEST(another_number_of_slots_is_refused_also_while_others_wait)
+FILE_TEST(another_number_of_slots_is_refused_also_while_others_wait)
 {
-    struct lock a, b, x;
-
-    make_dir();
-    REQUIRE_INT(lock_open(&x, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    REQUIRE_INT(slots_open(&a, 2), 0);
-    REQUIRE_INT(slots_open(&b, 1000), 0);
-    REQUIRE_INT(acquire(&x, false), EV_GRANTED);
-    REQUIRE_INT(acquire(&a, true), EV_WAITING);
-    REQUIRE_INT(acquire(&b, true), EV_FAILED);
-    CHECK_INT(b.ev.error.code, DLOCK_EDATA);
-    CHECK_HAS(b.ev.error.msg, "/x: in use with 2 slots, which are not 1000: ");
-    REQUIRE_INT(release(&x), EV_RELEASED);
-    REQUIRE_INT(next_but_waiting(&a, 1000), EV_GRANTED);
-    REQUIRE_INT(acquire(&b, false), EV_FAILED);
-    CHECK_INT(b.ev.error.code, DLOCK_EDATA);
-    REQUIRE_INT(release(&a), EV_RELEASED);
-    REQUIRE_INT(acquire(&b, false), EV_GRANTED);
-    REQUIRE_INT(acquire(&a, false), EV_FAILED);
-    CHECK_HAS(a.ev.error.msg, "/x: in use with 1000 slots, which are not 2: ");
-    BE->close(a.be);
-    BE->close(b.be);
-    BE->close(x.be);
-    remove_dir();
+    struct lock *x = bare("x", DLOCK_MODE_EXCLUSIVE);
+    struct lock *a = slots(2);
+    struct lock *b = slots(1000);
+    REQUIRE_INT(acquire(x, false), EV_GRANTED);
+    REQUIRE_INT(acquire(a, true), EV_WAITING);
+    CHECK_FAILS(b, true, DLOCK_EDATA);
+    CHECK_HAS(b->ev.error.msg, "/x: in use with 2 slots, which are not 1000: ");
+    REQUIRE_INT(release(x), EV_RELEASED);
+    REQUIRE_INT(next_but_waiting(a, 1000), EV_GRANTED);
+    CHECK_FAILS(b, false, DLOCK_EDATA);
+    REQUIRE_INT(release(a), EV_RELEASED);
+    REQUIRE_INT(acquire(b, false), EV_GRANTED);
+    REQUIRE_INT(acquire(a, false), EV_FAILED);
+    CHECK_HAS(a->ev.error.msg, "/x: in use with 1000 slots, which are not 2: ");
 }
 
-TEST(a_killed_holder_of_a_slot_is_out_of_the_way_at_once)
+FILE_TEST(a_file_that_is_replaced_while_a_slot_is_waited_for_is_left)
 {
-    struct lock a, b;
-    int ready[2];
-
-    make_dir();
-    REQUIRE_INT(slots_open(&b, 1), 0);
-    REQUIRE_INT(pipe(ready), 0);
-    pid_t child = fork();
-    if (child == 0) {
-        if (slots_open(&a, 1) != 0 || acquire(&a, false) != EV_GRANTED ||
-            write(ready[1], "", 1) != 1)
-            _exit(1);
-        pause();
-    }
-    char byte;
-    REQUIRE_INT(read(ready[0], &byte, 1), 1);
-    REQUIRE_INT(acquire(&b, true), EV_WAITING);
-    CHECK_INT(next(&b, 50), EV_NONE);
-    int64_t before = dlock_now();
-    kill(child, SIGKILL);
-    REQUIRE_INT(next(&b, 2000), EV_GRANTED);
-    CHECK(dlock_now() - before < unit_bound(100 * DLOCK_MSEC));
-    waitpid(child, NULL, 0);
-    close(ready[0]);
-    close(ready[1]);
-    BE->close(b.be);
-    remove_dir();
-}
-
-TEST(a_file_that_is_replaced_while_a_slot_is_waited_for_is_left)
-{
-    struct lock a, b;
-
-    make_dir();
-    REQUIRE_INT(slots_open(&a, 1), 0);
-    REQUIRE_INT(slots_open(&b, 1), 0);
-    REQUIRE_INT(acquire(&a, false), EV_GRANTED);
-    REQUIRE_INT(acquire(&b, true), EV_WAITING);
-    CHECK_INT(next(&b, 50), EV_NONE);
+    struct lock *a = slots(1);
+    struct lock *b = slots(1);
+    REQUIRE_INT(acquire(a, false), EV_GRANTED);
+    REQUIRE_INT(acquire(b, true), EV_WAITING);
+    CHECK_INT(next(b, 50), EV_NONE);
     remove(in_dir("x"));
     int fd = hold(in_dir("x"), LOCK_EX);
-    REQUIRE_INT(release(&a), EV_RELEASED);
-    CHECK_INT(next_but_waiting(&b, 100), EV_NONE);
+    REQUIRE_INT(release(a), EV_RELEASED);
+    CHECK_INT(next_but_waiting(b, 100), EV_NONE);
     close(fd);
-    CHECK_INT(next_but_waiting(&b, 2000), EV_GRANTED);
+    CHECK_INT(next_but_waiting(b, 2000), EV_GRANTED);
     CHECK_INT(held(in_dir("x"), LOCK_EX), 1);
     CHECK_INT(held(in_dir("x"), LOCK_SH), 0);
-    BE->close(a.be);
-    BE->close(b.be);
-    remove_dir();
 }
 
 /* As another release would lock them: the places must stay. */
-TEST(the_bytes_of_slots_are_frozen)
+FILE_TEST(the_bytes_of_slots_are_frozen)
 {
     const int64_t at = INT64_C(4611686018427387904);
     struct flock number = {.l_type = F_RDLCK, .l_start = at + 2, .l_len = 1};
     struct flock slot = {.l_type = F_WRLCK, .l_start = at + INT64_C(8589934592), .l_len = 1};
-    struct lock a, b;
-
-    make_dir();
     int fd = open(in_dir("x"), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     REQUIRE_INT(fcntl(fd, F_OFD_SETLK, &number), 0);
     REQUIRE_INT(fcntl(fd, F_OFD_SETLK, &slot), 0);
-    REQUIRE_INT(slots_open(&a, 2), 0);
-    REQUIRE_INT(acquire(&a, false), EV_GRANTED);
-    CHECK_INT(a.ev.slot, 2);
-    REQUIRE_INT(slots_open(&b, 3), 0);
-    REQUIRE_INT(acquire(&b, false), EV_FAILED);
-    CHECK_HAS(b.ev.error.msg, "in use with 2 slots");
+    struct lock *a = slots(2);
+    REQUIRE_INT(acquire(a, false), EV_GRANTED);
+    CHECK_INT(a->ev.slot, 2);
+    struct lock *b = slots(3);
+    REQUIRE_INT(acquire(b, false), EV_FAILED);
+    CHECK_HAS(b->ev.error.msg, "in use with 2 slots");
     slot.l_start = at + INT64_C(12884901888);
     slot.l_type = F_RDLCK;
     CHECK_INT(fcntl(fd, F_OFD_SETLK, &slot), -1);
-    BE->close(a.be);
+    shut(a);
     CHECK_INT(fcntl(fd, F_OFD_SETLK, &slot), 0);
-    BE->close(b.be);
+    shut(b);
     close(fd);
-    remove_dir();
 }
 
-TEST(bytes_that_another_program_has_locked_are_no_number_of_slots)
+FILE_TEST(bytes_that_another_program_has_locked_are_no_number_of_slots)
 {
     struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    struct lock a;
-
-    make_dir();
     int fd = open(in_dir("x"), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     REQUIRE_INT(fcntl(fd, F_OFD_SETLK, &all), 0);
-    REQUIRE_INT(slots_open(&a, 2), 0);
-    CHECK_INT(acquire(&a, false), EV_BUSY);
-    REQUIRE_INT(acquire(&a, true), EV_WAITING);
-    CHECK_INT(next_but_waiting(&a, 50), EV_NONE);
+    struct lock *a = slots(2);
+    CHECK_INT(acquire(a, false), EV_BUSY);
+    REQUIRE_INT(acquire(a, true), EV_WAITING);
+    CHECK_INT(next_but_waiting(a, 50), EV_NONE);
     all.l_type = F_UNLCK; /* no event */
     REQUIRE_INT(fcntl(fd, F_OFD_SETLK, &all), 0);
-    CHECK_INT(next_but_waiting(&a, 1500), EV_GRANTED);
+    CHECK_INT(next_but_waiting(a, 1500), EV_GRANTED);
     close(fd);
-    BE->close(a.be);
-    remove_dir();
 }
 
-TEST(status_shows_slots_and_their_waiters_and_takes_no_lock)
+FILE_TEST(status_shows_slots_and_their_waiters_and_takes_no_lock)
 {
-    struct lock a[3], w, q;
+    struct lock *a[3];
     int holders = 0, waiters = 0, shared = 0;
-
-    make_dir();
     int fd = hold(in_dir("x"), LOCK_SH);
     for (int i = 0; i < 3; i++) {
-        REQUIRE_INT(slots_open(&a[i], 3), 0);
-        REQUIRE_INT(acquire(&a[i], false), EV_GRANTED);
+        a[i] = slots(3);
+        REQUIRE_INT(acquire(a[i], false), EV_GRANTED);
     }
-    REQUIRE_INT(slots_open(&w, 3), 0);
-    REQUIRE_INT(acquire(&w, true), EV_WAITING);
-    REQUIRE_INT(lock_open(&q, in_dir("x"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    BE->ask(q.be, ASK_STATUS, NULL);
-    while (next(&q, 1000) == EV_INFO) {
-        const struct dlock_info *info = q.ev.info;
+    struct lock *w = slots(3);
+    REQUIRE_INT(acquire(w, true), EV_WAITING);
+    struct lock *q = bare("x", DLOCK_MODE_EXCLUSIVE);
+    BE->ask(q->be, ASK_STATUS, NULL);
+    while (next(q, 1000) == EV_INFO) {
+        const struct dlock_info *info = q->ev.info;
         CHECK_INT(info->pid, getpid());
         if (info->mode == DLOCK_MODE_SHARED) {
             shared++;
@@ -1044,28 +856,10 @@ TEST(status_shows_slots_and_their_waiters_and_takes_no_lock)
     CHECK_INT(waiters, 1);
     CHECK_INT(shared, 1);
     for (int i = 0; i < 3; i++)
-        BE->close(a[i].be);
-    BE->close(w.be);
-    BE->close(q.be);
+        shut(a[i]);
+    shut(w);
+    shut(q);
     close(fd);
-    remove_dir();
-}
-
-TEST(status_of_a_missing_lock_is_free)
-{
-    struct lock l;
-
-    make_dir();
-    REQUIRE_INT(lock_open(&l, in_dir("none"), "n", DLOCK_MODE_EXCLUSIVE), 0);
-    BE->ask(l.be, ASK_STATUS, NULL);
-    CHECK_INT(next(&l, 1000), EV_DONE);
-    BE->close(l.be);
-    REQUIRE_INT(lock_open(&l, in_dir("none"), NULL, DLOCK_MODE_EXCLUSIVE), 0);
-    BE->ask(l.be, ASK_STATUS, NULL);
-    CHECK_INT(next(&l, 1000), EV_DONE);
-    CHECK(!exists(in_dir("none")));
-    BE->close(l.be);
-    remove_dir();
 }
 
 UNIT_MAIN

@@ -3,62 +3,54 @@
 
 #include "unit.h"
 
-TEST(reads_holders_and_waiters)
+/* XFS, NFS and FUSE have inodes of 64 bits; many disks have more than 256 majors and minors. */
+TEST(reads_holders_waiters_leases_and_fcntl_locks)
 {
-    const struct proc_locks_file lf = {.dev = makedev(0xfe, 0), .ino = 10952787};
+    enum { FLOCK, FCNTL, LEASE, BIG };
+    const struct proc_locks_file files[] = {
+        [FLOCK] = {.dev = makedev(0xfe, 0), .ino = 10952787},
+        [FCNTL] = {.dev = makedev(0xfe, 0), .ino = 10952787, .kind = PROC_LOCKS_FCNTL},
+        [LEASE] = {.dev = makedev(0xfe, 0), .ino = 10952787, .kind = PROC_LOCKS_LEASE},
+        [BIG] = {.dev = makedev(0x103, 0x12345), .ino = (ino_t)UINT64_C(0x300000007)},
+    };
+    static const char FREE[] = "", HELD[] = "held", SHARED[] = "shared", WAITS[] = "shared waiter";
+    const struct {
+        int file;
+        const char *line, *is;
+    } cases[] = {
+        {FLOCK, "FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", HELD},
+        {FLOCK, " -> FLOCK  ADVISORY  READ 5192 fe:00:10952787 0 EOF", WAITS},
+        {FLOCK, "POSIX  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", FREE},
+        {FLOCK, "FLOCK  ADVISORY  WRITE 5192 fe:01:10952787 0 EOF", FREE},
+        {BIG, "FLOCK  ADVISORY  WRITE 5192 103:12345:12884901895 0 EOF", HELD},
+        {BIG, "FLOCK  ADVISORY  WRITE 5192 103:12345:7 0 EOF", FREE},
+        {BIG, "FLOCK  ADVISORY  WRITE 5192 03:45:12884901895 0 EOF", FREE},
+        /* Leases that let no other process open the file; BREAKING: asked to let others read. */
+        {LEASE, "LEASE  ACTIVE    WRITE 5192 fe:00:10952787 0 EOF", HELD},
+        {LEASE, "LEASE  BREAKING  READ 5192 fe:00:10952787 0 EOF", HELD},
+        {LEASE, "LEASE  ACTIVE    READ 5192 fe:00:10952787 0 EOF", FREE},
+        {LEASE, "FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", FREE},
+        {FCNTL, "OFDLCK ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", HELD},
+        {FCNTL, " -> POSIX  ADVISORY  READ 5192 fe:00:10952787 100 199", WAITS},
+        {FCNTL, "POSIX  ADVISORY  READ 5192 fe:00:10952787 100 199", SHARED},
+        {FCNTL, "FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF", FREE},
+        {FCNTL, "LEASE  ACTIVE    WRITE 5192 fe:00:10952787 0 EOF", FREE},
+    };
     struct proc_lock l;
+    char line[128];
 
-    REQUIRE(parse_line("1: FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
-    CHECK_INT(l.pid, 5192);
-    CHECK(!l.waiter && !l.shared);
-    REQUIRE(parse_line("1:  -> FLOCK  ADVISORY  READ 5194 fe:00:10952787 0 EOF\n", &lf, &l));
-    CHECK_INT(l.pid, 5194);
-    CHECK(l.waiter && l.shared);
-    CHECK(!parse_line("1: POSIX  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
-    CHECK(!parse_line("1: FLOCK  ADVISORY  WRITE 5192 fe:01:10952787 0 EOF\n", &lf, &l));
-}
-
-TEST(inode_and_device_numbers_have_64_bits)
-{
-    /* XFS, NFS and FUSE have such inodes; more than 256 majors and minors come with many disks. */
-    const struct proc_locks_file lf = {.dev = makedev(0x103, 0x12345),
-                                       .ino = (ino_t)UINT64_C(0x300000007)};
-    struct proc_lock l;
-
-    CHECK(parse_line("1: FLOCK  ADVISORY  WRITE 5192 103:12345:12884901895 0 EOF\n", &lf, &l));
-    CHECK(!parse_line("1: FLOCK  ADVISORY  WRITE 5192 103:12345:7 0 EOF\n", &lf, &l));
-    CHECK(!parse_line("1: FLOCK  ADVISORY  WRITE 5192 03:45:12884901895 0 EOF\n", &lf, &l));
-}
-
-TEST(reads_leases_that_keep_others_out)
-{
-    const struct proc_locks_file lf = {
-        .dev = makedev(0xfe, 0), .ino = 10952787, .kind = PROC_LOCKS_LEASE};
-    struct proc_lock l;
-
-    REQUIRE(parse_line("1: LEASE  ACTIVE    WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
-    CHECK_INT(l.pid, 5192);
-    /* Asked to let others read: until it does, they cannot open the file. */
-    REQUIRE(parse_line("1: LEASE  BREAKING  READ 5192 fe:00:10952787 0 EOF\n", &lf, &l));
-    CHECK(!l.shared);
-    CHECK(!parse_line("1: LEASE  ACTIVE    READ 5192 fe:00:10952787 0 EOF\n", &lf, &l));
-    CHECK(!parse_line("1: FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
-}
-
-TEST(reads_fcntl_locks)
-{
-    const struct proc_locks_file lf = {
-        .dev = makedev(0xfe, 0), .ino = 10952787, .kind = PROC_LOCKS_FCNTL};
-    struct proc_lock l;
-
-    REQUIRE(parse_line("1: OFDLCK ADVISORY  WRITE -1 fe:00:10952787 0 EOF\n", &lf, &l));
+    for (size_t i = 0; i < DLOCK_LEN(cases); i++) {
+        snprintf(line, sizeof(line), "1: %s\n", cases[i].line);
+        bool found = parse_line(line, &files[cases[i].file], &l);
+        CHECK_STR(!found                 ? FREE
+                  : l.waiter && l.shared ? WAITS
+                  : l.shared             ? SHARED
+                                         : HELD,
+                  cases[i].is);
+        CHECK(!found || l.pid == 5192);
+    }
+    REQUIRE(parse_line("1: OFDLCK ADVISORY  WRITE -1 fe:00:10952787 0 EOF\n", &files[FCNTL], &l));
     CHECK_INT(l.pid, -1);
-    CHECK(!l.waiter && !l.shared);
-    REQUIRE(parse_line("2:  -> POSIX  ADVISORY  READ 5192 fe:00:10952787 100 199\n", &lf, &l));
-    CHECK_INT(l.pid, 5192);
-    CHECK(l.waiter && l.shared);
-    CHECK(!parse_line("1: FLOCK  ADVISORY  WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
-    CHECK(!parse_line("1: LEASE  ACTIVE    WRITE 5192 fe:00:10952787 0 EOF\n", &lf, &l));
 }
 
 TEST(names_one_process_for_several_open_file_descriptions)

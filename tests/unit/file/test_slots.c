@@ -1,4 +1,4 @@
-/* test_slots.c - the byte locks of slots, with other processes' steps between two of its own. The source is included. */
+/* test_slots.c - byte locks of slots, with foreign steps between two steps. Includes the source. */
 #include <fcntl.h>
 
 static int hooked(int fd, int cmd, struct flock *l);
