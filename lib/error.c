@@ -79,7 +79,7 @@ __attribute__((format(printf, 5, 0))) static int fail(struct dlock_error *err, i
     int n = vsnprintf(text, sizeof(text), fmt, ap);
     if (n < 0)
         text[0] = '\0';
-    /* Hide secrets before the text is cut: the cut may take the '@' that shows a secret. */
+    /* Hide secrets before the text is cut: the cut may take the '@' behind a secret. */
     dlock_clean_text(cause, sizeof(cause), text, strlen(text));
     dlock_hide_secrets(cause, n >= (int)sizeof(text));
     size_t len = strlen(cause);

@@ -62,7 +62,7 @@ static bool fits(const struct lease_config *cfg, int64_t ttl)
     return ttl >= LEASE_MIN_TTL && t.term_at >= (cfg->lag ? ttl / 3 * 2 : ttl / 3);
 }
 
-/* The smallest ttl, in steps of 100 ms, that leaves room for this grace. */
+/* The smallest ttl, in steps of 100 ms, with room for this grace. */
 static int64_t smallest_ttl(const struct lease_config *cfg)
 {
     const int64_t step = 100 * DLOCK_MSEC;
