@@ -1,4 +1,4 @@
-/* backoff.c - random pauses, so that clients that failed together do not retry together. */
+/* backoff.c - random pauses: clients that failed together must not retry together. */
 #include "util.h"
 
 void dlock_backoff_reset(struct dlock_backoff *b)

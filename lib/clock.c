@@ -1,4 +1,4 @@
-/* clock.c - the two clocks and the one source of randomness. */
+/* clock.c - the two clocks and the source of randomness. */
 #include "util.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* driven.c - see driven.h. */
+/* driven.c - a lock or a set of locks, driven alike. */
 #include "driven.h"
 
 #include "lock.h"
@@ -57,7 +57,7 @@ const struct dlock_report *driven_dispatch(struct driven d, struct poller *p)
     if (!p)
         return r;
     if (r) {
-        /* More may follow, also for a caller that takes one report in each turn of its loop. */
+        /* More may follow, also for a caller with one report in each turn of its loop. */
         poller_kick(p);
         return r;
     }

@@ -6,14 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct {
+struct row {
     const char *name, *text;
     int exit;
     bool retryable;
-} errors[] = {
-#define E(name_, exit_, retryable_, text_)                                                         \
-    [-DLOCK_E##name_ -                                                                             \
-        1] = {.name = "DLOCK_E" #name_, .text = text_, .exit = exit_, .retryable = retryable_}
+};
+
+static const struct row errors[] = {
+#define E(c, exit_, retry_, text_) [-DLOCK_E##c] = {"DLOCK_E" #c, text_, exit_, retry_}
+    [DLOCK_OK] = {"DLOCK_OK", "success", 0, false},
     E(USAGE, 64, false, "the request is not well-formed"),
     E(DATA, 65, false, "foreign data under the lock's name"),
     E(UNAVAIL, 69, true, "the store cannot be reached"),
@@ -30,40 +31,30 @@ static const struct {
 #undef E
 };
 
-/* The row of a code; -1 for DLOCK_OK and numbers that are no code. */
-static int row(int code)
+static const struct row *row(int code)
 {
-    return code < 0 && code >= -(int)DLOCK_LEN(errors) ? -code - 1 : -1;
+    static const struct row unknown = {"DLOCK_E?", "unknown error", 71, false};
+    return code <= 0 && code > -(int)DLOCK_LEN(errors) ? &errors[-code] : &unknown;
 }
 
 int dlock_error_exit(int code)
 {
-    int i = row(code);
-    if (i >= 0)
-        return errors[i].exit;
-    return code == DLOCK_OK ? 0 : errors[-DLOCK_EOS - 1].exit;
+    return row(code)->exit;
 }
 
 const char *dlock_error_text(int code)
 {
-    int i = row(code);
-    if (i >= 0)
-        return errors[i].text;
-    return code == DLOCK_OK ? "success" : "unknown error";
+    return row(code)->text;
 }
 
 const char *dlock_error_name(int code)
 {
-    int i = row(code);
-    if (i >= 0)
-        return errors[i].name;
-    return code == DLOCK_OK ? "DLOCK_OK" : "DLOCK_E?";
+    return row(code)->name;
 }
 
 bool dlock_error_retryable(int code)
 {
-    int i = row(code);
-    return i >= 0 && errors[i].retryable;
+    return row(code)->retryable;
 }
 
 /* Append s to the message, cleaned and cut to the room that is left. */
@@ -79,16 +70,16 @@ __attribute__((format(printf, 5, 0))) static int fail(struct dlock_error *err, i
                                                       const struct dlock_site *at, const char *fmt,
                                                       va_list ap)
 {
-    int saved = errno; /* callers often read errno after a failure */
+    int saved = errno; /* callers often read errno afterwards */
 
     if (!err)
         return code;
-    /* Into another buffer: an argument may be err->msg itself. */
+    /* Not into err->msg, which may be an argument. */
     char text[2 * sizeof(err->msg)], cause[sizeof(text)];
     int n = vsnprintf(text, sizeof(text), fmt, ap);
     if (n < 0)
         text[0] = '\0';
-    /* Hide secrets before the text is cut: the cut may take the '@' that shows a secret. */
+    /* Hide secrets before the text is cut: the cut may take the '@' behind a secret. */
     dlock_clean_text(cause, sizeof(cause), text, strlen(text));
     dlock_hide_secrets(cause, n >= (int)sizeof(text));
     size_t len = strlen(cause);

@@ -62,7 +62,7 @@ static bool fits(const struct lease_config *cfg, int64_t ttl)
     return ttl >= LEASE_MIN_TTL && t.term_at >= (cfg->lag ? ttl / 3 * 2 : ttl / 3);
 }
 
-/* The smallest ttl, in steps of 100 ms, that leaves room for this grace. */
+/* The smallest ttl, in steps of 100 ms, with room for this grace. */
 static int64_t smallest_ttl(const struct lease_config *cfg)
 {
     const int64_t step = 100 * DLOCK_MSEC;
@@ -108,7 +108,7 @@ void lease_acquire(struct lease *l, const struct lease_config *cfg)
 
 void lease_release(struct lease *l)
 {
-    l->state = LEASE_RELEASING;
+    l->state = LEASE_IDLE;
     l->renewing = l->start_due = l->extend_due = false;
 }
 
@@ -156,7 +156,7 @@ static bool confirm(struct lease *l, int64_t from, int64_t raw_minus_boot, int64
     if (l->cfg.lag && ttl != DLOCK_NEVER)
         l->times.renew_at = l->asked + lag_pause(l);
     /* The work is ending: the lock is kept meanwhile, but kill_at stays, by either clock. */
-    if (l->state == LEASE_ENDING || l->state == LEASE_LOST)
+    if (l->state >= LEASE_ENDING)
         l->times.kill_at = old.kill_at + dlock_min(0, old.raw_minus_boot - raw_minus_boot);
     return true;
 }
@@ -198,7 +198,7 @@ static void on_renewed(struct lease *l, struct dlock_clocks now, const struct dl
 
 static void on_event(struct lease *l, struct dlock_clocks now, const struct dlock_event *ev)
 {
-    bool granted = l->state >= LEASE_CONFIRMING && l->state <= LEASE_LOST;
+    bool granted = l->state >= LEASE_CONFIRMING;
     int64_t most = dlock_max(RETRY_FIRST, dlock_min(RETRY_MAX, (l->times.term_at - l->sent) / 12));
     if (ev->type == EV_GRANTED && l->state == LEASE_ACQUIRING) {
         l->asked = ev->asked;
@@ -212,17 +212,14 @@ static void on_event(struct lease *l, struct dlock_clocks now, const struct dloc
         l->pause = dlock_min(most, l->pause ? l->pause * 2 : RETRY_FIRST);
         l->retry_at = now.boot + l->pause;
     } else if (ev->type == EV_LOST && granted) {
-        l->certain = true;
-        l->state = LEASE_LOST;
-    } else if (ev->type == EV_RELEASED) {
-        l->state = LEASE_DONE;
+        l->state = LEASE_GONE;
     }
 }
 
 /* Is the lease renewed by this process? */
 static bool is_renewed(const struct lease *l)
 {
-    return !l->certain && !l->cfg.follows && l->ttl != DLOCK_NEVER;
+    return l->state != LEASE_GONE && !l->cfg.follows && l->ttl != DLOCK_NEVER;
 }
 
 /* What is due by time alone, most urgent first. */
@@ -269,16 +266,16 @@ static enum lease_do on_trouble(struct lease *l, struct dlock_clocks now)
 
 enum lease_do lease_step(struct lease *l, struct dlock_clocks now, const struct dlock_event *ev)
 {
-    bool was_certain = l->certain;
+    bool was_gone = l->state == LEASE_GONE;
     if (ev)
         on_event(l, now, ev);
-    if (l->state < LEASE_CONFIRMING || l->state > LEASE_LOST)
+    if (l->state < LEASE_CONFIRMING)
         return LEASE_NOTHING;
-    if (l->certain && !was_certain)
+    if (l->state == LEASE_GONE && !was_gone)
         return LEASE_KILL;
     bool starting = l->state == LEASE_CONFIRMING || l->start_due;
     if (starting && (l->unusable || later_clock(l, now) >= l->times.term_at)) {
-        l->state = LEASE_DONE;
+        l->state = LEASE_IDLE;
         return LEASE_UNUSABLE;
     }
     if (l->start_due) {
@@ -295,7 +292,7 @@ enum lease_do lease_step(struct lease *l, struct dlock_clocks now, const struct 
 
 int64_t lease_wake(const struct lease *l, struct dlock_clocks now)
 {
-    if (l->state < LEASE_CONFIRMING || l->state > LEASE_LOST)
+    if (l->state < LEASE_CONFIRMING)
         return DLOCK_NEVER;
     if (l->start_due || l->extend_due)
         return 0;
@@ -317,7 +314,7 @@ int64_t lease_wake(const struct lease *l, struct dlock_clocks now)
 
 int64_t lease_time_left(const struct lease *l, struct dlock_clocks now)
 {
-    bool held = l->state >= LEASE_CONFIRMING && l->state <= LEASE_LOST && !l->certain;
+    bool held = l->state >= LEASE_CONFIRMING && l->state != LEASE_GONE;
     if (!held || l->ttl == DLOCK_NEVER)
         return held ? DLOCK_NEVER : 0;
     return dlock_max(0, l->times.deadline - later_clock(l, now));

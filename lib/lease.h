@@ -33,14 +33,13 @@ struct lease_config {
 };
 
 enum lease_state {
-    LEASE_IDLE,
+    LEASE_IDLE, /* also after the release, or after LEASE_UNUSABLE */
     LEASE_ACQUIRING,
     LEASE_CONFIRMING, /* granted, but late: the work starts after one confirmed renewal */
     LEASE_HELD,
     LEASE_ENDING, /* term_at passed: the work is ending; renewals go on to keep other holders out */
-    LEASE_LOST,   /* certainly, or kill_at passed (then renewals go on until release) */
-    LEASE_RELEASING,
-    LEASE_DONE
+    LEASE_LOST,   /* kill_at passed; renewals go on until the release */
+    LEASE_GONE    /* the store itself says that the lock is not ours */
 };
 
 /* What the core must do next. */
@@ -67,7 +66,6 @@ struct lease {
     int64_t asked;       /* when the last renewal began; with lag, the confirmed sent is older */
     int64_t first_asked; /* when the first renewal since renew_at was set began; 0: none */
     bool renewing;       /* a renewal awaits its answer */
-    bool certain;        /* the store itself says that the lock is not ours */
     bool unusable;       /* the confirmation took too long for this ttl */
     bool start_due, extend_due;
     bool troubled;         /* LEASE_TROUBLE was returned, and not LEASE_RECOVERED since */
@@ -115,8 +113,8 @@ int lease_check(const struct lease_config *, struct dlock_error *);
 void lease_acquire(struct lease *, const struct lease_config *);
 void lease_release(struct lease *); /* release has been called: no more renewals */
 /*
- * One step. ev: an event from the backend (GRANTED, RENEWED, UNCLEAR, LOST, RELEASED matter) or
- * NULL. Call again with NULL until the result is LEASE_NOTHING.
+ * One step. ev: an event from the backend (GRANTED, RENEWED, UNCLEAR, LOST matter) or NULL. Call
+ * again with NULL until the result is LEASE_NOTHING.
  */
 enum lease_do lease_step(struct lease *, struct dlock_clocks now, const struct dlock_event *ev);
 /* When lease_step() must run next at the latest, by CLOCK_BOOTTIME; DLOCK_NEVER: on an event. */

@@ -894,8 +894,7 @@ bool lock_is_foreign(const dlock *d)
 
 bool lock_is_ending(const dlock *d)
 {
-    return d->phase == LOCK_HELD &&
-           (d->lease.state == LEASE_ENDING || d->lease.state == LEASE_LOST);
+    return d->phase == LOCK_HELD && d->lease.state >= LEASE_ENDING;
 }
 
 bool lock_end_waits(const struct dlock_report *r)
@@ -913,7 +912,7 @@ enum dlock_state lock_state(const dlock *d)
     if (undoing || lock_end_waits(&d->report) || trying(d))
         return d->want == LOCK_ASKING ? DLOCK_STATE_ASKING : DLOCK_STATE_ACQUIRING;
     if (d->phase == LOCK_HELD)
-        return d->lease.state == LEASE_LOST ? DLOCK_STATE_LOST : DLOCK_STATE_HELD;
+        return d->lease.state >= LEASE_LOST ? DLOCK_STATE_LOST : DLOCK_STATE_HELD;
     return d->phase == LOCK_RELEASING ? DLOCK_STATE_RELEASING : DLOCK_STATE_IDLE;
 }
 
@@ -1036,7 +1035,7 @@ int64_t dlock_time_left(const dlock *d)
 
 int64_t dlock_deadline(const dlock *d)
 {
-    bool held = d->phase == LOCK_HELD && !d->lease.certain && !lock_is_foreign(d);
+    bool held = d->phase == LOCK_HELD && d->lease.state != LEASE_GONE && !lock_is_foreign(d);
     return held ? d->lease.times.deadline : 0;
 }
 

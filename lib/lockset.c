@@ -2,8 +2,8 @@
  * lockset.c - several locks, all or none.
  *
  * Each lock is a handle (lock.c) with its own lease. All processes take the locks of a set in the
- * same order. The set drives all handles, so that the held locks are renewed during the wait for
- * the next lock. The lease of the set ends with the first lease of a lock.
+ * same order. The set drives all handles: held locks are renewed during the wait for the next lock.
+ * The lease of the set ends with the first lease of a lock.
  *
  * A set goes from SET_IDLE through SET_ACQUIRING to SET_HELD, and through SET_RELEASING back to
  * SET_IDLE. An acquire that makes no progress, or loses a lock, goes through SET_RELEASING and
@@ -30,7 +30,7 @@ struct dlock_set {
     dlock *at[DLOCK_SET_MAX];     /* in the order in which the locks are taken */
     dlock *opened[DLOCK_SET_MAX]; /* in the order of dlock_set_open() */
     int n;
-    int next; /* while acquiring: the lock that is waited for; the locks before it are held */
+    int next; /* while acquiring: the lock waited for; all locks before are held */
     const struct dlock_env *env;
     int64_t wait_ns, wait_until;
     enum set_phase phase;
@@ -194,7 +194,7 @@ static void begin_again(dlock_set *s, const dlock *which, const char *what)
         give_back_failed(s, which, &why);
         return;
     }
-    /* The wait goes on, and rides out an outage of a store that it has reached. */
+    /* The wait goes on, and rides out an outage of a store reached before. */
     for (int i = 0; i < s->n; i++)
         s->at[i]->begins_again |= s->at[i]->contacted;
     give_back(s, report_of(DLOCK_REPORT_NONE, which));
@@ -258,7 +258,7 @@ static const dlock *own_holder(const dlock_set *s, const struct dlock_info *info
     return NULL;
 }
 
-/* A held lock that was not renewed for half of its time; NULL: none. */
+/* A held lock without a renewal for half of its time; NULL: none. */
 static const dlock *first_troubled(const dlock_set *s)
 {
     for (int i = 0; i < s->next; i++)
@@ -325,7 +325,7 @@ static void on_report(dlock_set *s, const dlock *lk, const struct dlock_report *
     } else if (s->phase == SET_RELEASING && r->type == DLOCK_REPORT_RELEASED) {
         if (weight[r->how] > weight[s->end.how])
             s->end.how = r->how;
-        /* Only a release that is not confirmed is reported for its lock. */
+        /* Only an unconfirmed release is reported for its lock. */
         if (s->end.type == DLOCK_REPORT_RELEASED && weight[r->how] > weight[DLOCK_RELEASE_CLEAN])
             s->report = *r;
     }
@@ -351,7 +351,7 @@ static void on_time(dlock_set *s)
     int64_t now = now_of(s);
     bool over = now >= s->wait_until;
     if (s->phase == SET_ACQUIRING && s->next == s->n) {
-        /* A lock that has not been renewed for long must be first: the work needs time. */
+        /* A troubled lock must be renewed first: the work needs time. */
         const dlock *lk = first_troubled(s);
         struct dlock_error why;
         if (!lk) {
@@ -398,7 +398,7 @@ const struct dlock_report *lockset_process(dlock_set *s, const struct pollfd *pf
         pfd = NULL;
         n = 0;
     }
-    /* A report that was passed on goes before the end that it brought. */
+    /* A report that was passed on goes first, then the end of the operation. */
     if (s->report.type == DLOCK_REPORT_NONE && s->phase == SET_RELEASING)
         after_release(s);
     if (s->report.type == DLOCK_REPORT_NONE)

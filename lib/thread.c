@@ -1,4 +1,4 @@
-/* thread.c - threads of the library beside those of the program. */
+/* thread.c - the threads of the library. */
 #include "util.h"
 
 #include <signal.h>

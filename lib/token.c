@@ -1,4 +1,4 @@
-/* token.c - owner tokens: the proof that a lock is ours; random, and used once. */
+/* token.c - owner tokens: random, used once, the proof of ownership of a lock. */
 #include "util.h"
 
 int dlock_token_new(const struct dlock_env *env, char out[DLOCK_TOKEN_LEN + 1])

@@ -650,12 +650,10 @@ static int parse_uri(struct uri_parser *ps, const char *text, size_t scheme_len)
             ps->rule = &rules[i];
     if (!ps->rule)
         return uri_unknown_store(u->scheme, ps->err);
-    const char *alias_of = strcmp(u->scheme, "valkey") == 0    ? "redis"
-                           : strcmp(u->scheme, "valkeys") == 0 ? "rediss"
-                                                               : NULL;
-    if (alias_of) {
+    if (strncmp(u->scheme, "valkey", 6) == 0) {
+        const char *ours = strcmp(u->scheme, "valkeys") == 0 ? "rediss" : "redis";
         free(u->scheme);
-        u->scheme = strdup(alias_of);
+        u->scheme = strdup(ours);
         if (!u->scheme)
             return uri_no_memory(ps->err);
     }

@@ -10,6 +10,7 @@ load ../../support/postgres
 load ../../support/zookeeper
 
 PROG=$BUILD/programs
+END_OF_SESSION='select pg_terminate_backend(pid) from'
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
@@ -41,8 +42,7 @@ on() {
     redis) L=redis://127.0.0.1:$REDIS_PORT#$name
         script "redis-cli -p $REDIS_PORT del '$name'" ;;
     advisory) L=postgres://postgres@127.0.0.1:$PG_PORT/postgres#$name
-        sql_script "select pg_terminate_backend(pid) from pg_locks
-            where locktype = 'advisory' and granted" ;;
+        sql_script "$END_OF_SESSION pg_locks where locktype = 'advisory' and granted" ;;
     table) L="postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#$name"
         sql_script "delete from public.dlock_locks where name = '$name'" ;;
     zookeeper) L=zk://127.0.0.1:$ZK_PORT#$name
@@ -104,8 +104,8 @@ on_all() {
     # Here TAKE only cuts the connection.
     sql_script() {
         local -a psql
-        pg_psql "$PG_PORT" -c "select pg_terminate_backend(pid) from pg_stat_activity
-            where application_name like 'dlock:%'"
+        pg_psql "$PG_PORT" \
+            -c "$END_OF_SESSION pg_stat_activity where application_name like 'dlock:%'"
         script "${psql[*]@Q}"
     }
     script() { # CMD

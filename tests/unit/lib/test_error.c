@@ -104,6 +104,9 @@ TEST(fail_joins_the_parts)
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         CHECK_INT(dlock_fail_site(&err, DLOCK_EOS, 5, &rows[i].at, "%s", rows[i].cause), DLOCK_EOS);
         CHECK_STR(err.msg, rows[i].msg);
+        /* The span of dlock.h: the end of the cause alone, which may have the place in front. */
+        snprintf(big, sizeof(big), "%.*s", err.cause_len, err.msg + err.cause_at);
+        CHECK(err.cause_len > 0 ? strstr(rows[i].alone, big) != NULL : !rows[i].alone[0]);
         dlock_error_cause(&alone, &err, "s://h");
         CHECK_STR(alone.msg, rows[i].alone);
         CHECK_INT(alone.code, DLOCK_EOS);

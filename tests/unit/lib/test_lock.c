@@ -1011,8 +1011,9 @@ static bool hear(struct machine *m)
             return false;
     }
     if (m->d.phase != LOCK_HELD || m->killed)
-        return CHECK_INT(
-            dlock_time_left(&m->d) > 0 && !m->d.lease.certain && m->d.phase != LOCK_HELD, 0);
+        return CHECK_INT(dlock_time_left(&m->d) > 0 && m->d.lease.state != LEASE_GONE &&
+                             m->d.phase != LOCK_HELD,
+                         0);
     if (!CHECK(!m->healthy || !m->ending.raw))
         return false;
     int64_t left = dlock_min(m->from.boot - clock_now, m->from.raw - raw_now()) + LEASED;
