@@ -435,6 +435,31 @@ FILE_TEST(refuses_fifos_devices_and_bad_paths)
     CHECK_INT(refused("", NULL), DLOCK_EUSAGE);
 }
 
+FILE_TEST(an_inheriting_child_keeps_the_lock)
+{
+    int go[2];
+    char c;
+
+    if (pipe2(go, O_CLOEXEC) != 0)
+        abort();
+    struct lock *l = holding(bare("x", DLOCK_MODE_EXCLUSIVE));
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(go[1]);
+        _exit(read(go[0], &c, 1) < 0);
+    }
+    REQUIRE_RELEASED(l, DLOCK_RELEASE_CLEAN);
+    CHECK_INT(held(in_dir("x"), LOCK_EX), 1);
+    /* The kernel names our pid, but we no longer have the lock. */
+    CHECK_INT(acquire(l, false), EV_BUSY);
+    CHECK_INT(l->ev.info ? l->ev.info->pid : 0, pid);
+    CHECK_HAS(l->ev.info ? l->ev.info->command : NULL, "test_file");
+    close(go[1]);
+    waitpid(pid, NULL, 0);
+    CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
+    close(go[0]);
+}
+
 /* ----------------------------------------------------------- named locks --- */
 
 FILE_TEST(fences_grow)
