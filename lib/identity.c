@@ -101,28 +101,13 @@ static size_t fitting(const char *s, size_t room)
 
 static char *encode(char *p, const char *s, size_t n)
 {
-    static const char hex[] = "0123456789ABCDEF";
-
     for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)s[i];
-
-        if (is_plain(s[i])) {
+        if (is_plain(s[i]))
             *p++ = s[i];
-            continue;
-        }
-        *p++ = '%';
-        *p++ = hex[c >> 4];
-        *p++ = hex[c & 15];
+        else
+            p += sprintf(p, "%%%02X", (unsigned)(unsigned char)s[i]);
     }
     return p;
-}
-
-static char *put(char *p, const char *s)
-{
-    size_t n = strlen(s);
-
-    memcpy(p, s, n);
-    return p + n;
 }
 
 /* The wall clock: people on any machine read it. Nothing is computed from it. */
@@ -155,10 +140,10 @@ int dlock_identity_format(const struct dlock_identity *w, enum dlock_record as, 
     /* The command is cut first: the user wrote the note. */
     note = fitting(w->note, limit - fixed);
     command = fitting(w->command, limit - fixed - encoded_len(w->note, note));
-    p = encode(put(p, RECORD_MAGIC " host="), w->host, host);
-    p = encode(put(put(p, pid), " user="), w->user, user);
-    p = encode(put(put(p, since), " cmd="), w->command, command);
-    p = encode(put(p, " note="), w->note, note);
+    p = encode(stpcpy(p, RECORD_MAGIC " host="), w->host, host);
+    p = encode(stpcpy(stpcpy(p, pid), " user="), w->user, user);
+    p = encode(stpcpy(stpcpy(p, since), " cmd="), w->command, command);
+    p = encode(stpcpy(p, " note="), w->note, note);
     *p = '\0';
     return (int)(p - buf);
 }

@@ -105,24 +105,19 @@ const struct tls_table *dlock_registry_tls(const char *scheme, struct dlock_erro
 
 const char *dlock_registry_name(int i, const char **note)
 {
-    static const char *const plain[] = {
-#ifdef WITH_TLS
-        "tls",
-#endif
-        NULL};
-    const size_t nplain = DLOCK_LEN(plain) - 1;
     size_t n = (size_t)i;
     *note = NULL;
 #ifdef WITH_ZOOKEEPER
     if (n < DLOCK_LEN(built_in) && built_in[n] == &dlock_backend_zookeeper)
-        *note = "no packet guard"; /* only the module can have it */
+        *note = "no packet guard"; /* only the module can have a packet guard */
 #endif
     if (n < DLOCK_LEN(built_in))
         return built_in[n]->name;
     n -= DLOCK_LEN(built_in);
-    if (n < nplain)
-        return plain[n];
-    n -= nplain;
+#ifdef WITH_TLS
+    if (n-- == 0)
+        return "tls";
+#endif
     if (n >= DLOCK_LEN(modules) || !modules[n].name)
         return NULL;
     const char *here = modules[n].note ? modules[n].note : "module";

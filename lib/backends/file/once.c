@@ -162,7 +162,7 @@ int64_t once_now(void)
     return dlock_max(1, (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / DLOCK_MSEC);
 }
 
-static int fail_sys(const struct once_place *o, const char *what, int sys, struct dlock_error *err)
+static int fail_run(const struct once_place *o, const char *what, int sys, struct dlock_error *err)
 {
     return dlock_fail(err, sys == EACCES || sys == EPERM ? DLOCK_EPERM : DLOCK_ECREATE, sys,
                       "cannot %s the run record %s/%s%s%s: %s", what,
@@ -216,20 +216,20 @@ int once_read(const struct once_place *o, const struct dlock_spec *spec, struct 
         return 0;
     /* Check the type before opening: opening a device may have effects. */
     if (fstatat(o->dir, o->name, &st, AT_SYMLINK_NOFOLLOW) != 0)
-        return errno == ENOENT ? 0 : fail_sys(o, "read", errno, err);
+        return errno == ENOENT ? 0 : fail_run(o, "read", errno, err);
     why = unfit(o, &st);
     if (why)
         return foreign(o, spec, why, err);
     int fd = openat(o->dir, o->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd < 0)
-        return errno == ENOENT ? 0 : fail_sys(o, "read", errno, err);
+        return errno == ENOENT ? 0 : fail_run(o, "read", errno, err);
     why = fstat(fd, &st) == 0 ? unfit(o, &st) : NULL;
     ssize_t n = why ? 0 : file_read_all(fd, text, sizeof(text));
     close(fd);
     if (why)
         return foreign(o, spec, why, err);
     if (n < 0)
-        return fail_sys(o, "read", (int)-n, err);
+        return fail_run(o, "read", (int)-n, err);
     /* A record without the end of its line was cut off. */
     if (n == 0 || text[n - 1] != '\n' || !run_record_parse(text, (size_t)n - 1, once_now(), run))
         return foreign(o, spec, "file", err);
@@ -243,10 +243,10 @@ int once_write(const struct once_place *o, int lock_fd, const struct dlock_run *
     int len = run_record_format(run, who, text, RUN_RECORD_MAX), sys;
 
     if (len < 0)
-        return fail_sys(o, "write", ENAMETOOLONG, err);
+        return fail_run(o, "write", ENAMETOOLONG, err);
     text[len++] = '\n';
     sys = file_replace(o->dir, o->name, lock_fd, text, (size_t)len, true);
-    return sys == 0 ? 0 : fail_sys(o, "write", sys, err);
+    return sys == 0 ? 0 : fail_run(o, "write", sys, err);
 }
 
 int once_remove(const struct once_place *o, struct dlock_error *err)
@@ -254,7 +254,7 @@ int once_remove(const struct once_place *o, struct dlock_error *err)
     int sys;
 
     if (unlinkat(o->dir, o->name, 0) != 0)
-        return errno == ENOENT ? 0 : fail_sys(o, "remove", errno, err);
+        return errno == ENOENT ? 0 : fail_run(o, "remove", errno, err);
     sys = file_sync_dir(o->dir);
-    return sys == 0 ? 0 : fail_sys(o, "remove", sys, err);
+    return sys == 0 ? 0 : fail_run(o, "remove", sys, err);
 }

@@ -28,14 +28,15 @@
 #define RECORD_MAX 2048
 #define FENCE_MAX INT64_MAX
 
-static int fail_data(const struct file_place *p, const char *why, struct dlock_error *err)
+static int bad_fence(const struct file_place *p, const char *why, struct dlock_error *err)
 {
     return dlock_fail(err, DLOCK_EDATA, 0,
                       "%s/%s %s; the fencing token would start again: repair or remove the file",
                       p->path, p->fence, why);
 }
 
-static int fail_sys(const struct file_place *p, const char *what, int sys, struct dlock_error *err)
+static int fail_fence(const struct file_place *p, const char *what, int sys,
+                      struct dlock_error *err)
 {
     return dlock_fail(err, sys == EACCES || sys == EPERM ? DLOCK_EPERM : DLOCK_ECREATE, sys,
                       "cannot %s the fencing token in %s/%s: %s", what, p->path, p->fence,
@@ -101,25 +102,25 @@ int file_record_read(const struct file_place *p, struct file_record *rec, struct
     if (fd < 0 && errno == ENOENT)
         return 0;
     if (fd < 0 && errno == ELOOP)
-        return fail_data(p, "is a symbolic link", err);
+        return bad_fence(p, "is a symbolic link", err);
     if (fd < 0)
-        return fail_sys(p, "read", errno, err);
+        return fail_fence(p, "read", errno, err);
     if (fstat(fd, &st) == 0 && !S_ISREG(st.st_mode)) {
         close(fd);
-        return fail_data(p, "is not a regular file", err);
+        return bad_fence(p, "is not a regular file", err);
     }
     n = file_read_all(fd, buf, sizeof(buf));
     close(fd);
     if (n < 0)
-        return fail_sys(p, "read", (int)-n, err);
+        return fail_fence(p, "read", (int)-n, err);
     size_t len = (size_t)n, magic = strlen(MAGIC);
     if (len >= magic && len < sizeof(buf) && memcmp(buf, MAGIC, magic) == 0 &&
         parse(buf + magic, len - magic, rec))
         return 0;
     *rec = (struct file_record){0};
     if (len > magic && memcmp(buf, family, strlen(family)) == 0 && memcmp(buf, MAGIC, magic) != 0)
-        return fail_data(p, "was written by another version of dlock", err);
-    return fail_data(p, "is not a fencing token of dlock", err);
+        return bad_fence(p, "was written by another version of dlock", err);
+    return bad_fence(p, "is not a fencing token of dlock", err);
 }
 
 /* 0 or an errno. */
@@ -214,7 +215,7 @@ int file_record_write(const struct file_place *p, int lock_fd,
     text[head + body] = '\n';
     rc = file_replace(p->dir, p->fence, lock_fd, text, (size_t)(head + body) + (body > 0), true);
     if (rc != 0)
-        return fail_sys(p, "write", rc, err);
+        return fail_fence(p, "write", rc, err);
     *fence = next;
     return 0;
 }

@@ -95,14 +95,6 @@ n.once" ]
     [ ${#lines[@]} -eq 2 ]
 }
 
-@test "a clock that was set back repeats no success" {
-    record succeeded 1000 | sed 's/ 1600000000001 / 4000000000000 /' >"$D/n.once"
-    once 0 "$L" touch ran
-    [ ! -e ran ]
-    once 0 --once=1ms "$L" touch ran
-    [ ! -e ran ]
-}
-
 @test "a keeper killed at any step leaves a record that is true" {
     [ -z "${SAN:-}" ] || return 0 # no strace with LeakSanitizer: the plain build shows it
     need_strace

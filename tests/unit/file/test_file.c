@@ -168,6 +168,18 @@ static enum dlock_ev acquire(struct lock *l, bool wait)
     return next(l, 2000);
 }
 
+static struct lock *holding(struct lock *l)
+{
+    CHECK_INT(acquire(l, false), EV_GRANTED);
+    return l;
+}
+
+static struct lock *waiting(struct lock *l)
+{
+    CHECK_INT(acquire(l, true), EV_WAITING);
+    return l;
+}
+
 static enum dlock_ev release(struct lock *l)
 {
     BE->release(l->be, dlock_now() + DLOCK_SEC);
@@ -252,8 +264,7 @@ FILE_TEST(excludes_flock)
 FILE_TEST(waits_and_wakes_at_once)
 {
     int fd = hold(in_dir("x"), LOCK_EX);
-    struct lock *l = bare("x", DLOCK_MODE_EXCLUSIVE);
-    REQUIRE_INT(acquire(l, true), EV_WAITING);
+    struct lock *l = waiting(bare("x", DLOCK_MODE_EXCLUSIVE));
     CHECK_INT(next(l, 50), EV_NONE);
     int64_t before = dlock_now();
     close(fd);
@@ -268,8 +279,7 @@ FILE_TEST(waits_and_wakes_at_once)
 FILE_TEST(reports_the_holder_and_its_place_in_the_queue_after_a_second)
 {
     int fd = hold(in_dir("x"), LOCK_EX);
-    struct lock *l = bare("x", DLOCK_MODE_EXCLUSIVE);
-    REQUIRE_INT(acquire(l, true), EV_WAITING);
+    struct lock *l = waiting(bare("x", DLOCK_MODE_EXCLUSIVE));
     CHECK_NULL(l->ev.info);
     CHECK_INT(l->ev.place, -1);
     int64_t before = dlock_now(), wake_at = DLOCK_NEVER;
@@ -399,8 +409,7 @@ FILE_TEST(closed_while_waiting)
 FILE_TEST(locks_the_new_file_when_the_old_is_unlinked)
 {
     int fd = hold(in_dir("x"), LOCK_EX);
-    struct lock *l = bare("x", DLOCK_MODE_EXCLUSIVE);
-    REQUIRE_INT(acquire(l, true), EV_WAITING);
+    struct lock *l = waiting(bare("x", DLOCK_MODE_EXCLUSIVE));
     unlink(in_dir("x"));
     int other = hold(in_dir("x"), LOCK_EX);
     close(fd);
@@ -413,20 +422,42 @@ FILE_TEST(locks_the_new_file_when_the_old_is_unlinked)
 
 FILE_TEST(refuses_fifos_devices_and_bad_paths)
 {
-    mkfifo(in_dir("fifo"), 0600);
-    struct lock *l = bare("fifo", DLOCK_MODE_EXCLUSIVE);
-    CHECK_FAILS(l, true, DLOCK_ECREATE);
-    CHECK_HAS(l->ev.error.msg, "not a regular file");
-    CHECK_HAS(l->ev.error.msg, "/fifo");
-    shut(l);
-    l = opened("/dev/null", NULL, DLOCK_MODE_EXCLUSIVE);
-    CHECK_FAILS(l, true, DLOCK_ECREATE);
-    shut(l);
-    l = bare("none/x", DLOCK_MODE_EXCLUSIVE);
-    CHECK_FAILS(l, true, DLOCK_ECREATE);
-    CHECK_INT(l->ev.error.sys, ENOENT);
-    shut(l);
+    const char *const paths[] = {in_dir("fifo"), "/dev/null", in_dir("none/x")};
+    const char *const why[] = {"/fifo cannot be a lock: it is not a regular file", "", "/none/x"};
+
+    mkfifo(paths[0], 0600);
+    for (size_t i = 0; i < DLOCK_LEN(paths); i++) {
+        struct lock *l = opened(paths[i], NULL, DLOCK_MODE_EXCLUSIVE);
+        CHECK_FAILS(l, true, DLOCK_ECREATE);
+        CHECK_HAS(l->ev.error.msg, why[i]);
+        CHECK_INT(l->ev.error.sys, i == 2 ? ENOENT : 0);
+    }
     CHECK_INT(refused("", NULL), DLOCK_EUSAGE);
+}
+
+FILE_TEST(an_inheriting_child_keeps_the_lock)
+{
+    int go[2];
+    char c;
+
+    if (pipe2(go, O_CLOEXEC) != 0)
+        abort();
+    struct lock *l = holding(bare("x", DLOCK_MODE_EXCLUSIVE));
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(go[1]);
+        _exit(read(go[0], &c, 1) < 0);
+    }
+    REQUIRE_RELEASED(l, DLOCK_RELEASE_CLEAN);
+    CHECK_INT(held(in_dir("x"), LOCK_EX), 1);
+    /* The kernel names our pid, but we no longer have the lock. */
+    CHECK_INT(acquire(l, false), EV_BUSY);
+    CHECK_INT(l->ev.info ? l->ev.info->pid : 0, pid);
+    CHECK_HAS(l->ev.info ? l->ev.info->command : NULL, "test_file");
+    close(go[1]);
+    waitpid(pid, NULL, 0);
+    CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
+    close(go[0]);
 }
 
 /* ----------------------------------------------------------- named locks --- */
@@ -720,10 +751,8 @@ FILE_TEST(a_waiter_gets_a_slot_soon_without_inotify)
 FILE_TEST(a_waiter_for_a_slot_does_not_spin)
 {
     int turns = 0;
-    struct lock *a = slots(1);
-    struct lock *b = slots(1);
-    REQUIRE_INT(acquire(a, false), EV_GRANTED);
-    REQUIRE_INT(acquire(b, true), EV_WAITING);
+    struct lock *a = holding(slots(1));
+    struct lock *b = waiting(slots(1));
     for (int64_t end = dlock_now() + 300 * DLOCK_MSEC; dlock_now() < end; turns++) {
         struct pollfd pfd[8];
         int64_t wake = end;
@@ -738,11 +767,9 @@ FILE_TEST(a_waiter_for_a_slot_does_not_spin)
 
 FILE_TEST(a_waiter_for_a_slot_keeps_no_writer_out)
 {
-    struct lock *a = slots(1);
-    struct lock *b = slots(1);
     struct lock *x = bare("x", DLOCK_MODE_EXCLUSIVE);
-    REQUIRE_INT(acquire(a, false), EV_GRANTED);
-    REQUIRE_INT(acquire(b, true), EV_WAITING);
+    struct lock *a = holding(slots(1));
+    struct lock *b = waiting(slots(1));
     CHECK_INT(next(b, 50), EV_NONE);
     REQUIRE_INT(release(a), EV_RELEASED);
     /* The waiter does not run in this moment. */
@@ -755,11 +782,9 @@ FILE_TEST(a_waiter_for_a_slot_keeps_no_writer_out)
 
 FILE_TEST(another_number_of_slots_is_refused_also_while_others_wait)
 {
-    struct lock *x = bare("x", DLOCK_MODE_EXCLUSIVE);
-    struct lock *a = slots(2);
     struct lock *b = slots(1000);
-    REQUIRE_INT(acquire(x, false), EV_GRANTED);
-    REQUIRE_INT(acquire(a, true), EV_WAITING);
+    struct lock *x = holding(bare("x", DLOCK_MODE_EXCLUSIVE));
+    struct lock *a = waiting(slots(2));
     CHECK_FAILS(b, true, DLOCK_EDATA);
     CHECK_HAS(b->ev.error.msg, "/x: in use with 2 slots, which are not 1000: ");
     REQUIRE_INT(release(x), EV_RELEASED);
@@ -773,10 +798,8 @@ FILE_TEST(another_number_of_slots_is_refused_also_while_others_wait)
 
 FILE_TEST(a_file_that_is_replaced_while_a_slot_is_waited_for_is_left)
 {
-    struct lock *a = slots(1);
-    struct lock *b = slots(1);
-    REQUIRE_INT(acquire(a, false), EV_GRANTED);
-    REQUIRE_INT(acquire(b, true), EV_WAITING);
+    struct lock *a = holding(slots(1));
+    struct lock *b = waiting(slots(1));
     CHECK_INT(next(b, 50), EV_NONE);
     remove(in_dir("x"));
     int fd = hold(in_dir("x"), LOCK_EX);
@@ -797,8 +820,7 @@ FILE_TEST(the_bytes_of_slots_are_frozen)
     int fd = open(in_dir("x"), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     REQUIRE_INT(fcntl(fd, F_OFD_SETLK, &number), 0);
     REQUIRE_INT(fcntl(fd, F_OFD_SETLK, &slot), 0);
-    struct lock *a = slots(2);
-    REQUIRE_INT(acquire(a, false), EV_GRANTED);
+    struct lock *a = holding(slots(2));
     CHECK_INT(a->ev.slot, 2);
     struct lock *b = slots(3);
     REQUIRE_INT(acquire(b, false), EV_FAILED);
@@ -836,8 +858,7 @@ FILE_TEST(status_shows_slots_and_their_waiters_and_takes_no_lock)
         a[i] = slots(3);
         REQUIRE_INT(acquire(a[i], false), EV_GRANTED);
     }
-    struct lock *w = slots(3);
-    REQUIRE_INT(acquire(w, true), EV_WAITING);
+    struct lock *w = waiting(slots(3));
     struct lock *q = bare("x", DLOCK_MODE_EXCLUSIVE);
     BE->ask(q->be, ASK_STATUS, NULL);
     while (next(q, 1000) == EV_INFO) {
