@@ -67,9 +67,25 @@ zk_export() {
     export ZK_PORT=${ZK_PORTS[$1]} ZK_PID=${ZK_PIDS[$1]} ZK_DIR=${ZK_DIRS[$1]} ZK_LOG=${ZK_LOGS[$1]}
 }
 
+# zk_archive: classes for the JVM to map, which saves a third of a server's start. Made once for all
+# files of a run, by a server that ends when it has started. Without it servers start, too.
+zk_archive() {
+    local file=$BATS_RUN_TMPDIR/zookeeper.jsa
+    {
+        flock -w 90 9 || return 0
+        [ ! -e "$file.begun" ] || return 0
+        : >"$file.begun"
+        zk_start_in archive -XX:ArchiveClassesAtExit="$file.new" 9>&- || return 0
+        kill "${ZK_PIDS[archive]}"
+        ! wait_for 20 pid_gone "${ZK_PIDS[archive]}" || mv "$file.new" "$file" || :
+        zk_kill archive
+    } 9>"$file.lock" 2>>"$file.log"
+}
+
 zk_start_in() {
     local name=$1 try
     shift
+    [ $name = archive ] || zk_archive
     for try in 1 2 3 4 5; do
         zk_folder "$name" || return
         ZK_PORTS[$name]=$(zk_free_port)
@@ -87,6 +103,7 @@ zk_start_in() {
 # Election and quorum ports are chosen beforehand: all three must know them.
 zk_ensemble() {
     local try i
+    zk_archive
     for try in 1 2 3 4 5; do
         ZK_QUORUM=()
         for i in 1 2 3; do
@@ -137,8 +154,10 @@ zk_launch() {
         clientPort="${ZK_PORTS[$name]}" dataDir="$dir/data" "${ZK_PEERS[$name]:-}" >"$dir/zoo.cfg"
     jvm=(-Xms32m -Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto -XX:-UsePerfData
         -Dzookeeper.preAllocSize=256 -Dznode.container.checkIntervalMs=500
-        -Dorg.slf4j.simpleLogger.showDateTime=true \
-            -Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS)
+        -Dorg.slf4j.simpleLogger.showDateTime=true
+        -Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS)
+    [ ! -e "$BATS_RUN_TMPDIR/zookeeper.jsa" ] ||
+        jvm+=(-XX:SharedArchiveFile="$BATS_RUN_TMPDIR/zookeeper.jsa")
     for arg; do
         case $arg in
         -*) jvm+=("$arg") ;;

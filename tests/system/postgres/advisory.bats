@@ -6,8 +6,6 @@
 # bats file_tags=long
 load ../../support/pgtests
 
-# ---------------------------------------------------------------- helpers ---
-
 # The manual's statement, for the name $1.
 key_of() {
     pgsql -v name="$1" <<<"SELECT ('x' || substr(encode(sha256(

@@ -13,8 +13,6 @@ setup() {
     fake_setup # for net_dns_bounds and the like
 }
 
-# ---------------------------------------------------------------- helpers ---
-
 # A and L are the locks of the two modes at a server of this test alone.
 own_server() {
     pg_start_in own "$@"

@@ -11,8 +11,6 @@ setup_file() {
     pgtable_start
 }
 
-# ---------------------------------------------------------------- helpers ---
-
 # pooler MODE [KEY=VALUE...]: A and L are locks through it, D the same as L but directly.
 pooler() {
     LOG_FROM=$(($(wc -c <"$PG_LOG") + 1))

@@ -14,8 +14,6 @@ setup() {
     RECORD=$R/r/fa/job
 }
 
-# ---------------------------------------------------------------- helpers ---
-
 # once RC ARG...: a run that prints nothing.
 once() {
     local rc=$1
