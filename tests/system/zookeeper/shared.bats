@@ -88,7 +88,7 @@ END
     end a
     # With its own names for others, kazoo is excluded by all of the default layout, too.
     L="zk://$H#$NAME"
-    for opts in -s --slots=2; do
+    for opts in -x -s --slots=2; do
         held a $opts
         run -75 run_t 10 "$ROOT/tests/support/helpers/kazoo_lock.py" "$H" "/$NAME" lock /dev/null \
             --try --extra=-lock-
