@@ -10,7 +10,7 @@
 #     zk_ensemble [ARG...]             three, named 1 2 3; ZK_HOSTS (for a URI); ZK_PORT is that of
 #                                      the first
 #     zk_leader | zk_followers         names; zk_ensemble_up: is there a leader with two followers?
-#     zk_stop | zk_kill | zk_freeze | zk_thaw [NAME]    SIGTERM, KILL, STOP, CONT
+#     zk_stop | zk_kill [NAME]         SIGTERM, KILL
 #     zk_restart NAME [ARG...]         same ports, same data; kills it, if it still runs
 #     zk_wipe NAME                     (while it is down) its data is lost
 #     zk_cmd WORD [NAME]               four-letter words: srvr mntr cons dump wchs wchc ruok ...
@@ -21,7 +21,6 @@
 #     zk_connected [NAME]              IDs of those that have a connection here
 #     zk_ls|zk_tree|zk_get|zk_stat|zk_acl|zk_create|zk_set|zk_rm ARG...     see helpers/zk.py;
 #                                     ZK_PORT says where
-#     zk_in NAME FUNCTION ARG...       one of these at another server
 #     zk_kill_session ID               an expiry without waiting for it
 #     proxy FAULT WHAT [N [CODE]]      helpers/zkproxy.py before the server; P is the lock by way of
 #                                      it. struck: it has done that; end_proxy
@@ -215,12 +214,6 @@ zk_end() {
     unset "ZK_PIDS[$2]"
 }
 
-zk_freeze() {
-    local pid=${ZK_PIDS[${1:-default}]}
-    kill -STOP "$pid" && wait_for 5 pid_stopped "$pid"
-}
-zk_thaw() { kill -CONT "${ZK_PIDS[${1:-default}]}"; }
-
 # Those that this shell started (not a server of setup_file).
 zk_stop_all() {
     local name
@@ -295,12 +288,6 @@ zk_create() { zk_py create "$@"; }
 zk_set() { zk_py set "$@"; }
 zk_rm() { zk_py rm "$@"; }
 zk_kill_session() { zk_py kill "$@"; }
-zk_in() {
-    local ZK_PORT
-    ZK_PORT=$(zk_port_of "$1")
-    shift
-    "$@"
-}
 # In the subshell of `start`: the helper gets its pid.
 zk_hold() { exec "${ZK_VIA[@]}" "$ROOT/tests/support/helpers/zk.py" "$ZK_PORT" hold "$@" 3>&-; }
 

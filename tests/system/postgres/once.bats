@@ -177,7 +177,7 @@ lost_grant() {
 }
 
 @test "an end whose answer is lost is found in the record" {
-    local fault n=0
+    local fault
     for fault in lose drop mute; do
         rm -f ran
         NAME=$NAME.$fault
@@ -208,8 +208,6 @@ lost_grant() {
     record_is "state = 'succeeded'"
     row_is_free
 }
-
-state_is() { [ "$(record state)" = "$1" ]; }
 
 # The proxy keeps the answer back.
 @test "a success that cannot be recorded is said, and the next one runs" {
@@ -285,7 +283,7 @@ state_is() { [ "$(record state)" = "$1" ]; }
 }
 
 # bats test_tags=slow
-@test "through PgBouncer" {
+@test "one of a crowd runs through PgBouncer" {
     [ -x /usr/sbin/pgbouncer ] || skip "pgbouncer is not installed"
     pgb_start transaction default_pool_size=3
     L="postgres://postgres@127.0.0.1:$PGB_PORT/postgres?mode=lease#$NAME"

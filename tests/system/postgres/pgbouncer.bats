@@ -252,7 +252,7 @@ turns() {
     [ -s got ] && [ ! -e ran ]
 }
 
-@test "a pool of one session, and more who want it" {
+@test "a pool of one session serves twelve waiters" {
     local i pids=()
     pooler transaction default_pool_size=1 max_client_conn=40
     hold --ttl 5
@@ -272,7 +272,6 @@ turns() {
 }
 
 @test "session pooling works, and is polled like the others" {
-    local i pids=()
     pooler session default_pool_size=12
     hold --ttl 5
     run -75 run_t 5 "$DLOCK" -n "$L" true

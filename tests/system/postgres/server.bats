@@ -210,7 +210,7 @@ fails() {
     refute_out c4nary
 }
 
-@test "Unix sockets, in the URI and from libpq's variables" {
+@test "takes a Unix socket from the URI and from libpq's variables" {
     local u
     for u in "postgres://postgres@/postgres?host=${PG_SOCK//\//%2F}&port=$PG_PORT" \
         "postgres:///postgres" \

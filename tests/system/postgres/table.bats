@@ -261,7 +261,7 @@ crowd() {
     exits 0 5 "$second"
 }
 
-@test "a set that names one table in two ways fails with 64" {
+@test "refuses a set that names one table in two ways" {
     run -64 run_t 5 "$DLOCK" --also "${L/127.0.0.1/localhost}" "$L" touch ran
     assert_out "this is the same lock as"
     [ ! -e ran ]

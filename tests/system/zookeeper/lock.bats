@@ -290,7 +290,7 @@ assert s["holders"][0]["kind"] == "foreign" and "red" in s["holders"][0]["note"]
 assert s["waiters"][0]["kind"] == "foreign" and s["waiters"][0]["note"] == "10.0.0.1", s' "$output"
 }
 
-@test "a server at an IPv6 address" {
+@test "reaches a server at an IPv6 address" {
     local p6
     LISTEN=::1 start_log p6 "$ROOT/tests/support/helpers/zkproxy.py" "$ZK_PORT" pass
     wait_for 5 test -s p6
