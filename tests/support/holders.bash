@@ -38,7 +38,7 @@ job() {
     JOB_CODE=$1
     rm -f "$C"/* "$T/end"
     "${RUN:-background}" "${@:2}" $SUBJECT -m 110000 -u "$T/end" -r "$JOB_CODE"
-    wait_for 5 running
+    wait_for "${WITHIN:-5}" running
 }
 job_ends() {
     : >"$T/end"

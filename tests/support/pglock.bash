@@ -20,6 +20,16 @@ use_server() {
     at_server
 }
 
+# hba LINE...: whom the test's own server lets in from now on, and how.
+hba() {
+    local reloads
+    reloads=$(grep -c 'reloading configuration' "$PG_LOG" || :)
+    printf '%s\n' "$@" >"${PG_DIRS[own]}/pg_hba.conf"
+    kill -HUP "$PG_PID"
+    reloaded() { [ "$(grep -c 'reloading configuration' "$PG_LOG")" -gt "$reloads" ]; }
+    wait_for 5 reloaded
+}
+
 # role_named NAME [SETTING...]: a role that may connect and nothing else, with these settings.
 role_named() {
     local set

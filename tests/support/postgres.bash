@@ -15,9 +15,7 @@
 #                                      pg_promote()"`
 #     pgb_start [POOL_MODE [KEY=VALUE...]]      PgBouncer (transaction) before the default server:
 #                                     PGB_PORT PGB_PID PGB_LOG; pgb_stop
-#     pg_statements [NAME]             how many query messages it got (both without those of pgsql
-#                                      itself)
-#     pg_xacts [NAME]                  how many transactions these were in
+#     pg_statements [NAME]             how many query messages it got, without those of pgsql
 #     pg_backends PATTERN [NAME]       client sessions whose application_name is LIKE the pattern
 #
 # In setup_file pg_start exports the variables for the tests, and teardown_file calls pg_stop_all.
@@ -298,8 +296,6 @@ pg_messages() {
         s,^[^[]*\[([0-9]+)\] ([^ ]+) \[[^]]*\] LOG:  (statement|execute [^:]*): .*,\1 \2,p' "$log"
 }
 pg_statements() { pg_messages "${1:-default}" | wc -l; }
-# A message without BEGIN and COMMIT is a transaction, and those between share one.
-pg_xacts() { pg_messages "${1:-default}" | sort -u | wc -l; }
 
 pg_backends() {
     local PG_PORT=$PG_PORT

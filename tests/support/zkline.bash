@@ -43,20 +43,24 @@ freeze() {
 }
 thaw() { kill -CONT "$ZK_PID"; }
 
-# line [PATH]: the queue of $NAME, or below PATH, as full paths, in order. It is read from the list
-# of ephemeral nodes that a server gives without a session, and without a process of ours that takes
-# 50 ms.
+# What a server tells without a session, and without a process of ours that takes 50 ms: sessions
+# and ephemeral nodes. On a busy machine it may need longer than zk_cmd waits.
+dump() {
+    local try
+    for try in 1 2 3 4 5; do zk_cmd dump && return; done
+    return 1
+}
+# line [PATH]: the queue of $NAME, or below PATH, as full paths, in order.
 line() {
-    zk_cmd dump | sed -nE "s|^\t(${1:-/$NAME}/[^/]*(.{10}))\$|\2 \1|p" | sort | cut -d' ' -f2
+    dump | sed -nE "s|^\t(${1:-/$NAME}/[^/]*(.{10}))\$|\2 \1|p" | sort | cut -d' ' -f2
 }
 node() { line | sed -n "$1p"; }
 line_is() { # N [PATH]
     local all
-    all=$(zk_cmd dump) && [ "$(grep -cE $'^\t'"${2:-/$NAME}/[^/]{10,}\$" <<<"$all")" = "$1" ]
+    all=$(dump) && [ "$(grep -cE $'^\t'"${2:-/$NAME}/[^/]{10,}\$" <<<"$all")" = "$1" ]
 }
 owner_of() {
-    zk_cmd dump | awk -v node=$'\t'"$1" \
-        '/^0x/ { id = substr($0, 1, length - 1) } $0 == node { print id }'
+    dump | awk -v node=$'\t'"$1" '/^0x/ { id = substr($0, 1, length - 1) } $0 == node { print id }'
 }
 version() { zk_stat "$1" version; }
 # watches_are N: each waiter has one watch, and no other client has any.

@@ -115,21 +115,19 @@ static int take_foreign(struct dlock_uri *uri, struct dlock_error *err)
 #define SERVERS "list all servers after '//': zk://H1:2181,H2:2181"
 #define CREDENTIALS "write USER:PASSWORD@ before the first host, or ?password-file=FILE"
 #define NO_TLS "there is no TLS to ZooKeeper yet"
-    static const char *const ignored[] = {
-        "timeout",
-        "session",
-        "session_timeout",
-        "connection_timeout",
-        "connect_timeout",
-        "blocking",
-        "max_retries",
-        "client",
-        "transporter",
-        "check",
-        "register",
-        "subscribe",
-        NULL,
-    };
+    static const char *const ignored[] = {"timeout",
+                                          "session",
+                                          "session_timeout",
+                                          "connection_timeout",
+                                          "connect_timeout",
+                                          "blocking",
+                                          "max_retries",
+                                          "client",
+                                          "transporter",
+                                          "check",
+                                          "register",
+                                          "subscribe",
+                                          NULL};
     static const struct dlock_foreign rules[] = {
         {"backup", FOREIGN_REFUSED, SERVERS, NULL},
         {"hosts", FOREIGN_REFUSED, SERVERS, NULL},

@@ -6,8 +6,6 @@
 # bats file_tags=long
 load ../../support/pgtests
 
-# ---------------------------------------------------------------- helpers ---
-
 # The manual's statement, for the name $1.
 key_of() {
     pgsql -v name="$1" <<<"SELECT ('x' || substr(encode(sha256(
@@ -294,7 +292,7 @@ assert not any("fence" in x or "lease_left_ms" in x for x in w), w' "$output" "$
     let_go
 }
 
-@test "--status of a foreign holder and a foreign waiter" {
+@test "--status shows a foreign holder and a foreign waiter" {
     local key
     key=$(key_of "$NAME")
     sql_hold "pg_advisory_lock($key)"

@@ -5,8 +5,6 @@
 # bats file_tags=long
 load ../../support/pgtests
 
-# ---------------------------------------------------------------- helpers ---
-
 waiter_pids() {
     pgsql -c "select pid from pg_stat_activity where application_name = '$(app_of "$NAME")'
         and query like '/* dlock1 % wait=%'"
@@ -38,20 +36,17 @@ waiter() {
     lost 1
 }
 
-# crowd: a hold with a tree of 300, all of whom keep the witness, and a waiter.
-crowd() {
-    rm -f held got
-    start_log "$T/out" "$DLOCK" "$L" sh -c "$CROWD" - "$C"
-    K=$STARTED
-    wait_for 20 test -e held
-    waiter got
-}
+# All of them keep the witness.
 CROWD='exec 9>"$1/witness"; flock -n 9 || echo overlap >>violations
     i=0; while [ $i -lt 300 ]; do i=$((i + 1)); sleep 60 & done; echo >held; wait'
 
 @test "the next holder never overlaps a killed keeper's 300 processes" {
     for round in 1 2 3 4; do
-        crowd
+        rm -f held got
+        start_log "$T/out" "$DLOCK" "$L" sh -c "$CROWD" - "$C"
+        K=$STARTED
+        wait_for 20 test -e held
+        waiter got
         t0=$(now_ms)
         kill -KILL "$K"
         wait_exit 10 "$WAITER"
@@ -59,17 +54,6 @@ CROWD='exec 9>"$1/witness"; flock -n 9 || echo overlap >>violations
         assert_between 0 $(($(now_ms) - t0)) $((2000 + SLOW)) "take-over (ms)"
         settle 5
     done
-}
-
-@test "a killed guard's 300 processes end before the release" {
-    crowd
-    find_guard
-    kill -KILL "$G"
-    ends 71
-    tree_gone
-    wait_exit 5 "$WAITER"
-    no_violations
-    is_free
 }
 
 @test "the lock is free at once when keeper and guard are killed" {
@@ -296,7 +280,7 @@ proxy() {
 
 @test "answers may come one byte at a time" {
     proxy drip
-    job 9 --ttl 3 "$P"
+    WITHIN=10 job 9 --ttl 3 "$P"
     # Renewed, too.
     lasts 3100
     job_ends_silently

@@ -13,16 +13,9 @@ silent_kdc() {
 }
 asked() { [ -s "$T/asked" ]; }
 
-# hba METHOD: how the server of this test authenticates who comes by TCP; pgsql comes by the socket.
-hba() {
-    local reloads
-    reloads=$(grep -c 'reloading configuration' "$PG_LOG" || :)
-    printf '%s\n' 'local all all trust' \
-        "host all all 127.0.0.1/32 $1" >"${PG_DIRS[own]}/pg_hba.conf"
-    kill -HUP "$PG_PID"
-    reloaded() { [ "$(grep -c 'reloading configuration' "$PG_LOG")" -gt "$reloads" ]; }
-    wait_for 5 reloaded
-}
+# by_tcp METHOD: how the server of this test authenticates who comes by TCP; pgsql comes by the
+# socket.
+by_tcp() { hba 'local all all trust' "host all all 127.0.0.1/32 $1"; }
 by_socket() {
     timeout -k 2 30 "$PG_BIN/psql" -X -q -A -t -h "$PG_SOCK" -p "$PG_PORT" -U postgres -d postgres \
         "$@" 3>&-
@@ -63,7 +56,7 @@ bounds() {
     silent_kdc
     # Encryption, then authentication.
     PGGSSENCMODE=prefer bounds "$L" asked
-    hba gss
+    by_tcp gss
     bounds "$U?mode=lease#$NAME" asked
 }
 
@@ -100,13 +93,13 @@ bounds() {
     silent_kdc
     PGGSSENCMODE=disable background --ttl 4 "$U?mode=lease#$NAME" $SUBJECT -k -u "$T/end" -r 7
     wait_for 5 running
-    hba gss
+    by_tcp gss
     by_socket -c "select pg_terminate_backend(pid) from pg_stat_activity
         where application_name like 'dlock:%'"
     wait_for 5 asked
     kill -TERM "$K"
     wait_for 1 has_seen main sig 15
-    hba trust
+    by_tcp trust
     is_renewed() {
         [ "$(by_socket -c "select expires - clock_timestamp() > '2.8 s' from dlock_locks
             where name = '$NAME'")" = t ]

@@ -177,7 +177,7 @@ lost_grant() {
 }
 
 @test "an end whose answer is lost is found in the record" {
-    local fault n=0
+    local fault
     for fault in lose drop mute; do
         rm -f ran
         NAME=$NAME.$fault
@@ -208,8 +208,6 @@ lost_grant() {
     record_is "state = 'succeeded'"
     row_is_free
 }
-
-state_is() { [ "$(record state)" = "$1" ]; }
 
 # The proxy keeps the answer back.
 @test "a success that cannot be recorded is said, and the next one runs" {
@@ -285,7 +283,7 @@ state_is() { [ "$(record state)" = "$1" ]; }
 }
 
 # bats test_tags=slow
-@test "through PgBouncer" {
+@test "one of a crowd runs through PgBouncer" {
     [ -x /usr/sbin/pgbouncer ] || skip "pgbouncer is not installed"
     pgb_start transaction default_pool_size=3
     L="postgres://postgres@127.0.0.1:$PGB_PORT/postgres?mode=lease#$NAME"
@@ -389,7 +387,7 @@ swept() {
         and owner ~ '^[0-9a-f]' returning 1")" = '' ]
 }
 
-@test "--min-hold: what waits comes at that moment, and shared holders and slots stay, too" {
+@test "--min-hold: a shared lock and a slot stay held, and what waits comes at that moment" {
     local first next after began
     while read -r first next; do
         NAME=$NAME.k
@@ -408,7 +406,6 @@ swept() {
         [ $(($(cat in) / NS - began)) -ge 1200 ] || fail "too early ($first)"
         assert_between 0 $(($(cat in) / NS - after)) $((1300 + SLOW + BUSY)) "wait in ms ($first)"
     done <<'EOT'
--x -x
 -s -x
 --slots=1 --slots=1
 EOT

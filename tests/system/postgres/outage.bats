@@ -13,12 +13,10 @@ setup() {
     fake_setup # for net_dns_bounds and the like
 }
 
-# ---------------------------------------------------------------- helpers ---
-
 # A and L are the locks of the two modes at a server of this test alone.
 own_server() {
     pg_start_in own "$@"
-    PG_PORT=${PG_PORTS[own]} PG_LOG=${PG_LOGS[own]}
+    use_server own
     at_role postgres
     A_LOCAL=$A
     "$DLOCK" -q "$L" true 3>&- # the table is there
@@ -109,9 +107,7 @@ refused() { [ "$(tail -c "+$((FROM + 1))" "$PG_LOG" | grep -c "FATAL: .*$1")" -g
     [ -e retried_a ]
     [ -e retried_l ]
     # What no later try mends.
-    sed -i '1i host all joe all reject' "${PG_DIRS[own]}/pg_hba.conf"
-    kill -HUP "${PG_PIDS[own]}"
-    wait_for 5 file_has "$PG_LOG" "reloading configuration"
+    hba 'host all joe all reject' 'host all all all trust'
     for u in "${A/\/postgres#//nodb#}" "${L/\/postgres\?//nodb?}"; do
         run -69 run_t 3 "$DLOCK" --retry "$u" touch ran
         assert_out '"nodb" does not exist'
@@ -168,9 +164,7 @@ refused() { [ "$(tail -c "+$((FROM + 1))" "$PG_LOG" | grep -c "FATAL: .*$1")" -g
     start_log a.log "$DLOCK" --ttl 1 "$A" touch ran
     advisory=$STARTED
     wait_for 5 waiting_are 1 1
-    sed -i '1i host all joe all reject' "${PG_DIRS[own]}/pg_hba.conf"
-    kill -HUP "${PG_PIDS[own]}"
-    wait_for 5 file_has "$PG_LOG" "reloading configuration"
+    hba 'host all joe all reject' 'host all all all trust'
     terminate "usename = 'joe'"
     exits 77 4 "$lease"
     exits 77 4 "$advisory"

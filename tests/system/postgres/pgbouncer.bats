@@ -11,8 +11,6 @@ setup_file() {
     pgtable_start
 }
 
-# ---------------------------------------------------------------- helpers ---
-
 # pooler MODE [KEY=VALUE...]: A and L are locks through it, D the same as L but directly.
 pooler() {
     LOG_FROM=$(($(wc -c <"$PG_LOG") + 1))
@@ -125,9 +123,8 @@ exclude() {
 # turns PORT FILE MS: the lock goes through what counts the requests without an answer; see
 # pgturns.py.
 turns() {
-    start "$ROOT/tests/support/helpers/pgturns.py" "$@" >port.turns
-    wait_for 5 test -s port.turns
-    L="postgres://postgres@127.0.0.1:$(cat port.turns)/postgres?mode=lease#$NAME"
+    listener pgturns "$@"
+    L="postgres://postgres@127.0.0.1:$LISTENS/postgres?mode=lease#$NAME"
 }
 
 # PgBouncer before 1.21 takes a session for free at the first answer: the second one goes to another
@@ -148,14 +145,12 @@ turns() {
     start_log w.log "$DLOCK" "$L" true
     waiter=$STARTED
     # What is said while something is unanswered: the row is locked by somebody else.
-    start pooled_lock
-    wait_for 5 test -e locked
+    block_row
     kill -TERM "$waiter"
     wait_exit 5 "$waiter" || [ $? = 143 ]
-    touch unlock
+    unblock_row
     wait_for 5 row_is_renewed "$before"
     let_go
-    exits 0 4 "$HOLDER"
     wait_for 5 row_is_free
     [ "$(tr -d 1 <pooled)" = '' ] ||
         fail "at a time: $(fold -w1 pooled | sort | uniq -c | tr '\n' ' ')"
@@ -165,17 +160,12 @@ turns() {
     hold
     run -75 run_t 5 "$DLOCK" -w 0.5 "$L" true
     let_go
-    exits 0 4 "$HOLDER"
     [ "$(tr -d 1 <direct)" != '' ]
-}
-pooled_lock() {
-    pgsql -c "begin" -c "select 1 from public.dlock_locks where name = '$NAME' for update" \
-        -c "\\! touch locked" -c "\\! '$HELPERS/await' unlock" -c "commit"
 }
 
 # bats test_tags=slow
 @test "a pooled waiter polls once a second" {
-    local from n t0
+    local from n
     pooler transaction
     hold --ttl 60
     start_log w.log "$DLOCK" --ttl 60 "$L" "$HELPERS/clock" got
@@ -191,7 +181,7 @@ pooled_lock() {
 }
 
 @test "direct and pooled clients exclude each other, and see each other by --status" {
-    local t0 u
+    local u
     pooler transaction
     run -0 run_t 5 "$DLOCK" --status "$L"
     assert_out ": free"
@@ -262,7 +252,7 @@ pooled_lock() {
     [ -s got ] && [ ! -e ran ]
 }
 
-@test "a pool of one session, and more who want it" {
+@test "a pool of one session serves twelve waiters" {
     local i pids=()
     pooler transaction default_pool_size=1 max_client_conn=40
     hold --ttl 5
@@ -282,7 +272,6 @@ pooled_lock() {
 }
 
 @test "session pooling works, and is polled like the others" {
-    local i pids=()
     pooler session default_pool_size=12
     hold --ttl 5
     run -75 run_t 5 "$DLOCK" -n "$L" true

@@ -12,8 +12,6 @@ setup_file() {
     "$DLOCK" -q "postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#first" true 3>&-
 }
 
-# ---------------------------------------------------------------- helpers ---
-
 # proxy FAULT ARG...: $P is the server's database behind it.
 proxy() {
     listener pgproxy "$PG_PORT" "$@"

@@ -121,25 +121,6 @@ TURN='cd "$1" || exit
 
 # -------------------------------------------------------------------- turns ---
 
-# bats test_tags=slow
-@test "writers are served beside 20 readers that come without pause" {
-    local i t0 waits=()
-    for i in $(seq 20); do
-        start_log "reader$i.log" sh \
-            -c 'until [ -e stop ]; do "$1" -s "$2" sleep 0.1 || exit; done' - "$DLOCK" "$L"
-        PIDS[$i]=$STARTED
-    done
-    wait_for 10 is_sql "count(*) >= 5 from dlock_locks_holders"
-    for i in 1 2 3; do
-        t0=$(now_ms)
-        run -0 run_t 15 "$DLOCK" -w 12 "$L" true
-        waits+=($(($(now_ms) - t0)))
-    done
-    : >stop
-    for i in $(seq 20); do exits 0 10 "${PIDS[$i]}"; done
-    for i in "${waits[@]}"; do assert_between 0 "$i" $((8000 + SLOW)) "wait (ms)"; done
-}
-
 @test "a stopped writer lets readers in when its notice is old" {
     held a -s
     holds w --ttl 2

@@ -76,7 +76,7 @@ messages_of() {
 
 # bats test_tags=slow
 @test "waiters that nobody calls ask about every 2.4 seconds" {
-    local i before n t0 from
+    local i before n from
     hold --ttl 100
     from=$(wc -c <"$PG_LOG")
     # The server writes what it does for them to its log.

@@ -27,8 +27,6 @@ teardown() {
     dlock_teardown
 }
 
-# ---------------------------------------------------------------- helpers ---
-
 port() { zk_port_of "$1"; }
 # In order, as after a sync: a follower may lag behind.
 line() { zk_ls "/$NAME" 2>/dev/null | sed "s|^|/$NAME/|"; }

@@ -6,8 +6,6 @@
 # bats file_tags=long,thread
 load ../../support/zkline
 
-# ---------------------------------------------------------------- helpers ---
-
 # end_session PID NODE: behind the back of that process, which cannot come back to its session
 # meanwhile.
 end_session() {

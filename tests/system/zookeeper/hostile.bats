@@ -8,8 +8,6 @@ load ../../support/zkline
 
 setup_file() { zk_start; }
 
-# ---------------------------------------------------------------- helpers ---
-
 # liar HOW [TEXT]: P is the lock at something that is no ZooKeeper server.
 liar() {
     listener hostile_server "$@"

@@ -174,7 +174,7 @@ zxid() { local x; x=$(zk_cmd srvr | sed -n 's/^Zxid: //p') && echo $((x)); }
     n=$(node 4)
     v=$(version "$n")
     # The begin of its session is too old to be the lease's by then.
-    wait_for 6 beyond $(($(now_ms) + 2300))
+    lasts 2300
     [ "$(version "$n")" = "$v" ]
     kill -TERM "${pids[0]}" "${pids[1]}" "$HOLDER"
     t0=$(now_ms)
@@ -202,18 +202,6 @@ zxid() { local x; x=$(zk_cmd srvr | sed -n 's/^Zxid: //p') && echo $((x)); }
 
 # --------------------------------------------------------------- interplay ---
 
-# other WHAT...: kazoo_lock or curator_lock, WHAT its kind; it holds until the file "other-go"
-# appears.
-other() {
-    rm -f other-go
-    start_log other.log "$@"
-    OTHER=$STARTED
-}
-other_go() {
-    echo >other-go
-    wait_exit 10 "$OTHER"
-}
-
 # interplay LOCK PROGRAM KIND [TRY-ARGUMENT]
 interplay() {
     L=$1
@@ -223,7 +211,8 @@ interplay() {
         "$T/none" "$4"
     assert_out refused
     line_is 1
-    other "$2" "/$NAME" "$3" "$T/other-go"
+    start_log other.log "$2" "/$NAME" "$3" "$T/other-go"
+    OTHER=$STARTED
     wait_for 10 line_is 2
     wait_for 5 watched "$(node 1)"
     run -1 is_held other.log
@@ -242,7 +231,8 @@ interplay() {
     start_log w.log "$DLOCK" "$L" touch "$T/ran"
     wait_for 5 watched "$(node 1)"
     [ ! -e ran ]
-    other_go
+    : >other-go
+    wait_exit 10 "$OTHER"
     wait_exit 5 "$STARTED"
     [ -e ran ]
 }
@@ -250,18 +240,8 @@ interplay() {
 @test "kazoo's Lock excludes ?layout=kazoo and is excluded by it" {
     interplay "zk://$H?layout=kazoo#$NAME" kazoo_lock lock --try kazoo
 }
-@test "kazoo's WriteLock excludes ?layout=kazoo and is excluded by it" {
-    interplay "zk://$H?layout=kazoo#$NAME" kazoo_lock write --try kazoo
-}
 @test "Curator's InterProcessMutex excludes dlock and is excluded by it" {
     interplay "zk://$H#$NAME" curator_lock mutex try Curator
-}
-
-@test "with extra_lock_patterns kazoo honours the default layout, too" {
-    hold
-    run -75 run_t 20 "$ROOT/tests/support/helpers/kazoo_lock.py" "$H" "/$NAME" lock "$T/none" \
-        --try --extra=-lock-
-    let_go
 }
 
 @test "dlock waits for all of kazoo's readers" {
@@ -310,7 +290,7 @@ assert s["holders"][0]["kind"] == "foreign" and "red" in s["holders"][0]["note"]
 assert s["waiters"][0]["kind"] == "foreign" and s["waiters"][0]["note"] == "10.0.0.1", s' "$output"
 }
 
-@test "a server at an IPv6 address" {
+@test "reaches a server at an IPv6 address" {
     local p6
     LISTEN=::1 start_log p6 "$ROOT/tests/support/helpers/zkproxy.py" "$ZK_PORT" pass
     wait_for 5 test -s p6

@@ -14,8 +14,6 @@ setup() {
     RECORD=$R/r/fa/job
 }
 
-# ---------------------------------------------------------------- helpers ---
-
 # once RC ARG...: a run that prints nothing.
 once() {
     local rc=$1
@@ -114,7 +112,7 @@ through() {
     ran a
 }
 
-@test "a record that is changed behind a run ends in 79, and the lock is free" {
+@test "a record changed behind a run is a loss, and the lock is free" {
     begun_once 4
     zk_set "$RECORD" mine
     : >go

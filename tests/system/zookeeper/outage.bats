@@ -5,8 +5,6 @@
 # bats file_tags=long,thread
 load ../../support/zkline
 
-# ---------------------------------------------------------------- helpers ---
-
 # after MS T0: a moment that long after T0 (ms) has come.
 after() { wait_for 15 beyond $(($2 + $1)); }
 hang_ups_are() { [ "$(wc -l <hang-ups)" -ge "$1" ]; }

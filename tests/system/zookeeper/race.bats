@@ -5,8 +5,6 @@
 # bats file_tags=long,thread
 load ../../support/zkline
 
-# ---------------------------------------------------------------- helpers ---
-
 # parent PERMISSION...: the node above those that stand in line is there, and that is all that
 # anybody may do with it.
 parent() {
@@ -175,13 +173,11 @@ import threading
 
 port, helper = int(sys.argv[1]), sys.argv[2]
 
-
 def packets(sock):
     f = sock.makefile("rb")
     while len(head := f.read(4)) == 4:
         body = f.read(struct.unpack(">i", head)[0])
         yield body, head + body
-
 
 def questions(client, server, open_gate):
     first, beaten = True, False
@@ -203,13 +199,11 @@ def questions(client, server, open_gate):
     open_gate.set()
     server.shutdown(socket.SHUT_WR)
 
-
 def answers(client, server, open_gate):
     while data := server.recv(65536):
         open_gate.wait()
         client.sendall(data)
     client.close()
-
 
 listener = socket.create_server(("127.0.0.1", 0))
 print(listener.getsockname()[1], flush=True)

@@ -88,7 +88,7 @@ END
     end a
     # With its own names for others, kazoo is excluded by all of the default layout, too.
     L="zk://$H#$NAME"
-    for opts in -s --slots=2; do
+    for opts in -x -s --slots=2; do
         held a $opts
         run -75 run_t 10 "$ROOT/tests/support/helpers/kazoo_lock.py" "$H" "/$NAME" lock /dev/null \
             --try --extra=-lock-
@@ -259,50 +259,4 @@ words_are() { [ "$(words)" = "$*" ]; }
         is_in "${pair% *}"
         end "${pair% *}"
     done
-}
-
-# bats test_tags=slow
-@test "readers, slots and writers in turns, some killed: none beside a writer, at most N slots" {
-    local i kind n=1 turns=()
-    mkdir here
-    cat >turn.sh <<'END'
-kind=$1
-mkdir "here/$kind.$$" || exit
-set -- here/w.*; [ -e "$1" ] && w=$# || w=0
-set -- here/r.* here/s.*; n=0; for f; do [ ! -e "$f" ] || n=$((n + 1)); done
-set -- here/s.*; [ -e "$1" ] && s=$# || s=0
-case $kind in
-w) [ $w -eq 1 ] && [ $n -eq 0 ] || echo "writer: w $w others $n" >>violations ;;
-*) [ $w -eq 0 ] && [ $s -le 3 ] || echo "$kind: w $w slots $s" >>violations ;;
-esac
-# Once, three are there at a time: those who are granted together wait for each other.
-tries=0
-while [ "$kind" = s ] && [ ! -e full ] && [ $((tries += 1)) -le 250 ]; do
-    set -- here/s.*
-    [ $# -lt 3 ] || : >full
-    sleep 0.02
-done
-rmdir "here/$kind.$$"
-END
-    # In line: writers, readers, slots.
-    held first
-    for i in {1..16}; do
-        case $i in [1-4]) kind='w -x' ;; [5-8]) kind='r -s' ;; *) kind='s --slots=3' ;; esac
-        start_log turns$i.log sh -c 'for i in 1 2 3 4 5 6 7 8 9 10 11 12; do
-                "$1" --ttl 2 $2 "$3" sh turn.sh $4 || exit
-            done' - "$DLOCK" "${kind#* }" "$L" "${kind% *}"
-        turns+=("$STARTED")
-        wait_for 5 line_is $((n += 1))
-    done
-    end first
-    # Waiters that die: their sessions end meanwhile.
-    for i in 1 2 3 4; do
-        start_log dead$i.log "$DLOCK" --ttl 1 $([ $((i % 2)) = 0 ] && echo --slots=3 || echo -s) \
-            "$L" true
-        nap 0.1
-        kill -KILL "$STARTED" 2>/dev/null || :
-    done
-    for i in "${turns[@]}"; do exits 0 80 "$i"; done
-    [ ! -e violations ] || final "$(cat violations)"
-    [ -e full ]
 }

@@ -569,51 +569,33 @@ static const char *acl_text(const struct ACL_vector *v)
     return out;
 }
 
-TEST(sets_the_acl)
+TEST(reads_user_and_password_and_sets_the_acl)
 {
     static const struct {
-        const char *uri, *acl;
+        const char *uri, *acl, *credentials;
     } good[] = {
-        {"zk://h#n", "world:anyone=31"},
-        {"zk://h?acl=open#n", "world:anyone=31"},
-        {"zk://joe:pw@h#n", "auth:=31"},
-        {"zk://joe:pw@h?acl=creator#n", "auth:=31"},
-        {"zk://joe:pw@h?acl=open#n", "world:anyone=31"},
-        {"zk://joe:pw@h?acl=read#n", "auth:=31 world:anyone=1"},
+        {"zk://h#n", "world:anyone=31", NULL},
+        {"zk://h?acl=open#n", "world:anyone=31", NULL},
+        {"zk://joe:s3cret@a,b,c#n", "auth:=31", "joe:s3cret"},
+        {"zk://joe:s3cret%3Ab%40c@h#n", "auth:=31", "joe:s3cret:b@c"},
+        {"zk://joe:s3cret@h?acl=creator#n", "auth:=31", "joe:s3cret"},
+        {"zk://joe:s3cret@h?acl=open#n", "world:anyone=31", "joe:s3cret"},
+        {"zk://joe:s3cret@h?acl=read#n", "auth:=31 world:anyone=1", "joe:s3cret"},
     };
-    struct user u;
     for (size_t i = 0; i < DLOCK_LEN(good); i++) {
+        struct user u;
         if (!CHECK_INT(open_uri(&u, good[i].uri), 0) ||
-            !CHECK_STR(acl_text(u.be.lock.acl), good[i].acl))
+            !CHECK_STR(acl_text(u.be.lock.acl), good[i].acl) ||
+            !CHECK_STR(u.be.lock.credentials, good[i].credentials))
             printf("# %s: %s\n", good[i].uri, u.err.msg);
+        CHECK(!strstr(u.uri->where, "s3cret") && !strstr(u.be.node.data.text, "s3cret"));
         done(&u);
     }
     static const char *const bad[] = {"zk://h?acl=creator#n", "zk://h?acl=read#n", "zk://h?acl=x#n",
                                       "zk://h?acl=#n", "zk://joe:pw@h?acl=all#n"};
     check_refused(bad, DLOCK_LEN(bad), "acl=");
-}
-
-TEST(reads_user_and_password)
-{
-    struct user u;
-    REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
-    CHECK_NULL(u.be.lock.credentials);
-    done(&u);
-    REQUIRE_INT(open_uri(&u, "zk://joe:s3cret@a,b,c#n"), 0);
-    CHECK_STR(u.be.lock.credentials, "joe:s3cret");
-    CHECK(!strstr(u.uri->where, "s3cret"));
-    CHECK(!strstr(u.be.node.data.text, "s3cret"));
-    done(&u);
-    REQUIRE_INT(open_uri(&u, "zk://joe:a%3Ab%40c@h#n"), 0);
-    CHECK_STR(u.be.lock.credentials, "joe:a:b@c");
-    done(&u);
-    static const char *const bad[] = {"zk://joe@h#n", "zk://:pw@h#n"};
-    for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
-        if (!CHECK_INT(open_uri(&u, bad[i]), DLOCK_EUSAGE))
-            printf("# %s gave %s\n", bad[i], u.be.lock.credentials);
-        CHECK(!strstr(u.err.msg, "pw"));
-        done(&u);
-    }
+    static const char *const half[] = {"zk://joe@h#n", "zk://:pw@h#n"};
+    check_refused(half, DLOCK_LEN(half), "password");
 }
 
 TEST(reads_the_password_file)
@@ -1052,67 +1034,51 @@ TEST(is_busy_when_the_node_is_gone_before_the_delete)
     done(&u);
 }
 
-/* A release of a held lock. Heartbeats were sent at these times, 0: none; the second was not
- * answered. */
-static void releasing(struct user *u, int64_t answered, int64_t unanswered)
+/* A release of a held lock: answers to the delete, or to a heartbeat that was sent before. */
+TEST(a_release_is_as_clean_as_its_answers)
 {
-    REQUIRE_INT(open_uri(u, "zk://h#n"), 0);
-    u->be.op = OP_RELEASE;
-    u->be.hold.grant = GRANT_HELD;
-    u->be.node.state = NODE_THERE;
-    u->be.node.delete_serial = 7;
-    u->be.session.opened_at = 1;
-    u->be.session.timeout = 6 * DLOCK_SEC;
-    beats_begin(&u->be.session);
-    zk_heard(&u->be.session, answered);
-    u->be.session.beat.sent = unanswered ? unanswered : answered;
-}
-
-/* The answer to the delete, or to a heartbeat that was sent before. Returns the verdict on the
- * release. */
-static enum zk_verdict answer(struct user *u, enum zk_tag tag, int rc)
-{
-    struct zk_msg m = {.what = ZK_ANSWER, .tag = (int)tag, .serial = 7, .rc = rc};
-    u->be.release.how = DLOCK_RELEASE_NOTHING;
-    u->be.node.delete_serial = 7;
-    return zk_node_message(&u->be, &m, &u->err);
-}
-
-TEST(a_lost_answer_to_the_delete_is_a_clean_release_after_an_answered_heartbeat)
-{
-    struct user u;
-    releasing(&u, 10, 0);
-    CHECK_INT(answer(&u, T_DELETE, ZCONNECTIONLOSS), ZK_GOES_ON);
-    CHECK_INT(answer(&u, T_DELETE, ZNONODE), ZK_RELEASED);
-    CHECK_INT(u.be.release.how, DLOCK_RELEASE_CLEAN);
-    done(&u);
-}
-
-TEST(lost_answers_to_heartbeat_and_delete_make_the_release_unclear)
-{
-    struct user u;
-    releasing(&u, 10, 20);
-    CHECK_INT(answer(&u, T_DELETE, ZCONNECTIONLOSS), ZK_GOES_ON);
-    CHECK_INT(answer(&u, T_DELETE, ZNONODE), ZK_RELEASED);
-    CHECK_INT(u.be.release.how, DLOCK_RELEASE_UNCLEAR);
-    CHECK_HAS(u.err.msg, "heartbeat");
-    done(&u);
-    /* Deleted now: it was there all the time. */
-    releasing(&u, 10, 20);
-    CHECK_INT(answer(&u, T_DELETE, ZCONNECTIONLOSS), ZK_GOES_ON);
-    CHECK_INT(answer(&u, T_DELETE, ZOK), ZK_RELEASED);
-    CHECK_INT(u.be.release.how, DLOCK_RELEASE_CLEAN);
-    done(&u);
-}
-
-TEST(a_heartbeat_that_finds_no_node_before_the_delete_is_a_loss)
-{
-    struct user u;
-    releasing(&u, 10, 20);
-    CHECK_INT(answer(&u, T_BEAT, ZNONODE), ZK_RELEASED);
-    CHECK_INT(u.be.release.how, DLOCK_RELEASE_NOT_OURS);
-    CHECK_INT(u.err.code, DLOCK_ELOST);
-    done(&u);
+    static const struct {
+        int64_t unanswered; /* heartbeat; 0: none */
+        struct {
+            enum zk_tag tag;
+            int rc;
+        } answers[2];
+        int how;
+        const char *why;
+    } rows[] = {
+        {0, {{T_DELETE, ZCONNECTIONLOSS}, {T_DELETE, ZNONODE}}, DLOCK_RELEASE_CLEAN, ""},
+        {20,
+         {{T_DELETE, ZCONNECTIONLOSS}, {T_DELETE, ZNONODE}},
+         DLOCK_RELEASE_UNCLEAR,
+         "heartbeat"},
+        /* Deleted now: it was there all the time. */
+        {20, {{T_DELETE, ZCONNECTIONLOSS}, {T_DELETE, ZOK}}, DLOCK_RELEASE_CLEAN, ""},
+        {20, {{T_BEAT, ZNONODE}}, DLOCK_RELEASE_NOT_OURS, ""},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct user u;
+        enum zk_verdict verdict = ZK_GOES_ON;
+        REQUIRE_INT(open_uri(&u, "zk://h#n"), 0);
+        u.be.op = OP_RELEASE;
+        u.be.hold.grant = GRANT_HELD;
+        u.be.node.state = NODE_THERE;
+        u.be.session = with_session(1, 6 * DLOCK_SEC);
+        zk_heard(&u.be.session, 10);
+        u.be.session.beat.sent = rows[i].unanswered ? rows[i].unanswered : 10;
+        for (int k = 0; k < 2 && verdict == ZK_GOES_ON; k++) {
+            struct zk_msg m = {.what = ZK_ANSWER, .serial = 7};
+            m.tag = (int)rows[i].answers[k].tag;
+            m.rc = rows[i].answers[k].rc;
+            u.be.release.how = DLOCK_RELEASE_NOTHING;
+            u.be.node.delete_serial = 7;
+            verdict = zk_node_message(&u.be, &m, &u.err);
+            CHECK_INT(verdict, m.rc == ZCONNECTIONLOSS ? ZK_GOES_ON : ZK_RELEASED);
+        }
+        CHECK_INT(u.be.release.how, rows[i].how);
+        CHECK_INT(u.err.code, rows[i].how == DLOCK_RELEASE_NOT_OURS ? DLOCK_ELOST : u.err.code);
+        CHECK_HAS(u.err.msg, rows[i].why);
+        done(&u);
+    }
 }
 
 /* ------------------------------------------------------------------ errors */
