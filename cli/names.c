@@ -48,14 +48,14 @@ int names_mode(const struct options *o, const struct sigstate *sig)
     for (int i = 0; i < n; i++) {
         const char *c = found[i]->d_name, *end = c + strlen(c) - strlen(suffix);
 
-        /* '/' is encoded in the name of a file, '#' in a LOCK, and '%' in both. */
+        /* '/' is encoded in the name of a file, '#' and '?' in a LOCK, and '%' in both. */
         putchar('@');
         for (; c < end; c++) {
             if (strncmp(c, "%2F", 3) == 0) {
                 putchar('/');
                 c += 2;
-            } else if (*c == '#') {
-                fputs("%23", stdout);
+            } else if (*c == '#' || *c == '?') {
+                fputs(*c == '#' ? "%23" : "%3F", stdout);
             } else {
                 putchar(*c);
             }

@@ -222,6 +222,10 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
     if (strchr(name, '#'))
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "LOCK has a '#' in the name after '@': write it as %%23");
+    if (strchr(name, '?'))
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "LOCK has a '?' in the name after '@': write it as %%3F (parameters of "
+                          "the store stand in DLOCK_STORE)");
     r = store && *store ? given_store(&base, store, err) : embedded_store(&base, err);
     if (r == 0 && asprintf(&uri, "%s#%s", base, name) < 0)
         r = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");

@@ -151,9 +151,14 @@ static bool is_text(const char *s)
 
 static int parse_name(const struct uri_parser *ps, struct uri_span s)
 {
-    int r = decode(ps, s, &ps->u->name, "the lock's name");
+    struct uri_span before = {s.p, span_find(s, '?')};
     size_t file_name = 0;
 
+    if (before.end < s.end)
+        return refuse(ps, before,
+                      "a '?' after the '#': parameters stand before it (STORE?KEY=VALUE#NAME); "
+                      "write a '?' in the name as %3F");
+    int r = decode(ps, s, &ps->u->name, "the lock's name");
     if (r < 0)
         return r;
     if (!*ps->u->name)
@@ -689,6 +694,9 @@ static int parse_plain(const struct uri_parser *ps, const char *text)
         return dlock_fail(ps->err, r, 0, "LOCK %s (for a file of that name: ./%.*s...)", why.msg, n,
                           text);
     }
+    r = uri_check_forgotten(text, ps->err);
+    if (r < 0)
+        return r;
     u->bare = true;
     u->scheme = strdup("file");
     u->raw = strdup(text);

@@ -51,6 +51,11 @@ size_t uri_scheme_chars(const char *text);
 /* DLOCK_EUSAGE for a scheme (in lower case) without a rule, with the scheme probably meant. */
 int uri_unknown_store(const char *scheme, struct dlock_error *);
 /*
+ * 0, or DLOCK_EUSAGE when text, a word without '/', looks like a URI whose scheme was forgotten:
+ * "db1#nightly", "cache1:6379", "$REDIS_URL".
+ */
+int uri_check_forgotten(const char *text, struct dlock_error *err);
+/*
  * How many slips make a of b: a character added, left out, changed, or swapped with its neighbour.
  * INT_MAX where a or b is longer than URI_SLIPS_MAX; no known name is.
  */

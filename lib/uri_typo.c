@@ -164,3 +164,43 @@ int dlock_uri_check_typo(const char *text, struct dlock_error *err)
     /* "dir/x://y" is a path. */
     return slashes < first || is_blank_or_quote(*text) ? refuse_prefix(text, slashes, err) : 0;
 }
+
+/* The scheme that a forgotten one probably was: by the host's name or its port. */
+static const char *probable_scheme(struct uri_span host, const char *port)
+{
+    for (size_t i = 0; uri_scheme(i); i++)
+        if (uri_is_word(host, uri_scheme(i)))
+            return strcmp(uri_scheme(i), "file") == 0 ? "redis" : uri_scheme(i);
+    return strncmp(port, ":5432", 5) == 0   ? "postgres"
+           : strncmp(port, ":2181", 5) == 0 ? "zk"
+                                            : "redis";
+}
+
+int uri_check_forgotten(const char *text, struct dlock_error *err)
+{
+    const char *hash = strchr(text, '#');
+    struct uri_span host = {text, text + strcspn(text, ":#")};
+    const char *port = host.end;
+    size_t digits = *port == ':' ? strspn(port + 1, "0123456789") : 0;
+    bool has_port = digits >= 1 && digits <= 5 && (!port[1 + digits] || port + 1 + digits == hash);
+
+    if (strchr(text, '/'))
+        return 0;
+    if (*text == '$')
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "LOCK begins with '$', which the shell did not expand: put it in double "
+                          "quotes, or write ./%.64s for a file of that name",
+                          text);
+    if (!hash && !has_port)
+        return 0;
+    /* Not quoted: what may be a password stands before a '@', and behind a '=' or ':'. */
+    if (strpbrk(text, "@=") || (*port == ':' && !has_port))
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "LOCK has a '#' but no scheme: write a URI, such as "
+                          "postgres://HOST/DATABASE#NAME, or ./... for a file of that name");
+    return dlock_fail(err, DLOCK_EUSAGE, 0,
+                      "LOCK has %s but no scheme: write %s://%.64s%s, or ./%.64s for a file of "
+                      "that name",
+                      hash ? "a '#'" : "a port", probable_scheme(host, port), text,
+                      hash ? "" : "#NAME", text);
+}

@@ -225,6 +225,41 @@ TRACE='touch ran'
     rmdir redis
 }
 
+@test "refuses a URI without its scheme and makes no file of that name" {
+    for lock in 'db1#nightly' 'cache1:6379#nightly' 'postgres#x'; do
+        refused 64 -n "$lock" touch ran
+        says "://$lock, or ./$lock for a file of that name"
+        refused 64 --status "$lock"
+    done
+    refused 64 cache1:6379 touch ran
+    says "write redis://cache1:6379#NAME, or ./cache1:6379 for a file of that name"
+    for lock in 'user@db1#x' "user:$SECRET@db1#x" "db1:$SECRET#x" "host=db1 password=$SECRET#x"; do
+        refused 64 -n "$lock" touch ran
+        says "write a URI, such as postgres://HOST/DATABASE#NAME, or ./... for a file of that name"
+    done
+    for lock in '$REDIS_URL#nightly' '$LOCK'; do
+        refused 64 -n "$lock" touch ran
+        says "LOCK begins with '\$', which the shell did not expand: put it in double quotes"
+    done
+    # A path with a slash, and words as flock(1) has them.
+    for lock in "$PWD/a#b" ./db1#nightly ./h:1 './$LOCK' file a:b x=y u@h; do
+        run_t 10 "$DLOCK" -n "$lock" true
+        rm "$lock"
+    done
+}
+
+@test "refuses parameters behind the name" {
+    refused 64 -n 'redis://h#r?restart-grace=30s' touch ran
+    says "\"r\": a '?' after the '#': parameters stand before it (STORE?KEY=VALUE#NAME)"
+    refused 64 -n "postgres://u:$SECRET@h/d#m?password=$SECRET" touch ran
+    says "write a '?' in the name as %3F"
+    refused 64 -n "file://$T/store#r?ttl=5s" touch ran
+    DLOCK_STORE=$T/store refused 64 -n '@r?ttl=5s' touch ran
+    says "write it as %3F (parameters of the store stand in DLOCK_STORE)"
+    DLOCK_STORE=$T/store run_t 10 "$DLOCK" -n @r%3Fttl=5s test -e "$T/store/r?ttl=5s.lock"
+    [ "$(DLOCK_STORE=$T/store run_t 10 "$DLOCK" --print-names)" = @r%3Fttl=5s ]
+}
+
 @test "refuses a wait without -w" {
     refused 64 -n 5 "redis://:$SECRET@h#x" touch ran
     says "-w 5"

@@ -31,7 +31,7 @@ static const struct {
     {"./x", "file||./x||./x (bare)|./x"},
     {"/run/lock/x.lock", "file||/run/lock/x.lock||/run/lock/x.lock (bare)|/run/lock/x.lock"},
     {"./#x", "file||./#x||./#x (bare)|./#x"},
-    {"a#b?c%41", "file||a#b?c%41||a#b?c%41 (bare)|a#b?c%41"},
+    {"./a#b?c%41", "file||./a#b?c%41||./a#b?c%41 (bare)|./a#b?c%41"},
     {"9", "file||9||9 (bare)|9"},
     {"a:b", "file||a:b||a:b (bare)|a:b"},
     {"redis/x", "file||redis/x||redis/x (bare)|redis/x"},
@@ -89,7 +89,7 @@ static const struct {
      "redis|(-:-)h:6379|/0|password-file=/a@b/c|n|redis://h:6379/0"},
     {"valkey://u:p@h/1#n", "redis|(u:p)h:6379|/1||n|redis://h:6379/1"},
     {"Valkeys://h:1#n", "rediss|(-:-)h:1|/0||n|rediss://h:1/0"},
-    {"redis://h/1?a=b%3Fc#n?d?e", "redis|(-:-)h:6379|/1|a=b?c|n?d?e|redis://h:6379/1"},
+    {"redis://h/1?a=b%3Fc#n%3Fd%3fe", "redis|(-:-)h:6379|/1|a=b?c|n?d?e|redis://h:6379/1"},
     {"redis+unix:///a%3Fb?db=1#n", "redis+unix||/a?b|db=1|n|redis+unix:///a?b"},
     {"file:///a%3Fb%3Fc", "file||/a?b?c||/a?b?c (bare)|/a?b?c"},
     {"a?b?c", "file||a?b?c||a?b?c (bare)|a?b?c"},
@@ -134,7 +134,7 @@ static const struct {
      "fake|(-:-)a:6379,(-:-)b:6379|/any/thing|x=1|n|fake://a:6379,b:6379/any/thing"},
     /* names */
     {"redis://h#a b", "redis|(-:-)h:6379|/0||a b|redis://h:6379/0"},
-    {"redis://h#a%20%23%25/b@c?d&e", "redis|(-:-)h:6379|/0||a #%/b@c?d&e|redis://h:6379/0"},
+    {"redis://h#a%20%23%25/b@c%3Fd&e", "redis|(-:-)h:6379|/0||a #%/b@c?d&e|redis://h:6379/0"},
     {"redis://h#gr\xc3\xb6\xc3\x9f"
      "e",
      "redis|(-:-)h:6379|/0||gr\xc3\xb6\xc3\x9f"
@@ -189,6 +189,28 @@ static const struct {
     {"zk:h1,h2#n", "write zk://..."},
     {"postgresql+psycopg2:h", "write postgresql+psycopg2://..."},
     {"file:/x", "write file://..."},
+    /* a URI without its scheme */
+    {"db1#nightly", "LOCK has a '#' but no scheme: write redis://db1#nightly, or ./db1#nightly for "
+                    "a file of that name"},
+    {"cache1:6379#n", "write redis://cache1:6379#n"},
+    {"db1:5432#n", "write postgres://db1:5432#n"},
+    {"z1:2181#n", "write zk://z1:2181#n"},
+    {"postgres#x", "write postgres://postgres#x"},
+    {"file#x", "write redis://file#x"},
+    {"cache1:6379", "LOCK has a port but no scheme: write redis://cache1:6379#NAME, or"},
+    {"h:1", "write redis://h:1#NAME"},
+    {"user@db1#x", "write a URI, such as postgres://HOST/DATABASE#NAME, or ./... for"},
+    {"db1:hunter2#x", "such as postgres://HOST/DATABASE#NAME, or ./... for"},
+    {"user:hunter2@db1#x", "write a URI, such as postgres://HOST/DATABASE#NAME, or ./... for"},
+    {"host=db1 password=hunter2#x", "such as postgres://HOST/DATABASE#NAME, or ./... for"},
+    {"$REDIS_URL#n", "LOCK begins with '$', which the shell did not expand: put it in double "
+                     "quotes, or write ./$REDIS_URL#n for"},
+    {"$LOCK", "'$'"},
+    /* parameters behind the name */
+    {"redis://h#r?ttl=5s", "\"r\": a '?' after the '#': parameters stand before it"},
+    {"postgres://u:hunter2@h/d#m?password=hunter2", "\"m\": a '?' after the '#'"},
+    {"file:///d#n?", "write a '?' in the name as %3F"},
+    {"zk://h#?x", "bad lock URI: a '?' after the '#'"},
     {"etcd:h#n",
      "begins with \"etcd:\", a store unknown to dlock (for a file of that name: ./etcd:...)"},
     {"consul:x", "\"consul:\""},
