@@ -247,6 +247,8 @@ int redlock_count(const struct redlock_backend *, enum redlock_answer);
  * The time at which a majority had last confirmed: the lease counts from there. 0: no majority has.
  */
 int64_t redlock_from(const struct redlock_backend *);
+/* The largest value that is reached by count of the n values; 0: none is. */
+int64_t redlock_reached(const int64_t *values, int n, int count);
 /*
  * May the operation still wait when so many servers have answered? After a majority, only for a
  * moment.

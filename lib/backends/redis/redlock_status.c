@@ -93,23 +93,19 @@ struct named {
      * Their lowest: failed rounds may have raised single counters; no counter is below the token.
      */
     uint64_t fence;
-    int64_t left_ms[REDLOCK_NODES]; /* INT64_MAX: no expiry; the longest first */
+    int64_t left_ms[REDLOCK_NODES]; /* INT64_MAX: no expiry */
 };
 
 static void name_once(struct named *h, uint64_t fence, int64_t left_ms)
 {
-    int at = h->n++;
-    int64_t t = left_ms < 0 ? INT64_MAX : left_ms;
-    h->fence = at == 0 || fence < h->fence ? fence : h->fence;
-    for (; at > 0 && h->left_ms[at - 1] < t; at--)
-        h->left_ms[at] = h->left_ms[at - 1];
-    h->left_ms[at] = t;
+    h->fence = h->n == 0 || fence < h->fence ? fence : h->fence;
+    h->left_ms[h->n++] = left_ms < 0 ? INT64_MAX : left_ms;
 }
 
 /* What a majority of the servers has left. */
 static int64_t left_ns(const struct redlock_backend *be, const struct named *h)
 {
-    int64_t ms = h->left_ms[be->quorum - 1];
+    int64_t ms = redlock_reached(h->left_ms, h->n, be->quorum);
     return ms == INT64_MAX ? DLOCK_NEVER : ms * DLOCK_MSEC;
 }
 
