@@ -1,6 +1,4 @@
-/*
- * config.c - the TLS parameters of a URI, and the files that they name. See tls.h.
- */
+/* config.c - the TLS parameters of a URI, and the files that they name. See tls.h. */
 #include "tls.h"
 
 #include <errno.h>

@@ -1,6 +1,4 @@
-/*
- * redlock_servers.c - the servers of a Redlock: reach each server, and count the answers.
- */
+/* redlock_servers.c - the servers of a Redlock: reach each server, and count the answers. */
 #include "redlock_servers.h"
 
 #include <stdio.h>
@@ -60,10 +58,7 @@ static bool taken(const struct redlock_backend *be, const struct dlock_peer *p, 
     return false;
 }
 
-/*
- * Is cmd connected to an address that belongs to a different name by now? (Moved servers reuse
- * addresses.)
- */
+/* Does cmd's address belong to a different name by now? (Moved servers reuse addresses.) */
 static bool strayed(const struct redlock_backend *be, const struct redlock_server *s)
 {
     const struct redis_conn *c = &s->node.cmd;
@@ -170,10 +165,7 @@ void redlock_drop(struct redlock_backend *be, struct redlock_server *s)
 
 void redlock_failed(struct redlock_backend *be, struct redlock_server *s)
 {
-    /*
-     * Servers close idle connections (timeout), and so do proxies: told only when the next attempt
-     * fails too.
-     */
+    /* Servers and proxies close idle connections: told only when the next attempt fails, too. */
     bool idle = s->node.cmd.answered && s->node.cmd.error.code == DLOCK_EUNAVAIL && !s->hung_up;
 
     s->error = s->last = s->node.cmd.error;

@@ -89,9 +89,7 @@ static const char *value_in(const char *text)
 /* What the servers say of a holder. */
 struct named {
     int n; /* how many servers name the holder */
-    /*
-     * Their lowest: failed rounds may have raised single counters; no counter is below the token.
-     */
+    /* Their lowest: failed rounds raise single counters; no counter is below the token. */
     uint64_t fence;
     int64_t left_ms[REDLOCK_NODES]; /* INT64_MAX: no expiry */
 };
@@ -114,10 +112,7 @@ static bool state_of(const struct redlock_backend *be, int i, struct redis_scrip
     return be->status.replies[i] && redis_script_state(be->status.replies[i], s) == 0;
 }
 
-/*
- * The servers that have the reader with the entry text on server i. None if an earlier server has
- * the reader, too: listed already.
- */
+/* The servers with the reader of entry text on server i; none: an earlier server has listed it. */
 static struct named name_reader(const struct redlock_backend *be, int i, const char *text)
 {
     struct redis_script_state s;
