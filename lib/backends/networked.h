@@ -1,7 +1,4 @@
-/*
- * networked.h - what networked backends share besides the contract: an event queue, and riding out
- * an outage.
- */
+/* networked.h - shared by networked backends: an event queue, and riding out an outage. */
 #ifndef DLOCK_NETWORKED_H
 #define DLOCK_NETWORKED_H
 
@@ -35,10 +32,7 @@ struct outage {
 void outage_none(struct outage *);
 /* The store has answered: queue EV_BACK if there was an outage. */
 void outage_over(struct outage *, struct event_queue *);
-/*
- * Note a failure: set retry_at, queue EV_AWAY. False: an error must end the operation (not
- * DLOCK_EUNAVAIL).
- */
+/* A failure: set retry_at, queue EV_AWAY. False: an error must end the operation (not EUNAVAIL). */
 bool outage_goes_on(struct outage *, const struct dlock_spec *, struct event_queue *,
                     const struct dlock_error *);
 

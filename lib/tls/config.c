@@ -1,6 +1,4 @@
-/*
- * config.c - the TLS parameters of a URI, and the files that they name. See tls.h.
- */
+/* config.c - the TLS parameters of a URI, and the files that they name. See tls.h. */
 #include "tls.h"
 
 #include <errno.h>
@@ -58,14 +56,6 @@ static int read_pem(struct tls_pem *pem, const char *what, const char *path, boo
     return rc;
 }
 
-static void drop_pem(struct tls_pem *pem)
-{
-    if (pem->text)
-        explicit_bzero(pem->text, pem->len);
-    free(pem->text);
-    pem->text = NULL;
-}
-
 enum { CACERT, CERT, KEY, SNI, INSECURE, NPARAMS };
 
 /* value[]: NULL where the parameter is missing. */
@@ -108,21 +98,19 @@ int tls_config_from_uri(const struct dlock_spec *spec, struct tls_config **out,
     cfg->sni = value[SNI];
     cfg->insecure = setup.insecure = value[INSECURE] && *value[INSECURE] == '1';
     cfg->table = spec->tls(spec->uri->scheme, &why);
-    if (!cfg->table) {
-        rc = why.code;
-        if (err)
-            *err = why;
-        goto out;
+    if (!cfg->table && err)
+        *err = why;
+    if ((rc = cfg->table ? 0 : why.code) == 0 &&
+        (rc = read_pem(&setup.ca, "cacert", value[CACERT], false, err)) == 0 &&
+        (rc = read_pem(&setup.cert, "cert", value[CERT], false, err)) == 0 &&
+        (rc = read_pem(&setup.key, "key", value[KEY], true, err)) == 0)
+        rc = cfg->table->ctx_new(&cfg->ctx, &setup, err);
+    struct tls_pem *pems[] = {&setup.ca, &setup.cert, &setup.key};
+    for (size_t i = 0; i < DLOCK_LEN(pems); i++) {
+        if (pems[i]->text)
+            explicit_bzero(pems[i]->text, pems[i]->len);
+        free(pems[i]->text);
     }
-    if ((rc = read_pem(&setup.ca, "cacert", value[CACERT], false, err)) != 0 ||
-        (rc = read_pem(&setup.cert, "cert", value[CERT], false, err)) != 0 ||
-        (rc = read_pem(&setup.key, "key", value[KEY], true, err)) != 0)
-        goto out;
-    rc = cfg->table->ctx_new(&cfg->ctx, &setup, err);
-out:
-    drop_pem(&setup.ca);
-    drop_pem(&setup.cert);
-    drop_pem(&setup.key);
     if (rc == 0)
         *out = cfg;
     else

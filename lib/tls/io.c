@@ -1,6 +1,4 @@
-/*
- * io.c - TLS on a connection's socket. See tls.h.
- */
+/* io.c - TLS on a connection's socket. See tls.h. */
 #include "tls.h"
 
 #include <errno.h>

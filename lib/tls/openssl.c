@@ -224,10 +224,7 @@ static int start(struct tls **out, struct tls_ctx *ctx, const char *name, struct
     size_t n = name ? strcspn(name, "%") : 0;
     if (n > 1 && name[n - 1] == '.')
         n--;
-    /*
-     * OpenSSL verifies nothing when the name is empty; a name with a leading dot matches every name
-     * below it.
-     */
+    /* OpenSSL verifies no empty name; one with a leading dot matches every name below. */
     if (n == 0 || n >= sizeof(t->name) || name[0] == '.') {
         free(t);
         return dlock_fail(err, DLOCK_EUSAGE, 0,

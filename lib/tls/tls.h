@@ -90,10 +90,7 @@ void tls_config_free(struct tls_config *);
 /* True: nothing is verified, and err has the warning for EV_NOTICE. */
 bool tls_config_warns(const struct tls_config *, const char *where, struct dlock_error *err);
 
-/*
- * A connection. Nothing blocks; errors lack the server's name; after a negative code only tls_end
- * is allowed.
- */
+/* A connection. Nothing blocks; errors lack the server's name; an error leaves only tls_end. */
 
 /* Begin, on a socket connected to host. Returns as tls_table.start. */
 static inline int tls_start(const struct tls_config *cfg, struct tls **out, const char *host,

@@ -53,7 +53,7 @@ cluster_sees() { # N COUNT: server N knows COUNT servers well
     local nodes
     nodes=$(ccli "$1" cluster nodes)
     [ "$(grep -c ' connected' <<<"$nodes")" -eq "$2" ] &&
-        ! grep -q 'handshake\|noaddr\|fail' <<<"$nodes"
+        [ "$(grep -c 'handshake\|noaddr\|fail' <<<"$nodes")" -eq 0 ]
 }
 cluster_up() { ccli "$1" cluster info | grep -q cluster_state:ok; }
 in_sync() { [ "$(ccli "$1" role | sed -n 4p)" = connected ]; }

@@ -23,7 +23,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CLUSTER_HOPS 5 /* redirections followed in a row */
+/*
+ * Redirections followed in a row. Behind Sentinel none: they would lead away from the server that a
+ * majority of the sentinels names, and no other server may be asked.
+ */
+#define CLUSTER_HOPS 5
 #define LIST_AGAIN (60 * DLOCK_SEC)
 
 /* -------------------------------------------------------------------- texts */
@@ -143,15 +147,6 @@ static int cluster_parse_nodes(const char *text, bool names, struct cluster_node
 
 /* -------------------------------------------------------------------- nodes */
 
-/*
- * Behind Sentinel redirections are not followed: they would lead away from the server that a
- * majority of the sentinels names, and no other server may be asked.
- */
-static bool may_be_cluster(const struct redis_route *r)
-{
-    return !r->sentinel;
-}
-
 static void drop_address(struct redis_cluster *cl)
 {
     redis_addr_done(&cl->addr);
@@ -175,22 +170,6 @@ static int add_node(struct redis_cluster *cl, const struct cluster_node *node)
     }
     cl->nodes[i] = *node;
     return i;
-}
-
-/* The name of the host that cmd is connected to: a redirection may leave the host out. */
-static void own_host(const struct redis_route *r, char host[REDIS_ADDR_HOST])
-{
-    const struct redis_cluster *cl = &r->cluster;
-    const struct dlock_peer *p = &r->node->cmd.peers[r->node->cmd.good];
-    int node = cl->ask != 0 ? cl->ask : cl->at;
-
-    if (node != 0)
-        memcpy(host, cl->nodes[node].host, REDIS_ADDR_HOST);
-    else if (r->is_unix)
-        strcpy(host, "127.0.0.1");
-    else
-        snprintf(host, REDIS_ADDR_HOST, "%s",
-                 p->host < r->spec->uri->nhosts ? r->spec->uri->hosts[p->host].host : "");
 }
 
 void redis_cluster_failed(struct redis_route *r)
@@ -324,7 +303,7 @@ enum redis_verdict redis_cluster_judge(struct redis_route *r, const redisReply *
     struct redis_cluster *cl = &r->cluster;
     struct cluster_node node;
 
-    if (!may_be_cluster(r))
+    if (r->sentinel)
         return ROUTE_PASS;
     if (reply->type != REDIS_REPLY_ERROR) {
         cl->hops = 0;
@@ -338,8 +317,16 @@ enum redis_verdict redis_cluster_judge(struct redis_route *r, const redisReply *
         cl->hops >= CLUSTER_HOPS)
         return ROUTE_PASS;
     cl->hops++;
-    if (node.host[0] == '\0')
-        own_host(r, node.host);
+    if (node.host[0] == '\0') { /* left out: the host that cmd is connected to */
+        const struct dlock_uri *uri = r->spec->uri;
+        int from = cl->ask != 0 ? cl->ask : cl->at;
+        int host = r->node->cmd.peers[r->node->cmd.good].host;
+        snprintf(node.host, sizeof(node.host), "%s",
+                 from != 0            ? cl->nodes[from].host
+                 : r->is_unix         ? "127.0.0.1"
+                 : host < uri->nhosts ? uri->hosts[host].host
+                                      : "");
+    }
     int to = add_node(cl, &node);
     if (hint == HINT_ASK) {
         cl->ask = to;
@@ -366,7 +353,7 @@ bool redis_cluster_elsewhere(struct redis_route *r)
 bool redis_cluster_lost(struct redis_route *r, const char *text)
 {
     struct cluster_node node;
-    if (!may_be_cluster(r))
+    if (r->sentinel)
         return false;
     if (strncmp(text, "CLUSTERDOWN", 11) == 0)
         r->cluster.known = true;
@@ -382,7 +369,7 @@ bool redis_cluster_lost(struct redis_route *r, const char *text)
 int redis_cluster_error(struct redis_route *r, struct dlock_error *err, const char *text)
 {
     struct cluster_node node;
-    if (!may_be_cluster(r))
+    if (r->sentinel)
         return redis_conn_reply_error(err, r->spec->uri->where, &r->node->cmd, text);
     enum cluster_hint hint = cluster_hint(text, &node);
     bool apart = strstr(text, "non local key") != NULL || strstr(text, "same slot") != NULL;
@@ -418,7 +405,7 @@ static void send_words(struct redis_route *r, int tag, const char *a, const char
  */
 void redis_cluster_hello(struct redis_route *r)
 {
-    if (r->cluster.known || r->cluster.hello_sent || !may_be_cluster(r))
+    if (r->cluster.known || r->cluster.hello_sent || r->sentinel)
         return;
     r->cluster.hello_sent = true;
     send_words(r, T_HELLO, "HELLO", "2");

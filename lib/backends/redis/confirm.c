@@ -47,10 +47,7 @@ void redis_route_ask_confirmation(struct redis_route *r, bool replicas, int64_t 
     const char *argv[] = {"WAIT", replica_count, timeout};
     size_t len[DLOCK_LEN(argv)];
     int64_t left = dlock_min(until - redis_route_now(r), r->spec->op_timeout);
-    /*
-     * The answer tells the number of replicas, so it should come before we stop waiting; servers
-     * look every 100 ms.
-     */
+    /* WAIT should answer, with the number, before we give up. Servers look every 100 ms. */
     int64_t ms = dlock_max(1, dlock_max(left / 2, left - SERVER_TICK) / DLOCK_MSEC);
     snprintf(replica_count, sizeof(replica_count), "%u", r->wait_replicas);
     snprintf(timeout, sizeof(timeout), "%lld", (long long)ms);

@@ -54,10 +54,7 @@ static int conn_fail(struct redis_conn *c, int code, int sys, const char *text)
 
 /* --------------------------------------------------------------------- reader */
 
-/*
- * hiredis believes the header of an array: "*2000000000" would allocate 16 GB before the first
- * entry came.
- */
+/* hiredis believes an array's header: "*2000000000" would allocate 16 GB at once. */
 static void *bounded_array(const redisReadTask *task, redis_conn_elements elements)
 {
     struct redis_conn *c = task->privdata;

@@ -96,10 +96,7 @@ struct redis_conn {
     bool written;  /* something has left: the server may have seen it */
     /* error keeps these reasons, also when more fails afterwards. */
     bool tls_failed; /* the handshake with an earlier address failed */
-    /*
-     * AUTH was refused. A default user without a password may still have served the commands sent
-     * behind AUTH.
-     */
+    /* AUTH was refused. A default user may still have served the commands behind AUTH. */
     bool auth_failed;
     bool is_replica; /* only_master was set, and the server is a replica */
     struct dlock_error error;
@@ -145,10 +142,7 @@ static inline bool redis_conn_is_connecting(const struct redis_conn *c)
 {
     return c->state == RC_CONNECTING || c->state == RC_HANDSHAKE;
 }
-/*
- * Queue a command, for redis_conn_flush. 0; DLOCK_EUNAVAIL: not open; DLOCK_ENOMEM (and state
- * RC_FAILED).
- */
+/* Queue a command, for redis_conn_flush. 0; DLOCK_EUNAVAIL: not open; DLOCK_ENOMEM (RC_FAILED). */
 int redis_conn_send(struct redis_conn *, int tag, int argc, const char **argv, const size_t *len);
 /* Write the queued commands, as far as the socket takes them. */
 void redis_conn_flush(struct redis_conn *);
@@ -160,10 +154,7 @@ int redis_conn_interest(const struct redis_conn *, struct pollfd *, int64_t *wak
 void redis_conn_work(struct redis_conn *);
 /* 1 and a reply; 0: none yet; negative: RC_FAILED, see error. Earlier replies come first. */
 int redis_conn_next(struct redis_conn *, struct redis_conn_reply *);
-/*
- * Close so that the server can still read the commands sent. State RC_CLOSED. Fine on zeroed
- * memory, and twice.
- */
+/* Close; the server can still read all commands. RC_CLOSED. Fine on zeroed memory, and twice. */
 void redis_conn_close(struct redis_conn *);
 /* The same in a child process: nothing is sent, and the parent's connection stays. */
 void redis_conn_close_in_child(struct redis_conn *);

@@ -1,6 +1,4 @@
-/*
- * errors.c - the meaning of Redis' error replies for a lock, and the messages for them.
- */
+/* errors.c - the meaning of Redis' error replies for a lock, and the messages for them. */
 #include "conn.h"
 
 #include <ctype.h>

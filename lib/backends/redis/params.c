@@ -1,6 +1,4 @@
-/*
- * params.c - what every store made of Redis servers reads from its URI. See params.h.
- */
+/* params.c - the URI parameters of all stores in Redis servers. See params.h. */
 #include "params.h"
 
 #include "uri.h"

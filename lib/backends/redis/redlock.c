@@ -208,10 +208,7 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
         redis_node_work(&s->node, pfd, n);
         redis_node_tick(&s->node, now);
     }
-    /*
-     * After the work of all servers: a reply may close a connection, and a new one then reuses its
-     * descriptor.
-     */
+    /* After the work of all servers: a closed connection's descriptor may be used again. */
     for_each_server (be, s)
         take_replies(be, s);
     be->stepped = redlock_now(be);

@@ -180,10 +180,7 @@ static void renew_step(struct redlock_backend *be, int64_t now)
         ;
     } else if (yes - healed >= be->quorum ||
                (yes >= be->quorum && heard && !doubtful(be, &doubt))) {
-        /*
-         * A majority that needs servers given the lock again has waited for all servers: more of
-         * them may have lost the lock.
-         */
+        /* A majority with healed servers counts once all are heard: more may have lost it. */
         struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
         ev->from = redlock_from(be);
         ev->ttl = be->spec->ttl;
@@ -210,9 +207,7 @@ const struct redlock_operation redlock_op_renew = {
 
 /* ------------------------------------------------------------------------ release */
 
-/*
- * Servers serve requests in order: the release goes out behind the unanswered ones and undoes them.
- */
+/* Servers serve requests in order: the release undoes the unanswered requests in front of it. */
 static void leave(struct redlock_backend *be, struct redlock_server *s)
 {
     bool open = redis_conn_is_open(&s->node.cmd) &&
@@ -355,10 +350,7 @@ static void release_step(struct redlock_backend *be, int64_t now)
             leave_again(be, now);
         return;
     }
-    /*
-     * Wait for all servers, for a moment: a server that has not confirmed keeps the key for its
-     * ttl.
-     */
+    /* Wait for all servers, for a moment: an unconfirmed server keeps the key for its ttl. */
     bool patient = redlock_patient(be, answered, now);
     bool heard = !owed && (pending == 0 || !patient);
     /* Without the servers that were ours no majority is left; or all servers have answered. */

@@ -74,10 +74,7 @@ const struct redlock_server *redlock_run_success(const struct redlock_backend *b
     return newest && run_record_skips(&newest->once.run, be->spec->once) ? newest : NULL;
 }
 
-/*
- * Fill in our record. The servers fill in its times. It is kept a ttl longer than it counts, for a
- * repeated release.
- */
+/* Our record; servers fill in the times. Kept a ttl longer than it counts, for a second release. */
 static bool our_record(const struct redlock_backend *be, bool ended, char text[RUN_RECORD_MAX],
                        struct redis_script_args *args)
 {

@@ -1,6 +1,4 @@
-/*
- * redlock_servers.c - the servers of a Redlock: reach each server, and count the answers.
- */
+/* redlock_servers.c - the servers of a Redlock: reach each server, and count the answers. */
 #include "redlock_servers.h"
 
 #include <stdio.h>
@@ -60,10 +58,7 @@ static bool taken(const struct redlock_backend *be, const struct dlock_peer *p, 
     return false;
 }
 
-/*
- * Is cmd connected to an address that belongs to a different name by now? (Moved servers reuse
- * addresses.)
- */
+/* Does cmd's address belong to a different name by now? (Moved servers reuse addresses.) */
 static bool strayed(const struct redlock_backend *be, const struct redlock_server *s)
 {
     const struct redis_conn *c = &s->node.cmd;
@@ -94,19 +89,16 @@ void redlock_connect(struct redlock_backend *be, struct redlock_server *s, struc
 
 bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t until)
 {
+    const struct redis_conn *c = &s->node.cmd;
+    int64_t now = redlock_now(be), oldest = c->ntags > 0 ? c->tags[0].sent : 0;
+    bool stuck = c->ntags >= BACKLOG || (oldest != 0 && oldest < now - be->spec->op_timeout);
+
     if (s->same) {
         s->answer = A_FAILED;
         s->error = s->last;
         return false;
     }
-    /*
-     * With too many commands unanswered, or an old command, a new command would stay unanswered,
-     * too.
-     */
-    const struct redis_conn *c = &s->node.cmd;
-    int64_t oldest = c->ntags > 0 ? c->tags[0].sent : 0;
-    bool stuck =
-        c->ntags >= BACKLOG || (oldest != 0 && oldest < redlock_now(be) - be->spec->op_timeout);
+    /* Behind many unanswered commands, or an old one, a new command would stay unanswered, too. */
     if (redis_conn_is_open(c) && stuck) {
         dlock_fail_site(&s->error, DLOCK_EUNAVAIL, 0,
                         &(struct dlock_site){c->where, c->address[0] ? c->address : NULL, NULL},
@@ -121,7 +113,7 @@ bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t
     }
     if (redis_conn_is_open(c))
         return true;
-    if (redlock_now(be) < s->retry_at) {
+    if (now < s->retry_at) {
         s->answer = A_FAILED;
         s->error = s->last;
         return false;
@@ -173,10 +165,7 @@ void redlock_drop(struct redlock_backend *be, struct redlock_server *s)
 
 void redlock_failed(struct redlock_backend *be, struct redlock_server *s)
 {
-    /*
-     * Servers close idle connections (timeout), and so do proxies: told only when the next attempt
-     * fails too.
-     */
+    /* Servers and proxies close idle connections: told only when the next attempt fails, too. */
     bool idle = s->node.cmd.answered && s->node.cmd.error.code == DLOCK_EUNAVAIL && !s->hung_up;
 
     s->error = s->last = s->node.cmd.error;
@@ -229,18 +218,25 @@ int redlock_count(const struct redlock_backend *be, enum redlock_answer what)
     return count;
 }
 
-int64_t redlock_from(const struct redlock_backend *be)
+int64_t redlock_reached(const int64_t *values, int n, int count)
 {
     int64_t best = 0;
-    for_each_server (be, s) {
-        int64_t t = s->from;
-        int newer = 0;
-        for_each_server (be, o)
-            newer += o->from >= t;
-        if (newer >= be->quorum)
-            best = dlock_max(best, t);
+    for (int i = 0; i < n; i++) {
+        int reached = 0;
+        for (int k = 0; k < n; k++)
+            reached += values[k] >= values[i];
+        if (reached >= count)
+            best = dlock_max(best, values[i]);
     }
     return best;
+}
+
+int64_t redlock_from(const struct redlock_backend *be)
+{
+    int64_t from[REDLOCK_NODES];
+    for (int i = 0; i < be->n; i++)
+        from[i] = be->servers[i].from;
+    return redlock_reached(from, be->n, be->quorum);
 }
 
 bool redlock_patient(struct redlock_backend *be, int answered, int64_t now)

@@ -168,10 +168,7 @@ struct redlock_backend {
 
 /* What redlock.c does with an operation. */
 struct redlock_operation {
-    /*
-     * A reply to a command of the operation, maybe of an earlier operation. Sets r to NULL to keep
-     * the reply.
-     */
+    /* A reply to a command of this kind, maybe an old one. Sets r to NULL to keep the reply. */
     void (*answered)(struct redlock_backend *, struct redlock_server *, struct redis_conn_reply *);
     /* While the operation is under way: act on the answers so far and the time. */
     void (*step)(struct redlock_backend *, int64_t now);
@@ -227,10 +224,7 @@ static inline void redlock_remember(const struct redlock_backend *be, struct red
     redis_node_remember(&s->node, strdup(be->value));
 }
 void redlock_undo(struct redlock_backend *, struct redlock_server *);
-/*
- * Close cmd. The server may still serve an unanswered vote: the undo goes behind it, and to the
- * next connection.
- */
+/* Close cmd. An unanswered vote may still be served: its undo is sent now and on the next cmd. */
 void redlock_drop(struct redlock_backend *, struct redlock_server *);
 /* cmd has failed. */
 void redlock_failed(struct redlock_backend *, struct redlock_server *);
@@ -243,14 +237,11 @@ void redlock_misread(struct redlock_server *, const char *what);
 /* 64 bits of a text: enough to see whether two servers name the same holder. */
 uint64_t redlock_digest(const char *, size_t len);
 int redlock_count(const struct redlock_backend *, enum redlock_answer);
-/*
- * The time at which a majority had last confirmed: the lease counts from there. 0: no majority has.
- */
+/* When a majority had last confirmed: the lease counts from there. 0: no majority has. */
 int64_t redlock_from(const struct redlock_backend *);
-/*
- * May the operation still wait when so many servers have answered? After a majority, only for a
- * moment.
- */
+/* The largest value that is reached by count of the n values; 0: none is. */
+int64_t redlock_reached(const int64_t *values, int n, int count);
+/* May the operation still wait with so many answers? After a majority, only for a moment. */
 bool redlock_patient(struct redlock_backend *, int answered, int64_t now);
 /* When this wait, or the operation's time, is over. */
 int64_t redlock_wake_at(const struct redlock_backend *);
@@ -259,33 +250,21 @@ int redlock_no_quorum(const struct redlock_backend *, struct dlock_error *);
 
 /* ----------------------------------------------------------------- redlock_run.c */
 
-/*
- * Read the run record in the server's vote. Where foreign data is in the record's place, the vote
- * does not count.
- */
+/* Read the run record in the vote. A vote with foreign data in its place does not count. */
 void redlock_run_read(struct redlock_backend *, struct redlock_server *, const redisReply *);
 /* Both have ended, or both have not. */
 bool redlock_run_newer(const struct dlock_run *, const struct dlock_run *than);
 /* Foreign data is in the place of the server's run record. */
 void redlock_run_foreign(const struct redlock_backend *, const struct redlock_server *,
                          struct dlock_error *);
-/*
- * A voter with the record of a success, because of which our run is skipped; NULL: our run may
- * begin.
- */
+/* A voter with the record of a success that skips our run; NULL: our run may begin. */
 const struct redlock_server *redlock_run_success(const struct redlock_backend *);
 /* Ask a voter to confirm the vote, and to record the begin of the run. */
 void redlock_run_begin(struct redlock_backend *, struct redlock_server *, int tag);
-/*
- * Give a vote back because of this success. A server that lacks the record gets the record in the
- * same step.
- */
+/* Give a vote back because of this success, which a server without the record gets, too. */
 void redlock_run_skip(struct redlock_backend *, struct redlock_server *, int tag,
                       const struct redlock_server *success);
-/*
- * Release the lock there: record the end of the run, and let the lock stay held for what is left of
- * --min-hold.
- */
+/* Release the lock there, or keep it for the rest of --min-hold; record the end of the run. */
 void redlock_run_end(struct redlock_backend *, struct redlock_server *, int tag);
 /* Must a majority confirm the record before the release counts? */
 static inline bool redlock_run_must_record(const struct redlock_backend *be)

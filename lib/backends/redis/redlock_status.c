@@ -90,27 +90,21 @@ static const char *value_in(const char *text)
 /* What the servers say of a holder. */
 struct named {
     int n; /* how many servers name the holder */
-    /*
-     * Their lowest: failed rounds may have raised single counters; no counter is below the token.
-     */
+    /* Their lowest: failed rounds raise single counters; no counter is below the token. */
     uint64_t fence;
-    int64_t left_ms[REDLOCK_NODES]; /* INT64_MAX: no expiry; the longest first */
+    int64_t left_ms[REDLOCK_NODES]; /* INT64_MAX: no expiry */
 };
 
 static void name_once(struct named *h, uint64_t fence, int64_t left_ms)
 {
-    int at = h->n++;
-    int64_t t = left_ms < 0 ? INT64_MAX : left_ms;
-    h->fence = at == 0 || fence < h->fence ? fence : h->fence;
-    for (; at > 0 && h->left_ms[at - 1] < t; at--)
-        h->left_ms[at] = h->left_ms[at - 1];
-    h->left_ms[at] = t;
+    h->fence = h->n == 0 || fence < h->fence ? fence : h->fence;
+    h->left_ms[h->n++] = left_ms < 0 ? INT64_MAX : left_ms;
 }
 
 /* What a majority of the servers has left. */
 static int64_t left_ns(const struct redlock_backend *be, const struct named *h)
 {
-    int64_t ms = h->left_ms[be->quorum - 1];
+    int64_t ms = redlock_reached(h->left_ms, h->n, be->quorum);
     return ms == INT64_MAX ? DLOCK_NEVER : ms * DLOCK_MSEC;
 }
 
@@ -119,10 +113,7 @@ static bool state_of(const struct redlock_backend *be, int i, struct redis_scrip
     return be->status.replies[i] && redis_script_state(be->status.replies[i], s) == 0;
 }
 
-/*
- * The servers that have the reader with the entry text on server i. None if an earlier server has
- * the reader, too: listed already.
- */
+/* The servers with the reader of entry text on server i; none: an earlier server has listed it. */
 static struct named name_reader(const struct redlock_backend *be, int i, const char *text)
 {
     struct redis_script_state s;

@@ -58,10 +58,7 @@ static int64_t jitter(const struct redlock_backend *be, int64_t max)
 
 /* ------------------------------------------------------------------- young servers */
 
-/*
- * Since when the server owes us an answer, at most from began on. 0: no answer is missing. (On a
- * new connection AUTH is in front.)
- */
+/* Since when the server owes an answer (AUTH aside), from began on; 0: no answer is missing. */
 static int64_t owes_since(const struct redlock_server *s, int64_t began)
 {
     const struct redis_conn *cmd = &s->node.cmd;
@@ -176,10 +173,7 @@ static int count_freed(const struct redlock_backend *be)
     return freed;
 }
 
-/*
- * Ask for votes at this time, also after a round under way: its votes may be older than the
- * wake-up.
- */
+/* Ask for votes then, also after a round under way: its votes may be older than the wake-up. */
 static void look_at(struct redlock_backend *be, int64_t at)
 {
     int64_t *when = be->acquire.stage == ST_PAUSE ? &be->acquire.try_at : &be->acquire.told_at;
@@ -219,9 +213,7 @@ void redlock_wake_heard(struct redlock_backend *be, struct redlock_server *s,
         return;
     switch (redis_script_called(&be->script, rep->r)) {
     case RS_CHANGED:
-        /*
-         * Each renewal of each reader is a change, too. RS_GO comes when the last reader has left.
-         */
+        /* A reader's renewal is a change, too. RS_GO comes when the last reader has left. */
         if (s->info.mode != DLOCK_MODE_EXCLUSIVE)
             look_at(be, dlock_max(now + HEAD_PAUSE, be->began + CHANGED_STEP));
         else
@@ -350,10 +342,7 @@ static void tell_grace(struct redlock_backend *be)
 
 static void start_round(struct redlock_backend *be)
 {
-    /*
-     * A server known to be young refuses by itself: no vote is given and taken back again and
-     * again.
-     */
+    /* A server known to be young refuses by itself: no vote is given and taken back each time. */
     struct redlock_young last = young_of(be);
     int64_t grace = redlock_young_age_ms(&last) * DLOCK_MSEC;
 
@@ -489,10 +478,7 @@ static void read_vote(struct redlock_backend *be, struct redlock_server *s,
     case RS_RECORD:
         s->answer = A_BUSY;
         redis_script_holder(t->holder, t->holder_len, &s->info);
-        /*
-         * Readers count as a single holder: each server may name a different reader. A free lock is
-         * kept for a waiter.
-         */
+        /* Readers count as one holder, whichever is named. A free lock is kept for a waiter. */
         s->holder = t->holder_len == 0 ? 0
                     : s->info.mode != DLOCK_MODE_EXCLUSIVE
                         ? 1
@@ -657,10 +643,7 @@ static void end_raise(struct redlock_backend *be, int64_t now)
     be->vote_serial = be->serial;
     outage_over(&be->acquire.out, &be->events);
     leave_queues(be);
-    /*
-     * A vote on a lost connection belongs to the lock now: the release undoes the vote, and its
-     * answer counts.
-     */
+    /* A vote on a lost connection belongs to the lock now: the release undoes it, and counts. */
     for_each_server (be, s)
         redis_node_forget(&s->node, be->value);
     struct dlock_event *ev = redlock_end(be, EV_GRANTED);
@@ -721,9 +704,7 @@ static void give_votes_back(struct redlock_backend *be, const struct redlock_ser
     int tag = REDLOCK_TAG(be->serial, K_UNDO);
 
     be->until = dlock_max(be->until, now + UNDO_TIME);
-    /*
-     * As long as the round took, without the time in which young votes waited for silent servers.
-     */
+    /* As long as the round took, less the time in which young votes waited for silent servers. */
     int64_t took = dlock_min(now, be->patient_until) - be->began;
     be->patient_until = now + dlock_max(UNDO_TIME, dlock_min(took, be->spec->op_timeout));
     be->acquire.stage = ST_UNDO;

@@ -1,6 +1,4 @@
-/*
- * redlock_young.c - see redlock_young.h.
- */
+/* redlock_young.c - see redlock_young.h. */
 #include "redlock_young.h"
 
 /* A silent server has timed out after this time at the latest. */

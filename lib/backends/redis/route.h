@@ -19,10 +19,7 @@ struct cluster_node {
     unsigned port;
 };
 
-/*
- * Node 0 stands for the URI's hosts, any of them; 1 to n are nodes named by the cluster. Starts as
- * zeroed memory.
- */
+/* Node 0: the URI's hosts, any of them; 1 to n: nodes named by the cluster. Begins as zeros. */
 struct redis_cluster {
     bool known;      /* the server is part of a cluster */
     bool hello_sent; /* the server was asked */
@@ -70,9 +67,7 @@ static inline int64_t redis_route_now(const struct redis_route *r)
 
 /* ---------------------------------------------------------------------- confirm.c */
 
-/*
- * Begin to connect cmd or wake of the node, unless open. A failure shows up as the state RC_FAILED.
- */
+/* Begin to connect cmd or wake, unless open. A failure shows up as the state RC_FAILED. */
 void redis_route_connect(struct redis_route *, struct redis_conn *, int64_t until);
 
 /*
@@ -111,10 +106,7 @@ static inline void redis_cluster_done(struct redis_route *r)
 {
     redis_addr_done(&r->cluster.addr);
 }
-/*
- * The look-up of a node's name: fills at most one entry for poll(), returns the number. work goes
- * on with the look-up.
- */
+/* The look-up of a node's name: fills at most one entry for poll(), returns the number; goes on. */
 int redis_cluster_interest(const struct redis_route *, struct pollfd *);
 void redis_cluster_work(struct redis_route *);
 
@@ -142,10 +134,7 @@ bool redis_cluster_strayed(const struct redis_route *);
 int redis_cluster_error(struct redis_route *, struct dlock_error *err, const char *text);
 /* Queue on cmd, once: is the server in a cluster? */
 void redis_cluster_hello(struct redis_route *);
-/*
- * Queue the same question and, in a cluster, now and then CLUSTER NODES. Only while cmd is
- * connected.
- */
+/* Queue the same question and, in a cluster, now and then CLUSTER NODES. Only in RC_UP. */
 void redis_cluster_learn(struct redis_route *);
 /* The reply under T_HELLO or T_NODES. False: the cluster cannot have this lock; err says why. */
 bool redis_cluster_answered(struct redis_route *, const struct redis_conn_reply *,
@@ -164,9 +153,7 @@ void redis_sentinel_close_in_child(struct redis_route *); /* as redis_conn_close
 void redis_sentinel_connect(struct redis_route *, struct redis_conn *, int64_t until);
 int redis_sentinel_interest(const struct redis_route *, struct pollfd *, int cap, int64_t *wake_at);
 void redis_sentinel_work(struct redis_route *, const struct pollfd *, int n);
-/*
- * First contact, which ends at until: the sentinels do not agree on a master that accepts us yet.
- */
+/* First contact, until that time: the sentinels do not agree on a master that accepts us yet. */
 bool redis_sentinel_worth_retry(const struct redis_route *, const struct dlock_error *,
                                 int64_t until);
 /* Ask the sentinels again, unless the last round began at newer_than or later. */

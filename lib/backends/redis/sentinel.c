@@ -155,9 +155,7 @@ static void open_conn(const struct redis_sentinel *m, int i, struct redis_conn *
     (void)redis_conn_open(c, &to, peers, n);
 }
 
-/*
- * Begin a round; earlier answers no longer count. A sentinel without an answer by until has failed.
- */
+/* Begin a round: only its answers count. A sentinel without an answer by until has failed. */
 static void begin_round(struct redis_sentinel *m, int64_t until)
 {
     const char *argv[] = {"SENTINEL", "get-master-addr-by-name", m->service};
@@ -483,10 +481,7 @@ void redis_sentinel_connect(struct redis_route *r, struct redis_conn *c, int64_t
     redis_addr_done(&m->addr);
     m->seek = SEEK_ASKING;
     m->failed = m->checking = false;
-    /*
-     * Somewhat earlier than the caller's time, for an error that names the sentinels, not the
-     * master, as silent.
-     */
+    /* A little early, for an error that names the sentinels, not the master, as silent. */
     begin_round(m, until - (until - now) / 8);
 }
 

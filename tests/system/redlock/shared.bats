@@ -133,7 +133,7 @@ stands() {
 }
 
 @test "fences of readers stand between those of writers, whichever majority grants" {
-    local round out fence last=0 writer=0
+    local round fence last=0 writer=0 out=()
     # The clock of node 3 was wrong once: only a reader's majority sees its counter, at first.
     for round in "-x 4 5" "-x 1 2" "-x 3 4" "-s 1 2" "ahead" "-s 1 5" "-x 3 4" "-x 3 5" "-s 1 3" \
         "-s 2 3" "-x 4 5" "-x 2 3" "-x 1 2"; do
@@ -141,12 +141,10 @@ stands() {
             rl 3 set "{$NAME}:dlock:fence" 5000000000000000
             continue
         fi
-        out=${round#* }
-        # shellcheck disable=SC2086
-        rl_freeze $out
+        read -ra out <<<"${round#* }"
+        rl_freeze "${out[@]}"
         fence=$("$DLOCK" --ttl 20 "${round%% *}" "$L" sh -c 'echo $DLOCK_FENCE' 3>&-)
-        # shellcheck disable=SC2086
-        rl_thaw $out
+        rl_thaw "${out[@]}"
         if [ "${round%% *}" = -s ]; then
             [ "$fence" -ge "$writer" ] ||
                 final "$round out: a reader's $fence after a writer's $writer"

@@ -1,7 +1,7 @@
 /*
- * fakenodes.h - Redis servers of a Redlock inside a unit test. They serve only the scripts of a vote, a
- * renewal, a release and a status, have one key, and are stopped, slow or emptied by the test. The clock is
- * the test's, too: nothing here sleeps.
+ * fakenodes.h - Redis servers of a Redlock inside a unit test. They serve only the scripts of a
+ * vote, a renewal, a release and a status, have one key, and are stopped, slow or emptied by the
+ * test. The clock is the test's, too: nothing here sleeps.
  */
 #ifndef FAKENODES_H
 #define FAKENODES_H
@@ -574,7 +574,7 @@ static void world_event(struct world *w, const struct dlock_event *ev)
     }
 }
 
-/* With the clock stopped, until nothing is left to do. Returns when the backend wants to be woken. */
+/* With the clock stopped, until nothing is left to do. Returns when the backend wakes up. */
 __attribute__((unused)) static int64_t settle(struct world *w)
 {
     const struct dlock_backend *t = &dlock_backend_redlock;
@@ -600,7 +600,7 @@ __attribute__((unused)) static int64_t settle(struct world *w)
     return wake;
 }
 
-/* Let the time pass that far, or until an operation has ended. It must never want to be woken in the past. */
+/* Let the time pass, or until an operation has ended. A wake-up in the past is an error. */
 __attribute__((unused)) static void pass(struct world *w, int64_t by)
 {
     int64_t end = fake_clock + by;

@@ -1,11 +1,12 @@
 /*
- * test_random.c - several Redlock clients and their servers under random faults, in a time that the test
- * owns: servers stop and go on (and then serve old commands), cut their connections, restart
- * empty; clients sleep past their leases. It fails, and names the seed, on two valid leases at once, a fence that does
- * not grow, a client that loops without anything to do, and a lock that cannot be acquired after the last fault.
- * Every other run has clients with unequal ttls, the largest of which is their restart grace. In most of them one
- * client, two or all are readers, which may hold the lock together. In every fourth run all of them have --once, and the
- * test fails on a grant after a success that was confirmed, and on one that is skipped without a success.
+ * test_random.c - several Redlock clients and their servers under random faults, in the test's own
+ * time: servers stop and go on (and then serve old commands), cut their connections, restart empty;
+ * clients sleep past their leases. The test fails, and names the seed, on two valid leases at once,
+ * a fence that does not grow, a client that loops idly, and a lock that cannot be acquired after
+ * the last fault. Every other run has clients with unequal ttls, the largest of which is their
+ * restart grace. In most of these runs one client, two or all are readers, which may hold the lock
+ * together. In every fourth run all clients have --once, and the test fails on a grant after a
+ * confirmed success, and on a skipped run without a success.
  * DLOCK_RANDOM_RUNS, DLOCK_RANDOM_SEED: how many runs, and the first seed.
  */
 #include "fakenodes.h"
@@ -156,7 +157,7 @@ static bool client_step(struct arena *a, struct client *c, int64_t *wake)
     return any;
 }
 
-/* With the clock stopped, until no client has anything to do. Returns when the first one wants to be woken. */
+/* With the clock stopped, until all clients are idle. Returns when the first client wakes up. */
 static int64_t all_settle(struct arena *a)
 {
     int64_t wake = DLOCK_NEVER;
@@ -221,7 +222,7 @@ static void restart(struct fake *f)
     f->nreaders = 0;
     f->stopped = false;
     f->started = fake_clock;
-    /* A record is on the disk; the lock is not. As the script begins anew: with the clock in microseconds. */
+    /* The record is on the disk, the lock is not. As the script begins anew: the clock in us. */
     f->fence = (fake_clock + f->skew) / 1000;
 }
 

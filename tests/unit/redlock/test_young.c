@@ -1,4 +1,4 @@
-/* Which votes of recently started servers count: every rule, on invented uptimes, ttls and times. */
+/* Which votes of recently started servers count: the rules, on invented uptimes, ttls and times. */
 #include "backends/redis/redlock_young.h"
 #include "unit.h"
 
@@ -54,29 +54,31 @@ TEST(the_largest_reported_ttl_is_the_age)
     CHECK_INT(redlock_young_age_ms(&y), 90000);
 }
 
-TEST(a_holder_and_the_waiters_report_the_larger_ttl)
+TEST(an_answer_tells_the_largest_ttl_of_holder_and_waiters)
 {
-    CHECK_INT(redlock_young_longest_ms(true, 60000, 20000, 0), 60000);
-    CHECK_INT(redlock_young_longest_ms(true, 60000, 20000, 90000), 90000);
-    CHECK_INT(redlock_young_longest_ms(true, 60000, 20000, 30000), 60000);
-    /* The rest of a lease is no ttl. */
-    CHECK_INT(redlock_young_longest_ms(true, 60000, 61000, 0), 60000);
-    CHECK_INT(redlock_young_longest_ms(true, 60000, -1, 0), 60000);
-}
-
-TEST(a_free_lock_has_the_ttl_of_its_waiters)
-{
-    CHECK_INT(redlock_young_longest_ms(false, 0, 0, 0), 0);
-    CHECK_INT(redlock_young_longest_ms(false, 0, 5000, 0), 0);
-    CHECK_INT(redlock_young_longest_ms(false, 60000, 5000, 30000), 30000);
-}
-
-TEST(another_programs_lock_counts_a_day_or_its_time_left)
-{
-    CHECK_INT(redlock_young_longest_ms(true, 0, 20000, 0), DAY_MS);
-    CHECK_INT(redlock_young_longest_ms(true, 0, -1, 0), DAY_MS);
-    CHECK_INT(redlock_young_longest_ms(true, 0, 3 * DAY_MS, 0), 3 * DAY_MS);
-    CHECK_INT(redlock_young_longest_ms(true, 0, 3 * DAY_MS, 5 * DAY_MS), 5 * DAY_MS);
+    static const struct {
+        bool held;
+        int64_t ttl_ms, left_ms, others_ms, longest_ms;
+    } t[] = {
+        {true, 60000, 20000, 0, 60000},
+        {true, 60000, 20000, 90000, 90000},
+        {true, 60000, 20000, 30000, 60000},
+        /* The rest of a lease is no ttl. */
+        {true, 60000, 61000, 0, 60000},
+        {true, 60000, -1, 0, 60000},
+        /* A free lock has the ttl of its waiters. */
+        {false, 0, 0, 0, 0},
+        {false, 0, 5000, 0, 0},
+        {false, 60000, 5000, 30000, 30000},
+        /* The lock of another program counts a day, or its time left. */
+        {true, 0, 20000, 0, DAY_MS},
+        {true, 0, -1, 0, DAY_MS},
+        {true, 0, 3 * DAY_MS, 0, 3 * DAY_MS},
+        {true, 0, 3 * DAY_MS, 5 * DAY_MS, 5 * DAY_MS},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(t); i++)
+        CHECK_INT(redlock_young_longest_ms(t[i].held, t[i].ttl_ms, t[i].left_ms, t[i].others_ms),
+                  t[i].longest_ms);
 }
 
 TEST(a_silent_servers_last_report_is_kept_but_not_an_unknown_ttl)
