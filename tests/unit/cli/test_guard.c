@@ -1,8 +1,7 @@
 /*
  * test_guard.c - the dead man's switch, driven by a keeper that is this program. Every process of a
  * tree inherits the writing end of one pipe, the witness: its EOF is the moment at which the whole
- * tree is dead. Run with an argument of its own the program is also the command that reports what
- * it was given.
+ * tree is dead.
  */
 #include "command.h"
 #include "guard.h"
@@ -20,7 +19,6 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -1046,121 +1044,6 @@ GUARD_TEST(keeps_the_lock_descriptor)
     close(lock[0]);
 }
 
-/* --------------------------------------------------- what the command sees --- */
-
-/* The command's side: prints everything that a caller could notice to descriptor 9. */
-static int report(void)
-{
-    char line[256], path[64];
-    FILE *status = fopen("/proc/self/status", "r");
-
-    for (int fd = 0; fd < 200; fd++) {
-        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-        ssize_t n = readlink(path, line, sizeof line - 1);
-        if (n < 0 || fd == 9 || (status && fd == fileno(status)))
-            continue;
-        line[n] = '\0';
-        dprintf(9, "%d %s %d\n", fd, line, fcntl(fd, F_GETFD));
-    }
-    while (status && fgets(line, sizeof line, status))
-        if (!strncmp(line, "SigPnd", 6) || !strncmp(line, "ShdPnd", 6) ||
-            !strncmp(line, "SigBlk", 6) || !strncmp(line, "SigIgn", 6) ||
-            !strncmp(line, "SigCgt", 6) || !strncmp(line, "Name", 4) || !strncmp(line, "Umask", 5))
-            dprintf(9, "%s", line);
-    mode_t mask = umask(0);
-    struct rlimit core = {0};
-    int reaper = -1;
-    getrlimit(RLIMIT_CORE, &core);
-    prctl(PR_GET_CHILD_SUBREAPER, &reaper);
-    dprintf(9, "umask %o nice %d core %ld dumpable %d reaper %d\n", (unsigned)mask,
-            getpriority(PRIO_PROCESS, 0), (long)core.rlim_cur, prctl(PR_GET_DUMPABLE), reaper);
-    dprintf(9, "cwd %s\n", getcwd(line, sizeof line) ? line : "?");
-    const char *fence = getenv("DLOCK_FENCE");
-    dprintf(9, "fence %s\n", fence ? fence : "unset");
-    return 0;
-}
-
-static char *const report_argv[] = {"/proc/self/exe", "--report", NULL};
-
-/* In a child with an unusual state: run the report, with a guard or without. */
-static void caller(bool guarded)
-{
-    struct sigstate s;
-    sigset_t some;
-
-    /* The signals that this test itself has blocked are not the caller's. */
-    signals_restore(&sig);
-    close(sig.fd);
-    signal(SIGHUP, SIG_IGN);
-    signal(SIGCHLD, SIG_IGN);
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGRTMIN + 3, SIG_IGN);
-    sigemptyset(&some);
-    sigaddset(&some, SIGUSR2);
-    sigaddset(&some, SIGHUP);
-    sigprocmask(SIG_BLOCK, &some, NULL);
-    umask(027);
-    if (nice(3) < 0 || chdir("/tmp") != 0)
-        _exit(1);
-    setenv("DLOCK_FENCE", "7", 1);
-    close(0);
-    close(20);
-    if (open("/dev/zero", O_RDONLY) != 0 || dup2(0, 7) != 7)
-        _exit(1);
-    close(0);
-    if (!guarded) {
-        unsetenv("DLOCK_FENCE");
-        execv(report_argv[0], report_argv);
-        _exit(1);
-    }
-    if (fds_plug() != 0 || signals_init(&s) != 0)
-        _exit(1);
-    config.sig = &s;
-    config.own_group = false;
-    if (guard_fork(&guard, &config) != 0)
-        _exit(1);
-    struct guard_msg m = {.type = G_START};
-    m.term_at = m.kill_at = m.hard_at = DLOCK_NEVER;
-    guard_send(&guard, &m, -1);
-    if (hear() != G_STARTED || hear() != G_EXITED || last.arg != 0)
-        _exit(1);
-    _exit(0);
-}
-
-static size_t report_of(bool guarded, char *buf, size_t size)
-{
-    size_t n = 0;
-    ssize_t got;
-    int st = 0;
-
-    command_is(report_argv);
-    close(8); /* its number differs from run to run */
-    pid_t pid = fork();
-    if (pid == 0)
-        caller(guarded);
-    close(9);
-    while (n + 1 < size && (got = read(say_fd, buf + n, size - n - 1)) > 0)
-        n += (size_t)got;
-    buf[n] = '\0';
-    CHECK_INT(waitpid(pid, &st, 0), pid);
-    CHECK_INT(st, 0);
-    sweep_all(); /* its guard is an orphan, so it is our child now */
-    close(witness);
-    close(say_fd);
-    return n;
-}
-
-TEST(the_command_gets_the_state_of_the_caller)
-{
-    static char plain[8192], guarded[8192];
-
-    CHECK(report_of(false, plain, sizeof plain) > 100);
-    CHECK(report_of(true, guarded, sizeof guarded) > 100);
-    CHECK_HAS(plain, "\n7 /dev/zero 0\n");
-    if (strcmp(plain, guarded) != 0)
-        CHECK_FAIL("without a guard:\n%s\nwith one:\n%s", plain, guarded);
-}
-
 /* ------------------------------------------------------ signals and spawn --- */
 
 static int takes_over_signals(void)
@@ -1234,8 +1117,6 @@ TEST(forks_nothing_too_late_or_without_a_keeper)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1 && strcmp(argv[1], "--report") == 0)
-        return report();
     if (signals_init(&sig) != 0 || process_tree_init(&tree) != 0)
         return 1;
     /* Unlike the keeper, a test that hangs must die by a signal. */

@@ -44,6 +44,17 @@ static void tear_down(void)
     unlink(f.file);
 }
 
+/* q: a query of the client. */
+#define INNER_TEST(name)                                                                           \
+    static void with_holder_##name(struct nested_request q, struct nested_reply r);                \
+    TEST(name)                                                                                     \
+    {                                                                                              \
+        set_up();                                                                                  \
+        with_holder_##name(query(), (struct nested_reply){0});                                     \
+        tear_down();                                                                               \
+    }                                                                                              \
+    static void with_holder_##name(struct nested_request q, struct nested_reply r)
+
 static bool reach(void)
 {
     struct sockaddr_un a;
@@ -86,13 +97,8 @@ static bool is_closed(void)
     return recv(f.fd, &(char){0}, 1, 0) == 0;
 }
 
-TEST(a_query_is_answered_and_closed_and_does_not_count)
+INNER_TEST(a_query_is_answered_and_closed_and_does_not_count)
 {
-    struct nested_request q;
-    struct nested_reply r;
-
-    set_up();
-    q = query();
     CHECK_INT(reply_to(&q, 0, &r), NESTED_HELD);
     CHECK(r.left == DLOCK_NEVER);
     CHECK_STR(r.text, f.file);
@@ -107,16 +113,11 @@ TEST(a_query_is_answered_and_closed_and_does_not_count)
     f.fd = -1;
     CHECK(inner_turn(f.in));
     CHECK_INT(inner_count(f.in), 0);
-    tear_down();
 }
 
-TEST(a_query_that_proves_nothing_has_no_answer)
+INNER_TEST(a_query_that_proves_nothing_has_no_answer)
 {
-    struct nested_request good, q;
-    struct nested_reply r;
-
-    set_up();
-    good = q = query();
+    const struct nested_request good = q;
     q.token[0] ^= 1;
     CHECK_INT(reply_to(&q, 0, &r), 0);
     q = good;
@@ -134,16 +135,10 @@ TEST(a_query_that_proves_nothing_has_no_answer)
     nested_digests(q.key, nested_digest(KEY), nested_digest("another"));
     CHECK_INT(reply_to(&q, 0, &r), 0);
     CHECK_INT(reply_to(&good, 0, &r), NESTED_HELD);
-    tear_down();
 }
 
-TEST(a_lock_that_is_ending_is_not_held)
+INNER_TEST(a_lock_that_is_ending_is_not_held)
 {
-    struct nested_request q;
-    struct nested_reply r;
-
-    set_up();
-    q = query();
     inner_ending(f.in);
     CHECK_INT(reply_to(&q, 0, &r), NESTED_LOST);
     CHECK(r.left <= 0);
@@ -152,17 +147,11 @@ TEST(a_lock_that_is_ending_is_not_held)
     CHECK_INT(reply_to(&q, 0, &r), NESTED_LOST);
     inner_stop(f.in);
     CHECK(!reach());
-    tear_down();
 }
 
-TEST(a_query_is_answered_where_an_inner_one_is_one_too_many)
+INNER_TEST(a_query_is_answered_where_an_inner_one_is_one_too_many)
 {
-    struct nested_request q;
-    struct nested_reply r;
     struct rlimit old, few;
-
-    set_up();
-    q = query();
     getrlimit(RLIMIT_NOFILE, &old);
     few = old;
     few.rlim_cur = (rlim_t)inner_listen_fd(f.in) + 8;
@@ -177,7 +166,6 @@ TEST(a_query_is_answered_where_an_inner_one_is_one_too_many)
     CHECK(is_closed());
     CHECK_INT(inner_count(f.in), 0);
     setrlimit(RLIMIT_NOFILE, &old);
-    tear_down();
 }
 
 UNIT_MAIN

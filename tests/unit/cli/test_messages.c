@@ -182,6 +182,8 @@ static struct options waits(int64_t wait_ns)
     return (struct options){.mode = MODE_FD, .fd = 9, .wait_ns = wait_ns};
 }
 
+#define HOLDER "; held by root@ci-4, pid 812"
+
 TEST(a_wait_is_described_by_its_time_its_place_and_the_holder)
 {
     static const struct {
@@ -190,24 +192,17 @@ TEST(a_wait_is_described_by_its_time_its_place_and_the_holder)
         bool known;
         const char *want;
     } rows[] = {
-        {1, DLOCK_NEVER, 0, false, "waiting for descriptor 9: 1s; held by another process"},
-        {130, 600 * DLOCK_SEC, 3, true,
-         "waiting for descriptor 9: 2m10s of 10m, 3rd in line; held by root@ci-4, pid 812"},
-        {5, 5500 * DLOCK_MSEC, 1, true,
-         "waiting for descriptor 9: 5s of 5.5s, next in line; held by root@ci-4, pid 812"},
-        {61, DLOCK_NEVER, 2, true,
-         "waiting for descriptor 9: 1m1s, 2nd in line; held by root@ci-4, pid 812"},
-        {61, DLOCK_NEVER, 4, true,
-         "waiting for descriptor 9: 1m1s, 4th in line; held by root@ci-4, pid 812"},
-        {61, DLOCK_NEVER, 11, true,
-         "waiting for descriptor 9: 1m1s, 11th in line; held by root@ci-4, pid 812"},
-        {61, DLOCK_NEVER, 21, true,
-         "waiting for descriptor 9: 1m1s, 21st in line; held by root@ci-4, pid 812"},
-        {61, DLOCK_NEVER, 112, true,
-         "waiting for descriptor 9: 1m1s, 112th in line; held by root@ci-4, pid 812"},
-        {61, DLOCK_NEVER, 1003, true,
-         "waiting for descriptor 9: 1m1s, 1003rd in line; held by root@ci-4, pid 812"},
+        {1, DLOCK_NEVER, 0, false, "1s; held by another process"},
+        {130, 600 * DLOCK_SEC, 3, true, "2m10s of 10m, 3rd in line" HOLDER},
+        {5, 5500 * DLOCK_MSEC, 1, true, "5s of 5.5s, next in line" HOLDER},
+        {61, DLOCK_NEVER, 2, true, "1m1s, 2nd in line" HOLDER},
+        {61, DLOCK_NEVER, 4, true, "1m1s, 4th in line" HOLDER},
+        {61, DLOCK_NEVER, 11, true, "1m1s, 11th in line" HOLDER},
+        {61, DLOCK_NEVER, 21, true, "1m1s, 21st in line" HOLDER},
+        {61, DLOCK_NEVER, 112, true, "1m1s, 112th in line" HOLDER},
+        {61, DLOCK_NEVER, 1003, true, "1m1s, 1003rd in line" HOLDER},
     };
+    static const char begin[] = "waiting for descriptor 9: ";
     struct dlock_info holder = {.user = "root", .host = "ci-4", .pid = 812};
 
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
@@ -222,7 +217,8 @@ TEST(a_wait_is_described_by_its_time_its_place_and_the_holder)
         /* Less than a second more. */
         report_wait_text(&r, r.wait.since + rows[i].waited * DLOCK_SEC + 999 * DLOCK_MSEC, text,
                          sizeof(text));
-        CHECK_STR(text, rows[i].want);
+        CHECK(strncmp(text, begin, strlen(begin)) == 0);
+        CHECK_STR(text + strlen(begin), rows[i].want);
     }
 }
 

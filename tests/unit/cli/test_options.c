@@ -27,10 +27,41 @@ static struct args split(const char *line)
     return a;
 }
 
-static void drop(struct args *a)
+struct parsed {
+    struct args a;
+    struct options o;
+    struct dlock_error err;
+    int rc;
+};
+
+static struct parsed parse_args(struct args a)
 {
-    for (int i = 0; i < a->n; i++)
-        free(a->v[i]);
+    struct parsed p = {.a = a};
+
+    p.rc = options_parse(&p.o, a.n, a.v, &p.err);
+    return p;
+}
+
+static struct parsed parse(const char *line)
+{
+    return parse_args(split(line));
+}
+
+/* dlock LOCK true; any character may be in lock. */
+static struct parsed parse_lock(const char *lock)
+{
+    struct args a = split("dlock|LOCK|true");
+
+    free(a.v[1]);
+    a.v[1] = strdup(lock);
+    return parse_args(a);
+}
+
+static void drop(struct parsed *p)
+{
+    options_done(&p->o);
+    for (int i = 0; i < p->a.n; i++)
+        free(p->a.v[i]);
 }
 
 static const char *join(char *const *v, char *buf, size_t size)
@@ -47,74 +78,79 @@ static const struct {
     const char *line;
     enum cli_mode mode;
     const char *lock, *command;
+    int fd;
 } forms[] = {
-    {"dlock|L|cmd", MODE_RUN, "L", "cmd"},
-    {"dlock|L|--|cmd|--|x", MODE_RUN, "L", "cmd|--|x"},
-    {"dlock|--|L|cmd", MODE_RUN, "L", "cmd"},
-    {"dlock|--|-L|--|-x", MODE_RUN, "-L", "-x"},
-    {"dlock|-|cmd", MODE_RUN, "-", "cmd"},
-    {"dlock|L|cmd|-n|--help|-c||a b", MODE_RUN, "L", "cmd|-n|--help|-c||a b"},
-    {"dlock|L|-", MODE_RUN, "L", "-"},
-    {"dlock|L|--|-n|x", MODE_RUN, "L", "-n|x"},
-    {"dlock|L|--|--help", MODE_RUN, "L", "--help"},
-    {"dlock|9|--|-n", MODE_RUN, "9", "-n"},
-    {"dlock|L|--|-c|x", MODE_RUN, "L", "-c|x"},
-    {"dlock|L|--|--", MODE_RUN, "L", "--"},
-    {"dlock|L|", MODE_RUN, "L", ""},
-    {"dlock|L|-c|echo $HOME", MODE_RUN, "L", "/bin/sh|-c|echo $HOME"},
-    {"dlock|L|--command|x", MODE_RUN, "L", "/bin/sh|-c|x"},
-    {"dlock|L|-c|", MODE_RUN, "L", "/bin/sh|-c|"},
-    {"dlock|L|-c|--", MODE_RUN, "L", "/bin/sh|-c|--"},
-    {"dlock|9|cmd", MODE_RUN, "9", "cmd"},
-    {"dlock|@n|cmd", MODE_RUN, "@n", "cmd"},
-    {"dlock|9", MODE_FD, NULL, ""},
-    {"dlock|-s|0", MODE_FD, NULL, ""},
-    {"dlock|-u|9", MODE_UNLOCK, "9", ""},
-    {"dlock|--unlock|9", MODE_UNLOCK, "9", ""},
-    {"dlock|--status|L", MODE_STATUS, "L", ""},
-    {"dlock|--status|9", MODE_STATUS, "9", ""},
-    {"dlock|--schema|postgres://h#n", MODE_SCHEMA, "postgres://h#n", ""},
-    {"dlock|--status|--json|redis://h#n", MODE_STATUS, "redis://h#n", ""},
-    {"dlock|--forget|L", MODE_FORGET, "L", ""},
-    {"dlock|--yes|--forget|9", MODE_FORGET, "9", ""},
-    {"dlock|--once|L|cmd", MODE_RUN, "L", "cmd"},
-    {"dlock|--once=30d|L|cmd", MODE_RUN, "L", "cmd"},
-    {"dlock|--once|redis://h#5d|5d", MODE_RUN, "redis://h#5d", "5d"},
-    {"dlock|--held", MODE_HELD, NULL, ""},
-    {"dlock|--held|--", MODE_HELD, NULL, ""},
-    {"dlock|--held|9", MODE_HELD, "9", ""},
-    {"dlock|--held|--|-x", MODE_HELD, "-x", ""},
-    {"dlock|-h", MODE_HELP, NULL, ""},
-    {"dlock|-n|--help|--no-such", MODE_HELP, NULL, ""},
-    {"dlock|-V", MODE_VERSION, NULL, ""},
-    {"dlock|--version|x|y", MODE_VERSION, NULL, ""},
-    {"dlock|--print-options", MODE_PRINT_OPTIONS, NULL, ""},
-    {"dlock|--print-names|x", MODE_PRINT_NAMES, NULL, ""},
+    {"dlock|L|cmd", MODE_RUN, "L", "cmd", -1},
+    {"dlock|L|--|cmd|--|x", MODE_RUN, "L", "cmd|--|x", -1},
+    {"dlock|--|L|cmd", MODE_RUN, "L", "cmd", -1},
+    {"dlock|--|-L|--|-x", MODE_RUN, "-L", "-x", -1},
+    {"dlock|-|cmd", MODE_RUN, "-", "cmd", -1},
+    {"dlock|L|cmd|-n|--help|-c||a b", MODE_RUN, "L", "cmd|-n|--help|-c||a b", -1},
+    {"dlock|L|-", MODE_RUN, "L", "-", -1},
+    {"dlock|L|--|-n|x", MODE_RUN, "L", "-n|x", -1},
+    {"dlock|L|--|--help", MODE_RUN, "L", "--help", -1},
+    {"dlock|9|--|-n", MODE_RUN, "9", "-n", -1},
+    {"dlock|L|--|-c|x", MODE_RUN, "L", "-c|x", -1},
+    {"dlock|L|--|--", MODE_RUN, "L", "--", -1},
+    {"dlock|L|", MODE_RUN, "L", "", -1},
+    {"dlock|L|-c|echo $HOME", MODE_RUN, "L", "/bin/sh|-c|echo $HOME", -1},
+    {"dlock|L|--command|x", MODE_RUN, "L", "/bin/sh|-c|x", -1},
+    {"dlock|L|-c|", MODE_RUN, "L", "/bin/sh|-c|", -1},
+    {"dlock|L|-c|--", MODE_RUN, "L", "/bin/sh|-c|--", -1},
+    {"dlock|9|cmd", MODE_RUN, "9", "cmd", -1},
+    {"dlock|@n|cmd", MODE_RUN, "@n", "cmd", -1},
+    /* A number and a command are flock(1)'s way to name a file "5". */
+    {"dlock|-n|5|true", MODE_RUN, "5", "true", -1},
+    {"dlock|5|./redis://h#n", MODE_RUN, "5", "./redis://h#n", -1},
+    {"dlock|5x|redis://h#n", MODE_RUN, "5x", "redis://h#n", -1},
+    {"dlock|9", MODE_FD, NULL, "", 9},
+    {"dlock|-s|0", MODE_FD, NULL, "", 0},
+    {"dlock|007", MODE_FD, NULL, "", 7},
+    {"dlock|2147483647", MODE_FD, NULL, "", INT_MAX},
+    {"dlock|-u|200", MODE_UNLOCK, "200", "", 200},
+    {"dlock|--unlock|9", MODE_UNLOCK, "9", "", 9},
+    {"dlock|--status|L", MODE_STATUS, "L", "", -1},
+    {"dlock|--status|9", MODE_STATUS, "9", "", -1},
+    {"dlock|--schema|postgres://h#n", MODE_SCHEMA, "postgres://h#n", "", -1},
+    {"dlock|--status|--json|redis://h#n", MODE_STATUS, "redis://h#n", "", -1},
+    {"dlock|--forget|L", MODE_FORGET, "L", "", -1},
+    {"dlock|--yes|--forget|9", MODE_FORGET, "9", "", -1},
+    {"dlock|--once|L|cmd", MODE_RUN, "L", "cmd", -1},
+    {"dlock|--once=30d|L|cmd", MODE_RUN, "L", "cmd", -1},
+    {"dlock|--once|redis://h#5d|5d", MODE_RUN, "redis://h#5d", "5d", -1},
+    {"dlock|--held", MODE_HELD, NULL, "", -1},
+    {"dlock|--held|--", MODE_HELD, NULL, "", -1},
+    {"dlock|--held|9", MODE_HELD, "9", "", -1},
+    {"dlock|--held|--|-x", MODE_HELD, "-x", "", -1},
+    {"dlock|-h", MODE_HELP, NULL, "", -1},
+    {"dlock|-n|--help|--no-such", MODE_HELP, NULL, "", -1},
+    {"dlock|-V", MODE_VERSION, NULL, "", -1},
+    {"dlock|--version|x|y", MODE_VERSION, NULL, "", -1},
+    {"dlock|--print-options", MODE_PRINT_OPTIONS, NULL, "", -1},
+    {"dlock|--print-names|x", MODE_PRINT_NAMES, NULL, "", -1},
 };
 
 TEST(forms_of_the_command_line)
 {
     setenv("SHELL", "", 1);
     for (size_t i = 0; i < DLOCK_LEN(forms); i++) {
-        struct args a = split(forms[i].line);
-        struct options o;
-        struct dlock_error err = {0};
+        struct parsed p = parse(forms[i].line);
         char buf[500];
 
-        if (options_parse(&o, a.n, a.v, &err) != 0) {
-            CHECK_FAIL("%s: %s", forms[i].line, err.msg);
+        if (p.rc != 0) {
+            CHECK_FAIL("%s: %s", forms[i].line, p.err.msg);
         } else {
-            bool ok = CHECK_INT(o.mode, forms[i].mode);
+            bool ok = CHECK_INT(p.o.mode, forms[i].mode);
+            ok &= CHECK_INT(p.o.fd, forms[i].fd);
             if (forms[i].mode != MODE_UNLOCK)
-                ok &= CHECK_STR(o.lock, forms[i].lock);
-            ok &=
-                CHECK((o.shell_string != NULL) == (strncmp(forms[i].command, "/bin/sh|", 8) == 0));
-            ok &= CHECK_STR(join(o.command, buf, sizeof(buf)), forms[i].command);
+                ok &= CHECK_STR(p.o.lock, forms[i].lock);
+            ok &= CHECK((p.o.shell_string != NULL) ==
+                        (strncmp(forms[i].command, "/bin/sh|", 8) == 0));
+            ok &= CHECK_STR(join(p.o.command, buf, sizeof(buf)), forms[i].command);
             if (!ok)
                 printf("# ... from %s\n", forms[i].line);
         }
-        options_done(&o);
-        drop(&a);
+        drop(&p);
     }
 }
 
@@ -176,17 +212,14 @@ static const struct {
 TEST(settings)
 {
     for (size_t i = 0; i < DLOCK_LEN(settings); i++) {
-        struct args a = split(settings[i].line);
-        struct options o;
-        struct dlock_error err = {0};
+        struct parsed p = parse(settings[i].line);
         char buf[300];
 
-        if (options_parse(&o, a.n, a.v, &err) != 0)
-            CHECK_FAIL("%s: %s", settings[i].line, err.msg);
-        else if (!CHECK_STR(show(&o, buf, sizeof(buf)), settings[i].want))
+        if (p.rc != 0)
+            CHECK_FAIL("%s: %s", settings[i].line, p.err.msg);
+        else if (!CHECK_STR(show(&p.o, buf, sizeof(buf)), settings[i].want))
             printf("# ... from %s\n", settings[i].line);
-        options_done(&o);
-        drop(&a);
+        drop(&p);
     }
 }
 
@@ -215,28 +248,25 @@ static const struct {
 TEST(values_of_once_and_min_hold)
 {
     for (size_t i = 0; i < DLOCK_LEN(records); i++) {
-        struct args a = split(records[i].line);
-        struct options o;
-        struct dlock_error err = {0};
+        struct parsed p = parse(records[i].line);
         char codes[1200] = "";
         size_t n = 0;
 
-        if (options_parse(&o, a.n, a.v, &err) != 0) {
-            CHECK_FAIL("%s: %s", records[i].line, err.msg);
+        if (p.rc != 0) {
+            CHECK_FAIL("%s: %s", records[i].line, p.err.msg);
         } else {
             for (int c = -300; c < 600; c++)
-                if (options_success(&o, c))
+                if (options_success(&p.o, c))
                     n += (size_t)snprintf(codes + n, sizeof(codes) - n, "%s%d", n ? " " : "", c);
-            bool ok = CHECK_INT(o.once_ns / DLOCK_MSEC, records[i].once_ms);
-            ok &= CHECK_INT(o.min_hold_ns / DLOCK_MSEC, records[i].min_hold_ms);
-            ok &= CHECK_INT(o.skip_code, records[i].skip);
+            bool ok = CHECK_INT(p.o.once_ns / DLOCK_MSEC, records[i].once_ms);
+            ok &= CHECK_INT(p.o.min_hold_ns / DLOCK_MSEC, records[i].min_hold_ms);
+            ok &= CHECK_INT(p.o.skip_code, records[i].skip);
             ok &= CHECK_STR(codes, records[i].success);
-            ok &= CHECK_INT(options_need_guard(&o), o.once_ns || o.min_hold_ns);
+            ok &= CHECK_INT(options_need_guard(&p.o), p.o.once_ns || p.o.min_hold_ns);
             if (!ok)
                 printf("# ... from %s\n", records[i].line);
         }
-        options_done(&o);
-        drop(&a);
+        drop(&p);
     }
 }
 
@@ -244,7 +274,6 @@ static const struct {
     const char *line, *want;
 } refused[] = {
     {"dlock", "no lock"},
-    {"dlock|-n", "no lock"},
     {"dlock|--", "no lock"},
     {"dlock||c", "empty"},
     {"dlock|L", "no command"},
@@ -263,7 +292,6 @@ static const struct {
     {"dlock|L|--command=x", "write -c and its string as two words"},
     {"dlock|L|-n|cmd", "options go before LOCK: \"-n\" is behind it (for a command of that name: "},
     {"dlock|L|-n", "options go before LOCK: \"-n\""},
-    {"dlock|L|-x", "options go before LOCK: \"-x\""},
     {"dlock|L|-w5|cmd", "options go before LOCK: \"-w5\""},
     {"dlock|L|--ttl|5|cmd", "options go before LOCK: \"--ttl\""},
     {"dlock|L|--note=redis://:hunter@h|cmd", "options go before LOCK: \"--note\""},
@@ -275,7 +303,6 @@ static const struct {
     {"dlock|L|--status", "options go before LOCK: \"--status\""},
     {"dlock|--status|L|--json", "options go before LOCK: \"--json\" is behind it"},
     {"dlock|--status|L|-c|x", "options go before LOCK: \"-c\" is behind it"},
-    {"dlock|--schema|L|-v", "options go before LOCK"},
     {"dlock|-u|9|-n", "options go before LOCK"},
     {"dlock|--command|x|L", "-c goes after"},
     {"dlock|-u", "no lock"},
@@ -301,7 +328,6 @@ static const struct {
     {"dlock|-Z|L|c", "unknown option -Z"},
     {"dlock|--nonblock|-nZ|L|c", "unknown option -Z"},
     {"dlock|-nsZ|L|c", "unknown option -Z"},
-    {"dlock|--zzz|L|c", "unknown option --zzz"},
     {"dlock|--zzz=hunter|L|c", "unknown option --zzz "},
     {"dlock|--no|L|c", "--no is ambiguous"},
     {"dlock|--co=5|L|c", "--co is ambiguous"},
@@ -323,27 +349,21 @@ static const struct {
     {"dlock|-w|0|--retry|L|c", "--retry waits for the store, and -w 0 does not wait"},
     {"dlock|--max-run|0|L|c", "option --max-run: \"0\" is not greater than zero"},
     {"dlock|--max-run||L|c", "option --max-run"},
-    {"dlock|--max-run|1x|L|c", "option --max-run: \"1x\""},
     {"dlock|--max-run|1|-F|L|c", "-F and --max-run cannot be used together"},
     {"dlock|--max-run|1|9", "--max-run needs a command"},
     {"dlock|--max-run|1|-u|9", "--max-run needs a command"},
     {"dlock|--max-run|1|--status|L", "--max-run needs a command"},
     {"dlock|--grace|-1|L|c", "option --grace: \"-1\""},
-    {"dlock|--grace| 1|L|c", "option --grace"},
     {"dlock|--connect-timeout|0|L|c", "--connect-timeout: \"0\" is not greater than zero"},
-    {"dlock|--connect-timeout|0.0|L|c", "--connect-timeout"},
-    {"dlock|--connect-timeout|x|L|c", "--connect-timeout"},
     {"dlock|--on-lost|die|L|c", "kill, term or warn"},
     {"dlock|--on-lost||L|c", "kill, term or warn"},
     {"dlock|--on-lost|KILL|L|c", "kill, term or warn"},
     {"dlock|-E||L|c", "0 to 255"},
     {"dlock|-E|256|L|c", "\"256\""},
-    {"dlock|-E|600|L|c", "0 to 255"},
     {"dlock|-E|-1|L|c", "0 to 255"},
     {"dlock|-E|+1|L|c", "0 to 255"},
     {"dlock|-E| 1|L|c", "0 to 255"},
     {"dlock|-E|1x|L|c", "0 to 255"},
-    {"dlock|-E|0x1|L|c", "0 to 255"},
     {"dlock|-E|99999999999999999999|L|c", "0 to 255"},
     {"dlock|--lost-exit-code|256|L|c", "--lost-exit-code"},
     {"dlock|redis://:hunter@h#n", "no command"},
@@ -361,8 +381,6 @@ static const struct {
     {"dlock|--once|1h|/dir#n|c", "as --once=1h"},
     {"dlock|--once=0|L|c", "option --once: \"0\" is not greater than zero"},
     {"dlock|--once=|L|c", "option --once: \"\""},
-    {"dlock|--once=x|L|c", "option --once: \"x\""},
-    {"dlock|--once=-1|L|c", "\"-1\""},
     {"dlock|--once=redis://:hunter@h|L|c", "option --once"},
     {"dlock|--once|-s|L|c", "-s and --once cannot be used together"},
     {"dlock|--once|--slots|2|L|c", "--slots and --once cannot be used together"},
@@ -381,7 +399,6 @@ static const struct {
     {"dlock|--once|--skip-exit-code||L|c", "0 to 255"},
     {"dlock|--once|--success-codes||L|c", "\"\" is not a list of exit codes as 0,24"},
     {"dlock|--once|--success-codes|,|L|c", "is not a list"},
-    {"dlock|--once|--success-codes|0,|L|c", "is not a list"},
     {"dlock|--once|--success-codes|0,,1|L|c", "is not a list"},
     {"dlock|--once|--success-codes|0 24|L|c", "is not a list"},
     {"dlock|--once|--success-codes|0,256|L|c", "is not a list"},
@@ -413,21 +430,18 @@ static const struct {
 TEST(refusals)
 {
     for (size_t i = 0; i < DLOCK_LEN(refused); i++) {
-        struct args a = split(refused[i].line);
-        struct options o;
-        struct dlock_error err = {0};
+        struct parsed p = parse(refused[i].line);
 
-        if (options_parse(&o, a.n, a.v, &err) != DLOCK_EUSAGE)
+        if (p.rc != DLOCK_EUSAGE)
             CHECK_FAIL("%s was accepted", refused[i].line);
-        else if (!CHECK_HAS(err.msg, refused[i].want))
+        else if (!CHECK_HAS(p.err.msg, refused[i].want))
             printf("# ... from %s\n", refused[i].line);
-        CHECK_NULL(strchr(err.msg, '\n'));
-        CHECK_NULL(strstr(err.msg, "hunter"));
-        for (int k = 0; k < a.n; k++)
-            if (strstr(a.v[k], "hunter") && a.v[k][0] != '-')
-                CHECK_FAIL("left in argv: %s", a.v[k]);
-        options_done(&o);
-        drop(&a);
+        CHECK_NULL(strchr(p.err.msg, '\n'));
+        CHECK_NULL(strstr(p.err.msg, "hunter"));
+        for (int k = 0; k < p.a.n; k++)
+            if (strstr(p.a.v[k], "hunter") && p.a.v[k][0] != '-')
+                CHECK_FAIL("left in argv: %s", p.a.v[k]);
+        drop(&p);
     }
 }
 
@@ -463,23 +477,19 @@ static const struct {
 TEST(variables_are_defaults)
 {
     for (size_t i = 0; i < DLOCK_LEN(variables); i++) {
-        struct args a = split(variables[i].line);
-        struct options o;
-        struct dlock_error err = {0};
-        char buf[sizeof(err.msg)];
-
         setenv("DLOCK_TTL", variables[i].ttl, 1);
         setenv("DLOCK_TIMEOUT", variables[i].timeout, 1);
         setenv("DLOCK_NOTE", variables[i].note, 1);
-        if (options_parse(&o, a.n, a.v, &err) != 0)
-            snprintf(buf, sizeof(buf), "%s", err.msg);
+        struct parsed p = parse(variables[i].line);
+        char buf[sizeof(p.err.msg)];
+        if (p.rc != 0)
+            snprintf(buf, sizeof(buf), "%s", p.err.msg);
         else
-            show(&o, buf, sizeof(buf));
+            show(&p.o, buf, sizeof(buf));
         if (!CHECK(strncmp(buf, variables[i].want, strlen(variables[i].want)) == 0))
             printf("# ... from row %zu, %s: %s\n", i, variables[i].line, buf);
         CHECK_STR(getenv("DLOCK_TIMEOUT"), variables[i].timeout);
-        options_done(&o);
-        drop(&a);
+        drop(&p);
     }
     unsetenv("DLOCK_TTL");
     unsetenv("DLOCK_TIMEOUT");
@@ -488,72 +498,30 @@ TEST(variables_are_defaults)
 
 TEST(runs_the_users_shell)
 {
-    struct args a = split("dlock|L|-c|x y");
-    struct options o;
-    char buf[100];
+    for (int set = 0; set < 2; set++) {
+        char buf[100];
 
-    setenv("SHELL", "/bin/zsh", 1);
-    REQUIRE_INT(options_parse(&o, a.n, a.v, NULL), 0);
-    CHECK_STR(join(o.command, buf, sizeof(buf)), "/bin/zsh|-c|x y");
-    CHECK_STR(o.shell_string, "x y");
-    options_done(&o);
+        unsetenv("SHELL");
+        if (set)
+            setenv("SHELL", "/bin/zsh", 1);
+        struct parsed p = parse("dlock|L|-c|x y");
+        REQUIRE_INT(p.rc, 0);
+        CHECK_STR(join(p.o.command, buf, sizeof(buf)), set ? "/bin/zsh|-c|x y" : "/bin/sh|-c|x y");
+        CHECK_STR(p.o.shell_string, "x y");
+        drop(&p);
+    }
     unsetenv("SHELL");
-    REQUIRE_INT(options_parse(&o, a.n, a.v, NULL), 0);
-    CHECK_STR(join(o.command, buf, sizeof(buf)), "/bin/sh|-c|x y");
-    options_done(&o);
-    drop(&a);
-}
-
-TEST(descriptors)
-{
-    static const struct {
-        const char *line;
-        int fd;
-    } rows[] = {{"dlock|9", 9},
-                {"dlock|0", 0},
-                {"dlock|007", 7},
-                {"dlock|2147483647", INT_MAX},
-                {"dlock|-u|200", 200}};
-
-    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
-        struct args a = split(rows[i].line);
-        struct options o;
-
-        CHECK_INT(options_parse(&o, a.n, a.v, NULL), 0);
-        CHECK_INT(o.fd, rows[i].fd);
-        options_done(&o);
-        drop(&a);
-    }
-}
-
-/* A number and a command are flock(1)'s way to name a file "5". */
-TEST(a_number_before_a_command_is_a_lock)
-{
-    static const char *const rows[] = {"dlock|-n|5|true", "dlock|5|./redis://h#n",
-                                       "dlock|5x|redis://h#n"};
-
-    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
-        struct args a = split(rows[i]);
-        struct options o;
-
-        CHECK_INT(options_parse(&o, a.n, a.v, NULL), 0);
-        CHECK_INT(o.lock[0], '5');
-        options_done(&o);
-        drop(&a);
-    }
 }
 
 /* A note with a secret in it has none from the beginning. */
 TEST(a_note_keeps_no_secret)
 {
-    struct args a = split("dlock|--note=http://h/1 for redis://:hunter@h#n by joe@h|--|L|c");
-    struct options o;
+    struct parsed p = parse("dlock|--note=http://h/1 for redis://:hunter@h#n by joe@h|--|L|c");
 
-    REQUIRE_INT(options_parse(&o, a.n, a.v, NULL), 0);
-    CHECK_STR(o.note, "http://h/1 for redis://xxxxxxx@h#n by joe@h");
-    CHECK_STR(a.v[1], "--note=http://h/1 for redis://xxxxxxx@h#n by joe@h");
-    options_done(&o);
-    drop(&a);
+    REQUIRE_INT(p.rc, 0);
+    CHECK_STR(p.o.note, "http://h/1 for redis://xxxxxxx@h#n by joe@h");
+    CHECK_STR(p.a.v[1], "--note=http://h/1 for redis://xxxxxxx@h#n by joe@h");
+    drop(&p);
 }
 
 /* ps(1) shows no secret afterwards; our copy is complete. */
@@ -587,32 +555,24 @@ TEST(argv_keeps_no_secret)
     };
 
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
-        struct args a = split("dlock|LOCK|true");
-        struct options o;
+        struct parsed p = parse_lock(rows[i].lock);
 
-        free(a.v[1]);
-        a.v[1] = strdup(rows[i].lock);
-        REQUIRE_INT(options_parse(&o, a.n, a.v, NULL), 0);
-        CHECK_STR(o.lock, rows[i].lock);
-        CHECK_STR(a.v[1], rows[i].left);
-        options_done(&o);
-        drop(&a);
+        REQUIRE_INT(p.rc, 0);
+        CHECK_STR(p.o.lock, rows[i].lock);
+        CHECK_STR(p.a.v[1], rows[i].left);
+        drop(&p);
     }
 }
 
 TEST(long_locks)
 {
-    for (int len = 4096; len <= 4097; len++) {
-        struct args a = split("dlock|LOCK|true");
-        struct options o;
+    char lock[4098] = "";
 
-        free(a.v[1]);
-        a.v[1] = malloc((size_t)len + 1);
-        memset(a.v[1], 'l', (size_t)len);
-        a.v[1][len] = '\0';
-        CHECK_INT(options_parse(&o, a.n, a.v, NULL), len == 4096 ? 0 : DLOCK_EUSAGE);
-        options_done(&o);
-        drop(&a);
+    for (size_t len = 4096; len <= 4097; len++) {
+        memset(lock, 'l', len);
+        struct parsed p = parse_lock(lock);
+        CHECK_INT(p.rc, len == 4096 ? 0 : DLOCK_EUSAGE);
+        drop(&p);
     }
 }
 
@@ -641,19 +601,14 @@ TEST(usage_and_table_agree)
         REQUIRE_INT(n, 4);
         CHECK(*f[3]);
         for (char *p = f[1]; p;) {
-            char *name = strsep(&p, ",");
-            struct args a = split("dlock|--x|L|c");
-            struct options o;
-            struct dlock_error err = {0};
+            char *name = strsep(&p, ","), words[64];
 
             if (name == f[1])
                 CHECK_HAS(usage, name);
-            free(a.v[1]);
-            a.v[1] = strdup(name);
-            options_parse(&o, a.n, a.v, &err);
-            CHECK_NULL(strstr(err.msg, "unknown"));
-            options_done(&o);
-            drop(&a);
+            snprintf(words, sizeof(words), "dlock|%s|L|c", name);
+            struct parsed with = parse(words);
+            CHECK_NULL(strstr(with.err.msg, "unknown"));
+            drop(&with);
         }
         CHECK_NULL(strstr(f[1], "print-options"));
     }

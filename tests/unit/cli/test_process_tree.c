@@ -448,23 +448,6 @@ TREE_TEST(outgrows_a_fork_bomb)
 
 #define NOT_ALLOWED 77
 
-/* Run fn in a child with mounts of its own; returns its result, 0 for success. */
-static int with_own_mounts(int (*fn)(void))
-{
-    int st = -1;
-    pid_t pid = fork();
-
-    if (pid == 0) {
-        alarm(60);
-        if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
-            _exit(NOT_ALLOWED);
-        _exit(fn());
-    }
-    if (waitpid(pid, &st, 0) != pid || !WIFEXITED(st))
-        return -1;
-    return WEXITSTATUS(st);
-}
-
 static int sees_a_covered_proc(void)
 {
     char self[16];
@@ -535,14 +518,24 @@ static int signals_hidden_children(void)
     return rc;
 }
 
+/* Run fn in a child with mounts of its own; its result is 0 for success. */
 static void try_with_own_mounts(int (*fn)(void))
 {
+    int st = -1;
+
     setup();
-    int rc = with_own_mounts(fn);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(60);
+        if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
+            _exit(NOT_ALLOWED);
+        _exit(fn());
+    }
+    CHECK_INT(waitpid(pid, &st, 0), pid);
     teardown();
-    if (rc == NOT_ALLOWED)
+    if (WIFEXITED(st) && WEXITSTATUS(st) == NOT_ALLOWED)
         SKIP("needs the right to mount");
-    CHECK_INT(rc, 0);
+    CHECK_INT(st, 0);
 }
 
 TEST(knows_when_proc_shows_nothing)
