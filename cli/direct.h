@@ -5,9 +5,9 @@
 #include "command.h"
 
 /*
- * Run the command under the lock that lk holds; it inherits the descriptor. We are its parent and
- * do the signal, terminal and tree work. Closes lk. Returns the exit code; may die by a signal
- * instead. With -F it becomes the command, and returns only when exec failed.
+ * Run the command under the held lock lk, whose descriptor the command inherits. We are the parent
+ * and do the signal, terminal and tree work. Closes lk. Returns the exit code; may die by a signal
+ * instead. With -F this process becomes the command: returns only when exec failed.
  */
 int direct_run(struct command *, dlock *lk);
 

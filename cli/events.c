@@ -270,42 +270,37 @@ void events_trouble(struct events *e, const char *why, int64_t since, int64_t te
     finish(e, &l, false);
 }
 
-void events_recovered(struct events *e, int64_t since, int64_t now)
+/* A line with a time, unless key is NULL, and with a reason, unless why is "". */
+static void tell(struct events *e, const char *event, const char *key, int64_t ns, const char *why)
 {
     struct line l;
 
-    if (!e || !begin(e, &l, "recovered"))
+    if (!e || !begin(e, &l, event))
         return;
-    put_ms(&l.j, "after_ms", now - since);
-    finish(e, &l, false);
-}
-
-void events_lost(struct events *e, const char *why)
-{
-    struct line l;
-
-    if (!e || !begin(e, &l, "lost"))
-        return;
+    if (key)
+        put_ms(&l.j, key, ns);
     json_known(&l.j, "reason", why, REASON_MAX);
     finish(e, &l, false);
 }
 
+void events_recovered(struct events *e, int64_t since, int64_t now)
+{
+    tell(e, "recovered", "after_ms", now - since, "");
+}
+
+void events_lost(struct events *e, const char *why)
+{
+    tell(e, "lost", NULL, 0, why);
+}
+
 void events_term(struct events *e, int64_t kill_in)
 {
-    struct line l;
-
-    if (!e || !begin(e, &l, "term"))
-        return;
-    put_ms(&l.j, "kill_in_ms", kill_in);
-    finish(e, &l, false);
+    tell(e, "term", "kill_in_ms", kill_in, "");
 }
 
 void events_kill(struct events *e)
 {
-    struct line l;
-
-    if (e && begin(e, &l, "kill"))
-        finish(e, &l, false);
+    tell(e, "kill", NULL, 0, "");
 }
 
 void events_released(struct events *e, const char *how, int64_t now)

@@ -12,10 +12,7 @@
 
 struct events;
 
-/*
- * where: as for sink_open, or NULL for no events. 0, or an error of sink_open. The run's time
- * begins.
- */
+/* where: as for sink_open; NULL: no events. The run's time begins. 0, or as of sink_open. */
 int events_open(struct events **out, const char *where, struct dlock_error *err);
 /* The descriptor to keep open when others are closed; -1 for NULL. */
 int events_fd(const struct events *);
@@ -25,9 +22,8 @@ void events_start_thread(struct events *);
 void events_set_lock(struct events *, const char *lock, const char *store);
 
 /*
- * A line for each change, but at most one line a second. holder: NULL: unknown. place: 0: unknown.
- * now: by dlock_now(). events_turn writes a delayed line; events_wake is the time to call
- * events_turn.
+ * A line for each change, but at most one line a second. Unknown: holder NULL, place 0. now: by
+ * dlock_now(). events_turn writes a delayed line, at the time that events_wake says.
  */
 void events_waiting(struct events *, const struct dlock_info *holder, int place, int64_t now);
 int64_t events_wake(const struct events *);
@@ -37,10 +33,7 @@ void events_turn(struct events *, int64_t now);
 void events_granted(struct events *, const struct dlock_info *held, int64_t left, int64_t now);
 /* Count a confirmed renewal. */
 void events_renewed(struct events *);
-/*
- * why: "": unknown; since: by dlock_now(); term_in: ns until the command is ended, -1 while
- * waiting.
- */
+/* why: "": unknown; since: by dlock_now(); term_in: ns until the command's end, -1: waiting. */
 void events_trouble(struct events *, const char *why, int64_t since, int64_t term_in, int64_t now);
 void events_recovered(struct events *, int64_t since, int64_t now);
 void events_lost(struct events *, const char *why);
@@ -71,10 +64,7 @@ struct events_end {
     const char *reason; /* NULL or "": none */
 };
 
-/*
- * The last line. No lock is held any more, so the call waits at most 100 ms for a slow reader. Only
- * the first call counts.
- */
+/* The last line; only the first call counts. Without a lock: waits 100 ms for a slow reader. */
 void events_end(struct events *, const struct events_end *, int64_t now);
 /* For the exec of -F: wait as events_end does. */
 void events_flush(struct events *);

@@ -18,7 +18,7 @@
 #define NOT_FORGOTTEN 1
 
 /*
- * In the background, stop first, as any job does that reads: we block TTIN, so the read would fail.
+ * In the background, stop first, as a job that reads: we block TTIN, so the read would fail.
  * A terminal of another session has no jobs.
  */
 static void put_question(void)
@@ -66,8 +66,7 @@ static int refuse_running(const struct options *o, const dlock *lk, const struct
 
 /*
  * The status had no record. Forget the record of a token that no run has: the store then reports
- * foreign data in the record's place, which --status only mentions, or a run that has begun
- * meanwhile.
+ * foreign data in the record's place, or a run that has begun meanwhile.
  */
 static int check_none(const struct options *o, const struct sigstate *sig, dlock *lk)
 {
@@ -103,30 +102,9 @@ static int forget(const struct options *o, const struct sigstate *sig, dlock *lk
     return code < 0 ? 0 : code;
 }
 
-/* 0, or an exit code. A question replaces *lk: servers close a connection that is idle for long. */
-static int act(const struct options *o, const struct sigstate *sig, dlock **lk,
-               const struct found *f)
-{
-    char lock[LOCK_TEXT_MAX], text[RUN_TEXT_MAX];
-    int code = 0;
-
-    if (!f->has_run)
-        return check_none(o, sig, *lk);
-    if (f->run.state == DLOCK_RUN_RUNNING && !query_crashed(f))
-        return refuse_running(o, *lk, &f->run);
-    if (!o->yes) {
-        message("%s %s", message_lock(*lk, "", lock),
-                message_run(&f->run, query_crashed(f), text, sizeof(text)));
-        if (!agreed(sig))
-            return NOT_FORGOTTEN;
-        dlock_close(*lk);
-        *lk = query_open(o, &code);
-    }
-    return *lk ? forget(o, sig, *lk, f) : code;
-}
-
 int forget_mode(const struct options *o, const struct sigstate *sig)
 {
+    char lock[LOCK_TEXT_MAX], text[RUN_TEXT_MAX];
     struct found f = {0};
     int code = 0;
 
@@ -139,8 +117,21 @@ int forget_mode(const struct options *o, const struct sigstate *sig)
         return code;
     dlock_start_status(lk, NULL);
     code = query_run(o, sig, lk, &f);
+    if (code < 0 && !f.has_run) {
+        code = check_none(o, sig, lk);
+    } else if (code < 0 && f.run.state == DLOCK_RUN_RUNNING && !query_crashed(&f)) {
+        code = refuse_running(o, lk, &f.run);
+    } else if (code < 0 && !o->yes) {
+        message("%s %s", message_lock(lk, "", lock),
+                message_run(&f.run, query_crashed(&f), text, sizeof(text)));
+        if (!agreed(sig))
+            code = NOT_FORGOTTEN;
+        /* Servers close a connection that is idle for long. */
+        dlock_close(lk);
+        lk = code < 0 ? query_open(o, &code) : NULL;
+    }
     if (code < 0)
-        code = act(o, sig, &lk, &f);
+        code = forget(o, sig, lk, &f);
     query_free(&f);
     dlock_close(lk);
     return code;

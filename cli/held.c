@@ -10,10 +10,7 @@
 #include <unistd.h>
 
 #define DIGEST_LEN 16
-/*
- * Between the record's wall clock and /proc: seconds are rounded, and the clock may have been
- * stepped.
- */
+/* Between the record's wall clock and /proc: rounded seconds, and steps of the clock. */
 #define CLOCK_SLACK_MS 5000
 
 /* Where the parts of an entry begin. */

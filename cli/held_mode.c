@@ -56,10 +56,7 @@ static bool keep(struct queries *all, bool name, uint64_t digest)
     return n > 0;
 }
 
-/*
- * The locks in DLOCK_HELD, or of them the lock of the options. 0, or an exit code after the
- * message.
- */
+/* Find the locks in DLOCK_HELD, or that of the options. 0, or an exit code after the message. */
 static int find(struct queries *all)
 {
     const char *list = getenv("DLOCK_HELD"), *lock = all->o->lock;
@@ -140,10 +137,7 @@ static void hang_up(struct query *q)
     q->fd = -1;
 }
 
-/*
- * Connect and send the query; without effect while there is no room for the connection. 0, or an
- * exit code after the message.
- */
+/* Connect and send the query, if there is room. 0, or an exit code after the message. */
 static int ask(const struct queries *all, struct query *q)
 {
     struct nested_request r = {.version = NESTED_VERSION, .mode = NESTED_QUERY};
@@ -184,9 +178,7 @@ static int receive(const struct queries *all, struct query *q)
     char text[120];
     ssize_t n = recv(q->fd, &r, sizeof(r), MSG_DONTWAIT);
 
-    /*
-     * The keeper has closed the connection without reading the query; a reply may still be there.
-     */
+    /* The keeper has closed the connection with the query unread; a reply may still be there. */
     if (n < 0 && errno == ECONNRESET)
         n = recv(q->fd, &r, sizeof(r), MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))

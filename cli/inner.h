@@ -1,7 +1,6 @@
 /*
- * inner.h - the inner dlocks of a holder: the socket that they connect to, and a connection for
- * each dlock that runs under the lock. The holder neither releases the lock nor exits while
- * inner_count() is not 0.
+ * inner.h - the inner dlocks of a holder: a socket, and a connection for each dlock under the lock.
+ * The holder neither releases the lock nor exits while inner_count() is not 0.
  *
  * The same socket answers queries whether the lock is held (--held), as long as inner_turn() is
  * called.
@@ -13,15 +12,15 @@
 
 struct inner;
 
-/* A lock that is held, and its key (nested.h). */
+/* A held lock, and its key (nested.h). */
 struct inner_lock {
     const dlock *lk;
     const char *key;
 };
 /*
  * Listen for inner dlocks of these locks, at most DLOCK_SET_MAX; the keys stay the caller's. NULL
- * with an errno: not possible; then inner dlocks make attempts of their own, and find that an
- * ancestor holds the lock. All functions but inner_open() take NULL, too.
+ * with an errno: not possible; inner dlocks then ask the store, and find an ancestor as the holder.
+ * All functions but inner_open() take NULL, too.
  */
 struct inner *inner_open(const struct inner_lock *, int n);
 /* The name of the socket for DLOCK_HELD. */
@@ -31,22 +30,16 @@ int inner_fd(const struct inner *);
 int inner_listen_fd(const struct inner *);
 /* When inner_turn() must run, by dlock_now(), if nothing is readable. */
 int64_t inner_wake(const struct inner *);
-/* Handle all that is due. True: an inner dlock has ended. */
+/* Handle all due events. True: an inner dlock has ended. */
 bool inner_turn(struct inner *);
 int inner_count(const struct inner *);
 /* Before inner_count() decides: pending requests already count. */
 void inner_settle(struct inner *);
-/*
- * From this time on, by dlock_now(), --max-run ends what runs under the locks: queries are told
- * so.
- */
+/* From this time on, by dlock_now(), --max-run ends what runs under the locks: for queries. */
 void inner_run_until(struct inner *, int64_t at);
 /* Tell the inner dlocks of a renewal. */
 void inner_extended(struct inner *);
-/*
- * The lock will be lost: no new inner dlock is accepted. Those that run know the times, and end
- * their commands by themselves.
- */
+/* The lock will be lost: no inner dlock is accepted. Inner dlocks end their commands in time. */
 void inner_ending(struct inner *);
 /* The lock is lost: inner dlocks end their commands at once. */
 void inner_lost(struct inner *, const char *why);

@@ -10,8 +10,8 @@
 #define CUT "..." /* in place of the text's end */
 
 /*
- * Write the first character of s to out as JSON spells the character. Returns its length in s. The
- * path of a bare file may hold any byte; JSON is UTF-8.
+ * Spell the first character of s for JSON, which is UTF-8; the path of a bare file may hold any
+ * byte. Returns its length in s.
  */
 static size_t escape(const char *s, size_t left, char out[8])
 {

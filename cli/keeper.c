@@ -194,7 +194,7 @@ static void report_killed(struct keeper *k)
     if (k->phase >= KEEPER_KILLING)
         return;
     k->phase = KEEPER_KILLING;
-    report_kill(&k->report);
+    events_kill(k->c->events);
 }
 
 /* A time of the lease has passed when lease_now() has reached it, for keeper and guard alike. */
@@ -298,8 +298,8 @@ static void release_after_run(struct keeper *k)
 }
 
 /*
- * When the command has ended: must anything else end first? Processes that the command left in the
- * background of its own accord are left alone, as flock -o does.
+ * Once the command has ended: must anything else end first? Processes that the command left in the
+ * background are left alone, as with flock -o.
  */
 static void after_exit(struct keeper *k)
 {
@@ -356,7 +356,7 @@ static void on_overrun(struct keeper *k, int sig)
         report_about(&k->report, k->locks[0]);
         report_overrun(&k->report, k->c->exited);
         if (sig == SIGTERM)
-            report_term(&k->report, grace);
+            events_term(k->c->events, grace);
     }
     if (sig == SIGKILL)
         report_killed(k);
@@ -398,10 +398,7 @@ static void start_command(struct keeper *k)
     after_exit(k);
 }
 
-/*
- * lock_fd: -1, or the file lock's descriptor, which the guard keeps. 0, or an exit code after the
- * message.
- */
+/* lock_fd: -1, or a file lock's, which the guard keeps. 0, or an exit code after the message. */
 static int fork_guard(struct keeper *k, const char *name, int lock_fd)
 {
     struct guard_config cfg = {
@@ -553,10 +550,7 @@ static void read_signals(struct keeper *k)
 
 /* ------------------------------------------------------------- store --- */
 
-/*
- * Open the handles of LOCK and of --also. waited: this much of -w is over. 0, or an exit code after
- * the message.
- */
+/* Open all handles. waited: this much of -w is over. 0, or an exit code after the message. */
 static int open_locks(struct keeper *k, struct dlock_uri **uris, int64_t waited)
 {
     const struct options *o = k->c->o;
@@ -692,7 +686,7 @@ static void on_lost(struct keeper *k, const struct dlock_report *r)
     if (staying)
         after_exit(k); /* there is nothing to stay for */
     else if (!over && k->c->o->on_lost == ON_LOST_TERM)
-        report_term(&k->report, r->times.kill_at - lease_now(k));
+        events_term(k->c->events, r->times.kill_at - lease_now(k));
     else if (may_end(k) && !(over && k->guard.timed_out))
         report_killed(k); /* a guard that noticed the loss first may have sent SIGTERM */
 }
@@ -720,7 +714,7 @@ static void on_report(struct keeper *k, const struct dlock_report *r)
         k->times = r->times;
         tell_guard(k, G_EXTEND, 0, &r->times);
         inner_extended(k->inner);
-        report_extended(&k->report);
+        events_renewed(k->c->events);
         break;
     case DLOCK_REPORT_TROUBLE:
         report_trouble(&k->report, r);
@@ -789,10 +783,7 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
         k->c->stopped_by = m->arg;
         break;
     case G_EXITED:
-        /*
-         * The Ctrl-C that ended the command was sent to us before the command could be reaped: the
-         * signal belongs to the run, not to the release.
-         */
+        /* A Ctrl-C that ended the command came to us before: it belongs to the run. */
         read_signals(k);
         k->c->status = m->arg;
         k->c->exited = true;
@@ -847,10 +838,7 @@ static void on_guard_gone(struct keeper *k)
         release(k, CANCEL_TIME);
         return;
     }
-    /*
-     * The kernel's timer kills a guard that was stopped for too long, in good time before hard_at.
-     * Without a renewal since, the lease must be taken for lost.
-     */
+    /* The kernel's timer killed a stopped guard, before hard_at: the lease counts as lost. */
     bool late = lease_now(k) >= k->times.term_at;
     if (k->phase < KEEPER_ENDING)
         k->phase = KEEPER_ENDING;
@@ -879,10 +867,7 @@ static void read_guard(struct keeper *k)
             on_guard(k, &m);
     if (!is_guarded(k))
         return;
-    /*
-     * The socket is empty: only the guard's last report of a stop counts. Outside of a terminal we
-     * go on renewing while the command is stopped.
-     */
+    /* Only the last report of a stop counts. Without a terminal we go on renewing meanwhile. */
     if (command_job_stopped(k->c)) {
         k->c->continued = false;
         read_signals(k);

@@ -7,9 +7,7 @@
 
 #define KIND_TEXT_SIZE 48
 
-/*
- * In buf: "", " (shared)", " (slot 2 of 3)", or for a waiter " (for one of 3 slots)". Returns buf.
- */
+/* "", " (shared)", " (slot 2 of 3)", or of a waiter " (for one of 3 slots)". Returns buf. */
 const char *kind_text(const struct dlock_info *, char buf[KIND_TEXT_SIZE]);
 /* The members mode, slots and slot; none for an exclusive lock. */
 void kind_json(struct json *, const struct dlock_info *);

@@ -6,7 +6,6 @@
 #include "util.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -228,14 +227,6 @@ const char *message_lock(const dlock *lk, const char *words, char buf[LOCK_TEXT_
     return buf;
 }
 
-void message_took(const char *lock, int64_t since)
-{
-    int64_t us = (dlock_now() - since) / 1000;
-
-    message("%s: getting lock took %" PRId64 ".%06" PRId64 " seconds", lock, us / 1000000,
-            us % 1000000);
-}
-
 int message_error(const struct options *o, const struct dlock_error *e)
 {
     if (message_tells(o, e->code == DLOCK_EBUSY ? message_about_busy(o) : ABOUT_ERROR))
@@ -280,10 +271,7 @@ const char *message_duration(int64_t ns, char *buf, size_t size)
     return buf;
 }
 
-/*
- * How long ago a time of the wall clock was. Negative: the time is unknown, or later than our
- * clock.
- */
+/* How long ago a time of the wall clock was. Negative: unknown, or later than our clock. */
 static int64_t ago_ms(int64_t unix_ms)
 {
     struct timespec now;

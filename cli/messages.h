@@ -10,10 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/*
- * Room for the longest LOCK, its name twice, and some words: a cut could hide where a secret
- * begins.
- */
+/* Room for the longest LOCK, its name twice, and words: a cut could hide where a secret begins. */
 #define LOCK_TEXT_MAX 9000
 
 void message(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -44,8 +41,6 @@ enum message_subject message_about(const struct dlock_error *notice);
  * bare file is both store and lock: "the lock '/run/lock/x'". Returns buf.
  */
 const char *message_lock(const dlock *, const char *words, char buf[LOCK_TEXT_MAX]);
-/* Print the time from since (by dlock_now()) to now, in the words of flock(1) -v. */
-void message_took(const char *lock, int64_t since);
 /* Print err (DLOCK_EBUSY: if the options want that) and return its exit code. */
 int message_error(const struct options *, const struct dlock_error *err);
 /* The text of the last line, "" before the first one. */
@@ -57,10 +52,7 @@ void message_flush(int wait_ms);
 const char *message_duration(int64_t ns, char *buf, size_t size);
 /* "held for 5m by root@ci-4, pid 812 (deploy.sh), note "disk 2"". NULL: unknown. Returns buf. */
 const char *message_holder(const struct dlock_info *, char *buf, size_t size);
-/*
- * A holder or waiter for --status: "root@ci-4, pid 812 (deploy.sh), since 2026-11-20 17:00:03 +0100
- * ...".
- */
+/* For --status: "root@ci-4, pid 812 (deploy.sh), since 2026-11-20 17:00:03 +0100 ...". */
 const char *message_process(const struct dlock_info *, char *buf, size_t size);
 
 /*
@@ -77,10 +69,7 @@ const char *message_run(const struct dlock_run *, bool crashed, char *buf, size_
  */
 /* Is stderr a terminal that can erase, and this process in the foreground? */
 bool message_draws(void);
-/*
- * The same in the background too: fg may bring this process forward, without a signal while it
- * runs.
- */
+/* The same in the background too: fg may bring a running process forward without a signal. */
 bool message_could_draw(void);
 /* Does nothing while the terminal is stopped. */
 void message_draw(const char *text);

@@ -11,10 +11,7 @@
  * dlock_uri_free. NULL after printing the error; then *code is the exit code.
  */
 struct dlock_uri *open_uri(const struct options *, const char *lock, int *code);
-/*
- * The lock's key for dlocks below and above this process (nested.h), malloc'ed. NULL: out of
- * memory, or the file is missing or not accessible.
- */
+/* The lock's key (nested.h), malloc'ed. NULL: out of memory, or the file is not accessible. */
 char *open_key(const struct dlock_uri *, bool fcntl);
 struct open_how {
     const struct nested_outer *outer; /* NULL, or the dlock that holds the lock */
@@ -28,10 +25,7 @@ struct open_how {
  */
 dlock *open_handle(const struct options *, enum dlock_mode, struct dlock_uri **uri,
                    const struct open_how *, int *code);
-/*
- * Parse all locks; the caller frees the URIs, also after an error. 0, or an exit code after the
- * message.
- */
+/* Parse all locks; the caller always frees the URIs. 0, or an exit code after the message. */
 int open_uris(const struct options *, struct dlock_uri *uris[DLOCK_SET_MAX]);
 /* The time to wait for a lock when this part of -w is over. */
 int64_t open_wait(const struct options *, int64_t waited);

@@ -444,9 +444,7 @@ static int parse_switches(struct options *o, int argc, char **argv, bool given[D
     opterr = 0;
     optind = 0; /* begin again, also after an earlier call */
     while (r == 0 && !is_final(o->mode)) {
-        /*
-         * Before the call: musl sets optind past the end behind a short option without its value.
-         */
+        /* Before the call: musl sets optind past the end behind an option without its value. */
         int at = optind > 0 ? optind : 1;
         int c = getopt_long(argc, argv, t.shorts, t.longs, NULL);
         if (c == -1)
@@ -464,10 +462,7 @@ static int parse_switches(struct options *o, int argc, char **argv, bool given[D
             snprintf(name, sizeof(name), "option --%s", row->longs[0]);
         else
             snprintf(name, sizeof(name), "option -%c", c);
-        /*
-         * A note with a URI, or LOCK in place of a forgotten value: hide the secret from ps(1) and
-         * messages.
-         */
+        /* A note with a URI, or LOCK in place of a forgotten value: hide its secrets. */
         if (optarg && !row->is_lock)
             dlock_blank_secrets(optarg);
         given[row - table] = true;
@@ -667,73 +662,59 @@ static bool is_given(const bool given[DLOCK_LEN(table)], const char *name)
     return false;
 }
 
-/* Of -x and -s the last counts, as in flock(1). Beside --slots both are mistakes. */
-static int check_slots(struct options *o, const bool given[DLOCK_LEN(table)],
-                       struct dlock_error *err)
+/* Options that are good alone but not together, or not in this mode. */
+static int check_together(struct options *o, const bool given[DLOCK_LEN(table)],
+                          struct dlock_error *err)
 {
-    if (o->slots == 0)
-        return 0;
-    if (is_given(given, "exclusive") || is_given(given, "shared"))
-        return exclude(err, o->lock_mode == DLOCK_MODE_SHARED ? "-s" : "-x", "--slots");
-    if (o->mode == MODE_FD || o->no_fork)
+    /* Of -x and -s the last counts, as in flock(1). Beside --slots both are mistakes. */
+    bool run = o->mode == MODE_RUN, shared = o->lock_mode == DLOCK_MODE_SHARED;
+    bool kind = is_given(given, "exclusive") || is_given(given, "shared");
+    const struct {
+        bool both;
+        const char *a, *b;
+    } excluded[] = {
+        {o->no_fork && o->close_fd, "-o", "-F"},
+        {o->slots && kind, shared ? "-s" : "-x", "--slots"},
+        {o->no_fork && run && o->nalso, "-F", "--also"},
+        {o->fcntl && run && o->nalso, "--fcntl", "--also"},
+        {o->no_fork && (o->mode == MODE_FORGET || o->mode == MODE_HELD), "-F", mode_names[o->mode]},
+        {o->json && o->mode == MODE_FORGET, "--json", "--forget"},
+        {shared && run && o->once_ns, "-s", "--once"},
+        {o->no_fork && run && o->once_ns, "-F", "--once"},
+        {o->slots && run && o->once_ns, "--slots", "--once"},
+        {o->no_fork && run && o->min_hold_ns, "-F", "--min-hold"},
+        {o->no_fork && run && o->max_run_ns, "-F", "--max-run"},
+    };
+    const struct {
+        bool given;
+        const char *name, *usage;
+    } for_command[] = {
+        {o->nalso > 0, "--also", "--also LOCK"},
+        {o->once_ns > 0, "--once", "--once"},
+        {o->min_hold_ns > 0, "--min-hold", "--min-hold DUR"},
+        {o->max_run_ns > 0, "--max-run", "--max-run DUR"},
+        {o->events != NULL, "--events", "--events FD|FILE"},
+    };
+
+    for (size_t i = 0; i < DLOCK_LEN(excluded); i++)
+        if (excluded[i].both)
+            return exclude(err, excluded[i].a, excluded[i].b);
+    if (o->slots > 0 && (o->mode == MODE_FD || o->no_fork))
         return misuse(err, "--slots needs a process that keeps the slot: %s",
                       o->no_fork ? "not -F" : "dlock --slots N FILE COMMAND");
-    o->lock_mode = DLOCK_MODE_SLOTS;
-    o->close_fd = true; /* a process that the command leaves behind must not keep a slot */
-    return 0;
-}
-
-/* --once and --min-hold need a process that stays, and --once an exclusive lock. */
-static int check_record(const struct options *o, const bool given[DLOCK_LEN(table)],
-                        struct dlock_error *err)
-{
-    const char *what = o->once_ns ? "--once" : "--min-hold";
-    const char *with = o->no_fork ? "-F" : o->once_ns && o->slots ? "--slots" : NULL;
-
-    if (o->no_fork && (o->mode == MODE_FORGET || o->mode == MODE_HELD))
-        return exclude(err, "-F", mode_names[o->mode]);
-    if (o->mode == MODE_FORGET && o->json)
-        return exclude(err, "--json", "--forget");
+    if (o->slots > 0) {
+        o->lock_mode = DLOCK_MODE_SLOTS;
+        o->close_fd = true; /* a process that the command leaves behind must not keep a slot */
+    }
     if (o->yes && o->mode != MODE_FORGET)
         return misuse(err, "--yes needs --forget: dlock --forget --yes LOCK");
     if (!o->once_ns && (is_given(given, "success-codes") || is_given(given, "skip-exit-code")))
         return misuse(err, "--%s needs --once",
                       is_given(given, "success-codes") ? "success-codes" : "skip-exit-code");
-    if (!o->once_ns && !o->min_hold_ns)
-        return 0;
-    if (o->mode != MODE_RUN)
-        return misuse(err, "%s needs a command: dlock %s LOCK COMMAND", what,
-                      o->once_ns ? "--once" : "--min-hold DUR");
-    if (o->once_ns && o->lock_mode == DLOCK_MODE_SHARED)
-        with = "-s";
-    return with ? exclude(err, with, what) : 0;
-}
-
-/* Options that are good alone but not together, or not in this mode. */
-static int check_together(struct options *o, const bool given[DLOCK_LEN(table)],
-                          struct dlock_error *err)
-{
-    bool run = o->mode == MODE_RUN;
-    int r;
-
-    if (o->close_fd && o->no_fork)
-        return exclude(err, "-o", "-F");
-    r = check_slots(o, given, err);
-    if (r < 0)
-        return r;
-    if (o->nalso > 0 && !run)
-        return misuse(err, "--also needs a command: dlock --also LOCK LOCK COMMAND");
-    if (o->nalso > 0 && (o->no_fork || o->fcntl))
-        return exclude(err, o->no_fork ? "-F" : "--fcntl", "--also");
-    r = check_record(o, given, err);
-    if (r < 0)
-        return r;
-    if (o->max_run_ns && !run)
-        return misuse(err, "--max-run needs a command: dlock --max-run DUR LOCK COMMAND");
-    if (o->max_run_ns && o->no_fork)
-        return exclude(err, "-F", "--max-run");
-    if (o->events && !run)
-        return misuse(err, "--events needs a command: dlock --events FD|FILE LOCK COMMAND");
+    for (size_t i = 0; i < DLOCK_LEN(for_command) && !run; i++)
+        if (for_command[i].given)
+            return misuse(err, "%s needs a command: dlock %s LOCK COMMAND", for_command[i].name,
+                          for_command[i].usage);
     if (o->retry && (o->nonblock || o->wait_ns == 0))
         return misuse(err, "--retry waits for the store, and %s does not wait: use -w with a time",
                       o->nonblock                  ? "-n"

@@ -72,22 +72,15 @@ struct options {
 int options_parse(struct options *o, int argc, char **argv, struct dlock_error *err);
 /* Does this exit code of the command count as a success? */
 bool options_success(const struct options *, int code);
-/*
- * Does a file lock need a guard that keeps the lock's descriptor, which the command does not
- * inherit? (A lease always has a guard.)
- */
+/* Does a file lock need a guard, which keeps the descriptor? (A lease always has a guard.) */
 bool options_need_guard(const struct options *);
 /* The same, and without a guard the command must not run. */
 bool options_must_guard(const struct options *);
-/*
- * Overwrite the copies of locks, and free the memory of options_parse. A second call is harmless.
- */
+/* Overwrite the copies of locks, and free all memory. A second call is harmless. */
 void options_done(struct options *o);
 /* --help. */
 void options_usage(FILE *f);
-/*
- * --print-options: a line for each option in --help: SHORTS <tab> LONGS <tab> ARGUMENT <tab> HELP.
- */
+/* --print-options: for each option in --help SHORTS <tab> LONGS <tab> ARGUMENT <tab> HELP. */
 void options_print_table(FILE *f);
 
 #endif

@@ -155,10 +155,10 @@ static bool parse_signals(int fd, struct proc_signals *s)
     return true;
 }
 
-/* Which system call it is in. A process that has been woken up counts as running before it runs. */
+/* Which system call? A process that has been woken up counts as running before it runs. */
 static void parse_call(int fd, struct proc_signals *s)
 {
-    /* For a 64-bit kernel, those of a 32-bit process; to others they are calls that do not wait. */
+    /* 177, 421: of a 32-bit process on a 64-bit kernel; elsewhere these calls do not wait. */
     static const uint64_t waits[] = {SYS_rt_sigtimedwait, 177, 421};
     char buf[256];
     ssize_t n;
@@ -229,8 +229,8 @@ int proc_each_process(void (*each)(pid_t pid, void *arg), void *arg)
 }
 
 /*
- * A /proc of another pid namespace shows the pids of that namespace, which name other processes to
- * us. Our own pid may be the same there by chance, but hardly our parent's as well.
+ * A /proc of another pid namespace shows other processes under the same pids. Our own pid may
+ * agree by chance, but hardly our parent's as well.
  */
 bool proc_is_ours(void)
 {

@@ -1,6 +1,6 @@
 /*
- * proc.h - reads /proc about processes. No library, no allocation. A process that /proc names may
- * be gone, and its pid reused, a moment later: that is the caller's concern.
+ * proc.h - reads /proc about processes, without allocating. A process may be gone, and its pid
+ * reused, a moment later: the caller's concern.
  */
 #ifndef CLI_PROC_H
 #define CLI_PROC_H
@@ -13,17 +13,17 @@ struct proc_stat {
     char state;
     pid_t pid, ppid;
     int threads;
-    uint64_t start;   /* in clock ticks since boot: together with the pid it names one process */
-    bool mapped;      /* has memory: neither dead nor a kernel thread; every user may see this */
-    bool environment; /* has an environment, maybe an empty one: neither dying nor in an exec */
+    uint64_t start;   /* in clock ticks since boot: with the pid unique to a process */
+    bool mapped;      /* has memory: neither dead nor a kernel thread; visible to every user */
+    bool environment; /* has a (maybe empty) environment: neither dying nor in an exec */
 };
 
 /* Signals of a process, and of its first thread; bit N-1 is signal N. */
 struct proc_signals {
     uint64_t pending, blocked, ignored, caught;
     bool asleep; /* in a system call; false: it runs, or the kernel does not say */
-    bool waits;  /* asleep in sigwait(3) or its like: then blocked lacks those that it waits for */
-    bool living; /* neither dead nor dying, nor held by a debugger, which may keep a signal back */
+    bool waits;  /* asleep in sigwait(3) or its like: blocked lacks the awaited signals */
+    bool living; /* not dead, dying or held by a debugger, which may keep a signal back */
 };
 
 /* Open a file of one thread, such as "/environ". A descriptor, or -1 with errno. */
@@ -31,9 +31,9 @@ int proc_open_task(pid_t pid, pid_t tid, const char *name);
 /* The stat file of a process, or of one of its threads. False: the process is gone or hidden. */
 bool proc_read_stat(pid_t pid, struct proc_stat *);
 bool proc_read_task_stat(pid_t pid, pid_t tid, struct proc_stat *);
-/* Its signals. False: the process is gone or hidden, or /proc does not show them. */
+/* The signals of a process. False: gone or hidden, or /proc does not show signals. */
 bool proc_read_signals(pid_t pid, struct proc_signals *);
-/* Call each for every thread of pid; not at all when it is gone or hidden. */
+/* Call each for every thread of pid, if pid is not gone or hidden. */
 void proc_each_thread(pid_t pid, void (*each)(pid_t tid, void *arg), void *arg);
 /* Call each for every process. 0, or -errno when there is no /proc. */
 int proc_each_process(void (*each)(pid_t pid, void *arg), void *arg);

@@ -2,13 +2,13 @@
  * process_tree.c - find, signal and reap all descendants.
  *
  * Two kernel facts carry this file. A child subreaper never loses a descendant: when a parent dies,
- * its children come to us, so "no child left" is proof that the whole tree is gone. And a pid that
+ * its children come to us, so "no child left" proves the end of the whole tree. And a pid that
  * has not been reaped cannot be used again: our own children may be signalled by number, as we
  * alone reap them. Every other pid read from /proc may name an unrelated process a moment later;
  * such a process is held by a pidfd first, then checked to descend from us, then signalled through
  * the pidfd.
  *
- * One pass can miss a process that is forked, or moves to another parent, while it runs. So ending
+ * A pass can miss a process that is forked, or moves to another parent, while it runs. So ending
  * a tree means pass, reap, and pass again until no child is left; and a pass of SIGTERM, which no
  * process shall get twice, goes on with the orphans that came to us meanwhile.
  *
@@ -42,11 +42,11 @@
 #define TREE_CHILDREN "/children"
 #endif
 
-/* Processes in one pass; the rest waits for the next pass. */
+/* Processes in a pass; the rest waits for the next pass. */
 #define WORK_MAX 32768
-/* Generations of parents that may die while one pass goes on. */
+/* Generations of parents that may die during a pass. */
 #define ORPHAN_ROUNDS 16
-/* Passes of one sweep. */
+/* Passes of a sweep. */
 #define SWEEP_PASSES 256
 
 struct link {
@@ -54,9 +54,8 @@ struct link {
 };
 
 /*
- * Work space of one pass, valid in one call only (seen[] below is the only other state). Static
- * because the guard must not allocate and the stack may be small; pages that are not used cost
- * nothing.
+ * Work space of one pass. Static because the guard must not allocate and the stack may be small;
+ * unused pages cost nothing. seen[] below is the only state that outlives a call.
  */
 static struct link work[WORK_MAX];
 static int nwork;
@@ -71,7 +70,7 @@ static void add_work(pid_t pid, pid_t parent)
         work[nwork++] = (struct link){pid, parent};
 }
 
-/* The children that one thread has forked. arg: the pid of its process. */
+/* The children of a thread. arg: the pid of its process. */
 static void add_thread_children(pid_t tid, void *arg)
 {
     char buf[4096];
@@ -130,7 +129,7 @@ static bool is_inherited(const struct process_tree *t, pid_t pid)
     return false;
 }
 
-/* Is there any child at all? One system call, and right even where there is no /proc. */
+/* Is there any child? A single system call, right even without /proc. */
 static bool any_child(void)
 {
     siginfo_t info;
@@ -298,7 +297,7 @@ static bool belongs(const struct process_tree *t, pid_t pid, bool unclear)
     return origin == ORIGIN_TREE || (origin == ORIGIN_UNCLEAR && unclear);
 }
 
-/* Make those children of ours the work list that belong to the tree. 0 or -errno. */
+/* Make our children in the tree the work list. 0 or -errno. */
 static int start_pass(const struct process_tree *t, bool unclear)
 {
     int err = list_children(), kept = 0;
@@ -457,8 +456,7 @@ int process_tree_signal(const struct process_tree *t, int sig, pid_t *unkillable
         visit_all(0, 0, true, NULL); /* see all before the first process dies */
     /*
      * Our own children need no look at /proc: against a process that forks fast, every microsecond
-     * until the last SIGKILL counts. All that they leave behind is among our children in the next
-     * pass.
+     * until the last SIGKILL counts. The next pass finds their orphans among our children.
      */
     for (int i = 0; i < own && sig == SIGKILL; i++)
         kill(work[i].pid, SIGKILL);
@@ -502,7 +500,7 @@ int process_tree_count(const struct process_tree *t)
 {
     if (!any_child())
         return 0;
-    /* Without /proc we only know that there is a child. */
+    /* Without /proc: there is a child, at least. */
     return start_pass(t, true) == 0 ? nwork : 1;
 }
 

@@ -1,7 +1,6 @@
 /*
- * process_tree.h - all descendants of this process. It must be a child subreaper: then every
- * orphaned descendant becomes our child, and "no child left" means that the whole tree is gone. No
- * library, async-signal-safe where the guard needs it, no allocation.
+ * process_tree.h - all descendants of this process, a child subreaper: every orphaned descendant
+ * becomes our child, and "no child left" means "the tree is gone". No library, no allocation.
  *
  * Children that existed before us (the caller's, inherited through `exec dlock`) are no part of the
  * tree: they and their descendants are never signalled.
@@ -19,18 +18,18 @@ struct process_tree {
     int ninherited;
     /*
      * Matters only when children were inherited: orphans of inherited children become ours as
-     * well. The marker is "NAME=value", which only the command has in its environment: a child of
-     * ours that started with the marker belongs to the tree, and so do its descendants. NULL: every
-     * child belongs to the tree. A process that changed or hides its environment (another user's,
-     * a dlock), and lost its parent before the first signal, is left alone: to miss a process of
-     * ours is better than to kill a stranger's.
+     * well. Only the command has the marker, "NAME=value", in its environment: a child of ours
+     * started with the marker belongs to the tree, and so do its descendants. NULL: every child
+     * belongs to the tree. A process with a changed or hidden environment (another user's, a
+     * dlock), which lost its parent before the first signal, is left alone: to miss our process is
+     * better than to kill a stranger's.
      */
     const char *marker;
 };
 
 /*
- * Become a subreaper and note the children that exist already; no marker yet. 0 or -errno (E2BIG:
- * too many; ENOENT: /proc does not show them); then we are a subreaper only if we were one before.
+ * Become a subreaper and note the existing children; no marker yet. 0 or -errno (E2BIG: too many
+ * children; ENOENT: /proc does not show them), with the subreaper attribute as before.
  */
 int process_tree_init(struct process_tree *);
 /*
@@ -39,23 +38,23 @@ int process_tree_init(struct process_tree *);
  */
 bool process_tree_visible(void);
 /*
- * Send sig to every process of the tree that one pass from the top down finds. SIGTERM is followed
- * by SIGCONT, so that a stopped process can act on it. Returns how many were found, or -errno.
- * *unkillable (may be NULL): a pid that answered EPERM, else 0.
+ * Send sig to every process of the tree found in a pass from the top down. SIGTERM is followed by
+ * SIGCONT, for stopped processes. Returns how many were found, or -errno. *unkillable (may be
+ * NULL): a pid with the answer EPERM, else 0.
  */
 int process_tree_signal(const struct process_tree *, int sig, pid_t *unkillable);
 /* The number of our children that belong to the tree, zombies included. Reaps nothing. */
 int process_tree_count(const struct process_tree *);
 /*
- * Reap every dead child that was not inherited, orphans of inherited ones too; never blocks. True
- * when watch was among them: then *status is its wait status.
+ * Reap every dead child except inherited children, orphans included; never blocks. True when watch
+ * was reaped: *status is its wait status.
  */
 bool process_tree_reap(const struct process_tree *, pid_t watch, int *status);
-/* A child of the tree that is not a zombie, for a message that it does not die; 0: none. */
+/* A child of the tree that has not died, for a message; 0: none. */
 pid_t process_tree_living(const struct process_tree *);
 /*
  * SIGKILL the tree and reap it, as many passes as find a dead process. Returns how many children
- * are left; while that is above 0, call it again every 100 ms or at SIGCHLD. Never blocks.
+ * are left; above 0, call again every 100 ms or at SIGCHLD. Never blocks.
  * *unkillable: as of process_tree_signal().
  */
 int process_tree_sweep(const struct process_tree *, pid_t *unkillable);

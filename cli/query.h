@@ -18,13 +18,10 @@ struct found {
 dlock *query_open(const struct options *, int *code);
 /*
  * Drive a started query to its end: -1 for an answer, else an exit code after the message (none
- * when busy). May die by a signal. The caller frees f.
+ * when busy). May die by a signal. The caller calls query_free.
  */
 int query_run(const struct options *, const struct sigstate *, dlock *, struct found *f);
-/*
- * Obey the signals of a process that holds nothing: close lk (may be NULL) and die, or stop. True:
- * this process was stopped, and runs again.
- */
+/* Obey signals while no lock is held: close lk (or NULL) and die, or stop. True: stopped. */
 bool query_signals(const struct sigstate *, dlock *lk);
 /* Is the recorded run in progress, with no holder that can be this run? */
 bool query_crashed(const struct found *);

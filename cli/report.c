@@ -4,6 +4,7 @@
 #include "messages.h"
 #include "util.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -122,6 +123,7 @@ void report_continue(struct report *r)
 void report_granted(struct report *r)
 {
     char lock[LOCK_TEXT_MAX], waited[32];
+    int64_t us = (dlock_now() - r->wait.since) / 1000;
 
     report_cancelled(r);
     if (r->lk) {
@@ -135,7 +137,8 @@ void report_granted(struct report *r)
         message("got %s after %s", short_text(r, r->lk, lock),
                 message_duration(dlock_now() - r->wait.since, waited, sizeof(waited)));
     if (message_tells(r->o, ABOUT_DETAIL))
-        message_took(lock_text(r, lock), r->wait.since);
+        message("%s: getting lock took %" PRId64 ".%06" PRId64 " seconds", lock_text(r, lock),
+                us / 1000000, us % 1000000); /* as flock(1) -v says */
 }
 
 /* Why the lock is not granted. Returns buf. */
@@ -365,11 +368,6 @@ void report_recovered(struct report *r, const struct dlock_report *t)
 
 /* -------------------------------------------------------------- hold --- */
 
-void report_extended(struct report *r)
-{
-    events_renewed(r->events);
-}
-
 void report_overrun(const struct report *r, bool left)
 {
     char lock[LOCK_TEXT_MAX], limit[32];
@@ -377,16 +375,6 @@ void report_overrun(const struct report *r, bool left)
     message("%s has not ended within %s (--max-run); ending it",
             subject(r, left ? "a dlock under the lock " : "the command under the lock ", lock),
             dlock_format_duration(r->o->max_run_ns, limit, sizeof(limit)));
-}
-
-void report_term(const struct report *r, int64_t left)
-{
-    events_term(r->events, left);
-}
-
-void report_kill(const struct report *r)
-{
-    events_kill(r->events);
 }
 
 /* How the lock was lost, in the words of a message. */
@@ -429,9 +417,7 @@ void report_release_unclear(const struct report *r, const struct dlock_error *er
 
     if (!message_tells(r->o, ABOUT_RELEASE))
         return;
-    /*
-     * A file is free, and only the run record is missing. Another store may have released the lock.
-     */
+    /* A file is free, and only its run record is missing. Other stores may have released. */
     if (dlock_is_local(r->lk))
         message("%s: the end of the run is not recorded: %s", lock_text(r, lock), err->msg);
     else

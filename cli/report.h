@@ -47,10 +47,7 @@ struct report {
     enum events_outcome outcome; /* of a wait that ended without the lock */
 };
 
-/*
- * The wait for lk (may be NULL) begins. The caller keeps the pointers, and may close lk before the
- * report ends.
- */
+/* The wait for lk (may be NULL) begins. The caller may close lk before the report ends. */
 void report_begin(struct report *, const struct options *, const dlock *lk, struct events *);
 /* The following reports are about this lock of a set. */
 void report_about(struct report *, const dlock *);
@@ -63,9 +60,8 @@ void report_no_inner(const struct report *, int sys);
 /* DLOCK_REPORT_BUSY: the wait has ended without the lock. */
 void report_busy(struct report *, const struct dlock_info *, bool kept);
 /*
- * The holder is a dlock above this process, so that no wait would end. info: the holder in the
- * store; or err: the holder's own answer. Printed without -q, also with -n: the script has a
- * mistake.
+ * The holder is a dlock above this process: no wait would end. info: the holder in the store; or
+ * err: the holder's own answer. Printed without -q, also with -n: the script has a mistake.
  */
 void report_own(struct report *, const struct dlock_info *, const struct dlock_error *err);
 /* The attempt continues with the handle lk. */
@@ -74,26 +70,14 @@ void report_again(struct report *, const dlock *lk, const struct dlock_error *wh
 int report_failed(struct report *, const struct dlock_error *);
 /* A signal or an error ends the wait. */
 void report_cancelled(struct report *);
-/*
- * This process was stopped and continues, perhaps in the background. Before a stop:
- * message_erase().
- */
+/* This process was stopped and continues, maybe in the background. Before: message_erase(). */
 void report_continue(struct report *);
 void report_notice(const struct report *, const struct dlock_error *);
-/* DLOCK_REPORT_EXTENDED. */
-void report_extended(struct report *);
 /* DLOCK_REPORT_TROUBLE, DLOCK_REPORT_RECOVERED: while waiting or holding. */
 void report_trouble(struct report *, const struct dlock_report *);
 void report_recovered(struct report *, const struct dlock_report *);
 /* --max-run has passed. left: the command has ended, but inner dlocks still run under the lock. */
 void report_overrun(const struct report *, bool left);
-/*
- * The command is sent SIGTERM, and SIGKILL after left ns: the lock is lost, or --max-run has
- * passed.
- */
-void report_term(const struct report *, int64_t left);
-/* The command is sent SIGKILL. */
-void report_kill(const struct report *);
 /* ended: the command has ended before the loss. */
 void report_lost(const struct report *, const struct loss *, bool ended);
 /* The store has not confirmed the release; err: its reason, or empty. */
@@ -108,10 +92,7 @@ void report_unrecorded(const struct report *, const struct dlock_error *);
 
 /* DLOCK_REPORT_RELEASED. */
 void report_released(struct report *, enum dlock_release_how);
-/*
- * The run is over; lk may be closed. end: the outcome without its reason. Waits for a slow reader
- * of the events.
- */
+/* The run is over. end: the outcome without its reason. Waits for a slow reader of the events. */
 void report_end(struct report *, const struct loss *, struct events_end end);
 
 /* The time of the next report_tick(), or DLOCK_NEVER. */

@@ -87,19 +87,8 @@ bool signals_stops(int sig)
 
 bool signals_cancels(int sig)
 {
-    switch (sig) {
-    case SIGHUP:
-    case SIGINT:
-    case SIGTERM:
-    case SIGQUIT:
-    case SIGUSR1:
-    case SIGUSR2:
-    case SIGALRM:
-    case SIGPIPE:
-        return true;
-    default:
-        return false;
-    }
+    return sig == SIGHUP || sig == SIGINT || sig == SIGTERM || sig == SIGQUIT || sig == SIGUSR1 ||
+           sig == SIGUSR2 || sig == SIGALRM || sig == SIGPIPE;
 }
 
 bool signals_interrupts(const struct signalfd_siginfo *si, bool terminal)
@@ -133,9 +122,9 @@ void signals_stop_self(int sig)
     sigset_t one, before;
 
     /*
-     * Raise first, then unblock. An instance of the same signal may be pending already (the
-     * terminal's); the other way round that one would stop us now and ours once more after SIGCONT,
-     * while SIGCONT removes every stop signal that is still pending.
+     * Raise first, then unblock. The terminal's own signal may be pending already; in the other
+     * order it would stop us now, and ours again after SIGCONT. SIGCONT removes all pending stop
+     * signals.
      */
     raise(sig);
     sigemptyset(&one);

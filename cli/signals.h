@@ -29,10 +29,7 @@ bool signals_stops(int sig);
 bool signals_cancels(int sig);
 /* Is it our terminal's Ctrl-C or Ctrl-\, which its foreground group gets? terminal: we have one. */
 bool signals_interrupts(const struct signalfd_siginfo *, bool terminal);
-/*
- * Die by sig: default disposition, unblocked, no core of our own. PID 1, which does not die,
- * exits with 128+sig.
- */
+/* Die by sig: default disposition, unblocked, no core. PID 1, which survives: exit 128+sig. */
 _Noreturn void signals_die(int sig);
 /* Stop ourselves by sig (TSTP, TTIN, TTOU) as the kernel would have; returns after SIGCONT. */
 void signals_stop_self(int sig);

@@ -362,10 +362,7 @@ void sink_close(struct sink *s)
     if (!s)
         return;
     if (s->threaded) {
-        /*
-         * A thread amid a write may hang as long as the disk: leave *s to the thread, until the
-         * process ends.
-         */
+        /* A write may hang as long as the disk: leave *s to the thread until the process ends. */
         if (!wait_for_thread(s, 0))
             return;
         pthread_mutex_lock(&s->lock);

@@ -27,14 +27,11 @@ int sink_reopen(int fd);
 /* The descriptor to keep open when others are closed. */
 int sink_fd(const struct sink *);
 /*
- * A write to a file may wait for a slow disk, which poll(2) does not show. From now on a thread
- * makes the writes that may wait, unless there is no memory for a thread. Call after the last fork.
+ * A write to a file may wait for a slow disk, which poll(2) does not show: from now on a thread
+ * makes such writes, if there is memory for a thread. Call after the last fork.
  */
 void sink_start_thread(struct sink *);
-/*
- * Write a line, with its '\n'; len: at most SINK_LINE. Room for a line is reserved for the last
- * line; no line may follow the last.
- */
+/* Write a line, with its '\n', of at most SINK_LINE bytes. The last line has a place reserved. */
 void sink_put(struct sink *, const char *line, size_t len, bool last);
 /* Write the kept lines, waiting at most wait_ms. */
 void sink_flush(struct sink *, int wait_ms);

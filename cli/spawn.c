@@ -135,8 +135,8 @@ int fds_send(int sock, const void *m, size_t size, int pass)
 }
 
 /*
- * Without a value the variable is removed: inherited from an outer dlock it would name the wrong
- * lock. False: out of memory.
+ * Without a value the variable is removed: an outer dlock's would name the wrong lock. False: out
+ * of memory.
  */
 static bool give(const char *name, const char *value)
 {
@@ -181,10 +181,7 @@ int spawn_exec(const struct spawn *sp)
         fcntl(sp->inherit_fd, F_SETFD, 0);
     /* Last: from here on a pending signal may end us, as it would have ended the command. */
     signals_restore(sp->sig);
-    /*
-     * A text file without "#!" is run by /bin/sh (ENOEXEC), as in every shell, env(1) and flock(1):
-     * a script that works there has to work here.
-     */
+    /* A text file without "#!" is run by /bin/sh (ENOEXEC), as in shells, env(1) and flock(1). */
     execvp(sp->argv[0], sp->argv);
     return errno;
 }

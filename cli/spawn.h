@@ -72,10 +72,7 @@ int spawn_exec_code(int sys);
  * not in keep is closed. keep (-1 allowed in it) is sorted in place.
  */
 void fds_let_go(int *keep, int n);
-/*
- * Send a message over a SOCK_SEQPACKET, with a descriptor unless pass is -1. 0 or -errno; never
- * blocks.
- */
+/* Send a message over a SOCK_SEQPACKET. pass: -1, or a descriptor. 0 or -errno; never blocks. */
 int fds_send(int sock, const void *m, size_t size, int pass);
 
 #endif

@@ -157,6 +157,32 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
     done
 }
 
+# The sweep of a dead guard's tree does not end: a tracer keeps the dead command from being reaped.
+@test "a guard that is killed beside a process that stays: inner dlocks end in time" {
+    background --ttl 30 --max-run 2 --grace 0.3 "$L" \
+        sh -c 'echo "$DLOCK_HELD" >env; echo $$ >pid; exec "$0" go' "$HELPERS/await"
+    wait_for 5 test -s pid
+    start_log tracer.log /usr/bin/python3 -c '
+import ctypes, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.ptrace(0x4206, int(sys.argv[1]), None, None) == 0  # PTRACE_SEIZE
+print("traced", flush=True)
+time.sleep(60)' "$(cat pid)"
+    tracer=$STARTED
+    wait_for 5 file_has tracer.log traced
+    DLOCK_HELD=$(cat env) start_log inner.log "$HELPERS/launch" -d "$DLOCK" "$L" \
+        sh -c 'echo $$ >in; exec "$HELPERS/await" go'
+    inner=$STARTED
+    wait_for 5 test -s in
+    kill -STOP "$inner" # it cannot act on the loss that it is told
+    find_guard
+    kill -KILL "$G"
+    exits 137 4 "$inner"
+    kill -KILL "$tracer"
+    ended
+    assert_rc 71
+}
+
 @test "the keeper killed: nothing is left, and a file is free after that" {
     background --max-run 30 "$F" $SUBJECT -t -k
     wait_for 5 running 4
