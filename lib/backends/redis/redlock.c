@@ -151,7 +151,7 @@ static void memory_answered(struct redlock_backend *be, struct redlock_server *s
 
 static void take_replies(struct redlock_backend *be, struct redlock_server *s)
 {
-    static const struct redlock_operation *const of_kind[] = {
+    static const struct redlock_operation *const of_kind[16] = {
         [K_VOTE] = &redlock_op_acquire,  [K_RAISE] = &redlock_op_acquire,
         [K_UNDO] = &redlock_op_acquire,  [K_TRACK] = &redlock_op_acquire,
         [K_RENEW] = &redlock_op_renew,   [K_HEAL] = &redlock_op_renew,
@@ -168,7 +168,7 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
             redis_node_undo_answered(&s->node, rep.r);
         else if (kind == K_MEMORY)
             memory_answered(be, s, rep.r);
-        else
+        else if (of_kind[kind]) /* SELECT has no kind */
             of_kind[kind]->answered(be, s, &rep);
         freeReplyObject(rep.r); /* NULL: the operation keeps the reply */
     }
