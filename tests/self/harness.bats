@@ -1,11 +1,7 @@
 # Tests of the test runner: all other tests rely on its verdict.
 
-bats_require_minimum_version 1.5.0
 # bats file_tags=plain,long
 load ../support/common
-
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 @test "a unit test runs by its name; an unknown name fails" {
     example=$(grep -oE 'build/unit/[a-z]+/test_[a-z]+ [a-z0-9_]+' "$ROOT/CONTRIBUTING.md" |

@@ -4,11 +4,7 @@
 
 # bats file_tags=plain
 
-bats_require_minimum_version 1.5.0
 load ../support/common
-
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 # history EVENT...: as lines, one every 10 ms. An event that begins with a time in ms comes then.
 history() {

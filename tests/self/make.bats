@@ -2,11 +2,7 @@
 # make hands its own environment on to each recipe, and so to each test.
 
 # bats file_tags=plain
-bats_require_minimum_version 1.5.0
 load ../support/common
-
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 # A variable that the Makefile sets under a name from the environment would replace the caller's
 # value in each recipe.

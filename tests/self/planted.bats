@@ -4,7 +4,6 @@
 # apply: whoever rewrites that line finds a new one for it here.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../support/common
 
 # How the program under test is built: one command a line.
@@ -15,8 +14,6 @@ setup_file() {
     "${MAKE:-make}" -nB V=1 BUILD="$BUILD" SAN="${SAN:-}" "$BUILD/test/dlock" 2>/dev/null |
         sed -e ':more' -e '/\\$/{N;s/\\\n//;b more' -e '}' >"$BATS_FILE_TMPDIR/commands" || :
 }
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 # command WORD: the one command with that word.
 command_with() {

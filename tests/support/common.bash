@@ -1,15 +1,11 @@
-# common.bash - for every .bats file:
-#
-#     load ../../support/common
-#     setup() { dlock_setup; }
-#     teardown() { dlock_teardown; }
+# common.bash - for every .bats file: load ../../support/common. A file with a setup or a teardown of
+# its own calls dlock_setup or dlock_teardown there.
 #
 # $DLOCK is the program under test, build/test/dlock: build/dlock, which users get, plus a scripted
 # fake store. $HELPERS is the folder of the compiled helpers, $T this test's own folder, and $NAME a
 # lock name that no other test uses. Every process that the test starts carries DLOCK_TEST_ID in its
 # environment; a process that is left at the end is killed and fails the test.
-# Tests wait for events (wait_for, fifos) and do not sleep. A file with tight timing puts
-# `export BATS_NO_PARALLELIZE_WITHIN_FILE=true` into setup_file.
+# Tests wait for events (wait_for, fifos) and do not sleep.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export ROOT
@@ -26,6 +22,10 @@ unset SUDO_UID REDISCLI_AUTH REDIS_URL SSL_CERT_FILE SSL_CERT_DIR
 export LC_ALL=C.UTF-8 TZ=UTC
 source "$ROOT/tests/support/trace.bash"
 source "$ROOT/tests/support/amounts.bash"
+! declare -F bats_require_minimum_version >/dev/null || bats_require_minimum_version 1.5.0
+
+setup() { dlock_setup; }
+teardown() { dlock_teardown; }
 
 # ---------------------------------------------------------------- set-up ---
 
@@ -45,11 +45,13 @@ dlock_setup() {
     cd "$T" || return 1
 }
 
-# Ends the processes of `start`, then looks for processes that the test left behind.
+# Ends the processes of `start`, and those that wait for the file go; then looks for processes that
+# the test left behind.
 dlock_teardown() {
     local pid left
 
     [ -n "${BATS_TEST_COMPLETED:-}" ] || { san_reports; overlaps; } >&2
+    [ -p "$T/go" ] || : >"$T/go"
     for pid in "${STARTED_PIDS[@]}"; do
         kill -CONT "$pid" 2>/dev/null || :
         kill -TERM "$pid" 2>/dev/null || :

@@ -1,11 +1,16 @@
 # fake.bash - the scripted store (tests/support/fake/fake.c) and the command that tells what happens
-# to it (tests/support/helpers/subject.c). Load after common.bash; `fake_setup` after dlock_setup.
+# to it (tests/support/helpers/subject.c). Load after common.bash; a setup of the file calls both
+# dlock_setup and fake_setup.
 #
 # $S the store's folder, $L its lock, $SUBJECT the command ("$HELPERS/subject FOLDER"), $C its
 # folder.
 
 NS=1000000
 
+setup() {
+    dlock_setup
+    fake_setup
+}
 fake_setup() {
     S=$T/store C=$T/command
     mkdir "$S" "$C"

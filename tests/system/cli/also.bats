@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # also.bats - --also: several locks, in Redis and in files, all or none.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 
@@ -11,10 +10,6 @@ setup() {
     dlock_setup
     A="redis://127.0.0.1:$REDIS_PORT#a-$NAME" B="redis://127.0.0.1:$REDIS_PORT#b-$NAME"
     F=$T/file
-}
-teardown() {
-    : >go
-    dlock_teardown
 }
 
 # holds ARG...: dlock with these options and locks runs until go; its pid is $HOLDER.

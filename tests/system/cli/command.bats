@@ -12,7 +12,6 @@ setup() {
     STATE=$HELPERS/state
     LOCKS=("$L" "$T/x.lock" "-o $T/o.lock" "-F $T/f.lock")
 }
-teardown() { dlock_teardown; }
 
 # As bats' run, which warns about every exit code 127.
 try() {

@@ -2,11 +2,7 @@
 # "@name": the embedded default, which needs no server and no configuration, and $DLOCK_STORE. A
 # user of our own, and a /run and a /tmp of our own, in a mount namespace.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
-
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 U=54321
 D=/run/lock/dlock-$U

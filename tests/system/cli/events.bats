@@ -2,16 +2,8 @@
 # --events: each outcome in lines that a JSON parser reads, a reader that is slow or absent, a full
 # disk.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
-
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
-setup() {
-    dlock_setup
-    fake_setup
-}
-teardown() { dlock_teardown; }
 
 # events FILE [CODE]: see the helper.
 events() { run_t 10 "$ROOT/tests/support/helpers/events.py" "$@"; }

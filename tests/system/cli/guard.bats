@@ -4,16 +4,8 @@
 # when the lock is lost is in lease.bats.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
-
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
-setup() {
-    dlock_setup
-    fake_setup
-}
-teardown() { dlock_teardown; }
 
 @test "tells why the guard could not be set up" {
     # Linux has no timer with a signal for it then.

@@ -2,7 +2,6 @@
 # held.bats - --held: the command asks its keeper whether its lock is held still; on Redis and on
 # files.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 
@@ -16,10 +15,6 @@ setup() {
     # --ttl 3 --grace 1: term_at is 1818 ms after the request of the grant.
     SHORT="--ttl 3 --grace 1"
     export L F SHORT
-}
-teardown() {
-    : >go
-    dlock_teardown
 }
 
 # holds ARG... LOCK: dlock holds it until go; its pid is $HOLDER, and `above` runs a command as if

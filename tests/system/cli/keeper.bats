@@ -4,13 +4,6 @@
 load ../../support/common
 load ../../support/fake
 
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
-setup() {
-    dlock_setup
-    fake_setup
-}
-teardown() { dlock_teardown; }
-
 # timed ARG...: run dlock by itself; the start of three processes is in $took.
 timed() { timed_run "$HELPERS/launch" -n "$DLOCK" "$@"; }
 

@@ -3,16 +3,12 @@
 # in time, whichever process is stopped; the exit code says so. On the scripted store, on files and
 # on Redis.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
 load ../../support/redis
 load ../../support/clock
 
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    redis_start
-}
+setup_file() { redis_start; }
 teardown_file() { redis_stop; }
 setup() {
     dlock_setup
@@ -20,10 +16,6 @@ setup() {
     R="redis://127.0.0.1:$REDIS_PORT#$NAME"
     F=$T/x.lock
     export L R F
-}
-teardown() {
-    : >go
-    dlock_teardown
 }
 
 # said WHAT TIME LOCK: this line, and no other.

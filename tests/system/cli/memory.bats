@@ -3,7 +3,6 @@
 # crash, one line.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 load ../../support/postgres
@@ -11,12 +10,10 @@ load ../../support/pglock
 load ../../support/zookeeper
 
 setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true BATS_TEST_TIMEOUT=200
+    export BATS_TEST_TIMEOUT=200
     redis_start
 }
 teardown_file() { redis_stop; }
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 # counted FILE...: how often each exit code is in these files.
 counted() { sort "$@" | uniq -c | awk '{ printf "%s (%s times) ", $2, $1 }'; }

@@ -3,7 +3,6 @@
 # that nobody pays for a module that is not used. Most tests put one of tests/support/modules in the
 # place of the real one.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 
 setup() {

@@ -2,18 +2,8 @@
 # --once, --min-hold and --forget around a scripted store: what is said, recorded and waited for,
 # and the exit codes.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
-
-setup() {
-    dlock_setup
-    fake_setup
-}
-teardown() {
-    : >go
-    dlock_teardown
-}
 
 TOKEN=0123456789abcdef0123456789abcdef
 

@@ -8,7 +8,6 @@ setup() {
     dlock_setup
     MAN=$ROOT/man/dlock.1
 }
-teardown() { dlock_teardown; }
 
 # All names of all options, one a line, sorted.
 table_names() { "$DLOCK" --print-options | cut -f 1,2 | tr '\t,' '\n\n' | grep . | sort; }

@@ -10,7 +10,6 @@ load ../../support/redis
 CANARY=c4n4ry
 
 setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
     # Two users: the default one and one with a name.
     redis_start --requirepass c4n4ry-pw --user app on '>c4n4ry/app' '~*' '&*' +@all
 }
@@ -21,7 +20,6 @@ setup() {
     AT=127.0.0.1:$REDIS_PORT
     L="redis://app:c4n4ry%2Fapp@$AT#$NAME"
 }
-teardown() { dlock_teardown; }
 
 store() { REDISCLI_AUTH=c4n4ry-pw rcli "$@"; }
 queue_is() { [ "$(store zcard "{$NAME}:dlock:queue")" = "$1" ]; }

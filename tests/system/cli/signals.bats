@@ -5,13 +5,6 @@
 load ../../support/common
 load ../../support/fake
 
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
-setup() {
-    dlock_setup
-    fake_setup
-}
-teardown() { dlock_teardown; }
-
 # table KIND WHERE: in the background; its lines in $T/KIND.WHERE, each with "KIND, WHERE: " in
 # front.
 table() {

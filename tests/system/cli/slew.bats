@@ -4,17 +4,9 @@
 # and guard.bats.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
 load ../../support/clock
-
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
-setup() {
-    dlock_setup
-    fake_setup
-}
-teardown() { dlock_teardown; }
 
 # The keeper and the guard are told nine tenths of the time that passes, the command all of it.
 slewed_run() {

@@ -2,12 +2,10 @@
 # Keeper and guard get next to no processor: a cgroup with 5 % of one, most of which another process
 # burns.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
 load ../../support/redis
 
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
 setup() {
     dlock_setup
     fake_setup

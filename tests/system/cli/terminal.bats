@@ -4,13 +4,11 @@
 load ../../support/common
 load ../../support/fake
 
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
 setup() {
     dlock_setup
     fake_setup
     export S C L SLOW LOCK_ARGS=
 }
-teardown() { dlock_teardown; }
 
 # terminal: the Python program on stdin, with everything of tests/support/helpers/terminal.py.
 terminal() {

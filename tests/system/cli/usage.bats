@@ -2,7 +2,6 @@
 # "dlock: ", the documented exit code, nothing on stdout, no command run, no file left behind, and
 # no password shown.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 
 setup() {
@@ -10,7 +9,6 @@ setup() {
     mkdir work store
     cd work || return 1
 }
-teardown() { dlock_teardown; }
 
 SECRET=s3kr1t-pa55
 
