@@ -437,8 +437,7 @@ guard_of() {
     wait_for 5 waiters_are 1
     "$HELPERS/clock" "$T/killed"
     kill -KILL "$G"
-    # The waiter looks, since a lock taken by the test would block it. The holder ends after its
-    # tree.
+    # The waiter looks: a lock taken by the test would block it. The holder ends after its tree.
     rc=0
     wait_exit 5 "$holder" || rc=$?
     "$HELPERS/clock" "$T/over"
@@ -716,8 +715,7 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
         is_in w $((3 + ${STORE_TICKS:-0}))
         end w
     done
-    # A server that the next one did not need may have heard from the dead one a moment later than
-    # the others.
+    # A server may hear from the dead holder a moment later than the others did.
     wait_for 2 is_clean || store_clean "$NAME"
 }
 is_clean() { store_clean "$NAME" >is_clean.log 2>&1; }
@@ -885,8 +883,7 @@ runs_again() {
     store_clean "$NAME"
 }
 
-# crowd CODE: so many processes at the same moment. Each one that runs writes a line, and ends with
-# CODE.
+# crowd CODE: many processes at the same moment. Each that runs writes a line and ends with CODE.
 crowd() {
     local i pids=() n
     n=$(amount once_crowd)
@@ -979,8 +976,7 @@ offers() { declare -F "store_$1" >/dev/null; }
     [ ! -e no ] || final "a command ran"
 }
 
-# Killed before the command starts, there is a record and no run; killed after the release, there is
-# a success.
+# Killed before the command starts: a record and no run. Killed after the release: a success.
 @test "--once: a keeper killed around a write leaves what the store has" {
     offers unanswered || return 0
     local step state P
@@ -1080,8 +1076,7 @@ sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
     else
         start_log first.log "$DLOCK" --min-hold 1h "$L" sh -c 'trap "" TERM; touch first; exit 4'
         wait_for 5 test -e first
-        # The signal may come before the end of the command, and is forwarded then: it must not end
-        # it.
+        # The signal may come before the end of the command, and is forwarded then.
         wait_for 5 signal_ends_it
         exits 4 5 "$STARTED"
     fi

@@ -140,8 +140,7 @@ illegal() {
         'end 3 71' 'start 4 x 0 wait' 'end 4 79'
 }
 
-# random BUG OPERATIONS FACT...: with the stand-in, whose locks outlive a keeper, and a fault in 5
-# operations.
+# random BUG OPERATIONS FACT...: with the stand-in, whose locks outlive a keeper; faults in a fifth.
 random() {
     rm -rf h lock
     mkdir h
@@ -149,8 +148,7 @@ random() {
         "$ROOT/tests/support/helpers/kinds_store.py" "$T/lock" \
         "$HELPERS/kinds" h "$2" lease shared slots=2 ttl=0.4 every=5 "${@:3}"
 }
-# finds BUG PROBLEM FACT...: at the first that breaks exclusion. How soon is chance, so each has a
-# test of its own.
+# finds BUG PROBLEM FACT...: at the first broken exclusion. How soon is chance: a test for each bug.
 finds() {
     run -1 random "$1" 2000 "${@:3}"
     # tests/run must not take these words for a failure of dlock.

@@ -4,8 +4,7 @@
 # bats file_tags=plain
 load ../support/common
 
-# A variable that the Makefile sets under a name from the environment would replace the caller's
-# value in each recipe.
+# A variable that the Makefile sets under such a name would replace the caller's in each recipe.
 @test "a recipe has the variables of the caller as they were" {
     local -a caller=(CFLAGS='-O1 -DX="a b"' CI=1 DISPLAY=:7 EDITOR=ed HOME="$T" HOST=h
         HOSTNAME=h.example LANG=C LD_LIBRARY_PATH="$T" LDFLAGS=-s LINES=24 LOGNAME=somebody

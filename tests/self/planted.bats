@@ -9,8 +9,7 @@ load ../support/common
 # How the program under test is built: one command a line.
 setup_file() {
     cd "$ROOT" || return
-    # --always-make would also be done, not only said, for the makefile itself; there is no rule for
-    # it.
+    # --always-make would not only be said for the makefile itself: there is no rule for it.
     "${MAKE:-make}" -nB V=1 BUILD="$BUILD" SAN="${SAN:-}" "$BUILD/test/dlock" 2>/dev/null |
         sed -e ':more' -e '/\\$/{N;s/\\\n//;b more' -e '}' >"$BATS_FILE_TMPDIR/commands" || :
 }
@@ -56,8 +55,7 @@ plant() {
     (cd "$ROOT" && eval "${compile/ -MMD -MP/}" && eval "$link") 3>&- || fail "it cannot be built"
 }
 
-# plant_module SOURCE: $T/planted/source.c is a part of a module, which the program looks for beside
-# itself.
+# plant_module SOURCE: $T/planted/source.c is part of a module, found beside the program.
 plant_module() {
     local source=$1 object=$BUILD/obj/mod/${1%.c}.o store so compile link map
     store=${source#lib/backends/} store=${store%%/*}

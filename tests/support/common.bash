@@ -45,8 +45,7 @@ dlock_setup() {
     cd "$T" || return 1
 }
 
-# Ends the processes of `start`, and those that wait for the file go; then looks for processes that
-# the test left behind.
+# Ends the processes of `start`, and those that wait for the file go; then looks for what is left.
 dlock_teardown() {
     local pid left
 
@@ -127,8 +126,7 @@ test_pids() {
     return 0
 }
 
-# always CMD...: dlock's random decisions are all positive: it tidies up each time
-# (support/preload/dice.c).
+# always CMD...: dlock's random decisions are positive (support/preload/dice.c): it tidies up.
 always() {
     # A sanitizer's runtime wants to be the first library; being the second one is fine here.
     LD_PRELOAD=$HELPERS/dice.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 "$@"
@@ -154,8 +152,7 @@ nap() {
 
 beyond() { [ "$(now_ms)" -ge "$1" ]; }
 
-# timed ARG...: run dlock; $status, $output, $took (ms, of a clock with steps of 10). timed_run
-# CMD...: any command.
+# timed ARG...: run dlock; $status, $output, $took (ms, in steps of 10). timed_run CMD...: any.
 timed() { timed_run "$DLOCK" "$@"; }
 timed_run() {
     local t0
@@ -185,8 +182,7 @@ few_fds() {
         ulimit -n "$1"; shift; exec "$@"' - "$@"
 }
 
-# start CMD...: CMD in the background; its pid is in $STARTED; teardown ends it. Output: where the
-# caller sends it.
+# start CMD...: CMD in the background, for teardown to end; its pid is in $STARTED.
 start() {
     "$@" 3>&- &
     STARTED=$!
@@ -236,8 +232,7 @@ wait_loop() {
 }
 
 # wait_exit SECONDS PID: wait for a job of ours; its exit code is returned (125: still running, said
-# on stderr). Not with `run`, whose subshell cannot wait for our job: `rc=0; wait_exit 5 $pid ||
-# rc=$?`.
+# on stderr). Not with `run`, whose subshell cannot wait: `rc=0; wait_exit 5 $pid || rc=$?`.
 wait_exit() {
     wait_for "$1" pid_gone "$2" || return 125
     wait "$2"

@@ -2,8 +2,7 @@
 # to it (tests/support/helpers/subject.c). Load after common.bash; a setup of the file calls both
 # dlock_setup and fake_setup.
 #
-# $S the store's folder, $L its lock, $SUBJECT the command ("$HELPERS/subject FOLDER"), $C its
-# folder.
+# $S the store's folder, $L its lock, $SUBJECT the command ("$HELPERS/subject FOLDER"), $C its own.
 
 NS=1000000
 
@@ -18,8 +17,7 @@ fake_setup() {
     SUBJECT="$HELPERS/subject $C"
 }
 
-# tell FILE WORD...: what the store does from now on. Never half-written: an empty file means the
-# default.
+# tell FILE WORD...: what the store does from now on. Never half-written: empty means the default.
 tell() {
     echo "${*:2}" >"$S/.$1"
     mv "$S/.$1" "$S/$1"
@@ -39,8 +37,7 @@ confirmed() {
         "$S/log"
 }
 
-# The times of a lease of $1 ms that was confirmed at $2 (ns), grace $3 ms: TERM_AT KILL_AT DEADLINE
-# (ns).
+# The times (ns) of a lease of $1 ms confirmed at $2 (ns), grace $3 ms: TERM_AT KILL_AT DEADLINE.
 lease_times() {
     local ttl=$(($1 * NS)) margin=$(($1 * NS / 20)) grace
     [ "$margin" -ge $((50 * NS)) ] || margin=$((50 * NS))
@@ -101,8 +98,7 @@ just_after() {
 
 now_ns() { echo $(($(now_ms) * NS)); }
 
-# background ARG...: dlock in a session of its own (so without a terminal), its output in $T/out,
-# its pid in $K.
+# background ARG...: dlock in a session of its own (no terminal), its output in $T/out, its pid $K.
 background() {
     start_log "$T/out" "$HELPERS/launch" -d -s "$DLOCK" "$@"
     K=$STARTED

@@ -1,7 +1,6 @@
 /*
  * kinds DIR OP KIND N HOLD_MS: the command of the model test (kinds.py). The kernel says whether it
- * may be inside: every descendant keeps these flocks, and a grandchild in a session of its own
- * ignores TERM.
+ * may be inside: every descendant keeps these flocks; a grandchild in its own session ignores TERM.
  *
  *     together   shared for KIND s (shared) and n (one of N slots), exclusive for x (a writer)
  *     seat.K     one of N of them, the first that is free

@@ -83,8 +83,7 @@ def fault():
     if not target:
         return
     keeper, guard = target
-    # Keeper *and* guard of one holder out of action together is what dlock does not promise to
-    # survive.
+    # dlock does not promise to survive keeper *and* guard of one holder out of action together.
     if keeper in hit:
         return
     kind = rng.choice(["kill keeper", "stop keeper", "kill guard", "stop guard", "stop server"])

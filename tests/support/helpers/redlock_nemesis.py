@@ -31,8 +31,7 @@ TTL = float(os.environ.get("CHAOS_TTL", 2))
 N = int(os.environ.get("CHAOS_NODES", 5))
 WORKERS = 40
 OUT = (N - 1) // 2
-# The whole seconds of an uptime make it a second longer than the ttl, and waiters may add a
-# quarter.
+# The whole seconds of an uptime make it a second longer than the ttl; waiters may add a quarter.
 GRACE = 1.25 * TTL + 1.2
 faults = {}
 codes = {}

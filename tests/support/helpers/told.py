@@ -33,8 +33,7 @@ KINDS = {
     'no-command': "cannot run '/no/such/command': No such file or directory",
 }
 
-# What the store is told before the start; options; command (STORE is its folder); what happens
-# then; the exit code.
+# The store's orders before the start; options; command (STORE: its folder); the event; exit code.
 EVENTS = {
     'uncontended': ({}, [], ['true'], None, 0),
     '-n, held': ({'acquire': 'busy'}, ['-n'], ['true'], None, 75),
@@ -174,8 +173,7 @@ def go_on_after(said, some):
         r.go_on()
 
 
-# These alone first: their leases end soon. Those that say nothing began before the last one of
-# those that do.
+# Leases that end soon come first. Silent runs began before the last talkative one.
 late = start(lambda then: then == 'renew')
 go_on_after(Run.said, [r for _, _, r in late])
 wait_until(lambda: all(r.recovered() for _, _, r in late))

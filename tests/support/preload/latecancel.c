@@ -1,5 +1,4 @@
-/* latecancel.c - a connect() of any thread but the first one takes 50 ms: a cancel request to a
- * server far off. */
+/* latecancel.c - connect() takes 50 ms in all threads but the first: a distant cancel request. */
 #include <dlfcn.h>
 #include <poll.h>
 #include <sys/socket.h>

@@ -132,8 +132,7 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
     [ "$(grep -c enter history)" -eq $((20 * turns)) ]
 }
 
-# Where a store has two names, the order is not the same for all: each holds what the other one
-# waits for.
+# Where a store has two names, the order is not the same for all: each holds what the other wants.
 @test "a circle of waiters is broken after 10 s" {
     [ "$(amount also_circle)" -gt 0 ] || return 0
     redis_start_in second

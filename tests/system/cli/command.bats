@@ -242,8 +242,7 @@ same() {
 # --- process groups ----------------------------------------------------------
 
 @test "the command can call setsid(2), as without dlock" {
-    # setsid(1) calls it at once unless it leads a process group. Then it forks and exits with 0,
-    # and the lock is released.
+    # setsid(1) calls it at once unless it leads a process group: then it forks and exits with 0.
     for lock in "$L" "$T/x.lock" "-o $T/o.lock"; do
         try "$HELPERS/launch" -d -s "$DLOCK" $lock setsid sh -c 'exit 7'
         [ "$status" -eq 7 ] || fail "$lock: $status"
@@ -278,8 +277,7 @@ same() {
     done
 }
 
-# reader: a process that reads $T/pipe to its end, in $R, what it read in $T/data. Then start the
-# writer.
+# reader: a process ($R) that reads $T/pipe to its end, into $T/data. Then start the writer.
 reader() {
     rm -f "$T/pipe"
     mkfifo "$T/pipe"

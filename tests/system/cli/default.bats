@@ -57,8 +57,7 @@ nothing_in() {
     [ -z "$found" ] || fail "left: $found"
 }
 
-# hold NSENTER-ARG...: a holder of @n, whose command writes to the fifo in and ends with a line in
-# the fifo go.
+# hold NSENTER-ARG...: a holder of @n, whose command writes to the fifo in and ends by the fifo go.
 hold() {
     mkfifo -m 666 home/in home/go
     start_log holder nsenter -t "$NS_PID" -m -w -- "$@" ./dl --note nightly @n sh -c \

@@ -1,6 +1,5 @@
 #!/usr/bin/env bats
-# --events: each outcome in lines that a JSON parser reads, a reader that is slow or absent, a full
-# disk.
+# --events: each outcome as lines for a JSON parser, slow and absent readers, a full disk.
 
 load ../../support/common
 load ../../support/fake

@@ -241,8 +241,7 @@ found() { grep -qx "$1" "$T/found"; }
     tell renew unclear
     kill -STOP "$G"
     ended
-    # The keeper's END finds a stopped guard; its kernel timer kills it, the keeper ends the
-    # orphans.
+    # The keeper's END finds a stopped guard; its kernel timer kills it, the keeper ends orphans.
     assert_rc 79
     assert_out "could not be renewed"
     lease_times 1500 "$(confirmed)"
@@ -300,8 +299,7 @@ found() { grep -qx "$1" "$T/found"; }
 }
 
 @test "the keeper does not signal the number of a reaped guard" {
-    # A dismissed guard that does not exit is killed after 30 ms. Here it dies in the turn in which
-    # it is to be killed.
+    # A dismissed guard that does not exit is killed after 30 ms. Here it dies in that same turn.
     if [ -n "${SAN:-}" ]; then return 0; fi # its runtime reads, waits and forks as well
     tell acquire wait
     start_log "$T/out" env LD_PRELOAD="$HELPERS/reaped.so" REAPED_LOG="$T/kills" "$HELPERS/launch" \
@@ -362,8 +360,7 @@ export -f one_point now_ns now_ms last_beat
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
     ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 \
         strace -o "$T/trace" "$DLOCK" --ttl 1 "$L" $SUBJECT -t -k -m 450
-    # From the guard's fork on (before it there is nothing to guard), and only the first of the many
-    # polls.
+    # From the guard's fork on (before it there is nothing to guard), only the first of many polls.
     awk 'match($0, /^[a-z_0-9]+\(/) {
              name = substr($0, 1, RLENGTH - 1); n[name]++
              if (name ~ /^(clone|clone3|fork|vfork)$/) forked = 1
@@ -516,8 +513,7 @@ PY
 @test "dlock does not stay stopped when its command continues at once" {
     strace -D -o /dev/null true 2>/dev/null || skip "strace does not work here"
     export S C L SLOW LOCK_ARGS=
-    # dlock is told of the stop, looks once more (0.5 s), and once more (0.5 s): then the command
-    # runs again.
+    # dlock is told of the stop and looks twice more, 0.5 s each: then the command runs again.
     cat >"$T/test.py" <<'PY'
 from terminal import *
 t = Term()

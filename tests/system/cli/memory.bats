@@ -1,6 +1,5 @@
 #!/usr/bin/env bats
-# Each allocation fails once, and from each one on all fail: never a command without the lock, no
-# crash, one line.
+# Each allocation fails once, or all from one on: never a command without the lock, no crash.
 
 # bats file_tags=long
 load ../../support/common
@@ -83,8 +82,7 @@ count() {
     failed=$(ls "$T"/run.*/failed | wc -l)
     echo "# $failed failed; exit codes: $(counted "$T"/run.*/rc)" >&3
     [ "$failed" -ge "$points" ]
-    # Before the grant nothing is run; behind it, where no renewal succeeds any more, the command is
-    # ended.
+    # Before the grant nothing is run; behind it, where renewals fail, the command is ended.
     [ "$(cat "$T"/run.*/rc | grep -cx 71)" -ge $((points * 30 / most)) ]
     [ "$(cat "$T"/run.*+/rc | grep -cx 79)" -ge 1 ]
     [ ! -e "$T/bad" ] || { cat "$T/bad"; false; }
@@ -92,8 +90,7 @@ count() {
 
 # --- PostgreSQL --------------------------------------------------------------
 
-# once N: dlock at $L whose N-th allocation fails; $T/once.N: "rc", "out", and "failed" where it
-# came to that.
+# once N: dlock at $L whose N-th allocation fails; $T/once.N: "rc", "out", and perhaps "failed".
 once() {
     local dir=$T/once.$1 rc=0
     mkdir -p "$dir"

@@ -48,8 +48,7 @@ command_gone() { pid_gone "$(cat in)"; }
 }
 
 @test "the times of inner dlocks follow the renewals of the outer one" {
-    # A lease of 1 s would be late where a busy machine takes a quarter of that to renew it, and
-    # that would be said.
+    # With a lease of 1 s a busy machine would renew late, and dlock would say so.
     run -0 run_t 10 "$DLOCK" --ttl 3 "$L" "$DLOCK" "$L" "$DLOCK" --ttl 20 "$L" sleep 4
     [ -z "$output" ] || fail "$output"
 }

@@ -1,6 +1,5 @@
 #!/usr/bin/env bats
-# --once, --min-hold and --forget around a scripted store: what is said, recorded and waited for,
-# and the exit codes.
+# --once, --min-hold, --forget with a scripted store: messages, records, waits, exit codes.
 
 load ../../support/common
 load ../../support/fake
@@ -21,8 +20,7 @@ recorded() { [[ "$(cat "$S/record")" == "dlock-run1 $1 $2 "* ]] || fail "$(cat "
 nothing_held() { [ ! -e "$S/held" ] || fail "held"; }
 stays() { [[ "$(cat "$T/out")" == *"stays held for "* ]]; }
 
-# at_terminal: the Python program on stdin, with everything of tests/support/helpers/terminal.py and
-# a terminal t.
+# at_terminal: the Python program on stdin, with all of helpers/terminal.py and a terminal t.
 at_terminal() {
     {
         echo 'from terminal import *'

@@ -1,12 +1,10 @@
 #!/usr/bin/env bats
-# How often a signal reaches the command, by whichever way it was sent. What dlock does while it
-# waits is in keeper.bats.
+# How often a signal reaches the command, by each way to send it. Waits are in keeper.bats.
 
 load ../../support/common
 load ../../support/fake
 
-# table KIND WHERE: in the background; its lines in $T/KIND.WHERE, each with "KIND, WHERE: " in
-# front.
+# table KIND WHERE: in the background; its lines in $T/KIND.WHERE, each begins "KIND, WHERE: ".
 table() {
     local dir=$T/$1.$2.d
     mkdir -p "$dir/store" "$dir/command"
@@ -22,8 +20,7 @@ table() {
         "${lock[@]}"
 }
 
-# want KIND WHERE LINE... Where the command gets a signal twice it may see one: the kernel keeps one
-# until it is taken.
+# want KIND WHERE LINE... The kernel may merge two signals into one until the first is taken.
 want() {
     local file=$1.$2 line
     shift 2

@@ -1,6 +1,5 @@
 #!/usr/bin/env bats
-# Keeper and guard get next to no processor: a cgroup with 5 % of one, most of which another process
-# burns.
+# Keeper and guard get next to no processor: a cgroup with 5 %, most of it burnt by a process.
 
 load ../../support/common
 load ../../support/fake
@@ -60,8 +59,7 @@ throttled() { awk '$1 == "nr_throttled" { print $2 }' "$CG/cpu.stat"; }
     [ "$(throttled)" -ge 30 ] || fail "throttled $(throttled) times only: this proves nothing"
     pid_alive "$K"
     [ "$(count_seen main sig 15)" = 0 ]
-    # By the server's own word of when the lease ends, behind a renewal. The clock has steps of 10
-    # ms.
+    # By the server's own word of when the lease ends, behind a renewal. Clock steps: 10 ms.
     wait_for 8 eval '[ "$(rcli_in own pttl "$NAME")" -gt 3700 ]'
     left=$(rcli_in own pttl "$NAME")
     kill -STOP "${REDIS_PIDS[own]}"

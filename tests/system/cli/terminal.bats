@@ -264,8 +264,7 @@ PY
 }
 
 @test "a pipeline stops and continues as one job" {
-    # Not a loop of `sleep`: a shell that waits for its vfork child to exec cannot stop when that
-    # one has.
+    # Not a loop of `sleep`: a shell waiting for its vfork child to exec cannot stop after it.
     mkfifo "$T/end"
     terminal <<'PY'
 t = Term()
