@@ -56,7 +56,6 @@ done
 wait "${pids[@]}" 2>/dev/null
 mapfile -t waits < <(printf '%s\n' "${waits[@]}" | sort -n)
 printf '%-10s %2d writers beside %2d readers: min %5s  median %5s  max %5s  alone %5s\n' "$store" \
-    "$writers" "$readers" \
-    "${waits[0]}" "${waits[writers / 2]}" "${waits[-1]}" "$alone"
+    "$writers" "$readers" "${waits[0]}" "${waits[writers / 2]}" "${waits[-1]}" "$alone"
 [ $rc -eq 0 ] || sort log | uniq -c | head -n 5 >&2
 exit $rc

@@ -24,10 +24,8 @@ one() {
     mkdir -p "$dir"
     {
         NOMEMORY=$1 NOMEMORY_IN=$(basename "$DLOCK") NOMEMORY_LOG=$dir/failed \
-            LD_PRELOAD=$HELPERS/nomemory.so \
-            timeout -k 2 15 "$HELPERS/launch" -n "$DLOCK" --ttl 1 \
-            "redis://127.0.0.1:$REDIS_PORT#$name" \
-            "$HELPERS/inside" "$dir" "$REDIS_PORT" "$name" \
+            LD_PRELOAD=$HELPERS/nomemory.so timeout -k 2 15 "$HELPERS/launch" -n "$DLOCK" --ttl 1 \
+            "redis://127.0.0.1:$REDIS_PORT#$name" "$HELPERS/inside" "$dir" "$REDIS_PORT" "$name" \
             "$HOLD" >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
     } 2>/dev/null
     echo "$rc" >"$dir/rc"

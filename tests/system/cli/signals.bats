@@ -15,9 +15,8 @@ table() {
         file-o) lock=(-o "$dir/x.lock") ;;
     esac
     start_log "$T/$1.$2" env PYTHONDONTWRITEBYTECODE=1 T="$dir" S="$dir/store" C="$dir/command" L= \
-        LOCK_ARGS= \
-        timeout -k 2 60 /usr/bin/python3 "$ROOT/tests/support/helpers/signal_table.py" "$2" 2 \
-        "${lock[@]}"
+        LOCK_ARGS= timeout -k 2 60 /usr/bin/python3 "$ROOT/tests/support/helpers/signal_table.py" \
+        "$2" 2 "${lock[@]}"
 }
 
 # want KIND WHERE LINE... The kernel may merge two signals into one until the first is taken.
