@@ -103,6 +103,11 @@ background() {
     start_log "$T/out" "$HELPERS/launch" -d -s "$DLOCK" "$@"
     K=$STARTED
 }
+# starts N ARG...: background ARG..., whose command is the subject; its N processes run.
+starts() {
+    background "${@:2}"
+    wait_for 5 running "$1"
+}
 # find_guard: its pid into $G.
 guard_is_there() { G=$(children "$K" | head -n 1) && [ -n "$G" ]; }
 find_guard() {
@@ -115,6 +120,16 @@ ended() {
     status=0
     wait_exit "${1:-10}" "$K" || status=$?
     output=$(cat "$T/out")
+}
+
+ends_with() { # CODE [SECS]
+    ended "${2:-10}"
+    assert_rc "$1"
+}
+# finish CODE: lets a subject with -u "$T/end" end.
+finish() {
+    touch "$T/end"
+    ends_with "$1"
 }
 
 ms() { echo $(($1 / NS)); }

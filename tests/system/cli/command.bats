@@ -194,9 +194,7 @@ same() {
         kill -USR1 "$K"
         wait_for 5 has_seen main sig 10
         [ "$(count_seen main sig 1)" = 0 ]
-        touch "$T/end"
-        ended
-        assert_rc 5
+        finish 5
     done
 }
 
@@ -365,12 +363,9 @@ reader() {
 }
 
 @test "the lock is released after the command and dlock leaves no process" {
-    background "$L" $SUBJECT -u "$T/end"
-    wait_for 5 running
+    starts 1 "$L" $SUBJECT -u "$T/end"
     find_guard
-    touch "$T/end"
-    ended
-    assert_rc 0
+    finish 0
     [ "$(last_beat)" -lt "$(at release)" ]
     wait_for 2 pid_gone "$G"
     [ -z "$(test_pids)" ] || settle 1
@@ -391,8 +386,7 @@ reader() {
 }
 
 @test "the process list shows dlock and the unchanged command" {
-    background "$L" $SUBJECT -u "$T/end"
-    wait_for 5 running
+    starts 1 "$L" $SUBJECT -u "$T/end"
     tr '\0' ' ' <"/proc/$(pid_of main)/cmdline" >"$T/cmdline"
     [ "$(cat "$T/cmdline")" = "$SUBJECT -u $T/end " ]
     touch "$T/end"

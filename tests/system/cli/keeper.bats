@@ -16,8 +16,7 @@ send() {
 }
 
 @test "signals are forwarded, each once" {
-    background --ttl 30 "$L" $SUBJECT -k -u "$T/end" -r 9
-    wait_for 5 running
+    starts 1 --ttl 30 "$L" $SUBJECT -k -u "$T/end" -r 9
     for i in 1 2 3; do send 10 $i; done
     # HUP QUIT USR2 ALRM TERM WINCH CONT URG IO PWR and two real-time ones
     for sig in 1 3 12 14 15 28 18 23 29 30 34 64; do send $sig; done
@@ -26,14 +25,11 @@ send() {
     [ "$(count_seen main sig 10)" = 3 ]
     for sig in 3 12 14 28 18 34 64; do [ "$(count_seen main sig $sig)" = 1 ]; done
     [ "$(count_seen main sig 15)" = 2 ]
-    touch "$T/end"
-    ended
-    assert_rc 9
+    finish 9
 }
 
 @test "without a terminal signals go to the command's own group" {
-    background --ttl 30 "$L" $SUBJECT -t -k -u "$T/end"
-    wait_for 5 running 4
+    starts 4 --ttl 30 "$L" $SUBJECT -t -k -u "$T/end"
     pgrp() { ps -o pgid= "$1" | tr -d ' '; }
     find_guard
     group=$(pgrp "$(pid_of main)")
@@ -44,17 +40,13 @@ send() {
     wait_for 5 has_seen child sig 10
     [ -z "$(seen session sig 10)" ]
     kill -KILL "$(pid_of child)" "$(pid_of session)" "$(pid_of daemon)"
-    touch "$T/end"
-    ended
-    assert_rc 0
+    finish 0
 }
 
 @test "a command killed by a forwarded signal gives 128+N" {
-    background "$L" $SUBJECT
-    wait_for 5 running
+    starts 1 "$L" $SUBJECT
     kill -TERM "$K"
-    ended
-    assert_rc 143
+    ends_with 143
     # 143 could also be a shell's code for dlock's death: ask for the real wait status.
     run run_t 10 /usr/bin/python3 -c '
 import os, subprocess, sys, time
@@ -71,8 +63,7 @@ print(p.wait())' "$T/go" "$DLOCK" "$L" sh -c "touch $T/go; exec sleep 20"
         background "$L" sleep 20
         wait_for 5 file_nonempty "$S/fence"
         kill -TERM "$K"
-        ended 5
-        assert_rc 143
+        ends_with 143 5
         [ ! -e "$S/held" ]
     done
 }
@@ -85,9 +76,7 @@ print(p.wait())' "$T/go" "$DLOCK" "$L" sh -c "touch $T/go; exec sleep 20"
     kill -USR2 "$K"
     wait_for 5 has_seen main sig 12
     for sig in 1 2 10; do [ "$(count_seen main sig $sig)" = 0 ]; done
-    touch "$T/end"
-    ended
-    assert_rc 0
+    finish 0
 }
 
 # --- signals while waiting ---------------------------------------------------
@@ -139,8 +128,7 @@ PY
     wait_for 5 store_did release
     start=$(now_ms)
     kill -TERM "$K"
-    ended
-    assert_rc 143
+    ends_with 143
     assert_between 0 $(($(now_ms) - start)) $((400 + SLOW + BUSY)) "time (ms)"
 }
 
@@ -150,8 +138,7 @@ PY
     wait_for 5 store_did acquire
     for sig in CONT WINCH URG CHLD IO; do kill -$sig "$K"; done
     tell acquire grant
-    ended
-    assert_rc 0
+    ends_with 0
 }
 
 @test "a signal that the caller ignored does not end a wait" {
@@ -162,20 +149,17 @@ PY
     kill -HUP "$K"
     kill -TERM "$K"
     tell acquire grant
-    ended
-    assert_rc 0
+    ends_with 0
 }
 
 @test "a second TERM ends a hanging release" {
     tell release hang
-    background --connect-timeout 20 "$L" $SUBJECT
-    wait_for 5 running
+    starts 1 --connect-timeout 20 "$L" $SUBJECT
     kill -TERM "$K"
     wait_for 5 store_did release
     start=$(now_ms)
     kill -TERM "$K"
-    ended
-    assert_rc 143
+    ends_with 143
     assert_between 0 $(($(now_ms) - start)) $((400 + SLOW + BUSY)) "time (ms)"
 }
 
@@ -203,8 +187,7 @@ PY
     background -w 10 "$L" sh -c 'exit 8'
     wait_for 5 store_did acquire
     tell acquire grant
-    ended
-    assert_rc 8
+    ends_with 8
 }
 
 @test "-w 0 is -n" {
@@ -256,8 +239,7 @@ PY
     wait_for 5 longer
     pid_alive "$K"
     tell acquire grant
-    ended
-    assert_rc 4
+    ends_with 4
 }
 
 @test "an abandoned lease is taken when it ends, not before" {

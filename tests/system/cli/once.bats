@@ -154,8 +154,7 @@ at_terminal() {
     background --once --ttl 60 "$L" true
     wait_for 5 store_did release 3
     kill -TERM "$K"
-    ended
-    assert_rc 79
+    ends_with 79
     assert_out "succeeded, but its run is not recorded"
     assert_between 200 "$(took_ms 4)" $((600 + SLOW)) "ms of tries"
     # One signal behind the other does not prolong it, as a key that is held down sends them.
@@ -168,8 +167,7 @@ at_terminal() {
         sleep 0.1
     done
     [ "$(grep -c '^unclear' "$S/log")" -eq 4 ] || fail "still trying: $(cat "$S/log")"
-    ended
-    assert_rc 79
+    ends_with 79
 }
 
 @test "a lost lock is a failure, whatever the command says" {
@@ -178,8 +176,7 @@ at_terminal() {
     touch "$S/lost"
     wait_for 5 grep -q 'is lost' "$T/out"
     : >go
-    ended
-    assert_rc 79
+    ends_with 79
     recorded running -1
 }
 
@@ -188,8 +185,7 @@ at_terminal() {
     wait_for 5 test -e began
     find_guard
     kill -KILL "$G"
-    ended
-    assert_rc 71
+    ends_with 71
     recorded failed -1
     nothing_held
 }
@@ -207,8 +203,7 @@ at_terminal() {
     wait_for 5 test -e began
     wait_for 5 beyond $(($(now_ms) + 320))
     : >go
-    ended
-    assert_rc 0
+    ends_with 0
     [ -z "$output" ] || fail "$output"
     # Nothing has run: no wait.
     run -127 run_t 5 "$DLOCK" --min-hold 1h "$L" "$T/nothing"
@@ -221,8 +216,7 @@ at_terminal() {
     run -75 run_t 5 "$DLOCK" -qn "$L" true
     kill -USR1 "$K"
     kill -TERM "$K"
-    ended
-    assert_rc 4
+    ends_with 4
     text=" (--min-hold); a signal ends this wait"
     [[ $output =~ "dlock: fake://$S: '$NAME' stays held for "(1h|59m59s)"$text"$ ]] ||
         fail "$output"
@@ -231,16 +225,14 @@ at_terminal() {
     background --min-hold 1h "$L" sh -c 'touch began; "$0" go' "$HELPERS/await"
     wait_for 5 test -e began
     kill -TERM "$K"
-    ended
-    assert_rc 143
+    ends_with 143
     # The keeper was cancelled in its wait: nothing is kept.
     rm -f began
     tell acquire wait
     background --min-hold 1h --also "fake://$S#z-$NAME" "$L" touch began
     wait_for 5 store_did acquire -1
     kill -TERM "$K"
-    ended
-    assert_rc 143
+    ends_with 143
     nothing_held
 }
 
@@ -272,8 +264,7 @@ guard_is_gone() { ! guard_is_there; }
     wait_for 5 guard_is_gone
     run -75 run_t 5 "$DLOCK" -qn "$L" true
     kill -INT "$K"
-    ended
-    assert_rc 0
+    ends_with 0
     refute_out "the guard"
     [ "$(grep -c "stays held" "$T/out")" = 1 ]
     nothing_held
@@ -292,8 +283,7 @@ guard_is_gone() { ! guard_is_there; }
     nap 0.3
     [ $(($(cpu_ticks) - before)) -lt 10 ] || fail "$(($(cpu_ticks) - before)) ticks of 30"
     : >go
-    ended
-    assert_rc 0
+    ends_with 0
     nothing_held
 }
 cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
@@ -305,8 +295,7 @@ cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
     wait_for 5 test -s main
     wait_for 5 pid_gone "$(cat main)"
     kill -TERM "$K"
-    ended 5
-    assert_rc 4
+    ends_with 4 5
     nothing_held
 }
 
@@ -315,8 +304,7 @@ cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
     CI=1 background --min-hold 1h --ttl 2 "$L" sh -c '"$0" go & exit 0' "$HELPERS/await"
     wait_for 5 stays
     touch "$S/lost"
-    ended
-    assert_rc 79
+    ends_with 79
     assert_out "is lost: lost unasked; the command has ended"
     refute_out "ending the command"
 }

@@ -24,8 +24,7 @@ dead_in_time() {
 @test "a slewed clock does not let the command outlive the lease" {
     slewed_run -t -k
     tell renew unclear
-    ended
-    assert_rc 79
+    ends_with 79
     assert_out "could not be renewed in time"
     dead_in_time
     lease_times 1500 "$(true_time "$(confirmed)")"
@@ -39,8 +38,7 @@ dead_in_time() {
     kill -STOP "$K"
     wait_for 5 tree_gone
     kill -CONT "$K"
-    ended
-    assert_rc 79
+    ends_with 79
     dead_in_time
 }
 
@@ -52,8 +50,7 @@ dead_in_time() {
     kill -STOP "$K" "$G"
     wait_for 5 tree_gone
     kill -CONT "$K"
-    ended
-    assert_rc 79
+    ends_with 79
     lease_times 1500 "$(true_time "$(confirmed)")"
     [ "$(last_beat)" -lt "$DEADLINE" ]
 }

@@ -47,8 +47,7 @@ throttled() { awk '$1 == "nr_throttled" { print $2 }' "$CG/cpu.stat"; }
     starving_group || { echo "# no cgroup can be made here: not tested" >&3; return 0; }
     redis_start_in own
     L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
-    background -q --ttl 4 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 -q --ttl 4 "$L" $SUBJECT -t -k
     find_guard
     start_log burn sh -c 'while :; do :; done'
     enter "$STARTED" "$K" "$G"
@@ -70,7 +69,6 @@ throttled() { awk '$1 == "nr_throttled" { print $2 }' "$CG/cpu.stat"; }
     [ "$(last_beat)" -lt "$DEADLINE" ] ||
         fail "$((($(last_beat) - DEADLINE) / NS)) ms after the deadline"
     [ "$(count_seen main sig 15)" = 1 ]
-    ended
-    assert_rc 79
+    ends_with 79
     kill -CONT "${REDIS_PIDS[own]}"
 }

@@ -540,8 +540,7 @@ pid_one() {
     zombies() { ps -o stat= --ppid "$I" | grep -c Z; }
     wait_for 5 store_did ok
     [ "$(zombies)" = 0 ]
-    ended
-    assert_rc 5
+    ends_with 5
     store_did clean
 }
 
@@ -549,8 +548,7 @@ pid_one() {
     pid_one --grace 200ms "$L" $SUBJECT -t -n
     wait_for 5 running 4
     kill -TERM "$I"
-    ended
-    assert_rc 143
+    ends_with 143
     [ "$(last_beat)" -lt "$(at release)" ]
     has_seen daemon sig 15
 }
@@ -564,8 +562,7 @@ pid_one() {
     K=$STARTED
     wait_for 5 store_did acquire
     kill -TERM "$(children "$K")"
-    ended
-    assert_rc 143
+    ends_with 143
     store_did release
 }
 
