@@ -47,7 +47,7 @@ needs() {
     [ -n "${!have}" ]
 }
 
-# What the store without TLS (twin), or the store with the same scripts (kin), has passed, runs again
+# What the store without TLS (twin), or the store with the same scripts (kin), has passed runs again
 # only in the soak: tests of minutes or of a hundred runs, tests of what the client does alone, and
 # further tests of a script that another test of the same store sends.
 twin() { needs TWIN && [ -z "${DLOCK_SOAK:-}" ]; }
