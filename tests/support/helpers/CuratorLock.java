@@ -1,10 +1,10 @@
 /*
- * CuratorLock HOSTS PATH KIND GO [try] - takes a lock as Curator's recipes do.
- * CuratorLock HOSTS PATH each - tries mutex, read and write in turn: "mutex=held read=refused ..."
+ * CuratorLock HOSTS PATH KIND GO [try] - takes a lock as Curator's recipes do, for interplay with them.
+ * CuratorLock HOSTS PATH each - tries mutex, read and write, one after the other: "mutex=held read=refused ..."
  *
- * KIND is mutex, read, write or semaphore (one lease). Prints "held NODE" when it has it (nothing
- * behind it for a semaphore), keeps it until the file GO exists, prints "released". With "try" it
- * does not wait: "refused", 75. Compiled and run by tests/support/zookeeper.bash (curator_lock).
+ * KIND is mutex, read, write or semaphore (one lease). Prints "held NODE" when it has it (nothing behind it for a
+ * semaphore), keeps it until the file GO exists, prints "released". With "try" it does not wait: "refused", 75.
+ * Compiled and run by tests/support/zookeeper.bash (curator_lock).
  */
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -52,8 +52,7 @@ public class CuratorLock {
             boolean held = lock.acquire(0, TimeUnit.MILLISECONDS);
             if (held)
                 lock.release();
-            out.append(out.length() > 0 ? " " : "");
-            out.append(kind).append(held ? "=held" : "=refused");
+            out.append(out.length() > 0 ? " " : "").append(kind).append(held ? "=held" : "=refused");
         }
         System.out.println(out);
         client.close();
@@ -61,8 +60,7 @@ public class CuratorLock {
     }
 
     public static void main(String[] args) throws Exception {
-        CuratorFramework client =
-            CuratorFrameworkFactory.newClient(args[0], 4000, 4000, new RetryOneTime(100));
+        CuratorFramework client = CuratorFrameworkFactory.newClient(args[0], 4000, 4000, new RetryOneTime(100));
         client.start();
         if (args[2].equals("each"))
             each(client, args[1]);

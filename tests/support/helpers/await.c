@@ -1,5 +1,5 @@
-/* await FILE: returns when FILE exists. For commands that hold a lock until a test says so: a shell
-   with sleep would be fifty processes a second. */
+/* await FILE: returns when FILE exists. For commands that hold a lock until a test says so: a shell that asked with
+   sleep would be fifty processes a second. */
 #include <time.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""backlog.py NAME CMD...: run CMD while a full queue waits at the abstract socket NAME."""
+"""backlog.py NAME CMD...: run CMD while as many connections as fit wait at the abstract socket NAME."""
 import socket
 import subprocess
 import sys

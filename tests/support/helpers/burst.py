@@ -1,9 +1,7 @@
 #!/usr/bin/python3
-"""burst.py N GO CMD...: run CMD N times at the very same instant; once all but one have ended,
-create the file GO.
+"""burst.py N GO CMD...: run CMD N times at the very same instant; once all but one have ended, create the file GO.
 
-Prints the exit codes, sorted. For a lock that only one of them can have, whose command waits for
-GO.
+Prints the exit codes, sorted. For a lock that only one of them can have, whose command waits for GO.
 """
 import os
 import sys

@@ -1,13 +1,12 @@
 #!/usr/bin/python3
 """check_history.py DIR EXPECTED [killed] [fence]: is the history of `witness` that of a lock?
 
-Entries in the order they were written: fences strictly increase (with "fence": all have one),
-nobody enters while somebody is inside, the unlocked counter equals the number of completed holds,
-and there were EXPECTED of them (with "killed": at least one, since holders were ended by force; a
-dead holder's entry has no exit, and its end is the kernel witness's business).
+Entries in the order they were written: fences strictly increase (with "fence": all have one), nobody enters
+while somebody is inside, the unlocked counter equals the number of completed holds, and there were
+EXPECTED of them (with "killed": at least one, since holders were ended by force; a dead holder's
+entry has no exit, and its end is the kernel witness's business).
 
-What breaks exclusion is said in lines that begin with "FINAL: ": tests/run does not try such a test
-again.
+What breaks exclusion is said in lines that begin with "FINAL: ": tests/run does not try such a test again.
 """
 import sys
 from pathlib import Path
@@ -17,8 +16,7 @@ killed, fenced = "killed" in sys.argv[3:], "fence" in sys.argv[3:]
 problems, few = [], []
 if (directory / "violations").exists():
     refused = (directory / "violations").read_text().splitlines()
-    first, last = refused[0], refused[-1]
-    problems.append(f"two inside at once, {len(refused)} times, first: {first}; last: {last}")
+    problems.append(f"two inside at once, {len(refused)} times, first: {refused[0]}; last: {refused[-1]}")
 
 inside, last_fence, last_exit, exits = None, 0, 0, 0
 for line in (directory / "history").read_text().splitlines():

@@ -1,4 +1,4 @@
-/* clock [FILE]: CLOCK_BOOTTIME in ns, to FILE (which appears complete) or to standard output. */
+/* clock [FILE]: CLOCK_BOOTTIME in ns, to FILE (whole at once: it appears complete) or to standard output. */
 #include <stdio.h>
 #include <time.h>
 

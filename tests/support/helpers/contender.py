@@ -1,11 +1,9 @@
 #!/usr/bin/python3
-"""contender.py PORT KEY SECONDS - another program that wants the same Redis key, and tries all the
-time.
+"""contender.py PORT KEY SECONDS - another program that wants the same Redis key, and tries all the time.
 
-Prints, one a line: when KEY ends by what the server says now (0: it is not there), then, once SET
-NX has succeeded, when it was sent and when its answer was there (0 twice: not within SECONDS).
-Nanoseconds of CLOCK_BOOTTIME. The first time is read before its request was sent, so that KEY ends
-no earlier.
+Prints, one a line: when KEY ends by what the server says now (0: it is not there), then, once SET NX has
+succeeded, when it was sent and when its answer was there (0 twice: not within SECONDS). Nanoseconds of
+CLOCK_BOOTTIME. The first time is read before its request was sent, so that KEY ends no earlier.
 """
 import socket
 import sys
@@ -22,8 +20,7 @@ def now():
 
 
 def ask(*words):
-    server.sendall(b"*%d\r\n" % len(words))
-    server.sendall(b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words))
+    server.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words))
     return answers.readline()
 
 

@@ -1,12 +1,10 @@
 #!/usr/bin/env python3
-"""events.py FILE|- [CODE] - read the lines of --events with a JSON parser and hold them against
-their schema.
+"""events.py FILE|- [CODE] - read the lines of --events with a JSON parser and hold them against their schema.
 
-Every line must be whole: one object in UTF-8, at most 4096 bytes, with only the keys that the event
-has, each of its type. CODE is Python that then looks at them: `events` are the objects, `names`
-their events, `end` the last one if its event is "end" (else None), and by["granted"] a list of
-those with that event. `events.py --keys` prints all events, keys and words, one a line, for a look
-into the manual.
+Every line must be whole: one object in UTF-8, at most 4096 bytes, with only the keys that the event has, each of its
+type. CODE is Python that then looks at them: `events` are the objects, `names` their events, `end` the last one if its
+event is "end" (else None), and by["granted"] a list of those with that event.
+`events.py --keys` prints all events, keys and words, one a line, for a look into the manual.
 """
 import json
 import re
@@ -15,32 +13,27 @@ import sys
 FENCE = re.compile(r"[1-9][0-9]*")
 TIME = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d\d\dZ")
 MODES = ["shared", "slots"]
-HOLDER = {"kind": ["foreign"], "mode": MODES, "slots": int, "slot": int, "host": str, "pid": int,
-          "user": str, "command": str, "note": str, "since_ms": int, "waited_ms": int,
-          "fence": FENCE}
+HOLDER = {"kind": ["foreign"], "mode": MODES, "slots": int, "slot": int, "host": str, "pid": int, "user": str,
+          "command": str, "note": str, "since_ms": int, "waited_ms": int, "fence": FENCE}
 HEAD = {"v": [1], "event": str, "time": TIME, "pid": int, "lock?": str, "store?": str}
 EVENTS = {
     "waiting": {"wait_ms": int, "place?": int, "holder?": HOLDER},
-    "granted": {"wait_ms": int, "mode?": MODES, "slots?": int, "slot?": int, "fence?": FENCE,
-                "lease_left_ms?": int},
+    "granted": {"wait_ms": int, "mode?": MODES, "slots?": int, "slot?": int, "fence?": FENCE, "lease_left_ms?": int},
     "trouble": {"for_ms": int, "term_in_ms?": int, "reason?": str},
     "recovered": {"after_ms": int},
     "lost": {"reason?": str},
     "term": {"kill_in_ms": int},
     "kill": {},
-    "released": {"hold_ms": int,
-                 "how": ["confirmed", "closed", "not-ours", "unconfirmed", "nothing"]},
-    "end": {"outcome": ["exited", "busy", "timeout", "cancelled", "lost", "unavailable", "not-run",
-                        "error"],
-            "wait_ms": int, "hold_ms?": int, "fence?": FENCE, "renewals": int,
-            "exit_status?": int, "signal?": int, "exit_code": int, "reason?": str, "dropped": int},
+    "released": {"hold_ms": int, "how": ["confirmed", "closed", "not-ours", "unconfirmed", "nothing"]},
+    "end": {"outcome": ["exited", "busy", "timeout", "cancelled", "lost", "unavailable", "not-run", "error"],
+            "wait_ms": int, "hold_ms?": int, "fence?": FENCE, "renewals": int, "exit_status?": int, "signal?": int,
+            "exit_code": int, "reason?": str, "dropped": int},
 }
 
 
 def fits(value, kind):
     if isinstance(kind, dict):
-        return isinstance(value, dict) and all(
-            k in kind and fits(v, kind[k]) for k, v in value.items())
+        return isinstance(value, dict) and all(k in kind and fits(v, kind[k]) for k, v in value.items())
     if isinstance(kind, list):
         return value in kind
     if isinstance(kind, re.Pattern):
@@ -71,8 +64,7 @@ def check(line):
 if sys.argv[1] == "--keys":
     for fields in [HEAD, HOLDER, *EVENTS.values()]:
         for field, kind in fields.items():
-            words = kind if isinstance(kind, list) and kind != [1] else []
-            print(field.rstrip("?"), *words, sep="\n")
+            print(field.rstrip("?"), *(kind if isinstance(kind, list) and kind != [1] else []), sep="\n")
     print(*EVENTS, sep="\n")
     sys.exit()
 

@@ -1,6 +1,5 @@
 #!/usr/bin/python3
-"""fakepg.py HOW [VERSION [NAME=VALUE]]: something on a free port of 127.0.0.1 (printed) that begins
-like PostgreSQL.
+"""fakepg.py HOW [VERSION [NAME=VALUE]]: something on a free port of 127.0.0.1 (printed) that begins like PostgreSQL.
 
     row        to every statement it answers with one row that has no end
     rows       with rows without end
@@ -39,8 +38,7 @@ HELLO = (
 COLUMNS = message(b"T", b"\0\1x\0" + b"\0" * 18)
 NOTICE = message(b"N", b"SNOTICE\0VNOTICE\0C00000\0M" + b"x" * 60000 + b"\0\0")
 ROW = message(b"D", b"\0\1" + struct.pack(">i", 60000) + b"x" * 60000)
-ODD = (COLUMNS + message(b"D", b"\0\1" + struct.pack(">i", 1) + b"x") +
-       message(b"C", b"SELECT 1\0") + message(b"Z", b"I"))
+ODD = COLUMNS + message(b"D", b"\0\1" + struct.pack(">i", 1) + b"x") + message(b"C", b"SELECT 1\0") + message(b"Z", b"I")
 
 
 def serve(c):
@@ -49,8 +47,7 @@ def serve(c):
         c.sendall(HELLO)
         while question := c.recv(9999):
             if HOW == "odd":
-                parsed = question[:1] == b"P"
-                c.sendall((message(b"1", b"") + message(b"2", b"") if parsed else b"") + ODD)
+                c.sendall((message(b"1", b"") + message(b"2", b"") if question[:1] == b"P" else b"") + ODD)
                 continue
             more = {"row": b"x" * 65536, "rows": ROW, "notices": NOTICE}[HOW]
             c.sendall(b"" if HOW == "notices" else COLUMNS)

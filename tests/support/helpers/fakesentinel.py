@@ -1,9 +1,7 @@
 #!/usr/bin/python3
-"""fakesentinel.py FILE [ADDRESS] - a sentinel that names whom FILE says. Prints its port, then
-serves for ever.
+"""fakesentinel.py FILE [ADDRESS] - a sentinel that names whom FILE says. Prints its port, then serves for ever.
 
-FILE has one answer a line, "HOST PORT", "nil" or "-ERR text"; each is given once, the last one for
-ever.
+FILE has one answer a line, "HOST PORT", "nil" or "-ERR text"; each is given once, the last one for ever.
 """
 import socket
 import sys

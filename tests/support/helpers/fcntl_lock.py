@@ -1,5 +1,4 @@
-"""fcntl_lock.py posix|ofd r|w FILE [CMD...] - take a lock of fcntl(2) on FILE without waiting and
-run CMD; exit 1: it is held."""
+"""fcntl_lock.py posix|ofd r|w FILE [CMD...] - take a lock of fcntl(2) on FILE without waiting and run CMD; exit 1: it is held."""
 import fcntl, os, struct, subprocess, sys
 
 F_OFD_SETLK = 37

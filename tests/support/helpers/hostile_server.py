@@ -1,6 +1,5 @@
 #!/usr/bin/python3
-"""hostile_server.py HOW - something that listens where a Redis server should. Prints its port, then
-serves for ever.
+"""hostile_server.py HOW - something that listens where a Redis server should. Prints its port, then serves for ever.
 
 What HOW says is done on each connection, once something has been asked:
   say TEXT          TEXT (Python escapes), once for each request that came in one piece

@@ -1,9 +1,9 @@
 /*
- * inside DIR PORT KEY MS: a command for dlock to run that asks Redis itself, every 5 ms, whether
- * KEY is still the lock it was started under. A process that lives while it is not is a line in
- * DIR/violations. Two processes: a grandchild in a session of its own that ignores TERM asks, too.
- * Every one of them keeps DIR/witness locked (flock). While dlock's keeper lives they end by
- * themselves; once it is dead they stay, for somebody else to end them.
+ * inside DIR PORT KEY MS: a command for dlock to run that asks Redis itself, every 5 ms, whether KEY is still
+ * the lock it was started under. A process that lives while it is not is a line in DIR/violations. Two
+ * processes: a grandchild in a session of its own that ignores TERM asks, too. Every one of them keeps
+ * DIR/witness locked (flock). While dlock's keeper lives they end by themselves; once it is dead they stay, for
+ * somebody else to end them.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -87,7 +87,8 @@ int main(int argc, char **argv)
         violation("overlap");
         return 97;
     }
-    int over[2]; /* what the main process leaves in the background is not covered: wait for it */
+    int over
+        [2]; /* what is left in the background when the main process ends is not covered: wait for it */
     if (pipe(over) != 0)
         return 99;
     bool child = fork() == 0;

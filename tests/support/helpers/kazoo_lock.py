@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """kazoo_lock.py HOSTS PATH KIND GO [OPTION...] - takes a lock as kazoo does, for interplay with it.
 
-KIND is lock, read, write or semaphore. Prints "held NODE" when it has it (its contender's name),
-keeps it until the file GO exists, prints "released".
+KIND is lock, read, write or semaphore. Prints "held NODE" when it has it (its contender's name), keeps it until
+the file GO exists, prints "released".
   --try            does not wait: prints "refused" and ends with 75
   --extra=PATTERN  one of extra_lock_patterns: others with that in their node's name count, too
   --leases N       of the semaphore (1)

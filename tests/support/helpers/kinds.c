@@ -1,6 +1,6 @@
 /*
- * kinds DIR OP KIND N HOLD_MS: the command of the model test (kinds.py). The kernel says whether it
- * may be inside: every descendant keeps these flocks; a grandchild in its own session ignores TERM.
+ * kinds DIR OP KIND N HOLD_MS: the command of the model test (kinds.py). The kernel says whether it may be
+ * inside: every descendant keeps these flocks, and a grandchild in a session of its own ignores TERM.
  *
  *     together   shared for KIND s (shared) and n (one of N slots), exclusive for x (a writer)
  *     seat.K     one of N of them, the first that is free
@@ -8,8 +8,8 @@
  *     width.N    shared; another N may not be in use
  *     door       only while it enters: it looks at more than one file
  *
- * DIR/history gets "TIME_NS enter OP SLOT FENCE", "TIME_NS refused OP FILE" for each flock that
- * another holder has, and "TIME_NS exit OP". Each line is one write.
+ * DIR/history gets "TIME_NS enter OP SLOT FENCE", "TIME_NS refused OP FILE" for each flock that another
+ * holder has, and "TIME_NS exit OP". Each line is one write.
  */
 #include "tree.h"
 

@@ -1,18 +1,15 @@
 #!/usr/bin/python3
-"""kinds.py DLOCK LOCK WITNESS DIR OPERATIONS [FACT...]: random operations on one lock, checked
-against a model.
+"""kinds.py DLOCK LOCK WITNESS DIR OPERATIONS [FACT...]: random operations on one lock, checked against a model.
 
-FACT says what the store has: shared, slots (=N: so many), numbers (of slots), fence, lease (else
-the kernel frees a lock as soon as its processes are gone); or ttl=S (1.5), ticks=S (a crash is
-noticed so much later), workers=N (12), bound=S (an operation may take so long, 60), every=N (one of
-N operations is hit, 50), seed=N, other=PROGRAM (a dlock of another release, which runs every second
-operation).
+FACT says what the store has: shared, slots (=N: so many), numbers (of slots), fence, lease (else the kernel frees a lock as soon as its
+processes are gone); or ttl=S (1.5), ticks=S (a crash is noticed so much later), workers=N (12), bound=S (an operation may
+take so long, 60), every=N (one of N operations is hit, 50), seed=N, other=PROGRAM (a dlock of another release, which runs
+every second operation).
 
-The workers take one operation after the other from a list that the seed determines: writers, shared
-holders and slots of one number, now and then of another one; they wait, or try, or wait for a
-while. Some are hit while they hold or wait: their keeper or guard is killed, or stopped for up to
-two ttl. At the end the lock must be free. The history is in DIR/history, and kinds_model.py says
-whether a lock may have it. Once two held it together no more are started.
+The workers take one operation after the other from a list that the seed determines: writers, shared holders and slots of
+one number, now and then of another one; they wait, or try, or wait for a while. Some are hit while they hold or wait:
+their keeper or guard is killed, or stopped for up to two ttl. At the end the lock must be free. The history is in
+DIR/history, and kinds_model.py says whether a lock may have it. Once two held it together no more are started.
 """
 import os
 import random
@@ -53,32 +50,29 @@ class Operation:
         self.n = 0 if self.kind != "n" else SLOTS + 1 if other else SLOTS
         self.wait = rng.choice(["wait"] * 14 + ["try"] * 4 + [50, 500])
         # A writer stops all others, and slots must be in use to be short.
-        holds = [0, 0, 0, 2, 5, 10] if self.kind == "x" else [0, 5, 10, 20, 40, 80]
-        self.hold = 0 if other else rng.choice(holds)
+        self.hold = 0 if other else rng.choice([0, 0, 0, 2, 5, 10] if self.kind == "x" else [0, 5, 10, 20, 40, 80])
         if rng.random() < 0.005:
             self.hold = int(1200 * TTL)
         self.fault = None
 
     def plan(self, fault):
-        """A fault, its delay, whether that is from the entry or the start, and a stop's length."""
+        """A fault, its delay, whether that is from the entry or from the start, and how long a stop is."""
         self.fault, self.kind = fault
         self.since_entry = rng.random() < 0.7
         self.delay = rng.choice([0.0, 0.02, 0.2])
         self.stop = rng.uniform(0.3, 2.0) * TTL
         # Beyond the end of the lease, if that is what ends the hold.
-        long = "keeper" in self.fault and "lease" in facts
-        self.wait, self.hold = "wait", int((1500 if long else 500) * TTL)
+        self.wait, self.hold = "wait", int((1500 if "keeper" in self.fault and "lease" in facts else 500) * TTL)
         self.n = SLOTS if self.kind == "n" else 0
 
     def command(self):
         mode = {"x": ["-x"], "s": ["-s"], "n": ["--slots", str(self.n)]}[self.kind]
-        wait = {"wait": [], "try": ["-n"]}.get(self.wait, ["-w", f"{self.wait}ms"])
+        wait = {"wait": [], "try": ["-n"]}.get(self.wait) or ["-w", f"{self.wait}ms"]
         # Else nothing guards the command of a file lock.
         guard = ["-o"] if self.fault and "guard" in self.fault and "lease" not in facts else []
         program = facts.get("other") if self.number % 2 else None
-        return [program or dlock, "-q", "--ttl", str(TTL), "--grace", "0.1", *mode, *wait,
-                *guard, lock, witness, directory,
-                str(self.number), self.kind, str(self.n), str(self.hold)]
+        return [program or dlock, "-q", "--ttl", str(TTL), "--grace", "0.1", *mode, *(wait if self.wait != "wait" else []), *guard,
+                lock, witness, directory, str(self.number), self.kind, str(self.n), str(self.hold)]
 
     # ------------------------------------------------------------- run ---
 
@@ -87,8 +81,7 @@ class Operation:
         self.out = tempfile.TemporaryFile(dir=directory)
         self.entered = self.resume = None
         write("start", self.number, self.kind, self.n, self.wait)
-        self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL,
-                                        stdout=self.out, stderr=self.out)
+        self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.out)
         self.started = time.monotonic()
 
     def turn(self, now):
@@ -239,8 +232,7 @@ for op in todo:
 print(*said[:20], sep="\n", end="\n" * bool(said))
 if sum(hits.values()) < operations // EVERY / 2 and not seen.refused:
     problems.append("too few faults hit: this run proves nothing")
-took = time.monotonic() - began
-print(f"{sum(codes.values())} operations in {took:.1f} s; exit codes {codes}; faults {hits}")
+print(f"{sum(codes.values())} operations in {time.monotonic() - began:.1f} s; exit codes {codes}; faults {hits}")
 print(*problems[:20], f"{len(problems)} problems", sep="\n")
 if model.first:
     print(f"the history around line {model.first}, where the first one is:",

@@ -1,29 +1,25 @@
 #!/usr/bin/python3
-"""kinds_model.py [FACT...] <HISTORY: may a lock with writers, shared holders and slots have this
-history?
+"""kinds_model.py [FACT...] <HISTORY: may a lock with writers, shared holders and slots have this history?
 
-A pure check; kinds.py makes histories, tests/self/kinds.bats has some that must fail. One event a
-line, in the order in which they happened; TIME in ns; OP is the number of a run of dlock:
+A pure check; kinds.py makes histories, tests/self/kinds.bats has some that must fail. One event a line, in the order in
+which they happened; TIME in ns; OP is the number of a run of dlock:
 
     TIME start OP KIND N WAIT     KIND x (writer), s (shared) or n (one of N slots; else N is 0)
                                   WAIT: wait, try (-n), or the ms of -w
-    TIME enter OP SLOT FENCE      its command runs; SLOT "-" without DLOCK_SLOT, FENCE 0 without
-                                  DLOCK_FENCE
-    TIME refused OP FILE          ... and the kernel says that another one still has FILE (see
-                                  kinds.c)
+    TIME enter OP SLOT FENCE      its command runs; SLOT "-" without DLOCK_SLOT, FENCE 0 without DLOCK_FENCE
+    TIME refused OP FILE          ... and the kernel says that another one still has FILE (see kinds.c)
     TIME exit OP                  its command is done
     TIME hit OP WHAT              a fault: its keeper or guard is killed or stopped
     TIME end OP CODE              dlock's exit code, negative: a signal
 
-FACT: fence (all holders have one; of a file, from the first writer on), numbers (every slot has
-one), linger=S (seconds by which the lock of one that was hit is free at the latest), bound=S (an
-operation may take so long; one that was hit, linger longer).
+FACT: fence (all holders have one; of a file, from the first writer on), numbers (every slot has one), linger=S (seconds by
+which the lock of one that was hit is free at the latest), bound=S (an operation may take so long; one that was hit,
+linger longer).
 
-The model: a writer is alone; the rest stand together, at most N slots, all with one N, no number
-twice. A holder that was hit, or ends by a loss, may be gone at any time: there the word of the
-kernel counts. Fences: a writer's is greater than all before it, another's is at least the last
-writer's. Exit codes have a reason. Each problem names the operation, and how many had been started.
-What breaks exclusion or order begins with "FINAL: ": tests/run does not try it again.
+The model: a writer is alone; the rest stand together, at most N slots, all with one N, no number twice. A holder that
+was hit, or ends by a loss, may be gone at any time: there the word of the kernel counts. Fences: a writer's is greater
+than all before it, another's is at least the last writer's. Exit codes have a reason. Each problem names the operation,
+and how many had been started. What breaks exclusion or order begins with "FINAL: ": tests/run does not try it again.
 """
 import sys
 
@@ -96,8 +92,7 @@ class Model:
         op.enter, op.slot = at, slot
         self.beside(op)
         self.fence(op, int(fence))
-        numbered = slot != "-"
-        if numbered != (op.kind == "n" and self.numbered) or numbered and not 0 <= int(slot) < op.n:
+        if (slot != "-") != (op.kind == "n" and self.numbered) or (slot != "-" and not 0 <= int(slot) < op.n):
             self.final(f"{op} has the slot number {slot}")
         if op.certain():
             self.inside.append(op)
@@ -128,15 +123,13 @@ class Model:
         if op.kind == "x" and fence <= self.last_fence:
             self.final(f"{op} has fence {fence}, which is not above {self.last_fence}")
         elif fence < self.last_writer:
-            last = self.last_writer
-            self.final(f"{op} has fence {fence}, which is below the last writer's, {last}")
+            self.final(f"{op} has fence {fence}, which is below the last writer's, {self.last_writer}")
         self.last_fence = max(self.last_fence, fence)
         if op.kind == "x":
             self.last_writer = fence
 
     def refused(self, op, at, file):
-        what = {"together": "enters while the command of another one still runs",
-                "seat": "is one too many",
+        what = {"together": "enters while the command of another one still runs", "seat": "is one too many",
                 "number": f"has the number of another slot, {op.slot}",
                 "width": "enters while slots of another number are held"}
         op.refused.append(file)
@@ -168,8 +161,7 @@ class Model:
         elif op.code == 75:
             self.judge_busy(op, took)
         elif op.code == 65:
-            others = (other for other in self.around(op) if other.kind == "n")
-            if op.kind != "n" or not any(other.n != op.n for other in others):
+            if op.kind != "n" or not any(other.kind == "n" and other.n != op.n for other in self.around(op)):
                 self.final(f"{op} ends with 65 although no other number was in use")
         elif op.code == -9:
             if not op.hit or "keeper" not in op.hit:
@@ -178,10 +170,9 @@ class Model:
             self.final(f"{op} ends with {op.code}")
 
     def around(self, op):
-        """Operations that held the lock or waited for it while op ran."""
+        """Those that held the lock or waited for it at some time from the start to the end of op."""
         for other in self.ops.values():
-            late = self.linger if other.hit or other.code not in (0, 65, 75) else 0
-            end = other.end + late if other.end else op.end
+            end = other.end + (self.linger if other.hit or other.code not in (0, 65, 75) else 0) if other.end else op.end
             if other is not op and other.start <= op.end and op.start <= end:
                 yield other
 
@@ -190,21 +181,18 @@ class Model:
             return self.final(f"{op} ends with 75, but was to wait")
         if op.wait != "try":
             if took < int(op.wait) * SECOND // 1000:
-                after = f"{took / SECOND:.3f} s"
-                self.final(f"{op} gives up after {after}, and was to wait {op.wait} ms")
+                self.final(f"{op} gives up after {took / SECOND:.3f} s, and was to wait {op.wait} ms")
             return None
         around = list(self.around(op))
         if op.kind == "n" and not any(other.kind == "x" for other in around) and any(
                 other.kind == "n" and other.n != op.n and other.certain() and other.enter and
                 other.enter < op.start and other.exit > op.end for other in around):
-            text = "ends with 75 and not 65 while slots of another number are held"
-            return self.problem(f"{op} {text}")
+            return self.problem(f"{op} ends with 75 and not 65 while slots of another number are held")
         # Nor does one pass those that wait.
         slots = [other for other in around if other.kind == "n"]
-        waits = [other for other in around
-                 if (other.enter or other.end or op.end) > op.start and other.wait != "try"]
-        if not (any(other.kind == "x" or other.hit for other in around) or waits or
-                (op.kind == "x" and around) or (op.kind == "n" and len(slots) >= op.n)):
+        waits = [other for other in around if (other.enter or other.end or op.end) > op.start and other.wait != "try"]
+        if not (any(other.kind == "x" or other.hit for other in around) or waits or (op.kind == "x" and around) or
+                (op.kind == "n" and len(slots) >= op.n)):
             self.final(f"{op} is refused, and nothing stands in its way")
         return None
 

@@ -1,14 +1,11 @@
 #!/usr/bin/python3 -IS
-"""kinds_store.py dlock's options DIR COMMAND...: a stand-in for dlock, to plant bugs that kinds.py
-must find.
+"""kinds_store.py dlock's options DIR COMMAND...: a stand-in for dlock, to plant bugs that kinds.py must find.
 
-Locks are flocks on files in DIR that the command inherits, as a file lock of dlock. BUG in the
-environment is one of:
+Locks are flocks on files in DIR that the command inherits, as a file lock of dlock. BUG in the environment is one of:
 
     beside   a writer enters beside shared holders and slots
     many     one slot too many
-    gone     the command of a shared holder does not have the lock, so that it runs on when its
-             keeper's is gone
+    gone     the command of a shared holder does not have the lock, so that it runs on when its keeper's is gone
     stale    slots are counted before the wait for the row, and the answer is used behind it
 """
 import fcntl

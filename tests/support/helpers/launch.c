@@ -2,7 +2,7 @@
  * launch.c - run a program with a chosen signal state, which a shell cannot set up.
  *
  *     launch [-d] [-i SIG] [-b SIG] [-n] [-s] [--] PROGRAM [ARG...]
- *   -d  all dispositions default and nothing blocked (background jobs ignore INT and QUIT)
+ *   -d  all dispositions default and nothing blocked (a shell's background jobs ignore INT and QUIT)
  *   -n  before other processes, where we may: what is timed is dlock, not the machine's load
  *   -i  ignore SIG   -b  block SIG   -s  a new session: no controlling terminal
  */

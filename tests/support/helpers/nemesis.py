@@ -1,13 +1,12 @@
 #!/usr/bin/python3
 """nemesis.py DLOCK LOCK WITNESS DIR SERVER_PID SECONDS WORKERS [SEED]
 
-WORKERS processes take LOCK in turn (ttl 2 s, or CHAOS_TTL; holds up to three times that, `witness`
-with a grandchild as the command), while faults hit the *current holder*: its keeper or guard is
-killed or stopped for 0.7 to 3 x ttl, or the server is stopped. Prints the seed, and how many faults
-hit a holder. The verdict is check_history.py's, and ours on exit codes: a hold ends with 0, with 79
-(lost), 71 (guard killed), 69 (a waiter, when the server was away for longer than the ttl), or by
-the SIGKILL that we sent; anything else is a failure (FINAL: tests/run does not try it again), and
-so is a worker that gets stuck.
+WORKERS processes take LOCK in turn (ttl 2 s, or CHAOS_TTL; holds up to three times that, `witness` with a grandchild as
+the command), while faults hit the *current holder*: its keeper or guard is killed or stopped for 0.7 to
+3 x ttl, or the server is stopped. Prints the seed, and how many faults hit a holder. The verdict is
+check_history.py's, and ours on exit codes: a hold ends with 0, with 79 (lost), 71 (guard killed), 69 (a
+waiter, when the server was away for longer than the ttl), or by the SIGKILL that we sent; anything else is
+a failure (FINAL: tests/run does not try it again), and so is a worker that gets stuck.
 """
 import json
 import os
@@ -83,7 +82,7 @@ def fault():
     if not target:
         return
     keeper, guard = target
-    # dlock does not promise to survive keeper *and* guard of one holder out of action together.
+    # Keeper *and* guard of one holder out of action together is what dlock does not promise to survive.
     if keeper in hit:
         return
     kind = rng.choice(["kill keeper", "stop keeper", "kill guard", "stop guard", "stop server"])
@@ -125,10 +124,8 @@ for p in workers:
         p.wait(timeout=max(60, 3 * TTL * WORKERS))
     except subprocess.TimeoutExpired:
         bad.append(f"worker {p.pid} is stuck")
-        ps = subprocess.run(["ps", "-eo", "pid,ppid,stat,wchan:24,etimes,args"],
-                            capture_output=True, text=True)
-        ours = (l for l in ps.stdout.splitlines() if "dlock" in l or "redis-server" in l)
-        print("".join(line + "\n" for line in ours))
+        ps = subprocess.run(["ps", "-eo", "pid,ppid,stat,wchan:24,etimes,args"], capture_output=True, text=True)
+        print("".join(line + "\n" for line in ps.stdout.splitlines() if "dlock" in line or "redis-server" in line))
         p.kill()
         p.wait()
     ended(p)

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""peak_rss.py FILE CMD... - runs CMD, whose exit code is its own, and writes into FILE how much
-memory it, or one of its descendants, had at most at a time (MiB)."""
+"""peak_rss.py FILE CMD... - runs CMD, whose exit code is its own, and writes into FILE how much memory it, or one of its
+descendants, had at most at a time (MiB)."""
 import resource
 import subprocess
 import sys

@@ -1,19 +1,18 @@
 #!/usr/bin/python3
-"""pgproxy.py PORT FAULT ARG... - stands before a PostgreSQL server on PORT. Prints its own port,
-then serves for ever.
+"""pgproxy.py PORT FAULT ARG... - stands before a PostgreSQL server on PORT. Prints its own port, then serves for ever.
 
 proxy.py counts bytes; here a fault comes at a text, in what one side sends at once.
 
 FAULT  cut TEXT          a client that says TEXT is cut off; the server never hears it
-       mute TEXT [FILE]  from TEXT on the server hears nothing more from that client; nothing ends.
-                         FILE: only if it exists; it is removed
-       lose TEXT FILE    TEXT is passed on if FILE exists, but of what the server answers, nothing;
-                         the client's connection is reset, and FILE removed
+       mute TEXT [FILE]  from TEXT on the server hears nothing more from that client; nothing ends. FILE: only if it
+                         exists; it is removed
+       lose TEXT FILE    TEXT is passed on if FILE exists, but of what the server answers, nothing; the client's
+                         connection is reset, and FILE removed
        drop TEXT FILE    the same, but the connection is reset at once, whatever the server does
-       flood TEXT FILE   TEXT is passed on if FILE exists, but what the client then hears is one row
-                         that has no end, until it hangs up; FILE is removed
-       gather TEXT MORE  after a client's TEXT what the server says is kept until it contains MORE,
-                         and then passed on in one piece
+       flood TEXT FILE   TEXT is passed on if FILE exists, but what the client then hears is one row that has no
+                         end, until it hangs up; FILE is removed
+       gather TEXT MORE  after a client's TEXT what the server says is kept until it contains MORE, and then
+                         passed on in one piece
 """
 import os
 import socket
@@ -49,8 +48,7 @@ class Pair:
             while data := self.client.recv(65536):
                 # libpq sends a long message in pieces: TEXT may begin in one, and end in the next.
                 said = said[1 - len(text):] + data
-                always = fault in ("cut", "gather") or not more
-                if text in said and (always or os.path.exists(more)):
+                if text in said and (fault in ("cut", "gather") or not more or os.path.exists(more)):
                     self.met = True
                     if fault == "mute" and more:
                         os.unlink(more)

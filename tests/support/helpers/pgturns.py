@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""pgturns.py PORT FILE MS - stands before a PostgreSQL server, or a pooler, on PORT. Prints its own
-port, then serves for ever. In FILE, one byte each: how many of a client's requests were unanswered
-when it had sent one ("1": no other). Each answer is MS milliseconds late."""
+"""pgturns.py PORT FILE MS - stands before a PostgreSQL server, or a pooler, on PORT. Prints its own port, then serves
+for ever. In FILE, one byte each: how many of a client's requests were unanswered when it had sent one ("1": no other).
+Each answer is MS milliseconds late."""
 import socket
 import struct
 import sys
@@ -30,8 +30,7 @@ class Pair:
             if code not in (SSL_REQUEST, GSS_REQUEST):
                 break
             self.client.sendall(self.take(self.server, 1))
-        answers = (self.server, self.client, b"Z", -1)
-        threading.Thread(target=self.pump, args=answers, daemon=True).start()
+        threading.Thread(target=self.pump, args=(self.server, self.client, b"Z", -1), daemon=True).start()
         self.pump(self.client, self.server, b"S", 1)
 
     @staticmethod

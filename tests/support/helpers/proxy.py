@@ -1,16 +1,13 @@
 #!/usr/bin/python3
-"""proxy.py PORT FAULT - stands before a Redis server on PORT. Prints its own port, then serves for
-ever.
+"""proxy.py PORT FAULT - stands before a Redis server on PORT. Prints its own port, then serves for ever.
 
 FAULT  pass           everything is passed on
        drip           replies arrive one byte at a time, each in a packet of its own
-       cut N          the first connection is closed after N bytes of replies; the next ones are
-                      passed on
+       cut N          the first connection is closed after N bytes of replies; the next ones are passed on
        always-cut N   every connection is
        flip N         byte N of the replies on the first connection is another one
        late SECONDS   replies are passed on after so long
-       lose TEXT [N]  the answer to the N-th request with TEXT in it is lost, and its connection is
-                      cut (1)
+       lose TEXT [N]  the answer to the N-th request with TEXT in it is lost, and its connection is cut (1)
 """
 import socket
 import sys

@@ -1,16 +1,13 @@
 #!/usr/bin/python3
 """redlock_nemesis.py DLOCK NAME WITNESS DIR SECONDS WANT [SEED]
 
-40 processes take the lock NAME on five redis-servers in turn (ttl 2 s, or CHAOS_TTL), most for no
-time, some for up to three times the ttl. Nine of ten say that this is the largest ttl
-(restart-grace): the others wait for silent nodes. Meanwhile nodes are killed and come back without
-their data, or are stopped and go on, at random, never more than two out of service at once; one
-that came back is out of service until it may vote again. It lasts SECONDS, and longer (five thirds
-of that) until there were WANT acquisitions. The verdict on the history in DIR is
-check_history.py's; ours: they end with 0, seldom with 79 (lost) or 69 (no majority: a busy
-machine), never with anything else (FINAL: tests/run does not try it again); nobody is stuck;
-nothing is left on the nodes but fences that expire; there were enough faults and acquisitions to
-prove anything.
+40 processes take the lock NAME on five redis-servers in turn (ttl 2 s, or CHAOS_TTL), most for no time, some for up to
+three times the ttl. Nine of ten say that this is the largest ttl (restart-grace): the others wait for silent nodes. Meanwhile nodes are killed and come back without their data, or are
+stopped and go on, at random, never more than two out of service at once; one that came back is out of service until
+it may vote again. It lasts SECONDS, and longer (five thirds of that) until there were WANT acquisitions. The verdict on
+the history in DIR is check_history.py's; ours: they end with 0, seldom with 79 (lost) or 69 (no majority: a busy
+machine), never with anything else (FINAL: tests/run does not try it again); nobody is stuck; nothing is left on the nodes but fences that expire; there were
+enough faults and acquisitions to prove anything.
 
 CHAOS_NODES: so many nodes; with one it is redis://, without faults.
 """
@@ -31,7 +28,7 @@ TTL = float(os.environ.get("CHAOS_TTL", 2))
 N = int(os.environ.get("CHAOS_NODES", 5))
 WORKERS = 40
 OUT = (N - 1) // 2
-# The whole seconds of an uptime make it a second longer than the ttl; waiters may add a quarter.
+# The whole seconds of an uptime make it a second longer than the ttl, and waiters may add a quarter.
 GRACE = 1.25 * TTL + 1.2
 faults = {}
 codes = {}
@@ -55,12 +52,10 @@ class Node:
 
     def start(self):
         self.process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "redis-server", "--port", str(self.port),
-             "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", directory],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            ["setpriv", "--pdeathsig", "KILL", "redis-server", "--port", str(self.port), "--bind", "127.0.0.1",
+             "--save", "", "--appendonly", "no", "--dir", directory], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         while self.process.poll() is None:
-            own = f"process_id:{self.process.pid}\r\n"
-            if self.ask("PING") == "+PONG" and self.ask("INFO", "server", own):
+            if self.ask("PING") == "+PONG" and self.ask("INFO", "server", f"process_id:{self.process.pid}\r\n"):
                 return True
             time.sleep(0.005)
         return False
@@ -85,8 +80,7 @@ class Node:
             self.due = (now + rng.uniform(0, 1), "start")
         else:
             self.process.send_signal(signal.SIGSTOP)
-            pause = rng.choice([0.05, 0.3, 1.0, 3.0]) * rng.uniform(0.5, 1) * TTL
-            self.due = (now + pause, "resume")
+            self.due = (now + rng.choice([0.05, 0.3, 1.0, 3.0]) * rng.uniform(0.5, 1) * TTL, "resume")
 
     def work(self, now):
         if not self.due or now < self.due[0]:
@@ -106,8 +100,7 @@ class Node:
             self.process.wait()
 
     def left(self):
-        keys = subprocess.run(["redis-cli", "-p", str(self.port), "--scan"],
-                              capture_output=True, text=True, timeout=10)
+        keys = subprocess.run(["redis-cli", "-p", str(self.port), "--scan"], capture_output=True, text=True, timeout=10)
         for key in keys.stdout.split():
             if not key.endswith(":dlock:fence") or self.ask("PTTL", key) == ":-1":
                 yield f"node {self.number} has {key}"
@@ -130,9 +123,8 @@ class Worker:
         self.err.truncate()
         command = [witness, directory, str(hold)] + ["tree"] * (hold > 20)
         store = uri if N == 1 or rng.random() < 0.1 else f"{uri}?restart-grace={TTL}"
-        self.process = subprocess.Popen(
-            [dlock, "--ttl", str(TTL), "--grace", "0.1", f"{store}#{name}"] + command,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.err)
+        self.process = subprocess.Popen([dlock, "--ttl", str(TTL), "--grace", "0.1", f"{store}#{name}"] + command,
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.err)
         self.again = None
 
     def ended(self):
@@ -198,8 +190,7 @@ try:
         w.finish(begin + took + 60)
     # A release that no majority could confirm is over with the ttl.
     until = time.monotonic() + TTL
-    while ((left := [k for n in nodes if n.process.poll() is None for k in n.left()]) and
-           time.monotonic() < until):
+    while (left := [k for n in nodes if n.process.poll() is None for k in n.left()]) and time.monotonic() < until:
         time.sleep(0.05)
     bad += left
 finally:

@@ -1,12 +1,10 @@
 #!/usr/bin/python3
-"""signal_table.py terminal|none|container ROUNDS ARG...: how often does a signal reach the command
-of `dlock ARG...`?
+"""signal_table.py terminal|none|container ROUNDS ARG...: how often does a signal reach the command of `dlock ARG...`?
 
-One line for each way of sending it: the counts of TERM, INT and HUP in ROUNDS rounds, as "1", or
-"1,2" if they differ. The ways: to dlock's pid; to its process group; to each process in turn, as
-systemd does with a cgroup, in three orders; through timeout(1), which signals dlock and then its
-group. In a container dlock is PID 1, and the sender is outside. The environment is that of
-terminal.py; the command is subject.c.
+One line for each way of sending it: the counts of TERM, INT and HUP in ROUNDS rounds, as "1", or "1,2" if they differ. The
+ways: to dlock's pid; to its process group; to each process in turn, as systemd does with a cgroup, in three orders; through
+timeout(1), which signals dlock and then its group. In a container dlock is PID 1, and the sender is outside. The environment
+is that of terminal.py; the command is subject.c.
 """
 import shutil
 import subprocess
@@ -14,7 +12,7 @@ import subprocess
 from terminal import *
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-MARK = 34  # reaches dlock behind all standard signals, and the command behind those passed on
+MARK = 34  # reaches dlock behind all standard signals, and the command behind all that were passed on
 CONTAINER = ['unshare', '--pid', '--fork', '--mount-proc', '--kill-child']
 
 
@@ -31,8 +29,7 @@ def count(sig):
 
 
 def before_others(pid):
-    """Where we may: a sender that waits for the processor between two of its signals sends two, not
-    one. No child gets it."""
+    """Where we may: a sender that waits for the processor between two of its signals sends two, not one. No child gets it."""
     try:
         os.sched_setscheduler(pid, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     except OSError:
@@ -44,8 +41,7 @@ class Run:
         shutil.rmtree(C)
         os.mkdir(C)
         argv = before + [DLOCK] + args + SUBJECT + ['-k']
-        self.first = (term.start(argv).pids[0] if term else
-                      subprocess.Popen(argv, start_new_session=True).pid)
+        self.first = term.start(argv).pids[0] if term else subprocess.Popen(argv, start_new_session=True).pid
         # Its pid in the file may be that of another namespace.
         wait(lambda: seen('main', 'start'), 'the start of the command')
         self.keeper = self.first
@@ -62,7 +58,7 @@ class Run:
         return int(read('/proc/%d/task/%d/children' % (pid, pid)).split()[0])
 
     def count(self, send, sig):
-        """How often the command has got it once everything sent has arrived, or never will."""
+        """How often the command has got it once everything that was sent has arrived, or never will."""
         before, marks = count(sig), count(MARK)
         send(sig)
         os.kill(self.keeper, MARK)
@@ -76,7 +72,7 @@ class Run:
         os.killpg(os.getpgid(self.keeper), sig)
 
     def by_timeout(self, sig):
-        """It sends a signal of its own as it does when the time is over; the last is CONT."""
+        """It does with a signal of its own what it does when the time is over; the last that it sends is CONT."""
         conts = count(signal.SIGCONT)
         os.kill(self.first, sig)
         wait(lambda: count(signal.SIGCONT) > conts, 'timeout')

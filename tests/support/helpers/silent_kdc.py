@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""silent_kdc.py DIR - a Kerberos server that never answers, on a free loopback port, which is
-printed. DIR gets krb5.conf, which names it, and ccache, a credential cache with a ticket for it:
-export KRB5_CONFIG and KRB5CCNAME. Each question adds a byte to DIR/asked."""
+"""silent_kdc.py DIR - a Kerberos server that never answers, on a free loopback port, which is printed. DIR gets krb5.conf,
+which names it, and ccache, a credential cache with a ticket for it: export KRB5_CONFIG and KRB5CCNAME. Each
+question adds a byte to DIR/asked."""
 import select
 import socket
 import struct
@@ -32,8 +32,7 @@ def sealed_ticket():
     names = der(0x30, der(27, b"krbtgt"), der(27, REALM))
     server = der(0x30, der(0xA0, number(2)), der(0xA1, names))
     sealed = der(0x30, der(0xA0, number(18)), der(0xA2, der(4, b"t" * 64)))
-    return der(0x61, der(0x30, der(0xA0, number(5)), der(0xA1, der(27, REALM)),
-                         der(0xA2, server), der(0xA3, sealed)))
+    return der(0x61, der(0x30, der(0xA0, number(5)), der(0xA1, der(27, REALM)), der(0xA2, server), der(0xA3, sealed)))
 
 
 def ticket(now):
@@ -42,9 +41,7 @@ def ticket(now):
     key = struct.pack("!H", 18) + data(b"k" * 32)
     times = struct.pack("!IIII", now - 60, now - 60, now + 86400, now + 86400)
     none = struct.pack("!I", 0)
-    flags = b"\0" + struct.pack("!I", 0x40E00000)
-    ticket = data(sealed_ticket())
-    return principal(b"joe") + server + key + times + flags + none + none + ticket + none
+    return principal(b"joe") + server + key + times + b"\0" + struct.pack("!I", 0x40E00000) + none + none + data(sealed_ticket()) + none
 
 
 folder = sys.argv[1]

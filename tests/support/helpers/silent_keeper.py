@@ -1,15 +1,13 @@
 #!/usr/bin/python3
-"""silent_keeper.py HOW FILE: listen on an abstract socket, whose name goes to FILE, in the place of
-a dlock's keeper. HOW: silent (accepts, and never answers), full (never accepts, its queue is full),
-nonsense (answers with garbage)."""
+"""silent_keeper.py HOW FILE: listen on an abstract socket, whose name goes to FILE, in the place of a dlock's keeper.
+HOW: silent (accepts, and never answers), full (never accepts, its queue is full), nonsense (answers with garbage)."""
 import os
 import signal
 import socket
 import sys
 
 how, file = sys.argv[1:]
-name = "dlock-%x-%x-%016x" % (os.stat("/proc/self/ns/net").st_ino,
-                              os.stat("/proc/self/ns/time").st_ino, os.getpid())
+name = "dlock-%x-%x-%016x" % (os.stat("/proc/self/ns/net").st_ino, os.stat("/proc/self/ns/time").st_ino, os.getpid())
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 s.bind("\0" + name)
 s.listen(0 if how == "full" else 100)

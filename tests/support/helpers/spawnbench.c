@@ -1,7 +1,7 @@
 /*
- * spawnbench ROUNDS -- CMD... -- CMD... [--]: run each command in turn, ROUNDS times, interleaved,
- * so that whatever else the machine does hits all of them alike. Prints one line a command: median
- * and 90th percentile of its whole-process time in microseconds. A command that fails ends the run.
+ * spawnbench ROUNDS -- CMD... -- CMD... [--]: run each command in turn, ROUNDS times, interleaved, so that
+ * whatever else the machine does hits all of them alike. Prints one line a command: median and 90th
+ * percentile of its whole-process time in microseconds. A command that fails ends the run.
  */
 #include <spawn.h>
 #include <stdint.h>

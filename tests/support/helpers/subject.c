@@ -3,10 +3,10 @@
  *
  *     subject DIR [-t] [-k] [-n] [-r CODE] [-u FILE] [-m MSEC]
  *
- * It writes DIR/events, a line for its start and for each signal ("WHO start PID NS", "WHO sig N
- * NS", CLOCK_BOOTTIME), and its last sign of life into DIR/beat, an array of int64, one for each of
- * its processes. DIR/witness is locked (flock) as long as any of them lives; one that finds it
- * locked by another one writes "WHO overlap" and exits 99.
+ * It writes DIR/events, a line for its start and for each signal ("WHO start PID NS", "WHO sig N NS",
+ * CLOCK_BOOTTIME), and its last sign of life into DIR/beat, an array of int64, one for each of its
+ * processes. DIR/witness is locked (flock) as long as any of them lives; one that finds it locked by
+ * another one writes "WHO overlap" and exits 99.
  *   -t  four processes: main, a child, a grandchild in a session of its own, a daemon (double fork)
  *   -k  go on after TERM, INT, HUP and QUIT (default: die by them); -n: only the others go on
  *   -u  end when FILE exists; -m: end after so long (default 30000); -r: with this code

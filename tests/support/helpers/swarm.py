@@ -1,12 +1,10 @@
 #!/usr/bin/python3
-"""swarm.py N SECONDS CMD...: run CMD N times at once, each with its number (from 1) in $I; all must
-succeed.
+"""swarm.py N SECONDS CMD...: run CMD N times at once, each with its number (from 1) in $I; all must succeed.
 
-A shell cannot wait for many jobs while thousands of processes come and go: it forgets a job's exit
-code when the number of that process comes round again. Here all are zombies until they are asked,
-so no number is reused. What a command prints is shown when it fails or is not done in time. An exit
-code that is neither the command's 0 nor dlock's for a busy machine (69, 71, 75, 79) is FINAL:
-tests/run does not try such a test again.
+A shell cannot wait for many jobs while thousands of processes come and go: it forgets a job's exit code when
+the number of that process comes round again. Here all are zombies until they are asked, so no number is reused.
+What a command prints is shown when it fails or is not done in time. An exit code that is neither the command's 0 nor
+dlock's for a busy machine (69, 71, 75, 79) is FINAL: tests/run does not try such a test again.
 """
 import os
 import subprocess
@@ -18,9 +16,7 @@ n, end, command = int(sys.argv[1]), time.monotonic() + float(sys.argv[2]), sys.a
 jobs = []
 for i in range(1, n + 1):
     log = tempfile.TemporaryFile()
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                               env={**os.environ, "I": str(i)})
-    jobs.append((process, log))
+    jobs.append((subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, "I": str(i)}), log))
 failed = False
 for i, (job, log) in enumerate(jobs, 1):
     try:

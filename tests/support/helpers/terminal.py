@@ -1,8 +1,7 @@
 """terminal.py - a terminal with job control, as a shell has it, for tests/system/cli/terminal.bats.
 
-The process that makes a Term becomes the leader of a new session on a new pseudo-terminal. It
-starts jobs as a shell does (a process group each, in the foreground), types keys, and sees what
-becomes of them.
+The process that makes a Term becomes the leader of a new session on a new pseudo-terminal. It starts jobs
+as a shell does (a process group each, in the foreground), types keys, and sees what becomes of them.
 """
 import fcntl, os, pty, re, select, signal, struct, sys, termios, time
 
@@ -67,9 +66,8 @@ def pipes(pid):
 
 
 def settled(dlock):
-    """It knows that its command runs: nobody listens for the exec any more, and nobody has anything
-    to do. (A key before that is for a command that has not begun.) The guard first: it tells the
-    keeper."""
+    """It knows that its command runs: nobody listens for the exec any more, and nobody has anything to do. (A key
+    before that is for a command that has not begun.) The guard first: it tells the keeper."""
     kids = read('/proc/%d/task/%d/children' % (dlock, dlock)).split()
     guard = [int(k) for k in kids if read('/proc/%s/comm' % k) == 'lock-guard\n']
     return all(not pipes(p) and state(p) == 'S' for p in guard + [dlock])
@@ -80,7 +78,7 @@ class Job:
         self.term, self.pids, self.pgid, self.ends = term, pids, pgid, {}
 
     def status(self, secs=8, pid=None):
-        """'exit N', 'signal N' or 'stopped N' of the first process (or pid): what happens next."""
+        """'exit N', 'signal N' or 'stopped N' of the first process (or pid): the next thing that happens."""
         pid = pid or self.pids[0]
         if pid in self.ends:
             return self.ends[pid]
@@ -88,10 +86,7 @@ class Job:
                               lambda r: r[0] == pid, 'the end of %d' % pid)[1]
         if os.WIFSTOPPED(got):
             return 'stopped %d' % os.WSTOPSIG(got)
-        if os.WIFSIGNALED(got):
-            how = 'signal %d' % os.WTERMSIG(got)
-        else:
-            how = 'exit %d' % os.WEXITSTATUS(got)
+        how = 'signal %d' % os.WTERMSIG(got) if os.WIFSIGNALED(got) else 'exit %d' % os.WEXITSTATUS(got)
         self.ends[pid] = how
         return how
 

@@ -1,9 +1,8 @@
 #!/usr/bin/python3
-"""tlsrecord.py RECORD ANSWER [CERT KEY [oldest|for-ever]] - a server that writes down what it is
-told.
+"""tlsrecord.py RECORD ANSWER [CERT KEY [oldest|for-ever]] - a server that writes down what it is told.
 
-Prints its port, then serves for ever. With CERT and KEY it speaks TLS and appends to RECORD what
-arrives after the handshake, else all that arrives; each time it answers ANSWER (Python escapes).
+Prints its port, then serves for ever. With CERT and KEY it speaks TLS and appends to RECORD what arrives after
+the handshake, else all that arrives; each time it answers ANSWER (Python escapes).
   oldest    it speaks TLS 1.1 at most
   for-ever  ANSWER comes again and again, without an end
 """

@@ -1,12 +1,10 @@
 #!/usr/bin/env python3
-"""told.py - runs dlock in a scripted store (support/fake/fake.c) for each event of the table on
-stdin, at a terminal, in CI and so on, and compares what it prints with the table: kinds of lines,
-in order."""
+"""told.py - runs dlock in a scripted store (support/fake/fake.c) for each event of the table on stdin, at a terminal,
+in CI and so on, and compares what it prints with the table: kinds of lines, in order."""
 import fcntl, os, pty, re, select, signal, struct, sys, termios, time
 
 DLOCK, HELPERS, S, NAME = (os.environ[name] for name in ('DLOCK', 'HELPERS', 'S', 'NAME'))
-# Long enough for a line of the wait, which comes after a second, on a machine that is behind.
-WAIT = '3.5'
+WAIT = '3.5'  # long enough for a line of the wait, which comes after a second, on a machine that is behind
 
 HOLDER = r'held by fakehost, pid 4711 \(fakecommand\)'
 LOCK = r"\S+: (the lock )?'NAME'"
@@ -20,20 +18,19 @@ KINDS = {
     'setup': 'fake: notice of setup',
     'exclusion': 'fake: notice of exclusion',
     'detail': 'fake: notice of detail',
-    'trouble': LOCK + ' has not been renewed for [0-9.]+ m?s: no answer; the command will be ended '
-               'in [0-9.]+ m?s unless the store answers',
+    'trouble': LOCK + ' has not been renewed for [0-9.]+ m?s: no answer; the command will be ended in [0-9.]+ m?s '
+               'unless the store answers',
     'over': LOCK + ' is renewed again after [0-9.]+ m?s',
     'lost': LOCK + ' is lost: lost unasked; ending the command',
     'not-ours': LOCK + ' was not ours any more when it was released',
-    'unclear': r"\S+: the release of 'NAME' is not confirmed: no answer; the lock ends with its "
-               "ttl at the latest",
+    'unclear': r"\S+: the release of 'NAME' is not confirmed: no answer; the lock ends with its ttl at the latest",
     'connects': r"waiting for 'NAME': [1-9]s of 3\.5s; no answer yet from fake://.*",
     'silence': r"fake:\S+: no answer within 3\.5 s \(lock 'NAME'\)",
     'error': r"fake:\S+: told to fail \(lock 'NAME'\)",
     'no-command': "cannot run '/no/such/command': No such file or directory",
 }
 
-# The store's orders before the start; options; command (STORE: its folder); the event; exit code.
+# What the store is told before the start; options; command (STORE is its folder); what happens then; the exit code.
 EVENTS = {
     'uncontended': ({}, [], ['true'], None, 0),
     '-n, held': ({'acquire': 'busy'}, ['-n'], ['true'], None, 75),
@@ -42,8 +39,7 @@ EVENTS = {
     'store set up badly': ({'notice': 'setup'}, [], ['true'], None, 0),
     'may not exclude': ({'notice': 'exclusion'}, [], ['true'], None, 0),
     'detail': ({'notice': 'detail'}, [], ['true'], None, 0),
-    'renewed late': ({'renew': 'unclear'}, ['--ttl', '6'], [HELPERS + '/await', 'STORE/go'],
-                     'renew', 0),
+    'renewed late': ({'renew': 'unclear'}, ['--ttl', '6'], [HELPERS + '/await', 'STORE/go'], 'renew', 0),
     'lost': ({}, [], ['sleep', '20'], 'lose', 79),
     'not ours at the release': ({'release': 'notours'}, [], ['true'], None, 79),
     'release not confirmed': ({'release': 'unclear'}, [], ['true'], None, 0),
@@ -57,8 +53,7 @@ EVENTS = {
 MODES = [
     (None, [], True, 'terminal'), ('', ['-q'], True, '-q'), ('0', ['-v'], True, '-v'),
     ('true', [], False, 'CI'), ('1', [], False, 'CI'), ('yes', ['-v', '-q'], False, '-q'),
-    (None, [], False, 'neither'), ('', [], False, 'neither'), ('0', [], False, 'neither'),
-    ('false', [], False, 'neither'),
+    (None, [], False, 'neither'), ('', [], False, 'neither'), ('0', [], False, 'neither'), ('false', [], False, 'neither'),
     (None, ['-v'], False, '-v'), (None, ['-q'], False, '-q'), (None, ['-q', '-v'], False, '-q'),
 ]
 
@@ -173,7 +168,7 @@ def go_on_after(said, some):
         r.go_on()
 
 
-# Leases that end soon come first. Silent runs began before the last talkative one.
+# These alone first: their leases end soon. Those that say nothing began before the last one of those that do.
 late = start(lambda then: then == 'renew')
 go_on_after(Run.said, [r for _, _, r in late])
 wait_until(lambda: all(r.recovered() for _, _, r in late))

@@ -23,9 +23,9 @@ static void sleep_until(int64_t at)
 }
 
 /*
- * The grandchild's exit shows as EOF on the pipe. It was opened after the witness, and a dying
- * process closes its descriptors in order: at EOF the witness is free. A command that left it
- * behind would be "in the background by its own will", which no lock covers.
+ * The grandchild's exit shows as EOF on the pipe. It was opened after the witness, and a dying process
+ * closes its descriptors in order: at EOF the witness is free. A command that left it behind would be
+ * "in the background by its own will", which no lock covers.
  */
 static int grow_tree(int64_t until)
 {

@@ -1,11 +1,10 @@
 /*
- * witness DIR HOLD_MS [tree]: the command of the exclusion tests. It cannot be fooled by dlock: the
- * kernel says whether another holder is inside (a flock that every descendant keeps), and a counter
- * that is read, slept on and written without a lock must add up.
+ * witness DIR HOLD_MS [tree]: the command of the exclusion tests. It cannot be fooled by dlock: the kernel
+ * says whether another holder is inside (a flock that every descendant keeps), and a counter that is read,
+ * slept on and written without a lock must add up.
  *
  * DIR/witness  the kernel's word          DIR/violations  one line for each refusal
- * DIR/counter  read, sleep, write         DIR/history     "enter|exit PID FENCE TIME_NS", one write
- *              each
+ * DIR/counter  read, sleep, write         DIR/history     "enter|exit PID FENCE TIME_NS", one write each
  * tree: a grandchild in a session of its own keeps the witness too, and ignores TERM.
  */
 #include "tree.h"

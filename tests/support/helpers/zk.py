@@ -1,48 +1,39 @@
 #!/usr/bin/python3 -I
-"""zk.py [HOST:]PORT WHAT... - looks into a ZooKeeper server and changes what is there, without a
-client library.
+"""zk.py [HOST:]PORT WHAT... - looks into a ZooKeeper server and changes what is there, without a client library.
 
-A JVM takes a second for that, kazoo 0.2 s, this 50 ms. Each call is a session of its own (two
-writes, so the zxid moves on), and reads are preceded by a sync, so that a follower does not answer
-with what was.
+A JVM takes a second for that, kazoo 0.2 s, this 50 ms. Each call is a session of its own (two writes, so the
+zxid moves on), and reads are preceded by a sync, so that a follower does not answer with what was.
 
   ls PATH                 children, one a line, sorted
   tree PATH               all nodes below, full paths, ephemeral ones with their session behind
   get PATH                the data as it is
-  stat PATH [KEY]         "KEY VALUE" lines: czxid mzxid ctime mtime version cversion aversion
-                          ephemeralOwner dataLength numChildren pzxid; ephemeralOwner in hex, as the
-                          session lists have it (0x0 for containers, too: from outside they look
-                          like persistent nodes)
+  stat PATH [KEY]         "KEY VALUE" lines: czxid mzxid ctime mtime version cversion aversion ephemeralOwner
+                          dataLength numChildren pzxid; ephemeralOwner in hex, as the session lists have it
+                          (0x0 for containers, too: from outside they look like persistent nodes)
   acl PATH                "PERMISSIONS SCHEME ID" lines
-  create [-c] [-s] PATH [DATA]    persistent; -c a container, -s sequential; the parents, too;
-                                  prints the real path
+  create [-c] [-s] PATH [DATA]    persistent; -c a container, -s sequential; the parents, too; prints the real path
   set PATH DATA           whatever the version; DATA "-": from standard input
   rm [-r] PATH            -r: with all below
   kill SESSION            closes that session (0x...), as somebody else who has its password would
-  hold [-t MS] [-s] PATH [DATA]   an ephemeral node (parents are made): prints "held PATH SESSION",
-                                  stays until
-                          it is killed; then the server waits for the time-out (-t, 4000). SIGTERM
-                          closes cleanly
+  hold [-t MS] [-s] PATH [DATA]   an ephemeral node (parents are made): prints "held PATH SESSION", stays until
+                          it is killed; then the server waits for the time-out (-t, 4000). SIGTERM closes cleanly
   cmd WORD                a four-letter word
 
--a USER:PASSWORD before the rest of the arguments: as that user (digest); what is made then is that
-user's alone. Exit code: 0; 1: the server refused, with its error's name on stderr (NONODE,
-NODEEXISTS...); 2: no server.
+-a USER:PASSWORD before the rest of the arguments: as that user (digest); what is made then is that user's alone.
+Exit code: 0; 1: the server refused, with its error's name on stderr (NONODE, NODEEXISTS...); 2: no server.
 """
 import signal
 import socket
 import struct
 import sys
 
-ERRORS = {-4: "CONNECTIONLOSS", -8: "BADARGUMENTS", -101: "NONODE", -102: "NOAUTH",
-          -103: "BADVERSION", -108: "NOCHILDRENFOREPHEMERALS", -110: "NODEEXISTS",
-          -111: "NOTEMPTY", -112: "SESSIONEXPIRED", -114: "INVALIDACL", -115: "AUTHFAILED",
-          -118: "SESSIONMOVED"}
-CREATE, DELETE, GET, SET, GET_ACL, SYNC, PING = 1, 2, 4, 5, 6, 9, 11
-LS, CONTAINER, AUTH, CLOSE = 12, 19, 100, -11
+ERRORS = {-4: "CONNECTIONLOSS", -8: "BADARGUMENTS", -101: "NONODE", -102: "NOAUTH", -103: "BADVERSION",
+          -108: "NOCHILDRENFOREPHEMERALS", -110: "NODEEXISTS", -111: "NOTEMPTY", -112: "SESSIONEXPIRED",
+          -114: "INVALIDACL", -115: "AUTHFAILED", -118: "SESSIONMOVED"}
+CREATE, DELETE, GET, SET, GET_ACL, SYNC, PING, LS, CONTAINER, AUTH, CLOSE = 1, 2, 4, 5, 6, 9, 11, 12, 19, 100, -11
 STAT = struct.Struct(">qqqqiiiqiiq")
-STAT_KEYS = ("czxid mzxid ctime mtime version cversion aversion ephemeralOwner dataLength "
-             "numChildren pzxid").split()
+STAT_KEYS = ("czxid mzxid ctime mtime version cversion aversion ephemeralOwner dataLength numChildren "
+             "pzxid").split()
 OPEN_ACL = struct.pack(">ii", 1, 31) + b"\0\0\0\5world\0\0\0\6anyone"
 
 
@@ -65,7 +56,7 @@ def take(data, at):
 
 
 def password(session):
-    """ZooKeeper makes it of the id alone: java.util.Random(id ^ 0xB3415C00).nextBytes."""
+    """ZooKeeper makes it of the id alone: java.util.Random(id ^ 0xB3415C00).nextBytes (generatePasswd)."""
     mask = (1 << 48) - 1
     seed = ((session ^ 0xB3415C00) ^ 0x5DEECE66D) & mask
     out = b""
@@ -83,8 +74,7 @@ class Client:
         self.sock.settimeout(10)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         secret = password(session) if session else bytes(16)
-        self.sock.sendall(buf(struct.pack(">iqiq", 0, 0, timeout_ms, session) + buf(secret) +
-                              b"\0"))
+        self.sock.sendall(buf(struct.pack(">iqiq", 0, 0, timeout_ms, session) + buf(secret) + b"\0"))
         reply = self.packet()
         _, self.timeout_ms, self.session = struct.unpack_from(">iiq", reply)
         if self.timeout_ms <= 0:

@@ -1,27 +1,22 @@
 #!/usr/bin/python3
-"""zkproxy.py PORT FAULT WHAT [N [CODE]] - stands before a ZooKeeper server on PORT and knows its
-packets.
+"""zkproxy.py PORT FAULT WHAT [N [CODE]] - stands before a ZooKeeper server on PORT and knows its packets.
 
-Prints its own port (at $LISTEN, 127.0.0.1 without it), then serves for ever; prints "done" when the
-fault has happened. proxy.py counts bytes; here the N-th (1) packet of a kind is meant, over all
-connections, N = 0: each. WHAT is connect, create (of all kinds), delete, get, set, ls, ping, sync,
-close, any, or event (a watch that fires; it has no question).
+Prints its own port (at $LISTEN, 127.0.0.1 without it), then serves for ever; prints "done" when the fault has
+happened. proxy.py counts bytes; here the N-th (1) packet of a kind is meant, over all connections, N = 0: each.
+WHAT is connect, create (of all kinds), delete, get, set, ls, ping, sync, close, any, or event (a watch that fires;
+it has no question).
 
 FAULT  pass      nothing happens
        count     nothing happens either: with N = 0, as many lines "done" as there were such packets
        lose      the question is passed on, its answer is not, and the connection ends: done or not?
-       swallow   the question is not passed on, and the connection ends: it looks the same, but is
-                 not done
+       swallow   the question is not passed on, and the connection ends: it looks the same, but is not done
        refuse    the question is not passed on, and CODE answered
        after     the connection ends right behind the answer
-       stall     the answer, and whatever the server says then on this connection, is not passed on;
-                 nothing ends
+       stall     the answer, and whatever the server says then on this connection, is not passed on; nothing ends
        drop      the answer alone is left out (an event that never came)
        error     CODE (e.g. -4, -110) is answered; what was asked for is done all the same
-       flip      the last byte of the answer is another one; CODE: the one there, counted from its
-                 length's first
-       forge     CODE, bytes in hex, is said instead of the answer; "xid" in it is the question's
-                 number
+       flip      the last byte of the answer is another one; CODE: the one there, counted from its length's first
+       forge     CODE, bytes in hex, is said instead of the answer; "xid" in it is the question's number
        drip      the answer comes one byte at a time
 """
 import os
@@ -35,9 +30,8 @@ port, fault = int(sys.argv[1]), sys.argv[2]
 what = sys.argv[3] if len(sys.argv) > 3 else "any"
 n = int(sys.argv[4]) if len(sys.argv) > 4 else 1
 code = sys.argv[5] if len(sys.argv) > 5 else "-1" if fault == "flip" else "-4"
-OPS = {1: "create", 15: "create", 19: "create", 21: "create", 2: "delete", 20: "delete",
-       3: "exists", 4: "get", 5: "set", 8: "ls", 12: "ls", 9: "sync", 11: "ping", 14: "multi",
-       100: "auth", 101: "watches", -11: "close"}
+OPS = {1: "create", 15: "create", 19: "create", 21: "create", 2: "delete", 20: "delete", 3: "exists", 4: "get",
+       5: "set", 8: "ls", 12: "ls", 9: "sync", 11: "ping", 14: "multi", 100: "auth", 101: "watches", -11: "close"}
 count = 0
 mutex = threading.Lock()
 

@@ -1,6 +1,6 @@
 /*
- * block.c - $BLOCK, the path of a file as it is opened, is a block device, by what stat(2) and
- * fstat(2) say. To open it for writing ends the process with 97.
+ * block.c - $BLOCK, the path of a file as it is opened, is a block device, by what stat(2) and fstat(2) say. To open it
+ * for writing ends the process with 97.
  */
 /* Here both names of a function are needed, the plain one and that of 64 bits. */
 #undef _FILE_OFFSET_BITS

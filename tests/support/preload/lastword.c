@@ -1,4 +1,4 @@
-/* lastword.c - a library's destructor gives the process $LASTWORD_IN an exit code of its own. */
+/* lastword.c - at the end of the process $LASTWORD_IN the destructor of a library gives it an exit code of its own. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

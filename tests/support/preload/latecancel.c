@@ -1,4 +1,4 @@
-/* latecancel.c - connect() takes 50 ms in all threads but the first: a distant cancel request. */
+/* latecancel.c - every connect() of a thread that is not the first one takes 50 ms: a cancel request to a server far off. */
 #include <dlfcn.h>
 #include <poll.h>
 #include <sys/socket.h>

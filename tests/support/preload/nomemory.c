@@ -1,10 +1,9 @@
 /*
- * nomemory.c - LD_PRELOAD: an allocation fails. Only in the program whose name is $NOMEMORY_IN: not
- * in the command that it runs. The $NOMEMORY-th one fails, and with a "+" behind the number all
- * that follow, too. $NOMEMORY_LOG is made when that has happened; with $NOMEMORY_CALLER set it gets
- * a line "N OBJECT OFFSET": the code outside of libc that asked for that memory. NOMEMORY=0 with
- * $NOMEMORY_CALLER: nothing fails, and each allocation gets its line. The file $NOMEMORY_COUNT, 8
- * bytes long, says how many there were so far.
+ * nomemory.c - LD_PRELOAD: an allocation fails. Only in the program whose name is $NOMEMORY_IN: not in the command
+ * that it runs. The $NOMEMORY-th one fails, and with a "+" behind the number all that follow, too. $NOMEMORY_LOG is
+ * made when that has happened; with $NOMEMORY_CALLER set it gets a line "N OBJECT OFFSET": the code outside of libc that
+ * asked for that memory. NOMEMORY=0 with $NOMEMORY_CALLER: nothing fails, and each allocation gets its line.
+ * The file $NOMEMORY_COUNT, 8 bytes long, says how many there were so far.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,7 +1,6 @@
 /*
- * notimeout.c - LD_PRELOAD, for a PostgreSQL server: it knows no TCP_USER_TIMEOUT, as on other
- * systems than Linux, and a session by TCP has no timers, so that it is not ended when it is idle,
- * as before version 14.
+ * notimeout.c - LD_PRELOAD, for a PostgreSQL server: it knows no TCP_USER_TIMEOUT, as on other systems than Linux, and a
+ * session by TCP has no timers, so that it is not ended when it is idle, as before version 14.
  */
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,7 +1,7 @@
 /*
- * reaped.c - at the worst moment for the keeper, its guard dies: after a wait of the keeper that
- * ended by its own timer, and after it has found no message of the guard. A kill() by number of a
- * child that was reaped goes into $REAPED_LOG: another process may have the number by then.
+ * reaped.c - at the worst moment for the keeper, its guard dies: after a wait of the keeper that ended by its own timer,
+ * and after it has found no message of the guard. A kill() by number of a child that was reaped goes into $REAPED_LOG:
+ * another process may have the number by then.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,7 +1,6 @@
 /*
- * slew.c - LD_PRELOAD: CLOCK_BOOTTIME of one process loses a tenth, and with it all waits by the
- * kernel, as when a time service slews the clock. CLOCK_MONOTONIC_RAW stays right. $SLEW is the
- * time of CLOCK_BOOTTIME in ns from which on.
+ * slew.c - LD_PRELOAD: CLOCK_BOOTTIME of one process loses a tenth, and with it all waits by the kernel, as when a time
+ * service slews the clock. CLOCK_MONOTONIC_RAW stays right. $SLEW is the time of CLOCK_BOOTTIME in ns from which on.
  */
 #include <dlfcn.h>
 #include <poll.h>

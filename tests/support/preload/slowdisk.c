@@ -1,4 +1,4 @@
-/* slowdisk.c - a write to the file $SLOWDISK takes $SLOWDISK_MS, as when a disk is busy. */
+/* slowdisk.c - a write to the file $SLOWDISK takes $SLOWDISK_MS, as when a disk is busy or a file server is away. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/stat.h>

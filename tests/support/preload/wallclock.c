@@ -1,8 +1,7 @@
 /*
- * wallclock.c - LD_PRELOAD: the wall clock (CLOCK_REALTIME, gettimeofday, time) of one process
- * jumps; every other clock stays. $WALLCLOCK names a file with one int64 in nanoseconds, which is
- * added; it is mapped, so a jump happens when another process writes it. System calls are made
- * directly: no libc in between.
+ * wallclock.c - LD_PRELOAD: the wall clock (CLOCK_REALTIME, gettimeofday, time) of one process jumps; every
+ * other clock stays. $WALLCLOCK names a file with one int64 in nanoseconds, which is added; it is mapped,
+ * so a jump happens when another process writes it. System calls are made directly: no libc in between.
  */
 #include <fcntl.h>
 #include <stdbool.h>
