@@ -47,7 +47,7 @@ needs() {
     [ -n "${!have}" ]
 }
 
-# What the store without TLS (twin), or the store with the same scripts (kin), has passed, runs again
+# What the store without TLS (twin), or the store with the same scripts (kin), has passed runs again
 # only in the soak: tests of minutes or of a hundred runs, tests of what the client does alone, and
 # further tests of a script that another test of the same store sends.
 twin() { needs TWIN && [ -z "${DLOCK_SOAK:-}" ]; }
@@ -69,7 +69,6 @@ waiters_are() { [ "$(waiters)" -eq "$1" ]; }
     [ -z "$output" ]
     run -0 run_t 5 "$DLOCK" -n -E 0 "$L" false
     let_go
-    wait_exit 5 "$HOLDER"
     run -0 run_t 5 "$DLOCK" -n "$L" true
     store_clean "$NAME"
 }
@@ -124,7 +123,6 @@ best_of_six() {
     [ ! -e "$T/ran" ]
     waiters_are 0
     let_go
-    wait_exit 5 "$HOLDER"
 }
 
 @test "a waiter gets the lock as soon as it is released" {
@@ -173,7 +171,6 @@ assert all(e['holder']['pid'] == $HOLDER for e in by['waiting'] if 'holder' in e
     assert_between 0 "$best" $((400 + SLOW)) "wait in ms, less that of a refusal"
     waiters_are 0
     let_go
-    wait_exit 5 "$HOLDER"
     store_clean "$NAME"
 }
 
@@ -195,7 +192,6 @@ os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$L" touch "$T/ran"
     done
     [ ! -e "$T/ran" ]
     let_go
-    wait_exit 5 "$HOLDER"
     store_clean "$NAME"
 }
 
@@ -285,7 +281,6 @@ if "host" in ws[0]:
 assert [w["place"] for w in ws] == ([0, 0] if "redlock" in s["store"] else [1, 2]), ws' \
         "$output" "$NAME" "$HOLDER" "$before" "$fence" "$left" "${waiting[@]}"
     let_go
-    wait_exit 5 "$HOLDER"
     for who in 1 2; do wait_exit 5 "${waiting[who]}"; done
     store_clean "$NAME"
 }
@@ -377,7 +372,6 @@ print(*[w["pid"] for w in ws])'
         wait_for 20 waiters_are 20
         want=$(for pid in $(pids_in_line); do echo "${number[pid]}"; done)
         let_go
-        wait_exit 5 "$HOLDER"
         for i in $(seq 20); do wait_exit 20 "${pids[i]}"; done
         [ "$(cat "$T/order")" = "$want" ] ||
             fail "round $round: $(paste -sd' ' "$T/order"), not $(paste -sd' ' <<<"$want")"
@@ -437,8 +431,7 @@ guard_of() {
     wait_for 5 waiters_are 1
     "$HELPERS/clock" "$T/killed"
     kill -KILL "$G"
-    # The waiter looks, since a lock taken by the test would block it. The holder ends after its
-    # tree.
+    # The waiter looks: a lock taken by the test would block it. The holder ends after its tree.
     rc=0
     wait_exit 5 "$holder" || rc=$?
     "$HELPERS/clock" "$T/over"
@@ -716,8 +709,7 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
         is_in w $((3 + ${STORE_TICKS:-0}))
         end w
     done
-    # A server that the next one did not need may have heard from the dead one a moment later than
-    # the others.
+    # A server may hear from the dead holder a moment later than the others did.
     wait_for 2 is_clean || store_clean "$NAME"
 }
 is_clean() { store_clean "$NAME" >is_clean.log 2>&1; }
@@ -885,8 +877,7 @@ runs_again() {
     store_clean "$NAME"
 }
 
-# crowd CODE: so many processes at the same moment. Each one that runs writes a line, and ends with
-# CODE.
+# crowd CODE: many processes at the same moment. Each that runs writes a line and ends with CODE.
 crowd() {
     local i pids=() n
     n=$(amount once_crowd)
@@ -979,8 +970,7 @@ offers() { declare -F "store_$1" >/dev/null; }
     [ ! -e no ] || final "a command ran"
 }
 
-# Killed before the command starts, there is a record and no run; killed after the release, there is
-# a success.
+# Killed before the command starts: a record and no run. Killed after the release: a success.
 @test "--once: a keeper killed around a write leaves what the store has" {
     offers unanswered || return 0
     local step state P
@@ -1080,8 +1070,7 @@ sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
     else
         start_log first.log "$DLOCK" --min-hold 1h "$L" sh -c 'trap "" TERM; touch first; exit 4'
         wait_for 5 test -e first
-        # The signal may come before the end of the command, and is forwarded then: it must not end
-        # it.
+        # The signal may come before the end of the command, and is forwarded then.
         wait_for 5 signal_ends_it
         exits 4 5 "$STARTED"
     fi

@@ -1,11 +1,7 @@
 # Tests of the test runner: all other tests rely on its verdict.
 
-bats_require_minimum_version 1.5.0
 # bats file_tags=plain,long
 load ../support/common
-
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 @test "a unit test runs by its name; an unknown name fails" {
     example=$(grep -oE 'build/unit/[a-z]+/test_[a-z]+ [a-z0-9_]+' "$ROOT/CONTRIBUTING.md" |
@@ -20,8 +16,7 @@ teardown() { dlock_teardown; }
     assert_out "no-such-test"
 }
 
-# runs [ENV...] FILE...: tests/run as from a shell, in $T: without the folder that bats puts in
-# front of PATH.
+# runs [ENV...] FILE...: tests/run as from a shell, in $T: without bats' own folder in PATH.
 runs() {
     local path
     local -a env=()
@@ -30,8 +25,7 @@ runs() {
         shift
     done
     path=$(tr : '\n' <<<"$PATH" | grep -v /libexec/ | paste -sd :)
-    # The process of bats 1.8 that times a test sometimes outlives it, and the pipe waits for that:
-    # so a short time-out.
+    # A timer process of bats 1.8 may outlive its test, and the pipe waits for it: a short time-out.
     run run_t 60 env -i PATH="$path" BUILD="$T/build" TEST_JOBS=1 BATS_TEST_TIMEOUT=8 \
         ${env[@]+"${env[@]}"} "$ROOT/tests/run" "$@"
 }

@@ -4,11 +4,7 @@
 
 # bats file_tags=plain
 
-bats_require_minimum_version 1.5.0
 load ../support/common
-
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 # history EVENT...: as lines, one every 10 ms. An event that begins with a time in ms comes then.
 history() {
@@ -40,17 +36,14 @@ illegal() {
 @test "the model of all kinds allows what a lock may do" {
     # In turn, readers and slots together, a refusal for a reason, fences that stand or grow.
     legal 'start 1 x 0 wait' 'start 2 s 0 wait' 'start 3 n 2 wait' 'start 4 n 2 wait' \
-        'enter 1 - 5' 'start 5 s 0 try' \
-        'end 5 75' 'exit 1' 'end 1 0' 'enter 3 1 5' 'enter 2 - 5' 'enter 4 0 6' 'start 6 n 3 wait' \
-        'end 6 65' \
-        'start 7 n 2 try' 'end 7 75' 'exit 3' 'end 3 0' 'start 8 n 2 wait' 'enter 8 1 6' \
-        'start 9 x 0 100' '400 end 9 75' \
-        'exit 8' 'exit 2' 'exit 4' 'end 2 0' 'end 8 0' 'end 4 0' 'start 10 x 0 try' 'enter 10 - 7' \
+        'enter 1 - 5' 'start 5 s 0 try' 'end 5 75' 'exit 1' 'end 1 0' 'enter 3 1 5' 'enter 2 - 5' \
+        'enter 4 0 6' 'start 6 n 3 wait' 'end 6 65' 'start 7 n 2 try' 'end 7 75' 'exit 3' \
+        'end 3 0' 'start 8 n 2 wait' 'enter 8 1 6' 'start 9 x 0 100' '400 end 9 75' 'exit 8' \
+        'exit 2' 'exit 4' 'end 2 0' 'end 8 0' 'end 4 0' 'start 10 x 0 try' 'enter 10 - 7' \
         'exit 10' 'end 10 0'
     # A crash: the next one enters later, is refused meanwhile, and the kernel has seen no overlap.
     legal 'start 1 x 0 wait' 'enter 1 - 1' 'hit 1 kill keeper' 'end 1 -9' 'start 2 s 0 try' \
-        'end 2 75' \
-        'start 3 s 0 wait' '2000 enter 3 - 1' 'exit 3' 'end 3 0'
+        'end 2 75' 'start 3 s 0 wait' '2000 enter 3 - 1' 'exit 3' 'end 3 0'
     # A stop: the lock is lost, and the next one has entered before dlock says so.
     legal 'start 1 n 1 wait' 'enter 1 0 1' 'hit 1 stop keeper' 'start 2 n 1 wait' \
         '2000 enter 2 0 1' 'end 1 79' 'exit 2' 'end 2 0'
@@ -64,20 +57,16 @@ illegal() {
         'enter 1 - 5') slot=('start 1 n 2 wait' 'enter 1 0 5')
     local done=('exit 1' 'end 1 0') done2=('exit 2' 'end 2 0')
     illegal 'FINAL: operation 2 (shared) enters while operation 1 (a writer) is inside*' \
-        "${writer[@]}" \
-        'start 2 s 0 wait' 'enter 2 - 5' "${done[@]}" "${done2[@]}"
+        "${writer[@]}" 'start 2 s 0 wait' 'enter 2 - 5' "${done[@]}" "${done2[@]}"
     illegal 'FINAL: operation 2 (a writer) enters while operation 1 (shared) is inside*' \
-        "${reader[@]}" \
-        'start 2 x 0 wait' 'enter 2 - 6' "${done[@]}" "${done2[@]}"
+        "${reader[@]}" 'start 2 x 0 wait' 'enter 2 - 6' "${done[@]}" "${done2[@]}"
     illegal 'FINAL: operation 2 (a writer) enters while operation 1 (one of 2 slots) is inside*' \
-        "${slot[@]}" \
-        'start 2 x 0 wait' 'enter 2 - 6' "${done[@]}" "${done2[@]}"
+        "${slot[@]}" 'start 2 x 0 wait' 'enter 2 - 6' "${done[@]}" "${done2[@]}"
     illegal 'FINAL: operation 3 (one of 2 slots) enters while 2 others have slots*' "${slot[@]}" \
         'start 2 n 2 wait' 'enter 2 1 5' 'start 3 n 2 wait' 'enter 3 1 5' "${done[@]}" \
         "${done2[@]}" 'exit 3' 'end 3 0'
     illegal 'FINAL: operation 2 (one of 3 slots) enters while slots of another number are held*' \
-        "${slot[@]}" \
-        'start 2 n 3 wait' 'enter 2 1 5' "${done[@]}" "${done2[@]}"
+        "${slot[@]}" 'start 2 n 3 wait' 'enter 2 1 5' "${done[@]}" "${done2[@]}"
     illegal 'FINAL: operation 2 (one of 2 slots) has slot 0, as has operation 1*' "${slot[@]}" \
         'start 2 n 2 wait' 'enter 2 0 5' "${done[@]}" "${done2[@]}"
     illegal 'FINAL: operation 1 (one of 2 slots) has the slot number 2*' 'start 1 n 2 wait' \
@@ -88,12 +77,10 @@ illegal() {
         "${done[@]}"
     # The kernel's word about one that was hit.
     illegal 'FINAL: operation 2 (a writer) enters while the command of another one still runs*' \
-        "${reader[@]}" \
-        'hit 1 kill keeper' 'end 1 -9' 'start 2 x 0 wait' '2000 enter 2 - 6' 'refused 2 together' \
-        'end 2 97'
+        "${reader[@]}" 'hit 1 kill keeper' 'end 1 -9' 'start 2 x 0 wait' '2000 enter 2 - 6' \
+        'refused 2 together' 'end 2 97'
     illegal 'FINAL: operation 2 (one of 1 slots) is one too many*' 'start 1 n 1 wait' \
-        'enter 1 0 5' \
-        'hit 1 stop keeper' 'start 2 n 1 wait' '2000 enter 2 0 5' 'refused 2 seat' \
+        'enter 1 0 5' 'hit 1 stop keeper' 'start 2 n 1 wait' '2000 enter 2 0 5' 'refused 2 seat' \
         'refused 2 number' 'end 2 97' 'end 1 79'
 }
 
@@ -126,26 +113,22 @@ illegal() {
     illegal 'FINAL: operation 1 (a writer) is refused, and nothing stands in its way*' \
         'start 1 x 0 try' 'end 1 75'
     illegal 'FINAL: operation 2 (shared) is refused, and nothing stands in its way*' \
-        'start 1 n 1 try' 'enter 1 0 1' \
-        'start 2 s 0 try' 'end 2 75' 'exit 1' 'end 1 0'
+        'start 1 n 1 try' 'enter 1 0 1' 'start 2 s 0 try' 'end 2 75' 'exit 1' 'end 1 0'
     illegal 'FINAL: operation 2 (a writer) is refused, and nothing stands in its way*' \
         'start 1 x 0 wait' 'enter 1 - 1' \
         'hit 1 kill keeper' 'end 1 -9' '2050 start 2 x 0 try' 'end 2 75'
     illegal 'FINAL: operation 1 (one of 2 slots) ends with 65 although no other number was *' \
         'start 1 n 2 wait' 'end 1 65'
     illegal 'operation 2 (one of 3 slots) ends with 75 and not 65 *' 'start 1 n 2 wait' \
-        'enter 1 0 1' \
-        'start 2 n 3 try' 'end 2 75' 'exit 1' 'end 1 0'
+        'enter 1 0 1' 'start 2 n 3 try' 'end 2 75' 'exit 1' 'end 1 0'
     for code in -9 -11 1 64 134; do
         illegal "FINAL: operation 1 (a writer) *" 'start 1 x 0 wait' "end 1 $code"
     done
     illegal '4 were lost or given up*' 'start 1 x 0 wait' 'end 1 79' 'start 2 x 0 wait' 'end 2 69' \
-        'start 3 x 0 wait' \
-        'end 3 71' 'start 4 x 0 wait' 'end 4 79'
+        'start 3 x 0 wait' 'end 3 71' 'start 4 x 0 wait' 'end 4 79'
 }
 
-# random BUG OPERATIONS FACT...: with the stand-in, whose locks outlive a keeper, and a fault in 5
-# operations.
+# random BUG OPERATIONS FACT...: with the stand-in, whose locks outlive a keeper; faults in a fifth.
 random() {
     rm -rf h lock
     mkdir h
@@ -153,8 +136,7 @@ random() {
         "$ROOT/tests/support/helpers/kinds_store.py" "$T/lock" \
         "$HELPERS/kinds" h "$2" lease shared slots=2 ttl=0.4 every=5 "${@:3}"
 }
-# finds BUG PROBLEM FACT...: at the first that breaks exclusion. How soon is chance, so each has a
-# test of its own.
+# finds BUG PROBLEM FACT...: at the first broken exclusion. How soon is chance: a test for each bug.
 finds() {
     run -1 random "$1" 2000 "${@:3}"
     # tests/run must not take these words for a failure of dlock.

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # tests/lint on a small tree of cli/ and lib/: each of its rules refuses what it is for.
 
-bats_require_minimum_version 1.5.0
 # bats file_tags=plain
 load ../support/common
 
@@ -48,7 +47,6 @@ setup() {
     dlock_setup
     cp -a "$BATS_FILE_TMPDIR"/{tests,cli,lib,build} .
 }
-teardown() { dlock_teardown; }
 
 # file FILE LINE...: that file, of these lines. more FILE LINE...: behind what it has.
 file() { printf '%s\n' "${@:2}" >"$1"; }

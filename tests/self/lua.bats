@@ -1,6 +1,5 @@
 # The Lua scripts of a lock in Redis: how they are embedded, and how `make lint` checks them.
 
-bats_require_minimum_version 1.5.0
 # bats file_tags=plain
 load ../support/common
 
@@ -9,7 +8,6 @@ setup() {
     cp -r "$ROOT/lib/backends/redis/scripts" "$T/scripts"
     cd "$T/scripts" || return
 }
-teardown() { dlock_teardown; }
 
 # embed FILE: as Lua.
 embed() { run awk -v plain=1 -f embed.awk "./$1"; }

@@ -2,14 +2,9 @@
 # make hands its own environment on to each recipe, and so to each test.
 
 # bats file_tags=plain
-bats_require_minimum_version 1.5.0
 load ../support/common
 
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
-
-# A variable that the Makefile sets under a name from the environment would replace the caller's
-# value in each recipe.
+# A variable that the Makefile sets under such a name would replace the caller's in each recipe.
 @test "a recipe has the variables of the caller as they were" {
     local -a caller=(CFLAGS='-O1 -DX="a b"' CI=1 DISPLAY=:7 EDITOR=ed HOME="$T" HOST=h
         HOSTNAME=h.example LANG=C LD_LIBRARY_PATH="$T" LDFLAGS=-s LINES=24 LOGNAME=somebody

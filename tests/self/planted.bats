@@ -3,20 +3,16 @@
 # file, built beside the real program and given to the one test that must fail. The change must
 # apply: whoever rewrites that line finds a new one for it here.
 
-# bats file_tags=long
-bats_require_minimum_version 1.5.0
+# bats file_tags=long,slow
 load ../support/common
 
 # How the program under test is built: one command a line.
 setup_file() {
     cd "$ROOT" || return
-    # --always-make would also be done, not only said, for the makefile itself; there is no rule for
-    # it.
+    # --always-make would not only be said for the makefile itself: there is no rule for it.
     "${MAKE:-make}" -nB V=1 BUILD="$BUILD" SAN="${SAN:-}" "$BUILD/test/dlock" 2>/dev/null |
         sed -e ':more' -e '/\\$/{N;s/\\\n//;b more' -e '}' >"$BATS_FILE_TMPDIR/commands" || :
 }
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 # command WORD: the one command with that word.
 command_with() {
@@ -59,8 +55,7 @@ plant() {
     (cd "$ROOT" && eval "${compile/ -MMD -MP/}" && eval "$link") 3>&- || fail "it cannot be built"
 }
 
-# plant_module SOURCE: $T/planted/source.c is a part of a module, which the program looks for beside
-# itself.
+# plant_module SOURCE: $T/planted/source.c is part of a module, found beside the program.
 plant_module() {
     local source=$1 object=$BUILD/obj/mod/${1%.c}.o store so compile link map
     store=${source#lib/backends/} store=${store%%/*}
@@ -94,9 +89,8 @@ plant_text() {
 # nothing of its environment, and not the bats below libexec, which is first in our PATH.
 try() {
     run run_t 60 env -i PATH="${PATH//"$BATS_LIBEXEC:"/}" HOME="${HOME:-/}" \
-        TMPDIR="${TMPDIR:-/tmp}" BUILD="$BUILD" \
-        HELPERS="$HELPERS" DLOCK="$PLANTED" bats --formatter tap -f "^$2\$" \
-        "$ROOT/tests/system/$1.bats"
+        TMPDIR="${TMPDIR:-/tmp}" BUILD="$BUILD" HELPERS="$HELPERS" DLOCK="$PLANTED" bats \
+        --formatter tap -f "^$2\$" "$ROOT/tests/system/$1.bats"
     [ "${lines[0]}" = 1..1 ] || fail "not one test '$2' in $1.bats: $output"
 }
 caught() {
@@ -104,126 +98,106 @@ caught() {
     grep -q '^not ok 1 ' <<<"$output" || fail "not caught: $output"
 }
 
-# bats test_tags=slow
 @test "planted: nothing: what is built and run here passes" {
     plant lib/lease.c '1s/^/\n/'
     try cli/lease "a release that answers 'not ours' is a loss although the command returned 0"
     [[ ${lines[1]} == "ok 1 "* ]] || fail "$output"
 }
 
-# bats test_tags=slow
 @test "planted: DEL without a look whose lock it is" {
     plant lib/backends/redis/scripts/leave.lua 's/^local simple = /ARGV[3] = value or ARGV[3]\n&/'
     caught redis/hold "a release leaves a key alone that the command has overwritten"
 }
 
-# bats test_tags=slow
 @test "planted: a renewal that makes the key anew" {
     plant lib/backends/redis/scripts/renew.lua "s/^if value == ARGV\[3\] then/do/;
         s/redis.call\('PEXPIRE', name, ARGV\[4\]\)/redis.call('SET', name, ARGV[3], 'PX', ARGV[4])/"
     caught redis/faults "a key that is deleted during a hold is a loss"
 }
 
-# bats test_tags=slow
 @test "planted: no undo of an unanswered request" {
     plant lib/backends/redis/renew.c 's/(args = \{\.value = )be->value/\1"nobody"/'
     caught redis/hostile "a cut or wrong reply starts nothing and is undone"
 }
 
-# bats test_tags=slow
 @test "planted: a majority of N/2" {
     plant lib/backends/redis/redlock.c 's,be->n / 2 \+ 1,(be->n + 1) / 2,'
     caught redlock/lock "a majority of 1, 2, 3, 4 or 5 servers is enough, one less is not"
 }
 
-# bats test_tags=slow
 @test "planted: a newcomer's own ttl as the restart grace" {
     plant lib/backends/redis/redlock_young.c \
         's/age = dlock_max\(age, y->server\[i\].longest_ms\);/;/'
     caught redlock/faults "restarted nodes do not vote while the holder's longer ttl may last"
 }
 
-# bats test_tags=slow
 @test "planted: a deadline from the time of the answer" {
     plant lib/lease.c 's/confirm\(l, ev->from, ev->raw_minus_boot, ev->ttl\)/\
         confirm(l, now.boot, now.raw - now.boot, ev->ttl)/'
     caught cli/lease "a grant after term_at never starts the command and is given back"
 }
 
-# bats test_tags=slow
 @test "planted: a late grant is good enough" {
     plant lib/lease.c 's/return later_clock\(l, now\) - l->sent > \(.*\) . part;/\
         (void)part, (void)now; return false;/'
     caught cli/lease "a late grant is confirmed by a renewal before the command starts"
 }
 
-# bats test_tags=slow
 @test "planted: no margin" {
     plant lib/lease.c 's/(t->(hard|kill)_at = t->deadline) - margin( . 2)?;/\1 + margin;/'
     caught redis/hold "a stopped keeper's tree dies before the key can be another's"
 }
 
-# bats test_tags=slow
 @test "planted: the guard reads only the clock that is slewed" {
     plant cli/guard.c 's/return dlock_lease_now\(g->raw_minus_boot\);/(void)g; return dlock_now();/'
     caught cli/slew "a slewed clock does not let the command of a stopped keeper outlive the lease"
 }
 
-# bats test_tags=slow
 @test "planted: the release comes before the tree is gone" {
     plant cli/keeper.c \
         's/if \(must_end && !k->tree_empty\)/if (must_end \&\& k->phase == KEEPER_OVER)/'
     caught cli/lease "a command that TERM ends for want of a renewal is followed by its descendants"
 }
 
-# bats test_tags=slow
 @test "planted: only the command is killed, not its tree" {
     plant cli/guard.c 's/process_tree_signal\(&none_inherited, SIGKILL, &refused\) < 0/\
         (refused = 0, g->command > 0 ? kill(g->command, SIGKILL) : 0) < 0/'
     caught cli/guard "a killed keeper's tree is gone at once"
 }
 
-# bats test_tags=slow
 @test "planted: exit code 0 although the release says that the lock was not ours" {
-    plant cli/keeper.c \
-        's/(r->how == DLOCK_RELEASE_NOT_OURS) && \(!is_lost/\1 \&\& (is_lost/'
+    plant cli/keeper.c 's/(r->how == DLOCK_RELEASE_NOT_OURS) && \(!is_lost/\1 \&\& (is_lost/'
     caught cli/lease "a release that answers 'not ours' is a loss although the command returned 0"
 }
 
-# bats test_tags=slow
 @test "planted: a password ends at the first '@'" {
     plant lib/secret.c "s/(char \*at =) find_last\((\(struct piece\)\{s.p, word\}), '@'\);/\
         \1 memchr(s.p, '@', (size_t)(word - s.p));/"
     caught cli/usage "shows no password of a URI in another place"
 }
 
-# bats test_tags=slow
 @test "planted: secrets are looked for in what is left of a cut message" {
     plant lib/error.c 's/(dlock_clean_text\(cause,) sizeof\(cause\)/\1 sizeof(err->msg)/'
     caught cli/usage "shows no password of a URI in another place"
 }
 
-# bats test_tags=slow
 @test "planted: a mistyped URI is a path" {
     plant lib/uri.c 's/r = dlock_uri_check_typo\(text, &why\)/r = dlock_uri_check_typo("x", \&why)/'
     caught cli/usage "refuses a mistyped URI and makes no file of that name"
 }
 
-# bats test_tags=slow
 @test "planted: nothing in a module" {
     plant lib/backends/postgres/table_runs.c '1s/^/\n/'
     try postgres/once "who waits for the row of one that succeeds does not run"
     [[ ${lines[1]} == "ok 1 "* ]] || fail "$output"
 }
 
-# bats test_tags=slow
 @test "planted: a run record that is read as it was before the wait for the row" {
     plant lib/backends/postgres/sql/table_runs.sql \
         "s/AS valid, r\.state = 'succeeded' AND /&r.ended < now() AND /"
     caught postgres/once "who waits for the row of one that succeeds does not run"
 }
 
-# bats test_tags=slow
 @test "planted: a release that reads its record before it has waited for the row" {
     plant lib/backends/postgres/table_runs.c 's/sql_table_lock_row, (sql_table_runs_end)/\1/'
     caught postgres/once "an end that comes twice at once is recorded once"

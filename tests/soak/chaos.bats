@@ -1,12 +1,8 @@
 # Faults that hit the current holder, with a real server. See tests/support/helpers/nemesis.py.
 
-bats_require_minimum_version 1.5.0
 export BATS_TEST_TIMEOUT=300
 load ../support/common
 load ../support/redis
-
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 # bats test_tags=slow,soak
 @test "Redis holders never overlap while they are killed and stopped" {

@@ -1,12 +1,8 @@
 # Nodes that die, lose their data, hang and return while 40 processes contend for one lock. See
 # tests/support/helpers/redlock_nemesis.py. Faults of the holder are in chaos.bats.
 
-bats_require_minimum_version 1.5.0
 export BATS_TEST_TIMEOUT=300
 load ../support/common
-
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 # bats test_tags=slow,soak
 @test "Redlock holders never overlap while nodes are killed, emptied and stopped" {

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# tests/soak/silent_waiters.bash [--ttl SECONDS[,WAITERS]] STORE [N...] - how long a lock stays idle
-# behind silent waiters.
+# tests/soak/silent_waiters.bash [--ttl SECONDS[,WAITERS]] STORE [N...] - idle behind such waiters
 #
 # STORE is one of tests/contract/stores: redis, pgtable, postgres, zookeeper, ... For each N (0 1 2
 # 6) there are N waiters in line whose keeper and guard are stopped (SIGSTOP), and a live one behind
@@ -16,7 +15,7 @@ set -u
 
 ttl=6
 [ "${1:-}" != --ttl ] || { ttl=$2; shift 2; }
-[ $# -gt 0 ] || { sed -n '2,13s/^# \?//p' "$0" >&2; exit 64; }
+[ $# -gt 0 ] || { sed -n '2,${/^#/!q;s/^# \?//p}' "$0" >&2; exit 64; }
 store=$1
 shift
 waiters_ttl=${ttl#*,} ttl=${ttl%,*}
@@ -41,8 +40,7 @@ store_up || exit 69
 
 stamp() { date +%s%3N; }
 waiters_are() { [ "$("$DLOCK" --status --json "$L" | grep -o '"place"' | wc -l)" -eq "$1" ]; }
-# What the store tells of the lease, in ms; else the ttl, or nothing where the session ends with its
-# processes.
+# What the store tells of the lease, in ms; else the ttl, or nothing where a session ends at once.
 left() {
     local ms
     ms=$("$DLOCK" --status --json "$L" | grep -o '"lease_left_ms": *[0-9]*' | head -n 1)
@@ -53,8 +51,7 @@ left() {
     *) echo "$ms" ;;
     esac
 }
-# waits NUMBER CMD...: one more in line, in its own folder, so that the shell tells nothing of its
-# end. Its pid is $waiter.
+# waits NUMBER CMD...: one more waiter, in its own folder; the shell tells nothing of its end.
 waits() {
     local n=$1
     shift

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# tests/soak/writer_waits.bash STORE [WRITERS [READERS]] - how long writers wait beside readers that
-# arrive without pause.
+# tests/soak/writer_waits.bash STORE [WRITERS [READERS]] - waits of writers beside constant readers.
 #
 # STORE is one of tests/contract/stores. Each of the READERS (20) takes the lock shared for 100 ms,
 # again and again, while WRITERS (10) come one after the other. Printed is how long they waited in
@@ -11,7 +10,7 @@
 set -u
 . "$(dirname "$0")/../support/common.bash"
 
-[ $# -gt 0 ] || { sed -n '2,8s/^# \?//p' "$0" >&2; exit 64; }
+[ $# -gt 0 ] || { sed -n '2,${/^#/!q;s/^# \?//p}' "$0" >&2; exit 64; }
 store=$1 writers=${2:-10} readers=${3:-20} limit=${LIMIT:-60}
 tmp=$(mktemp -d) || exit 73
 export BATS_RUN_TMPDIR=$tmp BATS_FILE_TMPDIR=$tmp BATS_TEST_TMPDIR=$tmp \
@@ -57,7 +56,6 @@ done
 wait "${pids[@]}" 2>/dev/null
 mapfile -t waits < <(printf '%s\n' "${waits[@]}" | sort -n)
 printf '%-10s %2d writers beside %2d readers: min %5s  median %5s  max %5s  alone %5s\n' "$store" \
-    "$writers" "$readers" \
-    "${waits[0]}" "${waits[writers / 2]}" "${waits[-1]}" "$alone"
+    "$writers" "$readers" "${waits[0]}" "${waits[writers / 2]}" "${waits[-1]}" "$alone"
 [ $rc -eq 0 ] || sort log | uniq -c | head -n 5 >&2
 exit $rc

@@ -1,5 +1,4 @@
-# amounts.bash - how often, how many, how long: the numbers of the tests tagged soak. Loaded by
-# common.bash.
+# amounts.bash - how often, how many, how long: numbers of the soak tests. common.bash loads it.
 #
 #     amount NAME    the number of that name: the first column in `make soak` (DLOCK_SOAK=1), the
 #                    second one in `make check`, the third one under a sanitizer

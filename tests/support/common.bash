@@ -1,15 +1,11 @@
-# common.bash - for every .bats file:
-#
-#     load ../../support/common
-#     setup() { dlock_setup; }
-#     teardown() { dlock_teardown; }
+# common.bash - for every .bats file: load ../../support/common. A file with a setup or a teardown of
+# its own calls dlock_setup or dlock_teardown there.
 #
 # $DLOCK is the program under test, build/test/dlock: build/dlock, which users get, plus a scripted
 # fake store. $HELPERS is the folder of the compiled helpers, $T this test's own folder, and $NAME a
 # lock name that no other test uses. Every process that the test starts carries DLOCK_TEST_ID in its
 # environment; a process that is left at the end is killed and fails the test.
-# Tests wait for events (wait_for, fifos) and do not sleep. A file with tight timing puts
-# `export BATS_NO_PARALLELIZE_WITHIN_FILE=true` into setup_file.
+# Tests wait for events (wait_for, fifos) and do not sleep.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export ROOT
@@ -26,6 +22,10 @@ unset SUDO_UID REDISCLI_AUTH REDIS_URL SSL_CERT_FILE SSL_CERT_DIR
 export LC_ALL=C.UTF-8 TZ=UTC
 source "$ROOT/tests/support/trace.bash"
 source "$ROOT/tests/support/amounts.bash"
+! declare -F bats_require_minimum_version >/dev/null || bats_require_minimum_version 1.5.0
+
+setup() { dlock_setup; }
+teardown() { dlock_teardown; }
 
 # ---------------------------------------------------------------- set-up ---
 
@@ -45,11 +45,12 @@ dlock_setup() {
     cd "$T" || return 1
 }
 
-# Ends the processes of `start`, then looks for processes that the test left behind.
+# Ends the processes of `start`, and those that wait for the file go; then looks for what is left.
 dlock_teardown() {
     local pid left
 
     [ -n "${BATS_TEST_COMPLETED:-}" ] || { san_reports; overlaps; } >&2
+    [ -p "$T/go" ] || : >"$T/go"
     for pid in "${STARTED_PIDS[@]}"; do
         kill -CONT "$pid" 2>/dev/null || :
         kill -TERM "$pid" 2>/dev/null || :
@@ -125,8 +126,7 @@ test_pids() {
     return 0
 }
 
-# always CMD...: dlock's random decisions are all positive: it tidies up each time
-# (support/preload/dice.c).
+# always CMD...: dlock's random decisions are positive (support/preload/dice.c): it tidies up.
 always() {
     # A sanitizer's runtime wants to be the first library; being the second one is fine here.
     LD_PRELOAD=$HELPERS/dice.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 "$@"
@@ -152,8 +152,7 @@ nap() {
 
 beyond() { [ "$(now_ms)" -ge "$1" ]; }
 
-# timed ARG...: run dlock; $status, $output, $took (ms, of a clock with steps of 10). timed_run
-# CMD...: any command.
+# timed ARG...: run dlock; $status, $output, $took (ms, in steps of 10). timed_run CMD...: any.
 timed() { timed_run "$DLOCK" "$@"; }
 # says RC TEXT ARG...: dlock with these arguments ends with RC within 5 s, and TEXT is in its output.
 says() {
@@ -188,8 +187,7 @@ few_fds() {
         ulimit -n "$1"; shift; exec "$@"' - "$@"
 }
 
-# start CMD...: CMD in the background; its pid is in $STARTED; teardown ends it. Output: where the
-# caller sends it.
+# start CMD...: CMD in the background, for teardown to end; its pid is in $STARTED.
 start() {
     "$@" 3>&- &
     STARTED=$!
@@ -239,8 +237,7 @@ wait_loop() {
 }
 
 # wait_exit SECONDS PID: wait for a job of ours; its exit code is returned (125: still running, said
-# on stderr). Not with `run`, whose subshell cannot wait for our job: `rc=0; wait_exit 5 $pid ||
-# rc=$?`.
+# on stderr). Not with `run`, whose subshell cannot wait: `rc=0; wait_exit 5 $pid || rc=$?`.
 wait_exit() {
     wait_for "$1" pid_gone "$2" || return 125
     wait "$2"

@@ -1,11 +1,15 @@
 # fake.bash - the scripted store (tests/support/fake/fake.c) and the command that tells what happens
-# to it (tests/support/helpers/subject.c). Load after common.bash; `fake_setup` after dlock_setup.
+# to it (tests/support/helpers/subject.c). Load after common.bash; a setup of the file calls both
+# dlock_setup and fake_setup.
 #
-# $S the store's folder, $L its lock, $SUBJECT the command ("$HELPERS/subject FOLDER"), $C its
-# folder.
+# $S the store's folder, $L its lock, $SUBJECT the command ("$HELPERS/subject FOLDER"), $C its own.
 
 NS=1000000
 
+setup() {
+    dlock_setup
+    fake_setup
+}
 fake_setup() {
     S=$T/store C=$T/command
     mkdir "$S" "$C"
@@ -13,8 +17,7 @@ fake_setup() {
     SUBJECT="$HELPERS/subject $C"
 }
 
-# tell FILE WORD...: what the store does from now on. Never half-written: an empty file means the
-# default.
+# tell FILE WORD...: what the store does from now on. Never half-written: empty means the default.
 tell() {
     echo "${*:2}" >"$S/.$1"
     mv "$S/.$1" "$S/$1"
@@ -34,8 +37,7 @@ confirmed() {
         "$S/log"
 }
 
-# The times of a lease of $1 ms that was confirmed at $2 (ns), grace $3 ms: TERM_AT KILL_AT DEADLINE
-# (ns).
+# The times (ns) of a lease of $1 ms confirmed at $2 (ns), grace $3 ms: TERM_AT KILL_AT DEADLINE.
 lease_times() {
     local ttl=$(($1 * NS)) margin=$(($1 * NS / 20)) grace
     [ "$margin" -ge $((50 * NS)) ] || margin=$((50 * NS))
@@ -96,11 +98,15 @@ just_after() {
 
 now_ns() { echo $(($(now_ms) * NS)); }
 
-# background ARG...: dlock in a session of its own (so without a terminal), its output in $T/out,
-# its pid in $K.
+# background ARG...: dlock in a session of its own (no terminal), its output in $T/out, its pid $K.
 background() {
     start_log "$T/out" "$HELPERS/launch" -d -s "$DLOCK" "$@"
     K=$STARTED
+}
+# starts N ARG...: background ARG..., whose command is the subject; its N processes run.
+starts() {
+    background "${@:2}"
+    wait_for 5 running "$1"
 }
 # find_guard: its pid into $G.
 guard_is_there() { G=$(children "$K" | head -n 1) && [ -n "$G" ]; }
@@ -130,6 +136,15 @@ lives_for() {
     past() { [ "$(now_ms)" -gt $over ] || pid_gone "$K"; }
     wait_for $(($1 / 1000 + 3)) past
     pid_alive "$K" || fail "it ended: $(cat out)"
+}
+ends_with() { # CODE [SECS]
+    ended "${2:-10}"
+    assert_rc "$1"
+}
+# finish CODE: lets a subject with -u "$T/end" end.
+finish() {
+    touch "$T/end"
+    ends_with "$1"
 }
 
 ms() { echo $(($1 / NS)); }

@@ -1,7 +1,6 @@
 # netns.bash - a network of two machines that only this test sees: network namespaces joined by a
 # veth pair, with a redis-server on the second one. Needs root, else it skips. Load after
-# common.bash; all of it ends with the test (teardown ends the processes, and with them the
-# namespaces).
+# common.bash; all of it ends with the test: teardown ends the processes, and so the namespaces.
 #
 #     net_up [ARG...]     ARG: for redis-server. SERVER and PORT say where it is
 #     client CMD...       CMD on the first machine (same pid, same folder). Its /etc/hosts and
@@ -89,8 +88,7 @@ net_dns_silent() {
         server iptables -I INPUT -i link0 -p tcp --dport 53 -j DROP &&
         echo "nameserver $SERVER" >"$T/etc/resolv.conf"
 }
-# net_dns_bounds URI HOST: dlock on the first machine keeps its time bounds, and names HOST; TERM
-# and HUP end it at once.
+# net_dns_bounds URI HOST: dlock there keeps its time bounds and names HOST; TERM and HUP end it.
 net_dns_bounds() {
     local sig asked t0
     client_timed -w 0.3 "$1" touch "$T/ran"

@@ -1,5 +1,4 @@
-# outage.bash - what waiters do while a store is away, the same for every store. Load after
-# common.bash.
+# outage.bash - what waiters do while a store is away, for every store. Load after common.bash.
 #
 #     ride_out    on the lock $L of a store that the test may stop. The file has these functions:
 #         store_out     the store serves no client from now on; its data stay
@@ -30,8 +29,7 @@ ride_out() {
     wait_for 5 waiting 4
     store_out
     OUT=$(now_ms)
-    # Without --retry that is the end at once, with it a wait like the others'. A signal needs no
-    # undo there.
+    # Without --retry that is the end at once, with it a wait. A signal needs no undo there.
     run -69 run_t 5 "$DLOCK" --connect-timeout 1 "$L" touch ran
     start_log late.log "$DLOCK" --retry --connect-timeout 1 --ttl 1 "$L" sh -c 'echo >got.late'
     late=$STARTED

@@ -6,8 +6,7 @@ STORE_SHARED=1 STORE_SLOTS=1 STORE_NUMBERS=1 STORE_TURNS=1 STORE_LEASE=1 STORE_F
 store_up() { redis_start && redis_warm; }
 store_down() { redis_stop; }
 store_lock() { echo "redis://127.0.0.1:$REDIS_PORT/0#$1"; }
-# A server with the configuration that Debian and Redis itself ship: snapshots, and no append-only
-# file.
+# A server with the configuration that Debian and Redis ship: snapshots, no append-only file.
 store_as_shipped() {
     redis_start_in own --save '3600 1 300 100 60 10000' --appendonly no
     L="redis://127.0.0.1:${REDIS_PORTS[own]}/0#$NAME"

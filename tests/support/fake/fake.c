@@ -1,6 +1,5 @@
 /*
- * fake.c - a backend that does what files tell it, for tests of the keeper and the guard without a
- * store.
+ * fake.c - a backend that does what files tell it: tests of keeper and guard without a store.
  *
  * fake:///DIR#name: each slot reads DIR/acquire, DIR/renew, DIR/release ("WORD [DELAY_MS]"), again
  * every 5 ms while it has not ended, so that a test can change its mind in the middle:

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # also.bats - --also: several locks, in Redis and in files, all or none.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 
@@ -11,10 +10,6 @@ setup() {
     dlock_setup
     A="redis://127.0.0.1:$REDIS_PORT#a-$NAME" B="redis://127.0.0.1:$REDIS_PORT#b-$NAME"
     F=$T/file
-}
-teardown() {
-    : >go
-    dlock_teardown
 }
 
 # holds ARG...: dlock with these options and locks runs until go; its pid is $HOLDER.
@@ -137,8 +132,7 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
     [ "$(grep -c enter history)" -eq $((20 * turns)) ]
 }
 
-# Where a store has two names, the order is not the same for all: each holds what the other one
-# waits for.
+# Where a store has two names, the order is not the same for all: each holds what the other wants.
 @test "a circle of waiters is broken after 10 s" {
     [ "$(amount also_circle)" -gt 0 ] || return 0
     redis_start_in second

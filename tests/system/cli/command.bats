@@ -12,7 +12,6 @@ setup() {
     STATE=$HELPERS/state
     LOCKS=("$L" "$T/x.lock" "-o $T/o.lock" "-F $T/f.lock")
 }
-teardown() { dlock_teardown; }
 
 # As bats' run, which warns about every exit code 127.
 try() {
@@ -195,9 +194,7 @@ same() {
         kill -USR1 "$K"
         wait_for 5 has_seen main sig 10
         [ "$(count_seen main sig 1)" = 0 ]
-        touch "$T/end"
-        ended
-        assert_rc 5
+        finish 5
     done
 }
 
@@ -243,8 +240,7 @@ same() {
 # --- process groups ----------------------------------------------------------
 
 @test "the command can call setsid(2), as without dlock" {
-    # setsid(1) calls it at once unless it leads a process group. Then it forks and exits with 0,
-    # and the lock is released.
+    # setsid(1) calls it at once unless it leads a process group: then it forks and exits with 0.
     for lock in "$L" "$T/x.lock" "-o $T/o.lock"; do
         try "$HELPERS/launch" -d -s "$DLOCK" $lock setsid sh -c 'exit 7'
         [ "$status" -eq 7 ] || fail "$lock: $status"
@@ -279,8 +275,7 @@ same() {
     done
 }
 
-# reader: a process that reads $T/pipe to its end, in $R, what it read in $T/data. Then start the
-# writer.
+# reader: a process ($R) that reads $T/pipe to its end, into $T/data. Then start the writer.
 reader() {
     rm -f "$T/pipe"
     mkfifo "$T/pipe"
@@ -368,12 +363,9 @@ reader() {
 }
 
 @test "the lock is released after the command and dlock leaves no process" {
-    background "$L" $SUBJECT -u "$T/end"
-    wait_for 5 running
+    starts 1 "$L" $SUBJECT -u "$T/end"
     find_guard
-    touch "$T/end"
-    ended
-    assert_rc 0
+    finish 0
     [ "$(last_beat)" -lt "$(at release)" ]
     wait_for 2 pid_gone "$G"
     [ -z "$(test_pids)" ] || settle 1
@@ -394,8 +386,7 @@ reader() {
 }
 
 @test "the process list shows dlock and the unchanged command" {
-    background "$L" $SUBJECT -u "$T/end"
-    wait_for 5 running
+    starts 1 "$L" $SUBJECT -u "$T/end"
     tr '\0' ' ' <"/proc/$(pid_of main)/cmdline" >"$T/cmdline"
     [ "$(cat "$T/cmdline")" = "$SUBJECT -u $T/end " ]
     touch "$T/end"

@@ -2,11 +2,7 @@
 # "@name": the embedded default, which needs no server and no configuration, and $DLOCK_STORE. A
 # user of our own, and a /run and a /tmp of our own, in a mount namespace.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
-
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 U=54321
 D=/run/lock/dlock-$U
@@ -61,8 +57,7 @@ nothing_in() {
     [ -z "$found" ] || fail "left: $found"
 }
 
-# hold NSENTER-ARG...: a holder of @n, whose command writes to the fifo in and ends with a line in
-# the fifo go.
+# hold NSENTER-ARG...: a holder of @n, whose command writes to the fifo in and ends by the fifo go.
 hold() {
     mkfifo -m 666 home/in home/go
     start_log holder nsenter -t "$NS_PID" -m -w -- "$@" ./dl --note nightly @n sh -c \

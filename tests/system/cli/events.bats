@@ -1,17 +1,8 @@
 #!/usr/bin/env bats
-# --events: each outcome in lines that a JSON parser reads, a reader that is slow or absent, a full
-# disk.
+# --events: each outcome as lines for a JSON parser, slow and absent readers, a full disk.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
-
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
-setup() {
-    dlock_setup
-    fake_setup
-}
-teardown() { dlock_teardown; }
 
 # events FILE [CODE]: see the helper.
 events() { run_t 10 "$ROOT/tests/support/helpers/events.py" "$@"; }
@@ -73,8 +64,7 @@ assert end['exit_code'] == 79 and events[2]['how'] == 'not-ours', end" 79 "$L" t
     background --events ev "$L" true
     wait_for 5 file_nonempty ev
     kill -TERM "$K"
-    ended
-    assert_rc 143
+    ends_with 143
     events ev "assert names == ['waiting', 'end'] and end['outcome'] == 'cancelled'
 assert end['exit_code'] == 143"
 }
@@ -102,14 +92,12 @@ assert end['reason'] == 'lost unasked', end" \
 
 @test "a keeper that was stopped tells of no KILL where TERM was enough" {
     # The grace is long enough to end by TERM on a busy machine.
-    background --events ev --ttl 2 --grace .6 "$L" $SUBJECT
-    wait_for 5 running
+    starts 1 --events ev --ttl 2 --grace .6 "$L" $SUBJECT
     kill -STOP "$K"
     wait_for 5 tree_gone
     sleep .8 # KILL would have come meanwhile
     kill -CONT "$K"
-    ended
-    assert_rc 79
+    ends_with 79
     events ev "assert end['outcome'] == 'lost' and 'lost' in names
 assert end.get('signal') != 9 and 'kill' not in names, events"
 }
@@ -162,8 +150,7 @@ fds() {
         [ $((round % 2)) = 1 ] || wait_for 2 pid_gone "$reader"
         kill -CONT "$G"
         wait_for 5 pid_gone "$reader"
-        ended
-        assert_rc 137
+        ends_with 137
         events ev "assert names in ([], ['granted'])"
         wait_for 5 pid_gone "$G"
     done

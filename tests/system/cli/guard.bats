@@ -4,16 +4,8 @@
 # when the lock is lost is in lease.bats.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
-
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
-setup() {
-    dlock_setup
-    fake_setup
-}
-teardown() { dlock_teardown; }
 
 @test "tells why the guard could not be set up" {
     # Linux has no timer with a signal for it then.
@@ -29,8 +21,7 @@ teardown() { dlock_teardown; }
 # --- one of us is killed -----------------------------------------------------
 
 @test "a killed keeper's tree is gone at once" {
-    background --ttl 30 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 --ttl 30 "$L" $SUBJECT -t -k
     kill -KILL "$K"
     killed=$(now_ns)
     gone_by $((500 + SLOW)) "$killed"
@@ -47,8 +38,7 @@ found() { grep -qx "$1" "$T/found"; }
 @test "pkill -9 dlock leaves a guard that ends the tree" {
     for lock in "$L" "-o $T/o.lock"; do
         rm -rf "$C"/*
-        background --ttl 30 $lock $SUBJECT -t -k
-        wait_for 5 running 4
+        starts 4 --ttl 30 $lock $SUBJECT -t -k
         find_guard
         # Only for their names: what it finds may be others' as well.
         { pgrep dlock && pgrep -f dlock; } >"$T/found"
@@ -89,13 +79,11 @@ found() { grep -qx "$1" "$T/found"; }
 }
 
 @test "a killed guard ends the tree, then the lock is released" {
-    background --ttl 30 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 --ttl 30 "$L" $SUBJECT -t -k
     find_guard
     kill -KILL "$G"
     killed=$(now_ns)
-    ended
-    assert_rc 71
+    ends_with 71
     assert_out "guard process $G was killed"
     gone_by $((500 + SLOW)) "$killed"
     [ "$(last_beat)" -lt "$(at release)" ]
@@ -108,8 +96,7 @@ found() { grep -qx "$1" "$T/found"; }
     wait_for 5 store_did acquire
     find_guard
     kill -KILL "$G"
-    ended
-    assert_rc 71
+    ends_with 71
     store_did release
     [ ! -e "$C/events" ]
 }
@@ -118,8 +105,7 @@ found() { grep -qx "$1" "$T/found"; }
     # As timeout -s KILL sends it.
     for lock in "--ttl 30 $L" "$T/x.lock" "-o $T/o.lock"; do
         rm -rf "$S"/* "$C"/*
-        background $lock $SUBJECT -k
-        wait_for 5 running
+        starts 1 $lock $SUBJECT -k
         kill -KILL -- "-$K"
         gone_by $((500 + SLOW)) "$(now_ns)"
     done
@@ -134,15 +120,13 @@ found() { grep -qx "$1" "$T/found"; }
     find_guard
     if pid_stopped "$K" || pid_stopped "$G"; then fail "stopped"; fi
     kill -CONT "$(<pid)"
-    ended
-    assert_rc 5
+    ends_with 5
 }
 
 @test "a command that kills its process group kills neither keeper nor guard" {
     for lock in "$L" "-o $T/o.lock"; do
         background $lock sh -c 'kill -KILL 0'
-        ended
-        assert_rc 137
+        ends_with 137
         [ "$output" = "" ] || fail "$output"
     done
     store_did clean
@@ -174,8 +158,7 @@ found() { grep -qx "$1" "$T/found"; }
     wait_for 5 file_nonempty "$T/go"
     find_guard
     kill -KILL "$G"
-    ended 15
-    assert_rc 71
+    ends_with 71 15
     tree_gone
     settle 1
 }
@@ -193,15 +176,13 @@ found() { grep -qx "$1" "$T/found"; }
 # --- one of us is stopped ----------------------------------------------------
 
 @test "a stopped keeper's command gets TERM at term_at and KILL at kill_at" {
-    background --ttl 1.5 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 --ttl 1.5 "$L" $SUBJECT -t -k
     kill -STOP "$K"
     wait_for 5 tree_gone
     # A renewal may have been sent and answered before the guard was told: two times are right.
     lease_times 1500 "$(confirmed)"
     kill -CONT "$K"
-    ended
-    assert_rc 79
+    ends_with 79
     assert_out "could not be renewed in time: this process did not run for"
     [ "$(grep -c '^dlock:' "$T/out")" = 1 ]
     for who in main child session daemon; do
@@ -215,42 +196,35 @@ found() { grep -qx "$1" "$T/found"; }
 }
 
 @test "a stopped keeper's command that obeys TERM ends before kill_at" {
-    background --ttl 1.5 "$L" $SUBJECT -t
-    wait_for 5 running 4
+    starts 4 --ttl 1.5 "$L" $SUBJECT -t
     kill -STOP "$K"
     wait_for 5 tree_gone
     lease_times 1500 "$(confirmed)"
     kill -CONT "$K"
-    ended
-    assert_rc 79
+    ends_with 79
     assert_out "could not be renewed in time: this process did not run for"
     [ "$(last_beat)" -lt "$KILL_AT" ]
     [ "$(count_seen main sig 15)" = 1 ]
 }
 
 @test "a keeper that is continued in time loses nothing" {
-    background --ttl 1.5 "$L" $SUBJECT -u "$T/end" -r 3
-    wait_for 5 running
+    starts 1 --ttl 1.5 "$L" $SUBJECT -u "$T/end" -r 3
     wait_for 5 store_did ok
     kill -STOP "$K"
     wait_for 2 pid_stopped "$K"
     kill -CONT "$K"
     wait_for 5 store_did ok 4
-    touch "$T/end"
-    ended
-    assert_rc 3
+    finish 3
     [ -z "$(seen main sig 15)" ]
 }
 
 @test "a stopped guard's tree is gone before the deadline" {
-    background --ttl 1.5 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 --ttl 1.5 "$L" $SUBJECT -t -k
     find_guard
     tell renew unclear
     kill -STOP "$G"
     ended
-    # The keeper's END finds a stopped guard; its kernel timer kills it, the keeper ends the
-    # orphans.
+    # The keeper's END finds a stopped guard; its kernel timer kills it, the keeper ends orphans.
     assert_rc 79
     assert_out "could not be renewed"
     lease_times 1500 "$(confirmed)"
@@ -260,8 +234,7 @@ found() { grep -qx "$1" "$T/found"; }
 }
 
 @test "a stopped guard's tree ends although the lock is renewed" {
-    background --ttl 1.5 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 --ttl 1.5 "$L" $SUBJECT -t -k
     find_guard
     kill -STOP "$G"
     stopped=$(now_ns)
@@ -274,33 +247,28 @@ found() { grep -qx "$1" "$T/found"; }
 }
 
 @test "a kernel timer ends the command when keeper and guard are stopped" {
-    background --ttl 1.5 "$L" $SUBJECT -k
-    wait_for 5 running
+    starts 1 --ttl 1.5 "$L" $SUBJECT -k
     find_guard
     kill -STOP "$K" "$G"
     wait_for 5 tree_gone
     lease_times 1500 "$(confirmed)"
     [ "$(last_beat)" -lt "$DEADLINE" ]
     kill -CONT "$K"
-    ended
-    assert_rc 79
+    ends_with 79
 }
 
 @test "a keeper that is stopped, then killed, leaves no tree" {
-    background --ttl 30 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 --ttl 30 "$L" $SUBJECT -t -k
     kill -STOP "$K"
     kill -KILL "$K"
     gone_by $((500 + SLOW)) "$(now_ns)"
 }
 
 @test "a stopped command is ended in time" {
-    background --ttl 1.5 "$L" $SUBJECT -t
-    wait_for 5 running 4
+    starts 4 --ttl 1.5 "$L" $SUBJECT -t
     tell renew unclear
     for who in main child session daemon; do kill -STOP "$(pid_of $who)"; done
-    ended
-    assert_rc 79
+    ends_with 79
     lease_times 1500 "$(confirmed)"
     # TERM reaches it because a CONT follows.
     just_after "$TERM_AT" "$(seen main sig 15)" 250 TERM
@@ -308,8 +276,7 @@ found() { grep -qx "$1" "$T/found"; }
 }
 
 @test "the keeper does not signal the number of a reaped guard" {
-    # A dismissed guard that does not exit is killed after 30 ms. Here it dies in the turn in which
-    # it is to be killed.
+    # A dismissed guard that does not exit is killed after 30 ms. Here it dies in that same turn.
     if [ -n "${SAN:-}" ]; then return 0; fi # its runtime reads, waits and forks as well
     tell acquire wait
     start_log "$T/out" env LD_PRELOAD="$HELPERS/reaped.so" REAPED_LOG="$T/kills" "$HELPERS/launch" \
@@ -318,8 +285,7 @@ found() { grep -qx "$1" "$T/found"; }
     wait_for 5 store_did acquire
     find_guard
     kill -STOP "$G"
-    ended
-    assert_rc 75
+    ends_with 75
     grep -qx "living $G" "$T/kills" || fail "the guard was never killed: $(cat "$T/kills")"
     ! grep reaped "$T/kills" || fail "killed after it was reaped"
 }
@@ -370,8 +336,7 @@ export -f one_point now_ns now_ms last_beat
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
     ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 \
         strace -o "$T/trace" "$DLOCK" --ttl 1 "$L" $SUBJECT -t -k -m 450
-    # From the guard's fork on (before it there is nothing to guard), and only the first of the many
-    # polls.
+    # From the guard's fork on (before it there is nothing to guard), only the first of many polls.
     awk 'match($0, /^[a-z_0-9]+\(/) {
              name = substr($0, 1, RLENGTH - 1); n[name]++
              if (name ~ /^(clone|clone3|fork|vfork)$/) forked = 1
@@ -447,8 +412,7 @@ with_a_job() {
     adopted() { children "$K" | grep -qx "$job"; }
     wait_for 5 adopted
     kill -TERM "$K"
-    ended
-    assert_rc 143
+    ends_with 143
     pid_gone "$(<main1)"
     pid_gone "$(<main2)"
     pid_alive "$job"
@@ -468,8 +432,7 @@ with_a_job() {
     wait_for 5 adopted
     G=$(grep -lx lock-guard $(children "$K" | sed 's,.*,/proc/&/comm,') | cut -d/ -f3)
     kill -KILL "$G"
-    ended
-    assert_rc 71
+    ends_with 71
     tree_gone
     pid_alive "$job"
     kill -KILL "$job"
@@ -524,8 +487,7 @@ PY
 @test "dlock does not stay stopped when its command continues at once" {
     strace -D -o /dev/null true 2>/dev/null || skip "strace does not work here"
     export S C L SLOW LOCK_ARGS=
-    # dlock is told of the stop, looks once more (0.5 s), and once more (0.5 s): then the command
-    # runs again.
+    # dlock is told of the stop and looks twice more, 0.5 s each: then the command runs again.
     cat >"$T/test.py" <<'PY'
 from terminal import *
 t = Term()

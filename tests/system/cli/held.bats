@@ -1,8 +1,6 @@
 #!/usr/bin/env bats
-# held.bats - --held: the command asks its keeper whether its lock is held still; on Redis and on
-# files.
+# held.bats - --held: the command asks its keeper about the lock; on Redis and on files.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 
@@ -17,13 +15,8 @@ setup() {
     SHORT="--ttl 3 --grace 1"
     export L F SHORT
 }
-teardown() {
-    : >go
-    dlock_teardown
-}
 
-# holds ARG... LOCK: dlock holds it until go; its pid is $HOLDER, and `above` runs a command as if
-# under it.
+# holds ARG... LOCK: dlock ($HOLDER) holds it until go; `above` runs a command as if under it.
 holds() {
     rm -f in go
     start_log hold.log "$DLOCK" "$@" sh -c \

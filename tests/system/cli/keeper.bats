@@ -4,13 +4,6 @@
 load ../../support/common
 load ../../support/fake
 
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
-setup() {
-    dlock_setup
-    fake_setup
-}
-teardown() { dlock_teardown; }
-
 # timed ARG...: run dlock by itself; the start of three processes is in $took.
 timed() { timed_run "$HELPERS/launch" -n "$DLOCK" "$@"; }
 
@@ -23,8 +16,7 @@ send() {
 }
 
 @test "signals are forwarded, each once" {
-    background --ttl 30 "$L" $SUBJECT -k -u "$T/end" -r 9
-    wait_for 5 running
+    starts 1 --ttl 30 "$L" $SUBJECT -k -u "$T/end" -r 9
     for i in 1 2 3; do send 10 $i; done
     # HUP QUIT USR2 ALRM TERM WINCH CONT URG IO PWR and two real-time ones
     for sig in 1 3 12 14 15 28 18 23 29 30 34 64; do send $sig; done
@@ -33,14 +25,11 @@ send() {
     [ "$(count_seen main sig 10)" = 3 ]
     for sig in 3 12 14 28 18 34 64; do [ "$(count_seen main sig $sig)" = 1 ]; done
     [ "$(count_seen main sig 15)" = 2 ]
-    touch "$T/end"
-    ended
-    assert_rc 9
+    finish 9
 }
 
 @test "without a terminal signals go to the command's own group" {
-    background --ttl 30 "$L" $SUBJECT -t -k -u "$T/end"
-    wait_for 5 running 4
+    starts 4 --ttl 30 "$L" $SUBJECT -t -k -u "$T/end"
     pgrp() { ps -o pgid= "$1" | tr -d ' '; }
     find_guard
     group=$(pgrp "$(pid_of main)")
@@ -51,17 +40,13 @@ send() {
     wait_for 5 has_seen child sig 10
     [ -z "$(seen session sig 10)" ]
     kill -KILL "$(pid_of child)" "$(pid_of session)" "$(pid_of daemon)"
-    touch "$T/end"
-    ended
-    assert_rc 0
+    finish 0
 }
 
 @test "a command killed by a forwarded signal gives 128+N" {
-    background "$L" $SUBJECT
-    wait_for 5 running
+    starts 1 "$L" $SUBJECT
     kill -TERM "$K"
-    ended
-    assert_rc 143
+    ends_with 143
     # 143 could also be a shell's code for dlock's death: ask for the real wait status.
     run run_t 10 /usr/bin/python3 -c '
 import os, subprocess, sys, time
@@ -78,8 +63,7 @@ print(p.wait())' "$T/go" "$DLOCK" "$L" sh -c "touch $T/go; exec sleep 20"
         background "$L" sleep 20
         wait_for 5 file_nonempty "$S/fence"
         kill -TERM "$K"
-        ended 5
-        assert_rc 143
+        ends_with 143 5
         [ ! -e "$S/held" ]
     done
 }
@@ -92,9 +76,7 @@ print(p.wait())' "$T/go" "$DLOCK" "$L" sh -c "touch $T/go; exec sleep 20"
     kill -USR2 "$K"
     wait_for 5 has_seen main sig 12
     for sig in 1 2 10; do [ "$(count_seen main sig $sig)" = 0 ]; done
-    touch "$T/end"
-    ended
-    assert_rc 0
+    finish 0
 }
 
 # --- signals while waiting ---------------------------------------------------
@@ -146,8 +128,7 @@ PY
     wait_for 5 store_did release
     start=$(now_ms)
     kill -TERM "$K"
-    ended
-    assert_rc 143
+    ends_with 143
     assert_between 0 $(($(now_ms) - start)) $((400 + SLOW + BUSY)) "time (ms)"
 }
 
@@ -157,8 +138,7 @@ PY
     wait_for 5 store_did acquire
     for sig in CONT WINCH URG CHLD IO; do kill -$sig "$K"; done
     tell acquire grant
-    ended
-    assert_rc 0
+    ends_with 0
 }
 
 @test "a signal that the caller ignored does not end a wait" {
@@ -169,52 +149,37 @@ PY
     kill -HUP "$K"
     kill -TERM "$K"
     tell acquire grant
-    ended
-    assert_rc 0
+    ends_with 0
 }
 
 @test "a second TERM ends a hanging release" {
     tell release hang
-    background --connect-timeout 20 "$L" $SUBJECT
-    wait_for 5 running
+    starts 1 --connect-timeout 20 "$L" $SUBJECT
     kill -TERM "$K"
     wait_for 5 store_did release
     start=$(now_ms)
     kill -TERM "$K"
-    ended
-    assert_rc 143
+    ends_with 143
     assert_between 0 $(($(now_ms) - start)) $((400 + SLOW + BUSY)) "time (ms)"
 }
 
 # --- the bounds of a wait ----------------------------------------------------
 
-@test "-w ends in time and names the holder" {
-    tell acquire wait
-    timed -w 0.3 "$L" true
-    assert_rc 75
-    assert_out "'$NAME'"
-    assert_out "fakecommand"
-    assert_out "fakehost"
-    assert_between 300 $took $((430 + SLOW + BUSY)) "-w 0.3 (ms)"
-    store_did release
-}
-
-@test "-w ends in time when the store never answers" {
-    tell acquire hang
-    tell release hang
-    timed -w 0.3 "$L" true
-    assert_rc 69
-    assert_out "no answer"
-    assert_between 300 $took $((430 + SLOW + BUSY)) "-w 0.3 (ms)"
-    store_did release
-}
-
-@test "-w ends in time when leaving the queue hangs" {
-    tell acquire wait
-    tell release hang
-    timed -w 0.3 "$L" true
-    assert_rc 75
-    assert_between 300 $took $((430 + SLOW + BUSY)) "-w 0.3 (ms)"
+@test "-w ends in time when others hold the lock, the store is silent, or leaving the queue hangs" {
+    local row acquire release code text
+    for row in "wait grant 75 held by fakehost, pid 4711 (fakecommand)" "hang hang 69 no answer" \
+        "wait hang 75 fakehost"; do
+        read -r acquire release code text <<<"$row"
+        rm -f "$S/log"
+        tell acquire "$acquire"
+        tell release "$release"
+        timed -w 0.3 "$L" true
+        assert_rc "$code"
+        assert_out "$NAME"
+        assert_out "$text"
+        assert_between 300 $took $((430 + SLOW + BUSY)) "-w 0.3 (ms)"
+        store_did release
+    done
 }
 
 @test "-w gets a lock that is released in time" {
@@ -222,8 +187,7 @@ PY
     background -w 10 "$L" sh -c 'exit 8'
     wait_for 5 store_did acquire
     tell acquire grant
-    ended
-    assert_rc 8
+    ends_with 8
 }
 
 @test "-w 0 is -n" {
@@ -236,15 +200,6 @@ PY
 @test "-w does not bound the command" {
     run run_t 10 "$DLOCK" -w 0.1 "$L" sh -c 'sleep 0.4; exit 6'
     assert_rc 6
-}
-
-@test "-n fails at once and names the holder" {
-    tell acquire busy
-    CI=1 timed -n "$L" true
-    assert_rc 75
-    assert_out "'$NAME' is busy: held by fakehost, pid 4711 (fakecommand)"
-    [ "${#lines[@]}" = 1 ]
-    assert_between 0 $took $((200 + SLOW + BUSY)) "time (ms)"
 }
 
 @test "-q is silent about a busy lock, and -E changes the code" {
@@ -284,17 +239,7 @@ PY
     wait_for 5 longer
     pid_alive "$K"
     tell acquire grant
-    ended
-    assert_rc 4
-}
-
-@test "a store that fails gives one line and runs nothing" {
-    tell acquire fail
-    run run_t 10 "$DLOCK" "$L" touch "$T/ran"
-    assert_rc 69
-    assert_out "told to fail"
-    [ "${#lines[@]}" = 1 ]
-    [ ! -e "$T/ran" ]
+    ends_with 4
 }
 
 @test "an abandoned lease is taken when it ends, not before" {
@@ -318,51 +263,6 @@ PY
     for pid in "${STARTED_PIDS[@]}"; do wait_exit 15 "$pid"; done
     no_overlap
     [ "$(grep -c ' start ' "$C/events")" = 12 ]
-}
-
-# --- options that do not fit -------------------------------------------------
-
-@test "refuses too short a ttl and names one that works" {
-    run run_t 10 "$DLOCK" --ttl 0.5 "$L" true
-    assert_rc 64
-    assert_out "at least 1 s"
-    run run_t 10 "$DLOCK" --ttl 10 --grace 8 "$L" true
-    assert_rc 64
-    least=$(sed -n 's/.*at least \([0-9.]*\) s,.*/\1/p' <<<"$output")
-    [ -n "$least" ] || fail "$output"
-    run run_t 10 "$DLOCK" --ttl "$least" --grace 8 "$L" true
-    assert_rc 0
-    [ ! -e "$C/events" ]
-}
-
-@test "--on-lost kill needs no time for the grace" {
-    run run_t 10 "$DLOCK" --ttl 1 --grace 8 --on-lost kill "$L" true
-    assert_rc 0
-}
-
-@test "--no-fork needs a file lock" {
-    run run_t 10 "$DLOCK" -F "$L" touch "$T/ran"
-    assert_rc 64
-    [ ! -e "$T/ran" ]
-}
-
-@test "-v logs which holder it waits for" {
-    tell acquire wait
-    background -v "$L" true
-    wait_for 5 file_has "$T/out" "waiting for '$NAME'"
-    file_has "$T/out" fakehost
-    tell acquire grant
-    ended
-    assert_rc 0
-    tell acquire wait
-    timed -w 1.3 -q "$L" true
-    [ "$output" = "" ]
-}
-
-@test "says nothing when all is well" {
-    run run_t 10 "$DLOCK" "$L" true
-    assert_rc 0
-    [ "$output" = "" ]
 }
 
 @test "a broken stderr does not change the exit code" {

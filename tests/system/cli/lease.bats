@@ -4,16 +4,8 @@
 # and the lock is released after that.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
-
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
-setup() {
-    dlock_setup
-    fake_setup
-}
-teardown() { dlock_teardown; }
 
 # said REGEX...: these lines about the lock, and no others.
 said() {
@@ -32,12 +24,10 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 # --- the store does not answer -----------------------------------------------
 
 @test "without renewal the command gets TERM at term_at and KILL at kill_at" {
-    background --ttl 1.5 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 --ttl 1.5 "$L" $SUBJECT -t -k
     wait_for 5 store_did ok
     tell renew unclear
-    ended
-    assert_rc 79
+    ends_with 79
     said "has not been renewed for $DURATION: $ENDS" \
         "could not be renewed in time: no answer; ending the command"
     lease_times 1500 "$(confirmed)"
@@ -51,35 +41,29 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 }
 
 @test "--grace is the time between TERM and KILL" {
-    background --ttl 1.5 --grace 400ms "$L" $SUBJECT -k
-    wait_for 5 running
+    starts 1 --ttl 1.5 --grace 400ms "$L" $SUBJECT -k
     tell renew hang
-    ended
-    assert_rc 79
+    ends_with 79
     lease_times 1500 "$(confirmed)" 400
     just_after "$TERM_AT" "$(seen main sig 15)" 250 TERM
     assert_between $((KILL_AT - 150 * NS)) "$(last_beat)" $((DEADLINE - 1)) "last sign of life"
 }
 
 @test "a renewal during the grace brings no reprieve" {
-    background --ttl 1.5 --grace 500ms "$L" $SUBJECT -k
-    wait_for 5 running
+    starts 1 --ttl 1.5 --grace 500ms "$L" $SUBJECT -k
     tell renew unclear
     wait_for 5 has_seen main sig 15
     tell renew ok
-    ended
-    assert_rc 79
+    ends_with 79
     [ "$(at ok -1)" -gt "$(seen main sig 15)" ]
     just_after "$(($(seen main sig 15) + 300 * NS))" "$(last_beat)" 400 "last sign of life"
     [ "$(last_beat)" -lt "$(at release)" ]
 }
 
 @test "a command that TERM ends for want of a renewal is followed by its descendants" {
-    background --ttl 1.5 "$L" $SUBJECT -t -n
-    wait_for 5 running 4
+    starts 4 --ttl 1.5 "$L" $SUBJECT -t -n
     tell renew unclear
-    ended
-    assert_rc 79
+    ends_with 79
     lease_times 1500 "$(confirmed)"
     [ "$(last_beat 0)" -lt $((TERM_AT + 200 * NS)) ]
     assert_between $((KILL_AT - 150 * NS)) "$(last_beat)" $((DEADLINE - 1)) "last sign of life"
@@ -87,22 +71,18 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 }
 
 @test "rides out a pause of the renewals" {
-    background -q --ttl 2 "$L" $SUBJECT -u "$T/end" -r 42
-    wait_for 5 running
+    starts 1 -q --ttl 2 "$L" $SUBJECT -u "$T/end" -r 42
     tell renew unclear
     wait_for 5 store_did unclear 4
     tell renew ok
     wait_for 5 store_did ok 3
-    touch "$T/end"
-    ended
-    assert_rc 42
+    finish 42
     [ "$output" = "" ]
     [ "$(count_seen main sig 15)" = 0 ]
 }
 
 @test "trouble is said once, and so is its end" {
-    background --ttl 3 "$L" $SUBJECT -u "$T/end" -r 42
-    wait_for 5 running
+    starts 1 --ttl 3 "$L" $SUBJECT -u "$T/end" -r 42
     for round in 1 2; do
         tell renew unclear
         troubles() { [ "$(grep -c 'has not been renewed' "$T/out")" = "$round" ]; }
@@ -111,42 +91,33 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
         ends() { [ "$(grep -c 'is renewed again' "$T/out")" = "$round" ]; }
         wait_for 5 ends
     done
-    touch "$T/end"
-    ended
-    assert_rc 42
+    finish 42
     trouble="has not been renewed for $DURATION: $ENDS"
     said "$trouble" "is renewed again after $DURATION" "$trouble" "is renewed again after $DURATION"
     [ "$(count_seen main sig 15)" = 0 ]
 }
 
 @test "-q tells of the loss only" {
-    background --ttl 1 -q "$L" $SUBJECT -t
-    wait_for 5 running 4
+    starts 4 --ttl 1 -q "$L" $SUBJECT -t
     tell renew unclear
-    ended
-    assert_rc 79
+    ends_with 79
     said "could not be renewed in time: no answer; ending the command"
 }
 
 @test "a command that ends before the deadline has lost nothing" {
-    background --ttl 2 "$L" $SUBJECT -u "$T/end"
-    wait_for 5 running
+    starts 1 --ttl 2 "$L" $SUBJECT -u "$T/end"
     tell renew unclear
     wait_for 5 store_did unclear
-    touch "$T/end"
-    ended
-    assert_rc 0
+    finish 0
     store_did clean
 }
 
 # --- the lock is lost --------------------------------------------------------
 
 @test "a renewal that reports a loss kills the command at once" {
-    background --ttl 1.5 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 --ttl 1.5 "$L" $SUBJECT -t -k
     tell renew lost
-    ended
-    assert_rc 79
+    ends_with 79
     assert_out "is lost"
     gone_by 50 "$(at lost)"
     [ -z "$(seen main sig 15)" ]
@@ -154,12 +125,10 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 }
 
 @test "a loss reported by the store kills the command at once" {
-    background --ttl 30 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 --ttl 30 "$L" $SUBJECT -t -k
     touch "$S/lost"
     lost=$(now_ns)
-    ended
-    assert_rc 79
+    ends_with 79
     assert_out "$NAME"
     assert_out "is lost"
     gone_by $((300 + SLOW)) "$lost"
@@ -168,11 +137,9 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 }
 
 @test "--lost-exit-code changes the exit code of a loss" {
-    background --ttl 30 --lost-exit-code 7 "$L" $SUBJECT
-    wait_for 5 running
+    starts 1 --ttl 30 --lost-exit-code 7 "$L" $SUBJECT
     touch "$S/lost"
-    ended
-    assert_rc 7
+    ends_with 7
 }
 
 @test "a release that answers 'not ours' is a loss although the command returned 0" {
@@ -203,11 +170,9 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 }
 
 @test "--on-lost kill sends no TERM" {
-    background --ttl 1.5 --on-lost kill "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 --ttl 1.5 --on-lost kill "$L" $SUBJECT -t -k
     tell renew unclear
-    ended
-    assert_rc 79
+    ends_with 79
     lease_times 1500 "$(confirmed)" 0
     assert_between $((KILL_AT - 150 * NS)) "$(last_beat)" $((DEADLINE - 1)) "last sign of life"
     [ "$(last_beat)" -lt "$(at release)" ]
@@ -215,37 +180,30 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 }
 
 @test "--on-lost warn lets the command run on after missed renewals" {
-    background --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end"
-    wait_for 5 running
+    starts 1 --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end"
     tell renew unclear
     wait_for 5 file_has "$T/out" "--on-lost warn"
     lease_times 1000 "$(confirmed)" 0
     still_running() { [ "$(last_beat)" -gt $((DEADLINE + 200 * NS)) ]; }
     wait_for 5 still_running
-    touch "$T/end"
-    ended
-    assert_rc 79
+    finish 79
     [ "$(count_seen main sig 15)" = 0 ]
     said "has not been renewed for $DURATION: ${ENDS/the command will be ended/it expires}" \
         "could not be renewed in time: no answer; the command continues .--on-lost warn."
 }
 
 @test "--on-lost warn lets the command run on after a certain loss" {
-    background --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end"
-    wait_for 5 running
+    starts 1 --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end"
     touch "$S/lost"
     wait_for 5 file_has "$T/out" "is lost: lost unasked; the command continues"
     lost=$(now_ns)
     still_running() { [ "$(last_beat)" -gt $((lost + 1200 * NS)) ]; }
     wait_for 5 still_running
-    touch "$T/end"
-    ended
-    assert_rc 79
+    finish 79
 }
 
 @test "--on-lost warn lets the command of a stopped keeper run on" {
-    background --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end" -r 4
-    wait_for 5 running
+    starts 1 --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end" -r 4
     kill -STOP "$K"
     lease_times 1000 "$(now_ns)"
     still_running() { [ "$(last_beat)" -gt $((DEADLINE + 100 * NS)) ]; }
@@ -258,8 +216,7 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 }
 
 @test "--on-lost warn does not protect the tree of a dead keeper" {
-    background --ttl 30 --on-lost warn "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 --ttl 30 --on-lost warn "$L" $SUBJECT -t -k
     kill -KILL "$K"
     gone_by $((500 + SLOW)) "$(now_ns)"
 }
@@ -267,11 +224,9 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 # --- the end of a command that was told to end -------------------------------
 
 @test "descendants get TERM and, after --grace, KILL, before the release" {
-    background --ttl 30 --grace 600ms "$L" $SUBJECT -t -n
-    wait_for 5 running 4
+    starts 4 --ttl 30 --grace 600ms "$L" $SUBJECT -t -n
     kill -TERM "$K"
-    ended
-    assert_rc 143
+    ends_with 143
     [ "$(count_seen main sig 15)" = 1 ]
     for who in child session daemon; do has_seen $who sig 15; done
     t=$(seen session sig 15)
@@ -281,28 +236,22 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 }
 
 @test "descendants that obey TERM do not delay the release" {
-    background --ttl 60 --grace 10s "$L" $SUBJECT -t
-    wait_for 5 running 4
+    starts 4 --ttl 60 --grace 10s "$L" $SUBJECT -t
     kill -TERM "$K"
-    ended 5
-    assert_rc 143
+    ends_with 143 5
     [ "$(last_beat)" -lt "$(at release)" ]
 }
 
 @test "a command that ignores TERM is not timed" {
-    background --ttl 3 --grace 100ms "$L" $SUBJECT -k -u "$T/end" -r 6
-    wait_for 5 running
+    starts 1 --ttl 3 --grace 100ms "$L" $SUBJECT -k -u "$T/end" -r 6
     kill -TERM "$K"
     wait_for 5 has_seen main sig 15
     wait_for 5 store_did ok
-    touch "$T/end"
-    ended
-    assert_rc 6
+    finish 6
 }
 
 @test "a lease that ends during the grace ends the tree in time" {
-    background --ttl 1.5 --grace 300ms "$L" $SUBJECT -t -n
-    wait_for 5 running 4
+    starts 4 --ttl 1.5 --grace 300ms "$L" $SUBJECT -t -n
     tell renew unclear
     wait_for 5 store_did unclear
     kill -TERM "$K"
@@ -313,31 +262,26 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 }
 
 @test "the lock is renewed until the grace after TERM is over" {
-    background --ttl 2 --grace 1s "$L" $SUBJECT -t -n
-    wait_for 5 running 4
+    starts 4 --ttl 2 --grace 1s "$L" $SUBJECT -t -n
     kill -TERM "$K"
     wait_for 5 has_seen session sig 15
-    ended
-    assert_rc 143
+    ends_with 143
     [ "$(at ok -1)" -gt "$(seen session sig 15)" ]
     [ "$(last_beat)" -lt "$(at release)" ]
 }
 
 @test "a loss during the grace after TERM kills at once" {
-    background --ttl 60 --grace 10s "$L" $SUBJECT -t -n
-    wait_for 5 running 4
+    starts 4 --ttl 60 --grace 10s "$L" $SUBJECT -t -n
     kill -TERM "$K"
     wait_for 5 has_seen daemon sig 15
     touch "$S/lost"
     lost=$(now_ns)
-    ended 5
-    assert_rc 79
+    ends_with 79 5
     gone_by $((300 + SLOW)) "$lost"
 }
 
 @test "a keeper stopped during the grace does not outlast the lease" {
-    background --ttl 2 --grace 1s "$L" $SUBJECT -t -n
-    wait_for 5 running 4
+    starts 4 --ttl 2 --grace 1s "$L" $SUBJECT -t -n
     kill -TERM "$K"
     wait_for 5 has_seen daemon sig 15
     kill -STOP "$K"
@@ -351,11 +295,8 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 }
 
 @test "a command that ends by itself may leave processes behind" {
-    background --ttl 30 "$L" $SUBJECT -t -u "$T/end" -m 8000
-    wait_for 5 running 4
-    touch "$T/end"
-    ended
-    assert_rc 0
+    starts 4 --ttl 30 "$L" $SUBJECT -t -u "$T/end" -m 8000
+    finish 0
     store_did clean
     for who in child session daemon; do pid_alive "$(pid_of $who)"; done
     wait_for 2 pid_gone "$(pid_of main)"
@@ -367,21 +308,17 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 @test "a late grant is confirmed by a renewal before the command starts" {
     tell acquire grant 500
     tell renew ok 200 # a command that does not wait for it is earlier
-    background --ttl 2 "$L" $SUBJECT -u "$T/end"
-    wait_for 5 running
+    starts 1 --ttl 2 "$L" $SUBJECT -u "$T/end"
     [ "$(at ok)" -gt $(($(at acquire) + 700 * NS)) ]
     [ "$(seen main start '')" -gt "$(at ok)" ]
-    touch "$T/end"
-    ended
-    assert_rc 0
+    finish 0
 }
 
 @test "a late grant that is not confirmed never starts the command" {
     tell acquire grant 500
     tell renew unclear
     background --ttl 1 --connect-timeout 2 "$L" $SUBJECT
-    ended
-    assert_rc 69
+    ends_with 69
     [ ! -e "$C/events" ]
     store_did release
     [ ! -e "$S/held" ]
@@ -390,8 +327,7 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 @test "a grant after term_at never starts the command and is given back" {
     tell acquire grant 850
     background --ttl 1 -n "$L" $SUBJECT
-    ended
-    assert_rc 69
+    ends_with 69
     [ ! -e "$C/events" ]
     store_did clean
     [ ! -e "$S/held" ]
@@ -408,8 +344,7 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
     if running; then # it was faster: then the guard has the command
         wait_for 5 tree_gone
         kill -CONT "$K"
-        ended
-        assert_rc 79
+        ends_with 79
         return
     fi
     lease_times 1000 "$(now_ns)"

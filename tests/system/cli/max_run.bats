@@ -3,16 +3,12 @@
 # in time, whichever process is stopped; the exit code says so. On the scripted store, on files and
 # on Redis.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
 load ../../support/redis
 load ../../support/clock
 
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    redis_start
-}
+setup_file() { redis_start; }
 teardown_file() { redis_stop; }
 setup() {
     dlock_setup
@@ -20,10 +16,6 @@ setup() {
     R="redis://127.0.0.1:$REDIS_PORT#$NAME"
     F=$T/x.lock
     export L R F
-}
-teardown() {
-    : >go
-    dlock_teardown
 }
 
 # said WHAT TIME LOCK: this line, and no other.
@@ -35,10 +27,8 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
     for lock in "$L" "$F" "$R"; do
         rm -rf "$C"/*
         began=$(now_ns)
-        background --max-run 1 --grace 0.3 "$lock" $SUBJECT -t -k
-        wait_for 5 running 4
-        ended
-        assert_rc 124
+        starts 4 --max-run 1 --grace 0.3 "$lock" $SUBJECT -t -k
+        ends_with 124
         # The time begins between the two: a busy machine may take long to start the command.
         t0=$(seen main start "")
         for who in main child session daemon; do
@@ -78,15 +68,13 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
 @test "holds when the keeper is stopped" {
     for lock in "$L" "$F"; do
         rm -rf "$C"/*
-        background --ttl 30 --max-run 1 --grace 0.2 "$lock" $SUBJECT -t -k
-        wait_for 5 running 4
+        starts 4 --ttl 30 --max-run 1 --grace 0.2 "$lock" $SUBJECT -t -k
         kill -STOP "$K"
         gone_by $((1250 + BUSY + SLOW)) "$(seen main start "")"
         [ "$(count_seen session sig 15)" = 1 ]
         ! free "$lock" || fail "the keeper has the lock still"
         kill -CONT "$K"
-        ended
-        assert_rc 124
+        ends_with 124
         assert_out "has not ended within 1 s"
     done
 }
@@ -100,20 +88,17 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
         jump 61
         # The kernel's timers do not know of it.
         kill -USR1 "$K"
-        ended 3
-        assert_rc 124
+        ends_with 124 3
         for who in main child session daemon; do [ "$(count_seen $who sig 15)" = 1 ]; done
     done
 }
 
 @test "holds when the guard is stopped, or killed in the grace" {
-    background --max-run 1 --grace 15 "$F" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 --max-run 1 --grace 15 "$F" $SUBJECT -t -k
     find_guard
     kill -STOP "$G"
     gone_by $((2000 + BUSY + SLOW)) "$(seen main start "")"
-    ended
-    assert_rc 124
+    ends_with 124
     said "the command under the lock '$F'" "1 s" ""
     for lock in "$L" "$F"; do
         rm -rf "$C"/*
@@ -122,8 +107,7 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
         find_guard
         kill -KILL "$G"
         gone_by $((500 + SLOW)) "$(now_ns)"
-        ended
-        assert_rc 124
+        ends_with 124
     done
 }
 
@@ -137,8 +121,7 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
     kill -TERM "$K"
     wait_for 5 pid_gone "$(cat main)"
     kill -STOP "$G"
-    ended 5
-    assert_rc 124
+    ends_with 124 5
     pid_gone "$(cat left)"
     free "$F"
 }
@@ -146,13 +129,11 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
 @test "a guard that is killed before ends the tree, and that is no overrun" {
     for lock in "$L" "$F"; do
         rm -rf "$C"/*
-        background --ttl 30 --max-run 30 "$lock" $SUBJECT -t -k
-        wait_for 5 running 4
+        starts 4 --ttl 30 --max-run 30 "$lock" $SUBJECT -t -k
         find_guard
         kill -KILL "$G"
         gone_by $((500 + SLOW)) "$(now_ns)"
-        ended
-        assert_rc 71
+        ends_with 71
         free "$lock"
     done
 }
@@ -184,8 +165,7 @@ time.sleep(60)' "$(cat pid)"
 }
 
 @test "the keeper killed: nothing is left, and a file is free after that" {
-    background --max-run 30 "$F" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 --max-run 30 "$F" $SUBJECT -t -k
     kill -KILL "$K"
     run_t 5 flock "$F" flock -sn "$C/witness" true || final "free while the tree lives"
 }
@@ -193,11 +173,9 @@ time.sleep(60)' "$(cat pid)"
 @test "the exit code is 79 when the lock was lost, before or after the time" {
     # warn: the loss does not end the command, the time does.
     began=$(now_ns)
-    background --on-lost warn --max-run 1.5 "$L" $SUBJECT -t
-    wait_for 5 running 4
+    starts 4 --on-lost warn --max-run 1.5 "$L" $SUBJECT -t
     : >"$S/lost"
-    ended
-    assert_rc 79
+    ends_with 79
     assert_out "(--max-run); ending it"
     assert_between $((began + 1490 * NS)) "$(seen session sig 15)" \
         $(($(seen main start "") + (1550 + BUSY) * NS)) TERM
@@ -205,14 +183,12 @@ time.sleep(60)' "$(cat pid)"
     background --ttl 30 --max-run 0.3 --grace 4 "$L" $SUBJECT -k
     wait_for 5 has_seen main sig 15
     : >"$S/lost"
-    ended 3
-    assert_rc 79
+    ends_with 79 3
     rm -rf "$S"/* "$C"/*
     # The lease is over first.
     tell renew hang
     background --ttl 1 --max-run 20 "$L" $SUBJECT -t
-    ended
-    assert_rc 79
+    ends_with 79
     refute_out max-run
 }
 
@@ -244,8 +220,7 @@ time.sleep(60)' "$(cat pid)"
         background --max-run 1.5 --grace 0.3 "$lock" sh -c '
             setsid "$DLOCK" "$1" "$HELPERS/subject" "$2" -k &
             until [ -s "$2/events" ]; do sleep 0.02; done' - "$lock" "$C"
-        ended
-        assert_rc 124
+        ends_with 124
         assert_out "a dlock under the lock '"
         tree_gone || final "it runs on"
         [ "$lock" = "$F" ] || [ "$(count_seen main sig 15)" = 1 ]
@@ -266,8 +241,7 @@ time.sleep(60)' "$(cat pid)"
         [ $signal = TERM ] || ignored='trap "" TERM;'
         DLOCK_HELD=$(cat env) start_log inner.log "$HELPERS/launch" -d "$DLOCK" "$L" sh -c \
             "$ignored"' echo $$ >in; exec "$HELPERS/await" go'
-        ended
-        assert_rc 124
+        ends_with 124
         assert_out "a dlock under the lock '$NAME'"
         wait_for 1 pid_gone "$(cat in)" || final "it runs on"
         exits $([ $signal = TERM ] && echo 143 || echo 137) 2 "$STARTED"
@@ -286,8 +260,7 @@ time.sleep(60)' "$(cat pid)"
     # The lock stays held all the same.
     run -75 run_t 5 "$DLOCK" -qn "$L" true
     kill -INT "$K"
-    ended
-    assert_rc 124
+    ends_with 124
     assert_out "a dlock under the lock '$NAME' has not ended within 1.5 s (--max-run); ending it"
 }
 

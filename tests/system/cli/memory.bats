@@ -1,9 +1,7 @@
 #!/usr/bin/env bats
-# Each allocation fails once, and from each one on all fail: never a command without the lock, no
-# crash, one line.
+# Each allocation fails once, or all from one on: never a command without the lock, no crash.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 load ../../support/postgres
@@ -11,12 +9,10 @@ load ../../support/pglock
 load ../../support/zookeeper
 
 setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true BATS_TEST_TIMEOUT=200
+    export BATS_TEST_TIMEOUT=200
     redis_start
 }
 teardown_file() { redis_stop; }
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 # counted FILE...: how often each exit code is in these files.
 counted() { sort "$@" | uniq -c | awk '{ printf "%s (%s times) ", $2, $1 }'; }
@@ -28,10 +24,8 @@ one() {
     mkdir -p "$dir"
     {
         NOMEMORY=$1 NOMEMORY_IN=$(basename "$DLOCK") NOMEMORY_LOG=$dir/failed \
-            LD_PRELOAD=$HELPERS/nomemory.so \
-            timeout -k 2 15 "$HELPERS/launch" -n "$DLOCK" --ttl 1 \
-            "redis://127.0.0.1:$REDIS_PORT#$name" \
-            "$HELPERS/inside" "$dir" "$REDIS_PORT" "$name" \
+            LD_PRELOAD=$HELPERS/nomemory.so timeout -k 2 15 "$HELPERS/launch" -n "$DLOCK" --ttl 1 \
+            "redis://127.0.0.1:$REDIS_PORT#$name" "$HELPERS/inside" "$dir" "$REDIS_PORT" "$name" \
             "$HOLD" >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
     } 2>/dev/null
     echo "$rc" >"$dir/rc"
@@ -86,8 +80,7 @@ count() {
     failed=$(ls "$T"/run.*/failed | wc -l)
     echo "# $failed failed; exit codes: $(counted "$T"/run.*/rc)" >&3
     [ "$failed" -ge "$points" ]
-    # Before the grant nothing is run; behind it, where no renewal succeeds any more, the command is
-    # ended.
+    # Before the grant nothing is run; behind it, where renewals fail, the command is ended.
     [ "$(cat "$T"/run.*/rc | grep -cx 71)" -ge $((points * 30 / most)) ]
     [ "$(cat "$T"/run.*+/rc | grep -cx 79)" -ge 1 ]
     [ ! -e "$T/bad" ] || { cat "$T/bad"; false; }
@@ -95,8 +88,7 @@ count() {
 
 # --- PostgreSQL --------------------------------------------------------------
 
-# once N: dlock at $L whose N-th allocation fails; $T/once.N: "rc", "out", and "failed" where it
-# came to that.
+# once N: dlock at $L whose N-th allocation fails; $T/once.N: "rc", "out", and perhaps "failed".
 once() {
     local dir=$T/once.$1 rc=0
     mkdir -p "$dir"

@@ -3,7 +3,6 @@
 # that nobody pays for a module that is not used. Most tests put one of tests/support/modules in the
 # place of the real one.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 
 setup() {
@@ -140,9 +139,8 @@ archive() {
 }
 # guarded [VAR=VALUE...]: would the build link lib.a? check: the same, without make.
 guarded() {
-    run run_t 20 env -u MAKEFLAGS -u MAKELEVEL "${MAKE:-make}" -s -C \
-        "$ROOT" BUILD="$T/build" WITH_ZOOKEEPER=module ZK_STATIC=yes \
-        ZK_ARCHIVE="$T/lib.a" "$@" "$T/build/zk-calls"
+    run run_t 20 env -u MAKEFLAGS -u MAKELEVEL "${MAKE:-make}" -s -C "$ROOT" BUILD="$T/build" \
+        WITH_ZOOKEEPER=module ZK_STATIC=yes ZK_ARCHIVE="$T/lib.a" "$@" "$T/build/zk-calls"
 }
 check() {
     run run_t 5 "$ROOT/lib/backends/zookeeper/wire/check-calls" stamp \

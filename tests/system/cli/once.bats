@@ -1,19 +1,8 @@
 #!/usr/bin/env bats
-# --once, --min-hold and --forget around a scripted store: what is said, recorded and waited for,
-# and the exit codes.
+# --once, --min-hold, --forget with a scripted store: messages, records, waits, exit codes.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
-
-setup() {
-    dlock_setup
-    fake_setup
-}
-teardown() {
-    : >go
-    dlock_teardown
-}
 
 TOKEN=0123456789abcdef0123456789abcdef
 
@@ -31,8 +20,7 @@ recorded() { [[ "$(cat "$S/record")" == "dlock-run1 $1 $2 "* ]] || fail "$(cat "
 nothing_held() { [ ! -e "$S/held" ] || fail "held"; }
 stays() { [[ "$(cat "$T/out")" == *"stays held for "* ]]; }
 
-# at_terminal: the Python program on stdin, with everything of tests/support/helpers/terminal.py and
-# a terminal t.
+# at_terminal: the Python program on stdin, with all of helpers/terminal.py and a terminal t.
 at_terminal() {
     {
         echo 'from terminal import *'
@@ -166,8 +154,7 @@ at_terminal() {
     background --once --ttl 60 "$L" true
     wait_for 5 store_did release 3
     kill -TERM "$K"
-    ended
-    assert_rc 79
+    ends_with 79
     assert_out "succeeded, but its run is not recorded"
     assert_between 200 "$(took_ms 4)" $((600 + SLOW)) "ms of tries"
     # One signal behind the other does not prolong it, as a key that is held down sends them.
@@ -180,8 +167,7 @@ at_terminal() {
         sleep 0.1
     done
     [ "$(grep -c '^unclear' "$S/log")" -eq 4 ] || fail "still trying: $(cat "$S/log")"
-    ended
-    assert_rc 79
+    ends_with 79
 }
 
 @test "a lost lock is a failure, whatever the command says" {
@@ -190,8 +176,7 @@ at_terminal() {
     touch "$S/lost"
     wait_for 5 grep -q 'is lost' "$T/out"
     : >go
-    ended
-    assert_rc 79
+    ends_with 79
     recorded running -1
 }
 
@@ -200,8 +185,7 @@ at_terminal() {
     wait_for 5 test -e began
     find_guard
     kill -KILL "$G"
-    ended
-    assert_rc 71
+    ends_with 71
     recorded failed -1
     nothing_held
 }
@@ -219,8 +203,7 @@ at_terminal() {
     wait_for 5 test -e began
     wait_for 5 beyond $(($(now_ms) + 320))
     : >go
-    ended
-    assert_rc 0
+    ends_with 0
     [ -z "$output" ] || fail "$output"
     # Nothing has run: no wait.
     run -127 run_t 5 "$DLOCK" --min-hold 1h "$L" "$T/nothing"
@@ -233,8 +216,7 @@ at_terminal() {
     run -75 run_t 5 "$DLOCK" -qn "$L" true
     kill -USR1 "$K"
     kill -TERM "$K"
-    ended
-    assert_rc 4
+    ends_with 4
     text=" (--min-hold); a signal ends this wait"
     [[ $output =~ "dlock: fake://$S: '$NAME' stays held for "(1h|59m59s)"$text"$ ]] ||
         fail "$output"
@@ -243,16 +225,14 @@ at_terminal() {
     background --min-hold 1h "$L" sh -c 'touch began; "$0" go' "$HELPERS/await"
     wait_for 5 test -e began
     kill -TERM "$K"
-    ended
-    assert_rc 143
+    ends_with 143
     # The keeper was cancelled in its wait: nothing is kept.
     rm -f began
     tell acquire wait
     background --min-hold 1h --also "fake://$S#z-$NAME" "$L" touch began
     wait_for 5 store_did acquire -1
     kill -TERM "$K"
-    ended
-    assert_rc 143
+    ends_with 143
     nothing_held
 }
 
@@ -284,8 +264,7 @@ guard_is_gone() { ! guard_is_there; }
     wait_for 5 guard_is_gone
     run -75 run_t 5 "$DLOCK" -qn "$L" true
     kill -INT "$K"
-    ended
-    assert_rc 0
+    ends_with 0
     refute_out "the guard"
     [ "$(grep -c "stays held" "$T/out")" = 1 ]
     nothing_held
@@ -304,8 +283,7 @@ guard_is_gone() { ! guard_is_there; }
     nap 0.3
     [ $(($(cpu_ticks) - before)) -lt 10 ] || fail "$(($(cpu_ticks) - before)) ticks of 30"
     : >go
-    ended
-    assert_rc 0
+    ends_with 0
     nothing_held
 }
 cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
@@ -317,8 +295,7 @@ cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
     wait_for 5 test -s main
     wait_for 5 pid_gone "$(cat main)"
     kill -TERM "$K"
-    ended 5
-    assert_rc 4
+    ends_with 4 5
     nothing_held
 }
 
@@ -327,8 +304,7 @@ cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
     CI=1 background --min-hold 1h --ttl 2 "$L" sh -c '"$0" go & exit 0' "$HELPERS/await"
     wait_for 5 stays
     touch "$S/lost"
-    ended
-    assert_rc 79
+    ends_with 79
     assert_out "is lost: lost unasked; the command has ended"
     refute_out "ending the command"
 }

@@ -8,7 +8,6 @@ setup() {
     dlock_setup
     MAN=$ROOT/man/dlock.1
 }
-teardown() { dlock_teardown; }
 
 # All names of all options, one a line, sorted.
 table_names() { "$DLOCK" --print-options | cut -f 1,2 | tr '\t,' '\n\n' | grep . | sort; }
@@ -32,8 +31,7 @@ fl_names() {
     }' "$@" | sort -u
 }
 
-# The codes that were decided on, as far as this version has them: changing one is a decision, not a
-# slip.
+# The codes that were decided on: changing one is a decision, not a slip.
 CODES='64 65 69 71 73 75 76 77 79 124 126 127'
 
 @test "the option table is complete and has no name twice" {
@@ -65,8 +63,7 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
     awk -F '\t' '{ n = split($1 "," $2, a, ",")
         for (i = 1; i <= n; i++) if (a[i] != "") print a[i] "\t" $3 }' table >names
     while IFS=$'\t' read -r name arg; do
-        # With nothing behind it: either the argument is missing, or the lock, or the option is
-        # wrong here.
+        # With nothing behind it: the argument or the lock is missing, or the option is wrong here.
         run "$DLOCK" "$name"
         refute_out "unknown option"
         refute_out "ambiguous"
@@ -146,8 +143,7 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
     section OPTIONS >options
     grep -q '^The default is 30 s, the least 1 s\.$' options
     grep -q '^The default is 5 s\.$' options
-    # The worked example: the longest grace for the default ttl is accepted, a millisecond more is
-    # not.
+    # The worked example: the longest grace for the default ttl is accepted, 1 ms more is not.
     mkdir store
     run_t 10 "$DLOCK" --grace 18.198 "fake://$T/store#$NAME" true
     run run_t 10 "$DLOCK" --grace 18.199 "fake://$T/store#$NAME" true
@@ -272,8 +268,7 @@ complete_words() {
     [ "$output" = $'file.lock\nfile://' ]
     run complete_words "dlock -- fil" dlock -- fil
     [ "$output" = $'file.lock\nfile://' ]
-    # How a URI begins, as long as no colon has split it; beside files, and not for an option's
-    # value.
+    # How a URI begins, while no colon has split it; beside files, not for an option's value.
     run complete_words "dlock -n redis+s" dlock -n redis+s
     [ "$output" = redis+sentinel:// ]
     touch zk.conf

@@ -4,9 +4,6 @@
 load ../../support/common
 load ../../support/redis
 
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
-
 @test "looks up the host's name" {
     redis_start
     run run_t 20 "$DLOCK" "redis://localhost:$REDIS_PORT#$NAME" echo hello

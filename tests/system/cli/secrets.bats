@@ -10,7 +10,6 @@ load ../../support/redis
 CANARY=c4n4ry
 
 setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
     # Two users: the default one and one with a name.
     redis_start --requirepass c4n4ry-pw --user app on '>c4n4ry/app' '~*' '&*' +@all
 }
@@ -21,7 +20,6 @@ setup() {
     AT=127.0.0.1:$REDIS_PORT
     L="redis://app:c4n4ry%2Fapp@$AT#$NAME"
 }
-teardown() { dlock_teardown; }
 
 store() { REDISCLI_AUTH=c4n4ry-pw rcli "$@"; }
 queue_is() { [ "$(store zcard "{$NAME}:dlock:queue")" = "$1" ]; }
@@ -406,8 +404,7 @@ nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
         wait_for 5 pid_gone "$HOLDER"
         wait_for 5 pid_gone "$GUARD"
     } 2>/dev/null
-    # Where cores go elsewhere (core_pattern) this shows less; that they are not dumpable is the
-    # test above.
+    # Where cores go elsewhere (core_pattern) this shows less; the test above shows the rest.
     for core in core*; do
         [ ! -e "$core" ] || no_canary_in "$core"
     done
@@ -433,8 +430,7 @@ nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
         grep -Eq '__(snprintf|vsnprintf|memcpy|memmove|strcpy|read|recv|poll|ppoll)_chk' \
             <<<"$symbols" || fail "$file: not fortified"
     done
-    # CET, of what we compile: the static hiredis of some systems has none, and takes it from the
-    # whole program.
+    # CET, of what we compile: a static hiredis without CET takes it from the whole program.
     case $(uname -m) in
     x86_64)
         for file in "$BUILD"/obj/{cli,lib,lib/tls,lib/backends/*}/*.o; do

@@ -1,19 +1,10 @@
 #!/usr/bin/env bats
-# How often a signal reaches the command, by whichever way it was sent. What dlock does while it
-# waits is in keeper.bats.
+# How often a signal reaches the command, by each way to send it. Waits are in keeper.bats.
 
 load ../../support/common
 load ../../support/fake
 
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
-setup() {
-    dlock_setup
-    fake_setup
-}
-teardown() { dlock_teardown; }
-
-# table KIND WHERE: in the background; its lines in $T/KIND.WHERE, each with "KIND, WHERE: " in
-# front.
+# table KIND WHERE: in the background; its lines in $T/KIND.WHERE, each begins "KIND, WHERE: ".
 table() {
     local dir=$T/$1.$2.d
     mkdir -p "$dir/store" "$dir/command"
@@ -24,13 +15,11 @@ table() {
         file-o) lock=(-o "$dir/x.lock") ;;
     esac
     start_log "$T/$1.$2" env PYTHONDONTWRITEBYTECODE=1 T="$dir" S="$dir/store" C="$dir/command" L= \
-        LOCK_ARGS= \
-        timeout -k 2 60 /usr/bin/python3 "$ROOT/tests/support/helpers/signal_table.py" "$2" 2 \
-        "${lock[@]}"
+        LOCK_ARGS= timeout -k 2 60 /usr/bin/python3 "$ROOT/tests/support/helpers/signal_table.py" \
+        "$2" 2 "${lock[@]}"
 }
 
-# want KIND WHERE LINE... Where the command gets a signal twice it may see one: the kernel keeps one
-# until it is taken.
+# want KIND WHERE LINE... The kernel may merge two signals into one until the first is taken.
 want() {
     local file=$1.$2 line
     shift 2
@@ -73,12 +62,10 @@ want() {
 @test "a TERM to dlock alone reaches the command within 100 ms" {
     for lock in "$L" "$T/x.lock"; do
         rm -rf "$C"/*
-        background "$lock" $SUBJECT
-        wait_for 5 running
+        starts 1 "$lock" $SUBJECT
         "$HELPERS/clock" "$T/sent"
         kill -TERM "$K"
-        ended
-        assert_rc 143
+        ends_with 143
         assert_between 0 $((($(seen main sig 15) - $(<"$T/sent")) / NS)) $((100 + BUSY)) \
             "time in ms"
     done
@@ -87,8 +74,7 @@ want() {
 @test "of a storm of TERM the command gets the last one, and not each" {
     for lock in "$L" "$T/x.lock"; do
         rm -rf "$C"/*
-        background "$lock" $SUBJECT -k
-        wait_for 5 running
+        starts 1 "$lock" $SUBJECT -k
         /usr/bin/python3 - "$K" "$T/sent" <<'PY'
 import os, sys, time
 first = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -110,8 +96,7 @@ PY
 }
 
 @test "signals that come while the guard stands still reach the command when it goes on" {
-    background "$L" $SUBJECT -k
-    wait_for 5 running
+    starts 1 "$L" $SUBJECT -k
     find_guard
     kill -STOP "$G"
     /usr/bin/python3 - "$K" <<'PY'
@@ -134,12 +119,10 @@ no_signal_waits() { grep -q '^ShdPnd:\s*0*$' "/proc/$1/status"; }
 
 # As one that was passed on: see "a command killed by a forwarded signal" in keeper.bats.
 @test "after a TERM to each process the descendants end too" {
-    background --grace 200ms "$L" $SUBJECT -t -n
-    wait_for 5 running 4
+    starts 4 --grace 200ms "$L" $SUBJECT -t -n
     find_guard
     kill -TERM "$K" "$G" "$(pid_of main)"
-    ended
-    assert_rc 143
+    ends_with 143
     [ "$(count_seen main sig 15)" = 1 ]
     for who in child session daemon; do [ "$(count_seen $who sig 15)" = 1 ]; done
     tree_gone
@@ -155,8 +138,7 @@ asleep() { [ "$(cut -d ' ' -f 2,3 "/proc/$(children "$G")/stat")" = '(sleep) S' 
         find_guard
         wait_for 5 asleep
         kill -TERM "$K" "$G"
-        ended
-        assert_rc 143
+        ends_with 143
     done
 }
 
@@ -167,7 +149,6 @@ asleep() { [ "$(cut -d ' ' -f 2,3 "/proc/$(children "$G")/stat")" = '(sleep) S' 
     wait_for 5 store_did renew 3 # the guard has looked at it
     find_guard
     kill -TERM "$K" "$G" "$(<pid)"
-    ended
-    assert_rc 7
+    ends_with 7
     [ -e clean ]
 }

@@ -4,17 +4,9 @@
 # and guard.bats.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
 load ../../support/clock
-
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
-setup() {
-    dlock_setup
-    fake_setup
-}
-teardown() { dlock_teardown; }
 
 # The keeper and the guard are told nine tenths of the time that passes, the command all of it.
 slewed_run() {
@@ -32,8 +24,7 @@ dead_in_time() {
 @test "a slewed clock does not let the command outlive the lease" {
     slewed_run -t -k
     tell renew unclear
-    ended
-    assert_rc 79
+    ends_with 79
     assert_out "could not be renewed in time"
     dead_in_time
     lease_times 1500 "$(true_time "$(confirmed)")"
@@ -47,8 +38,7 @@ dead_in_time() {
     kill -STOP "$K"
     wait_for 5 tree_gone
     kill -CONT "$K"
-    ended
-    assert_rc 79
+    ends_with 79
     dead_in_time
 }
 
@@ -60,8 +50,7 @@ dead_in_time() {
     kill -STOP "$K" "$G"
     wait_for 5 tree_gone
     kill -CONT "$K"
-    ended
-    assert_rc 79
+    ends_with 79
     lease_times 1500 "$(true_time "$(confirmed)")"
     [ "$(last_beat)" -lt "$DEADLINE" ]
 }

@@ -1,13 +1,10 @@
 #!/usr/bin/env bats
-# Keeper and guard get next to no processor: a cgroup with 5 % of one, most of which another process
-# burns.
+# Keeper and guard get next to no processor: a cgroup with 5 %, most of it burnt by a process.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
 load ../../support/redis
 
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
 setup() {
     dlock_setup
     fake_setup
@@ -50,8 +47,7 @@ throttled() { awk '$1 == "nr_throttled" { print $2 }' "$CG/cpu.stat"; }
     starving_group || { echo "# no cgroup can be made here: not tested" >&3; return 0; }
     redis_start_in own
     L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
-    background -q --ttl 4 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 -q --ttl 4 "$L" $SUBJECT -t -k
     find_guard
     start_log burn sh -c 'while :; do :; done'
     enter "$STARTED" "$K" "$G"
@@ -62,8 +58,7 @@ throttled() { awk '$1 == "nr_throttled" { print $2 }' "$CG/cpu.stat"; }
     [ "$(throttled)" -ge 30 ] || fail "throttled $(throttled) times only: this proves nothing"
     pid_alive "$K"
     [ "$(count_seen main sig 15)" = 0 ]
-    # By the server's own word of when the lease ends, behind a renewal. The clock has steps of 10
-    # ms.
+    # By the server's own word of when the lease ends, behind a renewal. Clock steps: 10 ms.
     wait_for 8 eval '[ "$(rcli_in own pttl "$NAME")" -gt 3700 ]'
     left=$(rcli_in own pttl "$NAME")
     kill -STOP "${REDIS_PIDS[own]}"
@@ -74,7 +69,6 @@ throttled() { awk '$1 == "nr_throttled" { print $2 }' "$CG/cpu.stat"; }
     [ "$(last_beat)" -lt "$DEADLINE" ] ||
         fail "$((($(last_beat) - DEADLINE) / NS)) ms after the deadline"
     [ "$(count_seen main sig 15)" = 1 ]
-    ended
-    assert_rc 79
+    ends_with 79
     kill -CONT "${REDIS_PIDS[own]}"
 }

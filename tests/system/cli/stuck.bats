@@ -1,6 +1,5 @@
 # A full stderr, or a stopped guard, must not endanger the lock.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
 
@@ -9,7 +8,6 @@ setup() {
     fake_setup
     mkfifo "$T/ready"
 }
-teardown() { dlock_teardown; }
 
 # mute ARG...: dlock in the background, its stderr a full pipe that is not read; pid in $K.
 mute() {

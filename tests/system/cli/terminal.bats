@@ -4,17 +4,21 @@
 load ../../support/common
 load ../../support/fake
 
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
 setup() {
     dlock_setup
     fake_setup
     export S C L SLOW LOCK_ARGS=
 }
-teardown() { dlock_teardown; }
 
-# terminal: the Python program on stdin, with everything of tests/support/helpers/terminal.py.
+# terminal: the Python program on stdin, with everything of tests/support/helpers/terminal.py, and
+# with a terminal t unless the program makes one.
 terminal() {
-    { echo 'from terminal import *'; cat; } >"$T/test.py"
+    cat >"$T/program.py"
+    {
+        echo 'from terminal import *'
+        grep -q '^t = ' "$T/program.py" || echo 't = Term()'
+        cat "$T/program.py"
+    } >"$T/test.py"
     # Not by run_t: timeout in the foreground would be the terminal's.
     PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 timeout \
         -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
@@ -24,7 +28,6 @@ terminal() {
     for LOCK_ARGS in "$L" "$T/x.lock" "-o $T/o.lock"; do
         rm -rf "$C"/*
         terminal <<'PY'
-t = Term()
 j = t.start([DLOCK] + LOCK_ARGS + SUBJECT)
 t.until(lambda: seen('main', 'start'))
 t.type(b'\x03')
@@ -59,7 +62,6 @@ PY
     for LOCK_ARGS in "$L" "$T/x.lock" "-o $T/o.lock"; do
         rm -rf "$C"/* "$T/end"
         terminal <<'PY'
-t = Term()
 j = t.start([DLOCK] + LOCK_ARGS + SUBJECT + ['-k', '-u', T + '/end', '-r', '7'])
 t.until(lambda: seen('main', 'start'))
 t.until(lambda: settled(j.pids[0]))
@@ -79,7 +81,6 @@ PY
 
 @test "Ctrl-\\ : dies by QUIT without a core of ours" {
     terminal <<'PY'
-t = Term()
 j = t.start(['sh', '-c', 'ulimit -c unlimited; exec "$@"', '-', DLOCK, LOCK] + SUBJECT)
 t.until(lambda: seen('main', 'start'))
 t.type(b'\x1c')
@@ -101,7 +102,6 @@ PY
 
 @test "Ctrl-C ends a shell's loop" {
     terminal <<'PY'
-t = Term()
 j = t.start(['bash', '-c', 'while :; do echo round; "$@"; done', '-', DLOCK, LOCK] + SUBJECT)
 t.until(lambda: seen('main', 'start'))
 t.type(b'\x03')
@@ -112,7 +112,6 @@ PY
 
 @test "the command shares dlock's process group, the guard has its own session" {
     terminal <<'PY'
-t = Term()
 j = t.start([DLOCK, LOCK] + SUBJECT)
 t.until(lambda: seen('main', 'start'))
 main = int(read(C + '/events').split()[2])
@@ -130,7 +129,6 @@ PY
     for LOCK_ARGS in "--ttl 2 $L" "$T/x.lock" "-o $T/o.lock"; do
         rm -rf "$C"/* "$T/end"
         terminal <<'PY'
-t = Term()
 j = t.start([DLOCK] + LOCK_ARGS + SUBJECT + ['-u', T + '/end', '-r', '3'])
 t.until(lambda: seen('main', 'start'))
 for i in 1, 2, 3:
@@ -194,7 +192,6 @@ PY
     for LOCK_ARGS in "--ttl 3 $L" "$T/x.lock"; do
         rm -rf "$C"/* "$T/end"
         terminal <<'PY'
-t = Term()
 j = t.start(['bash', '-c', '"$@"; echo after $?', '-', DLOCK] + LOCK_ARGS + SUBJECT +
             ['-u', T + '/end', '-r', '3'])
 t.until(lambda: seen('main', 'start'))
@@ -215,7 +212,6 @@ PY
 
 @test "a job suspended for longer than the ttl ends before the deadline" {
     terminal <<'PY'
-t = Term()
 j = t.start([DLOCK, '--ttl', '1.5', LOCK] + SUBJECT + ['-t'])
 t.until(lambda: read(C + '/events').count(' start ') == 4)
 t.type(b'\x1a')
@@ -252,7 +248,6 @@ PY
 @test "a background job that reads the terminal stops until fg" {
     for LOCK_ARGS in "--ttl 3 $L" "$T/x.lock" "-o $T/o.lock"; do
         terminal <<'PY'
-t = Term()
 os.tcsetpgrp(0, os.getpgrp())
 j = t.start([DLOCK] + LOCK_ARGS + ['sh', '-c', 'read line; echo "<$line>"; exit 4'],
             background=True)
@@ -266,11 +261,9 @@ PY
 }
 
 @test "a pipeline stops and continues as one job" {
-    # Not a loop of `sleep`: a shell that waits for its vfork child to exec cannot stop when that
-    # one has.
+    # Not a loop of `sleep`: a shell waiting for its vfork child to exec cannot stop after it.
     mkfifo "$T/end"
     terminal <<'PY'
-t = Term()
 j = t.start([DLOCK, '--ttl', '3', LOCK, 'sh', '-c', 'echo first; echo second; read x <%s/end' % T],
             ['sh', '-c', 'read a; echo "<$a>"; read key </dev/tty; echo "<$key>"; cat; exit 0'])
 t.until(lambda: '<first>' in t.output)
@@ -304,7 +297,6 @@ PY
 
 @test "the command can read the terminal" {
     terminal <<'PY'
-t = Term()
 j = t.start([DLOCK, LOCK, 'sh', '-c', 'read a; read b </dev/tty; echo "<$a$b>"'])
 t.type(b'one\ntwo\n')
 check(j.status(), 'exit 0', 'dlock')
@@ -364,7 +356,6 @@ PY
 @test "Ctrl-C ends a wait and leaves the queue" {
     tell acquire wait
     terminal <<'PY'
-t = Term()
 j = t.start([DLOCK, LOCK, 'true'])
 t.until(lambda: log('acquire'))
 t.type(b'\x03')
@@ -376,7 +367,6 @@ PY
 @test "Ctrl-Z stops a wait, and fg resumes it" {
     tell acquire wait
     terminal <<'PY'
-t = Term()
 j = t.start([DLOCK, '--ttl', '3', LOCK, 'sh', '-c', 'exit 6'])
 t.until(lambda: log('acquire'))
 for i in 1, 2:
@@ -393,7 +383,6 @@ PY
 @test "the wait is one line that is redrawn every second, and gone when the command runs" {
     tell acquire wait
     TERM=xterm terminal <<'PY'
-t = Term()
 began = time.monotonic()
 j = t.start([DLOCK, '-w', '20', LOCK, 'echo', 'output'])
 t.until(lambda: 'waiting' in t.output)
@@ -439,7 +428,6 @@ PY
 @test "Ctrl-Z takes the wait's line away, fg brings it back, bg leaves the user's line alone" {
     tell acquire wait
     TERM=xterm terminal <<'PY'
-t = Term()
 j = t.start([DLOCK, LOCK, 'true'])
 t.until(lambda: ': 1s' in t.output)
 t.type(b'\x1a')
@@ -467,7 +455,6 @@ PY
 @test "lines instead of a redrawn one: in the background, and at a dumb terminal" {
     tell acquire wait
     TERM=dumb terminal <<'PY'
-t = Term()
 for term in 'dumb', '', 'xterm':
     os.environ['TERM'] = term
     os.tcsetpgrp(0, os.getpgrp())
@@ -495,7 +482,6 @@ PY
 @test "a terminal that Ctrl-S has stopped does not hold up the wait" {
     tell acquire wait
     TERM=xterm terminal <<'PY'
-t = Term()
 j = t.start([DLOCK, LOCK, 'touch', T + '/ran'])
 t.until(lambda: ': 1s' in t.output)
 t.type(b'\x13')
@@ -511,7 +497,6 @@ PY
 
 @test "Ctrl-C does not reach a background job" {
     terminal <<'PY'
-t = Term()
 os.tcsetpgrp(0, os.getpgrp())
 j = t.start([DLOCK, LOCK] + SUBJECT + ['-u', T + '/end', '-r', '2'], background=True)
 t.until(lambda: seen('main', 'start'))
@@ -543,8 +528,7 @@ pid_one() {
     zombies() { ps -o stat= --ppid "$I" | grep -c Z; }
     wait_for 5 store_did ok
     [ "$(zombies)" = 0 ]
-    ended
-    assert_rc 5
+    ends_with 5
     store_did clean
 }
 
@@ -552,8 +536,7 @@ pid_one() {
     pid_one --grace 200ms "$L" $SUBJECT -t -n
     wait_for 5 running 4
     kill -TERM "$I"
-    ended
-    assert_rc 143
+    ends_with 143
     [ "$(last_beat)" -lt "$(at release)" ]
     has_seen daemon sig 15
 }
@@ -567,8 +550,7 @@ pid_one() {
     K=$STARTED
     wait_for 5 store_did acquire
     kill -TERM "$(children "$K")"
-    ended
-    assert_rc 143
+    ends_with 143
     store_did release
 }
 

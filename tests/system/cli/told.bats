@@ -4,13 +4,11 @@
 load ../../support/common
 load ../../support/fake
 
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
 setup() {
     dlock_setup
     fake_setup
     export S C L LOCK_ARGS= NAME
 }
-teardown() { dlock_teardown; }
 
 # told: the table on stdin against what tests/support/helpers/told.py sees.
 told() {

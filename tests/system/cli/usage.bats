@@ -2,7 +2,6 @@
 # "dlock: ", the documented exit code, nothing on stdout, no command run, no file left behind, and
 # no password shown.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 
 setup() {
@@ -10,7 +9,6 @@ setup() {
     mkdir work store
     cd work || return 1
 }
-teardown() { dlock_teardown; }
 
 SECRET=s3kr1t-pa55
 
@@ -139,8 +137,7 @@ TRACE='touch ran'
     # What it names works.
     run_t 10 "$DLOCK" --ttl 8.3 --grace 5 "fake://$T/store#$NAME" true
     run_t 10 "$DLOCK" --grace 1h --ttl 5934.1 "fake://$T/store#$NAME" true
-    # Killed without being asked: the grace takes no time. A file has no lease that the grace could
-    # be part of.
+    # Killed without being asked: the grace takes no time. A file has no lease to hold the grace.
     run_t 10 "$DLOCK" --ttl 1 --grace 5 --on-lost kill "fake://$T/store#$NAME" true
     run_t 10 "$DLOCK" --ttl 1 --grace 1h "file://$T/store#$NAME" true
     run ls -A .
