@@ -3,7 +3,6 @@
 # command's whole tree whichever process is killed or stopped; without -o the command has it. And
 # file systems that cannot be trusted.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/filelock
 load ../../support/fake

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # --fcntl: locks that exclude fcntl(2) locks, and not flock(1). The foreign program is in Python.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/filelock
 

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # File locks: dlock and flock(1) exclude each other; scripts with flock(1) work with dlock, too.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/filelock
 

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # Run records of --once for file locks: their place, foreign data, crashes, full disks, the sweep.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/disk
 

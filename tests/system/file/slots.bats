@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # Slots of a file: beside flock(1) -s, not beside -x, never more than N, the lowest free slot first.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/filelock
 load ../../support/fake

@@ -2,7 +2,6 @@
 # fork.bats - libdlock in programs with children and threads, on every kind of store.
 
 # bats file_tags=thread
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 load ../../support/tls
@@ -13,7 +12,6 @@ load ../../support/zookeeper
 PROG=$BUILD/programs
 
 setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
     tls_certs
     redis_start
     tls_redis tls
@@ -38,7 +36,6 @@ setup() {
     # join of a thread of the parent that had ended before the fork.
     export TSAN_OPTIONS=${TSAN_OPTIONS:-}:atexit_sleep_ms=0:report_thread_leaks=0
 }
-teardown() { dlock_teardown; }
 
 # on STORE: L is a lock there. One server has several kinds: each has a name of its own.
 on() {

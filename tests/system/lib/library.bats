@@ -2,7 +2,6 @@
 # library.bats - libdlock as other programs use it: tests/programs and the examples, on stores.
 
 # bats file_tags=long,thread
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/disk
 load ../../support/redis
@@ -13,7 +12,6 @@ PROG=$BUILD/programs
 END_OF_SESSION='select pg_terminate_backend(pid) from'
 
 setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
     redis_start
     pg_start
     zk_start

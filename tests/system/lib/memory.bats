@@ -3,13 +3,11 @@
 # cli/memory.bats tests the program, and ZooKeeper, whose own library ends the process.
 
 # bats file_tags=plain
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 load ../../support/postgres
 
 setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
     redis_start
     pg_start
 }
@@ -17,8 +15,6 @@ teardown_file() {
     pg_stop_all
     redis_stop
 }
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 # lives LEAST URI ARG...: at least LEAST calls ended without memory.
 lives() {

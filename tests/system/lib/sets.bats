@@ -2,7 +2,6 @@
 # sets.bats - sets of libdlock as other programs use them.
 
 # bats file_tags=long,thread
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 
@@ -10,8 +9,6 @@ PROG=$BUILD/programs
 
 setup_file() { redis_start; }
 teardown_file() { redis_stop; }
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 # states WANT URI URI [TAKE]
 states() {

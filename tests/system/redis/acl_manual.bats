@@ -3,7 +3,6 @@
 # everything, and each right in them is used.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
 load ../../support/redis
@@ -11,13 +10,11 @@ load ../../support/redlock
 load ../../support/sentinel
 load ../../support/cluster
 
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
 setup() {
     dlock_setup
     # The manual's rule is for names that begin so.
     NAME=job:$NAME
 }
-teardown() { dlock_teardown; }
 
 # ------------------------------------------------------------- the manual ---
 

@@ -2,22 +2,17 @@
 # cluster.bats - locks in a Redis Cluster: redirections, a slot that is moved, a master that fails.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 load ../../support/cluster
 
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    cluster_start 2 && cluster_export
-}
+setup_file() { cluster_start 2 && cluster_export; }
 teardown_file() { cluster_stop; }
 
 setup() {
     dlock_setup
     cluster_import
 }
-teardown() { dlock_teardown; }
 
 # ---------------------------------------------------------------- helpers ---
 

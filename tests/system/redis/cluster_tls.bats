@@ -3,22 +3,17 @@
 # verified by its own name.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 load ../../support/tls
 
 SECRET=c4n4ry
 
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    tls_certs
-}
+setup_file() { tls_certs; }
 setup() {
     dlock_setup
     CA="cacert=$TLS/ca.crt"
 }
-teardown() { dlock_teardown; }
 
 # Three masters that speak TLS with each other, too; their names, unlike their addresses, come by
 # `announce`.

@@ -2,17 +2,9 @@
 # What a lock costs: round trips, the server's work, and what must not grow over time.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
 load ../../support/redis
-
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
-setup() {
-    dlock_setup
-    fake_setup
-}
-teardown() { dlock_teardown; }
 
 own() { rcli_in own "$@"; }
 

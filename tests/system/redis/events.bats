@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # --events with a Redis: the outcomes that its answers bring about.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 
@@ -10,7 +9,6 @@ setup() {
     redis_start
     L=redis://127.0.0.1:$REDIS_PORT/0#$NAME
 }
-teardown() { dlock_teardown; }
 
 told() { # CODE RC ARG...
     local code=$1 rc=$2

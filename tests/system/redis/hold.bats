@@ -2,17 +2,9 @@
 # A hold in one Redis server, by the clock: what loses the key, who is stopped, and what that does to the command's
 # tree and to the next holder. Strict bounds: the last sign of life of a whole tree against the server's own time.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
 load ../../support/redis
-
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
-setup() {
-    dlock_setup
-    fake_setup
-}
-teardown() { dlock_teardown; }
 
 own_server() {
     redis_start_in own "$@"

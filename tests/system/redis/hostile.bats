@@ -8,10 +8,7 @@ load ../../support/fake
 load ../../support/redis
 load ../../support/redislock
 
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    redis_start && redis_warm
-}
+setup_file() { redis_start && redis_warm; }
 teardown_file() { redis_stop; }
 
 setup() {
@@ -19,7 +16,6 @@ setup() {
     fake_setup # the command that tells what happens to it
     L="redis://127.0.0.1:$REDIS_PORT#$NAME"
 }
-teardown() { dlock_teardown; }
 
 # liar HOW...: its lock is $L.   proxy FAULT...: the same, before the file's server.
 liar() {

@@ -2,22 +2,17 @@
 # lock.bats - locks in a real redis-server: exclusion with other clients, errors, rights, the set-up of the server.
 # The queue is in queue.bats, faults are in faults.bats.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 load ../../support/redislock
 
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    redis_start
-}
+setup_file() { redis_start; }
 teardown_file() { redis_stop; }
 
 setup() {
     dlock_setup
     L="redis://127.0.0.1:$REDIS_PORT#$NAME"
 }
-teardown() { dlock_teardown; }
 
 # -------------------------------------------------------------- exclusion ---
 

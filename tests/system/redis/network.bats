@@ -7,13 +7,11 @@ load ../../support/common
 load ../../support/fake
 load ../../support/netns
 
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
 setup() {
     dlock_setup
     fake_setup # the command that tells what happens to it
     L="redis://$SERVER:$PORT#$NAME"
 }
-teardown() { dlock_teardown; }
 
 left() { srv pttl "$NAME"; }
 left_is_over() { [ "$(left)" -gt "$1" ]; }

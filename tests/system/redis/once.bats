@@ -3,23 +3,18 @@
 # lost answers, servers that end or are out of memory. What all stores have in common is in the contract suite.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/clock
 load ../../support/redis
 load ../../support/redislock
 
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    redis_start && redis_warm
-}
+setup_file() { redis_start && redis_warm; }
 teardown_file() { redis_stop; }
 
 setup() {
     dlock_setup
     L="redis://127.0.0.1:$REDIS_PORT#$NAME" R="{$NAME}:dlock:once"
 }
-teardown() { dlock_teardown; }
 
 # ---------------------------------------------------------------- helpers ---
 

@@ -10,10 +10,7 @@ load ../../support/redis
 load ../../support/redislock
 load ../../support/clock
 
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    redis_start
-}
+setup_file() { redis_start; }
 teardown_file() { redis_stop; }
 
 setup() {
@@ -21,7 +18,6 @@ setup() {
     fake_setup # the command that tells what happens to it
     L="redis://127.0.0.1:$REDIS_PORT#$NAME"
 }
-teardown() { dlock_teardown; }
 
 # Every exit code that the manual names for something of ours (and 0).
 DOCUMENTED=' 0 64 65 69 71 73 75 76 77 79 '

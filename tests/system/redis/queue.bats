@@ -6,17 +6,13 @@ load ../../support/common
 load ../../support/redis
 load ../../support/redislock
 
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    redis_start
-}
+setup_file() { redis_start; }
 teardown_file() { redis_stop; }
 
 setup() {
     dlock_setup
     L="redis://127.0.0.1:$REDIS_PORT#$NAME"
 }
-teardown() { dlock_teardown; }
 
 # The first waiter of the test's own server is told when the key changes.
 own_tracked() { own info clients | grep -q "^tracking_clients:1"; }

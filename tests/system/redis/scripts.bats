@@ -2,15 +2,10 @@
 # scripts.bats - servers that forget the scripts at any moment, and users that may send texts only.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 load ../../support/redislock
 load ../../support/redlock
-
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 # forgetful PORT...: these servers forget their scripts again and again, until $FORGETFUL is killed.
 forgetful() {

@@ -3,13 +3,11 @@
 # that confirm.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 load ../../support/sentinel
 
 setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
     # The short time of a failed failover lets the next one begin soon.
     SENT_FAILOVER=2000 sentinel_start
 }

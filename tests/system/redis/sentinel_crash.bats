@@ -3,13 +3,11 @@
 # its replica has.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
 load ../../support/redis
 load ../../support/sentinel
 
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
 setup() {
     dlock_setup
     fake_setup # the command that tells what happens to it

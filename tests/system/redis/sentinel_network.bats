@@ -3,13 +3,8 @@
 # and the sentinels, on whose side another master was promoted.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/netns
-
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 # The server of the waiter's machine; the other one is net_up's.
 old_master() { client redis-cli -h 127.0.0.1 -p $PORT "$@"; }

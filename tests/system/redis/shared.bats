@@ -3,21 +3,16 @@
 # stopped, other programs, and what ends a hold. What holds for each store is in the contract.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 load ../../support/redislock
 
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    redis_start
-}
+setup_file() { redis_start; }
 teardown_file() { redis_stop; }
 setup() {
     dlock_setup
     L="redis://127.0.0.1:$REDIS_PORT#$NAME"
 }
-teardown() { dlock_teardown; }
 
 # holds ID [ARG...]: it holds until the file go.ID is there. in.ID: its slot; PIDS[ID].
 declare -gA PIDS

@@ -2,7 +2,6 @@
 # rediss://: who the server is, is known before anything is said to it. The contract of a lock in Redis is kept
 # through TLS: contract/stores/rediss.bash.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 load ../../support/tls
@@ -10,7 +9,6 @@ load ../../support/tls
 SECRET=c4n4ry
 
 setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
     tls_certs
     tls_redis default --loglevel verbose --user app on ">$SECRET" '~*' '&*' +@all
 }
@@ -21,7 +19,6 @@ setup() {
     AT=localhost:$REDIS_PORT
     L="rediss://app:$SECRET@$AT?$CA#$NAME"
 }
-teardown() { dlock_teardown; }
 
 # never CODE LOCK TEXT...: refused in one line that has all TEXTs; nothing is run, no secret is shown.
 never() {

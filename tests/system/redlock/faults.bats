@@ -3,7 +3,6 @@
 # hit.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 
 load ../../support/common
 load ../../support/fake
@@ -19,7 +18,6 @@ setup() {
     fake_setup # the command that tells what happens to it
     L=$(rl_uri "$NAME")
 }
-teardown() { dlock_teardown; }
 
 # --------------------------------------------------- nodes that do not vote ---
 

@@ -2,7 +2,6 @@
 # keeper.bats - what happens to this machine's side of a Redlock: the guard killed, the keeper
 # killed at each of its system calls, a suspend.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
 load ../../support/redis
@@ -16,7 +15,6 @@ setup() {
     fake_setup # the command that tells what happens to it
     L=$(rl_uri "$NAME")
 }
-teardown() { dlock_teardown; }
 
 @test "a killed guard ends the tree and frees all nodes" {
     subject --ttl 30

@@ -3,8 +3,6 @@
 # clients, waiting. What redis/*.bats show of one server is not shown again; faults: faults.bats,
 # fences: shared.bats.
 
-bats_require_minimum_version 1.5.0
-
 load ../../support/common
 load ../../support/fake
 load ../../support/redis
@@ -20,7 +18,6 @@ setup() {
     fake_setup # the command that tells what happens to it
     L=$(rl_uri "$NAME")
 }
-teardown() { dlock_teardown; }
 
 # ----------------------------------------------------------------- basics ---
 

@@ -2,8 +2,6 @@
 # once.bats - the run records of a Redlock: nodes that lose them, miss them, or have something else
 # in their place. What all stores keep is in contract/suite.bats.
 
-bats_require_minimum_version 1.5.0
-
 load ../../support/common
 load ../../support/redis
 load ../../support/redlock
@@ -15,7 +13,6 @@ setup() {
     L=$(rl_uri "$NAME")
     KEY="{$NAME}:dlock:once"
 }
-teardown() { dlock_teardown; }
 
 # runs: with --once, the command runs. skips: it does not.
 runs() {

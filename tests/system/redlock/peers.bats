@@ -3,8 +3,6 @@
 # them, and node-redlock. They and dlock exclude each other, and each one's release lets the other
 # in.
 
-bats_require_minimum_version 1.5.0
-
 load ../../support/common
 load ../../support/redis
 load ../../support/redlock
@@ -14,7 +12,6 @@ setup() {
     rl_start 5
     L=$(rl_uri "$NAME")
 }
-teardown() { dlock_teardown; }
 
 @test "redis-py's Lock and dlock exclude and wake each other" {
     /usr/bin/python3 -c 'import redis' 2>/dev/null || skip "python3-redis is not installed"
@@ -23,20 +20,16 @@ import redis, subprocess, sys, time
 dlock, uri, name, ports = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]
 nodes = [redis.Redis(port=int(p)) for p in ports]
 
-
 def lock(which=range(5)):
     """Theirs on these nodes; None where it is held."""
     locks = [nodes[i].lock(name, timeout=60, sleep=0.05) for i in which]
     return locks if all([l.acquire(blocking=False) for l in locks]) else None
 
-
 def try_once():
     return subprocess.call([dlock, "-q", "-n", uri, "true"])
 
-
 def watched():
     return sum(n.info("clients")["tracking_clients"] > 0 for n in nodes) >= 3
-
 
 theirs = lock()
 assert try_once() == 75

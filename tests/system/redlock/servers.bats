@@ -3,18 +3,15 @@
 # in a hold; what those that are out of order cost; what a waiter costs them.
 
 # bats file_tags=long
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
 load ../../support/redis
 load ../../support/redlock
 
-setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
 setup() {
     dlock_setup
     fake_setup # the command that tells what happens to it
 }
-teardown() { dlock_teardown; }
 
 # ------------------------------------------------------------------ clocks ---
 

@@ -1,8 +1,6 @@
 #!/usr/bin/env bats
 # shared.bats - readers (-s) of a lock that a majority of servers grants.
 
-bats_require_minimum_version 1.5.0
-
 load ../../support/common
 load ../../support/redis
 load ../../support/redlock
@@ -11,7 +9,6 @@ setup() {
     dlock_setup
     own_nodes
 }
-teardown() { dlock_teardown; }
 
 # reader ID [ARG...]: it holds until the file go.ID is there; its fence is in the file in.ID.
 declare -gA READER

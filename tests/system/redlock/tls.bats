@@ -3,7 +3,6 @@
 # told nothing before. What a certificate must be is in redis/tls.bats; the contract of a lock is
 # kept through TLS: contract/stores/redlocks.bash.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/redis
 load ../../support/redlock
@@ -13,7 +12,7 @@ load ../../support/redlocks
 SECRET=c4n4ry
 
 setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true RLS_PASS=$SECRET
+    export RLS_PASS=$SECRET
     tls_certs
     rls_start 5
 }
