@@ -25,8 +25,8 @@ enum {
     R_TURN,
     R_SIZE,
     R_OTHER, /* so many slots, not ours, are in use; 0: as many as ours, or none */
-    R_SLOT, /* counted from 1; 0: none */
-    R_LSN,  /* NULL: not granted */
+    R_SLOT,  /* counted from 1; 0: none */
+    R_LSN,   /* NULL: not granted */
     R_WAL,
     R_SHORTENED,
     R_COLUMNS
