@@ -145,7 +145,7 @@ void table_send(struct pg_backend *be, enum pg_tag tag, const struct table_more 
         {"fence", NULL, (int64_t)be->fence},
         {"slots", NULL, be->spec->slots},
         {"epoch", be->table.epoch, 0},
-        {"ticket", NULL, be->table.ticket},
+        {"ticket", NULL, be->table.line.ticket},
         {"grace", NULL, be->restart_grace / DLOCK_MSEC},
         {"grace_left", grace_left, 0},
         {"once", NULL, be->spec->once / DLOCK_MSEC},
@@ -155,7 +155,7 @@ void table_send(struct pg_backend *be, enum pg_tag tag, const struct table_more 
         {"note", who->note, 0},
         {"client_pid", NULL, who->pid},
         {"pid", NULL, pid},
-        {"pid_in_line", NULL, be->table.in_line ? pid : 0},
+        {"pid_in_line", NULL, be->table.line.joined ? pid : 0},
         {"idle", NULL, keep.idle},
         {"interval", NULL, keep.interval},
         {"count", NULL, keep.count},
@@ -195,7 +195,7 @@ static void send_try(struct pg_backend *be)
         shared_send_try(be);
         return;
     }
-    const struct pg_place *look = PLACES({"look", NULL, be->table.tries++ % LOOK_ONE_OF == 0});
+    const struct pg_place *look = PLACES({"look", NULL, be->table.line.tries++ % LOOK_ONE_OF == 0});
     table_trying(be);
     pg_describe(be, RECORD_HOLDS);
     if (be->spec->once > 0)
@@ -263,11 +263,11 @@ static void table_acquire(struct pg_backend *be)
     be->table.try = TRY_NONE;
     be->table.orphan[0] = '\0';
     be->table.created = false;
-    be->table.ticket = 0;
-    be->table.tries = be->table.place = 0;
+    be->table.line.ticket = 0;
+    be->table.line.tries = be->table.line.place = 0;
     be->table.release = RELEASE_UNSENT;
-    be->table.notice_at = 0;
-    memcpy(be->table.notice, be->token, sizeof(be->table.notice));
+    be->table.notice.at = 0;
+    memcpy(be->table.notice.token, be->token, sizeof(be->table.notice.token));
     pg_connect(be);
 }
 
@@ -302,7 +302,7 @@ static void acquire_timeout(struct pg_backend *be)
 void table_granted(struct pg_backend *be, int64_t from)
 {
     be->table.release = RELEASE_UNSENT;
-    be->table.in_line = false;
+    be->table.line.joined = false;
     shared_withdraw_notice(be);
     if (be->conn.one_by_one)
         maybe_sweep(be);
@@ -345,7 +345,7 @@ static void try_again_in_time(struct pg_backend *be, const struct table_refusal 
 {
     int64_t now = pg_now(be), turn = now + (dlock_max(0, why->turn_ms) + 1) * DLOCK_MSEC;
     int64_t jitter = random_part(be, JITTER), poll = POLL_IN_LINE - jitter;
-    if (be->table.notice_at != 0 && be->table.notice_at != DLOCK_NEVER)
+    if (be->table.notice.at != 0 && be->table.notice.at != DLOCK_NEVER)
         poll = dlock_min(poll, shared_notice_life(be) / 3);
     be->op_until = DLOCK_NEVER;
     if (!why->held && why->turn_ms <= 0)
@@ -353,7 +353,7 @@ static void try_again_in_time(struct pg_backend *be, const struct table_refusal 
         be->acquire.try_at = now + jitter;
     else if (!why->held)
         be->acquire.try_at = turn;
-    else if (be->table.in_line)
+    else if (be->table.line.joined)
         be->acquire.try_at = dlock_min(now + poll, turn + why->left_ms * DLOCK_MSEC);
     else
         be->acquire.try_at = dlock_min(now + POLL_ALONE, turn + why->left_ms * DLOCK_MSEC) + jitter;
@@ -362,17 +362,17 @@ static void try_again_in_time(struct pg_backend *be, const struct table_refusal 
 
 static void wait_on(struct pg_backend *be, const struct table_refusal *why)
 {
-    bool direct = why->direct && !be->table.deaf;
-    bool stands = be->table.in_line && be->table.ticket == why->ticket;
+    bool direct = why->direct && !be->table.line.deaf;
+    bool stands = be->table.line.joined && be->table.line.ticket == why->ticket;
     bool shared = why->held && strncmp(why->owner, SHARED_OWNER, strlen(SHARED_OWNER)) == 0;
     struct dlock_event *ev = events_add(&be->events, EV_WAITING);
     ev->info = why->info;
     if (why->ahead >= 0)
-        be->table.place = (int)why->ahead + 1;
-    ev->place = direct ? be->table.place : 0;
-    be->table.ticket = why->ticket;
+        be->table.line.place = (int)why->ahead + 1;
+    ev->place = direct ? be->table.line.place : 0;
+    be->table.line.ticket = why->ticket;
     /* A writer tells later waiters. In front of all else, so that the notice is there in time. */
-    if (!is_shared(be) && shared && pg_now(be) >= be->table.notice_at)
+    if (!is_shared(be) && shared && pg_now(be) >= be->table.notice.at)
         shared_send_notice(be);
     if (why->info && be->table.orphan[0] && strcmp(why->owner, be->table.orphan) == 0) {
         /* Ours: the orphan waited for the row in a session that did not notice the broken connection. */
@@ -386,9 +386,9 @@ static void wait_on(struct pg_backend *be, const struct table_refusal *why)
          * earlier release did not, so another try follows.
          */
         char ticket[24], kind[8];
-        be->table.in_line = true;
+        be->table.line.joined = true;
         shared_kind(be->spec, kind);
-        snprintf(ticket, sizeof(ticket), "%016" PRId64, be->table.ticket);
+        snprintf(ticket, sizeof(ticket), "%016" PRId64, be->table.line.ticket);
         table_send(be, T_LISTEN, NULL, NULL, STATEMENTS(sql_table_listen));
         table_send(be, T_LISTEN, NULL, PLACES({"ticket", ticket, 0}, {"kind", kind, 0}),
                    STATEMENTS(sql_table_stand_in_line));
@@ -637,9 +637,9 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 
 static void table_ready(struct pg_backend *be)
 {
-    be->table.in_line = be->table.deaf = be->table.checked = false;
+    be->table.line.joined = be->table.line.deaf = be->table.checked.holders = false;
     if (be->conn.guarded)
-        be->table.runs_checked = false; /* it is a new connection */
+        be->table.checked.runs = false; /* it is a new connection */
     switch (be->op) {
     case OP_ACQUIRE:
         /* Undo the try of the connection before, then try with another token. */
@@ -685,7 +685,7 @@ static void ask_again(struct pg_backend *be, int tag)
     bool first = !be->table.unsure;
     be->table.unsure = true;
     if (tag == T_NOTICE)
-        be->table.notice_at = pg_now(be); /* comes again with the next refusal */
+        be->table.notice.at = pg_now(be); /* comes again with the next refusal */
     else if (tag != T_SWEEP && first) {
         if (be->op == OP_ACQUIRE && be->table.orphan[0])
             send_undo(be, be->table.orphan);
@@ -729,19 +729,19 @@ static void table_answered(struct pg_backend *be, const struct pg_reply *r)
     if (!r->sqlstate[0] && r->tag != T_SCHEMA) { /* the tables of this request were checked */
         be->conn.guarded = false;
         if (r->tag == T_NOTICE || (is_shared(be) && r->tag != T_LISTEN && r->tag != T_SWEEP))
-            be->table.checked = true;
+            be->table.checked.holders = true;
         if (r->tag == T_TRY && be->spec->once > 0)
-            be->table.runs_checked = true;
+            be->table.checked.runs = true;
     }
     if ((r->tag == T_TRY || r->tag == T_CONFIRM) && be->op == OP_ACQUIRE)
         try_answered(be, r);
     else if (r->tag == T_SCHEMA && be->op == OP_ACQUIRE)
         create_answered(be, r);
     else if (r->tag == T_NOTICE && strncmp(r->sqlstate, "42", 2) == 0)
-        be->table.notice_at = DLOCK_NEVER; /* no right to the second table */
+        be->table.notice.at = DLOCK_NEVER; /* no right to the second table */
     else if (r->tag == T_LISTEN && r->sqlstate[0]) {
-        be->table.deaf = true; /* polling has to do */
-        be->table.in_line = false;
+        be->table.line.deaf = true; /* polling has to do */
+        be->table.line.joined = false;
     } else if (r->tag == T_RENEW && be->op == OP_RENEW)
         renew_answered(be, r);
     else if (r->tag == T_RELEASE && be->op == OP_RELEASE)
@@ -834,7 +834,7 @@ static bool look_on(struct pg_backend *be, struct pg_reply *r, bool run)
         runs_send_status(be);
     } else {
         shared_send_status(be);
-        be->table.checked = true;
+        be->table.checked.holders = true;
     }
     return true;
 }

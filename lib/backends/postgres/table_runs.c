@@ -74,7 +74,7 @@ enum { F_FORGOTTEN, F_OTHER, F_VALID, F_COLUMNS };
 static void send_checked(struct pg_backend *be, enum pg_tag tag, const struct pg_place *own,
                          const char *const *statements)
 {
-    const struct table_more third = {be->table.runs, run_columns, 3, be->table.runs_checked};
+    const struct table_more third = {be->table.runs, run_columns, 3, be->table.checked.runs};
     table_send(be, tag, &third, own, statements);
 }
 

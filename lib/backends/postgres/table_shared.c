@@ -88,14 +88,15 @@ void shared_kind(const struct dlock_spec *spec, char buf[8])
 static void send_checked(struct pg_backend *be, enum pg_tag tag, const struct pg_place *own,
                          const char *const *statements)
 {
-    const struct table_more second = {be->table.holders, holder_columns, 2, be->table.checked};
+    const struct table_more second = {be->table.holders, holder_columns, 2,
+                                      be->table.checked.holders};
     table_send(be, tag, &second, own, statements);
 }
 
 void shared_send_try(struct pg_backend *be)
 {
     char kind[8];
-    bool look = be->table.tries++ % LOOK_ONE_OF == 0;
+    bool look = be->table.line.tries++ % LOOK_ONE_OF == 0;
     table_trying(be);
     shared_kind(be->spec, kind);
     send_checked(be, T_TRY,
@@ -109,7 +110,7 @@ static void send_grant(struct pg_backend *be, bool passed)
 {
     table_trying(be);
     pg_describe(be, RECORD_HOLDS);
-    send_checked(be, T_CONFIRM, PLACES({"passed", NULL, passed ? be->table.ticket - 1 : 0}),
+    send_checked(be, T_CONFIRM, PLACES({"passed", NULL, passed ? be->table.line.ticket - 1 : 0}),
                  STATEMENTS(sql_session_durable, sql_table_grace, sql_table_shared_lock,
                             sql_table_shared_grant));
 }
@@ -147,20 +148,20 @@ int64_t shared_notice_life(const struct pg_backend *be)
 
 void shared_send_notice(struct pg_backend *be)
 {
-    be->table.notice_at = pg_now(be) + shared_notice_life(be) / 4;
-    send_checked(
-        be, T_NOTICE,
-        PLACES({"token", be->table.notice, 0}, {"life", NULL, shared_notice_life(be) / DLOCK_MSEC}),
-        STATEMENTS(sql_session_not_durable, sql_table_shared_notice));
+    be->table.notice.at = pg_now(be) + shared_notice_life(be) / 4;
+    send_checked(be, T_NOTICE,
+                 PLACES({"token", be->table.notice.token, 0},
+                        {"life", NULL, shared_notice_life(be) / DLOCK_MSEC}),
+                 STATEMENTS(sql_session_not_durable, sql_table_shared_notice));
 }
 
 void shared_withdraw_notice(struct pg_backend *be)
 {
-    bool given = be->table.notice_at != 0 && be->table.notice_at != DLOCK_NEVER;
-    be->table.notice_at = 0;
+    bool given = be->table.notice.at != 0 && be->table.notice.at != DLOCK_NEVER;
+    be->table.notice.at = 0;
     if (!given)
         return;
-    send_checked(be, T_NOTICE, PLACES({"token", be->table.notice, 0}),
+    send_checked(be, T_NOTICE, PLACES({"token", be->table.notice.token, 0}),
                  STATEMENTS(sql_table_shared_withdraw));
 }
 
@@ -271,7 +272,7 @@ static void looked(struct pg_backend *be, const struct pg_reply *r)
     } else if (number(r, L_GRACE) > 0) {
         pg_in_grace(be, number(r, L_GRACE));
     } else {
-        be->table.ticket = why.ticket;
+        be->table.line.ticket = why.ticket;
         send_grant(be, in_our_way(be, r, room - number(r, L_USED)) > 0);
     }
 }
