@@ -223,7 +223,8 @@ static void granted(struct pg_backend *be, const struct pg_reply *r)
     struct dlock_error err;
     const char *lsn = pg_text(r->rows, 0, R_LSN), *wal = pg_text(r->rows, 0, R_WAL);
     be->fence = make_fence(lsn, wal);
-    be->slot = (int)pg_number(r->rows, 0, R_SLOT);
+    if (be->spec->mode == DLOCK_MODE_SLOTS)
+        be->slot = (int)pg_number(r->rows, 0, R_SLOT);
     if (be->fence != 0) {
         pg_granted(be, r->sent);
         return;
@@ -254,8 +255,9 @@ static int64_t shown_ms(const char *text)
 /* Does the server keep our lease? Otherwise the session is left, and acquire goes on or fails. */
 static bool check_session(struct pg_backend *be, const struct pg_reply *r)
 {
+    bool slots = be->spec->mode == DLOCK_MODE_SLOTS;
     struct dlock_error err;
-    if (!pg_one_row(r, R_COLUMNS))
+    if (!pg_one_row(r, slots ? R_SLOT_COLUMNS : R_COLUMNS))
         dlock_fail_at(&err, DLOCK_EPROTO, 0, pg_where(be), "unexpected answer to the lock query");
     else if (PQserverVersion(be->conn.pq) >= WITH_IDLE_TIMEOUT &&
              shown_ms(pg_text(r->rows, 0, R_LEASE)) != adv_ttl_ms(be))
@@ -300,11 +302,12 @@ static void try_answered(struct pg_backend *be, const struct pg_reply *r)
     be->contact.pending = false;
     outage_over(&be->outage, &be->events);
     int64_t grace_ms = be->restart_grace > 0 ? pg_number(r->rows, 0, R_GRACE) : 0;
-    int64_t other = grace_ms > 0 ? 0 : pg_number(r->rows, 0, R_OTHER);
+    bool slots = be->spec->mode == DLOCK_MODE_SLOTS && grace_ms <= 0;
+    int64_t other = slots ? pg_number(r->rows, 0, R_OTHER) : 0;
     if (grace_ms <= 0) {
         be->advisory.has.turn = pg_true(r->rows, 0, R_TURN);
         be->advisory.has.main = pg_true(r->rows, 0, R_MAIN);
-        be->advisory.has.size = pg_true(r->rows, 0, R_SIZE);
+        be->advisory.has.size = slots && pg_true(r->rows, 0, R_SIZE);
     }
     if (other > 0) {
         other_slots(&err, be->spec, (unsigned)other);
