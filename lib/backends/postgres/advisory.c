@@ -156,7 +156,7 @@ static void ask_or_wait(struct pg_backend *be)
     } else if (!be->advisory.has.gate || !be->advisory.has.main) {
         send_wait(be);
     } else if (!be->advisory.has.hears) {
-        /* All slots are taken. From the LISTEN on look when a slot is given back, and now and then. */
+        /* All slots are taken: from now on look when one is given back, and each second. */
         bound_answer(be, 0);
         send_sql(be, T_LISTEN, adv_listen_sql(be));
     } else if (be->conn.notified >= 0) {
@@ -336,7 +336,7 @@ static void holder_answered(struct pg_backend *be, const struct pg_reply *r)
     ask_or_wait(be);
 }
 
-/* The session says that it was done by the token of this acquire: a setting of that name may have any value. */
+/* Done: the answer is the token of this acquire. A role may set dlock.got to any other value. */
 static bool says_done(const struct pg_backend *be, const struct pg_reply *r)
 {
     return strcmp(pg_text(r->rows, 0, 0), be->token) == 0;

@@ -375,7 +375,7 @@ static void wait_on(struct pg_backend *be, const struct table_refusal *why)
     if (!is_shared(be) && shared && pg_now(be) >= be->table.notice.at)
         shared_send_notice(be);
     if (why->info && be->table.orphan[0] && strcmp(why->owner, be->table.orphan) == 0) {
-        /* Ours: the orphan waited for the row in a session that did not notice the broken connection. */
+        /* Ours: the orphan waited for the row, in a session that missed the broken connection. */
         send_undo(be, be->table.orphan);
         be->table.orphan[0] = '\0';
         send_try(be);

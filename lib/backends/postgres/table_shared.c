@@ -1,36 +1,36 @@
 /*
  * table_shared.c - shared locks and slots in the lease table.
  *
- * A second table, whose name is the first one's and "_holders", has a row for each holder:
+ * A second table, whose name is the first table's and "_holders", has a row for each holder:
  *
  *   name text, token text: primary key | epoch text | slots int: 0 shared, else N
  *   | place bigint: the slot, from 1 | expires timestamptz | holder text
  *
- * While there are any, the name's row has the owner shared:EPOCH and the expiry of the latest of
- * them: so it excludes exclusive clients, which look at that row alone. An epoch begins with the
- * first holder and ends when none lives any more; its rows have its name, and those of an older one
- * count nothing. EPOCH is the server's time in microseconds and the first holder's token.
+ * While there are holders, the name's row has the owner shared:EPOCH and the latest expiry, and so
+ * excludes exclusive clients, which look at the name's row alone. An epoch begins with the first
+ * holder and ends with the last; rows of an older epoch do not count. EPOCH is the server's time in
+ * microseconds and the first holder's token.
  *
  * Each change of the holders (grant, renewal, release) is one message of two statements, and one
  * transaction: the first locks the name's row, the second reads, counts and writes. A statement
- * sees what was committed before it began, so the one that waited for the row would count without
- * what it waited for. Where the role's default is a stricter isolation level, both see the same;
- * but then the first one fails if the row was changed meanwhile, and each change of the holders
- * changes it. Therefore no BEGIN is needed, whose transaction an error would leave open.
+ * sees what was committed before it began: a statement that waited for the row would count without
+ * the change it waited for. Where the role's default is a stricter isolation level, both statements
+ * see the same; but then the first fails if the row was changed meanwhile, as by each change of the
+ * holders. So no BEGIN is needed, whose transaction an error would leave open.
  *
- * A try first reads without a lock, and only if there is room for it, a second message locks and
- * counts again.
+ * A try first reads without a lock, and only if there is room, a second message locks and counts
+ * again.
  *
- * The fence is that of the last exclusive grant: holders that stand together have the same number.
- * The next exclusive grant has a greater one.
+ * The fence is that of the last exclusive grant: holders that stand together have the same number,
+ * and the next exclusive grant has a greater one.
  *
- * Waiters stand in the line of table.c, and their place in it has their kind. In the way of a
- * reader are the writers before it; in that of a slot also the slots before it, as far as there is
- * not one for each. A waiting writer also keeps a row in the second table, with the epoch "" and
- * the ticket as its place: none with a later ticket joins while that lives. The line alone would
- * not do, since a stopped writer stays in it, and one behind a pooler is not in it at all. A writer
- * in line without such a row is respected in the first seconds of an epoch, as it may not have
- * noticed that yet.
+ * Waiters stand in the line of table.c, and their place in line has their kind. In the way of a
+ * reader are the writers before it; in the way of a slot also the slots before it, unless there is
+ * one for each. A waiting writer also keeps a row in the second table, with the epoch "" and the
+ * ticket as its place: no later ticket joins while the row lives. The line alone would not do: a
+ * stopped writer stays in line, and a writer behind a pooler is not in line at all. A writer in
+ * line without such a row is respected in the first seconds of an epoch, which the writer may not
+ * have noticed yet.
  */
 #include "postgres_sql.h"
 #include "table.h"

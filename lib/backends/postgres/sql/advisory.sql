@@ -190,8 +190,10 @@ FROM (
 -- behind then. '{token}' shows that it was.
 --
 -- For one request to cancel the postmaster sends two signals, to the session and to its process
--- group [PostgreSQL, signal_child()]. The second may come when the first one has been dealt with:
--- so that it is no error in the server's log, it is awaited.
+-- group [PostgreSQL, signal_child()]. The second may come when the first has been dealt with: it
+-- is awaited, since outside the block it would be an error in the server's log. A cancel that meets
+-- the session between two chunks, as on a busy machine, is one all the same: only a block catches
+-- errors, and to wait longer would slow down each cancel.
 DO $dlock$BEGIN
     PERFORM set_config('lock_timeout', '{chunk}', true);
     PERFORM pg_advisory_xact_lock{_wait}({wait_key});
