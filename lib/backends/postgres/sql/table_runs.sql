@@ -39,8 +39,8 @@ g AS MATERIALIZED (
 k AS MATERIALIZED (
     SELECT
 -- include valid
-        AS valid, r.state = 'succeeded'
-            AND r.ended > clock_timestamp() - '{once}'::float8 * interval '1 ms' AS done
+        AS valid, r.state = 'succeeded' AND r.ended
+            > clock_timestamp() - '{once}'::float8 * interval '1 ms' AS done
     FROM {runs} r WHERE r.name = '{name}' AND EXISTS (SELECT 1 FROM g)),
 s AS MATERIALIZED (
     SELECT g.fence, g.began, CASE WHEN NOT k.valid THEN 2 WHEN k.done THEN 1 ELSE 0 END AS what
