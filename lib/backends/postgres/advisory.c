@@ -145,13 +145,18 @@ static void send_wait(struct pg_backend *be)
     send_sql(be, T_WAIT, adv_wait_sql(be));
 }
 
-/*
- * All slots are taken: listen, and look once more; from then on look when a slot is given back, and
- * now and then.
- */
-static void await_slot(struct pg_backend *be)
+/* The lock is held: ask for the holder, or wait for the lock. */
+static void ask_or_wait(struct pg_backend *be)
 {
-    if (!be->advisory.has.hears) {
+    if (!be->acquire.wait || be->advisory.chunks++ % HOLDER_EVERY == 0) {
+        bound_answer(be, 0);
+        send_sql(be, T_HOLDER, adv_holder_sql(be));
+    } else if (be->advisory.polls) {
+        pause_try(be, dlock_min(CHUNK_MS, adv_wait_idle_ms(be) / 2));
+    } else if (!be->advisory.has.gate || !be->advisory.has.main) {
+        send_wait(be);
+    } else if (!be->advisory.has.hears) {
+        /* All slots are taken: from now on look when one is given back, and each second. */
         bound_answer(be, 0);
         send_sql(be, T_LISTEN, adv_listen_sql(be));
     } else if (be->conn.notified >= 0) {
@@ -161,25 +166,15 @@ static void await_slot(struct pg_backend *be)
     }
 }
 
-/* The lock is held: ask for the holder, or wait for the lock. */
-static void ask_or_wait(struct pg_backend *be)
-{
-    if (!be->acquire.wait || be->advisory.chunks++ % HOLDER_EVERY == 0) {
-        bound_answer(be, 0);
-        send_sql(be, T_HOLDER, adv_holder_sql(be));
-    } else if (be->advisory.polls) {
-        pause_try(be, dlock_min(CHUNK_MS, adv_wait_idle_ms(be) / 2));
-    } else if (be->advisory.has.gate && be->advisory.has.main) {
-        await_slot(be);
-    } else {
-        send_wait(be);
-    }
-}
-
-static void check_version_and_try(struct pg_backend *be)
+static void adv_ready(struct pg_backend *be)
 {
     int version = PQserverVersion(be->conn.pq);
     struct dlock_error err;
+    memset(&be->advisory.has, 0, sizeof(be->advisory.has));
+    if (be->op == OP_STATUS)
+        send_sql(be, T_STATUS, adv_status_sql(be));
+    if (be->op != OP_ACQUIRE)
+        return;
     if (version < OLDEST) {
         dlock_fail_at(&err, DLOCK_EUNUSABLE, 0, pg_where(be),
                       "PostgreSQL %d is too old: 12 or later is needed", version / 10000);
@@ -195,15 +190,6 @@ static void check_version_and_try(struct pg_backend *be)
                       version / 10000);
     }
     send_try(be);
-}
-
-static void adv_ready(struct pg_backend *be)
-{
-    memset(&be->advisory.has, 0, sizeof(be->advisory.has));
-    if (be->op == OP_STATUS)
-        send_sql(be, T_STATUS, adv_status_sql(be));
-    else if (be->op == OP_ACQUIRE)
-        check_version_and_try(be);
 }
 
 static void adv_acquire(struct pg_backend *be)
@@ -237,7 +223,8 @@ static void granted(struct pg_backend *be, const struct pg_reply *r)
     struct dlock_error err;
     const char *lsn = pg_text(r->rows, 0, R_LSN), *wal = pg_text(r->rows, 0, R_WAL);
     be->fence = make_fence(lsn, wal);
-    be->slot = (int)pg_number(r->rows, 0, R_SLOT);
+    if (be->spec->mode == DLOCK_MODE_SLOTS)
+        be->slot = (int)pg_number(r->rows, 0, R_SLOT);
     if (be->fence != 0) {
         pg_granted(be, r->sent);
         return;
@@ -268,8 +255,9 @@ static int64_t shown_ms(const char *text)
 /* Does the server keep our lease? Otherwise the session is left, and acquire goes on or fails. */
 static bool check_session(struct pg_backend *be, const struct pg_reply *r)
 {
+    bool slots = be->spec->mode == DLOCK_MODE_SLOTS;
     struct dlock_error err;
-    if (!pg_one_row(r, R_COLUMNS))
+    if (!pg_one_row(r, slots ? R_SLOT_COLUMNS : R_COLUMNS))
         dlock_fail_at(&err, DLOCK_EPROTO, 0, pg_where(be), "unexpected answer to the lock query");
     else if (PQserverVersion(be->conn.pq) >= WITH_IDLE_TIMEOUT &&
              shown_ms(pg_text(r->rows, 0, R_LEASE)) != adv_ttl_ms(be))
@@ -302,26 +290,9 @@ static void refused(struct pg_backend *be, const struct pg_reply *r)
     pg_try_later(be, &err, transient);
 }
 
-/*
- * What the session has after a try. False: the lock is in use with another number of slots, and
- * acquire has failed.
- */
-static bool note_locks(struct pg_backend *be, const struct pg_reply *r)
-{
-    struct dlock_error err;
-    int64_t other = pg_number(r->rows, 0, R_OTHER);
-    be->advisory.has.turn = pg_true(r->rows, 0, R_TURN);
-    be->advisory.has.main = pg_true(r->rows, 0, R_MAIN);
-    be->advisory.has.size = pg_true(r->rows, 0, R_SIZE);
-    if (other == 0)
-        return true;
-    other_slots(&err, be->spec, (unsigned)other);
-    pg_fail(be, &err);
-    return false;
-}
-
 static void try_answered(struct pg_backend *be, const struct pg_reply *r)
 {
+    struct dlock_error err;
     if (r->sqlstate[0]) {
         refused(be, r);
         return;
@@ -331,9 +302,17 @@ static void try_answered(struct pg_backend *be, const struct pg_reply *r)
     be->contact.pending = false;
     outage_over(&be->outage, &be->events);
     int64_t grace_ms = be->restart_grace > 0 ? pg_number(r->rows, 0, R_GRACE) : 0;
-    if (grace_ms <= 0 && !note_locks(be, r))
-        return;
-    if (!PQgetisnull(r->rows, 0, R_LSN))
+    bool slots = be->spec->mode == DLOCK_MODE_SLOTS && grace_ms <= 0;
+    int64_t other = slots ? pg_number(r->rows, 0, R_OTHER) : 0;
+    if (grace_ms <= 0) {
+        be->advisory.has.turn = pg_true(r->rows, 0, R_TURN);
+        be->advisory.has.main = pg_true(r->rows, 0, R_MAIN);
+        be->advisory.has.size = slots && pg_true(r->rows, 0, R_SIZE);
+    }
+    if (other > 0) {
+        other_slots(&err, be->spec, (unsigned)other);
+        pg_fail(be, &err);
+    } else if (!PQgetisnull(r->rows, 0, R_LSN))
         granted(be, r);
     else if (grace_ms > 0)
         pg_in_grace(be, grace_ms);
@@ -357,40 +336,7 @@ static void holder_answered(struct pg_backend *be, const struct pg_reply *r)
     ask_or_wait(be);
 }
 
-/*
- * What was waited for is ours. With the main key a lease begins, which counts from a request that
- * is sent only now.
- */
-static void next_after_wait(struct pg_backend *be)
-{
-    if (be->advisory.awaits == WAIT_TURN) {
-        be->advisory.has.turn = true;
-        send_wait(be);
-    } else if (be->advisory.awaits == WAIT_GATE) {
-        be->advisory.has.gate = true;
-        send_try(be);
-    } else if (be->spec->mode == DLOCK_MODE_SLOTS) {
-        be->advisory.has.main = true;
-        send_try(be);
-    } else {
-        be->advisory.has.main = true;
-        bound_answer(be, 0);
-        pg_describe(be, RECORD_HOLDS);
-        send_sql(be, T_CONFIRM, adv_confirm_sql(be));
-    }
-}
-
-/* No PL/pgSQL for this role or in this database. */
-static bool cannot_wait(const struct pg_reply *r)
-{
-    return strcmp(r->sqlstate, "42501") == 0 || strcmp(r->sqlstate, "42704") == 0 ||
-           strcmp(r->sqlstate, "0A000") == 0;
-}
-
-/*
- * The session says that it was done by the token of this acquire: a setting of that name may have
- * any value.
- */
+/* Done: the answer is the token of this acquire. A role may set dlock.got to any other value. */
 static bool says_done(const struct pg_backend *be, const struct pg_reply *r)
 {
     return strcmp(pg_text(r->rows, 0, 0), be->token) == 0;
@@ -398,34 +344,41 @@ static bool says_done(const struct pg_backend *be, const struct pg_reply *r)
 
 static void wait_answered(struct pg_backend *be, const struct pg_reply *r)
 {
-    if (cannot_wait(r)) {
+    if (strcmp(r->sqlstate, "42501") == 0 || strcmp(r->sqlstate, "42704") == 0 ||
+        strcmp(r->sqlstate, "0A000") == 0) { /* no PL/pgSQL for this role or in this database */
         be->advisory.polls = true;
         ask_or_wait(be);
-    } else if (r->sqlstate[0] || !pg_one_row(r, 1)) {
-        refused(be, r);
-    } else if (says_done(be, r)) {
-        next_after_wait(be);
-    } else {
-        ask_or_wait(be);
+        return;
     }
-}
-
-static void listen_answered(struct pg_backend *be, const struct pg_reply *r)
-{
-    if (r->sqlstate[0] || !pg_one_row(r, 1) || !says_done(be, r)) {
+    if (r->sqlstate[0] || !pg_one_row(r, 1)) {
         refused(be, r);
         return;
     }
-    be->advisory.has.hears = true;
-    send_try(be);
-}
-
-static void confirm_answered(struct pg_backend *be, const struct pg_reply *r)
-{
-    if (r->sqlstate[0])
-        refused(be, r);
-    else if (check_session(be, r))
-        granted(be, r);
+    if (!says_done(be, r)) {
+        ask_or_wait(be);
+        return;
+    }
+    switch (be->advisory.awaits) {
+    case WAIT_TURN:
+        be->advisory.has.turn = true;
+        send_wait(be);
+        break;
+    case WAIT_GATE:
+        be->advisory.has.gate = true;
+        send_try(be);
+        break;
+    case WAIT_MAIN:
+        be->advisory.has.main = true;
+        if (be->spec->mode == DLOCK_MODE_SLOTS) {
+            send_try(be);
+            break;
+        }
+        /* With the main key a lease begins, which counts from a request that is sent only now. */
+        bound_answer(be, 0);
+        pg_describe(be, RECORD_HOLDS);
+        send_sql(be, T_CONFIRM, adv_confirm_sql(be));
+        break;
+    }
 }
 
 /* ----------------------------------------------------------------------- renew */
@@ -541,10 +494,18 @@ static void adv_answered(struct pg_backend *be, const struct pg_reply *r)
         wait_answered(be, r);
         break;
     case T_LISTEN:
-        listen_answered(be, r);
+        if (r->sqlstate[0] || !pg_one_row(r, 1) || !says_done(be, r)) {
+            refused(be, r);
+            break;
+        }
+        be->advisory.has.hears = true;
+        send_try(be);
         break;
     case T_CONFIRM:
-        confirm_answered(be, r);
+        if (r->sqlstate[0])
+            refused(be, r);
+        else if (check_session(be, r))
+            granted(be, r);
         break;
     case T_RENEW:
         renew_answered(be, r);
@@ -554,59 +515,35 @@ static void adv_answered(struct pg_backend *be, const struct pg_reply *r)
     }
 }
 
-static void release_failed(struct pg_backend *be, const struct dlock_error *err)
-{
-    /* DLOCK_ENOMEM: we ended the session ourselves, so it was there as long as the command ran. */
-    if (!be->granted)
-        pg_released(be, DLOCK_RELEASE_NOTHING, err);
-    else if (be->conn.unanswered == T_RELEASE || err->code == DLOCK_ENOMEM)
-        pg_released(be, DLOCK_RELEASE_UNCLEAR, err);
-    else
-        pg_released(be, DLOCK_RELEASE_NOT_OURS, err);
-}
-
-static void lost(struct pg_backend *be, const struct dlock_error *err)
-{
-    pg_op_done(be);
-    be->granted = false;
-    struct dlock_event *ev = events_add(&be->events, EV_LOST);
-    ev->error = *err;
-    ev->error.code = DLOCK_ELOST;
-}
-
 /* The session is gone, and with it the lock. */
 static void adv_failed(struct pg_backend *be, const struct dlock_error *err)
 {
-    if (be->op == OP_ACQUIRE && !be->acquire.wait && !be->contact.pending)
+    if (be->op == OP_ACQUIRE && !be->acquire.wait && !be->contact.pending) {
         pg_busy(be, NULL);
-    else if (be->op == OP_ACQUIRE)
+    } else if (be->op == OP_ACQUIRE) {
         pg_try_later(be, err, be->conn.transient);
-    else if (be->op == OP_RELEASE)
-        release_failed(be, err);
-    else if (be->granted)
-        lost(be, err);
-}
-
-static void acquire_timeout(struct pg_backend *be)
-{
-    struct dlock_error err;
-    if (!be->acquire.wait) {
-        pg_busy(be, NULL); /* a try was answered: only the holder is unknown */
-        return;
+    } else if (be->op == OP_RELEASE) {
+        /* DLOCK_ENOMEM: we ended the session, so it was there as long as the command ran. */
+        bool unclear = be->conn.unanswered == T_RELEASE || err->code == DLOCK_ENOMEM;
+        pg_released(be,
+                    !be->granted ? DLOCK_RELEASE_NOTHING
+                    : unclear    ? DLOCK_RELEASE_UNCLEAR
+                                 : DLOCK_RELEASE_NOT_OURS,
+                    err);
+    } else if (be->granted) {
+        pg_op_done(be);
+        be->granted = false;
+        struct dlock_event *ev = events_add(&be->events, EV_LOST);
+        ev->error = *err;
+        ev->error.code = DLOCK_ELOST;
     }
-    no_answer(&err, be->spec, pg_patience(be));
-    pg_conn_cancel(&be->conn); /* as in adv_release() */
-    pg_try_later(be, &err, true);
-}
-
-/* The first one in line pauses, and was told. */
-static bool slot_is_back(const struct pg_backend *be)
-{
-    return be->acquire.try_at != DLOCK_NEVER && be->advisory.has.hears && be->conn.notified >= 0;
 }
 
 static void adv_timeout(struct pg_backend *be, int64_t now)
 {
+    /* The first client in line pauses, and was notified. */
+    bool slot_is_back =
+        be->acquire.try_at != DLOCK_NEVER && be->advisory.has.hears && be->conn.notified >= 0;
     struct dlock_error err;
     if (be->op == OP_RELEASE && now >= be->release.until) {
         dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "no answer");
@@ -615,9 +552,13 @@ static void adv_timeout(struct pg_backend *be, int64_t now)
         /* The answer may still come, and on this session only. */
         no_answer(&err, be->spec, be->spec->op_timeout);
         pg_unclear(be, &err);
+    } else if (be->op == OP_ACQUIRE && now >= be->op_until && !be->acquire.wait) {
+        pg_busy(be, NULL); /* a try was answered: only the holder is unknown */
     } else if (be->op == OP_ACQUIRE && now >= be->op_until) {
-        acquire_timeout(be);
-    } else if (be->op == OP_ACQUIRE && (now >= be->acquire.try_at || slot_is_back(be))) {
+        no_answer(&err, be->spec, pg_patience(be));
+        pg_conn_cancel(&be->conn); /* as in adv_release() */
+        pg_try_later(be, &err, true);
+    } else if (be->op == OP_ACQUIRE && (now >= be->acquire.try_at || slot_is_back)) {
         send_try(be);
     }
 }

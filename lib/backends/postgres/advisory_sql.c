@@ -3,9 +3,9 @@
  *
  * The main key is taken by the lock functions' own rules; it excludes all other clients. Beside it
  *
- *   turnstile  Readers and slots pass it in shared mode, on their way to the main key. A writer that
- *              has to wait holds it exclusively, so that the writer waits only for the readers that
- *              are in. Without it, a writer that waits in chunks never gets between readers that
+ *   turnstile  Readers and slots pass it in shared mode on their way to the main key. A writer that
+ *              has to wait holds it exclusively, and so waits only for the readers that are in.
+ *              Without it, a writer that waits in chunks never gets between readers that
  *              come without pause [measured].
  *   size       The key first_size + N is shared by all holders and waiters of N slots. It is taken
  *              while no other client looks at these keys (the key sizes), so that all have one N.

@@ -19,17 +19,17 @@
  * session and the server, and take the fence.
  */
 enum {
+    R_WAL,
     R_GRACE,
     R_LEASE,
     R_MAIN,
     R_TURN,
-    R_SIZE,
-    R_OTHER, /* so many slots, not ours, are in use; 0: as many as ours, or none */
-    R_SLOT, /* counted from 1; 0: none */
-    R_LSN,  /* NULL: not granted */
-    R_WAL,
-    R_SHORTENED,
-    R_COLUMNS
+    R_LSN, /* NULL: not granted */
+    R_COLUMNS,
+    R_SIZE = R_COLUMNS, /* of a try for a slot */
+    R_OTHER,            /* so many slots, not ours, are in use; 0: as many as ours, or none */
+    R_SLOT,             /* counted from 1; 0: none */
+    R_SLOT_COLUMNS
 };
 char *adv_try_sql(const struct pg_backend *);
 char *adv_confirm_sql(const struct pg_backend *);

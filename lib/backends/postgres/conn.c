@@ -74,11 +74,6 @@ static int fail_pq(struct pg_conn *c)
     return conn_fail(c, ours ? DLOCK_ENOMEM : DLOCK_EUNAVAIL, text);
 }
 
-static bool is_state(const char *s)
-{
-    return strspn(s, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") >= 5 && s[5] == ':' && s[6] == ' ';
-}
-
 /*
  * With PQERRORS_VERBOSE the server's refusal reads "... FATAL:  28P01: text": these five characters
  * are all of it that no translation changes. They are cut out of text. sqlstate "": the error is
@@ -88,19 +83,13 @@ static void take_state(char *text, char sqlstate[6])
 {
     sqlstate[0] = '\0';
     for (char *s = strstr(text, ":  "); s; s = strstr(s + 1, ":  ")) {
-        if (!is_state(s + 3))
+        if (strspn(s + 3, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") < 5 || s[8] != ':' || s[9] != ' ')
             continue;
         memcpy(sqlstate, s + 3, 5);
         sqlstate[5] = '\0';
         memmove(s + 2, s + 10, strlen(s + 10) + 1);
         return;
     }
-}
-
-/* 53: out of a resource, such as "too many clients". 57P01..3: shutting down, crashed, starting. */
-static bool is_transient(const char *sqlstate)
-{
-    return strncmp(sqlstate, "53", 2) == 0 || strncmp(sqlstate, "57P0", 4) == 0;
 }
 
 /*
@@ -151,11 +140,6 @@ static int code_of(const char *sqlstate, const char *text)
 
 /* ---------------------------------------------------------------- connecting */
 
-static bool is_local(const char *host)
-{
-    return *host == '\0' || *host == '/' || *host == '@';
-}
-
 static void add_address(struct pg_conn *c, int host, const struct dlock_peer *p)
 {
     if (c->address.n == PG_ADDRESSES)
@@ -174,7 +158,8 @@ static void list_addresses(struct pg_conn *c, const struct dlock_spec *spec)
 {
     c->address.n = 0;
     for (int i = 0; i < c->settings->nhosts; i++) {
-        if (is_local(c->settings->hosts[i]))
+        const char *host = c->settings->hosts[i];
+        if (*host == '\0' || *host == '/' || *host == '@') /* a Unix socket */
             add_address(c, i, NULL);
         for (int k = 0; k < spec->npeers; k++)
             if (spec->peers[k].host == i)
@@ -222,7 +207,8 @@ static bool address_failed(struct pg_conn *c, const char *why)
     bool password = c->pq && PQconnectionNeedsPassword(c->pq);
     snprintf(text, sizeof(text), "%s", why ? why : c->pq ? PQerrorMessage(c->pq) : "out of memory");
     take_state(text, sqlstate);
-    c->transient = is_transient(sqlstate);
+    /* 53: out of a resource ("too many clients"). 57P01..3: shutting down, crashed, starting. */
+    c->transient = strncmp(sqlstate, "53", 2) == 0 || strncmp(sqlstate, "57P0", 4) == 0;
     c->last_words[0] = '\0';
     int code = c->settings->service ? code_of_service(text, sizeof(text)) : 0;
     if (code == 0)
@@ -231,18 +217,11 @@ static bool address_failed(struct pg_conn *c, const char *why)
     return code == DLOCK_EUNAVAIL || code == DLOCK_EUNUSABLE;
 }
 
-/*
- * Linux has no such pid: a pooler makes up a random one, by which it recognises a request to
- * cancel.
- */
-static bool is_no_pid(int pid)
-{
-    return pid <= 0 || pid > 4194304;
-}
-
 static void connected(struct pg_conn *c)
 {
-    c->one_by_one = is_no_pid(PQbackendPID(c->pq));
+    int pid = PQbackendPID(c->pq);
+    /* Linux has no such pid: a pooler makes up a random one, to recognise a request to cancel. */
+    c->one_by_one = pid <= 0 || pid > 4194304;
     c->guarded = true;
     c->address.good = (c->address.good + c->address.tried - 1) % c->address.n;
     c->state = PC_UP;
@@ -328,15 +307,6 @@ void pg_conn_open(struct pg_conn *c, const struct dlock_spec *spec, struct pg_se
 
 /* ------------------------------------------------------------------- sending */
 
-static bool send_pipelined(struct pg_conn *c, const struct pg_statement *all, int n)
-{
-    bool ok = true;
-    for (int i = 0; i < n; i++)
-        ok = ok &&
-             PQsendQueryParams(c->pq, all[i].sql, all[i].n, NULL, all[i].values, NULL, NULL, 0);
-    return ok && PQpipelineSync(c->pq);
-}
-
 /* libpq has the request; now: the clock before. */
 static void note_sent(struct pg_conn *c, int tag, int64_t now)
 {
@@ -353,11 +323,11 @@ static void send_now(struct pg_conn *c, int tag, const struct pg_statement *all,
 {
     int64_t now = c->env->now(c->env->ctx);
     bool ok = c->requests.n < PG_REQUESTS;
-    if (c->pipeline)
-        ok = ok && send_pipelined(c, all, n);
-    else
-        ok = ok && PQsendQuery(c->pq, all[0].sql);
-    if (ok)
+    for (int i = 0; i < n; i++)
+        ok = ok && (c->pipeline ? PQsendQueryParams(c->pq, all[i].sql, all[i].n, NULL,
+                                                    all[i].values, NULL, NULL, 0)
+                                : PQsendQuery(c->pq, all[i].sql));
+    if (ok && (!c->pipeline || PQpipelineSync(c->pq)))
         note_sent(c, tag, now);
     else
         fail_pq(c);
@@ -477,18 +447,14 @@ static void take_error(struct pg_conn *c, const PGresult *res)
         snprintf(r->text, sizeof(r->text), "an error without a text");
 }
 
-/* A statement that sets something in the session or transaction is no question. */
-static bool only_sets(const PGresult *res)
-{
-    return PQnfields(res) > 0 && strcmp(PQfname(res, 0), "set_config") == 0;
-}
-
 /* True: res ends the oldest request. */
 static bool take_result(struct pg_conn *c, PGresult *res)
 {
     switch (PQresultStatus(res)) {
     case PGRES_TUPLES_OK:
-        if (only_sets(res) || (PQntuples(res) == 0 && c->requests.reply.rows))
+        /* A statement that sets something in the session or transaction is no question. */
+        if ((PQnfields(res) > 0 && strcmp(PQfname(res, 0), "set_config") == 0) ||
+            (PQntuples(res) == 0 && c->requests.reply.rows))
             break;
         PQclear(c->requests.reply.rows);
         c->requests.reply.rows = res;

@@ -167,7 +167,7 @@ static int read_sslaccept(struct dlock_uri *uri, const char **mode, struct dlock
         return dlock_fail_at(
             err, DLOCK_EUSAGE, 0, uri->where,
             "sslaccept= must be strict: leave it out, and write sslmode=require for TLS, "
-                         "sslmode=verify-full to verify the server");
+            "sslmode=verify-full to verify the server");
     if (*mode && strcmp(*mode, "disable") == 0)
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, uri->where,
                              "sslaccept=strict and sslmode=disable contradict each other");

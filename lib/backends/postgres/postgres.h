@@ -86,6 +86,67 @@ struct pg_protocol {
 };
 extern const struct pg_protocol pg_advisory, pg_table;
 
+/* Advisory mode. */
+struct adv_state {
+    /* From the URI. The main key: as arguments of the lock functions, and in a comment. */
+    bool fair, renew_writes;
+    char key[96], key_id[32];
+    uint32_t high, low; /* ... and as classid, objid, objsubid of pg_locks */
+    int sub;
+    char number[32]; /* ... and in decimal */
+    struct pg_keys keys;
+
+    /* What the session has in this acquire. */
+    struct {
+        bool turn;  /* the turnstile, and waits for the main key */
+        bool main;  /* the main key */
+        bool size;  /* the key that tells the number of slots */
+        bool gate;  /* the gate: this client is the first in line for a slot */
+        bool hears; /* of each slot that is given back (LISTEN) */
+    } has;
+    enum { WAIT_TURN, WAIT_MAIN, WAIT_GATE } awaits;
+
+    bool polls; /* no DO blocks for this role: try once a second instead of waiting */
+    bool told_old;
+    unsigned chunks;      /* in this acquire */
+    int64_t renewed_from; /* of a heartbeat answered after its renew had ended; 0: none */
+};
+
+/* Lease mode. */
+struct table_state {
+    /* From the URI: "schema.name", quoted; the channel of a waiter, less the pid. */
+    char *name, channel[64];
+    char *holders, *runs; /* the second and the third table, likewise */
+    const char *owner;    /* a role that is trusted with the tables; "": none but the usual */
+
+    /* token: not tried, or refused; sent, perhaps granted; sent on a connection that broke. */
+    enum { TRY_NONE, TRY_SENT, TRY_ORPHANED } try;
+    /* An orphaned token that was undone, and whose try may still be served. "": none. */
+    char orphan[DLOCK_TOKEN_LEN + 1];
+    bool created;      /* CREATE TABLE was sent in this acquire */
+    const char *lacks; /* the table that does not exist */
+    bool unsure;       /* a glance at the tables does not do: they are checked thoroughly */
+    struct {           /* in this connection: the table is what we make */
+        bool holders, runs;
+    } checked;
+    struct {
+        int64_t ticket; /* our place, as the server's time in us; 0: none yet */
+        int place;      /* in line, when we last looked; 0: unknown */
+        int tries;      /* of this acquire */
+        bool joined;    /* this session bears the ticket, and LISTENs */
+        bool deaf;      /* the server refused that */
+    } line;
+    struct {        /* of a waiting writer, to readers and slots */
+        int64_t at; /* when it is written anew; 0: there is none */
+        char token[DLOCK_TOKEN_LEN + 1];
+    } notice;
+    char epoch[80]; /* of the holders that we stand with */
+
+    enum { LOOK_FIRST, LOOK_HOLDERS, LOOK_RUN } look; /* which table a status is at */
+    /* UNHEARD: the answer never came, so the release may have been served. */
+    enum { RELEASE_UNSENT, RELEASE_SENT, RELEASE_UNHEARD } release;
+};
+
 struct pg_backend {
     const struct dlock_spec *spec;
     const struct pg_protocol *protocol;
@@ -110,10 +171,7 @@ struct pg_backend {
     uint64_t fence;
     int slot; /* DLOCK_MODE_SLOTS: as in dlock_event */
 
-    /*
-     * From the URI: a server that was started or promoted less than this ago grants nothing. 0:
-     * off.
-     */
+    /* From the URI: so long after its start or promotion a server grants nothing. 0: off. */
     int64_t restart_grace;
     bool told_grace; /* in this acquire */
 
@@ -138,73 +196,8 @@ struct pg_backend {
     } status;
     char forget[DLOCK_TOKEN_LEN + 1]; /* the record that is to go; "": a status */
 
-    /* advisory.c */
-    struct {
-        /*
-         * From the URI. key is written as arguments of the lock functions, in a comment, and as
-         * pg_locks has it: classid, objid, objsubid.
-         */
-        bool fair, renew_writes;
-        char key[96], key_id[32];
-        uint32_t high, low;
-        int sub;
-        char number[32]; /* the key in decimal */
-        struct pg_keys keys;
-
-        /* What the session has of it so far, in this acquire. */
-        struct {
-            bool turn;  /* the turnstile, and waits for the main key */
-            bool main;  /* the main key */
-            bool size;  /* the key that tells the number of slots */
-            bool gate;  /* the gate, so this is the first one in line for a slot */
-            bool hears; /* of each slot that is given back (LISTEN) */
-        } has;
-        enum { WAIT_TURN, WAIT_MAIN, WAIT_GATE } awaits;
-
-        bool polls; /* no DO blocks for this role: try once a second instead of waiting */
-        bool told_old;
-        unsigned chunks;      /* in this acquire */
-        int64_t renewed_from; /* of a heartbeat answered after its renew had ended; 0: none */
-    } advisory;
-
-    /* table.c */
-    struct {
-        /* From the URI: "schema.name", quoted; the channel of a waiter, less the pid. */
-        char *name, channel[64];
-        char *holders;     /* the second table, likewise */
-        char *runs;        /* the third one */
-        const char *owner; /* a role that is trusted with the table; "": none but the usual */
-
-        /*
-         * token: not tried, or refused; sent, perhaps granted; the same on a connection that broke,
-         * so to be undone.
-         */
-        enum { TRY_NONE, TRY_SENT, TRY_ORPHANED } try;
-        /* An orphaned token that was undone; its try may still be served after that. "": none. */
-        char orphan[DLOCK_TOKEN_LEN + 1];
-        int64_t ticket; /* our place, as the server's time in us; 0: none yet */
-        int place;      /* in line, when we last looked; 0: unknown */
-        int tries;      /* of this acquire */
-        bool in_line;   /* this session bears the ticket, and LISTENs */
-        bool deaf;      /* ... but was refused that */
-        bool created;   /* CREATE TABLE was sent in this acquire */
-
-        /* table_shared.c */
-        bool checked;      /* in this connection: the second table is what we make */
-        int64_t notice_at; /* of a waiting writer: when it is written anew; 0: there is none */
-        char notice[DLOCK_TOKEN_LEN + 1]; /* its token; that of a try may change */
-        char epoch[80];                   /* of the holders that we stand with */
-
-        /* table_runs.c */
-        bool runs_checked; /* in this connection: the third table is what we make */
-        enum { LOOK_FIRST, LOOK_HOLDERS, LOOK_RUN } look; /* which table a status is at */
-
-        bool unsure;       /* a glance at the tables does not do: they are checked thoroughly */
-        const char *lacks; /* the table that does not exist */
-
-        /* UNHEARD: its answer never came, so it may have been served. */
-        enum { RELEASE_UNSENT, RELEASE_SENT, RELEASE_UNHEARD } release;
-    } table;
+    struct adv_state advisory;
+    struct table_state table;
 
     struct dlock_info info; /* for events */
     struct dlock_run run;
@@ -215,9 +208,7 @@ static inline int64_t pg_now(const struct pg_backend *be)
 {
     return be->spec->env->now(be->spec->env->ctx);
 }
-/*
- * How long to wait for the answer to a try: longer than for a renewal, since the disk takes part.
- */
+/* The time for the answer to a try: longer than for a renewal, since the disk takes part. */
 static inline int64_t pg_patience(const struct pg_backend *be)
 {
     return dlock_min(be->spec->connect_timeout, dlock_max(be->spec->op_timeout, DLOCK_SEC));

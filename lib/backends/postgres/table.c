@@ -145,7 +145,7 @@ void table_send(struct pg_backend *be, enum pg_tag tag, const struct table_more 
         {"fence", NULL, (int64_t)be->fence},
         {"slots", NULL, be->spec->slots},
         {"epoch", be->table.epoch, 0},
-        {"ticket", NULL, be->table.ticket},
+        {"ticket", NULL, be->table.line.ticket},
         {"grace", NULL, be->restart_grace / DLOCK_MSEC},
         {"grace_left", grace_left, 0},
         {"once", NULL, be->spec->once / DLOCK_MSEC},
@@ -155,7 +155,7 @@ void table_send(struct pg_backend *be, enum pg_tag tag, const struct table_more 
         {"note", who->note, 0},
         {"client_pid", NULL, who->pid},
         {"pid", NULL, pid},
-        {"pid_in_line", NULL, be->table.in_line ? pid : 0},
+        {"pid_in_line", NULL, be->table.line.joined ? pid : 0},
         {"idle", NULL, keep.idle},
         {"interval", NULL, keep.interval},
         {"count", NULL, keep.count},
@@ -180,12 +180,6 @@ static bool is_shared(const struct pg_backend *be)
     return be->spec->mode != DLOCK_MODE_EXCLUSIVE;
 }
 
-/* Does our release write the end of a run? */
-static bool records_end(const struct pg_backend *be)
-{
-    return be->spec->once > 0 && be->granted;
-}
-
 void table_trying(struct pg_backend *be)
 {
     be->acquire.try_at = DLOCK_NEVER;
@@ -201,7 +195,7 @@ static void send_try(struct pg_backend *be)
         shared_send_try(be);
         return;
     }
-    const struct pg_place *look = PLACES({"look", NULL, be->table.tries++ % LOOK_ONE_OF == 0});
+    const struct pg_place *look = PLACES({"look", NULL, be->table.line.tries++ % LOOK_ONE_OF == 0});
     table_trying(be);
     pg_describe(be, RECORD_HOLDS);
     if (be->spec->once > 0)
@@ -211,15 +205,7 @@ static void send_try(struct pg_backend *be)
                    STATEMENTS(sql_session_durable, sql_table_grace, sql_table_try));
 }
 
-static void send_renew(struct pg_backend *be)
-{
-    if (is_shared(be))
-        shared_send_renew(be);
-    else
-        table_send(be, T_RENEW, NULL, NULL, STATEMENTS(sql_session_durable, sql_table_renew));
-}
-
-/* stays_ms: as in struct table_shared. */
+/* stays_ms: see shared_send_give_back(). */
 static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token,
                            int64_t stays_ms)
 {
@@ -235,7 +221,7 @@ static void send_release(struct pg_backend *be)
 {
     if (be->table.release == RELEASE_UNSENT)
         be->table.release = RELEASE_SENT; /* once unheard, always unheard */
-    if (records_end(be))
+    if (be->spec->once > 0 && be->granted)
         runs_send_release(be);
     else
         send_give_back(be, T_RELEASE, be->token, table_stays_ms(be));
@@ -245,30 +231,6 @@ static void send_release(struct pg_backend *be)
 static void send_undo(struct pg_backend *be, const char *token)
 {
     send_give_back(be, T_UNDO, token, 0);
-}
-
-static void send_status(struct pg_backend *be)
-{
-    be->table.look = LOOK_FIRST;
-    table_send(be, T_STATUS, NULL, PLACES({"runs_name", be->table.runs, 0}),
-               STATEMENTS(sql_table_status));
-}
-
-/*
- * Set application_name, only on a session that is ours alone: behind a pooler another client would
- * inherit it. From now on the others count this waiter, and a release can call it. An earlier one
- * did not, so another try follows.
- */
-static void send_stand_in_line(struct pg_backend *be)
-{
-    char ticket[24], kind[8];
-    be->table.in_line = true;
-    shared_kind(be->spec, kind);
-    snprintf(ticket, sizeof(ticket), "%016" PRId64, be->table.ticket);
-    table_send(be, T_LISTEN, NULL, NULL, STATEMENTS(sql_table_listen));
-    table_send(be, T_LISTEN, NULL, PLACES({"ticket", ticket, 0}, {"kind", kind, 0}),
-               STATEMENTS(sql_table_stand_in_line));
-    send_try(be);
 }
 
 static int64_t random_part(const struct pg_backend *be, int64_t most)
@@ -301,28 +263,12 @@ static void table_acquire(struct pg_backend *be)
     be->table.try = TRY_NONE;
     be->table.orphan[0] = '\0';
     be->table.created = false;
-    be->table.ticket = 0;
-    be->table.tries = be->table.place = 0;
+    be->table.line.ticket = 0;
+    be->table.line.tries = be->table.line.place = 0;
     be->table.release = RELEASE_UNSENT;
-    be->table.notice_at = 0;
-    memcpy(be->table.notice, be->token, sizeof(be->table.notice));
+    be->table.notice.at = 0;
+    memcpy(be->table.notice.token, be->token, sizeof(be->table.notice.token));
     pg_connect(be);
-}
-
-/*
- * Connected: undo the try of the connection before, then try with another token, which the undo
- * leaves alone.
- */
-static void acquire_ready(struct pg_backend *be)
-{
-    if (be->table.try == TRY_ORPHANED) {
-        send_undo(be, be->token);
-        be->table.try = TRY_SENT;
-        memcpy(be->table.orphan, be->token, sizeof(be->table.orphan));
-        if (!pg_new_token(be))
-            return;
-    }
-    send_try(be);
 }
 
 /* An unanswered try may be served later: its undo follows it on the same connection. */
@@ -353,37 +299,14 @@ static void acquire_timeout(struct pg_backend *be)
         pg_try_later(be, &err, true);
 }
 
-static void acquire_failed(struct pg_backend *be, const struct dlock_error *err)
-{
-    /* At the first contact the core gives up, and its release undoes this try. */
-    if (be->contact.pending && !be->conn.transient) {
-        pg_fail(be, err);
-        return;
-    }
-    orphan_try(be); /* it may have been served: we would wait for ourselves */
-    pg_try_later(be, err, be->conn.transient);
-}
-
 void table_granted(struct pg_backend *be, int64_t from)
 {
     be->table.release = RELEASE_UNSENT;
-    be->table.in_line = false;
+    be->table.line.joined = false;
     shared_withdraw_notice(be);
     if (be->conn.one_by_one)
         maybe_sweep(be);
     pg_granted(be, from);
-}
-
-/* Behind the record of one that holds a slot. */
-static void read_slot(struct dlock_info *info, const char *holder)
-{
-    const char *at = strstr(holder, " slots=");
-    unsigned n = 0, slot = 0;
-    if (!at || sscanf(at, " slots=%4u slot=%4u", &n, &slot) != 2 || n > DLOCK_SLOTS_MAX || slot > n)
-        return;
-    info->mode = DLOCK_MODE_SLOTS;
-    info->slots = n;
-    info->slot = (int)slot;
 }
 
 void table_read_holder(struct dlock_info *info, const char *holder, int64_t left_ms, int64_t fence)
@@ -391,7 +314,15 @@ void table_read_holder(struct dlock_info *info, const char *holder, int64_t left
     *info = (struct dlock_info){
         .left_ns = left_ms * DLOCK_MSEC, .waited_ms = -1, .fence = (uint64_t)fence};
     info->foreign = !dlock_identity_parse(holder, strlen(holder), info);
-    read_slot(info, holder);
+    /* A holder of a slot has this behind its record. */
+    unsigned n = 0, slot = 0;
+    const char *at = strstr(holder, " slots=");
+    if (at && sscanf(at, " slots=%4u slot=%4u", &n, &slot) == 2 && n <= DLOCK_SLOTS_MAX &&
+        slot <= n) {
+        info->mode = DLOCK_MODE_SLOTS;
+        info->slots = n;
+        info->slot = (int)slot;
+    }
 }
 
 /*
@@ -414,7 +345,7 @@ static void try_again_in_time(struct pg_backend *be, const struct table_refusal 
 {
     int64_t now = pg_now(be), turn = now + (dlock_max(0, why->turn_ms) + 1) * DLOCK_MSEC;
     int64_t jitter = random_part(be, JITTER), poll = POLL_IN_LINE - jitter;
-    if (be->table.notice_at != 0 && be->table.notice_at != DLOCK_NEVER)
+    if (be->table.notice.at != 0 && be->table.notice.at != DLOCK_NEVER)
         poll = dlock_min(poll, shared_notice_life(be) / 3);
     be->op_until = DLOCK_NEVER;
     if (!why->held && why->turn_ms <= 0)
@@ -422,45 +353,46 @@ static void try_again_in_time(struct pg_backend *be, const struct table_refusal 
         be->acquire.try_at = now + jitter;
     else if (!why->held)
         be->acquire.try_at = turn;
-    else if (be->table.in_line)
+    else if (be->table.line.joined)
         be->acquire.try_at = dlock_min(now + poll, turn + why->left_ms * DLOCK_MSEC);
     else
         be->acquire.try_at = dlock_min(now + POLL_ALONE, turn + why->left_ms * DLOCK_MSEC) + jitter;
     heed_call(be);
 }
 
-/*
- * A writer waits for readers or slots: tell those that come later. In front of all else, so that it
- * is there in time.
- */
-static void give_notice(struct pg_backend *be, const struct table_refusal *why)
-{
-    bool shared = why->held && strncmp(why->owner, SHARED_OWNER, strlen(SHARED_OWNER)) == 0;
-    if (!is_shared(be) && shared && pg_now(be) >= be->table.notice_at)
-        shared_send_notice(be);
-}
-
 static void wait_on(struct pg_backend *be, const struct table_refusal *why)
 {
-    bool direct = why->direct && !be->table.deaf;
-    bool stands = be->table.in_line && be->table.ticket == why->ticket;
+    bool direct = why->direct && !be->table.line.deaf;
+    bool stands = be->table.line.joined && be->table.line.ticket == why->ticket;
+    bool shared = why->held && strncmp(why->owner, SHARED_OWNER, strlen(SHARED_OWNER)) == 0;
     struct dlock_event *ev = events_add(&be->events, EV_WAITING);
     ev->info = why->info;
     if (why->ahead >= 0)
-        be->table.place = (int)why->ahead + 1;
-    ev->place = direct ? be->table.place : 0;
-    be->table.ticket = why->ticket;
-    give_notice(be, why);
+        be->table.line.place = (int)why->ahead + 1;
+    ev->place = direct ? be->table.line.place : 0;
+    be->table.line.ticket = why->ticket;
+    /* A writer tells later waiters. In front of all else, so that the notice is there in time. */
+    if (!is_shared(be) && shared && pg_now(be) >= be->table.notice.at)
+        shared_send_notice(be);
     if (why->info && be->table.orphan[0] && strcmp(why->owner, be->table.orphan) == 0) {
-        /*
-         * Our own: the orphan waited for the row, in a session that did not notice that the
-         * connection broke.
-         */
+        /* Ours: the orphan waited for the row, in a session that missed the broken connection. */
         send_undo(be, be->table.orphan);
         be->table.orphan[0] = '\0';
         send_try(be);
     } else if (direct && !stands) {
-        send_stand_in_line(be);
+        /*
+         * Only a session that is ours alone bears the ticket: behind a pooler another client would
+         * inherit it. From now on later tries count this waiter, and a release can call it. An
+         * earlier release did not, so another try follows.
+         */
+        char ticket[24], kind[8];
+        be->table.line.joined = true;
+        shared_kind(be->spec, kind);
+        snprintf(ticket, sizeof(ticket), "%016" PRId64, be->table.line.ticket);
+        table_send(be, T_LISTEN, NULL, NULL, STATEMENTS(sql_table_listen));
+        table_send(be, T_LISTEN, NULL, PLACES({"ticket", ticket, 0}, {"kind", kind, 0}),
+                   STATEMENTS(sql_table_stand_in_line));
+        send_try(be);
     } else {
         try_again_in_time(be, why);
     }
@@ -506,18 +438,6 @@ static void not_granted(struct pg_backend *be, const struct pg_reply *r)
         table_refused(be, &why);
 }
 
-static void create_table(struct pg_backend *be)
-{
-    be->table.created = true;
-    be->table.try = TRY_NONE;
-    be->conn.guarded = false; /* it runs no code of a table that another client made meanwhile */
-    const char *second = is_shared(be)        ? sql_table_shared_schema
-                         : be->spec->once > 0 ? sql_table_runs_schema
-                                              : NULL;
-    table_send(be, T_SCHEMA, NULL, NULL, STATEMENTS(sql_table_schema, second));
-    be->conn.guarded = true;
-}
-
 static void create_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
@@ -555,7 +475,14 @@ void table_try_failed(struct pg_backend *be, const struct pg_reply *r)
         be->table.lacks = strstr(r->text, be->table.holders) ? be->table.holders
                           : strstr(r->text, be->table.runs)  ? be->table.runs
                                                              : be->table.name;
-        create_table(be);
+        be->table.created = true;
+        /* Without the check: this runs no code of a table that another client made meanwhile. */
+        be->conn.guarded = false;
+        table_send(be, T_SCHEMA, NULL, NULL,
+                   STATEMENTS(sql_table_schema, is_shared(be)        ? sql_table_shared_schema
+                                                : be->spec->once > 0 ? sql_table_runs_schema
+                                                                     : NULL));
+        be->conn.guarded = true;
         return;
     }
     pg_conn_reply_error(&be->conn, r, &err);
@@ -633,11 +560,6 @@ static void describe_row(const struct pg_backend *be, const struct pg_reply *r,
                   info.host, info.pid);
 }
 
-static void table_renew(struct pg_backend *be)
-{
-    pg_connect(be);
-}
-
 static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
@@ -687,7 +609,7 @@ static void release_failed(struct pg_backend *be, const struct dlock_error *err)
 static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    bool records = records_end(be);
+    bool records = be->spec->once > 0 && be->granted; /* the end of a run */
     int columns = records ? RUNS_END_COLUMNS : U_RELEASE_COLUMNS;
     enum table_end end = END_UNKNOWN;
     if (records && is_ours(be, r, columns, U_TOKEN))
@@ -715,15 +637,26 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 
 static void table_ready(struct pg_backend *be)
 {
-    be->table.in_line = be->table.deaf = be->table.checked = false;
+    be->table.line.joined = be->table.line.deaf = be->table.checked.holders = false;
     if (be->conn.guarded)
-        be->table.runs_checked = false; /* it is a new connection */
+        be->table.checked.runs = false; /* it is a new connection */
     switch (be->op) {
     case OP_ACQUIRE:
-        acquire_ready(be);
+        /* Undo the try of the connection before, then try with another token. */
+        if (be->table.try == TRY_ORPHANED) {
+            send_undo(be, be->token);
+            be->table.try = TRY_SENT;
+            memcpy(be->table.orphan, be->token, sizeof(be->table.orphan));
+            if (!pg_new_token(be))
+                return;
+        }
+        send_try(be);
         break;
     case OP_RENEW:
-        send_renew(be);
+        if (is_shared(be))
+            shared_send_renew(be);
+        else
+            table_send(be, T_RENEW, NULL, NULL, STATEMENTS(sql_session_durable, sql_table_renew));
         break;
     case OP_RELEASE:
         send_release(be);
@@ -734,10 +667,12 @@ static void table_ready(struct pg_backend *be)
         PQclear(be->status.first);
         be->status.first = NULL;
         be->status.run = false;
+        be->table.look = LOOK_FIRST;
         if (be->forget[0])
             runs_send_forget(be);
         else
-            send_status(be);
+            table_send(be, T_STATUS, NULL, PLACES({"runs_name", be->table.runs, 0}),
+                       STATEMENTS(sql_table_status));
         break;
     case OP_NONE:
         break;
@@ -750,7 +685,7 @@ static void ask_again(struct pg_backend *be, int tag)
     bool first = !be->table.unsure;
     be->table.unsure = true;
     if (tag == T_NOTICE)
-        be->table.notice_at = pg_now(be); /* comes again with the next refusal */
+        be->table.notice.at = pg_now(be); /* comes again with the next refusal */
     else if (tag != T_SWEEP && first) {
         if (be->op == OP_ACQUIRE && be->table.orphan[0])
             send_undo(be, be->table.orphan);
@@ -789,57 +724,45 @@ static bool table_found(struct pg_backend *be, struct pg_reply *r)
     return false;
 }
 
-/* Its success says that the tables that it used are what they should be. */
-static void note_checked(struct pg_backend *be, const struct pg_reply *r)
-{
-    if (r->sqlstate[0] || r->tag == T_SCHEMA)
-        return;
-    be->conn.guarded = false;
-    if (r->tag == T_NOTICE || (is_shared(be) && r->tag != T_LISTEN && r->tag != T_SWEEP))
-        be->table.checked = true;
-    if (r->tag == T_TRY && be->spec->once > 0)
-        be->table.runs_checked = true;
-}
-
-static void forget_answered(struct pg_backend *be, const struct pg_reply *r)
-{
-    if (strcmp(r->sqlstate, "42P01") == 0) { /* no run was ever recorded */
-        pg_op_done(be);
-        events_add(&be->events, EV_DONE);
-    } else {
-        runs_forgotten(be, r);
-    }
-}
-
 static void table_answered(struct pg_backend *be, const struct pg_reply *r)
 {
-    note_checked(be, r);
+    if (!r->sqlstate[0] && r->tag != T_SCHEMA) { /* the tables of this request were checked */
+        be->conn.guarded = false;
+        if (r->tag == T_NOTICE || (is_shared(be) && r->tag != T_LISTEN && r->tag != T_SWEEP))
+            be->table.checked.holders = true;
+        if (r->tag == T_TRY && be->spec->once > 0)
+            be->table.checked.runs = true;
+    }
     if ((r->tag == T_TRY || r->tag == T_CONFIRM) && be->op == OP_ACQUIRE)
         try_answered(be, r);
     else if (r->tag == T_SCHEMA && be->op == OP_ACQUIRE)
         create_answered(be, r);
     else if (r->tag == T_NOTICE && strncmp(r->sqlstate, "42", 2) == 0)
-        be->table.notice_at = DLOCK_NEVER; /* no right to the second table */
+        be->table.notice.at = DLOCK_NEVER; /* no right to the second table */
     else if (r->tag == T_LISTEN && r->sqlstate[0]) {
-        be->table.deaf = true; /* polling has to do */
-        be->table.in_line = false;
+        be->table.line.deaf = true; /* polling has to do */
+        be->table.line.joined = false;
     } else if (r->tag == T_RENEW && be->op == OP_RENEW)
         renew_answered(be, r);
     else if (r->tag == T_RELEASE && be->op == OP_RELEASE)
         release_answered(be, r);
     else if (r->tag == T_FORGET && be->op == OP_STATUS)
-        forget_answered(be, r);
+        runs_forgotten(be, r);
 }
 
 /* A connection is only a way to the row, so this loses no lock. */
 static void table_failed(struct pg_backend *be, const struct dlock_error *err)
 {
-    if (be->op == OP_ACQUIRE)
-        acquire_failed(be, err);
-    else if (be->op == OP_RENEW)
+    if (be->op == OP_ACQUIRE && be->contact.pending && !be->conn.transient) {
+        pg_fail(be, err); /* the core gives up, and its release undoes this try */
+    } else if (be->op == OP_ACQUIRE) {
+        orphan_try(be); /* it may have been served: we would wait for ourselves */
+        pg_try_later(be, err, be->conn.transient);
+    } else if (be->op == OP_RENEW) {
         pg_unclear(be, err);
-    else if (be->op == OP_RELEASE)
+    } else if (be->op == OP_RELEASE) {
         release_failed(be, err);
+    }
 }
 
 static void table_timeout(struct pg_backend *be, int64_t now)
@@ -900,89 +823,58 @@ static bool table_read_info(const PGresult *res, int i, struct dlock_info *info)
     return true;
 }
 
-/* Our role may have no right to the second table: then the name's row has to do. */
-static void use_first(struct pg_backend *be, struct pg_reply *r)
+/* A further table is read: keep the answer, whose holders and waiters count. */
+static bool look_on(struct pg_backend *be, struct pg_reply *r, bool run)
 {
-    if (strncmp(r->sqlstate, "42", 2) == 0) {
-        r->sqlstate[0] = '\0';
+    be->table.look = run ? LOOK_RUN : LOOK_HOLDERS;
+    be->conn.guarded = false;
+    be->status.first = r->rows;
+    r->rows = NULL;
+    if (run) {
+        runs_send_status(be);
+    } else {
+        shared_send_status(be);
+        be->table.checked.holders = true;
+    }
+    return true;
+}
+
+/*
+ * The name's row stands for readers and slots, which are in the second table: that may not exist,
+ * so it comes second. The run record is in the third table. A role that may not use the second or
+ * third table sees what the name's row says.
+ */
+static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
+{
+    struct dlock_error err;
+    bool refused = be->table.look != LOOK_FIRST && strncmp(r->sqlstate, "42", 2) == 0;
+    PGresult *first = be->table.look == LOOK_HOLDERS ? be->status.first : r->rows;
+    int n = first ? PQntuples(first) : 0;
+    bool shared = n > 0 && !pg_number(first, 0, S_WAITER) && pg_text(first, 0, S_KIND)[0] == 's';
+    bool runs = n > 0 && pg_number(first, n - 1, S_WAITER) == 2;
+    if (be->table.look == LOOK_FIRST) {
+        if (r->sqlstate[0])
+            return false;
+        return (shared || runs) && look_on(be, r, !shared);
+    }
+    if (be->table.look == LOOK_RUN) {
+        int rc = refused          ? pg_conn_reply_error(&be->conn, r, &err)
+                 : r->sqlstate[0] ? 0
+                                  : runs_read_status(be, r, &err);
+        if (rc < 0) /* holders and waiters are shown all the same */
+            events_add(&be->events, EV_NOTICE)->error = err;
+        be->status.run = rc == 1;
+    }
+    if (be->table.look == LOOK_RUN || refused) {
         PQclear(r->rows);
         r->rows = be->status.first;
     } else {
         PQclear(be->status.first);
     }
     be->status.first = NULL;
-}
-
-static bool first_row_is_shared(const PGresult *rows)
-{
-    return rows && PQntuples(rows) > 0 && !pg_number(rows, 0, S_WAITER) &&
-           pg_text(rows, 0, S_KIND)[0] == 's';
-}
-
-static bool has_runs(const PGresult *rows)
-{
-    int n = rows ? PQntuples(rows) : 0;
-    return n > 0 && pg_number(rows, n - 1, S_WAITER) == 2;
-}
-
-/* What has been found so far is kept while another table is read. */
-static void look_on(struct pg_backend *be, struct pg_reply *r)
-{
-    be->status.first = r->rows;
-    r->rows = NULL;
-}
-
-/*
- * The answer about the run record: *r becomes that about holders and waiters again, or is an error.
- */
-static void run_looked(struct pg_backend *be, struct pg_reply *r)
-{
-    struct dlock_error err;
-    int rc = 0;
-    if (strncmp(r->sqlstate, "42", 2) == 0) {
-        /* Who may use the lock's table alone still sees its holders. */
-        rc = pg_conn_reply_error(&be->conn, r, &err);
+    if (refused)
         r->sqlstate[0] = '\0';
-    } else if (!r->sqlstate[0]) {
-        rc = runs_read_status(be, r, &err);
-    }
-    /* They are shown also where something else is in the record's place. */
-    if (rc < 0)
-        events_add(&be->events, EV_NOTICE)->error = err;
-    be->status.run = rc == 1;
-    PQclear(r->rows);
-    r->rows = be->status.first;
-    be->status.first = NULL;
-}
-
-/*
- * The name's row stands for readers and slots, which are in the second table: that may not exist,
- * so it comes second. The run record is in the third one.
- */
-static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
-{
-    bool runs = has_runs(be->table.look == LOOK_HOLDERS ? be->status.first : r->rows);
-    if (be->table.look == LOOK_RUN) {
-        run_looked(be, r);
-        return false;
-    }
-    if (be->table.look == LOOK_HOLDERS) {
-        use_first(be, r);
-    } else if (!r->sqlstate[0] && first_row_is_shared(r->rows)) {
-        be->table.look = LOOK_HOLDERS;
-        be->conn.guarded = false;
-        look_on(be, r);
-        shared_send_status(be);
-        be->table.checked = true;
-        return true;
-    }
-    if (r->sqlstate[0] || !runs)
-        return false;
-    be->table.look = LOOK_RUN;
-    be->conn.guarded = false;
-    look_on(be, r);
-    runs_send_status(be);
-    return true;
+    return be->table.look == LOOK_HOLDERS && !r->sqlstate[0] && runs && look_on(be, r, true);
 }
 
 const struct pg_protocol pg_table = {
@@ -990,7 +882,7 @@ const struct pg_protocol pg_table = {
     .stays = true,
     .pipeline = true,
     .acquire = table_acquire,
-    .renew = table_renew,
+    .renew = pg_connect,
     .release = table_release,
     .ready = table_ready,
     .found = table_found,

@@ -7,17 +7,16 @@
  *   | fence bigint | owner text: the token of the hold | host, pid, username, command, note
  *   | began, ended timestamptz | expires timestamptz: how long the record is kept
  *
- * The record is read in a statement behind the one that is granted the lock, in the same message
- * and so in the same transaction. In the same statement it would be read as it was before that
- * statement waited for the row: 20 of 20 runners missed the success of the one that they had waited
- * for. For the same reason a release locks the row in a statement of its own: one that comes again,
- * its first answer lost, then sees what the first one wrote. (Where the role's default is a
- * stricter isolation level, the first statement fails if the row was changed meanwhile, and all is
- * tried again.)
+ * The record is read in a statement behind the try, in the same message and transaction. In one
+ * statement with the try, 20 of 20 runners missed the success of the runner they had waited for.
+ * Likewise a release locks the row in a statement of its own: a release that comes again, its first
+ * answer lost, then sees what the first wrote. (Where the role's default is a stricter isolation
+ * level, the first statement fails if the row was changed meanwhile, and all is tried again.)
  *
- * Who finds a success gives the lock back in that statement, and calls the next in line. All others
- * write that they run: a store that cannot take it undoes the grant. The end is written by the
- * statement that releases, only if the lock was still ours: then nobody else can have begun a run.
+ * A runner that finds a success gives the lock back in the same statement, and calls the next in
+ * line. All others write that they run: a store that cannot take the record undoes the grant. The
+ * end is written by the statement that releases, and only if the lock was still ours: then no other
+ * client can have begun a run.
  */
 #include "postgres_sql.h"
 #include "run_record.h"
@@ -74,7 +73,7 @@ enum { F_FORGOTTEN, F_OTHER, F_VALID, F_COLUMNS };
 static void send_checked(struct pg_backend *be, enum pg_tag tag, const struct pg_place *own,
                          const char *const *statements)
 {
-    const struct table_more third = {be->table.runs, run_columns, 3, be->table.runs_checked};
+    const struct table_more third = {be->table.runs, run_columns, 3, be->table.checked.runs};
     table_send(be, tag, &third, own, statements);
 }
 
@@ -208,7 +207,10 @@ int runs_read_status(struct pg_backend *be, const struct pg_reply *r, struct dlo
 void runs_forgotten(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    if (r->sqlstate[0] || !pg_one_row(r, F_COLUMNS)) {
+    if (strcmp(r->sqlstate, "42P01") == 0) { /* no table: no run was ever recorded */
+        pg_op_done(be);
+        events_add(&be->events, EV_DONE);
+    } else if (r->sqlstate[0] || !pg_one_row(r, F_COLUMNS)) {
         pg_conn_reply_error(&be->conn, r, &err);
         pg_fail(be, &err);
     } else if (pg_number(r->rows, 0, F_FORGOTTEN) == 1 || PQgetisnull(r->rows, 0, F_OTHER)) {

@@ -1,36 +1,36 @@
 /*
  * table_shared.c - shared locks and slots in the lease table.
  *
- * A second table, whose name is the first one's and "_holders", has a row for each holder:
+ * A second table, whose name is the first table's and "_holders", has a row for each holder:
  *
  *   name text, token text: primary key | epoch text | slots int: 0 shared, else N
  *   | place bigint: the slot, from 1 | expires timestamptz | holder text
  *
- * While there are any, the name's row has the owner shared:EPOCH and the expiry of the latest of
- * them: so it excludes exclusive clients, which look at that row alone. An epoch begins with the
- * first holder and ends when none lives any more; its rows have its name, and those of an older one
- * count nothing. EPOCH is the server's time in microseconds and the first holder's token.
+ * While there are holders, the name's row has the owner shared:EPOCH and the latest expiry, and so
+ * excludes exclusive clients, which look at the name's row alone. An epoch begins with the first
+ * holder and ends with the last; rows of an older epoch do not count. EPOCH is the server's time in
+ * microseconds and the first holder's token.
  *
  * Each change of the holders (grant, renewal, release) is one message of two statements, and one
  * transaction: the first locks the name's row, the second reads, counts and writes. A statement
- * sees what was committed before it began, so the one that waited for the row would count without
- * what it waited for. Where the role's default is a stricter isolation level, both see the same;
- * but then the first one fails if the row was changed meanwhile, and each change of the holders
- * changes it. Therefore no BEGIN is needed, whose transaction an error would leave open.
+ * sees what was committed before it began: a statement that waited for the row would count without
+ * the change it waited for. Where the role's default is a stricter isolation level, both statements
+ * see the same; but then the first fails if the row was changed meanwhile, as by each change of the
+ * holders. So no BEGIN is needed, whose transaction an error would leave open.
  *
- * A try first reads without a lock, and only if there is room for it, a second message locks and
- * counts again.
+ * A try first reads without a lock, and only if there is room, a second message locks and counts
+ * again.
  *
- * The fence is that of the last exclusive grant: holders that stand together have the same number.
- * The next exclusive grant has a greater one.
+ * The fence is that of the last exclusive grant: holders that stand together have the same number,
+ * and the next exclusive grant has a greater one.
  *
- * Waiters stand in the line of table.c, and their place in it has their kind. In the way of a
- * reader are the writers before it; in that of a slot also the slots before it, as far as there is
- * not one for each. A waiting writer also keeps a row in the second table, with the epoch "" and
- * the ticket as its place: none with a later ticket joins while that lives. The line alone would
- * not do, since a stopped writer stays in it, and one behind a pooler is not in it at all. A writer
- * in line without such a row is respected in the first seconds of an epoch, as it may not have
- * noticed that yet.
+ * Waiters stand in the line of table.c, and their place in line has their kind. In the way of a
+ * reader are the writers before it; in the way of a slot also the slots before it, unless there is
+ * one for each. A waiting writer also keeps a row in the second table, with the epoch "" and the
+ * ticket as its place: no later ticket joins while the row lives. The line alone would not do: a
+ * stopped writer stays in line, and a writer behind a pooler is not in line at all. A writer in
+ * line without such a row is respected in the first seconds of an epoch, which the writer may not
+ * have noticed yet.
  */
 #include "postgres_sql.h"
 #include "table.h"
@@ -88,14 +88,15 @@ void shared_kind(const struct dlock_spec *spec, char buf[8])
 static void send_checked(struct pg_backend *be, enum pg_tag tag, const struct pg_place *own,
                          const char *const *statements)
 {
-    const struct table_more second = {be->table.holders, holder_columns, 2, be->table.checked};
+    const struct table_more second = {be->table.holders, holder_columns, 2,
+                                      be->table.checked.holders};
     table_send(be, tag, &second, own, statements);
 }
 
 void shared_send_try(struct pg_backend *be)
 {
     char kind[8];
-    bool look = be->table.tries++ % LOOK_ONE_OF == 0;
+    bool look = be->table.line.tries++ % LOOK_ONE_OF == 0;
     table_trying(be);
     shared_kind(be->spec, kind);
     send_checked(be, T_TRY,
@@ -109,7 +110,7 @@ static void send_grant(struct pg_backend *be, bool passed)
 {
     table_trying(be);
     pg_describe(be, RECORD_HOLDS);
-    send_checked(be, T_CONFIRM, PLACES({"passed", NULL, passed ? be->table.ticket - 1 : 0}),
+    send_checked(be, T_CONFIRM, PLACES({"passed", NULL, passed ? be->table.line.ticket - 1 : 0}),
                  STATEMENTS(sql_session_durable, sql_table_grace, sql_table_shared_lock,
                             sql_table_shared_grant));
 }
@@ -147,20 +148,20 @@ int64_t shared_notice_life(const struct pg_backend *be)
 
 void shared_send_notice(struct pg_backend *be)
 {
-    be->table.notice_at = pg_now(be) + shared_notice_life(be) / 4;
-    send_checked(
-        be, T_NOTICE,
-        PLACES({"token", be->table.notice, 0}, {"life", NULL, shared_notice_life(be) / DLOCK_MSEC}),
-        STATEMENTS(sql_session_not_durable, sql_table_shared_notice));
+    be->table.notice.at = pg_now(be) + shared_notice_life(be) / 4;
+    send_checked(be, T_NOTICE,
+                 PLACES({"token", be->table.notice.token, 0},
+                        {"life", NULL, shared_notice_life(be) / DLOCK_MSEC}),
+                 STATEMENTS(sql_session_not_durable, sql_table_shared_notice));
 }
 
 void shared_withdraw_notice(struct pg_backend *be)
 {
-    bool given = be->table.notice_at != 0 && be->table.notice_at != DLOCK_NEVER;
-    be->table.notice_at = 0;
+    bool given = be->table.notice.at != 0 && be->table.notice.at != DLOCK_NEVER;
+    be->table.notice.at = 0;
     if (!given)
         return;
-    send_checked(be, T_NOTICE, PLACES({"token", be->table.notice, 0}),
+    send_checked(be, T_NOTICE, PLACES({"token", be->table.notice.token, 0}),
                  STATEMENTS(sql_table_shared_withdraw));
 }
 
@@ -271,7 +272,7 @@ static void looked(struct pg_backend *be, const struct pg_reply *r)
     } else if (number(r, L_GRACE) > 0) {
         pg_in_grace(be, number(r, L_GRACE));
     } else {
-        be->table.ticket = why.ticket;
+        be->table.line.ticket = why.ticket;
         send_grant(be, in_our_way(be, r, room - number(r, L_USED)) > 0);
     }
 }

@@ -27,8 +27,9 @@
 -- the statements behind, so the finding is the name of a setting that does not exist. libpq
 -- refuses a standby when it connects; the server's log has an error only where a proxy has
 -- passed the connection on to a standby.
-SELECT set_config('dlock finding: pooler;', '', true) WHERE pg_backend_pid() <> {pid};
-SELECT set_config('dlock finding: standby;', '', true) WHERE pg_is_in_recovery()
+SELECT set_config(CASE WHEN pg_backend_pid() <> {pid} THEN 'dlock finding: pooler;'
+    ELSE 'dlock finding: standby;' END, '', true)
+WHERE pg_backend_pid() <> {pid} OR pg_is_in_recovery()
 
 -- statement settings
 -- With these the server notices a dead client while it waits. Its time-outs for statements are
@@ -70,9 +71,8 @@ SELECT set_config('dlock.grace', ({grace} - (extract(epoch FROM clock_timestamp(
 -- NULL: not granted. A session that waits may be silent for a shorter time than a holder: a
 -- stopped waiter would keep the turnstile or the gate. So the lease is set before the lock, and
 -- shortened without it.
-SELECT t.*, CASE WHEN t.lsn IS NOT NULL THEN pg_walfile_name(t.lsn) END AS wal,
-    CASE WHEN t.lsn IS NULL AND {shorten}
-        THEN set_config('idle_session_timeout', '{wait_idle}ms', false) END
+SELECT CASE WHEN t.lsn IS NOT NULL THEN pg_walfile_name(t.lsn)
+    WHEN {shorten} THEN set_config('idle_session_timeout', '{wait_idle}ms', false) END AS wal, t.*
 
 -- statement try_exclusive
 -- A writer that has to wait takes the turnstile before any later reader, and leaves it when it has
@@ -84,7 +84,7 @@ FROM (
                 WHEN k.main THEN NOT pg_advisory_unlock('{turnstile}') ELSE true END
             WHEN k.main THEN false
             WHEN {wait} THEN CASE WHEN {may} THEN pg_try_advisory_lock('{turnstile}') END
-        END IS TRUE AS turn, false AS size, 0 AS other, 0 AS slot,
+        END IS TRUE AS turn,
         CASE WHEN k.main THEN pg_logical_emit_message(true, 'dlock', ''::text) END AS lsn
     FROM (
         SELECT CASE WHEN {main} THEN true WHEN {may} THEN pg_try_advisory_lock({key}) ELSE false END
@@ -107,7 +107,6 @@ FROM (
 -- include answer
 FROM (
     SELECT {grace_left} AS grace, {lease} AS lease, k.main, k.turn,
-        false AS size, 0 AS other, 0 AS slot,
         CASE WHEN k.main THEN pg_logical_emit_message(true, 'dlock', ''::text) END AS lsn
     FROM (
 -- include pass
@@ -179,10 +178,11 @@ SELECT CASE WHEN current_setting('dlock.size')::bool AND current_setting('dlock.
 -- include answer
 FROM (
     SELECT {grace_left} AS grace, {lease} AS lease, current_setting('dlock.main')::bool AS main,
-        current_setting('dlock.turn')::bool AS turn, current_setting('dlock.size')::bool AS size,
-        current_setting('dlock.other') AS other, current_setting('dlock.slot') AS slot,
+        current_setting('dlock.turn')::bool AS turn,
         CASE WHEN current_setting('dlock.slot') <> '0'
-            THEN pg_logical_emit_message(true, 'dlock', ''::text) END AS lsn OFFSET 0) t
+            THEN pg_logical_emit_message(true, 'dlock', ''::text) END AS lsn,
+        current_setting('dlock.size')::bool AS size, current_setting('dlock.other') AS other,
+        current_setting('dlock.slot') AS slot OFFSET 0) t
 
 -- statement wait
 -- The lock is taken for the transaction first, and for the session when nothing can interrupt any
@@ -190,8 +190,10 @@ FROM (
 -- behind then. '{token}' shows that it was.
 --
 -- For one request to cancel the postmaster sends two signals, to the session and to its process
--- group [PostgreSQL, signal_child()]. The second may come when the first one has been dealt with:
--- so that it is no error in the server's log, it is awaited.
+-- group [PostgreSQL, signal_child()]. The second may come when the first has been dealt with: it
+-- is awaited, since outside the block it would be an error in the server's log. A cancel that meets
+-- the session between two chunks, as on a busy machine, is one all the same: only a block catches
+-- errors, and to wait longer would slow down each cancel.
 DO $dlock$BEGIN
     PERFORM set_config('lock_timeout', '{chunk}', true);
     PERFORM pg_advisory_xact_lock{_wait}({wait_key});

@@ -7,8 +7,8 @@
 -- statement schema
 CREATE TABLE IF NOT EXISTS {runs} (name text COLLATE "C" PRIMARY KEY, state text NOT NULL,
 status int, fence bigint NOT NULL, owner text NOT NULL, host text NOT NULL, pid bigint NOT NULL,
-username text NOT NULL, command text NOT NULL, note text NOT NULL, began timestamptz NOT NULL, ended timestamptz,
-expires timestamptz NOT NULL, UNIQUE (expires, name))
+username text NOT NULL, command text NOT NULL, note text NOT NULL, began timestamptz NOT NULL,
+ended timestamptz, expires timestamptz NOT NULL, UNIQUE (expires, name))
 
 -- fragment valid
 -- Did a dlock write the row r? Only then it is sent, so that no size and no character of it can do
@@ -39,8 +39,8 @@ g AS MATERIALIZED (
 k AS MATERIALIZED (
     SELECT
 -- include valid
-        AS valid, r.state = 'succeeded'
-            AND r.ended > clock_timestamp() - '{once}'::float8 * interval '1 ms' AS done
+        AS valid, r.state = 'succeeded' AND r.ended
+            > clock_timestamp() - '{once}'::float8 * interval '1 ms' AS done
     FROM {runs} r WHERE r.name = '{name}' AND EXISTS (SELECT 1 FROM g)),
 s AS MATERIALIZED (
     SELECT g.fence, g.began, CASE WHEN NOT k.valid THEN 2 WHEN k.done THEN 1 ELSE 0 END AS what
@@ -83,8 +83,9 @@ u AS (
         freed = CASE WHEN {stays} > 0 THEN l.freed ELSE clock_timestamp() END
     WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
     RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, l.fence,
-        CASE WHEN {stays} > 0 THEN (extract(epoch FROM l.expires - clock_timestamp()) * 1000.0)::bigint + 1
-            ELSE 0 END AS stays, 0 AS me),
+        CASE WHEN {stays} > 0
+            THEN (extract(epoch FROM l.expires - clock_timestamp()) * 1000.0)::bigint + 1 ELSE 0
+        END AS stays, 0 AS me),
 -- include calls
 , n AS (
     INSERT INTO {runs} AS o (name, state, status, fence, owner, host, pid, username, command, note,
