@@ -1,21 +1,22 @@
 /*
  * redis.c - a lock in one Redis server (6.0 or later, Valkey, and what speaks like them).
  *
- * The lock is a string key set with NX and PX semantics by a script, so that dlock and the clients that
- * do SET NX PX exclude each other. acquire is one EVAL, pipelined behind AUTH; so is release. A waiter
- * stands in a queue in the server and holds a second connection, on which it is woken when it is its
- * turn; the first waiter also watches the key itself (client-side caching: the server reports a change to
- * the clients that have read the key), so that a lock freed by another program or by expiry is noticed. Timers
- * stand behind every message. script.h has keys and messages.
+ * The lock is a string key set with NX and PX semantics by a script, so that dlock and the clients
+ * that do SET NX PX exclude each other. acquire is one EVAL, pipelined behind AUTH; so is release.
+ * A waiter stands in a queue in the server and holds a second connection, on which it is woken when
+ * it is its turn; the first waiter also watches the key itself (client-side caching: the server
+ * reports a change to the clients that have read the key), so that a lock freed by another program
+ * or by expiry is noticed. Timers stand behind every message. script.h has keys and messages.
  *
- * This file runs the operation under way (acquire.c, renew.c, status.c): it takes the replies of the node
- * (node.c), asks the route whether they count (route.h; cluster.c, sentinel.c, confirm.c), and moves the
- * operation on. operation.h has the state, params.c reads the URI's parameters, health.c warns about the
- * server's set-up and clock.
+ * This file runs the operation under way (acquire.c, renew.c, status.c): it takes the replies of
+ * the node (node.c), asks the route whether they count (route.h; cluster.c, sentinel.c, confirm.c),
+ * and moves the operation on. operation.h has the state, params.c reads the URI's parameters,
+ * health.c warns about the server's set-up and clock.
  *
  * Not guaranteed: the lock lives in one server's memory. A server that loses it (restart without
- * persistence, promotion of a replica that lacks the key, eviction, a jump of its clock) gives it to the
- * next one while the holder's command may still run; restart-grace covers the first of these.
+ * persistence, promotion of a replica that lacks the key, eviction, a jump of its clock) gives it
+ * to the next one while the holder's command may still run; restart-grace covers the first of
+ * these.
  */
 #include "operation.h"
 #include "params.h"
@@ -297,11 +298,11 @@ static void take_replies(struct redis_backend *be)
         cmd_failed(be);
     rc = 0;
     while (wake->state != RC_CLOSED && (rc = redis_conn_next(wake, &rep)) == 1) {
-        redis_op_acquire.heard(be, &rep);
+        redis_acquire_heard(be, &rep);
         freeReplyObject(rep.r);
     }
     if (rc < 0 && wake->state == RC_FAILED)
-        redis_op_acquire.wake_failed(be);
+        redis_acquire_wake_failed(be);
 }
 
 /* ------------------------------------------------------------------- driving */
@@ -341,8 +342,8 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
 }
 
 /*
- * The checks are asked for when the grant has been handed out, and reported as soon as there is nothing more important
- * to report; a release is the last chance.
+ * The checks are asked for when the grant has been handed out, and reported as soon as there is
+ * nothing more important to report; a release is the last chance.
  */
 static bool give_checks(struct redis_backend *be, struct dlock_event *ev)
 {

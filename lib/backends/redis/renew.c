@@ -1,9 +1,9 @@
 /*
  * renew.c - renewals, and the release.
  *
- * Both name the lock's value, so neither touches a lock that another client has by now. A renewal without a clear
- * answer is reported as unclear, and the next one may begin on another connection; such a release is sent again until
- * its time is up.
+ * Both name the lock's value, so neither touches a lock that another client has by now. A renewal
+ * without a clear answer is reported as unclear, and the next one may begin on another connection;
+ * such a release is sent again until its time is up.
  */
 #include "operation.h"
 
@@ -30,7 +30,9 @@ static void name_found(const struct redis_backend *be, struct dlock_error *err, 
                   jump != 0 ? redis_clock_text(jump, text, sizeof(text)) : "");
 }
 
-/* After an error reply that this connection would only repeat: the next attempt needs another one. */
+/*
+ * After an error reply that this connection would only repeat: the next attempt needs another one.
+ */
 static void close_useless(struct redis_backend *be, const redisReply *r)
 {
     struct redis_conn *cmd = &be->node.cmd;
@@ -223,7 +225,10 @@ static bool must_record(const struct redis_backend *be)
     return be->spec->once > 0 && be->spec->hold->ended && be->spec->hold->success;
 }
 
-/* Requests are served in order, so this goes out behind those without an answer and undoes them too. */
+/*
+ * Requests are served in order, so this goes out behind those without an answer and undoes them
+ * too.
+ */
 static void send_leave(struct redis_backend *be)
 {
     bool asking = redis_cluster_asks(&be->route);
@@ -268,7 +273,10 @@ void redis_release(struct redis_backend *be, int64_t until)
 {
     struct redis_conn *cmd = &be->node.cmd;
 
-    /* A connection that waits for replicas serves nothing else; the request that it waits for has been answered. */
+    /*
+     * A connection that waits for replicas serves nothing else; the request that it waits for has
+     * been answered.
+     */
     if (be->op == OP_STATUS || (redis_conn_is_open(cmd) && redis_conn_waits(cmd, T_WAIT)))
         redis_conn_close(cmd);
     if (be->claim == CLAIM_TRIED && !cmd->written) {

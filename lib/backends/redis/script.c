@@ -1,10 +1,10 @@
 /*
- * script.c - calls the Lua scripts of a lock in Redis, and reads their answers. See script.h for keys and
- * messages. The scripts are in scripts/; scripts/embed.awk makes redis_scripts.h of them.
+ * script.c - calls the Lua scripts of a lock in Redis, and reads their answers. See script.h for
+ * keys and messages. The scripts are in scripts/; scripts/embed.awk makes redis_scripts.h of them.
  *
- * EVALSHA saves the server the reading of up to 13 KB of text for each call. A server forgets its scripts
- * when it restarts, a replica may not have had them, and SCRIPT FLUSH comes at any time: then the answer
- * is NOSCRIPT, nothing was run, and from then on this connection gets the texts.
+ * EVALSHA saves the server the reading of up to 13 KB of text for each call. A server forgets its
+ * scripts when it restarts, a replica may not have had them, and SCRIPT FLUSH comes at any time:
+ * then the answer is NOSCRIPT, nothing was run, and from then on this connection gets the texts.
  */
 #include "script.h"
 
@@ -25,7 +25,10 @@
 
 /* ------------------------------------------------------------------ the names */
 
-/* Redis Cluster: the first '{' and the first '}' behind it, and at least one byte between them [cluster spec]. */
+/*
+ * Redis Cluster: the first '{' and the first '}' behind it, and at least one byte between them
+ * [cluster spec].
+ */
 static bool has_hash_tag(const char *name)
 {
     const char *open = strchr(name, '{');
@@ -266,8 +269,8 @@ int redis_script_send(const struct redis_script *s, struct redis_conn *c, int ta
 }
 
 /*
- * PTTL, not a script: it is the only command of a waiter whose wait goes on as it was. Where the SELECT is refused the
- * scripts are, too.
+ * PTTL, not a script: it is the only command of a waiter whose wait goes on as it was. Where the
+ * SELECT is refused the scripts are, too.
  */
 int redis_script_look(const struct redis_script *s, struct redis_conn *c, int tag, int shared_tag)
 {
@@ -293,7 +296,10 @@ int redis_script_look_claim(const struct redis_script *s, struct redis_conn *c, 
 
 /* -------------------------------------------------------------------- answers */
 
-/* Another program may have written the values, or another server than Redis the reply: each field is checked. */
+/*
+ * Another program may have written the values, or another server than Redis the reply: each field
+ * is checked.
+ */
 
 static bool is_string(const redisReply *r)
 {
@@ -308,7 +314,10 @@ static uint64_t to_fence(const redisReply *r)
     return errno != 0 || *end != '\0' || f > INT64_MAX ? 0 : f;
 }
 
-/* ms, or -1. Another program's lease may last for centuries: the sum of now and some of these must fit 64 bits of ns. */
+/*
+ * ms, or -1. Another program's lease may last for centuries: the sum of now and some of these must
+ * fit 64 bits of ns.
+ */
 static int64_t to_left(const redisReply *r)
 {
     return dlock_max(-1, dlock_min(r->integer, INT64_MAX / 4 / DLOCK_MSEC));

@@ -1,6 +1,6 @@
 /*
- * status.c - the status of a lock: one script that only reads; its answer is handed out entry by entry. And --forget, one
- * script that removes the run record.
+ * status.c - the status of a lock: one script that only reads; its answer is handed out entry by
+ * entry. And --forget, one script that removes the run record.
  */
 #include "operation.h"
 
@@ -162,7 +162,9 @@ const struct redis_operation redis_op_status = {
     .wake_at = wake_at,
 };
 
-/* Fill in be->info: the holder or those that hold together, then each waiter. False: that was all. */
+/*
+ * Fill in be->info: the holder or those that hold together, then each waiter. False: that was all.
+ */
 static bool next_entry(struct redis_backend *be)
 {
     const struct redis_script_state *s = &be->status.state;

@@ -75,6 +75,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 3 ]; }
 
 @test "a lost reply to the acquisition gives the lock back" {
     net_up
+    client "$DLOCK" -q "redis://$SERVER:$PORT#warm" true # the scripts are known
     net_lose_replies
     client_timed --ttl 30 --connect-timeout 1 "$L" touch "$T/ran"
     assert_rc 69
