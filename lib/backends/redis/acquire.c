@@ -308,8 +308,10 @@ static void try_there(struct redis_backend *be)
     try_now(be);
 }
 
-void redis_acquire(struct redis_backend *be, bool wait)
+void redis_acquire(struct dlock_be *dlock_be, bool wait)
 {
+    struct redis_backend *be = redis_of(dlock_be);
+
     be->op = OP_ACQUIRE;
     be->queued = false;
     be->release.answer_lost = false;

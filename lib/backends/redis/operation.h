@@ -138,6 +138,10 @@ struct redis_operation {
 extern const struct redis_operation redis_op_acquire, redis_op_renew, redis_op_release,
     redis_op_status;
 
+static inline struct redis_backend *redis_of(struct dlock_be *be)
+{
+    return (struct redis_backend *)be;
+}
 static inline int64_t redis_now(const struct redis_backend *be)
 {
     return be->spec->env->now(be->spec->env->ctx);
@@ -183,7 +187,7 @@ static inline void redis_drop_listing(struct redis_backend *be)
 }
 
 /* acquire.c */
-void redis_acquire(struct redis_backend *, bool wait);
+void redis_acquire(struct dlock_be *, bool wait);
 /* An answer under T_LOOK, T_LOOK_SHARED or T_LOOK_CLAIM. */
 void redis_acquire_looked(struct redis_backend *, int tag, const redisReply *);
 /* wake is of no use any more: join the queue again through a new one. */
@@ -193,12 +197,12 @@ void redis_acquire_heard(struct redis_backend *, const struct redis_conn_reply *
 void redis_acquire_wake_failed(struct redis_backend *);
 
 /* renew.c */
-void redis_renew(struct redis_backend *);
+void redis_renew(struct dlock_be *);
 /* The caller has cancelled what was under way. */
 void redis_release(struct redis_backend *, int64_t until);
 
 /* status.c */
-void redis_status(struct redis_backend *, enum dlock_ask, const char *arg);
+void redis_status(struct dlock_be *, enum dlock_ask, const char *arg);
 /* Something else, of this type, is in the place of the run record. */
 void redis_foreign_record(const struct redis_backend *, struct dlock_error *, const char *type);
 /* While there is a listing: its next entry, or EV_DONE. Returns 1. */

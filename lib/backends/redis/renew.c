@@ -78,8 +78,9 @@ static void begin_renew(struct redis_backend *be, bool unasked)
     be->until = redis_now(be) + be->spec->op_timeout;
 }
 
-void redis_renew(struct redis_backend *be)
+void redis_renew(struct dlock_be *dlock_be)
 {
+    struct redis_backend *be = redis_of(dlock_be);
     bool under_way = be->op == OP_RENEW; /* unasked */
 
     begin_renew(be, false);
@@ -219,12 +220,6 @@ static void end_release(struct redis_backend *be, enum dlock_release_how how,
     outage_none(&be->out);
 }
 
-/* A success counts as recorded only if the server has said so. */
-static bool must_record(const struct redis_backend *be)
-{
-    return be->spec->once > 0 && be->spec->hold->ended && be->spec->hold->success;
-}
-
 /*
  * Requests are served in order, so this goes out behind those without an answer and undoes them
  * too.
@@ -263,12 +258,6 @@ static void leave_now(struct redis_backend *be)
     send_leave(be);
 }
 
-/* May the server have anything of ours? */
-static bool owes(const struct redis_backend *be)
-{
-    return be->value && (be->claim != CLAIM_NONE || be->queued || be->node.undo.n > 0);
-}
-
 void redis_release(struct redis_backend *be, int64_t until)
 {
     struct redis_conn *cmd = &be->node.cmd;
@@ -289,7 +278,8 @@ void redis_release(struct redis_backend *be, int64_t until)
     be->release.until = until;
     be->release.answer_lost = false;
     outage_none(&be->out);
-    if (owes(be))
+    /* May the server have anything of ours? */
+    if (be->value && (be->claim != CLAIM_NONE || be->queued || be->node.undo.n > 0))
         leave_now(be);
     else
         end_release(be, DLOCK_RELEASE_NOTHING, NULL);
@@ -319,6 +309,8 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
 {
     const redisReply *r = rep->r;
     bool granted = be->claim == CLAIM_GRANTED, ours;
+    /* A success counts as recorded only if the server has said so. */
+    bool must_record = be->spec->once > 0 && be->spec->hold->ended && be->spec->hold->success;
     struct dlock_error err;
     const char *found;
     size_t len;
@@ -341,7 +333,7 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
     } else if (redis_script_unrecorded(r)) {
         redis_foreign_record(be, &err, redis_script_unrecorded(r));
         end_release(be, DLOCK_RELEASE_UNCLEAR, &err);
-    } else if (ours || (granted && be->release.answer_lost && !must_record(be))) {
+    } else if (ours || (granted && be->release.answer_lost && !must_record)) {
         end_release(be, DLOCK_RELEASE_CLEAN, NULL);
     } else if (granted) {
         name_found(be, &err, found, len,

@@ -1,36 +1,31 @@
 -- queue.lua - the waiters of a lock, in the order in which they came. script.h has the formats of
--- keys and messages.
+-- keys and messages. w: the id of a waiter.
 --
--- The server's work does not grow with the number of waiters: a release calls the first one and
--- tells the second; a grant tells the two that are first then. Dead entries are dropped when they
--- come to the front, each at most once.
+-- The server's work does not grow with the number of waiters: a release calls the first and tells
+-- the second; a grant tells the new first two. Dead entries are dropped when they come to the
+-- front.
 --
--- Called waiters. Each has a claim: the time until which it may take the free lock. A try that
--- finds the lock free while a claim in front of it runs waits for the end of the claims. A waiter
--- whose claim is over without a try (it is stopped, or its machine is cut off) is set aside: SHELF
--- is added to its ticket, so that it stands behind all the others until its own next try gives it a
--- new ticket. So when the first in the queue is set aside, all are, and no other client has to wait
--- for them. A try ends the claim of its waiter, whatever it finds: such a waiter is alive, and is
--- called again if it is not granted the lock by then.
+-- Claims. A called waiter has a claim: until then it may take the free lock, and a try that finds
+-- claims in front waits for their end. A waiter whose claim ends without a try (it is stopped, or
+-- its machine is cut off) is set aside: SHELF is added to its ticket, so that it stands behind the
+-- others until its next try gives it a new ticket. So when the first in the queue is set aside, all
+-- are. A try ends the claim of its waiter, whatever it finds: the waiter is alive, and is called
+-- again.
 --
--- Why silent waiters in front, however many, delay the next one by 3 s at most. A script cannot
--- know which waiters live, and tells only a few. So every waiter looks every 1.5 s, by one PTTL,
--- whether the lock is free (the second one every 0.5 s; LOOK_* in acquire.c), and tries if it is:
--- the chain of calls never rests on one client. While claims run, the key PREFIXclaim exists: a
--- waiter that sees it looks again when it has expired. So not all of them try.
---   release: the first waiter has a claim of 1 s. The second was told to try when the claim is over:
---     1.02 s with one silent waiter. Otherwise the next live waiter has looked at 1.5 s.
+-- Silent waiters in front, however many, delay the next one by 3 s at most. A script cannot know
+-- which waiters live, and tells only a few. So every waiter looks every 1.5 s, by PTTL, whether the
+-- lock is free (the second every 0.5 s; LOOK_* in acquire.c), and tries if it is. While claims run,
+-- the key PREFIXclaim exists: a waiter that sees it looks again when it has expired. So not all of
+-- them try.
+--   release: the first has a claim of 1 s, and the second was told to try at its end: 1.02 s with
+--     one silent waiter. Otherwise the next live waiter has looked at 1.5 s.
 --   expiry, or a DEL by another program: no claim runs. The first waiter hears of it (tracking). If
 --     it has not come when another waiter looks, it gets 0.5 s only, with the three behind it.
 -- A try that finds claims over calls, for 0.3 s and all at once, eight times as many waiters as it
--- has set aside: after the first one (or four) 8 (or 32), 64, 512, ... of those in front of it. It
--- waits for these claims itself, so it goes on with the next round, at most 0.1 s after their end.
--- n silent waiters take log8(n) rounds: a release with 20 of them is over in 1.5 + 2 x 0.4 s, one
--- with 500 in 2.7 s. Live waiters among those called keep their order: each tries, and waits for
--- the claims in front of it. The work is a few commands for each hand-off, round and look, and four
--- for each waiter that is set aside.
---
--- w: the id of a waiter.
+-- has set aside: 8 (or 32), 64, 512, ... It waits for these claims itself, and goes on with the
+-- next round at most 0.1 s after their end. n silent waiters take log8(n) rounds: 20 of them 1.5 +
+-- 2 x 0.4 s, 500 of them 2.7 s. Live waiters among those called keep their order: each waits for
+-- the claims in front.
 local SHELF = 4e15
 local CLAIM, LATE, SHORT = 1000, 500, 300 -- ms; CLAIM: REDIS_SCRIPT_CLAIM in script.h
 local ROUND, GROWTH, MOST = 4, 8, 1000
