@@ -7,10 +7,10 @@
 #     redis_restart [NAME] [ARG...]   same port, same folder, the arguments given now: without --appendonly yes
 #                                     its data is lost
 #
-# A server is started with an append-only file, since dlock warns of one without; it is lost in a restart all the
-# same, unless the test says otherwise.
-# In setup_file the variables must be exported for the tests (redis_export does it for the default
-# server), and teardown_file calls redis_stop. In a test dlock_teardown ends them.
+# A server is started with an append-only file, since dlock warns of one without; it is lost in a
+# restart all the same, unless the test says otherwise. In setup_file the variables must be exported
+# for the tests (redis_export does it for the default server), and teardown_file calls redis_stop.
+# In a test dlock_teardown ends them.
 
 declare -gA REDIS_PORTS REDIS_PIDS REDIS_DIRS
 
@@ -23,10 +23,12 @@ redis_export() {
     export REDIS_PORT=${REDIS_PORTS[default]} REDIS_PID=${REDIS_PIDS[default]} REDIS_DIR=${REDIS_DIRS[default]}
 }
 
-# redis_warm [LOCK]: its server knows the scripts of an acquire and a release, so each is one request.
+# redis_warm [LOCK]: its server knows the scripts of an acquire and a release, so each is one
+# request.
 redis_warm() { timeout 10 "$DLOCK" -q "${1:-redis://127.0.0.1:$REDIS_PORT#warm}" true; }
 
-# count_evals [PREFIX]: in INFO commandstats from stdin, the calls of scripts (PREFIX: rejected_, failed_).
+# count_evals [PREFIX]: in INFO commandstats from stdin, the calls of scripts (PREFIX: rejected_,
+# failed_).
 count_evals() {
     tr -d '\r' | awk -v field="${1:-}calls" -F '[:=,]' '
         /^cmdstat_eval(sha)?:/ { for (i = 2; i < NF; i += 2) if ($i == field) n += $(i + 1) }
@@ -50,7 +52,8 @@ redis_start_in() {
     return 1
 }
 
-# redis_launch NAME DIR PORT ARG...: ready when it answers PONG with its own pid; 1 when it ended first.
+# redis_launch NAME DIR PORT ARG...: ready when it answers PONG with its own pid; 1 when it ended
+# first.
 redis_launch() {
     redis_spawn "$@"
     redis_ready "$1"

@@ -1,5 +1,5 @@
-# redislock.bash - a lock in a redis-server, for the files that test it. Load after common.bash and redis.bash; setup
-# gives L (the lock's URI) at the file's server.
+# redislock.bash - a lock in a redis-server, for the files that test it. Load after common.bash and
+# redis.bash; setup gives L (the lock's URI) at the file's server.
 
 # own_server [ARG...]: one for this test; L is there then.
 own_server() {

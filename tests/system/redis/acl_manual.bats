@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# acl_manual.bats - the smallest ACL rules, as the manual has them: they are taken out of its text, are enough for
-# everything, and each right in them is used.
+# acl_manual.bats - the smallest ACL rules, as the manual has them: they are taken out of its text,
+# are enough for everything, and each right in them is used.
 
 # bats file_tags=long
 bats_require_minimum_version 1.5.0
@@ -35,9 +35,10 @@ extra() { section "$1" | sed -n 's/^\.Li \(+[a-z|]*\).*/\1/p' | sort -u | tr '\n
 
 # -------------------------------------------------------------- what is used ---
 
-# everything WAITING: a lock is taken, renewed, asked for, waited for by two, deleted by somebody, given back. What
-# makes a waiter known is the condition WAITING N; `foreign` sets a foreign lock, `foreign hash` something that is none,
-# `deleted` deletes it: by other commands than ours, which are counted.
+# everything WAITING: a lock is taken, renewed, asked for, waited for by two, deleted by somebody,
+# given back. What makes a waiter known is the condition WAITING N; `foreign` sets a foreign lock,
+# `foreign hash` something that is none, `deleted` deletes it: by other commands than ours, which
+# are counted.
 everything() {
     local waiting=$1 w1 w2 over
     rm -f go held
@@ -128,7 +129,8 @@ one_server() {
     records
     no_complaint own
     all_used own -- "${words[@]}"
-    # As the manual says: without +info all works, but for a warning and entries in the server's log.
+    # As the manual says: without +info all works, but for a warning and entries in the server's
+    # log.
     own acl setuser runner -info
     CI=1 run -0 run_t 5 "$DLOCK" -n "$L" true
     [ "${#lines[@]}" = 1 ]

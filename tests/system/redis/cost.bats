@@ -42,8 +42,8 @@ own() { rcli_in own "$@"; }
     [ "$(REDISCLI_AUTH=pw own -n 3 exists "{$NAME}:dlock:fence")" = 1 ]
 }
 
-# work: what the server has done since `config resetstat`, commands inside scripts included, without our own question,
-# and without the looks of waiters (PTTL), which do not belong to a hand-off.
+# work: what the server has done since `config resetstat`, commands inside scripts included, without
+# our own question, and without the looks of waiters (PTTL), which do not belong to a hand-off.
 work() {
     own info commandstats | tr -d '\r' | sed -n 's/^cmdstat_\([^:]*\):calls=\([0-9]*\).*/\1 \2/p' |
         grep -vE '^(info|config|pttl)[| ]'
@@ -78,8 +78,8 @@ in_line() { [ "$(own zcard "{$NAME}:dlock:queue")" = "$1" ]; }
     done
     diff work.2 work.10
     diff work.2 work.40
-    # And few: the release with the call, the grant, and the next waiter begins to watch. INFO (is it a replica?) and that
-    # waiter's PTTL make 27.
+    # And few: the release with the call, the grant, and the next waiter begins to watch. INFO (is
+    # it a replica?) and that waiter's PTTL make 27.
     assert_between 10 "$(awk '{ n += $2 } END { print n }' work.2)" 25 "commands of one hand-off"
 }
 # Nothing has been asked for 200 ms.

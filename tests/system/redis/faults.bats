@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# faults.bats - faults around a lock in a real redis-server: restarts, stops, keys that others delete or take,
-# connections that are cut. Servers that lie or refuse are in hostile.bats.
+# faults.bats - faults around a lock in a real redis-server: restarts, stops, keys that others
+# delete or take, connections that are cut. Servers that lie or refuse are in hostile.bats.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -157,7 +157,8 @@ store_back() { redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --app
         pids+=("$STARTED")
         wait_for 5 woken 0 $i
     done
-    # While the server sleeps it looks, too. The answer comes a little after the end of the other connection.
+    # While the server sleeps it looks, too. The answer comes a little after the end of the other
+    # connection.
     old=$(wakes | sort -n | tail -n 1)
     exec {admin}<>"/dev/tcp/127.0.0.1/${REDIS_PORTS[own]}"
     printf '%s\r\n' 'DEBUG SLEEP 0.8' 'CLIENT KILL TYPE pubsub' 'DEBUG SLEEP 0.02' >&"$admin"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# A hold in one Redis server, by the clock: what loses the key, who is stopped, and what that does to the command's
-# tree and to the next holder. Strict bounds: the last sign of life of a whole tree against the server's own time.
+# A hold in one Redis server, by the clock: what loses the key, who is stopped, and what that does
+# to the command's tree and to the next holder. Strict bounds: the last sign of life of a whole tree
+# against the server's own time.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common

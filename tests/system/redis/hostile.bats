@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# hostile.bats - Redis servers that lie, talk nonsense, are slow, or refuse, around a lock. What befalls a sane one is
-# in faults.bats, faults of our machine are in process.bats.
+# hostile.bats - Redis servers that lie, talk nonsense, are slow, or refuse, around a lock. What
+# befalls a sane one is in faults.bats, faults of our machine are in process.bats.
 
 # bats file_tags=long
 load ../../support/common
@@ -146,7 +146,8 @@ print(subprocess.call(sys.argv[1:]), resource.getrusage(resource.RUSAGE_CHILDREN
     run run_t 10 "$DLOCK" --ttl 6 "$L" sh -c 'echo ran'
     assert_rc 0
     assert_out ran
-    # 0.4 s is more than a quarter of what can be used of it, and no renewal is answered in time either.
+    # 0.4 s is more than a quarter of what can be used of it, and no renewal is answered in time
+    # either.
     run run_t 10 "$DLOCK" --ttl 1 -n "$L" touch "$T/ran"
     assert_rc 69
     [ ! -e "$T/ran" ]
@@ -165,8 +166,8 @@ refused_acquire() {
     [ ! -e "$T/ran" ]
 }
 
-# refused_hold FAULT MEND: FAULT for a second is ridden out, FAULT for good is 79, with the tree gone before
-# the lease is over (the server's clock says when).
+# refused_hold FAULT MEND: FAULT for a second is ridden out, FAULT for good is 79, with the tree
+# gone before the lease is over (the server's clock says when).
 refused_hold() {
     rm -f "$C"/*
     background --ttl 3 "$L" $SUBJECT -t -k

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# lock.bats - locks in a real redis-server: exclusion with other clients, errors, rights, the set-up of the server.
-# The queue is in queue.bats, faults are in faults.bats.
+# lock.bats - locks in a real redis-server: exclusion with other clients, errors, rights, the set-up
+# of the server. The queue is in queue.bats, faults are in faults.bats.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -86,8 +86,8 @@ PY
 
 @test "-w ends between 0.3 and 0.4 s, and leaves no trace" {
     hold
-    # What a busy machine adds to the life of a process is not dlock's: the best of six, less the quickest refusal
-    # without waiting.
+    # What a busy machine adds to the life of a process is not dlock's: the best of six, less the
+    # quickest refusal without waiting.
     local t0 t1 ms quick=9999 took=9999 best=9999 rc i
     for i in 1 2 3 4 5 6; do
         [ $best -gt 400 ] || break
@@ -257,9 +257,9 @@ PY
     assert_rc 77
 }
 
-# The least rights, for the manual, without +info, which has a warning as its price. NAME stands for the lock's name;
-# +select only with a database other than 0, +client|* and the channel __redis__:invalidate only for waiting without
-# polling.
+# The least rights, for the manual, without +info, which has a warning as its price. NAME stands for
+# the lock's name; +select only with a database other than 0, +client|* and the channel
+# __redis__:invalidate only for waiting without polling.
 acl_rule() {
     echo "~$NAME ~{$NAME}:dlock:* &{$NAME}:dlock:wake:* &__redis__:invalidate" \
         "+eval +evalsha +time +get +set +del +pexpire +pttl +type +publish +subscribe +zadd +zrem +zrange +zrank" \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# A network that loses packets, resets connections or answers no questions about names, between dlock and a
-# real redis-server: two machines of our own, see support/netns.bash.
+# A network that loses packets, resets connections or answers no questions about names, between
+# dlock and a real redis-server: two machines of our own, see support/netns.bash.
 
 # bats file_tags=long
 load ../../support/common
@@ -234,7 +234,8 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 3 ]; }
     net_dns_bounds "redis://redis.test:$PORT#$NAME" redis.test
 }
 
-# Two more servers of a Redlock, and what it is called where the third name is one that nobody knows.
+# Two more servers of a Redlock, and what it is called where the third name is one that nobody
+# knows.
 redlock_up() {
     local p
     net_up

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# once.bats - --once, --forget and --min-hold in one Redis server: the record's form, what else may be in its place, crashes,
-# lost answers, servers that end or are out of memory. What all stores have in common is in the contract suite.
+# once.bats - --once, --forget and --min-hold in one Redis server: the record's form, what else may
+# be in its place, crashes, lost answers, servers that end or are out of memory. What all stores
+# have in common is in the contract suite.
 
 # bats file_tags=long
 bats_require_minimum_version 1.5.0
@@ -99,7 +100,8 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     [ ! -e ran ]
 }
 
-# Without that call, each would look half a second after the one before it: 8 waiters would take 4 s.
+# Without that call, each would look half a second after the one before it: 8 waiters would take 4
+# s.
 @test "those in line behind a success, or behind what is no record, leave in one go" {
     local i code t0 took waiters
     for code in 0 65; do
@@ -276,8 +278,8 @@ enters() {
     start_log "$1.log" "$DLOCK" --ttl 5 "${@:2}" "$L" "$HELPERS/clock" "$T/$1"
     IN+=("$STARTED")
 }
-# Exactly the ms of the server at which the lock is free, as the clock of now: 20 ms for the question. Asked while the
-# lock must still be held.
+# Exactly the ms of the server at which the lock is free, as the clock of now: 20 ms for the
+# question. Asked while the lock must still be held.
 free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
 
 @test "three waiters start at the end of --min-hold, in their order" {
@@ -302,7 +304,8 @@ free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
     done
 }
 
-# No message tells the first waiter: it knows the end, and the server reports the change. So nobody polls.
+# No message tells the first waiter: it knows the end, and the server reports the change. So nobody
+# polls.
 @test "a waiter hears of --min-hold that begins, and does not ask again and again" {
     local n
     hold --ttl 3 --min-hold 2s

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# process.bats - faults of the machine around a lock in a real redis-server: the keeper killed or failed at each of its
-# system calls, limits, clocks that jump, a full file system. Servers that lie, refuse or hang are in hostile.bats,
-# network faults in network.bats.
+# process.bats - faults of the machine around a lock in a real redis-server: the keeper killed or
+# failed at each of its system calls, limits, clocks that jump, a full file system. Servers that
+# lie, refuse or hang are in hostile.bats, network faults in network.bats.
 
 # bats file_tags=long
 load ../../support/common
@@ -37,7 +37,8 @@ attempt() {
 
 # --- the keeper at each of its system calls ------------------------------------------------------------
 
-# The points of a run: "NAME K", the K-th call of that name, from the guard's fork on; $1 of each name.
+# The points of a run: "NAME K", the K-th call of that name, from the guard's fork on; $1 of each
+# name.
 points() {
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
     ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 strace -o "$T/trace" "$DLOCK" --ttl 1 "$L" \
@@ -50,7 +51,8 @@ points() {
          }' "$T/trace"
 }
 
-# one_point NAME K INJECT: with a lock of its own, and what must be true then. Complaints go to $T/bad.
+# one_point NAME K INJECT: with a lock of its own, and what must be true then. Complaints go to
+# $T/bad.
 one_point() {
     local point=$1:$2:${3%%:*} rc=0 i dir turns=40
     point=${point//=/-}
@@ -64,8 +66,8 @@ one_point() {
             "$HELPERS/inside" "$dir" "$REDIS_PORT" "$NAME.$point" 400 >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
     } 2>/dev/null
     echo "$rc" >"$dir/rc"
-    # It is over: nobody of the tree lives on, whatever the keeper was doing. A killed keeper's guard does not
-    # wait for the end of the lease.
+    # It is over: nobody of the tree lives on, whatever the keeper was doing. A killed keeper's
+    # guard does not wait for the end of the lease.
     [ "${3%=*}" != signal ] || turns=20
     for ((i = 0; i < turns; i++)); do
         [ -e "$dir/witness" ] || break
@@ -117,7 +119,8 @@ no_complaints() {
 
 # bats test_tags=soak
 @test "a system call that fails once does no harm" {
-    # A close() that does not close, a process without a number, a signal that is not taken: no kernel does that.
+    # A close() that does not close, a process without a number, a signal that is not taken: no
+    # kernel does that.
     points 4 | grep -vE '^(close|close_range|getpid|munmap|rt_sigreturn|rt_sigprocmask|restart_syscall|brk) ' >"$T/calls"
     # A sanitizer's malloc ends the program when it gets no memory.
     [ -z "${SAN:-}" ] || sed -i '/^m/d' "$T/calls"
@@ -142,8 +145,8 @@ no_complaints() {
 
 # bats test_tags=soak
 @test "a system call that fails from then on does not cause a hang" {
-    # What a kernel without memory, or a broken device, may go on answering. (Not EINTR for ever, and not for the
-    # signalfd, which would stay readable.)
+    # What a kernel without memory, or a broken device, may go on answering. (Not EINTR for ever,
+    # and not for the signalfd, which would stay readable.)
     points 3 | awk '/^(socket|connect|ppoll|sendto|recvfrom) / { print $1, $2 "+" }' >"$T/calls"
     for e in ENOMEM EIO EMFILE; do
         case $e in EMFILE) may=socket ;; EIO) may='connect|sendto|recvfrom' ;; *) may='.*' ;; esac
@@ -182,8 +185,8 @@ one_line() {
 @test "dlock says that it cannot fork or start a thread" {
     need_root
     export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
-    # A user of this test alone, who has no other process: the limit counts those of other tests, too. And a folder that
-    # it can enter.
+    # A user of this test alone, who has no other process: the limit counts those of other tests,
+    # too. And a folder that it can enter.
     local nobody=$((20000 + SRANDOM % 30000))
     dir=$(mktemp -d /tmp/dlock-test.XXXXXX)
     chmod 755 "$dir"
@@ -198,7 +201,8 @@ one_line() {
     command="$status ${#lines[@]} $output $(rcli exists "$NAME")"
     run limited 2 "redis://localhost:$REDIS_PORT#$NAME"
     thread="$status ${#lines[@]} $output"
-    # The keeper, the guard, what makes the command's group, and the command. What is left of the others counts, too.
+    # The keeper, the guard, what makes the command's group, and the command. What is left of the
+    # others counts, too.
     has_none() { ! pgrep -u "$nobody" >/dev/null; }
     wait_for 5 has_none
     run limited 4 "$L"
@@ -299,7 +303,8 @@ one_line() {
     ended 5
     assert_rc 79
     assert_out "could not be renewed in time: this process did not run for"
-    # The server has not slept with us: a renewal's answer that is still read says that its clock is behind.
+    # The server has not slept with us: a renewal's answer that is still read says that its clock is
+    # behind.
     [ "$(grep '^dlock:' "$T/out" | grep -vc 'clock was set back by 10 s')" = 1 ]
     # At the latest when it wakes up for the next renewal: 0.77 s.
     assert_between 0 $(($(now_ms) - t0)) $((1300 + SLOW)) "time until the end (ms)"

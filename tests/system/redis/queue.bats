@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# queue.bats - waiting for a lock in a real redis-server: who is served when, waiters that are killed or stopped, what
-# it costs the server.
+# queue.bats - waiting for a lock in a real redis-server: who is served when, waiters that are
+# killed or stopped, what it costs the server.
 
 load ../../support/common
 load ../../support/redis
@@ -145,7 +145,8 @@ since() {
     wait_exit 5 "$stopped"
 }
 
-# on CASE: from now on the lock of that case, in a folder of its own, so that cases can run side by side.
+# on CASE: from now on the lock of that case, in a folder of its own, so that cases can run side by
+# side.
 on() {
     : "${BASE:=$NAME}"
     CASE=$1 NAME=$BASE.$1
@@ -154,7 +155,8 @@ on() {
     cd "$T/$1"
 }
 declare -gA FREED=() STOPPED=() LAST=()
-# stop_in_line N: N waiters join the queue of the case, and are stopped (STOPPED: their pids); two live ones behind them.
+# stop_in_line N: N waiters join the queue of the case, and are stopped (STOPPED: their pids); two
+# live ones behind them.
 stop_in_line() {
     local i
     STOPPED[$CASE]=''
@@ -171,7 +173,8 @@ stop_in_line() {
     done
 }
 freed() { FREED[$CASE]=$(($(wall_ms) + ${1:-0})); }
-# delay_is CASE MS: the first live one got the lock by then; what was stopped goes on, and is served in the end.
+# delay_is CASE MS: the first live one got the lock by then; what was stopped goes on, and is served
+# in the end.
 delay_is() {
     on "$1"
     wait_for 20 test -s got

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# shared.bats - shared locks and slots in a real redis-server: the batch that one release lets in, waiters that are
-# stopped, other programs, and what ends a hold. What holds for each store is in the contract.
+# shared.bats - shared locks and slots in a real redis-server: the batch that one release lets in,
+# waiters that are stopped, other programs, and what ends a hold. What holds for each store is in
+# the contract.
 
 # bats file_tags=long
 bats_require_minimum_version 1.5.0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# rediss://: who the server is, is known before anything is said to it. The contract of a lock in Redis is kept
-# through TLS: contract/stores/rediss.bash.
+# rediss://: who the server is, is known before anything is said to it. The contract of a lock in
+# Redis is kept through TLS: contract/stores/rediss.bash.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
@@ -23,7 +23,8 @@ setup() {
 }
 teardown() { dlock_teardown; }
 
-# never CODE LOCK TEXT...: refused in one line that has all TEXTs; nothing is run, no secret is shown.
+# never CODE LOCK TEXT...: refused in one line that has all TEXTs; nothing is run, no secret is
+# shown.
 never() {
     local code=$1 lock=$2 text
     shift 2
