@@ -709,31 +709,23 @@ static int64_t wake_at(const struct redis_backend *be)
     return dlock_min(at, dlock_min(be->acquire.try_at, be->acquire.look_at));
 }
 
-/* No answer on cmd, or no confirmation. */
-static void unanswered(struct redis_backend *be)
+static void due(struct redis_backend *be, int64_t now)
 {
     bool first = be->acquire.first;
     struct dlock_error err;
 
-    redis_no_answer(be, &err, first ? be->spec->connect_timeout : be->spec->op_timeout);
-    if (first && be->refused.code != 0)
-        err = be->refused;
-    if (be->answer.what != ANSWER_NONE)
-        redis_route_unconfirmed(&be->route, &err);
-    be->until = DLOCK_NEVER;
-    redis_cluster_failed(&be->route);
-    if (first) /* cmd stays open: the release that follows goes out behind the try */
-        fail(be, &err);
-    else if (give_up_cmd(be))
-        ride_out(be, &err);
-}
-
-static void due(struct redis_backend *be, int64_t now)
-{
-    struct dlock_error err;
-
-    if (now >= be->until) {
-        unanswered(be);
+    if (now >= be->until) { /* no answer on cmd, or no confirmation */
+        redis_no_answer(be, &err, first ? be->spec->connect_timeout : be->spec->op_timeout);
+        if (first && be->refused.code != 0)
+            err = be->refused;
+        if (be->answer.what != ANSWER_NONE)
+            redis_route_unconfirmed(&be->route, &err);
+        be->until = DLOCK_NEVER;
+        redis_cluster_failed(&be->route);
+        if (first) /* cmd stays open: the release that follows goes out behind the try */
+            fail(be, &err);
+        else if (give_up_cmd(be))
+            ride_out(be, &err);
     } else if (now >= be->node.wake_until) { /* no subscription in time */
         no_answer(&err, be->spec, be->spec->connect_timeout);
         wake_trouble(be, &err);

@@ -61,10 +61,7 @@ struct redis_backend {
     struct outage out;          /* no answer on cmd; retry_at: when to send again */
     struct dlock_error refused; /* first contact: what the server said instead of an answer; or 0 */
 
-    /*
-     * The value is new for each acquire, and for each connection that was given up with a try
-     * unanswered.
-     */
+    /* New for each acquire, and when a connection is given up with a try unanswered. */
     char token[DLOCK_TOKEN_LEN + 1], *value;
     enum redis_claim claim;
     bool queued; /* we have an entry in the queue, or may have */
@@ -119,10 +116,7 @@ struct redis_operation {
     void (*again)(struct redis_backend *, bool moved);
     /* Its command was answered. To keep the reply, it sets r to NULL. */
     void (*answered)(struct redis_backend *, struct redis_conn_reply *);
-    /*
-     * True: cmd was closed by the server while it was idle, and that does not matter. Before
-     * failed.
-     */
+    /* Before failed. True: the server has closed cmd while it was idle, which does not matter. */
     bool (*idle_closed)(struct redis_backend *, const struct dlock_error *);
     /* cmd has failed, err says why. It is not closed yet. */
     void (*failed)(struct redis_backend *, const struct dlock_error *);
@@ -162,10 +156,7 @@ static inline struct dlock_event *redis_end(struct redis_backend *be, enum dlock
     redis_idle(be);
     return events_add(&be->events, type);
 }
-/*
- * First contact: send again later. The trouble may pass; be->until bounds that, and then this error
- * is reported.
- */
+/* First contact: send again later. At be->until the error is reported. */
 static inline void redis_retry_later(struct redis_backend *be, const struct dlock_error *err)
 {
     be->refused = *err;
@@ -203,7 +194,7 @@ void redis_release(struct redis_backend *, int64_t until);
 
 /* status.c */
 void redis_status(struct dlock_be *, enum dlock_ask, const char *arg);
-/* Something else, of this type, is in the place of the run record. */
+/* Foreign data, of this type, is in the place of the run record. */
 void redis_foreign_record(const struct redis_backend *, struct dlock_error *, const char *type);
 /* While there is a listing: its next entry, or EV_DONE. Returns 1. */
 int redis_status_next(struct redis_backend *, struct dlock_event *);

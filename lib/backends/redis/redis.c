@@ -38,7 +38,7 @@ static int read_spec(struct redis_backend *be, struct dlock_error *err)
     const struct dlock_spec *spec = be->spec;
     struct dlock_uri *uri = spec->uri;
     const struct dlock_host *host = uri->nhosts > 0 ? &uri->hosts[0] : &none;
-    const char *scheme = uri->scheme, *dbtext = uri->path;
+    const char *scheme = uri->scheme, *dbtext;
     const char *replicas = dlock_uri_param(uri, "wait-replicas");
     bool tls = strcmp(scheme, "rediss") == 0;
     struct sockaddr_un un = {.sun_family = AF_UNIX};
@@ -58,6 +58,7 @@ static int read_spec(struct redis_backend *be, struct dlock_error *err)
                               replicas);
         be->route.wait_replicas = (unsigned)value;
     }
+    dbtext = uri->path; /* also of ?db= */
     if (strcmp(scheme, "redis+sentinel") == 0) {
         if ((rc = redis_sentinel_open(&be->route, err)) != 0)
             return rc;

@@ -30,9 +30,7 @@ static void name_found(const struct redis_backend *be, struct dlock_error *err, 
                   jump != 0 ? redis_clock_text(jump, text, sizeof(text)) : "");
 }
 
-/*
- * After an error reply that this connection would only repeat: the next attempt needs another one.
- */
+/* After an error reply: the next attempt needs a new connection, unless the error is transient. */
 static void close_useless(struct redis_backend *be, const redisReply *r)
 {
     struct redis_conn *cmd = &be->node.cmd;

@@ -6,6 +6,7 @@ bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/fake
 load ../../support/redis
+load ../../support/redislock
 
 setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
 setup() {
@@ -13,8 +14,6 @@ setup() {
     fake_setup
 }
 teardown() { dlock_teardown; }
-
-own() { rcli_in own "$@"; }
 
 # With a password and a database other than 0: AUTH and the request travel together.
 @test "one round trip takes the lock, another one gives it back" {
@@ -61,7 +60,8 @@ in_line() { [ "$(own zcard "{$NAME}:dlock:queue")" = "$1" ]; }
         start_log h "$DLOCK" --ttl 100 "$L" sh -c 'echo >held; exec "$HELPERS/await" go'
         wait_for 5 test -e held
         for i in $(seq $((n + 1))); do
-            start_log "w$i" "$DLOCK" --ttl 100 "$L" sh -c "echo $i >>order; exec '$HELPERS/await' go2"
+            start_log "w$i" "$DLOCK" --ttl 100 "$L" sh -c \
+                "echo $i >>order; exec '$HELPERS/await' go2"
             waiters+=("$STARTED")
             wait_for 5 in_line "$i"
         done
@@ -122,17 +122,19 @@ connected() { [ "$(own client list | grep -c 'cmd=')" -ge "$1" ]; }
         done
     }
     cut 15
-    wait_for 5 eval '[ "$(own zcard "{$NAME}:dlock:queue")" = 1 ]'
+    own_waits_for 1
     wait_for 5 connected 5 # and admin
     before="$(fds "$K") $(fds "$waiter")" holder_kb=$(rss "$K") waiter_kb=$(rss "$waiter")
     n=$(connections)
     reconnects=$(amount reconnects)
-    for ((round = 0; round < 20 && $(connections) - n < reconnects * 6 / 5; round++)); do cut 15; done
+    for ((round = 0; round < 20 &&
+        $(connections) - n < reconnects * 6 / 5; round++)); do cut 15; done
     n=$(($(connections) - n))
     echo "# $n connections" >&3
     [ "$n" -ge $((reconnects * 16 / 15)) ]
     wait_for 5 connected 5
-    [ "$(fds "$K") $(fds "$waiter")" = "$before" ] || fail "descriptors: $before, then $(fds "$K") $(fds "$waiter")"
+    [ "$(fds "$K") $(fds "$waiter")" = "$before" ] ||
+        fail "descriptors: $before, then $(fds "$K") $(fds "$waiter")"
     [ -n "${SAN:-}" ] || {
         assert_between 0 "$(rss "$K")" $((holder_kb + 1024)) "the holder's memory (KiB)"
         assert_between 0 "$(rss "$waiter")" $((waiter_kb + 1024)) "the waiter's memory (KiB)"

@@ -62,9 +62,13 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     hold --ttl 2 --once=1h --note 'night run'
     local fence token left
     fence=$(cat held) token=$(rcli get "$NAME") token=${token%% *}
-    [[ $(rcli get "$R") =~ ^dlock-run1\ running\ -1\ $fence\ $token\ [0-9]{13}\ 0\ 3600000\ dlock1\ .*note=night ]] || fail "$(rcli get "$R")"
+    [[ $(rcli get "$R") =~ \
+        ^dlock-run1\ running\ -1\ $fence\ $token\ [0-9]{13}\ 0\ 3600000\ dlock1\ .*note=night ]] ||
+        fail "$(rcli get "$R")"
     let_go
-    [[ $(rcli get "$R") =~ ^dlock-run1\ succeeded\ 0\ $fence\ $token\ [0-9]{13}\ [0-9]{13}\ 3600000\ dlock1\  ]] || fail "$(rcli get "$R")"
+    [[ $(rcli get "$R") =~ \
+        ^dlock-run1\ succeeded\ 0\ $fence\ $token\ [0-9]{13}\ [0-9]{13}\ 3600000\ dlock1\  ]] ||
+        fail "$(rcli get "$R")"
     left=$(rcli pttl "$R")
     assert_between 3590000 "$left" 3602000 "left of the record"
     run -0 run_t 5 "$DLOCK" --status "$L"
@@ -122,7 +126,8 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
         assert_between 0 $took $((2000 + SLOW)) "ms for 8 waiters"
         [ ! -e ran ] || final "ran"
         free
-        [ "$(rcli --raw keys "{$NAME}*" | sort | tr '\n' ' ')" = "{$NAME}:dlock:fence $R " ] || fail "$(rcli --raw keys "{$NAME}*")"
+        [ "$(rcli --raw keys "{$NAME}*" | sort | tr '\n' ' ')" = "{$NAME}:dlock:fence $R " ] ||
+            fail "$(rcli --raw keys "{$NAME}*")"
         rcli del "$R"
     done
 }
@@ -160,7 +165,9 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     [ -z "$(own --raw keys '*' | grep -v ':dlock:fence$')" ] || fail "$(own keys '*')"
     own config resetstat
     run -0 run_t 5 "$DLOCK" -q --ttl 1 --once=1ms "${L%#*}#report-x" true
-    n=$(own info commandstats | tr -d '\r' | sed -n 's/^cmdstat_\([^:]*\):calls=\([0-9]*\).*/\1 \2/p' | awk '{ n += $2 } END { print n }')
+    n=$(own info commandstats | tr -d '\r' |
+        sed -n 's/^cmdstat_\([^:]*\):calls=\([0-9]*\).*/\1 \2/p' |
+        awk '{ n += $2 } END { print n }')
     # Without it there are 14 of these.
     assert_between 10 "$n" 30 "commands of a run"
 }
@@ -243,7 +250,7 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     hold --ttl 4 --once
     redis_kill own
     : >go
-    redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --appendonly yes --appendfsync always
+    own_again
     exits 0 5 "$HOLDER"
     record_is succeeded own
     own del "$R"
@@ -298,7 +305,8 @@ free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
         at=$(($(cat "in$i") / 1000000))
         echo "# waiter $i: $((at - end)) ms after the end" >&3
         [ "$at" -ge $((end - 10)) ] || final "waiter $i entered $((end - at)) ms early"
-        [ "$at" -le $((end + $(amount min_hold_late) + SLOW)) ] || fail "waiter $i entered after $((at - end)) ms"
+        [ "$at" -le $((end + $(amount min_hold_late) + SLOW)) ] ||
+            fail "waiter $i entered after $((at - end)) ms"
         [ "$at" -ge $before ] || fail "the order"
         before=$at
     done

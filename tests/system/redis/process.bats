@@ -35,7 +35,7 @@ attempt() {
     [ -z "$output" ] || mapfile -t lines <<<"$output"
 }
 
-# --- the keeper at each of its system calls ------------------------------------------------------------
+# --- the keeper at each of its system calls ----------------------------------
 
 # The points of a run: "NAME K", the K-th call of that name, from the guard's fork on; $1 of each
 # name.
@@ -63,7 +63,8 @@ one_point() {
         ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 2 15 \
             strace -o /dev/null -e trace="$1" -e inject="$1":"$3":when="$2" \
             "$DLOCK" --ttl 1 "redis://127.0.0.1:$REDIS_PORT#$NAME.$point" \
-            "$HELPERS/inside" "$dir" "$REDIS_PORT" "$NAME.$point" 400 >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
+            "$HELPERS/inside" "$dir" "$REDIS_PORT" "$NAME.$point" 400 >"$dir/out" 2>&1 </dev/null \
+            3>&- || rc=$?
     } 2>/dev/null
     echo "$rc" >"$dir/rc"
     # It is over: nobody of the tree lives on, whatever the keeper was doing. A killed keeper's
@@ -81,7 +82,8 @@ one_point() {
         sleep 0.025
     done
     [ $i -lt 80 ] || echo "$point: the lock is still held" >>"$T/bad"
-    [ ! -e "$dir/violations" ] || echo "$point: lived without the lock: $(head -n 1 "$dir/violations")" >>"$T/bad"
+    [ ! -e "$dir/violations" ] ||
+        echo "$point: lived without the lock: $(head -n 1 "$dir/violations")" >>"$T/bad"
     case " $ALLOWED " in
     *" $rc "*) ;;
     *) echo "$point: exit code $rc: $(tail -n 1 "$dir/out")" >>"$T/bad" ;;
@@ -121,7 +123,8 @@ no_complaints() {
 @test "a system call that fails once does no harm" {
     # A close() that does not close, a process without a number, a signal that is not taken: no
     # kernel does that.
-    points 4 | grep -vE '^(close|close_range|getpid|munmap|rt_sigreturn|rt_sigprocmask|restart_syscall|brk) ' >"$T/calls"
+    local harmless='close|close_range|getpid|munmap|rt_sigreturn|rt_sigprocmask|restart_syscall|brk'
+    points 4 | grep -vE "^($harmless) " >"$T/calls"
     # A sanitizer's malloc ends the program when it gets no memory.
     [ -z "${SAN:-}" ] || sed -i '/^m/d' "$T/calls"
     for e in EINTR EAGAIN ENOMEM EMFILE EIO; do
@@ -131,7 +134,10 @@ no_complaints() {
         EAGAIN) may='ppoll|poll|read|recvfrom|sendto|connect|clone|clone3|getrandom' ;;
         ENOMEM) may='.*' ;;
         EMFILE) may='socket|openat|eventfd2|dup2|fcntl|clone|clone3' ;;
-        EIO) may='read|write|recvfrom|sendto|openat|connect|newfstatat|fstat|shutdown|getsockopt|setsockopt' ;;
+        EIO)
+            may='read|write|recvfrom|sendto|openat|connect|newfstatat|fstat|shutdown'
+            may+='|getsockopt|setsockopt'
+            ;;
         esac
         grep -E "^($may) " "$T/calls" | sed "s/\$/ error=$e/"
     done >all
@@ -158,7 +164,7 @@ no_complaints() {
     no_complaints
 }
 
-# --- limits --------------------------------------------------------------------------------------------
+# --- limits ------------------------------------------------------------------
 
 # one_line: a failure that is ours is one line; what the loader says before main() is not ours.
 one_line() {
@@ -173,7 +179,8 @@ one_line() {
     works='' fails=''
     # By a name as well: the look-up needs descriptors of its own.
     for n in 127.0.0.1/{3..12} localhost/{5..12} 127.0.0.1/20 localhost/20; do
-        attempt 10 prlimit --nofile="${n#*/}" "$DLOCK" --ttl 1 "redis://${n%/*}:$REDIS_PORT#$NAME" true
+        attempt 10 prlimit --nofile="${n#*/}" "$DLOCK" --ttl 1 \
+            "redis://${n%/*}:$REDIS_PORT#$NAME" true
         one_line "--nofile=$n"
         if [ "$status" -eq 0 ]; then works=1; else fails=$fails$status; fi
         [ "$(rcli exists "$NAME")" = 0 ] || fail "--nofile=$n: the lock is left behind"
@@ -219,8 +226,10 @@ one_line() {
     fails=''
     for kb in $(seq 2500 250 6000) 8000 16000; do
         attempt 10 prlimit --as=$((kb * 1024)) "$DLOCK" --ttl 1 "$L" "$HELPERS/clock" "$T/ran"
-        [ "$status" -ne 127 ] || [[ $output == *"shared librar"* ]] || [[ $output == "dlock: cannot run"* ]] ||
-            [[ $output == "cannot allocate TLS data structures for initial thread" ]] || # ld.so, before main()
+        [ "$status" -ne 127 ] || [[ $output == *"shared librar"* ]] ||
+            [[ $output == "dlock: cannot run"* ]] ||
+            [[ $output == "cannot allocate TLS data structures for initial thread" ]] ||
+                # ld.so, before main()
             fail "$kb KiB: $output"
         case $status in
         0 | 127) ;;
@@ -234,7 +243,7 @@ one_line() {
     [ "$status" -eq 0 ]
 }
 
-# --- clocks --------------------------------------------------------------------------------------------
+# --- clocks ------------------------------------------------------------------
 
 @test "the next renewal notices that the server's clock jumped" {
     with_clock own_server
@@ -311,7 +320,7 @@ one_line() {
     settle 2
 }
 
-# --- files ---------------------------------------------------------------------------------------------
+# --- files -------------------------------------------------------------------
 
 @test "a full file system refuses a file lock or it works" {
     unshare -m true 2>/dev/null || skip "needs the right to mount"
