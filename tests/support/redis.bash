@@ -2,15 +2,16 @@
 #
 #     load ../../support/redis
 #     redis_start [ARG...]            REDIS_PORT REDIS_PID REDIS_DIR; rcli ARG... talks to it
-#     redis_start_in NAME [ARG...]    another one; ${REDIS_PORTS[NAME]} ${REDIS_PIDS[NAME]}; rcli_in NAME ARG...
+#     redis_start_in NAME [ARG...]    a further server; ${REDIS_PORTS[NAME]} ${REDIS_PIDS[NAME]};
+#                                     rcli_in NAME ARG...
 #     redis_stop [NAME] | redis_kill [NAME]     (shutdown without saving | kill -9)
-#     redis_restart [NAME] [ARG...]   same port, same folder, the arguments given now: without --appendonly yes
-#                                     its data is lost
+#     redis_restart [NAME] [ARG...]   same port, same folder, the arguments given now: without
+#                                     --appendonly yes its data is lost
 #
-# A server is started with an append-only file, since dlock warns of one without; it is lost in a restart all the
-# same, unless the test says otherwise.
-# In setup_file the variables must be exported for the tests (redis_export does it for the default
-# server), and teardown_file calls redis_stop. In a test dlock_teardown ends them.
+# A server is started with an append-only file, since dlock warns of one without; it is lost in a
+# restart all the same, unless the test says otherwise. In setup_file the variables must be exported
+# for the tests (redis_export does it for the default server), and teardown_file calls redis_stop.
+# In a test dlock_teardown ends them.
 
 declare -gA REDIS_PORTS REDIS_PIDS REDIS_DIRS
 
@@ -20,13 +21,16 @@ redis_start() {
 }
 
 redis_export() {
-    export REDIS_PORT=${REDIS_PORTS[default]} REDIS_PID=${REDIS_PIDS[default]} REDIS_DIR=${REDIS_DIRS[default]}
+    export REDIS_PORT=${REDIS_PORTS[default]} REDIS_PID=${REDIS_PIDS[default]} \
+        REDIS_DIR=${REDIS_DIRS[default]}
 }
 
-# redis_warm [LOCK]: its server knows the scripts of an acquire and a release, so each is one request.
+# redis_warm [LOCK]: its server knows the scripts of an acquire and a release, so each is one
+# request.
 redis_warm() { timeout 10 "$DLOCK" -q "${1:-redis://127.0.0.1:$REDIS_PORT#warm}" true; }
 
-# count_evals [PREFIX]: in INFO commandstats from stdin, the calls of scripts (PREFIX: rejected_, failed_).
+# count_evals [PREFIX]: in INFO commandstats from stdin, the calls of scripts (PREFIX: rejected_,
+# failed_).
 count_evals() {
     tr -d '\r' | awk -v field="${1:-}calls" -F '[:=,]' '
         /^cmdstat_eval(sha)?:/ { for (i = 2; i < NF; i += 2) if ($i == field) n += $(i + 1) }
@@ -41,7 +45,8 @@ redis_start_in() {
     shift
     dir=$(mktemp -d "${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:?}}/redis-$name.XXXXXX") || return
     for try in 1 2 3 4 5 6 7 8 9 10; do
-        redis_launch "$name" "$dir" "$(redis_some_port)" --appendonly yes --appendfsync no "$@" && return 0
+        redis_launch "$name" "$dir" "$(redis_some_port)" --appendonly yes --appendfsync no "$@" &&
+            return 0
         # Another server had the port, or this one cannot start at all.
         grep -q 'Address already in use' "$dir/log" || break
     done
@@ -50,7 +55,8 @@ redis_start_in() {
     return 1
 }
 
-# redis_launch NAME DIR PORT ARG...: ready when it answers PONG with its own pid; 1 when it ended first.
+# redis_launch NAME DIR PORT ARG...: ready when it answers PONG with its own pid; 1 when it ended
+# first.
 redis_launch() {
     redis_spawn "$@"
     redis_ready "$1"
@@ -62,7 +68,8 @@ redis_spawn() {
     [ -z "${REDIS_PIDS[$name]:-}" ] || redis_kill "$name"
     : >"$dir/log"
     # It belongs to the file or test that ends it by pid: no leak marker.
-    env -u DLOCK_TEST_ID redis-server --port "$port" --bind 127.0.0.1 --save '' --appendonly no --daemonize no \
+    env -u DLOCK_TEST_ID redis-server --port "$port" --bind 127.0.0.1 --save '' --appendonly no \
+        --daemonize no \
         --dir "$dir" --pidfile "$dir/pid" --logfile '' "$@" >"$dir/log" 2>&1 </dev/null 3>&- &
     REDIS_PORTS[$name]=$port REDIS_PIDS[$name]=$! REDIS_DIRS[$name]=$dir
 }

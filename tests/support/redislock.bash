@@ -1,5 +1,5 @@
-# redislock.bash - a lock in a redis-server, for the files that test it. Load after common.bash and redis.bash; setup
-# gives L (the lock's URI) at the file's server.
+# redislock.bash - a lock in a redis-server, for the files that test it. Load after common.bash and
+# redis.bash; setup gives L (the lock's URI) at the file's server.
 
 # own_server [ARG...]: one for this test; L is there then.
 own_server() {
@@ -7,6 +7,16 @@ own_server() {
     L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
 }
 own() { rcli_in own "$@"; }
+# The same server again, on the same files.
+own_again() {
+    redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --appendonly yes \
+        --appendfsync always
+}
+# own_waits_for CLIENTS: so many stand in the queue. own_tracks: one of them is told of changes.
+own_waits_for() { wait_for 5 eval '[ "$(own zcard "{$NAME}:dlock:queue")" = '"$1"' ]'; }
+own_tracks() {
+    wait_for 5 eval '[ "$(own info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" = 1 ]'
+}
 own_gone() { [ "$(own exists "$NAME")" = 0 ]; }
 own_left_is_over() { [ "$(own pttl "$NAME")" -gt "$1" ]; }
 

@@ -1,12 +1,13 @@
 /*
  * acquire.c - acquire: the first try, the queue, and the connection on which a waiter is woken.
  *
- * One script tries, and queues the waiter where it does not get the lock. The first try is not queued: a waiter joins
- * the queue only once it is subscribed on its second connection, so that no wake-up is lost and a waiter that cannot be
- * reached does not count. Every wake-up is followed by another try; a timer stands behind each of them.
+ * One script tries, and queues the waiter where the lock is not granted. The first try does not
+ * queue: a waiter joins the queue only once it is subscribed on its second connection, so that no
+ * wake-up is lost and an unreachable waiter does not count. Every wake-up is followed by a try; a
+ * timer stands behind each.
  *
- * A waiter also looks now and then whether the lock is still held (PTTL): the waiters in front of it may be silent, and
- * then no message comes. scripts/parts/queue.lua says what that is good for.
+ * A waiter also looks now and then whether the lock is still held (PTTL): the waiters in front may
+ * be silent, and then no message comes (scripts/parts/queue.lua).
  */
 #include "operation.h"
 
@@ -14,12 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define POLL_PAUSE                                                                                 \
-    (200 * DLOCK_MSEC) /* of the first waiter, where the server cannot report changes */
-#define PLACE_STEP (100 * DLOCK_MSEC) /* between the tries of the waiters behind it */
+/* Of the first waiter, where the server cannot report changes. */
+#define POLL_PAUSE (200 * DLOCK_MSEC)
+#define PLACE_STEP (100 * DLOCK_MSEC) /* between the tries of the waiters behind the first */
 #define CLAIM_STEP (4 * DLOCK_MSEC)   /* the same when claims have ended, and for all together */
 #define CLAIM_STEPS (80 * DLOCK_MSEC)
-#define LOOK_SECOND (500 * DLOCK_MSEC) /* looks of the second waiter, and of those behind it */
+#define LOOK_SECOND (500 * DLOCK_MSEC) /* looks of the second waiter, and of those behind */
 #define LOOK_OTHERS (1500 * DLOCK_MSEC)
 #define CHANGED_STEP (100 * DLOCK_MSEC) /* between tries because NAME has changed */
 #define LISTEN_LATER DLOCK_SEC          /* most commands have ended by then */
@@ -65,20 +66,11 @@ static bool new_value(struct redis_backend *be)
     return false;
 }
 
-/* The record tells when the lock was granted: now, if this try is. Only while no server can hold the value. */
-static void new_record(struct redis_backend *be)
-{
-    char *value = redis_script_value(be->spec, be->token);
-    if (!value)
-        return; /* the old one will do */
-    free(be->value);
-    be->value = value;
-}
-
 /*
- * Give cmd up. The server may still serve an unanswered try (node.c). So its undo is sent behind it, and the next try
- * has another value, which that undo does not touch. The undo is sent again on the next connection, because a
- * connection that waits for replicas drops the commands behind. False: the acquire has failed.
+ * Give cmd up. The server may still serve an unanswered try (node.c). So its undo is sent behind
+ * the try, and the next try has a new value, which the undo does not touch. The undo is sent again
+ * on the next connection, because a connection that waits for replicas drops the commands behind.
+ * False: the acquire has failed.
  */
 static bool give_up_cmd(struct redis_backend *be)
 {
@@ -142,24 +134,19 @@ static void trouble(struct redis_backend *be, const struct dlock_error *why)
 
 /* ------------------------------------------------------- the wake-up connection */
 
-static bool new_id(struct redis_backend *be)
-{
-    char *id = be->acquire.id;
-    return id[0] != '\0' ||
-           dlock_token_new(be->spec->env, id + strlen(redis_script_kind(be->spec, id))) == 0;
-}
-
 static void wake_start(struct redis_backend *be)
 {
+    char *id = be->acquire.id;
     struct dlock_error err;
     int64_t until = redis_now(be) + be->spec->connect_timeout;
 
     free(be->acquire.channel);
     be->acquire.channel = NULL;
-    if (!new_id(be))
-        be->acquire.id[0] = '\0';
+    if (id[0] == '\0' &&
+        dlock_token_new(be->spec->env, id + strlen(redis_script_kind(be->spec, id))) != 0)
+        id[0] = '\0';
     else
-        be->acquire.channel = redis_script_channel(&be->script, be->acquire.id);
+        be->acquire.channel = redis_script_channel(&be->script, id);
     if (!be->acquire.channel) {
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
         fail(be, &err);
@@ -180,8 +167,8 @@ void redis_wake_drop(struct redis_backend *be)
 }
 
 /*
- * The next try tells whether the server answers at all, and is followed by another wake. Where only wake cannot be had,
- * such tries are what is left: that is no outage, and is told once.
+ * The next try tells whether the server answers at all, and wake is opened again behind it. Where
+ * only wake is refused, the waiter goes on by such tries alone: no outage, and told once.
  */
 static void wake_trouble(struct redis_backend *be, const struct dlock_error *err)
 {
@@ -197,16 +184,16 @@ static void wake_trouble(struct redis_backend *be, const struct dlock_error *err
         return;
     }
     if (++be->acquire.wake_failures == 2 && be->out.since == 0)
-        dlock_fail(
-            &events_add(&be->events, EV_NOTICE)->error, err->code, err->sys,
-            "no second connection for wake-ups: this waiter asks for the lock about once a second: %s",
-            err->msg);
+        dlock_fail(&events_add(&be->events, EV_NOTICE)->error, err->code, err->sys,
+                   "no second connection for wake-ups: "
+                   "this waiter asks for the lock about once a second: %s",
+                   err->msg);
     int64_t pause = dlock_backoff_next(&be->acquire.wake_pause, be->spec->env);
     if (be->out.since == 0) /* else that has its own time */
         be->acquire.try_at = redis_now(be) + pause;
 }
 
-static void wake_failed(struct redis_backend *be)
+void redis_acquire_wake_failed(struct redis_backend *be)
 {
     struct dlock_error err = be->node.wake.error;
     wake_trouble(be, &err);
@@ -248,8 +235,14 @@ static void try_now(struct redis_backend *be)
         redis_node_track(node, T_TRACK);
     if (be->script.torn)
         redis_cluster_hello(&be->route); /* answered before the try is */
-    if (be->claim == CLAIM_NONE)
-        new_record(be);
+    if (be->claim == CLAIM_NONE) {
+        /* The record tells when the lock was granted. No server can have the old value. */
+        char *value = redis_script_value(be->spec, be->token);
+        if (value) {
+            free(be->value);
+            be->value = value;
+        }
+    }
     be->claim = CLAIM_TRIED;
     be->queued = be->queued || subscribed(be);
     be->acquire.back_told = be->acquire.back;
@@ -266,10 +259,7 @@ static void try_now(struct redis_backend *be)
     redis_conn_flush(&node->cmd);
 }
 
-/*
- * Is the lock still held? Where that would take more than a question, a try finds out: there may be room beside shared
- * holders and those of slots, and whoever should have said so may be silent.
- */
+/* Is the lock still held? Where a question is not enough, or not possible, a try finds out. */
 static void look_now(struct redis_backend *be)
 {
     struct redis_node *node = &be->node;
@@ -318,8 +308,10 @@ static void try_there(struct redis_backend *be)
     try_now(be);
 }
 
-void redis_acquire(struct redis_backend *be, bool wait)
+void redis_acquire(struct dlock_be *dlock_be, bool wait)
 {
+    struct redis_backend *be = redis_of(dlock_be);
+
     be->op = OP_ACQUIRE;
     be->queued = false;
     be->release.answer_lost = false;
@@ -435,17 +427,6 @@ static void report_waiting(struct redis_backend *be, const struct redis_script_t
     ev->place = t->place;
 }
 
-static void report_grace(struct redis_backend *be, const struct redis_script_tried *t)
-{
-    char left[32];
-    if (be->acquire.told_grace)
-        return;
-    be->acquire.told_grace = true;
-    dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0, redis_where(be),
-                  "restart-grace: the server started recently and grants nothing for another %s",
-                  dlock_format_duration(t->left_ms * DLOCK_MSEC, left, sizeof(left)));
-}
-
 /* How many waiters stand in front of us, as far as we know. */
 static int64_t behind(const struct redis_backend *be)
 {
@@ -460,33 +441,9 @@ static int64_t claims_over(const struct redis_backend *be, int64_t left_ms)
 }
 
 /*
- * When to try again without a wake-up. The first waiter watches the lease itself. (A restart grace ends for all: they
- * try one after the other.)
- */
-static int64_t next_try(const struct redis_backend *be, const struct redis_script_tried *t)
-{
-    int64_t at = be->acquire.refresh_at, over = redis_now(be) + t->left_ms * DLOCK_MSEC;
-    if (t->left_ms < 0 || t->status == RS_CLAIM || (t->status == RS_BUSY && behind(be) > 0))
-        return at;
-    return dlock_min(at, over + DLOCK_MSEC + behind(be) * PLACE_STEP);
-}
-
-/*
- * The server may have dropped a waiter that it could not reach, or have lost the queue. So one that comes back tells
- * its ticket, until it stands in the queue again and may get the lock.
- */
-static void note_ticket(struct redis_backend *be, const struct redis_script_tried *t)
-{
-    if (t->ticket == 0)
-        return; /* not in the queue */
-    be->acquire.ticket = t->ticket;
-    if (be->acquire.back_told && t->status != RS_GRACE)
-        be->acquire.back = false;
-}
-
-/*
- * When to look whether the lock is still held, or still free after the claims of others. The waiters behind the first
- * one look when the lease ends, too, one after the other, since the holder and some waiters may have died together.
+ * When to look whether the lock is still held, or still free after the claims of others. The
+ * waiters behind the first look when the lease ends, too, in turn: the holder and some waiters may
+ * have died together.
  */
 static int64_t next_look(const struct redis_backend *be, const struct redis_script_tried *t)
 {
@@ -502,10 +459,17 @@ static int64_t next_look(const struct redis_backend *be, const struct redis_scri
     return at;
 }
 
-/* read: t is an answer on cmd, so that the server reports the next change if it tracks what is read there. */
+/*
+ * read: t is an answer on cmd, so a server that tracks what is read there reports the next change.
+ */
 static void wait_on(struct redis_backend *be, const struct redis_script_tried *t, bool read)
 {
-    be->acquire.try_at = next_try(be, t);
+    int64_t over = redis_now(be) + t->left_ms * DLOCK_MSEC + DLOCK_MSEC + behind(be) * PLACE_STEP;
+
+    /* The first waiter watches the lease. A restart grace ends for all: they try in turn. */
+    be->acquire.try_at = be->acquire.refresh_at;
+    if (t->left_ms >= 0 && t->status != RS_CLAIM && (t->status != RS_BUSY || behind(be) == 0))
+        be->acquire.try_at = dlock_min(be->acquire.try_at, over);
     if (may_track(be) || (!read && be->node.tracking == TRACK_ON))
         look_now(be); /* the key may have changed before the server tracked it */
     else
@@ -514,8 +478,15 @@ static void wait_on(struct redis_backend *be, const struct redis_script_tried *t
 
 static void not_granted(struct redis_backend *be, const struct redis_script_tried *t)
 {
-    if (t->status == RS_GRACE && be->restart_grace > 0)
-        report_grace(be, t);
+    char left[32];
+
+    if (t->status == RS_GRACE && be->restart_grace > 0 && !be->acquire.told_grace) {
+        be->acquire.told_grace = true;
+        dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0, redis_where(be),
+                      "restart-grace: the server started recently "
+                      "and grants nothing for another %s",
+                      dlock_format_duration(t->left_ms * DLOCK_MSEC, left, sizeof(left)));
+    }
     if (!be->acquire.wait) {
         struct dlock_event *ev = redis_end(be, EV_BUSY);
         ev->info = holder_info(be, t);
@@ -524,7 +495,15 @@ static void not_granted(struct redis_backend *be, const struct redis_script_trie
     }
     report_waiting(be, t);
     be->acquire.place = t->place;
-    note_ticket(be, t);
+    /*
+     * The server may have dropped an unreachable waiter, or lost the queue. So a waiter that comes
+     * back tells its ticket, until it stands in the queue again and may get the lock.
+     */
+    if (t->ticket != 0) {
+        be->acquire.ticket = t->ticket;
+        if (be->acquire.back_told && t->status != RS_GRACE)
+            be->acquire.back = false;
+    }
     be->acquire.refresh_at = redis_now(be) + be->spec->ttl / 3;
     redis_sentinel_listen(&be->route, redis_now(be));
     if (redis_cluster_strayed(&be->route))
@@ -539,13 +518,6 @@ static void not_granted(struct redis_backend *be, const struct redis_script_trie
     }
 }
 
-/* No claim runs for longer: then the server's clock was set back since, or the key is another program's. */
-static bool claims_run(int64_t left_ms)
-{
-    return left_ms >= 0 && left_ms <= REDIS_SCRIPT_CLAIM / DLOCK_MSEC;
-}
-
-/* The answers to looks. One with another request behind it is old. */
 void redis_acquire_looked(struct redis_backend *be, int tag, const redisReply *r)
 {
     struct redis_script_tried t = {.status = RS_BUSY};
@@ -556,6 +528,7 @@ void redis_acquire_looked(struct redis_backend *be, int tag, const redisReply *r
         be->acquire.together = redis_script_shared(r);
         return;
     }
+    /* An answer is old once there is another request behind it. */
     if (be->op != OP_ACQUIRE || redis_conn_waits(cmd, T_TRY) || redis_conn_waits(cmd, T_LOOK) ||
         redis_conn_waits(cmd, T_LOOK_CLAIM))
         return;
@@ -569,7 +542,9 @@ void redis_acquire_looked(struct redis_backend *be, int tag, const redisReply *r
         be->until = redis_now(be) + be->spec->op_timeout;
         (void)redis_script_look_claim(&be->script, cmd, T_LOOK_CLAIM);
         redis_conn_flush(cmd);
-    } else if (tag == T_LOOK_CLAIM && yes && claims_run(t.left_ms)) {
+    } else if (tag == T_LOOK_CLAIM && yes && t.left_ms >= 0 &&
+               t.left_ms <= REDIS_SCRIPT_CLAIM / DLOCK_MSEC) {
+        /* A longer claim: the server's clock was set back since, or a foreign key. */
         be->acquire.look_at = claims_over(be, t.left_ms);
     } else {
         try_now(be);
@@ -590,15 +565,6 @@ static void skipped(struct redis_backend *be, const struct redis_script_tried *t
     }
     redis_foreign_record(be, &err, t->status == RS_RECORD ? t->holder : "string");
     fail(be, &err);
-}
-
-/*
- * A grant counts by what the sentinels say afterwards: while a waiter waits, another master may have been promoted
- * behind a network that is cut. The round with which the connection for a first try began is near enough.
- */
-static int64_t verdict_since(const struct redis_backend *be, int64_t sent, int64_t now)
-{
-    return be->acquire.first ? dlock_min(sent, now - FIRST_VERDICT) : sent;
 }
 
 static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
@@ -630,8 +596,13 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
             be->until = now + be->spec->op_timeout;
         be->answer = (struct redis_answer){
             .what = ANSWER_GRANT, .sent = rep->sent, .fence = t.fence, .slot = t.slot};
-        redis_route_ask_confirmation(&be->route, true, verdict_since(be, rep->sent, now),
-                                     be->until);
+        /*
+         * A later verdict of the sentinels counts: while a waiter waits, a new master may have been
+         * promoted behind a cut network. For a first try the round that opened its connection is
+         * enough.
+         */
+        int64_t fresh = be->acquire.first ? dlock_min(rep->sent, now - FIRST_VERDICT) : rep->sent;
+        redis_route_ask_confirmation(&be->route, true, fresh, be->until);
         return;
     }
     contacted(be);
@@ -674,33 +645,28 @@ static void first_now(struct redis_backend *be, const redisReply *message)
     wait_on(be, &t, false);
 }
 
-/* NAME has changed: freed, or renewed. Each renewal of each shared holder is such a change. */
-static void changed(struct redis_backend *be)
+static void woken(struct redis_backend *be, const redisReply *r)
 {
     int64_t now = redis_now(be), at = dlock_max(now, be->acquire.changed_at + CHANGED_STEP);
 
-    be->acquire.changed_at = at;
-    if (at == now)
-        try_now(be);
-    else
-        be->acquire.try_at = dlock_min(be->acquire.try_at, at);
-}
-
-static void woken(struct redis_backend *be, const redisReply *r)
-{
     switch (redis_script_called(&be->script, r)) {
-    case RS_CHANGED:
-        if (be->acquire.place == 1)
-            changed(be);
+    case RS_CHANGED: /* freed, or renewed: each renewal of each shared holder is such a change */
+        if (be->acquire.place != 1)
+            break;
+        be->acquire.changed_at = at;
+        if (at == now)
+            try_now(be);
+        else
+            be->acquire.try_at = dlock_min(be->acquire.try_at, at);
         break;
     case RS_NEXT:
         be->acquire.try_at =
-            dlock_min(be->acquire.try_at, redis_now(be) + REDIS_SCRIPT_CLAIM + REDIS_CLAIM_SLACK);
+            dlock_min(be->acquire.try_at, now + REDIS_SCRIPT_CLAIM + REDIS_CLAIM_SLACK);
         break;
     case RS_SECOND:
         be->acquire.place = 2;
         if (be->acquire.look_at != DLOCK_NEVER)
-            be->acquire.look_at = dlock_min(be->acquire.look_at, redis_now(be) + LOOK_SECOND);
+            be->acquire.look_at = dlock_min(be->acquire.look_at, now + LOOK_SECOND);
         break;
     case RS_HEAD:
         first_now(be, r);
@@ -714,7 +680,7 @@ static void woken(struct redis_backend *be, const redisReply *r)
     }
 }
 
-static void heard(struct redis_backend *be, const struct redis_conn_reply *rep)
+void redis_acquire_heard(struct redis_backend *be, const struct redis_conn_reply *rep)
 {
     struct dlock_error err;
 
@@ -743,40 +709,26 @@ static int64_t wake_at(const struct redis_backend *be)
     return dlock_min(at, dlock_min(be->acquire.try_at, be->acquire.look_at));
 }
 
-/* No answer on cmd, or no confirmation. */
-static void unanswered(struct redis_backend *be)
+static void due(struct redis_backend *be, int64_t now)
 {
     bool first = be->acquire.first;
     struct dlock_error err;
 
-    redis_no_answer(be, &err, first ? be->spec->connect_timeout : be->spec->op_timeout);
-    if (first && be->refused.code != 0)
-        err = be->refused;
-    if (be->answer.what != ANSWER_NONE)
-        redis_route_unconfirmed(&be->route, &err);
-    be->until = DLOCK_NEVER;
-    redis_cluster_failed(&be->route);
-    if (first) /* cmd stays open: the release that follows goes out behind the try */
-        fail(be, &err);
-    else if (give_up_cmd(be))
-        ride_out(be, &err);
-}
-
-/* No subscription in time. */
-static void unreachable(struct redis_backend *be)
-{
-    struct dlock_error err;
-
-    no_answer(&err, be->spec, be->spec->connect_timeout);
-    wake_trouble(be, &err);
-}
-
-static void due(struct redis_backend *be, int64_t now)
-{
-    if (now >= be->until) {
-        unanswered(be);
-    } else if (now >= be->node.wake_until) {
-        unreachable(be);
+    if (now >= be->until) { /* no answer on cmd, or no confirmation */
+        redis_no_answer(be, &err, first ? be->spec->connect_timeout : be->spec->op_timeout);
+        if (first && be->refused.code != 0)
+            err = be->refused;
+        if (be->answer.what != ANSWER_NONE)
+            redis_route_unconfirmed(&be->route, &err);
+        be->until = DLOCK_NEVER;
+        redis_cluster_failed(&be->route);
+        if (first) /* cmd stays open: the release that follows goes out behind the try */
+            fail(be, &err);
+        else if (give_up_cmd(be))
+            ride_out(be, &err);
+    } else if (now >= be->node.wake_until) { /* no subscription in time */
+        no_answer(&err, be->spec, be->spec->connect_timeout);
+        wake_trouble(be, &err);
     } else if (now >= dlock_min(be->acquire.try_at, be->out.retry_at)) {
         redis_cluster_begin(&be->route);
         try_now(be);
@@ -786,8 +738,9 @@ static void due(struct redis_backend *be, int64_t now)
 }
 
 /*
- * Servers close idle connections (timeout), and so do proxies: the next try connects again. Where that fails, there is
- * trouble. The server watched the key for the first waiter on this connection, so its next try is due soon.
+ * Servers close idle connections (timeout), and so do proxies: the next try connects again. The
+ * server watched the key for the first waiter on this connection, so this waiter's next try is due
+ * soon.
  */
 static bool idle_closed(struct redis_backend *be, const struct dlock_error *err)
 {
@@ -807,8 +760,6 @@ const struct redis_operation redis_op_acquire = {
     .failed = trouble,
     .confirmed = granted,
     .refused = refused,
-    .heard = heard,
-    .wake_failed = wake_failed,
     .moved = try_there,
     .due = due,
     .wake_at = wake_at,

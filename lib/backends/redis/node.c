@@ -1,12 +1,13 @@
 /*
  * node.c - one Redis server. See node.h.
  *
- * A waiter subscribes on the second connection before it joins the queue, so that no wake-up is lost. There the first
- * waiter is also told when the key changes (client-side caching): a lock that another program deletes, or that expires,
- * is noticed at once.
+ * A waiter subscribes on the second connection before it joins the queue, so that no wake-up is
+ * lost. There the first waiter is also told when the key changes (client-side caching): a lock that
+ * another program deletes, or that expires, is noticed at once.
  *
- * A stopped server executes what is in its socket buffers when it goes on [measured], also after the connection was
- * closed. So a value whose try has no answer stays pending until the server has confirmed its undo.
+ * A stopped server executes what is in its socket buffers when it goes on [measured], also after
+ * the connection was closed. So a value whose try has no answer stays pending until the server has
+ * confirmed its undo.
  */
 #include "node.h"
 

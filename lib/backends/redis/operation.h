@@ -1,6 +1,6 @@
 /*
- * operation.h - a lock in one Redis server, and the operations on it. redis.c runs the operation that is under way: it
- * gives it the replies, and tells it what the route (route.h) has answered.
+ * operation.h - a lock in one Redis server, and the operations on it. redis.c runs the operation
+ * that is under way: it gives it the replies, and tells it what the route (route.h) has answered.
  */
 #ifndef DLOCK_REDIS_OPERATION_H
 #define DLOCK_REDIS_OPERATION_H
@@ -61,7 +61,7 @@ struct redis_backend {
     struct outage out;          /* no answer on cmd; retry_at: when to send again */
     struct dlock_error refused; /* first contact: what the server said instead of an answer; or 0 */
 
-    /* The value is new for each acquire, and for each connection that was given up with a try unanswered. */
+    /* New for each acquire, and when a connection is given up with a try unanswered. */
     char token[DLOCK_TOKEN_LEN + 1], *value;
     enum redis_claim claim;
     bool queued; /* we have an entry in the queue, or may have */
@@ -116,16 +116,13 @@ struct redis_operation {
     void (*again)(struct redis_backend *, bool moved);
     /* Its command was answered. To keep the reply, it sets r to NULL. */
     void (*answered)(struct redis_backend *, struct redis_conn_reply *);
-    /* True: cmd was closed by the server while it was idle, and that does not matter. Before failed. */
+    /* Before failed. True: the server has closed cmd while it was idle, which does not matter. */
     bool (*idle_closed)(struct redis_backend *, const struct dlock_error *);
     /* cmd has failed, err says why. It is not closed yet. */
     void (*failed)(struct redis_backend *, const struct dlock_error *);
     /* Its answer is confirmed, or is not: for good, or for now. */
     void (*confirmed)(struct redis_backend *, const struct redis_answer *);
     void (*refused)(struct redis_backend *, const struct dlock_error *, bool for_good);
-    /* Acquire, on wake: a reply; it has failed. */
-    void (*heard)(struct redis_backend *, const struct redis_conn_reply *);
-    void (*wake_failed)(struct redis_backend *);
     /* The master is another server now. */
     void (*moved)(struct redis_backend *);
     /* Do one thing that is due; when the next one is, besides until. */
@@ -135,6 +132,10 @@ struct redis_operation {
 extern const struct redis_operation redis_op_acquire, redis_op_renew, redis_op_release,
     redis_op_status;
 
+static inline struct redis_backend *redis_of(struct dlock_be *be)
+{
+    return (struct redis_backend *)be;
+}
 static inline int64_t redis_now(const struct redis_backend *be)
 {
     return be->spec->env->now(be->spec->env->ctx);
@@ -155,7 +156,7 @@ static inline struct dlock_event *redis_end(struct redis_backend *be, enum dlock
     redis_idle(be);
     return events_add(&be->events, type);
 }
-/* First contact: send again later. The trouble may pass; be->until bounds that, and then this error is reported. */
+/* First contact: send again later. At be->until the error is reported. */
 static inline void redis_retry_later(struct redis_backend *be, const struct dlock_error *err)
 {
     be->refused = *err;
@@ -177,20 +178,23 @@ static inline void redis_drop_listing(struct redis_backend *be)
 }
 
 /* acquire.c */
-void redis_acquire(struct redis_backend *, bool wait);
+void redis_acquire(struct dlock_be *, bool wait);
 /* An answer under T_LOOK, T_LOOK_SHARED or T_LOOK_CLAIM. */
 void redis_acquire_looked(struct redis_backend *, int tag, const redisReply *);
-/* wake is of no use any more: join the queue again through another one. */
+/* wake is of no use any more: join the queue again through a new one. */
 void redis_wake_drop(struct redis_backend *);
+/* A reply on wake; wake has failed. */
+void redis_acquire_heard(struct redis_backend *, const struct redis_conn_reply *);
+void redis_acquire_wake_failed(struct redis_backend *);
 
 /* renew.c */
-void redis_renew(struct redis_backend *);
+void redis_renew(struct dlock_be *);
 /* The caller has cancelled what was under way. */
 void redis_release(struct redis_backend *, int64_t until);
 
 /* status.c */
-void redis_status(struct redis_backend *, enum dlock_ask, const char *arg);
-/* Something else, of this type, is in the place of the run record. */
+void redis_status(struct dlock_be *, enum dlock_ask, const char *arg);
+/* Foreign data, of this type, is in the place of the run record. */
 void redis_foreign_record(const struct redis_backend *, struct dlock_error *, const char *type);
 /* While there is a listing: its next entry, or EV_DONE. Returns 1. */
 int redis_status_next(struct redis_backend *, struct dlock_event *);

@@ -1,21 +1,18 @@
 /*
- * redis.c - a lock in one Redis server (6.0 or later, Valkey, and what speaks like them).
+ * redis.c - a lock in one Redis server (6.0 or later, Valkey, and compatible servers).
  *
- * The lock is a string key set with NX and PX semantics by a script, so that dlock and the clients that
- * do SET NX PX exclude each other. acquire is one EVAL, pipelined behind AUTH; so is release. A waiter
- * stands in a queue in the server and holds a second connection, on which it is woken when it is its
- * turn; the first waiter also watches the key itself (client-side caching: the server reports a change to
- * the clients that have read the key), so that a lock freed by another program or by expiry is noticed. Timers
- * stand behind every message. script.h has keys and messages.
+ * The lock is a string key set with NX and PX semantics by a script, so that dlock and clients that
+ * use SET NX PX exclude each other. An acquire is one script, pipelined behind AUTH; so is a
+ * release. A waiter stands in a queue in the server, and is woken on a second connection; the first
+ * waiter also watches the key (client-side caching), so that a lock freed by another program or by
+ * expiry is noticed. Timers stand behind every message. script.h has keys and messages.
  *
- * This file runs the operation under way (acquire.c, renew.c, status.c): it takes the replies of the node
- * (node.c), asks the route whether they count (route.h; cluster.c, sentinel.c, confirm.c), and moves the
- * operation on. operation.h has the state, params.c reads the URI's parameters, health.c warns about the
- * server's set-up and clock.
+ * This file runs the operation under way (acquire.c, renew.c, status.c): it takes the replies of
+ * the node (node.c), asks the route whether they count (route.h), and moves the operation on.
  *
  * Not guaranteed: the lock lives in one server's memory. A server that loses it (restart without
- * persistence, promotion of a replica that lacks the key, eviction, a jump of its clock) gives it to the
- * next one while the holder's command may still run; restart-grace covers the first of these.
+ * persistence, promotion of a replica that lacks the key, eviction, a jump of its clock) grants it
+ * again while the holder's command may still run; restart-grace covers the first of these.
  */
 #include "operation.h"
 #include "params.h"
@@ -33,77 +30,47 @@ static const struct redis_operation *const operations[] = {
     [OP_STATUS] = &redis_op_status,
 };
 
-static struct redis_backend *redis_of(struct dlock_be *be)
-{
-    return (struct redis_backend *)be;
-}
-
 /* ------------------------------------------------------------- open and close */
-
-static int read_credentials(struct redis_backend *be, struct dlock_error *err)
-{
-    static const struct dlock_host none;
-    struct dlock_uri *uri = be->spec->uri;
-    const struct dlock_host *h = uri->nhosts > 0 ? &uri->hosts[0] : &none;
-    int rc = 0;
-
-    if (h->password)
-        (void)dlock_uri_param(uri, "password-file"); /* marks it as used */
-    else
-        rc = redis_param_secret(be->spec, &be->secret, err);
-    redis_node_credentials(&be->node, h, be->secret);
-    return rc;
-}
-
-static int read_socket(struct redis_backend *be, struct dlock_error *err)
-{
-    struct sockaddr_un un = {.sun_family = AF_UNIX};
-    const char *path = be->spec->uri->path;
-    if (strlen(path) == 0 || strlen(path) >= sizeof(un.sun_path))
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "'%s': the path of a socket has 1 to %zu bytes",
-                          path, sizeof(un.sun_path) - 1);
-    strcpy(un.sun_path, path);
-    memcpy(&be->route.unix_peer.addr, &un, sizeof(un));
-    be->route.unix_peer.len = sizeof(un);
-    return 0;
-}
-
-static int read_replicas(const struct dlock_spec *spec, unsigned *n, struct dlock_error *err)
-{
-    const char *text = dlock_uri_param(spec->uri, "wait-replicas");
-    char *end;
-    if (!text)
-        return 0;
-    errno = 0;
-    unsigned long value = strtoul(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value > 1000)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "wait-replicas=%s: a number from 0 to 1000", text);
-    *n = (unsigned)value;
-    return 0;
-}
 
 static int read_spec(struct redis_backend *be, struct dlock_error *err)
 {
+    static const struct dlock_host none;
     const struct dlock_spec *spec = be->spec;
-    const char *scheme = spec->uri->scheme, *dbtext;
+    struct dlock_uri *uri = spec->uri;
+    const struct dlock_host *host = uri->nhosts > 0 ? &uri->hosts[0] : &none;
+    const char *scheme = uri->scheme, *dbtext;
+    const char *replicas = dlock_uri_param(uri, "wait-replicas");
     bool tls = strcmp(scheme, "rediss") == 0;
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
     int rc;
 
     be->route.is_unix = strcmp(scheme, "redis+unix") == 0;
     if ((rc = redis_param_foreign(spec, tls, err)) != 0 ||
         (!be->route.is_unix && (rc = redis_param_db(spec, err)) != 0) ||
-        (rc = redis_param_grace(spec, &be->restart_grace, err)) != 0 ||
-        (rc = read_replicas(spec, &be->route.wait_replicas, err)) != 0)
+        (rc = redis_param_grace(spec, &be->restart_grace, err)) != 0)
         return rc;
-    dbtext = spec->uri->path;
+    if (replicas) {
+        char *end;
+        errno = 0;
+        unsigned long value = strtoul(replicas, &end, 10);
+        if (*replicas < '0' || *replicas > '9' || *end != '\0' || errno != 0 || value > 1000)
+            return dlock_fail(err, DLOCK_EUSAGE, 0, "wait-replicas=%s: a number from 0 to 1000",
+                              replicas);
+        be->route.wait_replicas = (unsigned)value;
+    }
+    dbtext = uri->path; /* also of ?db= */
     if (strcmp(scheme, "redis+sentinel") == 0) {
         if ((rc = redis_sentinel_open(&be->route, err)) != 0)
             return rc;
         dbtext = strrchr(dbtext, '/') + 1; /* "/service/0" */
     } else if (be->route.is_unix) {
-        dbtext = dlock_uri_param(spec->uri, "db");
-        if ((rc = read_socket(be, err)) != 0)
-            return rc;
+        dbtext = dlock_uri_param(uri, "db");
+        if (strlen(uri->path) == 0 || strlen(uri->path) >= sizeof(un.sun_path))
+            return dlock_fail(err, DLOCK_EUSAGE, 0, "'%s': the path of a socket has 1 to %zu bytes",
+                              uri->path, sizeof(un.sun_path) - 1);
+        strcpy(un.sun_path, uri->path);
+        memcpy(&be->route.unix_peer.addr, &un, sizeof(un));
+        be->route.unix_peer.len = sizeof(un);
     } else if (*dbtext == '/') {
         dbtext++;
     }
@@ -112,7 +79,12 @@ static int read_spec(struct redis_backend *be, struct dlock_error *err)
     if (tls && (rc = tls_config_from_uri(spec, &be->tls, err)) != 0)
         return rc;
     be->route.tls = be->tls;
-    return read_credentials(be, err);
+    if (host->password)
+        (void)dlock_uri_param(uri, "password-file"); /* marks it as used */
+    else
+        rc = redis_param_secret(spec, &be->secret, err);
+    redis_node_credentials(&be->node, host, be->secret);
+    return rc;
 }
 
 static void be_close(struct dlock_be *dlock_be)
@@ -184,16 +156,10 @@ static bool redirected(struct redis_backend *be, const struct redis_conn_reply *
     return true;
 }
 
-static void cluster_answered(struct redis_backend *be, const struct redis_conn_reply *rep)
-{
-    struct dlock_error err;
-    if (!redis_cluster_answered(&be->route, rep, &err) && be->op == OP_ACQUIRE)
-        redis_op_acquire.refused(be, &err, true); /* the release undoes the try behind it */
-}
-
 static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     const struct redis_operation *op = operations[be->op];
+    struct dlock_error err;
 
     if (redirected(be, rep))
         return;
@@ -221,7 +187,8 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
         break;
     case T_HELLO:
     case T_NODES:
-        cluster_answered(be, rep);
+        if (!redis_cluster_answered(&be->route, rep, &err) && be->op == OP_ACQUIRE)
+            redis_op_acquire.refused(be, &err, true); /* the release undoes the try behind it */
         break;
     default:
         if (op && rep->tag == (int)op->tag)
@@ -267,12 +234,8 @@ static void cmd_failed(struct redis_backend *be)
     const struct redis_operation *op = operations[be->op];
     struct dlock_error err = be->node.cmd.error;
 
-    if (!op) {
-        redis_node_close(
-            &be->node); /* a server may close an idle connection: it is asked first next time */
-        return;
-    }
-    if (op->idle_closed && op->idle_closed(be, &err)) {
+    /* A server may close an idle connection: the next request opens a new one. */
+    if (!op || (op->idle_closed && op->idle_closed(be, &err))) {
         redis_node_close(&be->node);
     } else if (redis_cluster_elsewhere(&be->route)) {
         redis_node_close(&be->node);
@@ -297,11 +260,11 @@ static void take_replies(struct redis_backend *be)
         cmd_failed(be);
     rc = 0;
     while (wake->state != RC_CLOSED && (rc = redis_conn_next(wake, &rep)) == 1) {
-        redis_op_acquire.heard(be, &rep);
+        redis_acquire_heard(be, &rep);
         freeReplyObject(rep.r);
     }
     if (rc < 0 && wake->state == RC_FAILED)
-        redis_op_acquire.wake_failed(be);
+        redis_acquire_wake_failed(be);
 }
 
 /* ------------------------------------------------------------------- driving */
@@ -341,8 +304,8 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
 }
 
 /*
- * The checks are asked for when the grant has been handed out, and reported as soon as there is nothing more important
- * to report; a release is the last chance.
+ * The checks are asked for when the grant has been handed out, and reported as soon as there is
+ * nothing more important to report; a release is the last chance.
  */
 static bool give_checks(struct redis_backend *be, struct dlock_event *ev)
 {
@@ -381,21 +344,11 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
 
 /* ------------------------------------------------------------------- the slots */
 
-static void be_acquire(struct dlock_be *be, bool wait)
-{
-    redis_acquire(redis_of(be), wait);
-}
-
 /* The key expires, and no renewal of ours prolongs it once its value is another one. */
 static bool be_stays(struct dlock_be *be)
 {
     (void)be;
     return true;
-}
-
-static void be_renew(struct dlock_be *be)
-{
-    redis_renew(redis_of(be));
 }
 
 static void be_release(struct dlock_be *dlock_be, int64_t until)
@@ -414,11 +367,6 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
         redis_release(be, until);
 }
 
-static void be_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
-{
-    redis_status(redis_of(be), what, arg);
-}
-
 static const char *const schemes[] = {"redis", "rediss", "redis+unix", "redis+sentinel", NULL};
 
 const struct dlock_backend dlock_backend_redis = {
@@ -429,11 +377,11 @@ const struct dlock_backend dlock_backend_redis = {
     .schemes = schemes,
     .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_ONCE,
     .open = be_open,
-    .acquire = be_acquire,
+    .acquire = redis_acquire,
     .stays = be_stays,
-    .renew = be_renew,
+    .renew = redis_renew,
     .release = be_release,
-    .ask = be_ask,
+    .ask = redis_status,
     .interest = be_interest,
     .process = be_process,
     .close = be_close,

@@ -1,9 +1,9 @@
 /*
  * renew.c - renewals, and the release.
  *
- * Both name the lock's value, so neither touches a lock that another client has by now. A renewal without a clear
- * answer is reported as unclear, and the next one may begin on another connection; such a release is sent again until
- * its time is up.
+ * Both name the lock's value, so neither touches a lock that another client has by now. A renewal
+ * without a clear answer is reported as unclear, and the next one may begin on another connection;
+ * such a release is sent again until its time is up.
  */
 #include "operation.h"
 
@@ -30,7 +30,7 @@ static void name_found(const struct redis_backend *be, struct dlock_error *err, 
                   jump != 0 ? redis_clock_text(jump, text, sizeof(text)) : "");
 }
 
-/* After an error reply that this connection would only repeat: the next attempt needs another one. */
+/* After an error reply: the next attempt needs a new connection, unless the error is transient. */
 static void close_useless(struct redis_backend *be, const redisReply *r)
 {
     struct redis_conn *cmd = &be->node.cmd;
@@ -76,8 +76,9 @@ static void begin_renew(struct redis_backend *be, bool unasked)
     be->until = redis_now(be) + be->spec->op_timeout;
 }
 
-void redis_renew(struct redis_backend *be)
+void redis_renew(struct dlock_be *dlock_be)
 {
+    struct redis_backend *be = redis_of(dlock_be);
     bool under_way = be->op == OP_RENEW; /* unasked */
 
     begin_renew(be, false);
@@ -217,13 +218,10 @@ static void end_release(struct redis_backend *be, enum dlock_release_how how,
     outage_none(&be->out);
 }
 
-/* A success counts as recorded only if the server has said so. */
-static bool must_record(const struct redis_backend *be)
-{
-    return be->spec->once > 0 && be->spec->hold->ended && be->spec->hold->success;
-}
-
-/* Requests are served in order, so this goes out behind those without an answer and undoes them too. */
+/*
+ * Requests are served in order, so this goes out behind those without an answer and undoes them
+ * too.
+ */
 static void send_leave(struct redis_backend *be)
 {
     bool asking = redis_cluster_asks(&be->route);
@@ -258,17 +256,14 @@ static void leave_now(struct redis_backend *be)
     send_leave(be);
 }
 
-/* May the server have anything of ours? */
-static bool owes(const struct redis_backend *be)
-{
-    return be->value && (be->claim != CLAIM_NONE || be->queued || be->node.undo.n > 0);
-}
-
 void redis_release(struct redis_backend *be, int64_t until)
 {
     struct redis_conn *cmd = &be->node.cmd;
 
-    /* A connection that waits for replicas serves nothing else; the request that it waits for has been answered. */
+    /*
+     * A connection that waits for replicas serves nothing else; the request that it waits for has
+     * been answered.
+     */
     if (be->op == OP_STATUS || (redis_conn_is_open(cmd) && redis_conn_waits(cmd, T_WAIT)))
         redis_conn_close(cmd);
     if (be->claim == CLAIM_TRIED && !cmd->written) {
@@ -281,7 +276,8 @@ void redis_release(struct redis_backend *be, int64_t until)
     be->release.until = until;
     be->release.answer_lost = false;
     outage_none(&be->out);
-    if (owes(be))
+    /* May the server have anything of ours? */
+    if (be->value && (be->claim != CLAIM_NONE || be->queued || be->node.undo.n > 0))
         leave_now(be);
     else
         end_release(be, DLOCK_RELEASE_NOTHING, NULL);
@@ -311,6 +307,8 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
 {
     const redisReply *r = rep->r;
     bool granted = be->claim == CLAIM_GRANTED, ours;
+    /* A success counts as recorded only if the server has said so. */
+    bool must_record = be->spec->once > 0 && be->spec->hold->ended && be->spec->hold->success;
     struct dlock_error err;
     const char *found;
     size_t len;
@@ -333,7 +331,7 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
     } else if (redis_script_unrecorded(r)) {
         redis_foreign_record(be, &err, redis_script_unrecorded(r));
         end_release(be, DLOCK_RELEASE_UNCLEAR, &err);
-    } else if (ours || (granted && be->release.answer_lost && !must_record(be))) {
+    } else if (ours || (granted && be->release.answer_lost && !must_record)) {
         end_release(be, DLOCK_RELEASE_CLEAN, NULL);
     } else if (granted) {
         name_found(be, &err, found, len,

@@ -1,10 +1,10 @@
 /*
- * script.c - calls the Lua scripts of a lock in Redis, and reads their answers. See script.h for keys and
- * messages. The scripts are in scripts/; scripts/embed.awk makes redis_scripts.h of them.
+ * script.c - calls the Lua scripts of a lock in Redis, and reads their answers. See script.h for
+ * keys and messages. The scripts are in scripts/; scripts/embed.awk makes redis_scripts.h of them.
  *
- * EVALSHA saves the server the reading of up to 13 KB of text for each call. A server forgets its scripts
- * when it restarts, a replica may not have had them, and SCRIPT FLUSH comes at any time: then the answer
- * is NOSCRIPT, nothing was run, and from then on this connection gets the texts.
+ * EVALSHA saves the server the reading of up to 13 KB of text for each call. A server forgets its
+ * scripts when it restarts, a replica may not have had them, and SCRIPT FLUSH comes at any time:
+ * then the answer is NOSCRIPT, nothing was run, and from then on this connection gets the texts.
  */
 #include "script.h"
 
@@ -19,24 +19,20 @@
 #define INVALIDATE "__redis__:invalidate"
 #define OVER " over=1"              /* behind the value of a holder that has released the lock */
 #define LAST (RUN_RECORD_MAX + 128) /* bytes of the last argument of a script */
-#define WORDS 10                    /* arguments of a script at most */
+#define WORDS 12                    /* of a command at most */
 #define VOTED_RUN 11                /* elements of a vote with a run record */
 #define SHARED "dlock:shared:"      /* NAME, while it has shared holders or those of slots */
 
 /* ------------------------------------------------------------------ the names */
 
-/* Redis Cluster: the first '{' and the first '}' behind it, and at least one byte between them [cluster spec]. */
-static bool has_hash_tag(const char *name)
-{
-    const char *open = strchr(name, '{');
-    const char *shut = open ? strchr(open, '}') : NULL;
-    return shut && shut > open + 1;
-}
-
 int redis_script_init(struct redis_script *s, const char *name, int db)
 {
+    /* A hash tag: the first '{', the first '}' behind, a byte between them [cluster spec]. */
+    const char *open = strchr(name, '{');
+    const char *shut = open ? strchr(open, '}') : NULL;
+    bool tag = shut && shut > open + 1;
+
     /* The second colon keeps the name "{x}" apart from the name "x". */
-    bool tag = has_hash_tag(name);
     *s = (struct redis_script){.name = strdup(name)};
     if (!s->name ||
         asprintf(&s->prefix, "%s%s%s:dlock:", tag ? "" : "{", name, tag ? ":" : "}") < 0) {
@@ -71,7 +67,7 @@ const struct lua *redis_script_lua(enum redis_script_op op)
     return scripts[op];
 }
 
-/* The arguments of a script: the number of KEYS, KEYS[1], ARGV. */
+/* The command, the script, the number of KEYS, KEYS[1], ARGV. */
 struct words {
     int n;
     const char *at[WORDS];
@@ -82,10 +78,9 @@ struct redis_conn_script {
     enum redis_script_op op;
     bool followed; /* another script was sent since */
     int n;
-    char words[]; /* n strings, each with its '\0' */
+    char words[]; /* from the number of KEYS on, each with its '\0' */
 };
 
-/* Its answer must not be missed: it takes back what another one may have taken. */
 static bool is_undo(enum redis_script_op op)
 {
     return op == SCRIPT_LEAVE || op == SCRIPT_DROP || op == SCRIPT_UNVOTE;
@@ -94,58 +89,52 @@ static bool is_undo(enum redis_script_op op)
 static struct redis_conn_script *copy(enum redis_script_op op, const struct words *w)
 {
     size_t size = 0;
-    for (int i = 0; i < w->n; i++)
+    for (int i = 2; i < w->n; i++)
         size += strlen(w->at[i]) + 1;
     struct redis_conn_script *s = malloc(sizeof(*s) + size);
     if (!s)
         return NULL;
     *s = (struct redis_conn_script){.op = op, .n = w->n};
     char *p = s->words;
-    for (int i = 0; i < w->n; i++)
+    for (int i = 2; i < w->n; i++)
         p = stpcpy(p, w->at[i]) + 1;
     return s;
 }
 
-static int send_words(struct redis_conn *c, int tag, const char *command, const char *script,
-                      const struct words *w)
+static int send_argv(struct redis_conn *c, int tag, int argc, const char **argv)
 {
-    const char *argv[2 + WORDS] = {command, script};
-    size_t len[2 + WORDS];
-    memcpy(argv + 2, w->at, sizeof(w->at[0]) * (size_t)w->n);
-    for (int i = 0; i < 2 + w->n; i++)
+    size_t len[WORDS];
+    for (int i = 0; i < argc; i++)
         len[i] = strlen(argv[i]);
-    return redis_conn_send(c, tag, 2 + w->n, argv, len);
+    return redis_conn_send(c, tag, argc, argv, len);
 }
 
 static int send_script(struct redis_conn *c, int tag, enum redis_script_op op, bool at_once,
-                       const struct words *w)
+                       struct words *w)
 {
     struct redis_conn_script *script = NULL;
     if (c->script)
         c->script->followed = true;
     else if (!c->by_text && !at_once && redis_conn_is_open(c))
         script = copy(op, w);
-    if (!script)
-        return send_words(c, tag, "EVAL", scripts[op]->text, w);
-    int rc = send_words(c, tag, "EVALSHA", scripts[op]->sha1, w);
+    w->at[0] = script ? "EVALSHA" : "EVAL";
+    w->at[1] = script ? scripts[op]->sha1 : scripts[op]->text;
+    int rc = send_argv(c, tag, w->n, w->at);
     if (rc != 0) {
         free(script);
-        return rc;
+    } else if (script) {
+        c->tags[c->ntags - 1].sha1 = true;
+        c->script = script;
     }
-    c->tags[c->ntags - 1].sha1 = true;
-    c->script = script;
-    return 0;
+    return rc;
 }
 
 static int send_text(struct redis_conn *c, int tag, const struct redis_conn_script *s)
 {
-    struct words w = {.n = s->n};
-    const char *p = s->words;
-    for (int i = 0; i < w.n; i++) {
-        w.at[i] = p;
-        p += strlen(p) + 1;
-    }
-    return send_words(c, tag, "EVAL", scripts[s->op]->text, &w);
+    const char *argv[WORDS] = {"EVAL", scripts[s->op]->text}, *p = s->words;
+    for (int i = 2; i < s->n; i++, p += strlen(p) + 1)
+        argv[i] = p;
+    return send_argv(c, tag, s->n, argv);
 }
 
 /*
@@ -251,14 +240,14 @@ int redis_script_send(const struct redis_script *s, struct redis_conn *c, int ta
         [SCRIPT_FORGET] = {a->token},
         [SCRIPT_FORGET_VOTE] = {a->token, fence},
     };
-    struct words w = {.n = 4, .at = {"1", s->name, s->db, s->prefix}};
+    struct words w = {.n = 6, .at = {NULL, NULL, "1", s->name, s->db, s->prefix}};
     for (int i = 0; i < 5 && own[op][i]; i++)
         w.at[w.n++] = own[op][i];
     if (op == SCRIPT_FORGET) { /* scripts/forget.lua */
         if (asprintf(&key, "%sonce", s->prefix) < 0)
             return DLOCK_ENOMEM;
-        w.at[1] = key;
-        w.at[3] = s->name;
+        w.at[3] = key;
+        w.at[5] = s->name;
     }
     int rc = send_script(c, tag, op, a->at_once, &w);
     free(key);
@@ -266,18 +255,18 @@ int redis_script_send(const struct redis_script *s, struct redis_conn *c, int ta
 }
 
 /*
- * PTTL, not a script: it is the only command of a waiter whose wait goes on as it was. Where the SELECT is refused the
- * scripts are, too.
+ * PTTL, not a script: it is the only command of a waiter whose wait goes on as it was. Where the
+ * SELECT is refused the scripts are, too.
  */
 int redis_script_look(const struct redis_script *s, struct redis_conn *c, int tag, int shared_tag)
 {
     const char *select[] = {"SELECT", s->db}, *pttl[] = {"PTTL", s->name};
     const char *range[] = {"GETRANGE", s->name, "0", "12"};
     if (strcmp(s->db, "0") != 0)
-        (void)redis_conn_send(c, 0, 2, select, (size_t[]){6, strlen(s->db)});
+        (void)send_argv(c, 0, 2, select);
     if (shared_tag != 0)
-        (void)redis_conn_send(c, shared_tag, 4, range, (size_t[]){8, strlen(s->name), 1, 2});
-    return redis_conn_send(c, tag, 2, pttl, (size_t[]){4, strlen(s->name)});
+        (void)send_argv(c, shared_tag, 4, range);
+    return send_argv(c, tag, 2, pttl);
 }
 
 int redis_script_look_claim(const struct redis_script *s, struct redis_conn *c, int tag)
@@ -286,14 +275,17 @@ int redis_script_look_claim(const struct redis_script *s, struct redis_conn *c, 
     if (asprintf(&key, "%sclaim", s->prefix) < 0)
         return DLOCK_ENOMEM;
     const char *pttl[] = {"PTTL", key};
-    int rc = redis_conn_send(c, tag, 2, pttl, (size_t[]){4, strlen(key)});
+    int rc = send_argv(c, tag, 2, pttl);
     free(key);
     return rc;
 }
 
 /* -------------------------------------------------------------------- answers */
 
-/* Another program may have written the values, or another server than Redis the reply: each field is checked. */
+/*
+ * Another program may have written the values, or another server than Redis the reply: each field
+ * is checked.
+ */
 
 static bool is_string(const redisReply *r)
 {
@@ -308,7 +300,10 @@ static uint64_t to_fence(const redisReply *r)
     return errno != 0 || *end != '\0' || f > INT64_MAX ? 0 : f;
 }
 
-/* ms, or -1. Another program's lease may last for centuries: the sum of now and some of these must fit 64 bits of ns. */
+/*
+ * ms, or -1. Another program's lease may last for centuries: the sum of now and some of these must
+ * fit 64 bits of ns.
+ */
 static int64_t to_left(const redisReply *r)
 {
     return dlock_max(-1, dlock_min(r->integer, INT64_MAX / 4 / DLOCK_MSEC));
@@ -583,21 +578,18 @@ void redis_script_subscribe(struct redis_conn *c, const char *channel, int id_ta
     const char *wake[] = {"SUBSCRIBE", channel};
     const char *changed[] = {"SUBSCRIBE", INVALIDATE};
 
-    (void)redis_conn_send(c, id_tag, 2, ask_id, (size_t[]){6, 2});
-    (void)redis_conn_send(c, wake_tag, 2, wake, (size_t[]){9, strlen(channel)});
-    (void)redis_conn_send(c, changed_tag, 2, changed, (size_t[]){9, strlen(INVALIDATE)});
+    (void)send_argv(c, id_tag, 2, ask_id);
+    (void)send_argv(c, wake_tag, 2, wake);
+    (void)send_argv(c, changed_tag, 2, changed);
 }
 
 bool redis_script_track(struct redis_conn *c, int tag, long long id)
 {
     char text[24];
     const char *argv[] = {"CLIENT", "TRACKING", "ON", "REDIRECT", text, "NOLOOP"};
-    size_t len[DLOCK_LEN(argv)];
 
     snprintf(text, sizeof(text), "%lld", id);
-    for (size_t i = 0; i < DLOCK_LEN(argv); i++)
-        len[i] = strlen(argv[i]);
-    return redis_conn_send(c, tag, DLOCK_LEN(argv), argv, len) == 0;
+    return send_argv(c, tag, DLOCK_LEN(argv), argv) == 0;
 }
 
 static bool names_lock(const struct redis_script *s, const redisReply *keys)

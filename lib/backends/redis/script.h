@@ -1,27 +1,36 @@
 /*
- * script.h - the Lua scripts of a lock in Redis: arguments and answers. The scripts are scripts/NAME.lua.
+ * script.h - the Lua scripts of a lock in Redis: arguments and answers. The scripts are
+ * scripts/NAME.lua.
  *
- * Keys of the lock NAME (PREFIX is "{NAME}:dlock:", or "NAME::dlock:" where NAME has a hash tag of its own, so that all
- * of them share a cluster slot and no two names share a key):
- *   NAME           the value of an exclusive holder, "<token> <holder record> ttl=<ms>", PX ttl: excludes, and is
- *                  excluded by, each client that uses SET NX PX. Of shared holders and those of slots:
- *                  "dlock:shared:<epoch>"; the epoch is the token of the first of them, PX the latest expiry. A
- *                  holder that has released the lock within its --min-hold: its value and " over=1"
+ * Keys of the lock NAME (PREFIX is "{NAME}:dlock:", or "NAME::dlock:" where NAME has a hash tag of
+ * its own, so that all of them share a cluster slot and no two names share a key):
+ *   NAME           the value of an exclusive holder, "<token> <holder record> ttl=<ms>", PX ttl.
+ *                  Each client that uses SET NX PX excludes it and is excluded. With shared holders
+ *                  and those of slots: "dlock:shared:<epoch>"; the epoch is the token of the first
+ *                  of them, PX the latest expiry. A holder that has released the lock within its
+ *                  --min-hold: its value and " over=1"
  *   PREFIXholders:<epoch>
- *                  zset of these holders' values, "s:<token> ..." shared, "n3:<token> ..." one of 3 slots; scores:
- *                  scripts/parts/holders.lua. Expires with NAME
+ *                  zset of these holders' values, "s:<token> ..." shared, "n3:<token> ..." one of 3
+ *                  slots; scores: scripts/parts/holders.lua. Expires with NAME
  *   PREFIXfence    decimal, the last fencing token; expires after max(24 h, 10 x ttl) of disuse
- *   PREFIXqueue    zset of waiter ids, "s:" or "n3:" in front as in a value; score: the ticket (time of arrival in us, the server's clock; 4e15 is added when
- *                  the waiter was called but did not retry: it stands behind the others until its next try). A waiter
- *                  whose entry is missing when it comes back gets it again with its old ticket
+ *   PREFIXqueue    zset of waiter ids, "s:" or "n3:" in front as in a value; score: the ticket
+ *                  (time of arrival in us, the server's clock; 4e15 is added when the waiter was
+ *                  called but did not retry: it stands behind the others until its next try). A
+ *                  waiter whose entry is missing when it comes back gets the entry again with its
+ *                  old ticket
  *   PREFIXwaiters  hash: waiter id -> "<alive until, ms> <claim until, ms or 0> <record>"
- *   PREFIXonce     the record of --once (run_record.h); expires one ttl after the writer's --once, counted from its last write
- *   PREFIXlongest  Redlock: the largest ttl of this epoch's shared holders, ms; expires after as long
- *   PREFIXclaim    exists while waiters that were called have a claim to the free lock (at most 1 s)
+ *   PREFIXonce     the record of --once (run_record.h); expires one ttl after the writer's --once,
+ *                  counted from its last write
+ *   PREFIXlongest  Redlock: the largest ttl of this epoch's shared holders, ms; expires after as
+ *                  long
+ *   PREFIXclaim    exists while called waiters have a claim to the free lock (at most 1 s)
  * and the channel PREFIXwake:<waiter id>, on which the scripts publish
- *   go (the lock is free for your kind and it is your turn), next (the waiter before you was called; retry in a second),
- *   head (you are the first of the queue now: watch NAME; "head <ms> <value>": it was granted just now, for so long),
- *   second (you are the second now), ping (no meaning; a waiter that receives it is alive).
+ *   go      the lock is free for your kind and it is your turn
+ *   next    the waiter before you was called; retry in a second
+ *   head    you are the first of the queue now: watch NAME; "head <ms> <value>": NAME was granted
+ *           just now, for so long
+ *   second  you are the second now
+ *   ping    no meaning; a waiter that receives it is alive
  */
 #ifndef DLOCK_REDIS_SCRIPT_H
 #define DLOCK_REDIS_SCRIPT_H
@@ -46,31 +55,13 @@ void redis_script_done(struct redis_script *);
 
 /* An operation is one script, scripts/NAME.lua, and so atomic. */
 enum redis_script_op {
-    /*
-     * One try. A waiter joins the queue where the lock is not granted. Until a server that was started
-     * just now has heard of all its waiters, it answers RS_GRACE to a waiter with a ticket.
-     */
-    SCRIPT_TRY,
-    SCRIPT_RENEW, /* extend the lease if the lock is ours */
-    SCRIPT_LEAVE, /* delete the lock if it is ours, leave the queue, call the next waiter */
-    SCRIPT_DROP,  /* delete the lock if it is ours, and leave the queue as it is */
-    /*
-     * One server's vote (Redlock): as a try, but the first client that finds room gets it; the queue
-     * only says which waiter is told of a release, and a shared client waits for an exclusive one
-     * before it. A value is sent to each server once.
-     */
-    SCRIPT_VOTE,
-    /*
-     * Renew a vote, and raise the server's fence counter to at least this number (0: leave it). With a
-     * record, it is written in the same step, if the vote is ours.
-     */
-    SCRIPT_KEEP,
-    /*
-     * SCRIPT_LEAVE for the release of a Redlock. If the vote is ours, in the same step the record is
-     * written, unless a newer one is there, and the lock stays held for the least time, but never for
-     * longer than before.
-     */
-    SCRIPT_UNVOTE,
+    SCRIPT_TRY,        /* take the lock, or (with an id) join the queue */
+    SCRIPT_RENEW,      /* extend the lease if the lock is ours */
+    SCRIPT_LEAVE,      /* delete the lock if it is ours, leave the queue, call the next waiter */
+    SCRIPT_DROP,       /* delete the lock if it is ours, and leave the queue as it is */
+    SCRIPT_VOTE,       /* Redlock: a try on one server. A value is sent to each server once */
+    SCRIPT_KEEP,       /* Redlock: renew the vote, raise the fence counter, write the run record */
+    SCRIPT_UNVOTE,     /* Redlock: the release on one server; write the run record */
     SCRIPT_STATUS,     /* the holder, the waiters, the run record */
     SCRIPT_FORGET,     /* remove the run record with this token */
     SCRIPT_FORGET_VOTE /* the same on one of several servers, which may have an older record */
@@ -80,47 +71,45 @@ enum redis_script_op {
 struct redis_script_args {
     const char *value;
     const char *id; /* of the waiter; NULL or "": not in the queue, do not join it */
-    int64_t ticket; /* try: of a waiter that comes back, which keeps its place; 0: none */
-    int64_t ttl;    /* try, renew, vote, keep */
-    int64_t grace;  /* the restart grace; keep, unvote: 0: no answer is redis_script_forgotten() */
-    int64_t least;  /* try, leave, drop, unvote: for this long the lock stays held */
-    uint64_t fence; /* keep, forget_vote */
-    bool heal;      /* keep: set the lock where it is free; a shared one beside shared holders */
+    /*
+     * try: of a waiter that comes back, which keeps its place; 0: none. A server that was started
+     * just now answers RS_GRACE until it has heard of all its waiters.
+     */
+    int64_t ticket;
+    int64_t ttl;       /* try, renew, vote, keep */
+    int64_t grace;     /* restart grace; keep, unvote: 0: no answer is redis_script_forgotten() */
+    int64_t least;     /* try, leave, drop, unvote: the lock stays held so long, if it is ours */
+    uint64_t fence;    /* keep: 0: leave the counter; forget_vote */
+    bool heal;         /* keep: set the lock where it is free, or beside other shared holders */
     const char *token; /* forget, forget_vote: of the run */
     /*
-     * try: skip if a run has succeeded within this time; keep our record for as long. vote: not 0: the
-     * answer tells the run record. leave, drop: the end of the run is recorded, for as long; the answer
-     * is "ours", too, where an earlier such command has recorded the end. 0: no records.
+     * 0: no run records. try: skip if a run has succeeded within this time; keep our record for as
+     * long. vote: the answer tells the record. leave, drop: record the end of the run, for as long;
+     * the answer is "ours", too, where an earlier such command has recorded the end.
      */
     int64_t once;
     enum dlock_run_state state; /* leave, drop, with once: the end */
     int status;
-    /* keep, unvote: a run record (run_record.h), and for how long it is kept. NULL: none. With 0 as its
-     * begin, its times are the server's. */
+    /*
+     * keep, unvote: a run record (run_record.h) that is written if the vote is ours, unless a newer
+     * record is there. With 0 as its begin, its times are the server's. NULL: none.
+     */
     const char *record;
-    int64_t kept;
-    /* Send the text, not its SHA-1: the caller may not read the answer. */
-    bool at_once;
+    int64_t kept; /* for how long the record is kept */
+    bool at_once; /* send the text: the caller may not read the answer */
 };
 
 /*
- * Queue the script under tag, named by its SHA-1; returns as redis_conn_send. Where the server does not
- * know the script, redis_script_next() sends the text. What has to come behind, in the server, goes
- * behind it by its text:
- *
- * - A script that is followed by another script before its answer has come was given up: its text is
- *   not sent, and there is no reply. So a try is not served behind its undo.
- * - LEAVE, DROP and UNVOTE are always sent again. On a connection that is closed before their answer has
- *   come, redis_script_last_words() sends their text.
+ * Queue the script under tag, named by its SHA-1; returns as redis_conn_send. Where the server does
+ * not know the script, redis_script_next() sends the text. A script behind an unanswered script
+ * goes by its text at once, and means that the script in front was given up: the text of a try is
+ * not sent behind its undo, and there is no reply. LEAVE, DROP and UNVOTE are always sent again.
  */
 int redis_script_send(const struct redis_script *, struct redis_conn *, int tag,
                       enum redis_script_op, const struct redis_script_args *);
-/*
- * As redis_conn_next, for a connection on which scripts were sent. A reply's sent is the time of the
- * first write of its command.
- */
+/* As redis_conn_next, where scripts are sent. A reply's sent is the time of the first request. */
 int redis_script_next(struct redis_conn *, struct redis_conn_reply *);
-/* Before the connection is closed. */
+/* Before the connection is closed: the text of an unanswered LEAVE, DROP or UNVOTE. */
 void redis_script_last_words(struct redis_conn *);
 
 /* Give back what value may hold (id: see above). */
@@ -132,8 +121,8 @@ static inline int redis_script_leave(const struct redis_script *s, struct redis_
 }
 
 /*
- * Look whether the lock is held; if it is free: whether another waiter has a claim to it. Plain commands.
- * shared_tag: before that, look whether it is held by shared holders or those of slots; 0: do not.
+ * Plain commands: is the lock held? If it is free: does another waiter have a claim to it?
+ * shared_tag (0: none): before that, do shared holders or those of slots hold it?
  */
 int redis_script_look(const struct redis_script *, struct redis_conn *, int tag, int shared_tag);
 int redis_script_look_claim(const struct redis_script *, struct redis_conn *, int tag);
@@ -146,7 +135,7 @@ const struct lua *redis_script_lua(enum redis_script_op);
 
 /* -------------------------------------------------------------------- answers */
 
-/* Each returns 0, or DLOCK_EPROTO where the reply does not have the expected form. Not for error replies. */
+/* 0, or DLOCK_EPROTO where the reply does not have the expected form. Not for error replies. */
 
 enum redis_script_status {
     RS_GRANTED,
@@ -157,7 +146,7 @@ enum redis_script_status {
     RS_TWICE,   /* vote: this server has voted for the value before */
     RS_SLOTS,   /* in use with another number of slots */
     RS_SKIPPED, /* with once: a run has succeeded; we have left, and the next waiter is called */
-    RS_RECORD   /* with once: something else is in the place of the record; the same */
+    RS_RECORD   /* with once: the record's key holds foreign data; we have left as well */
 };
 
 struct redis_script_tried {
@@ -166,38 +155,35 @@ struct redis_script_tried {
     int64_t left_ms; /* of the lease, claim or grace; -1: a lock without expiry */
     int place;       /* in the queue; for a client that did not join: the place it would get */
     int slot; /* RS_GRANTED: which one, counted from 1, 0: not for slots. RS_SLOTS: their number */
-    /* The value, cut; RS_TYPE, RS_RECORD: the type; RS_SKIPPED: the record. Belongs to the reply. */
+    /* The value, cut; RS_TYPE, RS_RECORD: the type; RS_SKIPPED: the record. Of the reply. */
     const char *holder;
     size_t holder_len;
     int64_t now_ms; /* the server's clock, Unix; 0: unknown */
-    int64_t
-        up_ms; /* RS_GRANTED, RS_GRACE, with a grace: for how long it has been up; may be negative */
-    /* vote with a grace: the largest ttl of shared holders and other waiters there, or a quarter more; 0: none */
+    /* RS_GRANTED, RS_GRACE, with a grace: for how long the server has been up; may be negative. */
+    int64_t up_ms;
+    /* vote with a grace: the largest ttl of shared holders and waiters there, or a bit more. */
     int64_t longest_ms;
     int64_t ticket; /* of a waiter that is in the queue now; 0: none */
 };
 /* try and vote. */
 int redis_script_tried(const redisReply *, struct redis_script_tried *);
-/* vote, with once: the record's text and how long it is kept (ms; not above 0: no end is known). False: there is none. */
+/* vote, with once: the record, and how long it is kept (ms; <= 0: unknown). False: no record. */
 bool redis_script_voted_run(const redisReply *, const char **text, size_t *len, int64_t *kept_ms);
-/* keep, unvote with a record: is our record there now? Also if it was written by an earlier request. */
+/* keep, unvote with a record: is our record there now, by this or an earlier request? */
 bool redis_script_recorded(const redisReply *);
 /* look: true for so long (ms; -1: without expiry). False: no, or the reply is an error. */
 bool redis_script_looked(const redisReply *, int64_t *left_ms);
 /* look, under shared_tag. */
 bool redis_script_shared(const redisReply *);
-/* leave, unvote, drop, renew and keep: was it ours? If not, found is the value there; NULL: no value. */
+/* leave, unvote, drop, renew, keep: was it ours? If not, found is the value there, or NULL. */
 int redis_script_owned(const redisReply *, bool *ours, const char **found, size_t *len);
-/* keep and unvote: not ours, but the server was restarted within the grace, so no other client's either. */
+/* keep, unvote: the server was restarted within the grace, so no client has the vote. */
 static inline bool redis_script_forgotten(const redisReply *r)
 {
     return r->elements > 0 && r->element[0]->type == REDIS_REPLY_INTEGER &&
            r->element[0]->integer == 2;
 }
-/*
- * leave and drop with once: ours, but something else, of this type, is in the place of the run record. Nothing was
- * written. NULL: no. Belongs to the reply.
- */
+/* leave, drop with once: NULL, or the type of foreign data at the record's key: nothing is done. */
 static inline const char *redis_script_unrecorded(const redisReply *r)
 {
     return r->elements > 1 && r->element[0]->type == REDIS_REPLY_INTEGER &&
@@ -214,11 +200,9 @@ struct redis_script_state {
     size_t len;
     int64_t now_ms, left_ms; /* the server's clock; -1: no expiry */
     uint64_t fence;
-    redisReply *
-        *together; /* strings: the shared holders and those of slots, for redis_script_together */
+    redisReply **together; /* strings: shared holders, those of slots: redis_script_together */
     size_t ntogether;
-    /* The run record, "" if there is none; or the type of something else in its place. */
-    const char *run;
+    const char *run; /* the run record, "" if there is none; or the type of foreign data */
     size_t run_len;
     redisReply **waiters; /* strings: id, blank, and the format of the hash */
     size_t nwaiters;
@@ -228,9 +212,9 @@ int redis_script_state(const redisReply *, struct redis_script_state *);
 
 enum redis_script_forgot {
     RF_DONE,    /* removed, or there was none */
-    RF_BUSY,    /* that run goes on */
-    RF_CHANGED, /* it is the record of another one now */
-    RF_RECORD   /* it is something else, of this type */
+    RF_BUSY,    /* the run goes on */
+    RF_CHANGED, /* the record is a newer run's */
+    RF_RECORD   /* foreign data, of this type */
 };
 /* forget, forget_vote. */
 int redis_script_forgot(const redisReply *, enum redis_script_forgot *, const char **type);
@@ -241,14 +225,14 @@ int redis_script_forgot(const redisReply *, enum redis_script_forgot *, const ch
 #define REDIS_SCRIPT_KIND 8
 const char *redis_script_kind(const struct dlock_spec *, char buf[REDIS_SCRIPT_KIND]);
 /*
- * The lock's value, from kind, token, holder and lease, for a grant now; the caller frees it. NULL: out of memory.
- * Without what comes before the record it is a waiter's record, too: when its wait began is the difference of the two
- * times in it.
+ * The lock's value, from kind, token, holder and lease, for a grant now; the caller frees it. NULL:
+ * out of memory. From the record on, this is a waiter's record, too; the wait began at the
+ * difference of its two times.
  */
 char *redis_script_value(const struct dlock_spec *, const char *token);
 /* The ttl that a value tells, in ms; 0: none, because another program wrote it. */
 int64_t redis_script_ttl(const char *value, size_t len);
-/* The holder that a value describes; foreign where dlock did not write it. "dlock:shared:...": of unknown ones. */
+/* The holder that a value describes; foreign: not written by dlock. For "dlock:shared:" unknown. */
 void redis_script_holder(const char *value, size_t len, struct dlock_info *);
 /* One of state's together. False: not in our format. */
 bool redis_script_together(const redisReply *, struct dlock_info *);
@@ -265,12 +249,12 @@ static inline size_t redis_script_waiter_id(const char *waiter)
 /* The channel of a waiter; the caller frees it. NULL: out of memory. */
 char *redis_script_channel(const struct redis_script *, const char *id);
 /*
- * Queue, under these tags: CLIENT ID, the number by which redis_script_track on the other connection names this one
- * (after SUBSCRIBE, RESP2 allows no such question); the waiter's channel; the channel of changed keys.
+ * Queue, under these tags: CLIENT ID, for redis_script_track on cmd (RESP2 does not allow it after
+ * SUBSCRIBE); the subscriptions to the waiter's channel and to that of changed keys.
  */
 void redis_script_subscribe(struct redis_conn *, const char *channel, int id_tag, int wake_tag,
                             int changed_tag);
-/* Queue: tell connection id when keys change that are read from now on. False: redis_conn_send has failed. */
+/* Queue: tell connection id when keys change that are read from now on. False: not sent. */
 bool redis_script_track(struct redis_conn *, int tag, long long id);
 
 enum redis_script_call {
@@ -283,7 +267,7 @@ enum redis_script_call {
 };
 /* The meaning of a message (REDIS_CONN_PUSH). */
 enum redis_script_call redis_script_called(const struct redis_script *, const redisReply *message);
-/* RS_HEAD: the lease that began just now, as a try would have told it. False: the message does not tell. */
+/* RS_HEAD: the lease that began just now, as a try would tell it. False: not told. */
 bool redis_script_head(const redisReply *message, struct redis_script_tried *);
 
 #endif

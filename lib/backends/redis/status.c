@@ -1,6 +1,6 @@
 /*
- * status.c - the status of a lock: one script that only reads; its answer is handed out entry by entry. And --forget, one
- * script that removes the run record.
+ * status.c - the status of a lock: one script that only reads; its answer is handed out entry by
+ * entry. And --forget, one script that removes the run record.
  */
 #include "operation.h"
 
@@ -31,8 +31,9 @@ static void fail(struct redis_backend *be, const struct dlock_error *err)
     redis_end(be, EV_FAILED)->error = *err;
 }
 
-void redis_status(struct redis_backend *be, enum dlock_ask what, const char *arg)
+void redis_status(struct dlock_be *dlock_be, enum dlock_ask what, const char *arg)
 {
+    struct redis_backend *be = redis_of(dlock_be);
     struct dlock_error err;
 
     be->op = OP_STATUS;
@@ -66,19 +67,6 @@ void redis_foreign_record(const struct redis_backend *be, struct dlock_error *er
     char what[256];
     snprintf(what, sizeof(what), "a %.32s at the key '%.180s%s'", type, be->script.prefix, "once");
     (void)run_record_foreign(err, be->spec, what);
-}
-
-/* The run record of the listing. A holder is shown also where something else is in its place. */
-static void tell_run(struct redis_backend *be)
-{
-    const struct redis_script_state *s = &be->status.state;
-
-    if (s->run_len == 0)
-        return;
-    if (run_record_parse(s->run, s->run_len, s->now_ms, &be->run))
-        events_add(&be->events, EV_RUN)->run = &be->run;
-    else
-        redis_foreign_record(be, &events_add(&be->events, EV_NOTICE)->error, s->run);
 }
 
 /* True: the query has ended. False: err says why it has failed. */
@@ -128,7 +116,12 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
         rep->r = NULL;
         be->status.at = 0;
         be->status.place = 0;
-        tell_run(be);
+        const struct redis_script_state *s = &be->status.state;
+        /* A holder is shown also where foreign data is in the place of the run record. */
+        if (s->run_len > 0 && run_record_parse(s->run, s->run_len, s->now_ms, &be->run))
+            events_add(&be->events, EV_RUN)->run = &be->run;
+        else if (s->run_len > 0)
+            redis_foreign_record(be, &events_add(&be->events, EV_NOTICE)->error, s->run);
         return;
     }
     fail(be, &err);
@@ -162,7 +155,9 @@ const struct redis_operation redis_op_status = {
     .wake_at = wake_at,
 };
 
-/* Fill in be->info: the holder or those that hold together, then each waiter. False: that was all. */
+/*
+ * Fill in be->info: the holder or those that hold together, then each waiter. False: that was all.
+ */
 static bool next_entry(struct redis_backend *be)
 {
     const struct redis_script_state *s = &be->status.state;

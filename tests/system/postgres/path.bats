@@ -1,22 +1,17 @@
 #!/usr/bin/env bats
 # path.bats - the search path of a role, and the glance at the lease table in front of its check.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
 load ../../support/postgres
 load ../../support/pgtable
 
-setup_file() {
-    export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    pgtable_start
-}
+setup_file() { pgtable_start; }
 teardown_file() { pg_stop_all; }
 
 setup() {
     dlock_setup
     pgtable_setup
 }
-teardown() { dlock_teardown; }
 
 @test "a role's search path does no harm, and is the session's again afterwards" {
     local lock

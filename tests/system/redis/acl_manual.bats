@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# acl_manual.bats - the smallest ACL rules, as the manual has them: they are taken out of its text, are enough for
-# everything, and each right in them is used.
+# acl_manual.bats - the smallest ACL rules, as the manual has them: they are taken out of its text,
+# are enough for everything, and each right in them is used.
 
 # bats file_tags=long
 load ../../support/common
@@ -22,7 +22,8 @@ section() { sed -n "/^\.Ss $1\$/,/^\.S[sh] /p" "$ROOT/man/dlock.1" | sed '2,${/^
 # rule SECTION USER: the words behind ACL SETUSER USER there.
 rule() {
     local text
-    text=$(section "$1" | sed -n "/^ACL SETUSER $2 /,/^\.Ed/p" | sed '/^\.Ed/d; s/\\e$//; s/\\&//g; s/PASSWORD/pw/')
+    text=$(section "$1" | sed -n "/^ACL SETUSER $2 /,/^\.Ed/p" |
+        sed '/^\.Ed/d; s/\\e$//; s/\\&//g; s/PASSWORD/pw/')
     text=$(tr -s ' \n' ' ' <<<"${text#ACL SETUSER "$2" }")
     [[ $text == "on >pw"* ]] || fail "no rule for $2 in the section $1 of the manual: $text"
     echo "${text% }"
@@ -32,9 +33,14 @@ extra() { section "$1" | sed -n 's/^\.Li \(+[a-z|]*\).*/\1/p' | sort -u | tr '\n
 
 # -------------------------------------------------------------- what is used ---
 
-# everything WAITING: a lock is taken, renewed, asked for, waited for by two, deleted by somebody, given back. What
-# makes a waiter known is the condition WAITING N; `foreign` sets a foreign lock, `foreign hash` something that is none,
-# `deleted` deletes it: by other commands than ours, which are counted.
+# foreign_by CLI [hash]: `foreign`, by this client.
+foreign_by() {
+    if [ $# -eq 1 ]; then "$1" psetex "$NAME" 60000 theirs; else "$1" hmset "$NAME" f v; fi
+}
+# everything WAITING: a lock is taken, renewed, asked for, waited for by two, deleted by somebody,
+# given back. What makes a waiter known is the condition WAITING N; `foreign` sets a foreign lock,
+# `foreign hash` something that is none, `deleted` deletes it: by other commands than ours, which
+# are counted.
 everything() {
     local waiting=$1 w1 w2 over
     rm -f go held
@@ -91,7 +97,8 @@ all_used() {
     stats=$("${cli[@]}" info commandstats) || return
     for right in "$@"; do
         case $right in +*) ;; *) continue ;; esac
-        grep -q "^cmdstat_${right#+}:calls=[1-9]" <<<"$stats" || fail "the manual's $right is not needed: $stats" || return
+        grep -q "^cmdstat_${right#+}:calls=[1-9]" <<<"$stats" ||
+            fail "the manual's $right is not needed: $stats" || return
     done
 }
 no_complaint() {
@@ -109,7 +116,7 @@ one_server() {
     redis_start_in own "$@"
     U="redis://runner:pw@127.0.0.1:${REDIS_PORTS[own]}" L="$U#$NAME"
     waiting=on_queue
-    foreign() { if [ $# -eq 0 ]; then own psetex "$NAME" 60000 theirs; else own hmset "$NAME" f v; fi; }
+    foreign() { foreign_by own "$@"; }
     deleted() { own unlink "$NAME"; }
     tracked() { own info clients | grep -q 'tracking_clients:1'; }
 }
@@ -125,12 +132,14 @@ one_server() {
     records
     no_complaint own
     all_used own -- "${words[@]}"
-    # As the manual says: without +info all works, but for a warning and entries in the server's log.
+    # As the manual says: without +info all works, but for a warning and entries in the server's
+    # log.
     own acl setuser runner -info
     CI=1 run -0 run_t 5 "$DLOCK" -n "$L" true
     [ "${#lines[@]}" = 1 ]
     assert_out "INFO is refused"
-    [ "$(own acl log | grep -A 1 '^object$' | grep -vE '^(object|--)$' | sort -u)" = info ] || fail "$(own acl log)"
+    [ "$(own acl log | grep -A 1 '^object$' | grep -vE '^(object|--)$' | sort -u)" = info ] ||
+        fail "$(own acl log)"
     # Other names are none of its business.
     run -77 run_t 5 "$DLOCK" -n "$U#other" true
 }
@@ -209,7 +218,7 @@ rl_queue() {
     read -ra more <<<"$(extra Redlock)"
     [ "${more[*]}" = "+select" ] || fail "the manual names ${more[*]}"
     for k in 1 2 3; do rl $k acl setuser runner "${words[@]}" "${more[@]}"; done
-    foreign() { if [ $# -eq 0 ]; then on_all psetex "$NAME" 60000 theirs; else on_all hmset "$NAME" f v; fi; }
+    foreign() { foreign_by on_all "$@"; }
     deleted() { on_all unlink "$NAME"; }
     tracked() { watched 1; }
     local hosts
@@ -244,9 +253,11 @@ rl_queue() {
     for port in $NODE_PORTS; do ncli "$port" acl setuser runner "${words[@]}" +role; done
     for port in $SENT_PORTS; do scli "$port" acl setuser finder "${theirs[@]}"; done
     (umask 077 && echo pw >pw)
-    L="$(sentinel_uri | sed 's,//,//runner:pw@,')?sentinel-user=finder&sentinel-password-file=$T/pw#$NAME"
+    L=$(sentinel_uri | sed 's,//,//runner:pw@,')
+    L+="?sentinel-user=finder&sentinel-password-file=$T/pw#$NAME"
     sent_queue() { [ "$(ncli "$master" zcount "{$NAME}:dlock:queue" -inf +inf)" = "$1" ]; }
-    foreign() { if [ $# -eq 0 ]; then ncli "$master" psetex "$NAME" 60000 theirs; else ncli "$master" hmset "$NAME" f v; fi; }
+    foreign() { foreign_by ncli_master "$@"; }
+    ncli_master() { ncli "$master" "$@"; }
     deleted() { ncli "$master" unlink "$NAME"; }
     tracked() { ncli "$master" info clients | grep -q 'tracking_clients:1'; }
     everything sent_queue
@@ -261,7 +272,8 @@ rl_queue() {
         [[ " ${theirs[*]} " == *" $right "* ]] || fail "no $right in the manual's ${theirs[*]}"
         for port in $SENT_PORTS; do
             # shellcheck disable=SC2046
-            scli "$port" acl setuser finder reset $(printf '%s\n' "${theirs[@]}" | grep -vxF -- "$right")
+            scli "$port" acl setuser finder reset $(printf '%s\n' "${theirs[@]}" |
+                grep -vxF -- "$right")
         done
         run run_t 5 "$DLOCK" --connect-timeout 1 "$L" sleep 0.2
         [ "$(scli "${SENT_PORTS%% *}" acl log | wc -l)" -gt 0 ] || fail "nobody misses $right"
@@ -272,7 +284,8 @@ rl_queue() {
     done
     [ "$(printf '%s\n' "${theirs[@]}" | grep -c '^[+&]')" -eq 3 ]
     # It hears of a failover with these rights, too.
-    start_log hold.log "$DLOCK" --ttl 8 "$L" sh -c ': >held2; while [ ! -e go2 ]; do sleep .02; done'
+    start_log hold.log "$DLOCK" --ttl 8 "$L" sh -c \
+        ': >held2; while [ ! -e go2 ]; do sleep .02; done'
     wait_for 5 test -e held2
     sentinel_failover_by "${SENT_PORTS%% *}"
     read -r _ port <<<"$NODE_PORTS"

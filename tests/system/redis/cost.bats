@@ -5,8 +5,8 @@
 load ../../support/common
 load ../../support/fake
 load ../../support/redis
+load ../../support/redislock
 
-own() { rcli_in own "$@"; }
 
 # With a password and a database other than 0: AUTH and the request travel together.
 @test "one round trip takes the lock, another one gives it back" {
@@ -34,8 +34,8 @@ own() { rcli_in own "$@"; }
     [ "$(REDISCLI_AUTH=pw own -n 3 exists "{$NAME}:dlock:fence")" = 1 ]
 }
 
-# work: what the server has done since `config resetstat`, commands inside scripts included, without our own question,
-# and without the looks of waiters (PTTL), which do not belong to a hand-off.
+# work: what the server has done since `config resetstat`, commands inside scripts included, without
+# our own question, and without the looks of waiters (PTTL), which do not belong to a hand-off.
 work() {
     own info commandstats | tr -d '\r' | sed -n 's/^cmdstat_\([^:]*\):calls=\([0-9]*\).*/\1 \2/p' |
         grep -vE '^(info|config|pttl)[| ]'
@@ -53,7 +53,8 @@ in_line() { [ "$(own zcard "{$NAME}:dlock:queue")" = "$1" ]; }
         start_log h "$DLOCK" --ttl 100 "$L" sh -c 'echo >held; exec "$HELPERS/await" go'
         wait_for 5 test -e held
         for i in $(seq $((n + 1))); do
-            start_log "w$i" "$DLOCK" --ttl 100 "$L" sh -c "echo $i >>order; exec '$HELPERS/await' go2"
+            start_log "w$i" "$DLOCK" --ttl 100 "$L" sh -c \
+                "echo $i >>order; exec '$HELPERS/await' go2"
             waiters+=("$STARTED")
             wait_for 5 in_line "$i"
         done
@@ -70,8 +71,8 @@ in_line() { [ "$(own zcard "{$NAME}:dlock:queue")" = "$1" ]; }
     done
     diff work.2 work.10
     diff work.2 work.40
-    # And few: the release with the call, the grant, and the next waiter begins to watch. INFO (is it a replica?) and that
-    # waiter's PTTL make 27.
+    # And few: the release with the call, the grant, and the next waiter begins to watch. INFO (is
+    # it a replica?) and that waiter's PTTL make 27.
     assert_between 10 "$(awk '{ n += $2 } END { print n }' work.2)" 25 "commands of one hand-off"
 }
 # Nothing has been asked for 200 ms.
@@ -114,17 +115,19 @@ connected() { [ "$(own client list | grep -c 'cmd=')" -ge "$1" ]; }
         done
     }
     cut 15
-    wait_for 5 eval '[ "$(own zcard "{$NAME}:dlock:queue")" = 1 ]'
+    own_waits_for 1
     wait_for 5 connected 5 # and admin
     before="$(fds "$K") $(fds "$waiter")" holder_kb=$(rss "$K") waiter_kb=$(rss "$waiter")
     n=$(connections)
     reconnects=$(amount reconnects)
-    for ((round = 0; round < 20 && $(connections) - n < reconnects * 6 / 5; round++)); do cut 15; done
+    for ((round = 0; round < 20 &&
+        $(connections) - n < reconnects * 6 / 5; round++)); do cut 15; done
     n=$(($(connections) - n))
     echo "# $n connections" >&3
     [ "$n" -ge $((reconnects * 16 / 15)) ]
     wait_for 5 connected 5
-    [ "$(fds "$K") $(fds "$waiter")" = "$before" ] || fail "descriptors: $before, then $(fds "$K") $(fds "$waiter")"
+    [ "$(fds "$K") $(fds "$waiter")" = "$before" ] ||
+        fail "descriptors: $before, then $(fds "$K") $(fds "$waiter")"
     [ -n "${SAN:-}" ] || {
         assert_between 0 "$(rss "$K")" $((holder_kb + 1024)) "the holder's memory (KiB)"
         assert_between 0 "$(rss "$waiter")" $((waiter_kb + 1024)) "the waiter's memory (KiB)"

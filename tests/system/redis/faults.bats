@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# faults.bats - faults around a lock in a real redis-server: restarts, stops, keys that others delete or take,
-# connections that are cut. Servers that lie or refuse are in hostile.bats.
+# faults.bats - faults around a lock in a real redis-server: restarts, stops, keys that others
+# delete or take, connections that are cut. Servers that lie or refuse are in hostile.bats.
 
 load ../../support/common
 load ../../support/redis
@@ -38,7 +38,8 @@ setup() {
 @test "a server whose clock is behind its start grants after the restart grace" {
     # An hour back at the end of its start: INFO then says a negative uptime.
     head -c 8 /dev/zero >offset
-    LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=$T/offset ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 own_server
+    LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=$T/offset \
+        ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 own_server
     L="redis://127.0.0.1:${REDIS_PORTS[own]}?restart-grace=1#$NAME"
     set_clock -3600
     wait_for 5 eval 'rcli_in own info server | grep -q uptime_in_seconds:-'
@@ -60,7 +61,7 @@ with open("offset", "r+b") as f: f.write(struct.pack("<q", int(sys.argv[1]) * 10
     start_log hold.log "$DLOCK" --ttl 6 "$L" sh -c 'echo >held; "$HELPERS/await" go'
     wait_for 5 test -e held
     redis_kill own
-    redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --appendonly yes --appendfsync always
+    own_again
     # Renewed after the restart: the lease is nearly whole again.
     wait_for 6 eval '[ "$(rcli_in own pttl "$NAME")" -gt 5500 ]'
     echo >go
@@ -72,10 +73,10 @@ with open("offset", "r+b") as f: f.write(struct.pack("<q", int(sys.argv[1]) * 10
     own_server --appendonly yes --appendfsync always
     rcli_in own set "$NAME" x px 60000
     start_log w.log "$DLOCK" --ttl 6 "$L" sh -c "$(stamp got)"
-    wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = 1 ]'
+    own_waits_for 1
     redis_kill own
-    redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --appendonly yes --appendfsync always
-    wait_for 5 eval '[ "$(rcli_in own info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" = 1 ]'
+    own_again
+    own_tracks
     rcli_in own del "$NAME"
     wait_exit 5 "$STARTED"
     test -s got
@@ -86,7 +87,7 @@ with open("offset", "r+b") as f: f.write(struct.pack("<q", int(sys.argv[1]) * 10
     ride_out
 }
 store_out() { redis_kill own; }
-store_back() { redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --appendonly yes --appendfsync always; }
+store_back() { own_again; }
 
 @test "a key that is deleted during a hold is a loss" {
     hold --ttl 2
@@ -152,7 +153,8 @@ store_back() { redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --app
         pids+=("$STARTED")
         wait_for 5 woken 0 $i
     done
-    # While the server sleeps it looks, too. The answer comes a little after the end of the other connection.
+    # While the server sleeps it looks, too. The answer comes a little after the end of the other
+    # connection.
     old=$(wakes | sort -n | tail -n 1)
     exec {admin}<>"/dev/tcp/127.0.0.1/${REDIS_PORTS[own]}"
     printf '%s\r\n' 'DEBUG SLEEP 0.8' 'CLIENT KILL TYPE pubsub' 'DEBUG SLEEP 0.02' >&"$admin"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# A hold in one Redis server, by the clock: what loses the key, who is stopped, and what that does to the command's
-# tree and to the next holder. Strict bounds: the last sign of life of a whole tree against the server's own time.
+# A hold in one Redis server, by the clock: what loses the key, who is stopped, and what that does
+# to the command's tree and to the next holder. Strict bounds: the last sign of life of a whole tree
+# against the server's own time.
 
 load ../../support/common
 load ../../support/fake
@@ -58,7 +59,8 @@ rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
     lease_times 3000 $((expiry - 3000 * NS))
     assert_between $((KILL_AT - 60 * NS)) "$(last_beat)" $((KILL_AT + 60 * NS)) "last sign of life"
     for who in main child session daemon; do
-        assert_between $((TERM_AT - 60 * NS)) "$(seen $who sig 15)" $((TERM_AT + 250 * NS)) "TERM for $who"
+        assert_between $((TERM_AT - 60 * NS)) "$(seen $who sig 15)" $((TERM_AT + 250 * NS)) \
+            "TERM for $who"
     done
     [ "$(last_beat)" -lt "$entered" ]
     [ "$answered" -ge "$expiry" ]
@@ -76,7 +78,8 @@ rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
     assert_out "could not be renewed in time"
     # What was confirmed had been sent before.
     lease_times 2000 "$stopped"
-    [ "$(last_beat)" -lt "$DEADLINE" ] || fail "$((($(last_beat) - DEADLINE) / NS)) ms after the deadline"
+    [ "$(last_beat)" -lt "$DEADLINE" ] ||
+        fail "$((($(last_beat) - DEADLINE) / NS)) ms after the deadline"
     assert_between 1 "$(last_beat)" $((KILL_AT + 60 * NS)) "last sign of life"
     for who in main child session daemon; do
         assert_between 1 "$(seen $who sig 15)" $((TERM_AT + 250 * NS)) "TERM for $who"
@@ -110,7 +113,8 @@ rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
 
 @test "a release leaves a key alone that the command has overwritten" {
     own_server
-    run run_t 5 "$DLOCK" -q --ttl 30 "$L" redis-cli -p "${REDIS_PORTS[own]}" set "$NAME" thief px 60000
+    run run_t 5 "$DLOCK" -q --ttl 30 "$L" redis-cli -p "${REDIS_PORTS[own]}" set "$NAME" thief px \
+        60000
     assert_rc 79
     [ "${#lines[@]}" = 2 ] # one is redis-cli's
     assert_out "was not ours any more when it was released"
@@ -118,7 +122,8 @@ rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
     [ "$(own pttl "$NAME")" -gt 50000 ]
     # Something that only looks like ours: the same length, the same form, another token.
     run run_t 5 "$DLOCK" -q --ttl 30 "$L.2" sh -c '
-        v=$(redis-cli -p "$1" get "$2") && redis-cli -p "$1" set "$2" "0123456789abcdef0123456789abcdef ${v#* }" px 60000' - \
+        v=$(redis-cli -p "$1" get "$2") &&
+            redis-cli -p "$1" set "$2" "0123456789abcdef0123456789abcdef ${v#* }" px 60000' - \
         "${REDIS_PORTS[own]}" "$NAME.2"
     assert_rc 79
     [[ $(own get "$NAME.2") == "0123456789abcdef0123456789abcdef "* ]]

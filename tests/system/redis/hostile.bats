@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# hostile.bats - Redis servers that lie, talk nonsense, are slow, or refuse, around a lock. What befalls a sane one is
-# in faults.bats, faults of our machine are in process.bats.
+# hostile.bats - Redis servers that lie, talk nonsense, are slow, or refuse, around a lock. What
+# befalls a sane one is in faults.bats, faults of our machine are in process.bats.
 
 # bats file_tags=long
 load ../../support/common
@@ -31,7 +31,7 @@ proxy() {
     L="redis://127.0.0.1:$LISTENS#$NAME"
 }
 
-# --- a server that is none -----------------------------------------------------------------------------
+# --- a server that is none ---------------------------------------------------
 
 @test "a hostile server gets no command run, and no memory" {
     limit='prlimit --as=150000000'
@@ -117,7 +117,8 @@ print(subprocess.call(sys.argv[1:]), resource.getrusage(resource.RUSAGE_CHILDREN
 
 @test "a cut or wrong reply starts nothing and is undone" {
     cut=0 whole=0
-    for fault in 'cut 0' 'cut 1' 'cut 4' 'cut 8' 'cut 20' 'cut 50' 'cut 55' 'cut 56' 'cut 57' 'cut 200' \
+    for fault in 'cut 0' 'cut 1' 'cut 4' 'cut 8' 'cut 20' 'cut 50' 'cut 55' 'cut 56' 'cut 57' \
+        'cut 200' \
         'flip 0' 'flip 1' 'flip 2' 'flip 5' 'flip 8' 'flip 10' 'always-cut 0' 'always-cut 30'; do
         rm -f "$T/ran"
         proxy $fault
@@ -142,14 +143,15 @@ print(subprocess.call(sys.argv[1:]), resource.getrusage(resource.RUSAGE_CHILDREN
     run run_t 10 "$DLOCK" --ttl 6 "$L" sh -c 'echo ran'
     assert_rc 0
     assert_out ran
-    # 0.4 s is more than a quarter of what can be used of it, and no renewal is answered in time either.
+    # 0.4 s is more than a quarter of what can be used of it, and no renewal is answered in time
+    # either.
     run run_t 10 "$DLOCK" --ttl 1 -n "$L" touch "$T/ran"
     assert_rc 69
     [ ! -e "$T/ran" ]
     wait_for 2 eval '[ "$(rcli exists "$NAME")" = 0 ]'
 }
 
-# --- a server that refuses -----------------------------------------------------------------------------
+# --- a server that refuses ---------------------------------------------------
 
 # refused_acquire WORD: the server says WORD now: 69 with that word, nothing runs, nothing is left.
 refused_acquire() {
@@ -161,8 +163,8 @@ refused_acquire() {
     [ ! -e "$T/ran" ]
 }
 
-# refused_hold FAULT MEND: FAULT for a second is ridden out, FAULT for good is 79, with the tree gone before
-# the lease is over (the server's clock says when).
+# refused_hold FAULT MEND: FAULT for a second is ridden out, FAULT for good is 79, with the tree
+# gone before the lease is over (the server's clock says when).
 refused_hold() {
     rm -f "$C"/*
     background --ttl 3 "$L" $SUBJECT -t -k
@@ -189,15 +191,22 @@ said() { own info errorstats | grep -q "errorstat_$1:"; }
 
 @test "LOADING is waited for and ridden out" {
     own_server --save '' --appendonly yes --appendfsync always
-    for i in 1 2; do own eval 'for i=1,5000 do redis.call("SET","fill"..ARGV[1]..i,i) end' 0 $i; done >/dev/null
+    for i in 1 2; do own eval 'for i=1,5000 do redis.call("SET","fill"..ARGV[1]..i,i) end' 0 $i; \
+        done >/dev/null
     own bgrewriteaof
-    wait_for 5 eval 'own info persistence | grep -q "aof_rewrite_in_progress:0" && own info persistence | grep -q "aof_base_size:[1-9][0-9][0-9][0-9]"'
+    rewritten() {
+        own info persistence >info && grep -q "aof_rewrite_in_progress:0" info &&
+            grep -q "aof_base_size:[1-9][0-9][0-9][0-9]" info
+    }
+    wait_for 5 rewritten
     background --ttl 10 "$L" $SUBJECT -u "$T/end" -r 3
     wait_for 5 running
     redis_kill own 2>/dev/null
     # 10000 keys of 0.1 ms each and a bit: more than a second.
-    start_log "$T/loading.log" redis-server --port "${REDIS_PORTS[own]}" --bind 127.0.0.1 --save '' --appendonly yes \
-        --dir "${REDIS_DIRS[own]}" --logfile '' --key-load-delay 100 --loading-process-events-interval-bytes 1024
+    start_log "$T/loading.log" redis-server --port "${REDIS_PORTS[own]}" --bind 127.0.0.1 --save \
+        '' --appendonly yes \
+        --dir "${REDIS_DIRS[own]}" --logfile '' --key-load-delay 100 \
+        --loading-process-events-interval-bytes 1024
     wait_for 5 eval 'own ping | grep -q LOADING'
     start_log "$T/patient" "$DLOCK" --connect-timeout 20 "$L.2" true
     patient=$STARTED
@@ -232,7 +241,8 @@ disk_free() { own config set stop-writes-on-bgsave-error no; }
     own_server --save '100000 100000'
     # What it would save to is a folder.
     mkdir "${REDIS_DIRS[own]}/dump.rdb"
-    wait_for 5 eval 'own bgsave >/dev/null; own info persistence | grep -q rdb_last_bgsave_status:err'
+    wait_for 5 eval 'own bgsave >/dev/null
+        own info persistence | grep -q rdb_last_bgsave_status:err'
     disk_full
     refused_acquire MISCONF
     own_gone

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# lock.bats - locks in a real redis-server: exclusion with other clients, errors, rights, the set-up of the server.
-# The queue is in queue.bats, faults are in faults.bats.
+# lock.bats - locks in a real redis-server: exclusion with other clients, errors, rights, the set-up
+# of the server. The queue is in queue.bats, faults are in faults.bats.
 
 load ../../support/common
 load ../../support/redis
@@ -61,7 +61,8 @@ assert l.acquire(blocking=False)
 rc = subprocess.call(["$DLOCK", "-q", "-n", "$L", "true"])
 assert rc == 75, rc
 l.release()
-p = subprocess.Popen(["$DLOCK", "$L", "sh", "-c", "echo; read x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+p = subprocess.Popen(["$DLOCK", "$L", "sh", "-c", "echo; read x"], stdin=subprocess.PIPE, \
+    stdout=subprocess.PIPE)
 p.stdout.readline()
 assert not r.lock("$NAME", timeout=10).acquire(blocking=False)
 p.communicate(b"\n")
@@ -81,8 +82,8 @@ PY
 
 @test "-w ends between 0.3 and 0.4 s, and leaves no trace" {
     hold
-    # What a busy machine adds to the life of a process is not dlock's: the best of six, less the quickest refusal
-    # without waiting.
+    # What a busy machine adds to the life of a process is not dlock's: the best of six, less the
+    # quickest refusal without waiting.
     local t0 t1 ms quick=9999 took=9999 best=9999 rc i
     for i in 1 2 3 4 5 6; do
         [ $best -gt 400 ] || break
@@ -145,7 +146,8 @@ PY
 
 @test "the database of the URI is used for everything" {
     L="redis://127.0.0.1:$REDIS_PORT/5#$NAME"
-    run run_t 5 "$DLOCK" "$L" sh -c "redis-cli -p $REDIS_PORT -n 5 exists $NAME; redis-cli -p $REDIS_PORT exists $NAME"
+    run run_t 5 "$DLOCK" "$L" sh -c \
+        "redis-cli -p $REDIS_PORT -n 5 exists $NAME; redis-cli -p $REDIS_PORT exists $NAME"
     [ "$output" = $'1\n0' ]
     rcli -n 5 set "$NAME" x px 600
     run run_t 5 "$DLOCK" "$L" true
@@ -217,7 +219,8 @@ PY
         assert_rc 77
         refute_out c4nary
     done
-    REDISCLI_AUTH=c4nary-pw run run_t 5 "$DLOCK" -v "redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME" touch ran
+    REDISCLI_AUTH=c4nary-pw run run_t 5 "$DLOCK" -v "redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME" \
+        touch ran
     assert_rc 77
     refute_out c4nary
     [ ! -e ran ]
@@ -252,13 +255,13 @@ PY
     assert_rc 77
 }
 
-# The least rights, for the manual, without +info, which has a warning as its price. NAME stands for the lock's name;
-# +select only with a database other than 0, +client|* and the channel __redis__:invalidate only for waiting without
-# polling.
+# The least rights, for the manual, without +info, which has a warning as its price. NAME stands for
+# the lock's name; +select only with a database other than 0, +client|* and the channel
+# __redis__:invalidate only for waiting without polling.
 acl_rule() {
     echo "~$NAME ~{$NAME}:dlock:* &{$NAME}:dlock:wake:* &__redis__:invalidate" \
-        "+eval +evalsha +time +get +set +del +pexpire +pttl +type +publish +subscribe +zadd +zrem +zrange +zrank" \
-        "+zscore +zcard +hset +hget +hdel +client|id +client|tracking"
+        "+eval +evalsha +time +get +set +del +pexpire +pttl +type +publish +subscribe +zadd +zrem" \
+        "+zrange +zrank +zscore +zcard +hset +hget +hdel +client|id +client|tracking"
 }
 
 @test "an ACL user with the least rights can do everything" {
@@ -281,8 +284,8 @@ acl_rule() {
     run run_t 5 "$DLOCK" --status "$L"
     assert_rc 75 # held
     start_log w.log "$DLOCK" "$L" sh -c "$(stamp got)"
-    wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = 1 ]'
-    wait_for 5 eval '[ "$(rcli_in own info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" = 1 ]'
+    own_waits_for 1
+    own_tracks
     t0=$(wall_ms)
     rcli_in own del "$NAME"
     wait_exit 5 "$STARTED"
@@ -298,7 +301,7 @@ acl_rule() {
     L="redis://u:pw@127.0.0.1:$p#$NAME"
     rcli_in own set "$NAME" x px 60000
     start_log w.log "$DLOCK" "$L" sh -c "$(stamp got)"
-    wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = 1 ]'
+    own_waits_for 1
     t0=$(wall_ms)
     rcli_in own del "$NAME"
     wait_exit 5 "$STARTED"
@@ -320,7 +323,8 @@ acl_rule() {
         start_log w.log "$DLOCK" "redis://127.0.0.1:$p#$NAME.$i" true
         wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME.$i}:dlock:queue")" = 1 ]'
         let_go 0
-        file_has hold.log "redis://127.0.0.1:$p/0: the release of '$NAME.$i' is not confirmed: the ACL user lacks a right"
+        file_has hold.log "redis://127.0.0.1:$p/0: the release of '$NAME.$i' is not confirmed: \
+the ACL user lacks a right"
         [ "$(wc -l <hold.log)" = 1 ]
         exits 0 5 "$STARTED"
     done
@@ -405,8 +409,10 @@ while True:
     c.close()
 PY
     local text
-    for text in 'b"HTTP/1.0 400 Bad\r\n\r\n"' 'b"*2000000000\r\n"' 'b"$900000000\r\n"+b"x"*2000000' \
-        'b"*1\r\n"*100' 'b":1\r\n"' 'b"*5\r\n$7\r\ngranted\r\n$2\r\nxx\r\n:1\r\n:1\r\n$0\r\n\r\n"'; do
+    for text in 'b"HTTP/1.0 400 Bad\r\n\r\n"' 'b"*2000000000\r\n"' \
+        'b"$900000000\r\n"+b"x"*2000000' \
+        'b"*1\r\n"*100' 'b":1\r\n"' \
+        'b"*5\r\n$7\r\ngranted\r\n$2\r\nxx\r\n:1\r\n:1\r\n$0\r\n\r\n"'; do
         start /usr/bin/python3 srv.py "$text" >port
         wait_for 5 test -s port
         run run_t 5 "$DLOCK" "redis://127.0.0.1:$(cat port)#x" touch ran
@@ -467,7 +473,8 @@ PY
     done
     run -0 run_t 5 "$DLOCK" -n "redis+unix://$T/s?db=2#$NAME" true
     rcli -n 3 set "$NAME" x px 60000
-    for u in "redis://$at/3" "redis://$at?db=3" "redis://$at/3?db=3" "valkey://$at/?database=3" "redis://$at?virtual_host=3" \
+    for u in "redis://$at/3" "redis://$at?db=3" "redis://$at/3?db=3" "valkey://$at/?database=3" \
+        "redis://$at?virtual_host=3" \
         "redlock://$at?db=3" "redis://$at/03?pool_size=5"; do
         run -75 run_t 5 "$DLOCK" -qn "$u#$NAME" touch ran
     done
@@ -491,7 +498,8 @@ PY
 @test "-v names ignored parameters, and no output has a password" {
     local u v
     rcli acl setuser "$NAME" on '>c4nary' '~*' '&*' +@all
-    u="redis://$NAME:c4nary@127.0.0.1:$REDIS_PORT?socket_timeout=5&protocol=3&decode_responses=c4nary#$NAME"
+    u="redis://$NAME:c4nary@127.0.0.1:$REDIS_PORT"
+    u+="?socket_timeout=5&protocol=3&decode_responses=c4nary#$NAME"
     for v in "" -q; do
         run -0 run_t 5 "$DLOCK" $v "$u" true
         [ -z "$output" ] || fail "$output"
@@ -500,11 +508,13 @@ PY
         # shellcheck disable=SC2086
         run run_t 5 "$DLOCK" $v "$u" $([ "$v" != -v ] || echo true)
         assert_rc 0
-        [ "$(grep -c "redis://127.0.0.1:$REDIS_PORT/0: ignored the parameters of other programs: socket_timeout, protocol, decode_responses" <<<"$output")" = 1 ] ||
+        [ "$(grep -c "redis://127.0.0.1:$REDIS_PORT/0: ignored the parameters of other programs: \
+socket_timeout, protocol, decode_responses" <<<"$output")" = 1 ] ||
             fail "$output"
         refute_out c4nary
     done
-    for v in "password=c4nary" "username=c4nary" "ssl_cert_reqs=c4nary" "frob=c4nary" "password=a&c4nary" "db=c4nary" \
+    for v in "password=c4nary" "username=c4nary" "ssl_cert_reqs=c4nary" "frob=c4nary" \
+        "password=a&c4nary" "db=c4nary" \
         "a=1?password=c4nary" "password=a?c4nary=1"; do
         run -64 run_t 5 "$DLOCK" -v "${u%%\?*}?$v#$NAME" touch ran
         [ "${#lines[@]}" = 1 ]

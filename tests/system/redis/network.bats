@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# A network that loses packets, resets connections or answers no questions about names, between dlock and a
-# real redis-server: two machines of our own, see support/netns.bash.
+# A network that loses packets, resets connections or answers no questions about names, between
+# dlock and a real redis-server: two machines of our own, see support/netns.bash.
 
 # bats file_tags=long
 load ../../support/common
@@ -21,7 +21,7 @@ connection() { srv client list | sed -n "s/^id=\([0-9]*\) addr=$CLIENT:.*/\1/p" 
 another_connection() { local c; c=$(connection) && [ -n "$c" ] && [ "$c" != "$1" ]; }
 rival_is_in() { [ "$(wc -l <"$T/rival")" = 3 ]; }
 
-# --- packets are dropped -------------------------------------------------------------------------------
+# --- packets are dropped -----------------------------------------------------
 
 # bats test_tags=slow
 @test "a hold rides out a short silent drop" {
@@ -59,11 +59,13 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 3 ]; }
     # The server's lease began a moment after ours, by a renewal or the acquisition.
     lease_times 3000 $((expiry - 3000 * NS))
     for who in main child session daemon; do
-        assert_between $((TERM_AT - 800 * NS)) "$(seen $who sig 15)" $((TERM_AT + 250 * NS)) "TERM for $who"
+        assert_between $((TERM_AT - 800 * NS)) "$(seen $who sig 15)" $((TERM_AT + 250 * NS)) \
+            "TERM for $who"
         [ "$(count_seen $who sig 15)" = 1 ]
     done
     [ "$(last_beat)" -lt "$DEADLINE" ]
-    [ "$answered" -ge "$expiry" ] || fail "the key was free at $answered, $((expiry - answered)) ns before its end"
+    [ "$answered" -ge "$expiry" ] ||
+        fail "the key was free at $answered, $((expiry - answered)) ns before its end"
     [ "$(last_beat)" -lt "$entered" ]
     # What comes through late takes nothing away from the new owner.
     net_mend
@@ -73,6 +75,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 3 ]; }
 
 @test "a lost reply to the acquisition gives the lock back" {
     net_up
+    client "$DLOCK" -q "redis://$SERVER:$PORT#warm" true # the scripts are known
     net_lose_replies
     client_timed --ttl 30 --connect-timeout 1 "$L" touch "$T/ran"
     assert_rc 69
@@ -104,7 +107,8 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 3 ]; }
     t0=$(now_ms)
     ended
     assert_rc 7
-    assert_between 0 $(($(now_ms) - t0)) $((3000 + SLOW)) "time from the link's return to the end (ms)"
+    assert_between 0 $(($(now_ms) - t0)) $((3000 + SLOW)) \
+        "time from the link's return to the end (ms)"
     key_is_gone
 }
 
@@ -223,7 +227,7 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 3 ]; }
     [ ! -e "$T/ran" ] && [ ! -e "$C/events" ]
 }
 
-# --- names ---------------------------------------------------------------------------------------------
+# --- names -------------------------------------------------------------------
 
 @test "silent DNS delays neither -w, --connect-timeout nor signals" {
     net_up
@@ -231,12 +235,14 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 3 ]; }
     net_dns_bounds "redis://redis.test:$PORT#$NAME" redis.test
 }
 
-# Two more servers of a Redlock, and what it is called where the third name is one that nobody knows.
+# Two more servers of a Redlock, and what it is called where the third name is one that nobody
+# knows.
 redlock_up() {
     local p
     net_up
     for p in 6380 6381; do
-        start_log "$T/etc/redis$p.log" server redis-server --port $p --bind 127.0.0.1 $SERVER --protected-mode no --save '' \
+        start_log "$T/etc/redis$p.log" server redis-server --port $p --bind 127.0.0.1 $SERVER \
+            --protected-mode no --save '' \
             --daemonize no --dir "$T/etc" --logfile ''
         wait_for 10 server_is_up $p || return
     done
@@ -259,7 +265,8 @@ server_is_up() { [ "$(server redis-cli -p "$1" ping 2>&1)" = PONG ]; }
     assert_rc 0
     [ "$(net_dns_asked)" -ge 3 ]
     # One name is not a majority.
-    client_timed --connect-timeout 1 "redlock://r1.test:$PORT,r3.test:6381,r4.test:6382/?restart-grace=0#$NAME" touch "$T/ran"
+    client_timed --connect-timeout 1 \
+        "redlock://r1.test:$PORT,r3.test:6381,r4.test:6382/?restart-grace=0#$NAME" touch "$T/ran"
     assert_rc 69
     [ ! -e "$T/ran" ]
     key_is_gone
@@ -346,7 +353,8 @@ server_is_up() { [ "$(server redis-cli -p "$1" ping 2>&1)" = PONG ]; }
     [ "$output" = ran ]
     assert_between 900 $took $((1900 + SLOW)) "the first one is silent (ms)"
     # Once it holds, renewals go where it works: nothing is lost although the ttl is short.
-    net_hold --ttl 1.5 --connect-timeout 2 "redis://redis.test:$PORT#$NAME" $SUBJECT -u "$T/end" -r 8
+    net_hold --ttl 1.5 --connect-timeout 2 "redis://redis.test:$PORT#$NAME" $SUBJECT -u "$T/end" \
+        -r 8
     wait_for 5 running
     first=$(connection)
     srv client kill id "$first"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# once.bats - --once, --forget and --min-hold in one Redis server: the record's form, what else may be in its place, crashes,
-# lost answers, servers that end or are out of memory. What all stores have in common is in the contract suite.
+# once.bats - --once, --forget and --min-hold in one Redis server: the record's form, what else may
+# be in its place, crashes, lost answers, servers that end or are out of memory. What all stores
+# have in common is in the contract suite.
 
 # bats file_tags=long
 load ../../support/common
@@ -56,9 +57,13 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     hold --ttl 2 --once=1h --note 'night run'
     local fence token left
     fence=$(cat held) token=$(rcli get "$NAME") token=${token%% *}
-    [[ $(rcli get "$R") =~ ^dlock-run1\ running\ -1\ $fence\ $token\ [0-9]{13}\ 0\ 3600000\ dlock1\ .*note=night ]] || fail "$(rcli get "$R")"
+    [[ $(rcli get "$R") =~ \
+        ^dlock-run1\ running\ -1\ $fence\ $token\ [0-9]{13}\ 0\ 3600000\ dlock1\ .*note=night ]] ||
+        fail "$(rcli get "$R")"
     let_go
-    [[ $(rcli get "$R") =~ ^dlock-run1\ succeeded\ 0\ $fence\ $token\ [0-9]{13}\ [0-9]{13}\ 3600000\ dlock1\  ]] || fail "$(rcli get "$R")"
+    [[ $(rcli get "$R") =~ \
+        ^dlock-run1\ succeeded\ 0\ $fence\ $token\ [0-9]{13}\ [0-9]{13}\ 3600000\ dlock1\  ]] ||
+        fail "$(rcli get "$R")"
     left=$(rcli pttl "$R")
     assert_between 3590000 "$left" 3602000 "left of the record"
     run -0 run_t 5 "$DLOCK" --status "$L"
@@ -94,7 +99,8 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     [ ! -e ran ]
 }
 
-# Without that call, each would look half a second after the one before it: 8 waiters would take 4 s.
+# Without that call, each would look half a second after the one before it: 8 waiters would take 4
+# s.
 @test "those in line behind a success, or behind what is no record, leave in one go" {
     local i code t0 took waiters
     for code in 0 65; do
@@ -115,7 +121,8 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
         assert_between 0 $took $((2000 + SLOW)) "ms for 8 waiters"
         [ ! -e ran ] || final "ran"
         free
-        [ "$(rcli --raw keys "{$NAME}*" | sort | tr '\n' ' ')" = "{$NAME}:dlock:fence $R " ] || fail "$(rcli --raw keys "{$NAME}*")"
+        [ "$(rcli --raw keys "{$NAME}*" | sort | tr '\n' ' ')" = "{$NAME}:dlock:fence $R " ] ||
+            fail "$(rcli --raw keys "{$NAME}*")"
         rcli del "$R"
     done
 }
@@ -153,7 +160,9 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     [ -z "$(own --raw keys '*' | grep -v ':dlock:fence$')" ] || fail "$(own keys '*')"
     own config resetstat
     run -0 run_t 5 "$DLOCK" -q --ttl 1 --once=1ms "${L%#*}#report-x" true
-    n=$(own info commandstats | tr -d '\r' | sed -n 's/^cmdstat_\([^:]*\):calls=\([0-9]*\).*/\1 \2/p' | awk '{ n += $2 } END { print n }')
+    n=$(own info commandstats | tr -d '\r' |
+        sed -n 's/^cmdstat_\([^:]*\):calls=\([0-9]*\).*/\1 \2/p' |
+        awk '{ n += $2 } END { print n }')
     # Without it there are 14 of these.
     assert_between 10 "$n" 30 "commands of a run"
 }
@@ -236,7 +245,7 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     hold --ttl 4 --once
     redis_kill own
     : >go
-    redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --appendonly yes --appendfsync always
+    own_again
     exits 0 5 "$HOLDER"
     record_is succeeded own
     own del "$R"
@@ -271,8 +280,8 @@ enters() {
     start_log "$1.log" "$DLOCK" --ttl 5 "${@:2}" "$L" "$HELPERS/clock" "$T/$1"
     IN+=("$STARTED")
 }
-# Exactly the ms of the server at which the lock is free, as the clock of now: 20 ms for the question. Asked while the
-# lock must still be held.
+# Exactly the ms of the server at which the lock is free, as the clock of now: 20 ms for the
+# question. Asked while the lock must still be held.
 free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
 
 @test "three waiters start at the end of --min-hold, in their order" {
@@ -291,13 +300,15 @@ free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
         at=$(($(cat "in$i") / 1000000))
         echo "# waiter $i: $((at - end)) ms after the end" >&3
         [ "$at" -ge $((end - 10)) ] || final "waiter $i entered $((end - at)) ms early"
-        [ "$at" -le $((end + $(amount min_hold_late) + SLOW)) ] || fail "waiter $i entered after $((at - end)) ms"
+        [ "$at" -le $((end + $(amount min_hold_late) + SLOW)) ] ||
+            fail "waiter $i entered after $((at - end)) ms"
         [ "$at" -ge $before ] || fail "the order"
         before=$at
     done
 }
 
-# No message tells the first waiter: it knows the end, and the server reports the change. So nobody polls.
+# No message tells the first waiter: it knows the end, and the server reports the change. So nobody
+# polls.
 @test "a waiter hears of --min-hold that begins, and does not ask again and again" {
     local n
     hold --ttl 3 --min-hold 2s

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# process.bats - faults of the machine around a lock in a real redis-server: the keeper killed or failed at each of its
-# system calls, limits, clocks that jump, a full file system. Servers that lie, refuse or hang are in hostile.bats,
-# network faults in network.bats.
+# process.bats - faults of the machine around a lock in a real redis-server: the keeper killed or
+# failed at each of its system calls, limits, clocks that jump, a full file system. Servers that
+# lie, refuse or hang are in hostile.bats, network faults in network.bats.
 
 # bats file_tags=long
 load ../../support/common
@@ -31,9 +31,10 @@ attempt() {
     [ -z "$output" ] || mapfile -t lines <<<"$output"
 }
 
-# --- the keeper at each of its system calls ------------------------------------------------------------
+# --- the keeper at each of its system calls ----------------------------------
 
-# The points of a run: "NAME K", the K-th call of that name, from the guard's fork on; $1 of each name.
+# The points of a run: "NAME K", the K-th call of that name, from the guard's fork on; $1 of each
+# name.
 points() {
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
     ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 strace -o "$T/trace" "$DLOCK" --ttl 1 "$L" \
@@ -46,7 +47,8 @@ points() {
          }' "$T/trace"
 }
 
-# one_point NAME K INJECT: with a lock of its own, and what must be true then. Complaints go to $T/bad.
+# one_point NAME K INJECT: with a lock of its own, and what must be true then. Complaints go to
+# $T/bad.
 one_point() {
     local point=$1:$2:${3%%:*} rc=0 i dir turns=40
     point=${point//=/-}
@@ -57,11 +59,12 @@ one_point() {
         ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 2 15 \
             strace -o /dev/null -e trace="$1" -e inject="$1":"$3":when="$2" \
             "$DLOCK" --ttl 1 "redis://127.0.0.1:$REDIS_PORT#$NAME.$point" \
-            "$HELPERS/inside" "$dir" "$REDIS_PORT" "$NAME.$point" 400 >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
+            "$HELPERS/inside" "$dir" "$REDIS_PORT" "$NAME.$point" 400 >"$dir/out" 2>&1 </dev/null \
+            3>&- || rc=$?
     } 2>/dev/null
     echo "$rc" >"$dir/rc"
-    # It is over: nobody of the tree lives on, whatever the keeper was doing. A killed keeper's guard does not
-    # wait for the end of the lease.
+    # It is over: nobody of the tree lives on, whatever the keeper was doing. A killed keeper's
+    # guard does not wait for the end of the lease.
     [ "${3%=*}" != signal ] || turns=20
     for ((i = 0; i < turns; i++)); do
         [ -e "$dir/witness" ] || break
@@ -75,7 +78,8 @@ one_point() {
         sleep 0.025
     done
     [ $i -lt 80 ] || echo "$point: the lock is still held" >>"$T/bad"
-    [ ! -e "$dir/violations" ] || echo "$point: lived without the lock: $(head -n 1 "$dir/violations")" >>"$T/bad"
+    [ ! -e "$dir/violations" ] ||
+        echo "$point: lived without the lock: $(head -n 1 "$dir/violations")" >>"$T/bad"
     case " $ALLOWED " in
     *" $rc "*) ;;
     *) echo "$point: exit code $rc: $(tail -n 1 "$dir/out")" >>"$T/bad" ;;
@@ -113,8 +117,10 @@ no_complaints() {
 
 # bats test_tags=soak
 @test "a system call that fails once does no harm" {
-    # A close() that does not close, a process without a number, a signal that is not taken: no kernel does that.
-    points 4 | grep -vE '^(close|close_range|getpid|munmap|rt_sigreturn|rt_sigprocmask|restart_syscall|brk) ' >"$T/calls"
+    # A close() that does not close, a process without a number, a signal that is not taken: no
+    # kernel does that.
+    local harmless='close|close_range|getpid|munmap|rt_sigreturn|rt_sigprocmask|restart_syscall|brk'
+    points 4 | grep -vE "^($harmless) " >"$T/calls"
     # A sanitizer's malloc ends the program when it gets no memory.
     [ -z "${SAN:-}" ] || sed -i '/^m/d' "$T/calls"
     for e in EINTR EAGAIN ENOMEM EMFILE EIO; do
@@ -124,7 +130,10 @@ no_complaints() {
         EAGAIN) may='ppoll|poll|read|recvfrom|sendto|connect|clone|clone3|getrandom' ;;
         ENOMEM) may='.*' ;;
         EMFILE) may='socket|openat|eventfd2|dup2|fcntl|clone|clone3' ;;
-        EIO) may='read|write|recvfrom|sendto|openat|connect|newfstatat|fstat|shutdown|getsockopt|setsockopt' ;;
+        EIO)
+            may='read|write|recvfrom|sendto|openat|connect|newfstatat|fstat|shutdown'
+            may+='|getsockopt|setsockopt'
+            ;;
         esac
         grep -E "^($may) " "$T/calls" | sed "s/\$/ error=$e/"
     done >all
@@ -138,8 +147,8 @@ no_complaints() {
 
 # bats test_tags=soak
 @test "a system call that fails from then on does not cause a hang" {
-    # What a kernel without memory, or a broken device, may go on answering. (Not EINTR for ever, and not for the
-    # signalfd, which would stay readable.)
+    # What a kernel without memory, or a broken device, may go on answering. (Not EINTR for ever,
+    # and not for the signalfd, which would stay readable.)
     points 3 | awk '/^(socket|connect|ppoll|sendto|recvfrom) / { print $1, $2 "+" }' >"$T/calls"
     for e in ENOMEM EIO EMFILE; do
         case $e in EMFILE) may=socket ;; EIO) may='connect|sendto|recvfrom' ;; *) may='.*' ;; esac
@@ -151,7 +160,7 @@ no_complaints() {
     no_complaints
 }
 
-# --- limits --------------------------------------------------------------------------------------------
+# --- limits ------------------------------------------------------------------
 
 # one_line: a failure that is ours is one line; what the loader says before main() is not ours.
 one_line() {
@@ -166,7 +175,8 @@ one_line() {
     works='' fails=''
     # By a name as well: the look-up needs descriptors of its own.
     for n in 127.0.0.1/{3..12} localhost/{5..12} 127.0.0.1/20 localhost/20; do
-        attempt 10 prlimit --nofile="${n#*/}" "$DLOCK" --ttl 1 "redis://${n%/*}:$REDIS_PORT#$NAME" true
+        attempt 10 prlimit --nofile="${n#*/}" "$DLOCK" --ttl 1 \
+            "redis://${n%/*}:$REDIS_PORT#$NAME" true
         one_line "--nofile=$n"
         if [ "$status" -eq 0 ]; then works=1; else fails=$fails$status; fi
         [ "$(rcli exists "$NAME")" = 0 ] || fail "--nofile=$n: the lock is left behind"
@@ -178,8 +188,8 @@ one_line() {
 @test "dlock says that it cannot fork or start a thread" {
     need_root
     export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
-    # A user of this test alone, who has no other process: the limit counts those of other tests, too. And a folder that
-    # it can enter.
+    # A user of this test alone, who has no other process: the limit counts those of other tests,
+    # too. And a folder that it can enter.
     local nobody=$((20000 + SRANDOM % 30000))
     dir=$(mktemp -d /tmp/dlock-test.XXXXXX)
     chmod 755 "$dir"
@@ -194,7 +204,8 @@ one_line() {
     command="$status ${#lines[@]} $output $(rcli exists "$NAME")"
     run limited 2 "redis://localhost:$REDIS_PORT#$NAME"
     thread="$status ${#lines[@]} $output"
-    # The keeper, the guard, what makes the command's group, and the command. What is left of the others counts, too.
+    # The keeper, the guard, what makes the command's group, and the command. What is left of the
+    # others counts, too.
     has_none() { ! pgrep -u "$nobody" >/dev/null; }
     wait_for 5 has_none
     run limited 4 "$L"
@@ -211,8 +222,10 @@ one_line() {
     fails=''
     for kb in $(seq 2500 250 6000) 8000 16000; do
         attempt 10 prlimit --as=$((kb * 1024)) "$DLOCK" --ttl 1 "$L" "$HELPERS/clock" "$T/ran"
-        [ "$status" -ne 127 ] || [[ $output == *"shared librar"* ]] || [[ $output == "dlock: cannot run"* ]] ||
-            [[ $output == "cannot allocate TLS data structures for initial thread" ]] || # ld.so, before main()
+        [ "$status" -ne 127 ] || [[ $output == *"shared librar"* ]] ||
+            [[ $output == "dlock: cannot run"* ]] ||
+            [[ $output == "cannot allocate TLS data structures for initial thread" ]] ||
+                # ld.so, before main()
             fail "$kb KiB: $output"
         case $status in
         0 | 127) ;;
@@ -226,7 +239,7 @@ one_line() {
     [ "$status" -eq 0 ]
 }
 
-# --- clocks --------------------------------------------------------------------------------------------
+# --- clocks ------------------------------------------------------------------
 
 @test "the next renewal notices that the server's clock jumped" {
     with_clock own_server
@@ -295,14 +308,15 @@ one_line() {
     ended 5
     assert_rc 79
     assert_out "could not be renewed in time: this process did not run for"
-    # The server has not slept with us: a renewal's answer that is still read says that its clock is behind.
+    # The server has not slept with us: a renewal's answer that is still read says that its clock is
+    # behind.
     [ "$(grep '^dlock:' "$T/out" | grep -vc 'clock was set back by 10 s')" = 1 ]
     # At the latest when it wakes up for the next renewal: 0.77 s.
     assert_between 0 $(($(now_ms) - t0)) $((1300 + SLOW)) "time until the end (ms)"
     settle 2
 }
 
-# --- files ---------------------------------------------------------------------------------------------
+# --- files -------------------------------------------------------------------
 
 @test "a full file system refuses a file lock or it works" {
     unshare -m true 2>/dev/null || skip "needs the right to mount"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# queue.bats - waiting for a lock in a real redis-server: who is served when, waiters that are killed or stopped, what
-# it costs the server.
+# queue.bats - waiting for a lock in a real redis-server: who is served when, waiters that are
+# killed or stopped, what it costs the server.
 
 load ../../support/common
 load ../../support/redis
@@ -28,7 +28,7 @@ own_tracked() { own info clients | grep -q "^tracking_clients:1"; }
     wait_for 5 own_tracked
     start_log w2.log "$DLOCK" -v --ttl 30 "$L" true
     w2=$STARTED
-    wait_for 5 eval '[ "$(own zcard "{$NAME}:dlock:queue")" = 2 ]'
+    own_waits_for 2
     for i in 1 2; do
         # As its `timeout` does: not those that have subscribed.
         [ "$(own client kill type normal)" -ge 1 ]
@@ -141,7 +141,8 @@ since() {
     wait_exit 5 "$stopped"
 }
 
-# on CASE: from now on the lock of that case, in a folder of its own, so that cases can run side by side.
+# on CASE: from now on the lock of that case, in a folder of its own, so that cases can run side by
+# side.
 on() {
     : "${BASE:=$NAME}"
     CASE=$1 NAME=$BASE.$1
@@ -150,7 +151,8 @@ on() {
     cd "$T/$1"
 }
 declare -gA FREED=() STOPPED=() LAST=()
-# stop_in_line N: N waiters join the queue of the case, and are stopped (STOPPED: their pids); two live ones behind them.
+# stop_in_line N: N waiters join the queue of the case, and are stopped (STOPPED: their pids); two
+# live ones behind them.
 stop_in_line() {
     local i
     STOPPED[$CASE]=''
@@ -167,7 +169,8 @@ stop_in_line() {
     done
 }
 freed() { FREED[$CASE]=$(($(wall_ms) + ${1:-0})); }
-# delay_is CASE MS: the first live one got the lock by then; what was stopped goes on, and is served in the end.
+# delay_is CASE MS: the first live one got the lock by then; what was stopped goes on, and is served
+# in the end.
 delay_is() {
     on "$1"
     wait_for 20 test -s got
@@ -179,7 +182,7 @@ delay_is() {
     for i in ${STOPPED[$1]}; do wait_exit 10 "$i"; done
 }
 
-@test "one stopped waiter delays the next by 1.2 s at most, six by 3 s, however the lock became free" {
+@test "one stopped waiter delays the next by 1.2 s at most, six by 3 s" {
     local w holder waiters
     on crash
     hold --ttl 1
@@ -197,7 +200,8 @@ delay_is() {
     rcli set "$NAME" x px 60000
     stop_in_line 1
     w=$(rcli zrange "{$NAME}:dlock:queue" 0 0)
-    rcli hset "$waiters" "$w" "$(rcli hget "$waiters" "$w" | sed "s/ 0 / $(($(wall_ms) + 3600000)) /")"
+    rcli hset "$waiters" "$w" \
+        "$(rcli hget "$waiters" "$w" | sed "s/ 0 / $(($(wall_ms) + 3600000)) /")"
     rcli set "{$NAME}:dlock:claim" '' px 3600000
     freed
     rcli del "$NAME"
@@ -280,7 +284,7 @@ delay_is() {
     local t0
     rcli_in own set "$NAME" x px 60000
     start_log w.log "$DLOCK" "$L" sh -c "$(stamp got)"
-    wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = 1 ]'
+    own_waits_for 1
     t0=$(wall_ms)
     rcli_in own flushall
     wait_exit 5 "$STARTED"
@@ -352,7 +356,8 @@ delay_is() {
     wait_for 5 "$DLOCK" -q -n "$L" true # passed over now
     hold
     TTL=30 wait_in_line 2 'echo >held2; "$HELPERS/await" go2'
-    [ "$(rcli hget "{$NAME}:dlock:waiters" "$(rcli zrange "{$NAME}:dlock:queue" 0 0)" | grep -c "pid=$WAITER ")" = 1 ]
+    first=$(rcli zrange "{$NAME}:dlock:queue" 0 0)
+    [[ $(rcli hget "{$NAME}:dlock:waiters" "$first") == *"pid=$WAITER "* ]]
     kill -STOP "$WAITER"
     wait_for 5 pid_stopped "$WAITER"
     echo >go
@@ -366,7 +371,8 @@ delay_is() {
     assert_between 0 $(($(wall_ms) - t0)) $((1200 + BUSY)) "milliseconds"
     # The stopped one goes on: back in line while the lock is held, then served.
     kill -CONT "$stopped"
-    wait_for 5 eval '[ "$(rcli zrange "{$NAME}:dlock:queue" 0 0 withscores | sed -n 2p)" -lt 4000000000000000 ]'
+    ticket() { rcli zrange "{$NAME}:dlock:queue" 0 0 withscores | sed -n 2p; }
+    wait_for 5 eval '[ "$(ticket)" -lt 4000000000000000 ]'
     [ ! -e got1 ]
     echo >go2
     wait_exit 5 "$WAITER"
@@ -449,7 +455,8 @@ served() { # ORDER
     try=$(awk -v plain=1 -f "$scripts/embed.awk" "$scripts/try.lua")
     # back ID@TICKET: the score that it gets.
     back() {
-        rcli eval "$try" 1 "$NAME" 0 "{$NAME}:dlock:" "$(printf %032d 1) dlock1 ttl=9000" "$1" 9000 '0 0 0' >answer
+        rcli eval "$try" 1 "$NAME" 0 "{$NAME}:dlock:" "$(printf %032d 1) dlock1 ttl=9000" "$1" \
+            9000 '0 0 0' >answer
         rcli zscore "$queue" "${1%@*}"
     }
     rcli set "$NAME" other px 60000
@@ -460,7 +467,8 @@ served() { # ORDER
     [ "$(back a@7)" = $((now - 5000000)) ]
     # From the future, and from among those that are set aside.
     assert_between "$now" "$(back b@$((now + 3600000000)))" $((now + 5000000)) "the ticket of b"
-    assert_between "$now" "$(back c@$((now + 4000000000000000)))" $((now + 5000000)) "the ticket of c"
+    assert_between "$now" "$(back c@$((now + 4000000000000000)))" $((now + 5000000)) \
+        "the ticket of c"
     # Set aside: at the end, whatever it says.
     rcli zadd "$queue" 4000000000000007 d
     assert_between "$now" "$(back d@7)" $((now + 5000000)) "the ticket of d"
@@ -485,7 +493,8 @@ served() { # ORDER
         rcli_in own flushall
         rcli_in own set "$NAME" x px 100000
         for i in $(seq "$n"); do
-            start_log "w$i.log" "$DLOCK" --ttl 100 "$L" sh -c "echo $i >>order; [ $i -gt 1 ] || '$HELPERS/await' go$n"
+            start_log "w$i.log" "$DLOCK" --ttl 100 "$L" sh -c \
+                "echo $i >>order; [ $i -gt 1 ] || '$HELPERS/await' go$n"
             wait_for 10 eval '[ "$(rcli_in own zcard "{$NAME}:dlock:queue")" = '"$i"' ]'
         done
         rcli_in own config resetstat
@@ -512,7 +521,8 @@ served() { # ORDER
     local n=20 i stopped calls
     own set "$NAME" x px 100000
     for i in $(seq "$n"); do
-        start_log "w$i.log" "$DLOCK" --ttl 100 "$L" sh -c "echo $i >>order; exec '$HELPERS/await' go"
+        start_log "w$i.log" "$DLOCK" --ttl 100 "$L" sh -c \
+            "echo $i >>order; exec '$HELPERS/await' go"
         [ "$i" -gt 1 ] || stopped=$STARTED
         wait_for 10 eval '[ "$(own zcard "{$NAME}:dlock:queue")" = '"$i"' ]'
     done

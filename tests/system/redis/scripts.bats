@@ -30,7 +30,8 @@ contended() {
     echo 0 >count
     for ((i = 0; i < $1; i++)); do
         start_log "c$i.log" sh -c 'for i in $(seq "$0"); do
-            "$DLOCK" -q -w 20 "$1" sh -c "echo \$((\$(cat count) + 1)) >count.new; mv count.new count" || exit
+            "$DLOCK" -q -w 20 "$1" sh -c \
+                "echo \$((\$(cat count) + 1)) >count.new; mv count.new count" || exit
             "$DLOCK" -q -w 0.02 "$1" true
             case $? in 0 | 69 | 75) ;; *) exit 1 ;; esac
         done' "$2" "$L"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# shared.bats - shared locks and slots in a real redis-server: the batch that one release lets in, waiters that are
-# stopped, other programs, and what ends a hold. What holds for each store is in the contract.
+# shared.bats - shared locks and slots in a real redis-server: the batch that one release lets in,
+# waiters that are stopped, other programs, and what ends a hold. What holds for each store is in
+# the contract.
 
 # bats file_tags=long
 load ../../support/common
@@ -19,7 +20,8 @@ declare -gA PIDS
 holds() {
     local id=$1
     shift
-    start_log "holds.$id.log" "$DLOCK" "$@" "$L" sh -c 'echo "${DLOCK_SLOT:--}" >"in.$1"; "$HELPERS/await" "go.$1"' - "$id"
+    start_log "holds.$id.log" "$DLOCK" "$@" "$L" sh -c \
+        'echo "${DLOCK_SLOT:--}" >"in.$1"; "$HELPERS/await" "go.$1"' - "$id"
     PIDS[$id]=$STARTED
 }
 is_in() { wait_for "${2:-5}" test -s "in.$1" || fail "$1: $(cat "holds.$1.log")"; }
@@ -39,7 +41,8 @@ own_holders_are() { [ "$(own zcard "$(own --raw keys "{$NAME}:dlock:holders:*")"
 calls() { own info commandstats | tr -d '\r' | sed -n "s/^cmdstat_$1:calls=\([0-9]*\),.*/\1/p"; }
 total() {
     own info commandstats | tr -d '\r' |
-        awk -F'[:=,]' '/^cmdstat_/ && $1 !~ /_(info|config|zcard|keys|pttl|getrange)/ { n += $3 } END { print n }'
+        awk -F'[:=,]' '/^cmdstat_/ && $1 !~ /_(info|config|zcard|keys|pttl|getrange)/ { n += $3 }
+            END { print n }'
 }
 
 # Each grant calls the next one: two messages, and one try of each reader.
@@ -54,8 +57,10 @@ total() {
         own config resetstat >/dev/null
         let_go
         wait_for 20 own_holders_are $n
-        echo "# $n readers: $(own info commandstats | count_evals) scripts, $(calls publish) messages, $(total) commands" >&3
-        assert_between $((n + 1)) "$(own info commandstats | count_evals)" $((n + 4 + n / 5)) "scripts for $n readers"
+        scripts=$(own info commandstats | count_evals)
+        echo "# $n readers: $scripts scripts, $(calls publish) messages, $(total) commands" >&3
+        assert_between $((n + 1)) "$scripts" $((n + 4 + n / 5)) \
+            "scripts for $n readers"
         assert_between $n "$(calls publish)" $((2 * n + 4)) "messages for $n readers"
         assert_between $((10 * n)) "$(total)" $((35 * n)) "commands for $n readers"
         for ((i = 1; i <= n; i++)); do : >"go.$n-$i"; done
@@ -128,12 +133,15 @@ own_back() { [ "$(own pubsub channels "{$NAME}*" | grep -c .)" = "$1" ]; }
     local i pid
     for i in 1 2 3 4 5 6 7; do
         start_log "churn$i.log" bash -c 'for n in 1 2 3 4 5 6 7 8; do
-            "$DLOCK" -q --ttl 5 --slots 3 "$1" bash -c "exec 9>slot.\$DLOCK_SLOT; flock -n 9 || echo \$DLOCK_SLOT >>twice
+            "$DLOCK" -q --ttl 5 --slots 3 "$1" bash -c "exec 9>slot.\$DLOCK_SLOT
+                flock -n 9 || echo \$DLOCK_SLOT >>twice
                 echo \$DLOCK_SLOT >>used; sleep 0.0\$((RANDOM % 5))" || exit; done' - "$L"
     done
     local churn=("${STARTED_PIDS[@]}")
     for i in 1 2; do
-        start_log crash.log "$DLOCK" --ttl 1 --slots 3 "$L" bash -c 'echo $PPID >crash; exec 9>slot.$DLOCK_SLOT; flock -n 9 || echo $DLOCK_SLOT >>twice; sleep 9'
+        start_log crash.log "$DLOCK" --ttl 1 --slots 3 "$L" bash -c \
+            'echo $PPID >crash; exec 9>slot.$DLOCK_SLOT
+            flock -n 9 || echo $DLOCK_SLOT >>twice; sleep 9'
         pid=$STARTED
         wait_for 9 test -s crash
         kill -KILL "$pid"
@@ -141,7 +149,8 @@ own_back() { [ "$(own pubsub channels "{$NAME}*" | grep -c .)" = "$1" ]; }
     done
     for pid in "${churn[@]}"; do exits 0 20 "$pid"; done
     [ ! -e twice ] || fail "twice: $(cat twice)"
-    [ "$(sort used | uniq -c | awk '{ n += $1; s = s $2 } END { print n, s }')" = "56 012" ] || fail "$(sort used | uniq -c)"
+    [ "$(sort used | uniq -c | awk '{ n += $1; s = s $2 } END { print n, s }')" = "56 012" ] ||
+        fail "$(sort used | uniq -c)"
     wait_for 8 eval '[ "$(rcli --raw keys "*$NAME*")" = "{$NAME}:dlock:fence" ]'
 }
 
@@ -205,7 +214,7 @@ own_back() { [ "$(own pubsub channels "{$NAME}*" | grep -c .)" = "$1" ]; }
     [ "$(rcli get "$NAME")" = foreign ]
 }
 
-@test "the list of holders is gone with the lock, when the one that would have kept it longest has ended" {
+@test "the list of holders is gone with the lock when the longest hold has ended" {
     local holders name list
     holds a -s --ttl 20
     is_in a
@@ -230,7 +239,8 @@ for kind in ("-s", "--slots=2"):
     assert l.acquire(blocking=False)
     rc = subprocess.call(["$DLOCK", "-q", "-n", kind, "$L", "true"])
     assert rc == 75, rc
-    w = subprocess.Popen(["$DLOCK", kind, "$L", "sh", "-c", "echo; read x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    w = subprocess.Popen(["$DLOCK", kind, "$L", "sh", "-c", "echo; read x"], \
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     l.release()
     w.stdout.readline()
     assert not r.lock("$NAME", timeout=10).acquire(blocking=False)
@@ -266,10 +276,12 @@ PY
     assert_rc 75
     echo "$output" | /usr/bin/python3 -c 'import json, sys
 s = json.load(sys.stdin)
-assert sorted((h["mode"], h.get("slot")) for h in s["holders"]) == [("shared", None), ("slots", 0)], s
+assert sorted((h["mode"], h.get("slot")) for h in s["holders"]) == [("shared", None), ("slots", \
+    0)], s
 assert [w.get("mode") for w in s["waiters"]] == [None, "shared"], s
 assert s["slots"] == 2 and s["slots_held"] == 1, s
-assert len({h["fence"] for h in s["holders"]}) == 1 and all(h["lease_left_ms"] > 0 for h in s["holders"]), s'
+assert len({h["fence"] for h in s["holders"]}) == 1, s
+assert all(h["lease_left_ms"] > 0 for h in s["holders"]), s'
     end a b w r
 }
 

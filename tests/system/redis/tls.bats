@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# rediss://: who the server is, is known before anything is said to it. The contract of a lock in Redis is kept
-# through TLS: contract/stores/rediss.bash.
+# rediss://: who the server is, is known before anything is said to it. The contract of a lock in
+# Redis is kept through TLS: contract/stores/rediss.bash.
 
 load ../../support/common
 load ../../support/redis
@@ -20,7 +20,8 @@ setup() {
     L="rediss://app:$SECRET@$AT?$CA#$NAME"
 }
 
-# never CODE LOCK TEXT...: refused in one line that has all TEXTs; nothing is run, no secret is shown.
+# never CODE LOCK TEXT...: refused in one line that has all TEXTs; nothing is run, no secret is
+# shown.
 never() {
     local code=$1 lock=$2 text
     shift 2
@@ -38,17 +39,20 @@ recorder() {
     PORT=$LISTENS
 }
 
-# --- who the server is ---------------------------------------------------------------------------------
+# --- who the server is -------------------------------------------------------
 
 @test "accepts a certificate by name, address or another name" {
     run -0 --separate-stderr run_t 5 "$DLOCK" -n "$L" true
     [ -z "$stderr" ]
     run -0 run_t 5 "$DLOCK" -n "rediss://app:$SECRET@127.0.0.1:$REDIS_PORT?$CA#$NAME" true
     # The certificate itself, as the only one that is trusted.
-    tls_redis own --tls-cert-file "$TLS/self.crt" --tls-key-file "$TLS/self.key" --tls-protocols TLSv1.2
-    run -0 run_t 5 "$DLOCK" -n "rediss://localhost:${REDIS_PORTS[own]}?cacert=$TLS/self.crt#$NAME" true
+    tls_redis own --tls-cert-file "$TLS/self.crt" --tls-key-file "$TLS/self.key" --tls-protocols \
+        TLSv1.2
+    run -0 run_t 5 "$DLOCK" -n \
+        "rediss://localhost:${REDIS_PORTS[own]}?cacert=$TLS/self.crt#$NAME" true
     tls_cli -n own config set tls-cert-file "$TLS/wrong.crt" tls-key-file "$TLS/wrong.key"
-    run -0 run_t 5 "$DLOCK" -n "rediss://127.0.0.1:${REDIS_PORTS[own]}?$CA&sni=other.example#$NAME" true
+    run -0 run_t 5 "$DLOCK" -n \
+        "rediss://127.0.0.1:${REDIS_PORTS[own]}?$CA&sni=other.example#$NAME" true
     never 69 "rediss://localhost:${REDIS_PORTS[own]}?$CA&sni=example#$NAME" "not valid for example"
     # Where the system's authorities are.
     export SSL_CERT_FILE=$TLS/ca.crt
@@ -96,15 +100,17 @@ recorder() {
 }
 
 @test "obeys other programs' parameters that verify, and refuses those that do not" {
-    run -0 run_t 5 "$DLOCK" -n "rediss://app:$SECRET@$AT?ssl_cert_reqs=CERT_REQUIRED&ssl_ca_certs=$TLS/ca.crt#$NAME" true
-    run -0 run_t 5 "$DLOCK" -n "valkeys://app:$SECRET@$AT?ssl_check_hostname=true&$CA&pool_size=3#$NAME" true
+    run -0 run_t 5 "$DLOCK" -n \
+        "rediss://app:$SECRET@$AT?ssl_cert_reqs=CERT_REQUIRED&ssl_ca_certs=$TLS/ca.crt#$NAME" true
+    run -0 run_t 5 "$DLOCK" -n \
+        "valkeys://app:$SECRET@$AT?ssl_check_hostname=true&$CA&pool_size=3#$NAME" true
     never 69 "rediss://app:$SECRET@$AT?ssl_ca_certs=$TLS/stranger.crt#$NAME" "certificate"
     for p in ssl_cert_reqs=none ssl_check_hostname=False skip_verify=true verifyPeer=NONE; do
         never 64 "rediss://app:$SECRET@$AT?$CA&$p#$NAME" "${p%=*}" "dlock verifies"
     done
 }
 
-# --- who we are ----------------------------------------------------------------------------------------
+# --- who we are --------------------------------------------------------------
 
 @test "shows the server a client certificate" {
     for version in 1.2 1.3; do
@@ -112,7 +118,8 @@ recorder() {
         at="rediss://localhost:${REDIS_PORTS[v$version]}?$CA"
         run -0 run_t 5 "$DLOCK" -n "$at&cert=$TLS/client.crt&key=$TLS/client.key#$NAME" true
         never 77 "$at#$NAME" "requires our certificate" "certificate required"
-        never 77 "$at&cert=$TLS/stranger.crt&key=$TLS/stranger.key#$NAME" "refuses our certificate" "unknown ca"
+        never 77 "$at&cert=$TLS/stranger.crt&key=$TLS/stranger.key#$NAME" \
+            "refuses our certificate" "unknown ca"
         run -77 run_t 5 "$DLOCK" --status "$at#$NAME"
     done
 }
@@ -166,7 +173,7 @@ recorder() {
     done
 }
 
-# --- what is no TLS, or breaks off ---------------------------------------------------------------------
+# --- what is no TLS, or breaks off -------------------------------------------
 
 @test "sends nothing in plain text to a server without TLS" {
     recorder '-ERR unknown command\r\n'
@@ -184,7 +191,8 @@ recorder() {
     for args in "--connect-timeout 0.5" "-w 0.5" "--connect-timeout 0.5 --status"; do
         "$HELPERS/clock" begin
         # shellcheck disable=SC2086
-        if [[ $args = *status ]]; then run run_t 5 "$DLOCK" $args "$at"; else run run_t 5 "$DLOCK" $args "$at" touch ran; fi
+        if [[ $args = *status ]]; then run run_t 5 "$DLOCK" $args "$at"; else run run_t 5 \
+            "$DLOCK" $args "$at" touch ran; fi
         "$HELPERS/clock" end
         assert_rc 69
         assert_out "no answer"
@@ -224,7 +232,7 @@ through() {
     never 76 "rediss://localhost:$PORT?$CA#x" "too long"
 }
 
-# --- while it is held ----------------------------------------------------------------------------------
+# --- while it is held --------------------------------------------------------
 
 @test "a hold survives a time with a bad certificate" {
     hold -v --ttl 4
@@ -242,8 +250,10 @@ through() {
 @test "the command has no descriptor of ours; nothing shows the password" {
     list='ls -l /proc/self/fd | sed "s/.*-> //" | grep -v "^/proc/"'
     sh -c "$list" >without 2>/dev/null 3>&- </dev/null
-    run_t 5 "$DLOCK" -n "$L" sh -c "$list; cat /proc/\$PPID/cmdline | tr '\\0' ' '; env" >with 2>/dev/null </dev/null
-    ! grep -E 'socket:|\.so|\.pem|\.crt|anon_inode' <(grep -v = with) || fail "descriptors: $(cat with)"
+    run_t 5 "$DLOCK" -n "$L" sh -c "$list; cat /proc/\$PPID/cmdline | tr '\\0' ' '; env" >with \
+        2>/dev/null </dev/null
+    ! grep -E 'socket:|\.so|\.pem|\.crt|anon_inode' <(grep -v = with) ||
+        fail "descriptors: $(cat with)"
     ! grep "$SECRET" with || fail "found"
     hold -v
     ! grep -aF "$SECRET" "/proc/$HOLDER/cmdline" hold.log || fail "found"

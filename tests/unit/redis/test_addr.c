@@ -1,4 +1,7 @@
-/* test_addr.c - an address that a server names: "host:port" is split; numbers at once, names by the helper thread. */
+/*
+ * test_addr.c - an address that a server names: "host:port" is split; numbers at once, names by the
+ * helper thread.
+ */
 #include "unit.h"
 
 #include "backends/redis/addr.h"

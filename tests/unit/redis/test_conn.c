@@ -1,6 +1,6 @@
 /*
- * test_conn.c - one connection to Redis against a scripted server: hostile replies, one byte at a time, a first address
- * that refuses, refused passwords, replicas.
+ * test_conn.c - one connection to Redis against a scripted server: hostile replies, one byte at a
+ * time, a first address that refuses, refused passwords, replicas.
  */
 #include "unit.h"
 
@@ -409,7 +409,9 @@ TEST(no_address_is_found)
     CHECK_INT(c.state, RC_CLOSED);
 }
 
-/* One PING to a server that must be the master and sends text: the code, or the type of the reply. */
+/*
+ * One PING to a server that must be the master and sends text: the code, or the type of the reply.
+ */
 static int ask_master(const char *text, struct redis_conn *c)
 {
     struct server s;
@@ -459,7 +461,10 @@ TEST(only_a_master_is_accepted)
 
 /* ------------------------------------------------------- a server without EVAL */
 
-/* What is said about a PING whose answer is that EVAL is unknown, and then the answer to ROLE; NULL: hangs up. */
+/*
+ * What is said about a PING whose answer is that EVAL is unknown, and then the answer to ROLE;
+ * NULL: hangs up.
+ */
 static int without_eval(const char *password, const char *first, const char *role,
                         struct dlock_error *err)
 {

@@ -1,6 +1,6 @@
 /*
- * test_long.c - a hold of 17 days: 200 000 renewals, decided by the lease and done by the Redis backend, with
- * a clock that this test turns. Nothing grows.
+ * test_long.c - a hold of 17 days: 200 000 renewals, decided by the lease and done by the Redis
+ * backend, with a clock that this test turns. Nothing grows.
  */
 #include "unit.h"
 
@@ -56,8 +56,8 @@ struct hold {
 };
 
 /*
- * Answer the commands that have come, in their order: an EVAL with text (NULL: hang up instead), others with a refusal.
- * False: no EVAL has come.
+ * Answer the commands that have come, in their order: an EVAL with text (NULL: hang up instead),
+ * others with a refusal. False: no EVAL has come.
  */
 static bool serve(struct server *s, const char *text)
 {

@@ -1,6 +1,6 @@
 /*
- * test_redis.c - the Redis backend's slots, driven by a small poll loop: against a scripted server, and
- * against a real one that this program starts.
+ * test_redis.c - the Redis backend's slots, driven by a small poll loop: against a scripted server,
+ * and against a real one that this program starts.
  */
 #include "unit.h"
 
@@ -70,8 +70,8 @@ static void user_close(struct user *u)
 #define HANG_UP NULL
 
 /*
- * What the client has asked behind *at, in its order: 'E' for a script, 'I' for an INFO, 'H' for a HELLO, 0 for no
- * more.
+ * What the client has asked behind *at, in its order: 'E' for a script, 'I' for an INFO, 'H' for a
+ * HELLO, 0 for no more.
  */
 static char next_asked(const struct server *s, size_t *at)
 {
@@ -236,7 +236,10 @@ TEST(renewals_clear_and_unclear)
     scene_close(&sc);
 }
 
-/* INFO: not before the grant has been handed out, and neither a renewal nor a release waits for the answers. */
+/*
+ * INFO: not before the grant has been handed out, and neither a renewal nor a release waits for the
+ * answers.
+ */
 TEST(checks_delay_no_other_command)
 {
     static const char *const say[] = {GRANTED, OURS, OURS, GRANTED, OURS};
@@ -267,7 +270,9 @@ TEST(checks_delay_no_other_command)
     scene_close(&sc);
 }
 
-/* Their warnings are reported although the release has begun; its result does not depend on them. */
+/*
+ * Their warnings are reported although the release has begun; its result does not depend on them.
+ */
 TEST(checks_are_reported_during_a_release)
 {
     static const char answers[] = "+OK\r\n$14\r\naof_enabled:0\n\r\n" OURS;
@@ -324,7 +329,9 @@ TEST(releases)
     }
 }
 
-/* A replica, after a failover: the release goes out again over a new connection, as a renewal does. */
+/*
+ * A replica, after a failover: the release goes out again over a new connection, as a renewal does.
+ */
 TEST(a_replica_is_not_asked_twice)
 {
     static const char *const say[] = {GRANTED, "-READONLY x\r\n", OURS, "-READONLY x\r\n", OURS};
@@ -349,7 +356,10 @@ TEST(a_replica_is_not_asked_twice)
 #define GRANTED_AT(ms) "*6\r\n$7\r\ngranted\r\n$2\r\n17\r\n:1000\r\n:0\r\n$0\r\n\r\n:" #ms "\r\n"
 #define OURS_AT(ms) "*3\r\n:1\r\n$-1\r\n:" #ms "\r\n"
 
-/* A failover to a server with another clock is no jump of a clock; a jump of that server's clock is one. */
+/*
+ * A failover to a server with another clock is no jump of a clock; a jump of that server's clock is
+ * one.
+ */
 TEST(a_failover_is_no_clock_jump)
 {
     static const char *const first[] = {GRANTED_AT(1790000000000), HANG_UP},
@@ -439,7 +449,10 @@ TEST(a_redirection_by_the_sentinels_master_is_not_followed)
     }
 }
 
-/* Values that a late server may still set: an undo that was answered by an error has undone nothing. */
+/*
+ * Values that a late server may still set: an undo that was answered by an error has undone
+ * nothing.
+ */
 TEST(a_refused_undo_is_sent_again)
 {
     static const char *const say[] = {
@@ -538,7 +551,10 @@ TEST(a_release_of_an_unknown_script_counts_once_its_text_was_run)
     scene_close(&sc);
 }
 
-/* The undo was sent by its text behind the try: a try that is sent again would come behind its undo. */
+/*
+ * The undo was sent by its text behind the try: a try that is sent again would come behind its
+ * undo.
+ */
 TEST(a_given_up_try_is_not_sent_again)
 {
     struct dlock_event ev;
@@ -600,7 +616,10 @@ TEST(the_last_word_on_a_connection_is_a_text)
     scene_close(&sc);
 }
 
-/* A default user without a password knows no script: nothing was granted, and nothing is sent again. */
+/*
+ * A default user without a password knows no script: nothing was granted, and nothing is sent
+ * again.
+ */
 TEST(a_refused_password_and_an_unknown_script)
 {
     static const char said[] = "-WRONGPASS x\r\n" NOSCRIPT;
@@ -681,7 +700,10 @@ static bool user_open(struct user *u, const char *name, int64_t ttl)
     return user_open_at(u, text, NULL, ttl);
 }
 
-/* The next event other than a notice; EV_NONE after the time until. Other clients are driven too, their notices dropped. */
+/*
+ * The next event other than a notice; EV_NONE after the time until. Other clients are driven too,
+ * their notices dropped.
+ */
 static enum dlock_ev next_event(struct user *u, struct user *other, struct dlock_event *ev,
                                 int64_t until)
 {

@@ -1,5 +1,6 @@
 /*
- * test_script.c - the scripts of a lock in Redis: keys, answers (also those of a server that is not Redis), values.
+ * test_script.c - the scripts of a lock in Redis: keys, answers (also those of a server that is not
+ * Redis), values.
  */
 #include "unit.h"
 

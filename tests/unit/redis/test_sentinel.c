@@ -1,4 +1,7 @@
-/* Rounds of questions to scripted sentinels: majorities, late or ignorant sentinels; and their announcements. */
+/*
+ * Rounds of questions to scripted sentinels: majorities, late or ignorant sentinels; and their
+ * announcements.
+ */
 #include "unit.h"
 
 #include "backends/redis/sentinel.c"

@@ -1,6 +1,7 @@
--- forget.lua - remove the record of a run. KEYS: PREFIXonce, so that a cluster's node which has it answers. ARGV: db, the
--- lock's name, the record's token
--- -> 'done' (removed, or none there), 'busy' (that run goes on), 'changed' (it is another one now), or 'record' and the type
+-- forget.lua - remove the record of a run. KEYS: PREFIXonce, so that a cluster's node which has it
+-- answers. ARGV: db, the lock's name, the record's token
+-- -> 'done' (removed, or none there), 'busy' (the run goes on), 'changed' (a newer run's record),
+-- or 'record' and the type of foreign data
 -- include parts/role.lua
 local name, prefix = ARGV[2], string.match(KEYS[1], '^(.*)once$')
 if ARGV[1] ~= '0' then redis.call('SELECT', ARGV[1]) end

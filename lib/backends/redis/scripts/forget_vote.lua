@@ -1,11 +1,13 @@
--- forget_vote.lua - remove the run record from one server of several: that of this run, an older one, which would count
--- again without it, or one that says 'running' and is not held. ARGV: db, prefix, token, fence -> as forget.lua
+-- forget_vote.lua - remove the run record from one server of several: that of this run, an older
+-- one, which would count again without it, or one that says 'running' and is not held. ARGV: db,
+-- prefix, token, fence -> as forget.lua
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/run_read.lua
 local text, state, fence, token = last_run()
 if text == false then return {'record', state} end
-if text and token ~= ARGV[3] and state ~= 'running' and tonumber(fence) >= tonumber(ARGV[4]) then return {'changed'} end
+local newer = text and token ~= ARGV[3] and tonumber(fence) >= tonumber(ARGV[4])
+if newer and state ~= 'running' then return {'changed'} end
 if state == 'running' and value and string.sub(value, 1, #token) == token then return {'busy'} end
 redis.call('DEL', once)
 return {'done'}

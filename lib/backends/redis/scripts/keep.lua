@@ -1,10 +1,10 @@
 -- keep.lua - renew the vote of one server of several, and raise its fence counter.
 --
--- ARGV: db, prefix, value, ttl ms, fence ('0': leave the counter), heal ('1': set NAME if it is free; for a
--- reader also beside other readers), restart grace ms and, of a client with --once, the record of the run
--- that begins (parts/put.lua)
--- -> is it ours (2: no, but the server was restarted within the grace and has forgotten it), seen, now ms,
--- with a record: is it there now (1 or 0)
+-- ARGV: db, prefix, value, ttl ms, fence ('0': leave the counter), heal ('1': set NAME if it is
+-- free; for a reader also beside other readers), restart grace ms and, of a client with --once, the
+-- record of the run that begins (parts/put.lua)
+-- -> is it ours (2: no, but the server was restarted within the grace and has forgotten it), seen,
+-- now ms, with a record: is it there now (1 or 0)
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/clock.lua
@@ -24,7 +24,8 @@ local recorded = kept ~= '' and put(kept, record) or nil
 -- The counter first: a script that fails half-way must not leave NAME set.
 local fence = ARGV[5]
 if fence ~= '0' and tonumber(redis.call('GET', prefix .. 'fence') or 0) < tonumber(fence) then
-  redis.call('SET', prefix .. 'fence', fence, 'PX', string.format('%.0f', math.max(86400000, 10 * ttl)))
+  local kept_ms = string.format('%.0f', math.max(86400000, 10 * ttl))
+  redis.call('SET', prefix .. 'fence', fence, 'PX', kept_ms)
 end
 if reader then
   admit(ARGV[3], 's', ttl, had)

@@ -1,8 +1,8 @@
 -- leave.lua - end the hold if the lock is ours, leave the queue, call the next waiter.
 --
 -- ARGV: db, prefix, value, id, the end of the hold (parts/finish.lua)
--- -> was it ours (3: yes, but foreign data is in the place of the run record; nothing was written, and the
--- lock stays ours), seen (3: the type of that data), now ms
+-- -> was it ours (3: yes, but foreign data is in the place of the run record; nothing was written,
+-- and the lock stays ours), seen (3: the type of that data), now ms
 -- include parts/lock.lua
 -- include parts/clock.lua
 local simple = ARGV[4] == '' and ARGV[5] == '0'

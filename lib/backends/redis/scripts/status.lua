@@ -1,7 +1,8 @@
 -- status.lua - the holders and the waiters. Writes nothing.
 --
--- ARGV: db, prefix -> held, seen, now ms, left ms, fence, the shared holders and those of slots, each '<left ms> <slot
--- from 1, 0: shared> <value>', the run record or '', a waiter's id and entry...
+-- ARGV: db, prefix -> held, seen, now ms, left ms, fence, the shared holders and those of slots,
+-- each '<left ms> <slot from 1, 0: shared> <value>', the run record or '', a waiter's id and
+-- entry...
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/clock.lua
@@ -13,11 +14,13 @@ local out = {value and 1 or 0, seen or '', now, redis.call('PTTL', name), '0', t
 
 -- Those whose scores are over <= score < below.
 local function list(over, below)
-  local all = redis.call('ZRANGEBYSCORE', holders, digits(over), '(' .. digits(below), 'WITHSCORES', 'LIMIT', 0, 1000)
+  local all = redis.call('ZRANGEBYSCORE', holders, digits(over), '(' .. digits(below), 'WITHSCORES',
+    'LIMIT', 0, 1000)
   for i = 1, #all, 2 do
     local score = tonumber(all[i + 1])
     local slot = score >= SLOT and digits(score % 1000 + 1) or '0'
-    together[#together + 1] = digits(expiry(score) - now) .. ' ' .. slot .. ' ' .. string.sub(all[i], 1, SHOWN)
+    local left = digits(expiry(score) - now)
+    together[#together + 1] = left .. ' ' .. slot .. ' ' .. string.sub(all[i], 1, SHOWN)
   end
 end
 near(function()
@@ -33,8 +36,10 @@ near(function()
   out[7] = text or kind or ''
 end)
 near(function()
-  for _, w in ipairs(redis.call('ZRANGE', prefix .. 'queue', 0, 999)) do -- REDIS_SCRIPT_MAX_WAITERS in script.h
-    out[#out + 1] = w .. ' ' .. string.sub(redis.call('HGET', prefix .. 'waiters', w) or '', 1, SHOWN)
+  local MOST = 1000 -- REDIS_SCRIPT_MAX_WAITERS in script.h
+  for _, w in ipairs(redis.call('ZRANGE', prefix .. 'queue', 0, MOST - 1)) do
+    local entry = redis.call('HGET', prefix .. 'waiters', w) or ''
+    out[#out + 1] = w .. ' ' .. string.sub(entry, 1, SHOWN)
   end
 end)
 return out

@@ -1,19 +1,21 @@
 -- try.lua - take the lock if there is room and no waiter comes before us.
 --
--- ARGV and answer: parts/look.lua. The last argument: restart grace, the time within which the success
--- of a run counts (0: no run records), the least hold (all ms).
+-- ARGV and answer: parts/look.lua. The last argument: restart grace, the time within which the
+-- success of a run counts (0: no run records), the least hold (all ms).
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/clock.lua
 
--- An exclusive client at its first try, a free lock, no waiters: most tries end here, before the functions
--- below are made, which takes the server as long as the try. The steps are those of parts/grant.lua.
+-- An exclusive client at its first try, a free lock, no waiters: most tries end here, before the
+-- functions below are made, which takes the server as long as the try. The steps are those of
+-- parts/grant.lua.
 if not seen and ARGV[4] == '' and ARGV[6] == '0 0 0' and string.find(ARGV[3], '^%x') then
   local line, ttl = redis.pcall('ZRANGE', prefix .. 'queue', 0, 0), tonumber(ARGV[5])
   if not line.err and not line[1] then
     local last, clock = tonumber(redis.call('GET', prefix .. 'fence')), time[1] * 1000000 + time[2]
     local fence = string.format('%.0f', math.max((last or 0) + 1, clock))
-    redis.call('SET', prefix .. 'fence', fence, 'PX', string.format('%.0f', math.max(86400000, 10 * ttl)))
+    local kept_ms = string.format('%.0f', math.max(86400000, 10 * ttl))
+    redis.call('SET', prefix .. 'fence', fence, 'PX', kept_ms)
     redis.call('SET', name, ARGV[3], 'PX', ARGV[5])
     return {'granted', fence, ttl, 0, '', now, 0, 0}
   end
@@ -22,10 +24,11 @@ end
 -- include parts/grant.lua
 local counts, least = string.match(rest, '^(%d+) (%d+)$')
 
--- --once: where a run has succeeded, or foreign data is in the place of the run record, the lock is not
--- taken: the answer is {'skipped', '0', 0, 0, record, ...} or {'record', '0', 0, 0, type, ...}; the
--- client has left the queue, and the next waiter is called. Otherwise the record is written before
--- everything else: a server that is out of memory refuses the first write, and nothing has changed.
+-- --once: where a run has succeeded, or foreign data is in the place of the run record, the lock is
+-- not taken: the answer is {'skipped', '0', 0, 0, record, ...} or {'record', '0', 0, 0, type, ...};
+-- the client has left the queue, and the next waiter is called. Otherwise the record is written
+-- before everything else: a server that is out of memory refuses the first write, and nothing has
+-- changed.
 local function begin(fence)
   -- include parts/run.lua
   local text, state, _, _, _, ended = last_run()

@@ -1,9 +1,9 @@
 -- unvote.lua - take back the vote of one server of several: as leave.lua.
 --
--- ARGV: db, prefix, value, id, and in one word each: restart grace ms, what is left of the least hold (ms, 0:
--- the lock is freed), and of a client with --once the record of the run (parts/put.lua)
--- -> was it ours (2: no, but the server was restarted within the grace and has forgotten it), seen, now ms,
--- with a record: is it there now (1 or 0)
+-- ARGV: db, prefix, value, id, and in one word each: restart grace ms, what is left of the least
+-- hold (ms, 0: the lock is freed), and of a client with --once the record of the run
+-- (parts/put.lua)
+-- -> as keep.lua
 -- include parts/lock.lua
 -- include parts/clock.lua
 local grace, least, kept, record = string.match(ARGV[5], '^(%d+) (%d+) ?(%d*) ?(.*)$')
@@ -17,7 +17,8 @@ local simple = ARGV[4] == '' and least == '0' and kept == ''
 -- include parts/put.lua
 local recorded
 if kept ~= '' then
-  -- A server that is out of memory refuses a script whose first write may need some, and no later one.
+  -- A server that is out of memory refuses a script whose first write may need some, and no later
+  -- one.
   if value == ARGV[3] then redis.call('PEXPIRE', name, math.max(1, redis.call('PTTL', name))) end
   recorded = put(kept, record)
 end

@@ -1,5 +1,5 @@
--- grant.lua - the second step of try.lua and vote.lua: set NAME. The grant comes last: a script that
--- fails half-way (a right is missing) has granted nothing.
+-- grant.lua - the second step of try.lua and vote.lua: set NAME. The grant comes last: a script
+-- that fails half-way (a right is missing) has granted nothing.
 --
 -- begin: called with the fencing token before the first write; its result, if there is one, is the
 -- answer, and nothing is granted.
@@ -10,7 +10,8 @@ local function give(begin)
   fence = digits(kind ~= 'x' and (fence or clock) or math.max((fence or 0) + 1, clock))
   local refused = begin and begin(fence)
   if refused then return refused end
-  redis.call('SET', prefix .. 'fence', fence, 'PX', string.format('%.0f', math.max(86400000, 10 * ttl)))
+  local kept_ms = string.format('%.0f', math.max(86400000, 10 * ttl))
+  redis.call('SET', prefix .. 'fence', fence, 'PX', kept_ms)
   if id ~= '' then
     drop(id)
     claimed(nil)

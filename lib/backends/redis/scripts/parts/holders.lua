@@ -1,16 +1,20 @@
 -- holders.lua - shared holders, and the holders of slots.
 --
--- While they hold the lock, NAME is 'dlock:shared:EPOCH'. The first of them begins the epoch; its token is the EPOCH,
--- so it is a new one each time. All of them are members of one zset, PREFIXholders:EPOCH. So when NAME is gone, or of
--- another epoch, each of them has lost the lock. NAME and the zset expire with the holder that has the latest expiry.
+-- While they hold the lock, NAME is 'dlock:shared:EPOCH'. The first of them begins the epoch; its
+-- token is the EPOCH, so it is a new one each time. All of them are members of one zset,
+-- PREFIXholders:EPOCH. So when NAME is gone, or of another epoch, each of them has lost the lock.
+-- NAME and the zset expire with the holder that has the latest expiry.
 --
 --   a shared holder  member: its value, 's:TOKEN RECORD ttl=MS'; score: its expiry (ms)
---   a slot's holder  member: its value, 'nN:TOKEN RECORD ttl=MS'; score: SLOT + its expiry (ms) * 1000 + its number
---                    (no expiry is after LAST, in 2112: so all of these come before FREE, and the numbers are exact)
---   a free number    member: 'free:NUMBER'; score: FREE + NUMBER. These and those in use are 0 to some number.
+--   a slot's holder  member: its value, 'nN:TOKEN RECORD ttl=MS'; score: SLOT + its expiry (ms)
+--                    * 1000 + its number (no expiry is after LAST, in 2112: so all of these come
+--                    before FREE, and the numbers are exact)
+--   a free number    member: 'free:NUMBER'; score: FREE + NUMBER. The numbers that are free or in
+--                    use are 0 to some number.
 --
--- One zset, because a cluster moves a slot key by key: where NAME is without it, the holders are on the other node. The
--- server's work does not grow with the number of holders; each that has expired is removed once.
+-- One zset, because a cluster moves a slot key by key: where NAME is without it, the holders are on
+-- the other node. The server's work does not grow with the number of holders; each that has expired
+-- is removed once.
 local SLOT, FREE, LAST = 4e15, 8.5e15, 4.49e12
 local epoch = value and string.match(value, '^dlock:shared:(%x+)$')
 local holders = epoch and prefix .. 'holders:' .. epoch
@@ -29,18 +33,21 @@ local function expiry(score) return score < SLOT and score or math.floor((score 
 local function holds(member)
   local score = epoch and tonumber(redis.call('ZSCORE', holders, member) or nil)
   if score then return expiry(score) > now and score or nil end
-  if epoch and redis.call('ZCARD', holders) == 0 then error('TRYAGAIN the holders of this lock are on another node, or were deleted', 0) end
+  if epoch and redis.call('ZCARD', holders) == 0 then
+    error('TRYAGAIN the holders of this lock are on another node, or were deleted', 0)
+  end
 end
 
--- The same, to renew or end it. A server that is out of memory refuses a script whose first write may need some, and no
--- later one: so this write, which does nothing, comes first.
+-- The same, to renew or end it. A server that is out of memory refuses a script whose first write
+-- may need some, and no later one: so this write, which does nothing, comes first.
 local function ours(member)
   local score = holds(member)
   if score then redis.call('ZREM', holders, '') end
   return score
 end
 
--- The number first: in a cluster, an empty zset could not be written any more while its slot is being moved.
+-- The number first: in a cluster, an empty zset could not be written any more while its slot is
+-- being moved.
 local function remove(member, score)
   if score >= SLOT then
     local number = digits(score % 1000)
@@ -49,17 +56,20 @@ local function remove(member, score)
   redis.call('ZREM', holders, member)
 end
 
--- The slots: how many there are and how many are in use, and the first expiry of a holder. nil: none is in use.
+-- The slots: how many there are and how many are in use, and the first expiry of a holder. nil:
+-- none is in use.
 local function slots()
-  local dead = redis.call('ZRANGEBYSCORE', holders, digits(SLOT), digits(SLOT + now * 1000 + 999), 'WITHSCORES')
+  local all, free = digits(SLOT), '(' .. digits(FREE)
+  local past = digits(SLOT + now * 1000 + 999)
+  local dead = redis.call('ZRANGEBYSCORE', holders, all, past, 'WITHSCORES')
   for i = 1, #dead, 2 do remove(dead[i], tonumber(dead[i + 1])) end
-  local first = redis.call('ZRANGEBYSCORE', holders, digits(SLOT), '(' .. digits(FREE), 'WITHSCORES', 'LIMIT', 0, 1)
+  local first = redis.call('ZRANGEBYSCORE', holders, all, free, 'WITHSCORES', 'LIMIT', 0, 1)
   if not first[1] then return end
-  return kind_of(first[1]), redis.call('ZCOUNT', holders, digits(SLOT), '(' .. digits(FREE)), expiry(tonumber(first[2]))
+  return kind_of(first[1]), redis.call('ZCOUNT', holders, all, free), expiry(tonumber(first[2]))
 end
 
--- May a client of this kind have the lock, waiters aside? Also, for slots where there is none: the first expiry of one;
--- and their number where it is another one.
+-- May a client of this kind have the lock, waiters aside? Also, for slots where there is none: the
+-- first expiry of one; and their number where it is another one.
 local function room(kind)
   if not value then return true end
   if not epoch or kind == 'x' then return false end
@@ -83,8 +93,8 @@ local function hold(member, number, ttl)
   end
 end
 
--- Let a client in that has room. had: its score, if it holds the lock already. Returns the number of its slot: the lowest
--- that is free; nil for a shared holder.
+-- Let a client in that has room. had: its score, if it holds the lock already. Returns the number
+-- of its slot: the lowest that is free; nil for a shared holder.
 local function admit(member, kind, ttl, had)
   if not epoch then
     epoch = string.match(member, ':(%x+)')
@@ -120,7 +130,8 @@ end
 local function latest()
   local last = 0
   for _, range in ipairs({{SLOT, 0}, {FREE, SLOT}}) do
-    local w = redis.call('ZREVRANGEBYSCORE', holders, '(' .. digits(range[1]), digits(range[2]), 'WITHSCORES', 'LIMIT', 0, 1)
+    local w = redis.call('ZREVRANGEBYSCORE', holders, '(' .. digits(range[1]), digits(range[2]),
+      'WITHSCORES', 'LIMIT', 0, 1)
     if w[1] then last = math.max(last, expiry(tonumber(w[2]))) end
   end
   return last

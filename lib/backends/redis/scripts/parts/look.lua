@@ -1,16 +1,17 @@
--- look.lua - is the lock free? The first step of try.lua and vote.lua, which share their ARGV and answer:
+-- look.lua - is the lock free? The first step of try.lua and vote.lua, which share their ARGV and
+-- answer:
 --
--- ARGV: db, prefix, value, id ("": do not join the queue), ttl ms, restart grace ms and what else the
--- script needs
--- -> status, fence, left ms, place (granted: the slot, counted from 1; slots: the number of slots in
--- use), seen, and unless the lock was not looked at (type, or the queue is elsewhere) the server's clock
--- (ms), its uptime (ms; 0: not asked), from vote.lua the largest ttl of other waiters (ms), and the
--- ticket of a waiter that is in the queue now
+-- ARGV: db, prefix, value, id ("": do not join the queue), ttl ms, restart grace ms and what else
+-- the script needs
+-- -> status, fence, left ms, place (granted: the slot, counted from 1; slots: the number of slots
+-- in use), seen, and unless the lock was not looked at (type, or the queue is elsewhere) the
+-- server's clock (ms), its uptime (ms; 0: not asked), from vote.lua the largest ttl of other
+-- waiters (ms), and the ticket of a waiter that is in the queue now
 --
 -- A waiter whose connection was cut says "id@ticket" when it comes back.
 --
--- The last argument is several words with blanks between them, because Redis 7 ends the connection of a
--- client that sends more than 10 arguments before AUTH, and "NOAUTH" is the better message.
+-- The last argument is several words with blanks between them, because Redis 7 ends the connection
+-- of a client that sends more than 10 arguments before AUTH, and "NOAUTH" is the better message.
 if foreign then return {'type', '0', 0, 0, foreign} end
 -- include parts/near.lua
 -- include parts/queue.lua
@@ -22,8 +23,9 @@ grace = tonumber(grace)
 local status, left, up, longest = 'busy', 0, 0, 0
 back = tonumber(back)
 
--- A server that was started just now is one to which all its waiters come back, each after a pause of a second at most.
--- So that they are served in their order, and not as they arrive, none of them gets the lock before that.
+-- A server that was started just now is one to which all its waiters come back, each after a pause
+-- of a second at most. So that they are served in their order, and not as they arrive, none of them
+-- gets the lock before that.
 local GATHER = 1500
 
 -- Ours already: an earlier try with this token was served, its answer lost.
@@ -56,7 +58,8 @@ if not all then
   return redis.error_reply(e)
 end
 -- Another number of slots, that of the first waiter: neither may win.
-while w and w ~= id and type(kind) == 'number' and kind ~= kind_of(w) and type(kind_of(w)) == 'number' and not grant do
+while w and w ~= id and type(kind) == 'number' and not grant do
+  if kind_of(w) == kind or type(kind_of(w)) ~= 'number' then break end
   if listening({w}) then return {'slots', '0', 0, kind_of(w), ''} end
   w = head(id)
 end

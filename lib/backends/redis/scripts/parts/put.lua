@@ -1,10 +1,10 @@
--- put.lua - write the run record of one server of several, if the lock is ours. kept: for how long it is
--- kept (ms). With 0 as the record's begin both times are this server's. Returns 1: the record is there now;
--- 0: it is not.
+-- put.lua - write the run record of one server of several, if the lock is ours. kept: for how long
+-- it is kept (ms). With 0 as the record's begin both times are this server's. Returns 1: the record
+-- is there now; 0: it is not.
 --
--- A client that skips its run gives the record of the success that it has found elsewhere. That record
--- replaces an older one, and any that says 'running': we hold the lock, so that run has crashed, or has
--- never got the lock. Foreign data stays, and so does the end of a newer run.
+-- A client that skips its run gives the record of the success that it has found elsewhere. That
+-- record replaces an older one, and any that says 'running': we hold the lock, so that run has
+-- crashed, or has never got the lock. Foreign data stays, and so does the end of a newer run.
 local function put(kept, record)
   -- include parts/run_read.lua
   local was, state, fence, token, begin = last_run()
@@ -13,7 +13,8 @@ local function put(kept, record)
   if value == ARGV[3] and was ~= false then
     if since == '0' then
       since = token == by and begin or digits(now)
-      record = head .. ' ' .. since .. ' ' .. (new == 'running' and '0' or digits(now)) .. ' ' .. tail
+      local ended = new == 'running' and '0' or digits(now)
+      record = head .. ' ' .. since .. ' ' .. ended .. ' ' .. tail
       was = nil -- what is there gives way
     end
     if not was or state == 'running' or tonumber(fence) < tonumber(number) then

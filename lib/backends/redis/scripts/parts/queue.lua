@@ -1,54 +1,58 @@
--- queue.lua - the waiters of a lock, in the order in which they came. script.h has the formats of keys and messages.
+-- queue.lua - the waiters of a lock, in the order in which they came. script.h has the formats of
+-- keys and messages. w: the id of a waiter.
 --
--- The server's work does not grow with the number of waiters: a release calls the first one and tells the second; a
--- grant tells the two that are first then. Dead entries are dropped when they come to the front, each at most once.
+-- The server's work does not grow with the number of waiters: a release calls the first and tells
+-- the second; a grant tells the new first two. Dead entries are dropped when they come to the
+-- front.
 --
--- Called waiters. Each has a claim: the time until which it may take the free lock. A try that finds the lock free
--- while a claim in front of it runs waits for the end of the claims. A waiter whose claim is over without a try (it is
--- stopped, or its machine is cut off) is set aside: SHELF is added to its ticket, so that it stands behind all the
--- others until its own next try gives it a new ticket. So when the first in the queue is set aside, all are, and no
--- other client has to wait for them. A try ends the claim of its waiter, whatever it finds: such a waiter is alive, and
--- is called again if it is not granted the lock by then.
+-- Claims. A called waiter has a claim: until then it may take the free lock, and a try that finds
+-- claims in front waits for their end. A waiter whose claim ends without a try (it is stopped, or
+-- its machine is cut off) is set aside: SHELF is added to its ticket, so that it stands behind the
+-- others until its next try gives it a new ticket. So when the first in the queue is set aside, all
+-- are. A try ends the claim of its waiter, whatever it finds: the waiter is alive, and is called
+-- again.
 --
--- Why silent waiters in front, however many, delay the next one by 3 s at most. A script cannot know which waiters
--- live, and tells only a few. So every waiter looks every 1.5 s, by one PTTL, whether the lock is free (the second
--- one every 0.5 s; LOOK_* in acquire.c), and tries if it is: the chain of calls never rests on one client. While claims
--- run, the key PREFIXclaim exists: a waiter that sees it looks again when it has expired. So not all of them try.
---   release: the first has a claim of 1 s. The second was told to try when that is over: 1.02 s with one silent waiter.
---     Otherwise the next live one has looked at 1.5 s.
---   expiry, or a DEL by another program: no claim runs. The first waiter hears of it (tracking), so one that still has
---     not come when another waiter looks gets 0.5 s only, together with the three behind it.
--- A try that finds claims over calls, for 0.3 s and all at once, eight times as many waiters as it has set aside: after
--- the first one (or four) 8 (or 32), 64, 512, ... of those in front of it. It waits for these claims itself, so it goes
--- on with the next round, at most 0.1 s after their end. n silent waiters take log8(n) rounds: a release with 20 of
--- them is over in 1.5 + 2 x 0.4 s, one with 500 in 2.7 s. Live waiters among those called keep their order: each tries,
--- and waits for the claims in front of it. The work is a few commands for each hand-off, round and look, and four for
--- each waiter that is set aside.
---
--- w: the id of a waiter.
+-- Silent waiters in front, however many, delay the next one by 3 s at most. A script cannot know
+-- which waiters live, and tells only a few. So every waiter looks every 1.5 s, by PTTL, whether the
+-- lock is free (the second every 0.5 s; LOOK_* in acquire.c), and tries if it is. While claims run,
+-- the key PREFIXclaim exists: a waiter that sees it looks again when it has expired. So not all of
+-- them try.
+--   release: the first has a claim of 1 s, and the second was told to try at its end: 1.02 s with
+--     one silent waiter. Otherwise the next live waiter has looked at 1.5 s.
+--   expiry, or a DEL by another program: no claim runs. The first waiter hears of it (tracking). If
+--     it has not come when another waiter looks, it gets 0.5 s only, with the three behind it.
+-- A try that finds claims over calls, for 0.3 s and all at once, eight times as many waiters as it
+-- has set aside: 8 (or 32), 64, 512, ... It waits for these claims itself, and goes on with the
+-- next round at most 0.1 s after their end. n silent waiters take log8(n) rounds: 20 of them 1.5 +
+-- 2 x 0.4 s, 500 of them 2.7 s. Live waiters among those called keep their order: each waits for
+-- the claims in front.
 local SHELF = 4e15
 local CLAIM, LATE, SHORT = 1000, 500, 300 -- ms; CLAIM: REDIS_SCRIPT_CLAIM in script.h
 local ROUND, GROWTH, MOST = 4, 8, 1000
 local queue, waiters = prefix .. 'queue', prefix .. 'waiters'
 -- include parts/holders.lua
 
--- The waiters' hash first: in a cluster it may be on another node, and then nothing must have been changed.
+-- The waiters' hash first: in a cluster it may be on another node, and then nothing must have been
+-- changed.
 local function drop(w)
   redis.call('HDEL', waiters, w)
   redis.call('ZREM', queue, w)
 end
 
--- Claims run for so long; nil: they have ended. pcall: a cluster's node does not touch a key that does not exist while
--- its slot is being moved away. Then waiters that look try, too.
+-- Claims run for so long; nil: they have ended. pcall: a cluster's node does not touch a key that
+-- does not exist while its slot is being moved away. Then waiters that look try, too.
 local function claimed(ms)
   if ms then redis.pcall('SET', prefix .. 'claim', '', 'PX', string.format('%.0f', ms))
   else redis.pcall('DEL', prefix .. 'claim') end
 end
 
 -- True: a client listens.
-local function tell(w, message) return redis.call('PUBLISH', prefix .. 'wake:' .. w, message) > 0 end
+local function tell(w, message)
+  return redis.call('PUBLISH', prefix .. 'wake:' .. w, message) > 0
+end
 
--- alive: until then the waiter counts as alive; claim: until then it may take the lock, 0: it was not called (both ms).
+-- alive: until then the waiter counts as alive; claim: until then it may take the lock, 0: it was
+-- not called (both ms).
 local function parse(entry)
   local alive, claim, who = string.match(entry or '', '^(%d+) (%d+) (.*)$')
   return tonumber(alive or 0), tonumber(claim or 0), who or ''
@@ -56,14 +60,16 @@ end
 
 local function format(alive, claim, who) return string.format('%.0f %.0f ', alive, claim) .. who end
 
-local function put(w, alive, claim, who) redis.call('HSET', waiters, w, format(alive, claim, who)) end
+local function put(w, alive, claim, who)
+  redis.call('HSET', waiters, w, format(alive, claim, who))
+end
 
--- Put w behind the others of its kind (base 0: in the queue; SHELF: set aside). A ticket is the time in us, so that
--- it does not depend on the others' (which may be set aside); the last one's keeps the order when the clock goes back.
--- Exact until 2096.
+-- Put w behind the others of its kind (base 0: in the queue; SHELF: set aside). A ticket is the
+-- time in us, so that it does not depend on the others' (which may be set aside); the last one's
+-- keeps the order when the clock goes back. Exact until 2096.
 local function tail(w, base)
-  local ticket, last = base + time[1] * 1000000 + time[2], redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
-  last = tonumber(last or 0)
+  local ticket = base + time[1] * 1000000 + time[2]
+  local last = tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0)
   if (last >= SHELF) == (base > 0) then ticket = math.max(ticket, last + 1) end
   redis.call('ZADD', queue, string.format('%.0f', ticket), w)
   return ticket
@@ -75,8 +81,8 @@ local function in_line(w)
   return ticket < SHELF and ticket or nil
 end
 
--- w has lost its place, which that ticket gave it, and takes it again. One that was set aside stays there, and a
--- ticket from the future is none: the clock was set back.
+-- w has lost its place, which that ticket gave it, and takes it again. One that was set aside stays
+-- there, and a ticket from the future is none: the clock was set back.
 local function rejoin(w, ticket)
   if ticket > time[1] * 1000000 + time[2] or redis.call('ZSCORE', queue, w) then return end
   redis.call('ZADD', queue, string.format('%.0f', ticket), w)
@@ -91,8 +97,9 @@ local function head(me)
   end
 end
 
--- There is a new head: it has to watch NAME from now on, and the one behind it to look now and then. A head that does
--- not listen is dead. lease: '', or ' MS VALUE' of a lock that was granted just now.
+-- There is a new head: it has to watch NAME from now on, and the one behind it to look now and
+-- then. A head that does not listen is dead. lease: '', or ' MS VALUE' of a lock that was granted
+-- just now.
 local function watch(lease)
   while true do
     local two = redis.call('ZRANGE', queue, 0, 1)
@@ -105,9 +112,9 @@ local function watch(lease)
   end
 end
 
--- Those of the first n in line that come before me, up to one for whose kind there is no room, which is the second
--- result. Where there are none because all are set aside, the first of them is told that there is room: it may be on its
--- way back. all: the first n, if they are known.
+-- Those of the first n in line that come before me, up to one for whose kind there is no room,
+-- which is the second result. Where there are none because all are set aside, the first of them is
+-- told that there is room: it may be on its way back. all: the first n, if they are known.
 local function before(me, n, all)
   local ids = {}
   all = all or redis.call('ZRANGE', queue, 0, n - 1, 'WITHSCORES')
@@ -120,8 +127,8 @@ local function before(me, n, all)
   return ids
 end
 
--- Drop those of ids that do not listen. PUBLISH counts clients that listen to all channels, too (PSUBSCRIBE *), so this
--- asks for subscribers where the user may. True: all listen.
+-- Drop those of ids that do not listen. PUBLISH counts clients that listen to all channels, too
+-- (PSUBSCRIBE *), so this asks for subscribers where the user may. True: all listen.
 local function listening(ids)
   local ask, all = {}, true
   for i, w in ipairs(ids) do ask[i] = prefix .. 'wake:' .. w end
@@ -135,8 +142,9 @@ local function listening(ids)
   return all
 end
 
--- Call the waiters ids, whose entries are said. fresh: only the first one, and the second is told to try when the claim
--- of the first has ended. Returns the end of the claims; nil: some waiters are dead, and were dropped.
+-- Call the waiters ids, whose entries are said. fresh: only the first one, and the second is told
+-- to try when the claim of the first has ended. Returns the end of the claims; nil: some waiters
+-- are dead, and were dropped.
 local function call(ids, said, fresh, claim)
   if not listening(ids) then return end
   local set, dead = {}, false
@@ -155,10 +163,11 @@ local function call(ids, said, fresh, claim)
   return now + claim
 end
 
--- There is room: call those in front of me, as long as there is room for their kind. fresh: NAME was freed just now, so
--- claims begin anew. chain: NAME still stands, and its holders have changed, so a claim goes on: a stopped waiter is set
--- aside however often they change. Returns the end of the claims (ms), or nil: there is no waiter for which the lock is
--- kept; and that waiter in front of me for which there is no room.
+-- There is room: call those in front of me, as long as there is room for their kind. fresh: NAME
+-- was freed just now, so claims begin anew. chain: NAME still stands, and its holders have changed,
+-- so a claim goes on: a stopped waiter is set aside however often they change. Returns the end of
+-- the claims (ms), or nil: there is no waiter for which the lock is kept; and that waiter in front
+-- of me for which there is no room.
 local function offer(me, fresh, chain, all)
   local n, aside, moved = (fresh or chain) and 2 or ROUND, 0, false
   while true do
@@ -196,7 +205,8 @@ local function offer(me, fresh, chain, all)
   end
 end
 
--- NAME still stands, and its holders have changed, or there is a new head: it is called if there is room for it.
+-- NAME still stands, and its holders have changed, or there is a new head: it is called if there is
+-- room for it.
 local function advance(new)
   local _, stop = offer('', false, true)
   if stop and new then watch('') end

@@ -1,5 +1,5 @@
--- quit.lua - end the hold if the lock is ours, leave the queue (id '': not in the queue), call the next
--- waiter. True: the lock was ours. See free.lua for mine and line.
+-- quit.lua - end the hold if the lock is ours, leave the queue (id '': not in the queue), call the
+-- next waiter. True: the lock was ours. See free.lua for mine and line.
 local function quit(id)
   if value == ARGV[3] then
     redis.call('DEL', name)

@@ -1,8 +1,8 @@
 -- run_read.lua - the record of --once, a string at PREFIXonce; run_record.h has its form.
 local once = prefix .. 'once'
 
--- The record's text, and its state, fence, token, begin and end; nil: there is none. Something that is no record: false
--- and its type. What passes here passes run_record_parse(), too.
+-- The record's text, and its state, fence, token, begin and end; nil: there is none. Something that
+-- is no record: false and its type. What passes here passes run_record_parse(), too.
 local function last_run()
   local text = redis.pcall('GET', once)
   if not text then return end
@@ -14,8 +14,9 @@ local function last_run()
   local state, status, fence, token, begin, ended, kept, rest =
     string.match(text, '^dlock%-run1 (%l+) (%-?%d+) (%d+) ([0-9a-f]+) (%d+) (%d+) (%d+) dlock1(.?)')
   local known = state == 'running' or state == 'failed' or state == 'succeeded'
-  if not known or #text >= SHOWN or string.find(text, '%c') or #token ~= 32 or (rest ~= '' and rest ~= ' ')
-    or tonumber(status) < -1 or tonumber(status) > 255 or tonumber(fence) > 9.2e18 or #begin > 15 or #ended > 15 or tonumber(kept) > 9e12 then
+  if not known or #text >= SHOWN or string.find(text, '%c') or #token ~= 32
+    or (rest ~= '' and rest ~= ' ') or tonumber(status) < -1 or tonumber(status) > 255
+    or tonumber(fence) > 9.2e18 or #begin > 15 or #ended > 15 or tonumber(kept) > 9e12 then
     return false, 'string'
   end
   return text, state, fence, token, begin, ended

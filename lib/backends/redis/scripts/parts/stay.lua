@@ -1,6 +1,6 @@
--- stay.lua - the end of a hold with --min-hold: the lock stays held for ms from now, by its expiry, which is never moved
--- later. Our value gets ' over=1' at its end: so no renewal of ours that comes late finds it, while all else reads it as
--- before. False: the lock was not ours.
+-- stay.lua - the end of a hold with --min-hold: the lock stays held for ms from now, by its expiry,
+-- which is never moved later. Our value gets ' over=1' at its end: so no renewal of ours that comes
+-- late finds it, while all else reads it as before. False: the lock was not ours.
 local function stay(ms)
   local over = ARGV[3] .. ' over=1'
   if value == ARGV[3] then
@@ -13,7 +13,8 @@ local function stay(ms)
   local score = kind_of(ARGV[3]) ~= 'x' and ours(ARGV[3])
   if not score then return false end
   local ends = math.min(expiry(score), now + ms)
-  redis.call('ZADD', holders, digits(score < SLOT and ends or SLOT + ends * 1000 + score % 1000), over)
+  local number = score % 1000
+  redis.call('ZADD', holders, digits(score < SLOT and ends or SLOT + ends * 1000 + number), over)
   redis.call('ZREM', holders, ARGV[3])
   local last = digits(latest() - now)
   redis.call('PEXPIRE', name, last)
