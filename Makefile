@@ -1,7 +1,8 @@
 # dlock - flock(1) for more than one machine.      `make help` lists the targets.
 #
-# User variables: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR BUILD WITH_REDIS WITH_TLS WITH_POSTGRES WITH_ZOOKEEPER SAN WERROR V
-# and the directories below. CFLAGS, CPPFLAGS and LDFLAGS of the user come last and so win.
+# User variables: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR BUILD WITH_REDIS WITH_TLS WITH_POSTGRES
+# WITH_ZOOKEEPER SAN WERROR V and the directories below. CFLAGS, CPPFLAGS and LDFLAGS of the user
+# come last and so win.
 
 PREFIX       ?= /usr/local
 DESTDIR      ?=
@@ -52,8 +53,9 @@ say = $(if $(V),@:,@echo "  $(1)	$(2)")
 
 VERSION := $(shell sed -n 's/^\#define DLOCK_VERSION "\(.*\)"/\1/p' lib/dlock.h)
 SOMAJOR := 0
-# The exact build. Only the files that show it depend on it. Git does not answer to another user than the tree's owner, as
-# root often is in `make install`: then it is the build that is there, if it is of this version.
+# The exact build. Only the files that show it depend on it. Git does not answer to another user
+# than the tree's owner, as root often is in `make install`: then it is the build that is there, if
+# it is of this version.
 GITDESC := $(shell test -e .git && GIT_OPTIONAL_LOCKS=0 git describe --always --dirty 2>/dev/null)
 BUILT_ID := $(if $(GITDESC),,$(filter $(VERSION) $(VERSION)+%,$(shell test -e .git && sed 's/ .*//' $(BUILD)/build-id 2>/dev/null)))
 BUILD_ID ?= $(or $(BUILT_ID),$(VERSION)$(if $(GITDESC),+$(GITDESC)))
@@ -80,8 +82,9 @@ LANG_C   := -std=gnu11 -pthread
 LIBS     := -pthread -ldl
 LIBS_SO  := -pthread -ldl
 
-# Each part that can be left out has a folder of sources (X_SRC), the headers that it needs (X_HEADERS), and flags of its
-# own (X_CFLAGS, X_LIBS; X_LIBS_SO for the shared library). WITH_X=module makes dlock-modules/x.so of it.
+# Each part that can be left out has a folder of sources (X_SRC), the headers that it needs
+# (X_HEADERS), and flags of its own (X_CFLAGS, X_LIBS; X_LIBS_SO for the shared library).
+# WITH_X=module makes dlock-modules/x.so of it.
 PARTS := REDIS TLS POSTGRES ZOOKEEPER
 
 REDIS_SRC     := $(sort $(wildcard lib/backends/redis/*.c lib/tls/config.c lib/tls/io.c))
@@ -109,9 +112,9 @@ POSTGRES_LIBS   = $(PG_LIBS)
 
 ZOOKEEPER_SRC     := $(sort $(wildcard lib/backends/zookeeper/*.c lib/backends/zookeeper/wire/*.c))
 ZOOKEEPER_HEADERS := zookeeper/zookeeper.h
-# The module links it statically where possible: then it need not be installed, and its system calls go through
-# wire/calls.c, the packet guard, which checks what a server sends before the library reads it. A store that is built in
-# has no guard.
+# The module links it statically where possible: then it need not be installed, and its system calls
+# go through wire/calls.c, the packet guard, which checks what a server sends before the library
+# reads it. A store that is built in has no guard.
 ZK_STATIC ?= $(if $(filter /%,$(shell $(CC) -print-file-name=libzookeeper_mt.a 2>/dev/null)),yes,no)
 ifeq ($(ZK_STATIC),yes)
   ZK_LIBS     ?= -Wl,-Bstatic -lzookeeper_mt -Wl,-Bdynamic -lm
@@ -158,7 +161,8 @@ ifeq ($(WITH_ZOOKEEPER)$(ZK_STATIC),moduleyes)
 DEFS += -DWITH_ZOOKEEPER_GUARD=1
 endif
 
-# The same bytes, wherever the tree is. Compilers name the folder as PWD does, which may lead through links.
+# The same bytes, wherever the tree is. Compilers name the folder as PWD does, which may lead
+# through links.
 export PWD := $(CURDIR)
 HERE  := $(call known,-ffile-prefix-map=$(call quoted,$(CURDIR))=.)
 CC_ALL = $(CC) $(LANG_C) $(DEFS) $(WARN) $(SANFLAGS) $(HARDEN) $(HERE)
@@ -265,13 +269,14 @@ define nl
 
 
 endef
-# A make of our own after `deps`: what the first one found out about the compiler may be out of date.
+# A make of our own after `deps`: what the first one found out about the compiler may be out of
+# date.
 SUBMAKE = $(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS))
 
 # ------------------------------------------------------------------ rules ---
 
-# $(call stamp,TEXT,HEADERS,CFLAGS,WITH_X): rewritten only when TEXT has changed, and when the HEADERS are there. Another user
-# than the builder may install what is built, but cannot change it.
+# $(call stamp,TEXT,HEADERS,CFLAGS,WITH_X): rewritten only when TEXT has changed, and when the
+# HEADERS are there. Another user than the builder may install what is built, but cannot change it.
 define stamp
 	@mkdir -p $(@D)
 	@printf '%s\n' $(call quoted,$(1)) | cmp -s - $@ || { \
@@ -304,8 +309,8 @@ ID_OBJ := $(call each_obj,lib/module.c cli/main.c lib/tls/openssl.c lib/backends
 $(ID_OBJ): $(BUILD)/build-id
 $(ID_OBJ): ID = -DDLOCK_BUILD_ID='"$(BUILD_ID)"' -DDLOCK_MODDIR='"$(MODDIR)"'
 
-# The objects of a part depend on its own flags too, for the rest of the program is built without its library. Those of a
-# module are made apart from those of the same source that are built in.
+# The objects of a part depend on its own flags too, for the rest of the program is built without
+# its library. Those of a module are made apart from those of the same source that are built in.
 define part_rules
 $(BUILD)/$(call lower,$(1))-flags: FORCE
 	$$(call stamp,$$($(1)_CFLAGS) | $$($(1)_LIBS) $$($(1)_MOD_LIBS),$$($(1)_HEADERS),$$($(1)_CFLAGS),WITH_$(1))
@@ -359,7 +364,8 @@ $(BUILD)/dlock: $(CLI_OBJ) $(LIB_OBJ) $(BUILD)/sources
 	$(call say,LD,$@)
 	$(Q)$(LINK) -pie -o $@ $(filter %.o,$^) $(LDFLAGS) $(LIBS)
 
-# One object, in which only what the map file lists is global: a program may have a function of any other name.
+# One object, in which only what the map file lists is global: a program may have a function of any
+# other name.
 $(BUILD)/libdlock.a: $(LIB_OBJ) lib/libdlock.map $(BUILD)/sources
 	$(call say,AR,$@)
 	$(Q)$(CC) $(CFLAGS) $(NO_LTO) -r -nostdlib -o $O/libdlock.o $(filter %.o,$^)

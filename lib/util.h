@@ -118,7 +118,7 @@ void dlock_identity_init(struct dlock_identity *, const char *command, const cha
 char *dlock_home_dir(void);
 /* The name of a user, by /etc/passwd; "uid:NUMBER" without one. */
 void dlock_user_name(unsigned long uid, char *buf, size_t size);
-/* The wait for the lock starts now: sets since_ms and since. The core calls it before each acquire. */
+/* The wait for the lock starts: sets since_ms and since. The core calls it before each acquire. */
 void dlock_identity_begin(struct dlock_identity *);
 /*
  * Copy at most size-1 bytes, cut at a character boundary; control characters and invalid UTF-8

@@ -19,7 +19,8 @@ BAD_SRC  := $(wildcard tests/support/modules/*.c)
 # All that is formatted.
 TEST_C   := $(shell find tests -name '*.[ch]')
 
-# The program that is tested is made of the objects of dlock itself, save those whose source asks for DLOCK_TEST.
+# The program that is tested is made of the objects of dlock itself, save those whose source asks
+# for DLOCK_TEST.
 HOOKED   := $(shell grep -lw DLOCK_TEST $(LIB_SRC) $(CLI_SRC))
 TEST_OBJ := $(filter-out $(HOOKED:%.c=$O/%.o),$(LIB_OBJ) $(CLI_OBJ)) $(patsubst %.c,$O/test/%.o,$(HOOKED) $(FAKE_SRC))
 UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/unit/%)
@@ -67,7 +68,8 @@ check-debian: ## on another Debian, in a chroot (root): RELEASE=trixie SCOPE=sho
 # What the tests tagged thread need.
 check-build-thread: $(BUILD)/test/dlock $(THREAD_BIN) $(BUILD)/unit/built $(HELP_BIN) $(LOAD_BIN) $(USE_BIN)
 
-# What the contract of a store needs. The preload shims know only the system calls of 64-bit machines.
+# What the contract of a store needs. The preload shims know only the system calls of 64-bit
+# machines.
 check-build-contract: all units $(BUILD)/test/dlock $(HELP_BIN)
 
 check-build: $(BUILD)/dlock $(BUILD)/test/dlock units $(HELP_BIN) $(LOAD_BIN) $(BAD_BIN) $(USE_BIN) all
@@ -144,8 +146,8 @@ $(BUILD)/programs/dlock-modules:
 	@mkdir -p $(@D)
 	$(Q)ln -sfn ../dlock-modules $@
 
-# Helpers are never sanitized: they are not what is tested, and are started often. Nor are preload shims, which are
-# loaded into other people's programs.
+# Helpers are never sanitized: they are not what is tested, and are started often. Nor are preload
+# shims, which are loaded into other people's programs.
 $(BUILD)/test/%: tests/support/helpers/%.c $(BUILD)/flags
 	$(call say,CC,$@)
 	@mkdir -p $(@D)

@@ -1,5 +1,5 @@
-# common.bash - for every .bats file: load ../../support/common. A file with a setup or a teardown of
-# its own calls dlock_setup or dlock_teardown there.
+# common.bash - for every .bats file: load ../../support/common. A file with a setup or a teardown
+# of its own calls dlock_setup or dlock_teardown there.
 #
 # $DLOCK is the program under test, build/test/dlock: build/dlock, which users get, plus a scripted
 # fake store. $HELPERS is the folder of the compiled helpers, $T this test's own folder, and $NAME a
@@ -154,7 +154,7 @@ beyond() { [ "$(now_ms)" -ge "$1" ]; }
 
 # timed ARG...: run dlock; $status, $output, $took (ms, in steps of 10). timed_run CMD...: any.
 timed() { timed_run "$DLOCK" "$@"; }
-# says RC TEXT ARG...: dlock with these arguments ends with RC within 5 s, and TEXT is in its output.
+# says RC TEXT ARG...: dlock ARG... ends with RC within 5 s, and TEXT is in its output.
 says() {
     run "-$1" run_t 5 "$DLOCK" "${@:3}"
     assert_out "$2"

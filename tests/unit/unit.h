@@ -14,7 +14,8 @@
  *
  * TEST registers itself. Every check goes on after a failure; REQUIRE* leave the test. The program
  * prints TAP; a failure shows file, line and both values; the exit code is 1 when anything failed.
- * An argument runs only the tests whose name contains it; none: exit code 1. SKIP("why") ends a test as skipped.
+ * An argument runs only the tests whose name contains it; none: exit code 1. SKIP("why") ends a
+ * test as skipped.
  */
 #ifndef UNIT_H
 #define UNIT_H
@@ -137,7 +138,7 @@ __attribute__((unused)) static bool unit_has(const char *file, int line, const c
         return;                                                                                    \
     } while (0)
 
-/* Is this an emulated machine (tests/platforms)? It says nothing about speed, and its own load not how busy it is. */
+/* Is this an emulated machine (tests/platforms)? Its speed and its load say nothing. */
 __attribute__((unused)) static bool unit_emulated(void)
 {
     return getenv("UNIT_EMULATED") != NULL;

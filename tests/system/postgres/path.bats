@@ -39,7 +39,8 @@ checks() { grep -c 'it has the trigger' "$PG_LOG"; }
     run -0 run_t 5 "$DLOCK" --once -w 5 "$L" true # makes the table of run records
     [ "$(checks)" -gt "$before" ]
     run -0 run_t 5 "$DLOCK" -s "$L" true
-    sql -c "create role reader" -c 'grant select, insert, update, delete on public.dlock_locks to reader'
+    sql -c "create role reader" \
+        -c 'grant select, insert, update, delete on public.dlock_locks to reader'
     before=$(checks)
     run -0 run_t 5 "$DLOCK" "$L" true
     run -0 run_t 5 "$DLOCK" -s "$L" true
@@ -49,8 +50,10 @@ checks() { grep -c 'it has the trigger' "$PG_LOG"; }
 }
 
 @test "a trigger that has gone costs the thorough check, in each operation" {
-    sql -c "create function public.f() returns trigger language plpgsql as 'begin return new; end'" \
-        -c 'create trigger t before update on public.dlock_locks for each row execute function public.f()'
+    sql -c "create function public.f() returns trigger
+        language plpgsql as 'begin return new; end'" \
+        -c 'create trigger t before update on public.dlock_locks for each row
+            execute function public.f()'
     run run_t 5 "$DLOCK" "$L" true
     assert_rc 77
     sql -c 'drop function public.f() cascade'
@@ -59,7 +62,8 @@ checks() { grep -c 'it has the trigger' "$PG_LOG"; }
     run run_t 5 "$DLOCK" --status "$L"
     assert_rc 75
     # The hold renews itself, and is released, over a new connection.
-    sql -c "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'dlock:%'" >ended
+    sql -c "select pg_terminate_backend(pid) from pg_stat_activity
+        where application_name like 'dlock:%'" >ended
     let_go
     exits 0 5 "$STARTED"
     [ -e ran ]

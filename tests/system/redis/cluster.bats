@@ -202,9 +202,9 @@ lie() {
     local i
     use 0
     # With the least rights, for the manual: those of a single server and these two.
-    on_each acl setuser u on '>pw' "~$N" "~{$N}:dlock:*" +eval +evalsha +time +get +set +del +pexpire +pttl \
-        +type +publish +zadd +zrem +zrange +zrank +zscore +zcard +hset +hget +hdel +asking \
-        '+cluster|nodes' +info
+    on_each acl setuser u on '>pw' "~$N" "~{$N}:dlock:*" +eval +evalsha +time +get +set +del \
+        +pexpire +pttl +type +publish +zadd +zrem +zrange +zrank +zscore +zcard +hset +hget +hdel \
+        +asking '+cluster|nodes' +info
     L="redis://u:pw@127.0.0.1:${CPORT[2]}#$N"
     hold --ttl 1
     slot_open "$SLOT" 0 1

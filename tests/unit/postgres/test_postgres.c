@@ -1,6 +1,6 @@
 /*
- * test_postgres.c - the PostgreSQL backend without a server: the settings that come from the URI and from libpq,
- * and the holder record in answers to --status.
+ * test_postgres.c - the PostgreSQL backend without a server: the settings that come from the URI
+ * and from libpq, and the holder record in answers to --status.
  *
  * tags: thread
  */
@@ -423,7 +423,7 @@ static const char *at(const struct user *u, int i)
     return text;
 }
 
-/* Without a service we find the hosts; with one the hosts that the URI does not name are left to libpq. */
+/* Without a service we find the hosts; with one, libpq finds those that the URI does not name. */
 TEST(takes_hosts_from_the_uri_and_the_variables)
 {
     static const struct {
@@ -760,7 +760,7 @@ TEST(the_record_cannot_leave_its_comment)
 
 /* ------------------------------------------------------------------ attempts */
 
-/* Start to connect to a server that accepts and then is silent; its end of the connection, or -1. */
+/* Start to connect to a server that accepts and is silent; returns the server's end, or -1. */
 static int start_attempt(struct pg_attempt **a, int listener, bool thread)
 {
     struct sockaddr_in at;
@@ -890,7 +890,7 @@ TEST(an_attempt_gets_a_thread_when_the_server_asks_for_one)
     close(listener);
 }
 
-/* A program that uses the library may fork while an attempt goes on; the child inherits all descriptors. */
+/* A program may fork while an attempt goes on; the child inherits all descriptors. */
 TEST(a_fork_of_the_caller_does_not_hide_the_end_of_an_attempt)
 {
     int listener = listen_here();

@@ -73,8 +73,8 @@ TEST(answers_of_the_scripts)
     CHECK_INT(tr.longest_ms, 0);
     CHECK_INT(tr.ticket, 0);
     freeReplyObject(r);
-    r = parse(
-        "*9\r\n$4\r\nbusy\r\n$1\r\n0\r\n:1\r\n:3\r\n$0\r\n\r\n:1\r\n:0\r\n:0\r\n:1795380000000001\r\n");
+    r = parse("*9\r\n$4\r\nbusy\r\n$1\r\n0\r\n:1\r\n:3\r\n$0\r\n\r\n:1\r\n:0\r\n:0\r\n"
+              ":1795380000000001\r\n");
     CHECK_INT(redis_script_tried(r, &tr), 0);
     CHECK_INT(tr.ticket, 1795380000000001);
     freeReplyObject(r);
