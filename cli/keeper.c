@@ -631,16 +631,25 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
         finish(k);
         return;
     }
-    /* The dlock above has lost the lock, or is out of reach: ask the store, as without it. */
+    /*
+     * The dlock above has lost the lock, or is out of reach: ask the next dlock above with the lock
+     * and, past the last, the store.
+     */
     const struct dlock_error why = *err; /* err goes with the handle, which is closed below */
+    bool above = false;
     for (int i = 0; i < k->nlocks; i++) {
         struct command_lock *l = &k->c->lock[i];
         const dlock *lk = k->locks[i];
+        if (lk != k->report.lk)
+            continue;
         /* The command of a dlock above may still have a file's lock. */
-        l->ended |= lk == k->report.lk && nested_has_ended(&why) && !dlock_is_local(lk);
-        l->nested = false;
+        l->lives |= !nested_has_ended(&why) || dlock_is_local(lk);
+        l->ended = !l->lives;
+        above = held_above(getenv("DLOCK_HELD"), nested_digest(l->key), &l->outer);
     }
-    k->c->nested = false;
+    for (int i = 0; i < k->nlocks && !above; i++)
+        k->c->lock[i].nested = false;
+    k->c->nested = above;
     driven_close(k->store);
     k->locks[0] = NULL;
     k->store = (struct driven){0};
@@ -650,7 +659,7 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
         k->code = open_locks(k, uris, dlock_now() - k->report.wait.since);
     for (int i = 0; i < DLOCK_SET_MAX; i++)
         dlock_uri_free(uris[i]);
-    report_again(&k->report, k->locks[0], &why);
+    report_again(&k->report, k->locks[0], &why, above);
     if (k->locks[0])
         driven_start_acquire(k->store, NULL);
     else

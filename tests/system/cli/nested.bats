@@ -38,6 +38,7 @@ outlived() { # LOCK [ARG...]: of the inner one
     wait_for 5 pid_gone "$(cat outer)"
     I=$(cat inner)
 }
+queued() { "$DLOCK" --status --json "$L" | grep -q '"place":1'; }
 command_gone() { pid_gone "$(cat in)"; }
 
 @test "an inner dlock runs at once, with the token, the fence and the slot of the outer one" {
@@ -130,6 +131,34 @@ END
         wait_for 5 pid_gone "$I"
         free "$lock"
     done
+}
+
+@test "what an inner dlock leaves behind runs under the outer one, which holds the lock" {
+    local lock kind
+    for kind in -x -s --slots=1; do
+        for lock in "$L$kind" "$F$kind" "$T/plain"; do
+            # The outer command, `cat`, waits for what the inner one has left behind.
+            run -0 run_t 10 "$DLOCK" "$kind" "$lock" sh -c '
+                { "$DLOCK" "$1" "$2" sh -c "(\"\$HELPERS/await\" go; \"\$DLOCK\" --held \"\$2\"
+                    exec \"\$DLOCK\" \"\$@\" echo left) & exit 0" - "$@"; : >go; } | cat' \
+                - "$kind" "$lock"
+            [[ $output =~ ^([0-9]+|inf)$'\n'left$ ]] || fail "$kind $lock: $output"
+            free "$lock"
+            rm go
+        done
+    done
+    # A reader under a reader does not queue behind a writer that waits for both.
+    start_log outer.log "$DLOCK" -s "$L" sh -c '{ "$DLOCK" -s "$L" sh -c "(
+        \"\$HELPERS/await\" go; exec \"\$DLOCK\" -s \"\$L\" echo left) &"; : >in; } | cat'
+    K=$STARTED
+    wait_for 5 test -e in
+    start_log writer.log "$DLOCK" "$L" true
+    I=$STARTED
+    wait_for 5 queued
+    : >go
+    exits 0 5 "$K"
+    exits 0 5 "$I"
+    grep -qx left outer.log || fail "$(cat outer.log)"
 }
 
 @test "a signal ends the inner dlocks that are left, and the exit code stays" {
