@@ -596,9 +596,12 @@ static void on_holder(struct keeper *k, const struct dlock_report *r)
     const struct dlock_info *holder = r->info;
     bool busy = r->type == DLOCK_REPORT_BUSY;
     /* The holder of a file is known only for a message, or when a dlock above may be the holder. */
-    bool own = holder && (!k->c->local || k->c->may_be_own);
+    bool own = holder && !holder->over && (!k->c->local || k->c->may_be_own);
 
-    /* A dlock above that has ended holds its lock no longer than the store takes to notice. */
+    /*
+     * A dlock above that has ended holds its lock no longer than the store takes to notice, or than
+     * its --min-hold.
+     */
     for (int i = 0; own && i < DLOCK_SET_MAX; i++)
         own = !k->c->lock[i].ended || strcmp(k->c->lock[i].outer.token, holder->token) != 0;
     own = own && held_by_ancestor(getenv("DLOCK_HELD"), holder);
@@ -637,19 +640,19 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
      */
     const struct dlock_error why = *err; /* err goes with the handle, which is closed below */
     bool above = false;
+    k->c->nested = false;
     for (int i = 0; i < k->nlocks; i++) {
         struct command_lock *l = &k->c->lock[i];
         const dlock *lk = k->locks[i];
-        if (lk != k->report.lk)
-            continue;
-        /* The command of a dlock above may still have a file's lock. */
-        l->lives |= !nested_has_ended(&why) || dlock_is_local(lk);
-        l->ended = !l->lives;
-        above = held_above(getenv("DLOCK_HELD"), nested_digest(l->key), &l->outer);
+        if (lk == k->report.lk) {
+            /* The command of a dlock above may still have a file's lock. */
+            l->lives |= !nested_has_ended(&why) || dlock_is_local(lk);
+            l->ended = !l->lives;
+            above = held_above(getenv("DLOCK_HELD"), nested_digest(l->key), &l->outer);
+            l->nested = above;
+        }
+        k->c->nested |= l->nested;
     }
-    for (int i = 0; i < k->nlocks && !above; i++)
-        k->c->lock[i].nested = false;
-    k->c->nested = above;
     driven_close(k->store);
     k->locks[0] = NULL;
     k->store = (struct driven){0};

@@ -161,6 +161,25 @@ END
     grep -qx left outer.log || fail "$(cat outer.log)"
 }
 
+@test "of an inner set, the store is asked only for the lock whose outer dlock has ended" {
+    local outer
+    for outer in a b; do
+        run -0 run_t 10 "$DLOCK" "$L-$outer" sh -c '{ "$DLOCK" "$1" sh -c "(
+            \"\$HELPERS/await\" go; exec \"\$DLOCK\" -w 3 --also \"\$L-a\" \"\$L-b\" echo left) &"
+            : >go; } | cat' - "$L-$([ $outer = a ] && echo b || echo a)"
+        [ "$output" = left ] || fail "$output"
+        rm go
+    done
+    free "$L-a" && free "$L-b"
+}
+
+@test "the --min-hold of an outer dlock that has ended is waited for" {
+    run -0 run_t 10 sh -c '{ "$DLOCK" --min-hold 1s "$L" sh -c "(
+        \"\$HELPERS/await\" go; exec \"\$DLOCK\" --no-reentrant -w 5 \"\$L\" echo left
+        ) & exit 0"; : >go; } | cat'
+    [ "$output" = left ] || fail "$output"
+}
+
 @test "a signal ends the inner dlocks that are left, and the exit code stays" {
     for lock in "$L" "$F"; do
         for sig in HUP INT TERM; do
