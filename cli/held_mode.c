@@ -179,7 +179,7 @@ static int ask(const struct queries *all, struct query *q)
     }
     if (getsockopt(q->fd, SOL_SOCKET, SO_PEERCRED, &q->keeper, &size) != 0)
         return not_reached(all, q, errno);
-    if (!nested_trusts(q->keeper.uid, q->keeper.pid))
+    if (!nested_trusts(q->keeper.uid))
         return not_held(all, q, "has ended, or is another user's");
     memcpy(r.token, q->e.token, sizeof(q->e.token));
     nested_digests(r.key, q->e.digest, q->e.name);

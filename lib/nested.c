@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 /* Between tries to connect while the queue of the keeper's socket is full. */
@@ -36,6 +37,7 @@ struct nested_backend {
     enum nested_op op;
     int fd;      /* the connection; -1: none */
     int lock_fd; /* of a file: the descriptor that carries the lock; -1: none */
+    bool local;  /* the lock is a file's */
     long pid;    /* of the outer keeper; 0: unknown */
     bool again;  /* this is the second connection: the keeper closed the first without a reply */
     int64_t until, retry_at;
@@ -199,10 +201,9 @@ bool nested_descends(long pid, long from)
     return false;
 }
 
-bool nested_trusts(uid_t uid, long pid)
+bool nested_trusts(uid_t uid)
 {
-    uid_t me = geteuid();
-    return uid == me || uid == 0 || (me == 0 && pid > 0 && nested_descends(getppid(), pid));
+    return uid == geteuid() || uid == 0;
 }
 
 /* --- acquire ---------------------------------------------------------------------------------- */
@@ -258,7 +259,7 @@ static void ask(struct nested_backend *b)
         return;
     }
     b->pid = peer.pid;
-    if (!nested_trusts(peer.uid, b->pid)) {
+    if (!nested_trusts(peer.uid)) {
         unreachable(b, ECONNREFUSED, "it is another user's");
         return;
     }
@@ -353,12 +354,40 @@ static struct dlock_event *put_times(struct nested_backend *b, enum dlock_ev typ
     return ev;
 }
 
+/* The outer dlock holds the file that the key names. */
+static bool is_outer_file(const struct nested_backend *b, int fd)
+{
+    struct stat st;
+    char *key = fstat(fd, &st) == 0 ? nested_file_key(&st, b->spec->fcntl) : NULL;
+    bool same = key && strcmp(key, b->spec->outer->key) == 0;
+
+    free(key);
+    return same;
+}
+
+/* Does this descriptor carry the lock? The try changes nothing if the outer dlock has the lock. */
+static bool carries_lock(const struct nested_backend *b, const struct nested_hold *h, int fd)
+{
+    bool exclusive = h->mode == DLOCK_MODE_EXCLUSIVE;
+    struct flock all = {.l_type = exclusive ? F_WRLCK : F_RDLCK, .l_whence = SEEK_SET};
+
+    if (!is_outer_file(b, fd))
+        return false;
+    if (b->spec->fcntl)
+        return fcntl(fd, F_OFD_SETLK, &all) == 0;
+    return flock(fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0;
+}
+
 static void granted(struct nested_backend *b, const struct nested_reply *r, int passed)
 {
     const struct dlock_spec *spec = b->spec;
     char ttl[32], least[32];
 
     b->lock_fd = passed;
+    if (b->local && !carries_lock(b, &r->hold, passed)) {
+        unreachable(b, ECONNREFUSED, "it has not passed on the file's lock");
+        return;
+    }
     if (r->hold.ttl != DLOCK_NEVER && r->hold.ttl < spec->least_ttl) {
         dlock_fail_lock(
             failed(b), DLOCK_EUNUSABLE, 0, spec->uri,
@@ -531,16 +560,9 @@ static int nested_inherit_fd(struct dlock_be *be)
     return self(be)->lock_fd;
 }
 
-/* The outer dlock holds the file that the key names. */
 static bool nested_is_file(struct dlock_be *be, int fd)
 {
-    const struct dlock_spec *spec = self(be)->spec;
-    struct stat st;
-    char *key = fstat(fd, &st) == 0 ? nested_file_key(&st, spec->fcntl) : NULL;
-    bool same = key && strcmp(key, spec->outer->key) == 0;
-
-    free(key);
-    return same;
+    return is_outer_file(self(be), fd);
 }
 
 static void nested_close(struct dlock_be *be)
@@ -563,21 +585,33 @@ static int nested_open(struct dlock_be **out, const struct dlock_spec *spec,
     return 0;
 }
 
+static int nested_open_local(struct dlock_be **out, const struct dlock_spec *spec,
+                             struct dlock_error *err)
+{
+    int rc = nested_open(out, spec, err);
+
+    if (rc == 0)
+        self(*out)->local = true;
+    return rc;
+}
+
 static const char *const schemes[] = {NULL}; /* found by DLOCK_HELD only */
 
 #define NESTED_TABLE                                                                               \
     .abi = DLOCK_BACKEND_ABI, .build_id = DLOCK_VERSION, .name = "nested", .schemes = schemes,     \
-    .open = nested_open, .acquire = nested_acquire, .release = nested_release, .ask = nested_ask,  \
+    .acquire = nested_acquire, .release = nested_release, .ask = nested_ask,                       \
     .interest = nested_interest, .process = nested_process, .session_fd = nested_session_fd,       \
     .close = nested_close, .close_in_child = nested_close
 
 const struct dlock_backend dlock_nested_lease = {
     NESTED_TABLE,
+    .open = nested_open,
     .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_NESTED,
 };
 
 const struct dlock_backend dlock_nested_local = {
     NESTED_TABLE,
+    .open = nested_open_local,
     .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_FD | CAP_NESTED,
     .inherit_fd = nested_inherit_fd,
     .is_file = nested_is_file,

@@ -281,6 +281,17 @@ END
     let_go
 }
 
+@test "root believes no keeper of another user" {
+    need_root
+    local yes=("$ROOT/tests/support/helpers/yes_keeper.py" "$DLOCK")
+    "$DLOCK" "$L" sh -c 'echo "$DLOCK_HELD"' >stale
+    hold
+    DLOCK_HELD=$(cat stale) run -75 run_t 5 "${yes[@]}" -n "$L" touch ran
+    [ ! -e ran ]
+    DLOCK_HELD=$(cat stale) run -79 run_t 5 "${yes[@]}" --held
+    let_go
+}
+
 @test "what is left of a dlock that has ended waits for its lock, as any other does" {
     # The store knows the token a while longer: the release was not confirmed.
     run -0 run_t 10 "$DLOCK" "$L" sh -c \
