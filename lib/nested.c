@@ -25,6 +25,9 @@
 #define FULL_PAUSE (5 * DLOCK_MSEC)
 #define FULL_PAUSE_MAX (100 * DLOCK_MSEC)
 
+/* Ten years: no hold lasts longer. */
+#define TTL_MAX (3650 * 24 * 3600 * DLOCK_SEC)
+
 enum nested_op {
     OP_IDLE,
     OP_CONNECTING, /* again at retry_at */
@@ -312,6 +315,21 @@ static void nested_acquire(struct dlock_be *be, bool wait)
 
 /* --- replies ---------------------------------------------------------------------------------- */
 
+/* The first descriptor goes to *passed; no others belong to a reply. */
+static void take_first(struct cmsghdr *c, int *passed)
+{
+    size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    int fd;
+
+    for (size_t i = 0; i < n; i++) {
+        memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
+        if (i == 0)
+            *passed = fd;
+        else
+            close(fd);
+    }
+}
+
 /* 1: a reply, with its descriptor or -1 in *passed; 0: none yet; -1: the end. */
 static int receive(const struct nested_backend *b, struct nested_reply *r, int *passed)
 {
@@ -332,14 +350,28 @@ static int receive(const struct nested_backend *b, struct nested_reply *r, int *
     *passed = -1;
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
-    if (n != (ssize_t)sizeof(*r))
-        return -1;
-    struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-        c->cmsg_len == CMSG_LEN(sizeof(*passed)))
-        memcpy(passed, CMSG_DATA(c), sizeof(*passed));
-    r->text[sizeof(r->text) - 1] = '\0';
-    return 1;
+    struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+        take_first(c, passed);
+    if (n == (ssize_t)sizeof(*r) && (b->local || *passed < 0)) {
+        r->text[sizeof(r->text) - 1] = '\0';
+        return 1;
+    }
+    if (*passed >= 0)
+        close(*passed);
+    return -1;
+}
+
+/* Can the keeper's numbers be true? Sums of those that are do not overflow. */
+static bool is_sane(const struct nested_backend *b, const struct nested_hold *h)
+{
+    bool endless = h->ttl == DLOCK_NEVER;
+
+    return h->from >= 0 && h->from <= now_of(b) && (endless || (h->ttl > 0 && h->ttl <= TTL_MAX)) &&
+           h->raw_minus_boot >= -DLOCK_RAW_NEVER && h->raw_minus_boot <= DLOCK_RAW_NEVER &&
+           h->end_at >= 0 && h->fence <= INT64_MAX && h->mode >= DLOCK_MODE_EXCLUSIVE &&
+           h->mode <= DLOCK_MODE_SLOTS && h->slots <= DLOCK_SLOTS_MAX && h->slot >= 0 &&
+           h->slot <= DLOCK_SLOTS_MAX;
 }
 
 static struct dlock_event *put_times(struct nested_backend *b, enum dlock_ev type,
@@ -384,6 +416,10 @@ static void granted(struct nested_backend *b, const struct nested_reply *r, int 
     char ttl[32], least[32];
 
     b->lock_fd = passed;
+    if (!is_sane(b, &r->hold)) {
+        unreachable(b, ECONNREFUSED, "its answer has numbers that cannot be true");
+        return;
+    }
     if (b->local && !carries_lock(b, &r->hold, passed)) {
         unreachable(b, ECONNREFUSED, "it has not passed on the file's lock");
         return;
@@ -466,8 +502,10 @@ static void read_replies(struct nested_backend *b)
         }
         if (passed >= 0)
             close(passed);
-        if (r.type == NESTED_HELD)
+        if (r.type == NESTED_HELD && is_sane(b, &r.hold))
             put_times(b, EV_RENEWED, &r.hold);
+        else if (r.type == NESTED_HELD)
+            lost(b, "its renewal has numbers that cannot be true");
         else if (r.type == NESTED_LOST)
             lost(b, r.text);
     }

@@ -110,7 +110,7 @@ static bool holds_after(const struct nested_reply *r, int nreplies, const int *f
     }
     CHECK(got && got->type != DLOCK_REPORT_NONE);
     bool held = got && (got->type == DLOCK_REPORT_ACQUIRED || got->type == DLOCK_REPORT_EXTENDED);
-    if (got && got->type == DLOCK_REPORT_FAILED)
+    if (got && got->type == DLOCK_REPORT_FAILED && r->type == NESTED_HELD)
         CHECK(nested_unreachable(&got->error));
     CHECK_INT(dlock_start_release(f.lk, 0, NULL), 0);
     while ((got = next_report()) && got->type != DLOCK_REPORT_RELEASED)
@@ -145,6 +145,72 @@ TEST(a_file_is_held_only_by_its_own_descriptor_with_the_lock)
         unlink(other);
         tear_down();
     }
+}
+
+TEST(replies_with_numbers_that_cannot_be_true_are_refused)
+{
+    static const struct {
+        size_t at; /* in struct nested_hold */
+        int64_t value;
+        bool narrow; /* of 32 bits */
+    } bad[] = {
+        {offsetof(struct nested_hold, from), -1, false},
+        {offsetof(struct nested_hold, from), INT64_MIN, false},
+        {offsetof(struct nested_hold, from), INT64_MAX, false},
+        {offsetof(struct nested_hold, ttl), 0, false},
+        {offsetof(struct nested_hold, ttl), INT64_MIN, false},
+        {offsetof(struct nested_hold, ttl), INT64_MAX - 1, false},
+        {offsetof(struct nested_hold, raw_minus_boot), INT64_MIN, false},
+        {offsetof(struct nested_hold, raw_minus_boot), INT64_MAX, false},
+        {offsetof(struct nested_hold, end_at), INT64_MIN, false},
+        {offsetof(struct nested_hold, fence), -1, false},
+        {offsetof(struct nested_hold, mode), 3, true},
+        {offsetof(struct nested_hold, mode), -1, true},
+        {offsetof(struct nested_hold, slots), DLOCK_SLOTS_MAX + 1, true},
+        {offsetof(struct nested_hold, slot), -1, true},
+        {offsetof(struct nested_hold, slot), DLOCK_SLOTS_MAX + 1, true},
+    };
+    struct nested_reply good = {.type = NESTED_HELD, .left = DLOCK_NEVER}, r[2];
+
+    set_up("redis://127.0.0.1:1#n", false);
+    struct dlock_clocks now = dlock_clocks_read(&dlock_env_system);
+    good.hold = (struct nested_hold){.from = now.boot - 1,
+                                     .ttl = 30 * DLOCK_SEC,
+                                     .raw_minus_boot = now.raw - now.boot,
+                                     .end_at = now.boot + 20 * DLOCK_SEC,
+                                     .fence = 7};
+    r[0] = r[1] = good;
+    r[1].hold.from++;
+    CHECK(holds_after(r, 2, NULL, 0));
+    for (size_t i = 0; i < DLOCK_LEN(bad); i++)
+        for (int second = 0; second < 2; second++) {
+            r[0] = r[1] = good;
+            r[1].hold.from++;
+            memcpy((char *)&r[second].hold + bad[i].at,
+                   bad[i].narrow ? (const void *)&(int32_t){(int32_t)bad[i].value} : &bad[i].value,
+                   bad[i].narrow ? sizeof(int32_t) : sizeof(int64_t));
+            if (!CHECK(!holds_after(r, second + 1, NULL, 0)))
+                printf("# bad[%zu], reply %d\n", i, second);
+        }
+    tear_down();
+}
+
+TEST(descriptors_that_belong_to_no_reply_are_closed)
+{
+    struct nested_reply r = {.type = NESTED_HELD, .left = DLOCK_NEVER};
+
+    set_up(NULL, false);
+    r.hold = (struct nested_hold){
+        .ttl = DLOCK_NEVER, .end_at = DLOCK_NEVER, .raw_minus_boot = DLOCK_RAW_NEVER};
+    int fd = open(f.file, O_RDWR | O_CLOEXEC), before = open_fds();
+    CHECK(flock(fd, LOCK_EX) == 0);
+    CHECK(holds_after(&r, 1, (int[]){fd, fd}, 2));
+    CHECK_INT(open_fds(), before);
+    r.type = NESTED_FULL;
+    holds_after(&r, 1, (int[]){fd, fd}, 2);
+    CHECK_INT(open_fds(), before);
+    close(fd);
+    tear_down();
 }
 
 UNIT_MAIN
