@@ -255,7 +255,11 @@ END
     # Another spelling of the same lock.
     run -75 run_t 10 "$DLOCK" --note 'a "b"' "$U" "$DLOCK" -w 5 "$L" touch ran
     [[ $output == *"would wait for itself; held "*', note "a \"b\""' ]] || fail "$output"
-    run -75 run_t 10 "$DLOCK" "$F" env -u DLOCK_HELD SUDO_UID=0 "$DLOCK" "$F" touch ran
+    local file
+    for file in "$F" "$T/plain" "-s $F" "--slots=1 $F"; do
+        run -75 run_t 10 "$DLOCK" $file env -u DLOCK_HELD "$DLOCK" "${file##* }" touch ran
+        assert_out "would wait for itself"
+    done
     run -75 run_t 10 "$DLOCK" "$L" "$DLOCK" --no-reentrant "$L" touch ran
     [ ! -e ran ]
 }
