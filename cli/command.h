@@ -15,7 +15,8 @@ struct command_lock {
     char *key;                 /* of nested.h, malloc'ed; NULL: not known (yet) */
     bool nested;               /* by DLOCK_HELD, a dlock above this process holds the lock */
     struct nested_outer outer; /* nested: the dlock above */
-    bool ended;                /* the dlock above has ended, or is about to release the lock */
+    bool ended; /* each dlock above that was asked has ended, or is about to release the lock */
+    bool lives; /* a dlock above that was asked may hold the lock, but cannot be reached */
 };
 
 struct command {

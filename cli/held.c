@@ -58,13 +58,29 @@ bool held_next(const char **list, struct held *e)
 bool held_find(const char *list, uint64_t digest, struct held *found)
 {
     struct held e;
+    bool any = false;
 
     while (held_next(&list, &e))
         if (e.digest == digest) {
             *found = e;
-            return true;
+            any = true;
         }
-    return false;
+    return any;
+}
+
+bool held_above(const char *list, uint64_t digest, struct nested_outer *outer)
+{
+    struct held e, above;
+    bool any = false;
+
+    while (held_next(&list, &e) && strcmp(e.socket, outer->socket) != 0)
+        if (e.digest == digest && strcmp(e.token, outer->token) == 0) {
+            above = e;
+            any = true;
+        }
+    if (any)
+        memcpy(outer->socket, above.socket, sizeof(outer->socket));
+    return any;
 }
 
 static char *put(char *at, const struct held *e)
@@ -73,12 +89,22 @@ static char *put(char *at, const struct held *e)
                         (unsigned long long)e->name, e->token, e->socket);
 }
 
-static bool is_among(const struct held *added, int n, uint64_t digest)
+/*
+ * Does one of the new entries replace e? The new dlock may end before the dlock that it runs under,
+ * which has the lock and its token: that entry, the first with this token, stays.
+ */
+static bool is_replaced(const char *list, const struct held *e, const struct held *added, int n)
 {
-    for (int i = 0; i < n; i++)
-        if (added[i].digest == digest)
-            return true;
-    return false;
+    struct held first;
+
+    while (n > 0 && added[n - 1].digest != e->digest)
+        n--;
+    if (n == 0)
+        return false;
+    while (held_next(&list, &first))
+        if (first.digest == e->digest && strcmp(first.token, added[n - 1].token) == 0)
+            return strcmp(first.socket, e->socket) != 0;
+    return true;
 }
 
 const char *held_add(char buf[HELD_SIZE], const char *list, const struct held *added, int n)
@@ -89,9 +115,9 @@ const char *held_add(char buf[HELD_SIZE], const char *list, const struct held *a
     int others = 0;
 
     while (held_next(&rest, &e))
-        others += !is_among(added, n, e.digest);
+        others += !is_replaced(list, &e, added, n);
     for (rest = list; held_next(&rest, &e);)
-        if (!is_among(added, n, e.digest) && others-- <= HELD_MAX - n)
+        if (!is_replaced(list, &e, added, n) && others-- <= HELD_MAX - n)
             at = put(at, &e);
     for (int i = 0; i < n; i++)
         at = put(at, &added[i]);

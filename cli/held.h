@@ -22,12 +22,15 @@ struct held {
 
 /* Take the next well-formed entry from *list, the variable's value or NULL. False: none is left. */
 bool held_next(const char **list, struct held *);
-/* Find the entry of the lock with this digest in list, the variable's value (NULL: unset). */
+/* Find the last entry with this digest in list, the variable's value (NULL: unset). */
 bool held_find(const char *list, uint64_t digest, struct held *);
+/* Go from a keeper to the keeper above with the same lock and token. False: the list has none. */
+bool held_above(const char *list, uint64_t digest, struct nested_outer *);
 /*
  * "DLOCK_HELD=..." of list's entries and these n (at most DLOCK_SET_MAX) behind them. A new entry
- * replaces an entry with the same digest. Where the list is full, its first entries go; malformed
- * entries go always. Allocates nothing. Returns buf.
+ * replaces those with the same digest, except the first with the same token: the outermost keeper
+ * outlives those in between. Where the list is full, its first entries go; malformed entries go
+ * always. Allocates nothing. Returns buf.
  */
 const char *held_add(char buf[HELD_SIZE], const char *list, const struct held *, int n);
 /*

@@ -118,12 +118,26 @@ static int not_held(const struct queries *all, const struct query *q, const char
     return dlock_error_exit(DLOCK_ELOST);
 }
 
-static int not_reached(const struct queries *all, const struct query *q, int sys)
+/* Does an outer keeper, which is asked as well, have the same hold? */
+static bool is_below(const struct queries *all, const struct query *q)
+{
+    for (const struct query *outer = all->of; outer < q; outer++)
+        if (outer->e.digest == q->e.digest && strcmp(outer->e.token, q->e.token) == 0)
+            return true;
+    return false;
+}
+
+static int not_reached(const struct queries *all, struct query *q, int sys)
 {
     char why[160];
 
     if (!nested_is_here(q->e.socket))
         return not_held(all, q, "is in another network namespace, where it cannot be asked");
+    if (sys == ECONNREFUSED && is_below(all, q)) {
+        q->left = DLOCK_NEVER;
+        q->answered = true;
+        return 0;
+    }
     if (sys == ECONNREFUSED)
         return not_held(all, q, "has ended, or is releasing it");
     snprintf(why, sizeof(why), "cannot be asked: %s", strerror(sys));
@@ -159,7 +173,7 @@ static int ask(const struct queries *all, struct query *q)
     }
     if (getsockopt(q->fd, SOL_SOCKET, SO_PEERCRED, &q->keeper, &size) != 0)
         return not_reached(all, q, errno);
-    if (!nested_trusts(q->keeper.uid, q->keeper.pid))
+    if (!nested_trusts(q->keeper.uid))
         return not_held(all, q, "has ended, or is another user's");
     memcpy(r.token, q->e.token, sizeof(q->e.token));
     nested_digests(r.key, q->e.digest, q->e.name);

@@ -13,6 +13,7 @@
 #include "util.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,7 @@
 #define BACKLOG 127
 #define AUTH_TIME DLOCK_SEC
 #define CONNS_MAX 512
+#define UNPROVEN_MAX 128
 /* Without a free descriptor no accept succeeds, and the listening socket stays readable. */
 #define ACCEPT_PAUSE (100 * DLOCK_MSEC)
 #define EVENTS_AT_ONCE 32
@@ -127,6 +129,29 @@ static void drop(struct inner *in, struct conn **at)
     if (c->pidfd >= 0)
         close(c->pidfd);
     free(c);
+}
+
+/* Close the connection that has proved nothing for the longest time. False: there is none. */
+static bool drop_unproven(struct inner *in)
+{
+    struct conn **oldest = NULL;
+
+    for (struct conn **at = &in->conns; *at; at = &(*at)->next)
+        if (!(*at)->in)
+            oldest = at;
+    if (oldest)
+        drop(in, oldest);
+    return oldest;
+}
+
+/* Move the descriptor to the lowest free number. */
+static int lowest(int fd)
+{
+    int low = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+    if (low >= 0)
+        close(low < fd ? fd : low);
+    return low >= 0 && low < fd ? low : fd;
 }
 
 /* pass: -1, or a descriptor to send along. False: there is no room, or the peer has closed. */
@@ -258,12 +283,17 @@ static void accept_all(struct inner *in)
             close(fd);
             continue;
         }
+        /* Any process of our user can connect, and must not keep inner dlocks out. */
+        if (in->nconns - in->nin >= UNPROVEN_MAX)
+            drop_unproven(in);
+        while (!leaves_room(fd + 1) && drop_unproven(in))
+            fd = lowest(fd);
         *c = (struct conn){
             .next = in->conns, .fd = fd, .pidfd = -1, .until = dlock_now() + AUTH_TIME};
         in->conns = c;
         in->nconns++;
         /* The pidfd needs a descriptor, too. */
-        c->full = in->nconns > CONNS_MAX || !leaves_room(fd + 1);
+        c->full = in->nin >= CONNS_MAX || !leaves_room(fd + 1);
         bool stays = watch(in, EPOLL_CTL_ADD, fd, c) && read_conn(in, c);
         if (stays && c->full)
             reply(c, &(struct nested_reply){.type = NESTED_FULL}, -1);

@@ -590,9 +590,12 @@ static void on_holder(struct keeper *k, const struct dlock_report *r)
     const struct dlock_info *holder = r->info;
     bool busy = r->type == DLOCK_REPORT_BUSY;
     /* The holder of a file is known only for a message, or when a dlock above may be the holder. */
-    bool own = holder && (!k->c->local || k->c->may_be_own);
+    bool own = holder && !holder->over && (!k->c->local || k->c->may_be_own);
 
-    /* A dlock above that has ended holds its lock no longer than the store takes to notice. */
+    /*
+     * A dlock above that has ended holds its lock no longer than the store takes to notice, or than
+     * its --min-hold.
+     */
     for (int i = 0; own && i < DLOCK_SET_MAX; i++)
         own = !k->c->lock[i].ended || strcmp(k->c->lock[i].outer.token, holder->token) != 0;
     own = own && held_by_ancestor(getenv("DLOCK_HELD"), holder);
@@ -625,16 +628,25 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
         finish(k);
         return;
     }
-    /* The dlock above has lost the lock, or is out of reach: ask the store, as without it. */
+    /*
+     * The dlock above has lost the lock, or is out of reach: ask the next dlock above with the lock
+     * and, past the last, the store.
+     */
     const struct dlock_error why = *err; /* err goes with the handle, which is closed below */
+    bool above = false;
+    k->c->nested = false;
     for (int i = 0; i < k->nlocks; i++) {
         struct command_lock *l = &k->c->lock[i];
         const dlock *lk = k->locks[i];
-        /* The command of a dlock above may still have a file's lock. */
-        l->ended |= lk == k->report.lk && nested_has_ended(&why) && !dlock_is_local(lk);
-        l->nested = false;
+        if (lk == k->report.lk) {
+            /* The command of a dlock above may still have a file's lock. */
+            l->lives |= !nested_has_ended(&why) || dlock_is_local(lk);
+            l->ended = !l->lives;
+            above = held_above(getenv("DLOCK_HELD"), nested_digest(l->key), &l->outer);
+            l->nested = above;
+        }
+        k->c->nested |= l->nested;
     }
-    k->c->nested = false;
     driven_close(k->store);
     k->locks[0] = NULL;
     k->store = (struct driven){0};
@@ -644,7 +656,7 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
         k->code = open_locks(k, uris, dlock_now() - k->report.wait.since);
     for (int i = 0; i < DLOCK_SET_MAX; i++)
         dlock_uri_free(uris[i]);
-    report_again(&k->report, k->locks[0], &why);
+    report_again(&k->report, k->locks[0], &why, above);
     if (k->locks[0])
         driven_start_acquire(k->store, NULL);
     else

@@ -220,11 +220,11 @@ void report_no_inner(const struct report *r, int sys)
                 strerror(sys));
 }
 
-void report_again(struct report *r, const dlock *lk, const struct dlock_error *why)
+void report_again(struct report *r, const dlock *lk, const struct dlock_error *why, bool above)
 {
     r->lk = r->wait.lk = lk;
     if (message_tells(r->o, ABOUT_DETAIL))
-        message("%s; asking the store", why->msg);
+        message("%s; asking the %s", why->msg, above ? "next dlock above" : "store");
 }
 
 /* The time of the next line about the wait. */

@@ -64,8 +64,8 @@ void report_busy(struct report *, const struct dlock_info *, bool kept);
  * err: the holder's own answer. Printed without -q, also with -n: the script has a mistake.
  */
 void report_own(struct report *, const struct dlock_info *, const struct dlock_error *err);
-/* The attempt continues with the handle lk. */
-void report_again(struct report *, const dlock *lk, const struct dlock_error *why);
+/* The attempt continues with the handle lk. above: at another dlock above this process. */
+void report_again(struct report *, const dlock *lk, const struct dlock_error *why, bool above);
 /* DLOCK_REPORT_FAILED. Returns the exit code. */
 int report_failed(struct report *, const struct dlock_error *);
 /* A signal or an error ends the wait. */

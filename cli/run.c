@@ -118,8 +118,11 @@ static void find_outer(struct command *c, int i, const struct dlock_uri *uri)
 
     l->key = open_key(uri, c->o->fcntl);
     bool found = l->key && held_find(getenv("DLOCK_HELD"), nested_digest(l->key), &e);
-    /* sudo removes DLOCK_HELD. */
-    c->may_be_own |= found || (!c->o->nonblock && getenv("SUDO_UID"));
+    /*
+     * sudo, su -l and env -i remove DLOCK_HELD: a waiter looks for the holder above itself, once
+     * the wait has lasted for a second.
+     */
+    c->may_be_own |= found || (!c->o->nonblock && c->o->wait_ns > DLOCK_SEC);
     if (!found || c->o->no_fork || c->o->no_reentrant || strcmp(e.socket, "-") == 0)
         return;
     c->nested = l->nested = true;

@@ -18,11 +18,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 /* Between tries to connect while the queue of the keeper's socket is full. */
 #define FULL_PAUSE (5 * DLOCK_MSEC)
 #define FULL_PAUSE_MAX (100 * DLOCK_MSEC)
+
+/* Ten years: no hold lasts longer. */
+#define TTL_MAX (3650 * 24 * 3600 * DLOCK_SEC)
 
 enum nested_op {
     OP_IDLE,
@@ -36,6 +40,7 @@ struct nested_backend {
     enum nested_op op;
     int fd;      /* the connection; -1: none */
     int lock_fd; /* of a file: the descriptor that carries the lock; -1: none */
+    bool local;  /* the lock is a file's */
     long pid;    /* of the outer keeper; 0: unknown */
     bool again;  /* this is the second connection: the keeper closed the first without a reply */
     int64_t until, retry_at;
@@ -199,10 +204,9 @@ bool nested_descends(long pid, long from)
     return false;
 }
 
-bool nested_trusts(uid_t uid, long pid)
+bool nested_trusts(uid_t uid)
 {
-    uid_t me = geteuid();
-    return uid == me || uid == 0 || (me == 0 && pid > 0 && nested_descends(getppid(), pid));
+    return uid == geteuid() || uid == 0;
 }
 
 /* --- acquire ---------------------------------------------------------------------------------- */
@@ -258,7 +262,7 @@ static void ask(struct nested_backend *b)
         return;
     }
     b->pid = peer.pid;
-    if (!nested_trusts(peer.uid, b->pid)) {
+    if (!nested_trusts(peer.uid)) {
         unreachable(b, ECONNREFUSED, "it is another user's");
         return;
     }
@@ -311,6 +315,21 @@ static void nested_acquire(struct dlock_be *be, bool wait)
 
 /* --- replies ---------------------------------------------------------------------------------- */
 
+/* The first descriptor goes to *passed; no others belong to a reply. */
+static void take_first(struct cmsghdr *c, int *passed)
+{
+    size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    int fd;
+
+    for (size_t i = 0; i < n; i++) {
+        memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
+        if (i == 0)
+            *passed = fd;
+        else
+            close(fd);
+    }
+}
+
 /* 1: a reply, with its descriptor or -1 in *passed; 0: none yet; -1: the end. */
 static int receive(const struct nested_backend *b, struct nested_reply *r, int *passed)
 {
@@ -331,14 +350,28 @@ static int receive(const struct nested_backend *b, struct nested_reply *r, int *
     *passed = -1;
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
-    if (n != (ssize_t)sizeof(*r))
-        return -1;
-    struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-        c->cmsg_len == CMSG_LEN(sizeof(*passed)))
-        memcpy(passed, CMSG_DATA(c), sizeof(*passed));
-    r->text[sizeof(r->text) - 1] = '\0';
-    return 1;
+    struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+        take_first(c, passed);
+    if (n == (ssize_t)sizeof(*r) && (b->local || *passed < 0)) {
+        r->text[sizeof(r->text) - 1] = '\0';
+        return 1;
+    }
+    if (*passed >= 0)
+        close(*passed);
+    return -1;
+}
+
+/* Can the keeper's numbers be true? Sums of those that are do not overflow. */
+static bool is_sane(const struct nested_backend *b, const struct nested_hold *h)
+{
+    bool endless = h->ttl == DLOCK_NEVER;
+
+    return h->from >= 0 && h->from <= now_of(b) && (endless || (h->ttl > 0 && h->ttl <= TTL_MAX)) &&
+           h->raw_minus_boot >= -DLOCK_RAW_NEVER && h->raw_minus_boot <= DLOCK_RAW_NEVER &&
+           h->end_at >= 0 && h->fence <= INT64_MAX && h->mode >= DLOCK_MODE_EXCLUSIVE &&
+           h->mode <= DLOCK_MODE_SLOTS && h->slots <= DLOCK_SLOTS_MAX && h->slot >= 0 &&
+           h->slot <= DLOCK_SLOTS_MAX;
 }
 
 static struct dlock_event *put_times(struct nested_backend *b, enum dlock_ev type,
@@ -353,12 +386,44 @@ static struct dlock_event *put_times(struct nested_backend *b, enum dlock_ev typ
     return ev;
 }
 
+/* The outer dlock holds the file that the key names. */
+static bool is_outer_file(const struct nested_backend *b, int fd)
+{
+    struct stat st;
+    char *key = fstat(fd, &st) == 0 ? nested_file_key(&st, b->spec->fcntl) : NULL;
+    bool same = key && strcmp(key, b->spec->outer->key) == 0;
+
+    free(key);
+    return same;
+}
+
+/* Does this descriptor carry the lock? The try changes nothing if the outer dlock has the lock. */
+static bool carries_lock(const struct nested_backend *b, const struct nested_hold *h, int fd)
+{
+    bool exclusive = h->mode == DLOCK_MODE_EXCLUSIVE;
+    struct flock all = {.l_type = exclusive ? F_WRLCK : F_RDLCK, .l_whence = SEEK_SET};
+
+    if (!is_outer_file(b, fd))
+        return false;
+    if (b->spec->fcntl)
+        return fcntl(fd, F_OFD_SETLK, &all) == 0;
+    return flock(fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0;
+}
+
 static void granted(struct nested_backend *b, const struct nested_reply *r, int passed)
 {
     const struct dlock_spec *spec = b->spec;
     char ttl[32], least[32];
 
     b->lock_fd = passed;
+    if (!is_sane(b, &r->hold)) {
+        unreachable(b, ECONNREFUSED, "its answer has numbers that cannot be true");
+        return;
+    }
+    if (b->local && !carries_lock(b, &r->hold, passed)) {
+        unreachable(b, ECONNREFUSED, "it has not passed on the file's lock");
+        return;
+    }
     if (r->hold.ttl != DLOCK_NEVER && r->hold.ttl < spec->least_ttl) {
         dlock_fail_lock(
             failed(b), DLOCK_EUNUSABLE, 0, spec->uri,
@@ -437,8 +502,10 @@ static void read_replies(struct nested_backend *b)
         }
         if (passed >= 0)
             close(passed);
-        if (r.type == NESTED_HELD)
+        if (r.type == NESTED_HELD && is_sane(b, &r.hold))
             put_times(b, EV_RENEWED, &r.hold);
+        else if (r.type == NESTED_HELD)
+            lost(b, "its renewal has numbers that cannot be true");
         else if (r.type == NESTED_LOST)
             lost(b, r.text);
     }
@@ -531,16 +598,9 @@ static int nested_inherit_fd(struct dlock_be *be)
     return self(be)->lock_fd;
 }
 
-/* The outer dlock holds the file that the key names. */
 static bool nested_is_file(struct dlock_be *be, int fd)
 {
-    const struct dlock_spec *spec = self(be)->spec;
-    struct stat st;
-    char *key = fstat(fd, &st) == 0 ? nested_file_key(&st, spec->fcntl) : NULL;
-    bool same = key && strcmp(key, spec->outer->key) == 0;
-
-    free(key);
-    return same;
+    return is_outer_file(self(be), fd);
 }
 
 static void nested_close(struct dlock_be *be)
@@ -563,21 +623,33 @@ static int nested_open(struct dlock_be **out, const struct dlock_spec *spec,
     return 0;
 }
 
+static int nested_open_local(struct dlock_be **out, const struct dlock_spec *spec,
+                             struct dlock_error *err)
+{
+    int rc = nested_open(out, spec, err);
+
+    if (rc == 0)
+        self(*out)->local = true;
+    return rc;
+}
+
 static const char *const schemes[] = {NULL}; /* found by DLOCK_HELD only */
 
 #define NESTED_TABLE                                                                               \
     .abi = DLOCK_BACKEND_ABI, .build_id = DLOCK_VERSION, .name = "nested", .schemes = schemes,     \
-    .open = nested_open, .acquire = nested_acquire, .release = nested_release, .ask = nested_ask,  \
+    .acquire = nested_acquire, .release = nested_release, .ask = nested_ask,                       \
     .interest = nested_interest, .process = nested_process, .session_fd = nested_session_fd,       \
     .close = nested_close, .close_in_child = nested_close
 
 const struct dlock_backend dlock_nested_lease = {
     NESTED_TABLE,
+    .open = nested_open,
     .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_NESTED,
 };
 
 const struct dlock_backend dlock_nested_local = {
     NESTED_TABLE,
+    .open = nested_open_local,
     .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_FD | CAP_NESTED,
     .inherit_fd = nested_inherit_fd,
     .is_file = nested_is_file,

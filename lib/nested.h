@@ -88,11 +88,10 @@ socklen_t nested_address(struct sockaddr_un *, const char *name);
 /* Is the socket in our network namespace? Abstract sockets belong to a namespace. */
 bool nested_is_here(const char *name);
 /*
- * Do we trust the process with this user and pid (0: unknown) as a keeper? Any user can take the
- * name of an abstract socket once its keeper is gone. Root trusts another user's keeper only as a
- * descendant of that keeper (sudo).
+ * Do we trust a process of this user as a keeper? Any user can take the name of an abstract socket
+ * once its keeper is gone, or keep DLOCK_HELD through sudo: root trusts no other user.
  */
-bool nested_trusts(uid_t uid, long pid);
+bool nested_trusts(uid_t uid);
 /* May an inner dlock with this mode share the hold? 0, DLOCK_EBUSY or DLOCK_EDATA. */
 int nested_allows(const struct nested_hold *, enum dlock_mode, unsigned slots);
 /* nested_hold.end_at of the newest reply. */

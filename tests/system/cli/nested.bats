@@ -33,6 +33,7 @@ outlived() { # LOCK [ARG...]: of the inner one
     wait_for 5 pid_gone "$(cat outer)"
     I=$(cat inner)
 }
+queued() { "$DLOCK" --status --json "$L" | grep -q '"place":1'; }
 command_gone() { pid_gone "$(cat in)"; }
 
 @test "an inner dlock runs at once, with the token, the fence and the slot of the outer one" {
@@ -126,6 +127,53 @@ END
     done
 }
 
+@test "what an inner dlock leaves behind runs under the outer one, which holds the lock" {
+    local lock kind
+    for kind in -x -s --slots=1; do
+        for lock in "$L$kind" "$F$kind" "$T/plain"; do
+            # The outer command, `cat`, waits for what the inner one has left behind.
+            run -0 run_t 10 "$DLOCK" "$kind" "$lock" sh -c '
+                { "$DLOCK" "$1" "$2" sh -c "(\"\$HELPERS/await\" go; \"\$DLOCK\" --held \"\$2\"
+                    exec \"\$DLOCK\" \"\$@\" echo left) & exit 0" - "$@"; : >go; } | cat' \
+                - "$kind" "$lock"
+            [[ $output =~ ^([0-9]+|inf)$'\n'left$ ]] || fail "$kind $lock: $output"
+            free "$lock"
+            rm go
+        done
+    done
+    # A reader under a reader does not queue behind a writer that waits for both.
+    start_log outer.log "$DLOCK" -s "$L" sh -c '{ "$DLOCK" -s "$L" sh -c "(
+        \"\$HELPERS/await\" go; exec \"\$DLOCK\" -s \"\$L\" echo left) &"; : >in; } | cat'
+    K=$STARTED
+    wait_for 5 test -e in
+    start_log writer.log "$DLOCK" "$L" true
+    I=$STARTED
+    wait_for 5 queued
+    : >go
+    exits 0 5 "$K"
+    exits 0 5 "$I"
+    grep -qx left outer.log || fail "$(cat outer.log)"
+}
+
+@test "of an inner set, the store is asked only for the lock whose outer dlock has ended" {
+    local outer
+    for outer in a b; do
+        run -0 run_t 10 "$DLOCK" "$L-$outer" sh -c '{ "$DLOCK" "$1" sh -c "(
+            \"\$HELPERS/await\" go; exec \"\$DLOCK\" -w 3 --also \"\$L-a\" \"\$L-b\" echo left) &"
+            : >go; } | cat' - "$L-$([ $outer = a ] && echo b || echo a)"
+        [ "$output" = left ] || fail "$output"
+        rm go
+    done
+    free "$L-a" && free "$L-b"
+}
+
+@test "the --min-hold of an outer dlock that has ended is waited for" {
+    run -0 run_t 10 sh -c '{ "$DLOCK" --min-hold 1s "$L" sh -c "(
+        \"\$HELPERS/await\" go; exec \"\$DLOCK\" --no-reentrant -w 5 \"\$L\" echo left
+        ) & exit 0"; : >go; } | cat'
+    [ "$output" = left ] || fail "$output"
+}
+
 @test "a signal ends the inner dlocks that are left, and the exit code stays" {
     for lock in "$L" "$F"; do
         for sig in HUP INT TERM; do
@@ -201,7 +249,11 @@ END
     # Another spelling of the same lock.
     run -75 run_t 10 "$DLOCK" --note 'a "b"' "$U" "$DLOCK" -w 5 "$L" touch ran
     [[ $output == *"would wait for itself; held "*', note "a \"b\""' ]] || fail "$output"
-    run -75 run_t 10 "$DLOCK" "$F" env -u DLOCK_HELD SUDO_UID=0 "$DLOCK" "$F" touch ran
+    local file
+    for file in "$F" "$T/plain" "-s $F" "--slots=1 $F"; do
+        run -75 run_t 10 "$DLOCK" $file env -u DLOCK_HELD "$DLOCK" "${file##* }" touch ran
+        assert_out "would wait for itself"
+    done
     run -75 run_t 10 "$DLOCK" "$L" "$DLOCK" --no-reentrant "$L" touch ran
     [ ! -e ran ]
 }
@@ -224,6 +276,17 @@ END
     DLOCK_HELD=$(sed 's/:[0-9a-f]\{32\}:/:00000000000000000000000000000000:/' <<<"$DLOCK_HELD") \
         run -75 run_t 5 "$DLOCK" -n "$L" touch ran
     [ ! -e ran ]
+    let_go
+}
+
+@test "root believes no keeper of another user" {
+    need_root
+    local yes=("$ROOT/tests/support/helpers/yes_keeper.py" "$DLOCK")
+    "$DLOCK" "$L" sh -c 'echo "$DLOCK_HELD"' >stale
+    hold
+    DLOCK_HELD=$(cat stale) run -75 run_t 5 "${yes[@]}" -n "$L" touch ran
+    [ ! -e ran ]
+    DLOCK_HELD=$(cat stale) run -79 run_t 5 "${yes[@]}" --held
     let_go
 }
 

@@ -40,6 +40,30 @@ TEST(an_entry_replaces_that_of_the_same_lock_and_comes_last)
     CHECK(!held_find(three + strlen(HELD_NAME), 2, &found));
 }
 
+TEST(the_outermost_keeper_of_a_hold_stays_and_is_found_from_the_keepers_below)
+{
+    char list[2][HELD_SIZE] = {HELD_NAME, ""};
+    struct held e = entry(1, TOKEN_B, "stale"), found;
+    struct nested_outer outer = {.token = TOKEN_A, .socket = "c"};
+
+    held_add(list[1], NULL, &e, 1);
+    for (const char *socket = "abc"; *socket; socket++) {
+        char name[2] = {*socket, '\0'};
+        e = entry(1, TOKEN_A, name);
+        held_add(list[0], list[1] + strlen(HELD_NAME), &e, 1);
+        strcpy(list[1], list[0]);
+    }
+    const char *value = list[1] + strlen(HELD_NAME);
+    CHECK_STR(value, "0000000000000001:" NAME_1 ":" TOKEN_A ":a "
+                     "0000000000000001:" NAME_1 ":" TOKEN_A ":c");
+    CHECK(held_find(value, 1, &found));
+    CHECK_STR(found.socket, "c");
+    CHECK(!held_above(value, 2, &outer));
+    CHECK(held_above(value, 1, &outer));
+    CHECK_STR(outer.socket, "a");
+    CHECK(!held_above(value, 1, &outer));
+}
+
 TEST(there_are_32_entries_at_most_the_innermost_ones)
 {
     char list[2][HELD_SIZE] = {HELD_NAME, ""};

@@ -168,4 +168,43 @@ INNER_TEST(a_query_is_answered_where_an_inner_one_is_one_too_many)
     setrlimit(RLIMIT_NOFILE, &old);
 }
 
+/* Open n connections that prove nothing. */
+static void open_silent(int *fds, int n)
+{
+    for (int i = 0; i < n && CHECK(reach()) && CHECK(!inner_turn(f.in)); i++) {
+        fds[i] = f.fd;
+        f.fd = -1;
+    }
+}
+
+INNER_TEST(connections_that_prove_nothing_keep_no_inner_one_out)
+{
+    struct rlimit old, limit;
+    int fds[520];
+
+    getrlimit(RLIMIT_NOFILE, &old);
+    limit = old;
+    limit.rlim_cur = 2000;
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    strcpy(q.key, KEY);
+    q.mode = DLOCK_MODE_EXCLUSIVE;
+    open_silent(fds, 520);
+    CHECK_INT(reply_to(&q, 0, &r), NESTED_HELD);
+    for (int i = 0; i < 520; i++)
+        close(fds[i]);
+    close(f.fd);
+    f.fd = -1;
+    for (int i = 0; i < 20; i++)
+        inner_turn(f.in);
+    /* The same where no descriptor is left for one more connection. */
+    open_silent(fds, 5);
+    limit.rlim_cur = (rlim_t)fds[4] + 8;
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    CHECK_INT(reply_to(&q, 0, &r), NESTED_HELD);
+    CHECK_INT(inner_count(f.in), 1);
+    setrlimit(RLIMIT_NOFILE, &old);
+    for (int i = 0; i < 5; i++)
+        close(fds[i]);
+}
+
 UNIT_MAIN
