@@ -17,7 +17,9 @@
 
 #define PASSWORD_MAX 4096
 
-int dlock_read_secret(char **out, const char *path, struct dlock_error *err)
+/* others: the rights that must be closed to group and others. */
+static int read_small(char **out, const char *path, mode_t others, const char *what,
+                      struct dlock_error *err)
 {
     char buf[PASSWORD_MAX + 1];
     const char *why = NULL;
@@ -25,15 +27,15 @@ int dlock_read_secret(char **out, const char *path, struct dlock_error *err)
     ssize_t n = 0;
     int rc = 0, fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
-    /* A file open to the group or the world is no secret: ssh refuses such keys, too. */
     if (fd < 0 || fstat(fd, &st) != 0)
         rc = errno;
     else if (!S_ISREG(st.st_mode))
         why = "not a regular file";
     else if (st.st_uid != 0 && st.st_uid != geteuid())
         why = "belongs to another user";
-    else if (st.st_mode & (S_IRWXG | S_IRWXO))
-        why = "others have access to it (use chmod 600)";
+    else if (st.st_mode & others)
+        why = others & S_IROTH ? "others have access to it (use chmod 600)"
+                               : "others can write to it (use chmod go-w)";
     else if (st.st_size > PASSWORD_MAX)
         why = "larger than 4 KiB";
     else if ((n = read(fd, buf, PASSWORD_MAX)) < 0)
@@ -41,12 +43,26 @@ int dlock_read_secret(char **out, const char *path, struct dlock_error *err)
     if (fd >= 0)
         close(fd);
     if (rc != 0 || why)
-        return dlock_fail(err, DLOCK_EPERM, rc, "password-file %s: %s", path,
-                          why ? why : strerror(rc));
+        return dlock_fail(err, DLOCK_EPERM, rc, "%s %s: %s", what, path, why ? why : strerror(rc));
     buf[n] = '\0';
-    *out = strndup(buf, strcspn(buf, "\r\n"));
+    *out = strdup(buf);
     explicit_bzero(buf, sizeof(buf));
     return *out ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+}
+
+int dlock_read_secret(char **out, const char *path, struct dlock_error *err)
+{
+    /* A file open to the group or the world is no secret: ssh refuses such keys, too. */
+    int rc = read_small(out, path, S_IRWXG | S_IRWXO, "password-file", err);
+
+    if (rc == 0)
+        (*out)[strcspn(*out, "\r\n")] = '\0';
+    return rc;
+}
+
+int dlock_read_config(char **out, const char *path, const char *what, struct dlock_error *err)
+{
+    return read_small(out, path, S_IWGRP | S_IWOTH, what, err);
 }
 
 /* ------------------------------------------------------------ in texts --- */
