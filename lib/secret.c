@@ -242,8 +242,8 @@ static struct piece in_query(struct piece s, bool cut)
 
 /*
  * Find the first secret in text: the text between "://" and the last '@' of a word, the value of
- * a parameter such as "?password=", or what a command line shows. one_word: blanks belong to the word. cut: the end of the text
- * is missing, and may have the '@'. False: there is no secret.
+ * a parameter such as "?password=", or what a command line shows. one_word: blanks belong to the
+ * word. cut: the end of the text is missing, and may have the '@'. False: there is no secret.
  */
 static bool next_secret(struct piece text, bool one_word, bool cut, struct piece *found)
 {
@@ -271,6 +271,25 @@ static bool next_secret(struct piece text, bool one_word, bool cut, struct piece
     return false;
 }
 
+/*
+ * A CI system obeys commands in a job's log: "##vso[", "##[" and "##teamcity[", and a line that
+ * begins with "::set-output" and the like.
+ */
+static void break_commands(char *text)
+{
+    char *p = text + strspn(text, " ");
+
+    if (strncmp(p, "::", 2) == 0 && (p[2] | 32) >= 'a' && (p[2] | 32) <= 'z')
+        *p = '?';
+    for (p = text; (p = strstr(p, "##")); p++) {
+        char *c = p + 2;
+        while ((*c | 32) >= 'a' && (*c | 32) <= 'z')
+            c++;
+        if (*c == '[')
+            p[1] = '?';
+    }
+}
+
 void dlock_hide_secrets(char *text, bool cut)
 {
     struct piece rest = {text, text + strlen(text)}, s;
@@ -285,6 +304,7 @@ void dlock_hide_secrets(char *text, bool cut)
         rest.p = s.end;
     }
     memmove(w, rest.p, strlen(rest.p) + 1);
+    break_commands(text);
 }
 
 static void blank(struct piece rest, bool one_word)

@@ -159,7 +159,7 @@ bool dlock_names_secret(const char *name, size_t len);
 /*
  * Put "***" in place of each secret in a text of one line: between "://" and the last '@' of any
  * word, and the value of a parameter with "password", "secret" and the like in its key. cut: the
- * end of the text is missing.
+ * end of the text is missing. Breaks commands to CI systems, too, such as "##vso[".
  */
 void dlock_hide_secrets(char *text, bool cut);
 /* The same in place for ps(1), with the length unchanged: each byte becomes 'x'. */

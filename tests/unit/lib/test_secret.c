@@ -62,6 +62,11 @@ static const struct {
     {"jdbc:redis:u:pw@h#n", "jdbc:***@h#n"},
     {"redis:u:pw@h x", "redis:***@h x"},
     {"redis: u:pw@h", "redis: u:pw@h"},
+    /* commands to CI systems */
+    {"a ##vso[task.x]b ##[y] ###TeamCity[z", "a #?vso[task.x]b #?[y] ##?TeamCity[z"},
+    {"## a[1] #[x] ##a-b[", "## a[1] #[x] ##a-b["},
+    {"  ::set-output name=x::y", "  ?:set-output name=x::y"},
+    {"::1 is a::b", "::1 is a::b"},
 };
 
 TEST(hides_secrets_and_nothing_else)
