@@ -37,11 +37,17 @@ int names_mode(const struct options *o, const struct sigstate *sig)
 {
     struct dlock_error err;
     struct dirent **found = NULL;
-    char *dir = NULL;
+    char *base = NULL, *dir = NULL;
     int n = 0;
     (void)sig;
 
-    if (dlock_default_dir(&dir, getenv("DLOCK_STORE"), &err) < 0)
+    int rc = dlock_find_store(&base, getenv("DLOCK_STORE"), &err);
+    if (rc == 0)
+        rc = dlock_default_dir(&dir, base, &err);
+    if (base)
+        explicit_bzero(base, strlen(base));
+    free(base);
+    if (rc < 0)
         return message_error(o, &err);
     if (dir)
         n = scandir(dir, &found, filter, alphasort);

@@ -84,7 +84,8 @@ static void json_list(struct json *j, const struct found *f, const char *key, bo
 static void print(const struct options *o, const dlock *lk, const struct found *f)
 {
     const char *name = dlock_name(lk), *where = dlock_where(lk);
-    char lock[LOCK_TEXT_MAX], number[32], raw[PATH_MAX], path[PATH_MAX], slots[48] = "";
+    char lock[LOCK_TEXT_MAX], text[LOCK_TEXT_MAX], number[32], raw[PATH_MAX], path[PATH_MAX],
+        slots[48] = "";
     char run[RUN_TEXT_MAX];
     unsigned all = 0; /* slots, if a slot is held */
     int taken = 0;
@@ -124,8 +125,9 @@ static void print(const struct options *o, const dlock *lk, const struct found *
     }
     if (all > 0)
         snprintf(slots, sizeof(slots), ", %d of %u slots", taken, all);
-    int n = snprintf(lock, sizeof(lock), "%s (%s): %s%s", name, where,
+    int n = snprintf(text, sizeof(text), "%s (%s): %s%s", name, where,
                      query_held(f) ? "held" : "free", slots);
+    dlock_clean_text(lock, sizeof(lock), text, strlen(text));
     dlock_hide_secrets(lock, n >= (int)sizeof(lock));
     printf(f->why_free[0] ? "%s (%s)\n" : "%s%s\n", lock, f->why_free);
     for (size_t i = 0; i < f->n; i++)

@@ -1,7 +1,8 @@
 /*
  * default.c - the URI for "@name".
  *
- * Without $DLOCK_STORE: a file in a directory that depends only on the machine and the user,
+ * The store is that of $DLOCK_STORE, else of the file $DLOCK_STORE_FILE, else of /etc/dlock/store.
+ * Without all of them: a file in a directory that depends only on the machine and the user,
  * never on the environment or the groups of a process: cron and a shell must use the same lock.
  *   root   /run/dlock-0: only root can make it
  *   users  /run/lock/dlock-UID, where /run/lock has mode 1777;
@@ -28,6 +29,7 @@
 #define USUAL_BASE "/run/lock"
 #define OTHER_BASE "/run/dlock"
 #define ROOT_DIR "/run/dlock-0"
+#define STORE_FILE "/etc/dlock/store"
 
 /* Every user may make a directory there, and no user may replace a foreign directory. */
 #define OPEN_TO_ALL (S_ISVTX | 0777)
@@ -175,8 +177,8 @@ static int embedded_store(char **store, struct dlock_error *err)
     return 0;
 }
 
-/* Messages do not quote $DLOCK_STORE, which may hold a password. */
-static int given_store(char **store, const char *text, struct dlock_error *err)
+/* A store in text, which comes from source. Messages do not quote text: it may hold a password. */
+static int given_store(char **store, const char *text, const char *source, struct dlock_error *err)
 {
     static const char file[] = "file://";
     struct dlock_error why;
@@ -184,7 +186,7 @@ static int given_store(char **store, const char *text, struct dlock_error *err)
 
     if (strchr(text, '#'))
         return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "DLOCK_STORE must name a store only: it has a '#' (in a password: %%23)");
+                          "%s must name a store only: it has a '#' (in a password: %%23)", source);
     if (*text == '/') {
         *store = p = malloc(sizeof(file) + 3 * strlen(text));
         if (!p)
@@ -199,12 +201,106 @@ static int given_store(char **store, const char *text, struct dlock_error *err)
         return 0;
     }
     if (dlock_uri_check_typo(text, &why) < 0)
-        return dlock_fail(err, why.code, 0, "DLOCK_STORE %s", why.msg);
+        return dlock_fail(err, why.code, 0, "%s %s", source, why.msg);
     if (dlock_uri_scheme_len(text) == 0)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "DLOCK_STORE is neither a URI (redis://host) nor an absolute path");
+                          "%s is neither a URI (redis://host) nor an absolute path", source);
     *store = strdup(text);
     return *store ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+}
+
+static void wipe(char *text)
+{
+    if (text)
+        explicit_bzero(text, strlen(text));
+    free(text);
+}
+
+/* The URI of any lock in the store base. */
+static int parse_base(struct dlock_uri **uri, const char *base, struct dlock_error *err)
+{
+    char *text = NULL;
+    int r = asprintf(&text, "%s#name", base) < 0 ? dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory")
+                                                 : dlock_uri_parse(uri, text, err);
+
+    wipe(text);
+    return r;
+}
+
+/*
+ * A user whom sudo lets run a program as root must not choose files that root reads, or hosts that
+ * get the passwords in them.
+ */
+static int check_foreign_store(const char *base, struct dlock_error *err)
+{
+    struct dlock_uri *uri = NULL;
+    const char *kind = NULL;
+    int r = dlock_env_is_foreign() ? parse_base(&uri, base, err) : 0;
+
+    if (r == 0 && uri)
+        kind = dlock_uri_file_param(uri);
+    dlock_uri_free(uri);
+    return !kind ? r
+                 : dlock_fail(err, DLOCK_EPERM, 0,
+                              "DLOCK_STORE was set by a user with fewer rights (sudo), and has a "
+                              "parameter (%s) that can name a file: write the whole URI as LOCK, "
+                              "or put it into " STORE_FILE,
+                              kind);
+}
+
+/* The store in the file path: its only line, but for comments. Cuts text. */
+static int store_in_file(char **base, char *text, const char *path, struct dlock_error *err)
+{
+    char *save, *store = NULL, *line = strtok_r(text, "\r\n", &save);
+
+    for (; line; line = strtok_r(NULL, "\r\n", &save)) {
+        line += strspn(line, " \t");
+        if (!*line || *line == '#')
+            continue;
+        if (store)
+            return dlock_fail(err, DLOCK_EUSAGE, 0, "%s must have one line only, beside comments",
+                              path);
+        store = line;
+    }
+    if (!store)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "%s names no store (redis://host, /directory)",
+                          path);
+    for (size_t n = strlen(store); n > 0 && strchr(" \t", store[n - 1]); n--)
+        store[n - 1] = '\0';
+    return given_store(base, store, path, err);
+}
+
+int dlock_find_store(char **base, const char *store, struct dlock_error *err)
+{
+    const char *given = getenv("DLOCK_STORE_FILE"), *path = given ? given : STORE_FILE;
+    struct dlock_error why;
+    char *text = NULL;
+    int r;
+
+    *base = NULL;
+    if (store && *store) {
+        r = given_store(base, store, "DLOCK_STORE", err);
+        if (r == 0)
+            r = check_foreign_store(*base, err);
+    } else if (!*path) {
+        r = 0;
+    } else if (*path != '/') {
+        r = dlock_fail(err, DLOCK_EUSAGE, 0, "DLOCK_STORE_FILE must be an absolute path");
+    } else {
+        r = dlock_read_config(&text, path, "the store's file", &why);
+        if (r == 0)
+            r = store_in_file(base, text, path, err);
+        else if (why.sys == ENOENT && !given)
+            r = 0;
+        else
+            dlock_fail(err, r, why.sys, "%s (DLOCK_STORE can name the store)", why.msg);
+        wipe(text);
+    }
+    if (r < 0) {
+        wipe(*base);
+        *base = NULL;
+    }
+    return r;
 }
 
 int dlock_default_uri(char **out, const char *name, const char *store, struct dlock_error *err)
@@ -226,44 +322,33 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "LOCK has a '?' in the name after '@': write it as %%3F (parameters of "
                           "the store stand in DLOCK_STORE)");
-    r = store && *store ? given_store(&base, store, err) : embedded_store(&base, err);
+    r = dlock_find_store(&base, store, err);
+    if (r == 0 && !base)
+        r = embedded_store(&base, err);
     if (r == 0 && asprintf(&uri, "%s#%s", base, name) < 0)
         r = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    if (base)
-        explicit_bzero(base, strlen(base));
-    free(base);
+    wipe(base);
     if (r == 0)
         *out = uri;
     return r;
 }
 
-int dlock_default_dir(char **out, const char *store, struct dlock_error *err)
+int dlock_default_dir(char **out, const char *base, struct dlock_error *err)
 {
     struct dlock_uri *uri = NULL;
-    char dir[64], *base = NULL, *text = NULL;
+    char dir[64];
     int r;
 
-    if (!store || !*store) {
+    if (!base) {
         r = choose_dir(dir, sizeof(dir), err);
         if (r == 0)
             *out = strdup(dir);
         return r;
     }
-    r = given_store(&base, store, err);
-    if (r == 0 && asprintf(&text, "%s#name", base) < 0)
-        r = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    r = parse_base(&uri, base, err);
     if (r == 0)
-        r = dlock_uri_parse(&uri, text, err);
-    if (r == 0) {
         *out = strcmp(uri->scheme, "file") == 0 ? strdup(uri->path) : NULL;
-        dlock_uri_free(uri);
-    }
-    if (base)
-        explicit_bzero(base, strlen(base));
-    if (text)
-        explicit_bzero(text, strlen(text));
-    free(base);
-    free(text);
+    dlock_uri_free(uri);
     return r;
 }
 

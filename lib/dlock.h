@@ -488,9 +488,10 @@ int64_t dlock_now(void);
 
 /*
  * dlock_default_uri - the URI for "@name": in store, the value of $DLOCK_STORE, unless NULL or
- * empty; then a file in the machine's lock directory, which is made if missing. *out is malloc'ed,
- * the caller's, and may hold a password. Returns 0, or a negative code with err filled and *out
- * untouched.
+ * empty; else in the store that the file $DLOCK_STORE_FILE names, or /etc/dlock/store; without
+ * these, a file in the machine's lock directory, which is made if missing. *out is malloc'ed, the
+ * caller's, and may hold a password. Returns 0, or a negative code with err filled and *out
+ * untouched. Below sudo(8), a store with a parameter that names a file is DLOCK_EPERM.
  */
 int dlock_default_uri(char **out, const char *name, const char *store, struct dlock_error *err);
 

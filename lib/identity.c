@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -263,6 +264,14 @@ void dlock_user_name(unsigned long uid, char *buf, size_t size)
     else
         snprintf(buf, size, "uid:%lu", uid);
     free(line);
+}
+
+bool dlock_env_is_foreign(void)
+{
+    const char *uid = getenv("SUDO_UID");
+
+    return getauxval(AT_SECURE) ||
+           (uid && strcmp(uid, "0") != 0 && (getuid() == 0 || geteuid() == 0));
 }
 
 char *dlock_home_dir(void)

@@ -17,7 +17,9 @@
 
 #define PASSWORD_MAX 4096
 
-int dlock_read_secret(char **out, const char *path, struct dlock_error *err)
+/* others: the rights that must be closed to group and others. */
+static int read_small(char **out, const char *path, mode_t others, const char *what,
+                      struct dlock_error *err)
 {
     char buf[PASSWORD_MAX + 1];
     const char *why = NULL;
@@ -25,15 +27,15 @@ int dlock_read_secret(char **out, const char *path, struct dlock_error *err)
     ssize_t n = 0;
     int rc = 0, fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
-    /* A file open to the group or the world is no secret: ssh refuses such keys, too. */
     if (fd < 0 || fstat(fd, &st) != 0)
         rc = errno;
     else if (!S_ISREG(st.st_mode))
         why = "not a regular file";
     else if (st.st_uid != 0 && st.st_uid != geteuid())
         why = "belongs to another user";
-    else if (st.st_mode & (S_IRWXG | S_IRWXO))
-        why = "others have access to it (use chmod 600)";
+    else if (st.st_mode & others)
+        why = others & S_IROTH ? "others have access to it (use chmod 600)"
+                               : "others can write to it (use chmod go-w)";
     else if (st.st_size > PASSWORD_MAX)
         why = "larger than 4 KiB";
     else if ((n = read(fd, buf, PASSWORD_MAX)) < 0)
@@ -41,12 +43,26 @@ int dlock_read_secret(char **out, const char *path, struct dlock_error *err)
     if (fd >= 0)
         close(fd);
     if (rc != 0 || why)
-        return dlock_fail(err, DLOCK_EPERM, rc, "password-file %s: %s", path,
-                          why ? why : strerror(rc));
+        return dlock_fail(err, DLOCK_EPERM, rc, "%s %s: %s", what, path, why ? why : strerror(rc));
     buf[n] = '\0';
-    *out = strndup(buf, strcspn(buf, "\r\n"));
+    *out = strdup(buf);
     explicit_bzero(buf, sizeof(buf));
     return *out ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+}
+
+int dlock_read_secret(char **out, const char *path, struct dlock_error *err)
+{
+    /* A file open to the group or the world is no secret: ssh refuses such keys, too. */
+    int rc = read_small(out, path, S_IRWXG | S_IRWXO, "password-file", err);
+
+    if (rc == 0)
+        (*out)[strcspn(*out, "\r\n")] = '\0';
+    return rc;
+}
+
+int dlock_read_config(char **out, const char *path, const char *what, struct dlock_error *err)
+{
+    return read_small(out, path, S_IWGRP | S_IWOTH, what, err);
 }
 
 /* ------------------------------------------------------------ in texts --- */
@@ -64,7 +80,7 @@ static char *find_last(struct piece s, char c)
 bool dlock_names_secret(const char *name, size_t len)
 {
     static const char *const parts[] = {"secret", "pass",    "pwd",    "token", "credential",
-                                        "scram",  "api_key", "apikey", "auth"};
+                                        "scram",  "api_key", "apikey", "auth",  "signature"};
 
     /* Messages need a file's name: "password-file". */
     if (len >= 4 && strncasecmp(name + len - 4, "file", 4) == 0)
@@ -116,14 +132,106 @@ static struct piece in_authority(struct piece s, char *word, bool cut)
     return (struct piece){s.p, at ? at : s.p};
 }
 
-/* The value of a secret parameter. s: from behind '?' or '&' to the end of the word. */
+/*
+ * The key of a parameter, percent-encoded; also as in signed URLs (S3, Azure, Google). Our own
+ * messages have "KEY=VALUE".
+ */
+static bool is_secret_key(struct piece key)
+{
+    char text[128];
+    size_t n = 0;
+
+    for (char *p = key.p; p < key.end && n < sizeof(text); n++) {
+        int hi = *p == '%' && key.end - p > 2 ? dlock_hex(p[1]) : -1;
+        int lo = hi >= 0 ? dlock_hex(p[2]) : -1;
+
+        text[n] = lo >= 0 ? (char)(hi << 4 | lo) : *p;
+        p += lo >= 0 ? 3 : 1;
+    }
+    return dlock_names_secret(text, n) || (n == 3 && memcmp(text, "sig", n) == 0) ||
+           (n == 3 && memcmp(text, "key", n) == 0);
+}
+
+/* "PGPASSWORD=X", "--password=X". Unlike in a URL, a secret word ends the key: not "author=X". */
+static struct piece in_assignment(struct piece s)
+{
+    static const char *const ends[] = {"password", "passwd", "pass",    "pwd",       "secret",
+                                       "token",    "apikey", "api_key", "signature", "auth"};
+    char *eq = s.p;
+    struct piece value = {s.p, s.p};
+
+    while (eq < s.end && (strchr("_-.", *eq) || ((*eq | 32) >= 'a' && (*eq | 32) <= 'z') ||
+                          (*eq >= '0' && *eq <= '9')))
+        eq++;
+    if (eq == s.end || *eq != '=')
+        return value;
+    for (size_t i = 0; i < DLOCK_LEN(ends); i++) {
+        size_t n = strlen(ends[i]);
+
+        if ((size_t)(eq - s.p) >= n && strncasecmp(eq - n, ends[i], n) == 0)
+            value = (struct piece){eq + 1, s.end};
+    }
+    return value;
+}
+
+/* "-u USER:PASSWORD", as of curl(1). s: from the beginning of a word on. */
+static struct piece in_user_option(struct piece s)
+{
+    static const char *const options[] = {"--user", "--proxy-user", "-u", "-U"};
+    struct piece none = {s.p, s.p};
+
+    for (size_t i = 0; i < DLOCK_LEN(options); i++) {
+        size_t n = strlen(options[i]);
+
+        if ((size_t)(s.end - s.p) <= n || strncmp(s.p, options[i], n) != 0)
+            continue;
+        char *word = s.p + n, *end;
+        word += *word == ' ' || *word == '=';
+        for (end = word; end < s.end && (unsigned char)*end > ' ';)
+            end++;
+        char *colon = word < end ? memchr(word, ':', (size_t)(end - word)) : NULL;
+        if (colon && strncmp(colon, "://", 3) != 0)
+            return (struct piece){colon + 1, end};
+    }
+    return none;
+}
+
+/* What a command line has in the word from s.p on, or behind it. */
+static struct piece in_words(struct piece s, char *word)
+{
+    struct piece found = in_assignment((struct piece){s.p, word});
+
+    return found.p < found.end ? found : in_user_option(s);
+}
+
+/* "redis:user:password@host", without "//". colon: behind letters. */
+static struct piece behind_scheme(char *begin, char *colon, char *word)
+{
+    static const char *const schemes[] = {"redis", "rediss", "valkey",     "valkeys",  "redlock",
+                                          "zk",    "jdbc",   "postgresql", "postgres", "zookeeper"};
+    struct piece none = {colon, colon};
+
+    for (size_t i = 0; i < DLOCK_LEN(schemes); i++) {
+        size_t n = strlen(schemes[i]);
+
+        if ((size_t)(colon - begin) < n || strncasecmp(colon - n, schemes[i], n) != 0)
+            continue;
+        char *at = find_last((struct piece){colon + 1, word}, '@');
+        if (at && !memmem(colon, (size_t)(at - colon), "://", 3))
+            return (struct piece){colon + 1, at};
+        return none;
+    }
+    return none;
+}
+
+/* The value of a secret parameter. s: from behind '?', '&' or ';' to the end of the word. */
 static struct piece in_query(struct piece s, bool cut)
 {
     char *eq = s.p, *stop, *at = find_last(s, '@'), *hash = cut ? NULL : find_last(s, '#');
 
     while (eq < s.end && !strchr("=?&#/", *eq))
         eq++;
-    if (eq == s.end || *eq != '=' || !dlock_names_secret(s.p, (size_t)(eq - s.p)))
+    if (eq == s.end || *eq != '=' || !is_secret_key((struct piece){s.p, eq}))
         return (struct piece){s.p, s.p};
     stop = memchr(eq, '&', (size_t)(s.end - eq));
     /* The value may be a URI, whose password has the '&'. */
@@ -133,9 +241,9 @@ static struct piece in_query(struct piece s, bool cut)
 }
 
 /*
- * Find the first secret in text: the text between "://" and the last '@' of a word, or the value of
- * a parameter such as "?password=". one_word: blanks belong to the word. cut: the end of the text
- * is missing, and may have the '@'. False: there is no secret.
+ * Find the first secret in text: the text between "://" and the last '@' of a word, the value of
+ * a parameter such as "?password=", or what a command line shows. one_word: blanks belong to the
+ * word. cut: the end of the text is missing, and may have the '@'. False: there is no secret.
  */
 static bool next_secret(struct piece text, bool one_word, bool cut, struct piece *found)
 {
@@ -149,14 +257,37 @@ static bool next_secret(struct piece text, bool one_word, bool cut, struct piece
                 word++;
         if (text.end - p > 3 && memcmp(p, "://", 3) == 0)
             s = in_authority((struct piece){p + 3, text.end}, word, cut);
-        else if (*p == '?' || *p == '&')
+        else if (*p == '?' || *p == '&' || *p == ';')
             s = in_query((struct piece){p + 1, word}, cut && word == text.end);
+        else if (*p == ':')
+            s = behind_scheme(text.p, p, word);
+        else if (p == text.p || strchr(" \t\n\"'(`,", p[-1]))
+            s = in_words((struct piece){p, text.end}, word);
         if (s.p < s.end) {
             *found = s;
             return true;
         }
     }
     return false;
+}
+
+/*
+ * A CI system obeys commands in a job's log: "##vso[", "##[" and "##teamcity[", and a line that
+ * begins with "::set-output" and the like.
+ */
+static void break_commands(char *text)
+{
+    char *p = text + strspn(text, " ");
+
+    if (strncmp(p, "::", 2) == 0 && (p[2] | 32) >= 'a' && (p[2] | 32) <= 'z')
+        *p = '?';
+    for (p = text; (p = strstr(p, "##")); p++) {
+        char *c = p + 2;
+        while ((*c | 32) >= 'a' && (*c | 32) <= 'z')
+            c++;
+        if (*c == '[')
+            p[1] = '?';
+    }
 }
 
 void dlock_hide_secrets(char *text, bool cut)
@@ -173,6 +304,7 @@ void dlock_hide_secrets(char *text, bool cut)
         rest.p = s.end;
     }
     memmove(w, rest.p, strlen(rest.p) + 1);
+    break_commands(text);
 }
 
 static void blank(struct piece rest, bool one_word)

@@ -374,6 +374,7 @@ static int parse_list(const struct uri_parser *ps, struct uri_span s)
 {
     struct dlock_uri *u = ps->u;
     struct uri_span all = s;
+    bool ported = false;
 
     u->nhosts = 0;
     for (bool more = true; more;) {
@@ -381,6 +382,11 @@ static int parse_list(const struct uri_parser *ps, struct uri_span s)
         struct dlock_host *h = &u->hosts[u->nhosts++];
         /* Without HOST_CREDS the credentials of the whole list are parsed already. */
         const char *at = ps->rule->hosts & HOST_CREDS ? span_rfind(entry, '@') : NULL;
+        /* "u:12,34@h": a password with a ',', not a host with a port. */
+        if (at && ported)
+            return refuse_unseen(ps, "a HOST:PORT without credentials before a host with them: "
+                                     "write \"@\" before it (a ',' in a password is %2C)");
+        ported |= !at && span_find(entry, ':') < entry.end;
         int r = at ? parse_userinfo(ps, h, (struct uri_span){entry.p, at}) : 0;
 
         if (r == 0)

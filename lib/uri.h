@@ -89,17 +89,27 @@ void dlock_uri_known(struct dlock_uri *, const char *key);
  */
 int dlock_uri_foreign(struct dlock_uri *, const char *const *ignored, const struct dlock_foreign *,
                       struct dlock_error *);
+/*
+ * The kind of a parameter that has a file read or written, such as "sslkey", or that sends this
+ * user's saved secrets to another host (hostaddr, gssdelegation). NULL: there is none.
+ */
+const char *dlock_uri_file_param(const struct dlock_uri *);
 /* The names of ignored parameters, "a, b", cut to size (which may be 0). False: none is ignored. */
 bool dlock_uri_ignored(const struct dlock_uri *, char *buf, size_t size);
 /* 0, or DLOCK_EUSAGE that names the first unused parameter, and known names like it. */
 int dlock_uri_check_params(const struct dlock_uri *, struct dlock_error *);
 
 /*
- * default.c: the directory with the files of all "@name", malloc'ed; NULL where store, the value of
- * $DLOCK_STORE, is on a network. Makes nothing: the directory may be missing. 0, or an error as
- * from dlock_default_uri().
+ * default.c: the store of "@name" as a URI without a name, malloc'ed, which may hold a password.
+ * store: the value of $DLOCK_STORE, or NULL. NULL: the embedded default. 0, or an error as from
+ * dlock_default_uri().
  */
-int dlock_default_dir(char **out, const char *store, struct dlock_error *);
+int dlock_find_store(char **base, const char *store, struct dlock_error *);
+/*
+ * default.c: the directory with the files of all "@name" of this store, malloc'ed; NULL: the store
+ * is on a network. base: of dlock_find_store(). Makes nothing: the directory may be missing.
+ */
+int dlock_default_dir(char **out, const char *base, struct dlock_error *);
 
 /*
  * default.c: the private directory that outlives a reboot, for the records of "@name" in the

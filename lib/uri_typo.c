@@ -150,6 +150,13 @@ int dlock_uri_check_typo(const char *text, struct dlock_error *err)
     struct uri_span s = {text, text + uri_scheme_chars(text)};
     int n = (int)span_len(s);
 
+    /* "jdbc:redis:user:password@host"; with "://" it is refused below. */
+    if (uri_is_word(s, "jdbc") && *s.end == ':') {
+        struct uri_span store = {s.end + 1, s.end + 1 + uri_scheme_chars(s.end + 1)};
+        if (*store.end == ':' && strncmp(store.end, "://", 3) != 0)
+            return dlock_fail(err, DLOCK_EUSAGE, 0,
+                              "begins with \"jdbc:\": remove it, and write SCHEME://...");
+    }
     /* "redis:host": the "//" is missing. */
     if (*s.end == ':' && strncmp(s.end, "://", 3) != 0) {
         if (is_ours(s))

@@ -116,6 +116,11 @@ bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *);
 void dlock_identity_init(struct dlock_identity *, const char *command, const char *note);
 /* The home directory of the record's user by /etc/passwd, malloc'ed; NULL: none, or no memory. */
 char *dlock_home_dir(void);
+/*
+ * Has this process more rights than the user who may have set its environment? Root below sudo, and
+ * whatever the kernel marks so (setuid, setgid, file capabilities).
+ */
+bool dlock_env_is_foreign(void);
 /* The name of a user, by /etc/passwd; "uid:NUMBER" without one. */
 void dlock_user_name(unsigned long uid, char *buf, size_t size);
 /* The wait for the lock starts: sets since_ms and since. The core calls it before each acquire. */
@@ -144,12 +149,17 @@ static inline int dlock_hex(char c)
  * it. 0, or DLOCK_EPERM when the file cannot be read or others have access, DLOCK_ENOMEM.
  */
 int dlock_read_secret(char **out, const char *path, struct dlock_error *err);
+/*
+ * The whole text of a file of root or of this user that others cannot write, and that has at most
+ * 4 KiB; malloc'ed, for the caller to overwrite. what: for messages. Results as above.
+ */
+int dlock_read_config(char **out, const char *path, const char *what, struct dlock_error *err);
 /* Is the value of a parameter with this name a secret? */
 bool dlock_names_secret(const char *name, size_t len);
 /*
  * Put "***" in place of each secret in a text of one line: between "://" and the last '@' of any
  * word, and the value of a parameter with "password", "secret" and the like in its key. cut: the
- * end of the text is missing.
+ * end of the text is missing. Breaks commands to CI systems, too, such as "##vso[".
  */
 void dlock_hide_secrets(char *text, bool cut);
 /* The same in place for ps(1), with the length unchanged: each byte becomes 'x'. */

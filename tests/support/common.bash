@@ -18,6 +18,7 @@ export HELPERS=${HELPERS:-$BUILD/test}
 # the talkative sets CI=1, or uses -v.
 unset CI DLOCK_STORE DLOCK_NAME DLOCK_TOKEN DLOCK_HELD DLOCK_FENCE DLOCK_SLOT DLOCK_TIMEOUT \
     DLOCK_TTL DLOCK_NOTE
+export DLOCK_STORE_FILE= # not /etc/dlock/store of this machine
 unset SUDO_UID REDISCLI_AUTH REDIS_URL SSL_CERT_FILE SSL_CERT_DIR
 export LC_ALL=C.UTF-8 TZ=UTC
 source "$ROOT/tests/support/trace.bash"

@@ -6,6 +6,7 @@
 #include "proc_locks.h"
 
 #include <limits.h>
+#include <sys/stat.h>
 
 /* The lock's file, or its directory and the names in it. */
 struct file_place {
@@ -50,6 +51,13 @@ enum file_how {
  */
 #define FILE_LEASED "another process has a lease on the file (F_SETLEASE)"
 int file_open(struct file_place *, enum file_how, int *fd, struct dlock_error *);
+/*
+ * NULL, or what is wrong with a file in this directory: where any user can add a file (a sticky
+ * directory), another user could have added this one, and could replace it. Only our files, root's
+ * and those of the directory's owner count. Without the sticky bit a user who can add a file can
+ * replace any file.
+ */
+const char *file_stranger(int dir, const struct stat *);
 /* Stat the present file. False: the file is missing, or cannot be seen. */
 bool file_find(struct file_place *, struct stat *);
 /* 1: the path still names fd; 0: the file was unlinked or replaced; or an error. */
@@ -73,7 +81,8 @@ int file_record_write(const struct file_place *, int lock_fd, const struct dlock
 
 /*
  * record.c: replace a small file by rename. Only the holder of our lock makes the temporary file,
- * which is named by the inode of the lock's file. sync: the file and the directory are on disk
+ * which is named by the inode of the lock's file, and by a random number where another user has
+ * taken that name. sync: the file and the directory are on disk
  * then. 0 or an errno; nothing is left behind on failure.
  */
 #define FILE_TMP_BEGIN ".dlock-"

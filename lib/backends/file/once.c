@@ -182,27 +182,16 @@ static int foreign(const struct once_place *o, const struct dlock_spec *spec, co
     return run_record_foreign(err, spec, what);
 }
 
-/*
- * What is wrong with the file, or NULL. Where any user can add a file (a sticky directory), another
- * user could have the command skipped: only our files, root's and those of the directory's owner
- * count. In a directory without the sticky bit a user who can add a file can replace any file.
- */
+/* What is wrong with the file, or NULL. Another user could have the command skipped by it. */
 static const char *unfit(const struct once_place *o, const struct stat *st)
 {
-    struct stat dir;
-
     if (!S_ISREG(st->st_mode))
         return S_ISLNK(st->st_mode)    ? "symbolic link"
                : S_ISDIR(st->st_mode)  ? "directory"
                : S_ISFIFO(st->st_mode) ? "FIFO"
                : S_ISSOCK(st->st_mode) ? "socket"
                                        : "device";
-    if (st->st_nlink > 1)
-        return "hard link";
-    if (fstat(o->dir, &dir) == 0 && dir.st_mode & S_ISVTX && st->st_uid != geteuid() &&
-        st->st_uid != 0 && st->st_uid != dir.st_uid)
-        return "other user's file";
-    return NULL;
+    return st->st_nlink > 1 ? "hard link" : file_stranger(o->dir, st);
 }
 
 int once_read(const struct once_place *o, const struct dlock_spec *spec, struct dlock_run *run,

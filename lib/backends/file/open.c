@@ -108,6 +108,25 @@ static bool good_type(const struct file_place *p, enum file_how how, mode_t mode
     return S_ISREG(mode) || (any_type(p, how) && (S_ISDIR(mode) || S_ISBLK(mode)));
 }
 
+const char *file_stranger(int dir, const struct stat *st)
+{
+    struct stat d;
+
+    if (fstat(dir, &d) != 0 || !(d.st_mode & S_ISVTX))
+        return NULL;
+    if (st->st_uid != geteuid() && st->st_uid != 0 && st->st_uid != d.st_uid)
+        return "other user's file";
+    return st->st_nlink > 1 ? "hard link" : NULL;
+}
+
+static int fail_stranger(const struct file_place *p, const char *what, struct dlock_error *err)
+{
+    return dlock_fail(err, DLOCK_EDATA, 0,
+                      "the %s %s/%s is in the place of the lock file, where any user can add "
+                      "files: remove it, or use a directory of your own",
+                      what, p->path, p->lock);
+}
+
 int file_place_open(struct file_place *p, struct dlock_error *err)
 {
     if (!p->named || p->dir >= 0)
@@ -143,6 +162,7 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
 {
     bool make = how != FILE_TO_PROBE && how != FILE_TO_NAME, may_write = true;
     int flags = how == FILE_TO_NAME ? O_PATH | O_CLOEXEC : OPEN_FLAGS;
+    const char *stranger = NULL;
     struct dlock_error why;
     struct stat st;
     int r = file_place_open(p, &why);
@@ -162,6 +182,9 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
             return fail_open(p, FILE_FOR_LOCK, ELOOP, err);
         if (!good_type(p, how, st.st_mode))
             return fail_type(p, how, err);
+        stranger = p->named && make ? file_stranger(p->dir, &st) : NULL;
+        if (stranger)
+            return fail_stranger(p, stranger, err);
         /* When a writable disk is closed, udev probes the disk as if its content had changed. */
         may_write = !S_ISBLK(st.st_mode);
     }
@@ -184,9 +207,12 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
         r = open_place(p, flags | O_CREAT, p->named ? 0660 : 0666);
     if (r < 0)
         return fail_open(p, how, -r, err);
-    if (fstat(r, &st) != 0 || !good_type(p, how, st.st_mode)) {
+    bool good = fstat(r, &st) == 0 && good_type(p, how, st.st_mode);
+    if (good && p->named && make)
+        stranger = file_stranger(p->dir, &st);
+    if (!good || stranger) {
         close(r);
-        return fail_type(p, how, err);
+        return good ? fail_stranger(p, stranger, err) : fail_type(p, how, err);
     }
     *fd = r;
     return 0;

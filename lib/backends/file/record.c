@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -92,6 +93,7 @@ ssize_t file_read_all(int fd, char *buf, size_t size)
 int file_record_read(const struct file_place *p, struct file_record *rec, struct dlock_error *err)
 {
     static const char family[] = "dlock-fence";
+    const char *stranger = NULL;
     char buf[RECORD_MAX];
     struct stat st;
     ssize_t n;
@@ -105,12 +107,18 @@ int file_record_read(const struct file_place *p, struct file_record *rec, struct
         return bad_fence(p, "is a symbolic link", err);
     if (fd < 0)
         return fail_fence(p, "read", errno, err);
-    if (fstat(fd, &st) == 0 && !S_ISREG(st.st_mode)) {
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         close(fd);
         return bad_fence(p, "is not a regular file", err);
     }
-    n = file_read_all(fd, buf, sizeof(buf));
+    stranger = file_stranger(p->dir, &st);
+    n = stranger ? 0 : file_read_all(fd, buf, sizeof(buf));
     close(fd);
+    if (stranger)
+        return dlock_fail(err, DLOCK_EDATA, 0,
+                          "the %s %s/%s is in the place of the fencing token, where any user can "
+                          "add files: remove it, or use a directory of your own",
+                          stranger, p->path, p->fence);
     if (n < 0)
         return fail_fence(p, "read", (int)-n, err);
     size_t len = (size_t)n, magic = strlen(MAGIC);
@@ -162,18 +170,27 @@ int file_sync_dir(int dir)
 
 int file_replace(int dir, const char *name, int lock_fd, const char *text, size_t len, bool sync)
 {
+    const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
     struct stat st;
+    uint64_t random;
     char tmp[64];
-    int fd, sys;
+    int fd = -1, sys;
 
     /* The inode makes the name unique to this lock; no file of ours but this ends in ".tmp". */
     if (fstat(lock_fd, &st) != 0)
         return errno;
     snprintf(tmp, sizeof(tmp), FILE_TMP_BEGIN "%" PRIuMAX FILE_TMP_END, (uintmax_t)st.st_ino);
     /* A holder may have died between two of these steps. */
-    if (unlinkat(dir, tmp, 0) != 0 && errno != ENOENT)
-        return errno;
-    fd = openat(dir, tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0660);
+    if (unlinkat(dir, tmp, 0) == 0 || errno == ENOENT)
+        fd = openat(dir, tmp, flags, 0660);
+    /* Another user took the name, or put a directory there: take a name that nobody can guess. */
+    if (fd < 0 && (errno == EPERM || errno == EACCES || errno == EEXIST || errno == EISDIR)) {
+        if (getrandom(&random, sizeof(random), 0) != sizeof(random))
+            return EIO;
+        snprintf(tmp, sizeof(tmp), FILE_TMP_BEGIN "%" PRIuMAX "%020" PRIu64 FILE_TMP_END,
+                 (uintmax_t)st.st_ino, random);
+        fd = openat(dir, tmp, flags, 0660);
+    }
     if (fd < 0)
         return errno;
     sys = write_all(fd, text, len);

@@ -87,12 +87,36 @@ static struct pollfd server(const struct pg_attempt *a)
                            .events = a->want == PGRES_POLLING_READING ? POLLIN : POLLOUT};
 }
 
+int pg_conn_loads_code(PGconn *pq)
+{
+    PQconninfoOption *all = PQconninfo(pq), *o = all;
+    while (o && o->keyword && strcmp(o->keyword, "sslkey") != 0)
+        o++;
+    int rc = !all ? -ENOMEM : o->keyword && o->val && pg_loads_code(o->val);
+    PQconninfoFree(all);
+    return rc;
+}
+
+/* Only libpq has read a service. It has sent nothing yet, and not looked at the key. */
+static void check_service(struct pg_attempt *a)
+{
+    int rc = is_unfinished(a) ? pg_conn_loads_code(a->pq) : 0;
+    if (rc != 0)
+        a->want = PGRES_POLLING_FAILED;
+    if (rc < 0) {
+        PQfinish(a->pq);
+        a->pq = NULL;
+    }
+}
+
 static void *run(void *arg)
 {
     struct pg_attempt *a = arg;
     int fd = a->thread_fd;
-    if (!a->pq)
+    if (!a->pq) {
         begin(a, a->keys, a->values);
+        check_service(a);
+    }
     while (is_unfinished(a)) {
         /* The caller sends nothing: its end of the socket pair is closed. */
         struct pollfd p[] = {server(a), {.fd = fd, .events = POLLIN}};

@@ -13,6 +13,7 @@
 #include <libpq-fe.h>
 #include <poll.h>
 #include <stdbool.h>
+#include <string.h>
 
 struct pg_attempt;
 
@@ -24,6 +25,18 @@ struct pg_attempt;
  */
 int pg_attempt_start(struct pg_attempt **out, const char *const *keys, const char *const *values,
                      bool thread);
+/*
+ * "sslkey=ENGINE:KEY": OpenSSL would load a library, by any path, into a program that may be root's.
+ */
+static inline bool pg_loads_code(const char *sslkey)
+{
+    return strchr(sslkey, ':');
+}
+/* The sslkey that libpq uses, from wherever. 1: it loads code; 0; or -ENOMEM. */
+int pg_conn_loads_code(PGconn *);
+#define PG_LOADS_CODE                                                                              \
+    "sslkey has a ':', by which OpenSSL would load a library: name a file without one"
+
 /* What to poll for. Both fields change from call to call. */
 struct pollfd pg_attempt_pollfd(const struct pg_attempt *);
 /*

@@ -211,6 +211,10 @@ static bool address_failed(struct pg_conn *c, const char *why)
     c->transient = strncmp(sqlstate, "53", 2) == 0 || strncmp(sqlstate, "57P0", 4) == 0;
     c->last_words[0] = '\0';
     int code = c->settings->service ? code_of_service(text, sizeof(text)) : 0;
+    if (code == 0 && c->settings->service && c->pq && pg_conn_loads_code(c->pq) > 0) {
+        snprintf(text, sizeof(text), "the service's " PG_LOADS_CODE);
+        code = DLOCK_EUSAGE;
+    }
     if (code == 0)
         code = password ? DLOCK_EPERM : code_of(sqlstate, text);
     conn_fail(c, code, text);

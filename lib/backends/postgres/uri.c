@@ -201,6 +201,28 @@ static int set_keepalives(struct pg_backend *be, struct dlock_error *err)
     return rc;
 }
 
+/*
+ * Variables that name a file, or a host for the passwords in one, must not come from a user with
+ * fewer rights; a key that loads code from no user.
+ */
+static int check_trust(const struct pg_backend *be, const PQconninfoOption *known,
+                       struct dlock_error *err)
+{
+    static const char *const names[] = {
+        "PGSERVICE",       "PGSERVICEFILE",   "PGSYSCONFDIR",  "PGPASSFILE",  "PGSSLKEY",
+        "PGSSLCERT",       "PGSSLROOTCERT",   "PGSSLCRL",      "PGSSLCRLDIR", "PGHOSTADDR",
+        "PGGSSDELEGATION", "PGSSLKEYLOGFILE", "PGOAUTHCAFILE", "PGLOCALEDIR"};
+    for (size_t i = 0; i < DLOCK_LEN(names) && dlock_env_is_foreign(); i++)
+        if (getenv(names[i]))
+            return dlock_fail_at(err, DLOCK_EPERM, 0, pg_where(be),
+                                 "%s was set by a user with fewer rights (sudo): unset it, and "
+                                 "write what it says into the URI",
+                                 names[i]);
+    if (pg_loads_code(option(be, known, "sslkey")))
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), PG_LOADS_CODE);
+    return 0;
+}
+
 /* What the URI says goes in, and over the URI what we need. */
 static int set_params(struct pg_backend *be, const PQconninfoOption *known, struct dlock_error *err)
 {
@@ -216,7 +238,7 @@ static int set_params(struct pg_backend *be, const PQconninfoOption *known, stru
     be->settings.n = PG_FIRST_PARAM;
     if ((rc = set_param(be, "user", h ? h->user : NULL, err)) != 0 ||
         (rc = set_param(be, "dbname", database, err)) != 0 ||
-        (rc = set_libpq_params(be, known, err)) != 0 ||
+        (rc = set_libpq_params(be, known, err)) != 0 || (rc = check_trust(be, known, err)) != 0 ||
         (rc = file ? dlock_read_secret(&be->password, file, err) : 0) != 0 ||
         (rc = set_param(be, "password", be->password, err)) != 0 ||
         (rc = set_param(be, "password", h ? h->password : NULL, err)) != 0 ||

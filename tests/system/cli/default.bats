@@ -95,7 +95,8 @@ n.lock" ]
 @test "the environment does not change @name" {
     namespace
     hold setpriv --reuid=$U --regid=$U --clear-groups
-    run user env -i HOME=/ TMPDIR=/nowhere XDG_RUNTIME_DIR=/run/user/1 DLOCK_STORE= ./dl -vn @n true
+    run user env -i HOME=/ TMPDIR=/nowhere XDG_RUNTIME_DIR=/run/user/1 DLOCK_STORE= \
+        DLOCK_STORE_FILE= ./dl -vn @n true
     assert_rc 75
     assert_out nightly
     # Other names are other locks, and so are other users'.

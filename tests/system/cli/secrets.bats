@@ -193,6 +193,29 @@ unseen() {
 
 # --- messages ----------------------------------------------------------------
 
+@test "a file's path and a note show no secret of a command line or a signed URL" {
+    local note="c -u joe:$CANARY https://x/y?sig=$CANARY&X-Amz-Signature=$CANARY PGPASSWORD=$CANARY"
+    local lock
+    for lock in "x?user=u;password=$CANARY" "x?p%61ss=$CANARY"; do
+        start_log wait.log "$DLOCK" -v --note "$note" --events 2 "$T/$lock" sh -c \
+            '"$DLOCK" --held "/y?a=b;password=$0"; "$DLOCK" --status "$1"; "$HELPERS/await" go' \
+            "$CANARY" "$T/$lock"
+        HOLDER=$STARTED
+        wait_for 5 grep -q 'held by' wait.log
+        no_canary "the note" "$(args_of "$HOLDER" | sed 's/ sh -c .*//')"
+        let_go
+        rm go
+        no_canary_in wait.log
+    done
+    run run_t 5 "$DLOCK" -n "jdbc:redis:u:$CANARY@h" touch ran
+    assert_rc 64
+    no_canary "a message" "$output"
+    run run_t 5 "$DLOCK" -n "redlock://u:12,$CANARY@h#n" touch ran
+    assert_rc 64
+    no_canary "a message" "$output"
+    [ -z "$(find . -name 'jdbc*' -o -name ran)" ]
+}
+
 @test "messages with -v show no secret" {
     export DLOCK_STORE
     # EXIT-CODE LOCK

@@ -481,3 +481,23 @@ TRACE='touch ran'
         [[ $stderr != *canary* ]]
     done
 }
+
+@test "a path and a note reach no terminal or CI log as a command" {
+    local f=$'::set-output name=x::\e[2J##vso[task.y]'
+    start_log wait.log "$DLOCK" -v --note '##teamcity[z' --events 2 "./$f" "$HELPERS/await" go
+    wait_for 5 grep -q '"event":"granted"' wait.log
+    run run_t 5 "$DLOCK" --status "./$f"
+    assert_rc 75
+    [[ ${lines[0]} != *[[:cntrl:]]* ]]
+    refute_out '##vso['
+    refute_out '##teamcity['
+    run run_t 5 "$DLOCK" --status --json "./$f"
+    refute_out '##vso['
+    # From a folder whose name begins so, and a name in it.
+    run run_t 5 "$DLOCK" --status "file://$PWD#::set-output name=x::y"
+    assert_out '?:set-output'
+    [[ $output != ::* ]]
+    : >go
+    wait_exit 5 "$STARTED"
+    ! grep -qF -e '##vso[' -e '##teamcity[' wait.log || fail "a command: $(<wait.log)"
+}

@@ -177,6 +177,14 @@ fails() {
     fails 64 "unknown store" "mysql+pymysql://${U#*://}#$NAME"
 }
 
+@test "refuses a key that has OpenSSL load a library" {
+    fails 64 "sslkey has a ':'" "$U?sslmode=require&sslkey=$T/x:y#$NAME"
+    PGSSLKEY=$T/x:y fails 64 "sslkey has a ':'" "$L"
+    printf '%s\n' '[here]' host=127.0.0.1 port="$PG_PORT" "sslkey=$T/x:y" >service
+    PGSERVICEFILE=$T/service fails 64 "service's sslkey has a ':'" \
+        "postgres://postgres@/postgres?service=here#$NAME"
+}
+
 @test "takes the password from every source and shows none" {
     own_server
     local H=127.0.0.1:$PG_PORT/postgres PW=c4nary-Right%x

@@ -45,6 +45,28 @@ static const struct {
     {"h?token=http://h2/x&y=a", "h?token=***&y=a"},
     {"h?token=abc&note=a@b", "h?token=***&note=a@b"},
     {"redis://h?auth=abc&x=1", "redis://h?auth=***&x=1"},
+    {"redis://h?user=u;password=abc&x=1", "redis://h?user=u;password=***&x=1"},
+    {"h?p%61ss=abc&p%61th=x", "h?p%61ss=***&p%61th=x"},
+    {"https://s3/b/k?X-Amz-Date=1&X-Amz-Signature=abcd",
+     "https://s3/b/k?X-Amz-Date=1&X-Amz-Signature=***"},
+    {"https://x/y?sv=1&sig=ab%2Bc z", "https://x/y?sv=1&sig=*** z"},
+    {"https://x/y?key=abc&keys=1", "https://x/y?key=***&keys=1"},
+    /* what command lines have */
+    {"curl -u joe:abcd h", "curl -u joe:*** h"},
+    {"curl --user=joe:abcd -ujoe:abcd", "curl --user=joe:*** -ujoe:***"},
+    {"docker -u 1000 x:y -u root", "docker -u 1000 x:y -u root"},
+    {"-u https://x/y", "-u https://x/y"},
+    {"PGPASSWORD=abcd psql --token=efgh", "PGPASSWORD=*** psql --token=***"},
+    {"password=abcd, 'db.secret=efgh' x", "password=*** 'db.secret=*** x"},
+    {"author=bob tokens=3 passfile=/x", "author=bob tokens=3 passfile=/x"},
+    {"jdbc:redis:u:pw@h#n", "jdbc:***@h#n"},
+    {"redis:u:pw@h x", "redis:***@h x"},
+    {"redis: u:pw@h", "redis: u:pw@h"},
+    /* commands to CI systems */
+    {"a ##vso[task.x]b ##[y] ###TeamCity[z", "a #?vso[task.x]b #?[y] ##?TeamCity[z"},
+    {"## a[1] #[x] ##a-b[", "## a[1] #[x] ##a-b["},
+    {"  ::set-output name=x::y", "  ?:set-output name=x::y"},
+    {"::1 is a::b", "::1 is a::b"},
 };
 
 TEST(hides_secrets_and_nothing_else)

@@ -3,6 +3,7 @@
 #include "uri.h"
 #include "util.h"
 
+#include <errno.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -107,6 +108,7 @@ static const struct {
     {"redlock://u:p@h1,h2,:q@h3#n",
      "redlock|(u:p)h1:6379,(-:-)h2:6379,(-:q)h3:6379|/0||n|redlock://h1:6379,h2:6379,h3:6379/0"},
     {"redlock://h1,:q@h2#n", "redlock|(-:-)h1:6379,(-:q)h2:6379|/0||n|redlock://h1:6379,h2:6379/0"},
+    {"redlock://@h1:1,:q@h2#n", "redlock|(-:-)h1:1,(-:q)h2:6379|/0||n|redlock://h1:1,h2:6379/0"},
     {"redlocks://h:1,h:2#n", "redlocks|(-:-)h:1,(-:-)h:2|/0||n|redlocks://h:1,h:2/0"},
     /* postgres: libpq checks the rest */
     {"postgres://u@h1,h2/db?application_name=x#n",
@@ -338,6 +340,9 @@ static const struct {
     {"redlock://h1,,h2#n", "','"},
     {"redlock://h1,h2,H1#n", "\"H1:6379\" is named twice"},
     {"redlock://h1,h2:6379,h2#n", "twice"},
+    {"redlock://u:12,34@h#n", "%2C"},
+    {"redlock://u:12,x,3:4@h#n", "%2C"},
+    {"jdbc:redis:h#n", "begins with \"jdbc:\""},
     {"postgres://a@b@h/db#n", "%40"},
     {"postgres://h:70000/db#n", "port"},
     {"postgres://,h/db#n", "\",h\": a host is missing"},
@@ -412,6 +417,10 @@ TEST(no_message_shows_a_password)
         "\"redis://:hunter@h#n\"",
         " redis://:hunter@h#n",
         "jdbc:redis://:hunter@h#n",
+        "jdbc:redis:u:hunter@h#n",
+        "jdbc:redis:u:hunter@h",
+        "jdbc:postgresql:u:hunter@h/db#n",
+        "redlock://u:12,hunter@h#n",
         "#redis://:hunter@h#n",
         "redis:h?password=hunter",
         "redis://h?password=a?hunter=1#n",
@@ -789,6 +798,113 @@ TEST(a_bad_store_or_name_is_refused)
     CHECK_NULL(out);
 }
 
+/* As root below sudo; without root the rights of the user's environment are enough. */
+TEST(root_below_sudo_takes_no_file_from_the_environment)
+{
+    static const char *const refused[] = {
+        "postgres://h/db?sslkey=x:y",
+        "postgres://h/db?a=b&ssl_key=/x",
+        "postgres://h/db?sslRootCert=/x",
+        "postgres://h/db?passfile=/x",
+        "postgres://?service=x",
+        "postgres://db1/db?hostaddr=10.0.0.1",
+        "postgres://h/db?gssdelegation=1",
+        "postgres://h/db?sslkeylogfile=/x",
+        "redis://h?password-file=/x",
+        "rediss://h?key=/x&cert=/y",
+        "rediss://h?ssl_ca_certs=/x",
+        "zk://h?password_file=/x",
+        "redis://h?a_name_that_is_much_longer_than_any_name_that_is_known=1",
+    };
+    static const char *const taken[] = {"redis://u:p@h/1?restart-grace=3s", "zk://h?layout=x",
+                                        "postgres://u@h/db?key=1&sslmode=require", "/var/lock"};
+    struct dlock_error err = {0};
+    char *out = NULL;
+
+    if (geteuid() != 0)
+        SKIP("needs root");
+    for (int uid = 0; uid < 2; uid++) {
+        setenv("SUDO_UID", uid ? "1000" : "0", 1);
+        for (size_t i = 0; i < DLOCK_LEN(refused); i++) {
+            if (!CHECK_INT(dlock_default_uri(&out, "n", refused[i], &err), uid ? DLOCK_EPERM : 0))
+                printf("# %s\n", refused[i]);
+            if (uid)
+                CHECK_HAS(err.msg, "/etc/dlock/store");
+            free(out);
+            out = NULL;
+        }
+        for (size_t i = 0; i < DLOCK_LEN(taken); i++) {
+            CHECK_INT(dlock_default_uri(&out, "n", taken[i], &err), 0);
+            free(out);
+            out = NULL;
+        }
+    }
+    unsetenv("SUDO_UID");
+}
+
+TEST(a_file_names_the_store)
+{
+    static const struct {
+        const char *text, *want;
+    } rows[] = {
+        {"redis://u:p@h/1\n", "redis://u:p@h/1#n"}, {"# ours\n\n \t zk://h \t\r\n#x", "zk://h#n"},
+        {"/var/lock", "file:///var/lock#n"},        {"", "names no store"},
+        {"#redis://h\n", "names no store"},         {"redis://h\nredis://h2\n", "one line"},
+        {"redis://:hunter@h#n\n", "has a '#'"},     {"relative", "neither a URI"},
+    };
+    char path[] = "/tmp/dlock-store-XXXXXX", *out = NULL;
+    struct dlock_error err = {0};
+    int fd = mkstemp(path);
+
+    REQUIRE(fd >= 0);
+    setenv("DLOCK_STORE_FILE", path, 1);
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        REQUIRE_INT(ftruncate(fd, 0), 0);
+        REQUIRE(pwrite(fd, rows[i].text, strlen(rows[i].text), 0) >= 0);
+        int rc = dlock_default_uri(&out, "n", i % 2 ? "" : NULL, &err);
+        if (rc == 0) {
+            CHECK_STR(out, rows[i].want);
+        } else {
+            CHECK_INT(rc, DLOCK_EUSAGE);
+            CHECK_HAS(err.msg, rows[i].want);
+            CHECK_HAS(err.msg, path);
+            CHECK_NULL(strstr(err.msg, "hunter"));
+        }
+        free(out);
+        out = NULL;
+    }
+    /* $DLOCK_STORE wins. */
+    CHECK_INT(dlock_default_uri(&out, "n", "zk://first", &err), 0);
+    CHECK_STR(out, "zk://first#n");
+    free(out);
+    out = NULL;
+    CHECK_INT(fchmod(fd, 0620), 0);
+    CHECK_INT(dlock_default_uri(&out, "n", NULL, &err), DLOCK_EPERM);
+    CHECK_HAS(err.msg, "go-w");
+    REQUIRE_INT(fchmod(fd, 0644), 0);
+    CHECK_INT(ftruncate(fd, 5000), 0);
+    CHECK_INT(dlock_default_uri(&out, "n", NULL, &err), DLOCK_EPERM);
+    CHECK_HAS(err.msg, "4 KiB");
+    REQUIRE_INT(ftruncate(fd, 0), 0);
+    if (geteuid() == 0 && fchown(fd, 1, 1) == 0) {
+        CHECK_INT(dlock_default_uri(&out, "n", NULL, &err), DLOCK_EPERM);
+        CHECK_HAS(err.msg, "another user");
+    }
+    /* A link, and a file that the variable names but that is missing. */
+    unlink(path);
+    CHECK_INT(dlock_default_uri(&out, "n", NULL, &err), DLOCK_EPERM);
+    CHECK_HAS(err.msg, "No such file");
+    REQUIRE_INT(symlink("/etc/passwd", path), 0);
+    CHECK_INT(dlock_default_uri(&out, "n", NULL, &err), DLOCK_EPERM);
+    CHECK_INT(err.sys, ELOOP);
+    unlink(path);
+    setenv("DLOCK_STORE_FILE", "relative", 1);
+    CHECK_INT(dlock_default_uri(&out, "n", NULL, &err), DLOCK_EUSAGE);
+    CHECK_NULL(out);
+    unsetenv("DLOCK_STORE_FILE");
+    close(fd);
+}
+
 TEST(without_a_store_it_is_a_file_of_the_machine)
 {
     char *out = NULL, *again = NULL;
@@ -796,6 +912,7 @@ TEST(without_a_store_it_is_a_file_of_the_machine)
     struct stat st;
     char tail[40];
 
+    setenv("DLOCK_STORE_FILE", "", 1); /* not /etc/dlock/store of this machine */
     if (dlock_default_uri(&out, "n", NULL, NULL) < 0)
         SKIP("no directory for @name on this machine");
     setenv("TMPDIR", "/nowhere", 1);

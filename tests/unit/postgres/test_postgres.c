@@ -30,9 +30,9 @@ struct user {
 static void clean_environment(void)
 {
     static const char *const names[] = {
-        "PGHOST",      "PGHOSTADDR",    "PGPORT",     "PGUSER",     "PGDATABASE",
-        "PGSERVICE",   "PGSERVICEFILE", "PGPASSWORD", "PGPASSFILE", "PGTARGETSESSIONATTRS",
-        "PGGSSENCMODE"};
+        "PGHOST",       "PGHOSTADDR",    "PGPORT",     "PGUSER",     "PGDATABASE",
+        "PGSERVICE",    "PGSERVICEFILE", "PGPASSWORD", "PGPASSFILE", "PGTARGETSESSIONATTRS",
+        "PGGSSENCMODE", "PGSSLKEY",      "SUDO_UID"};
     for (size_t i = 0; i < DLOCK_LEN(names); i++)
         unsetenv(names[i]);
 }
@@ -663,6 +663,8 @@ TEST(refuses_bad_parameters)
         "mode=lease&table=.x",
         "mode=lease&table=x.",
         "mode=lease&table=a.b.c",
+        "sslkey=engine:key",
+        "ssl_key=/x%3Ay",
     };
     for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
         struct user u;
@@ -673,6 +675,33 @@ TEST(refuses_bad_parameters)
         CHECK(u.err.msg[0] != '\0');
         done(&u);
     }
+}
+
+TEST(variables_of_a_user_name_no_file_to_root)
+{
+    struct user u;
+    setenv("PGSSLKEY", "/x", 1);
+    CHECK_INT(open_uri(&u, "postgres://h/db#n"), 0);
+    done(&u);
+    setenv("PGSSLKEY", "engine:key", 1);
+    CHECK_INT(open_uri(&u, "postgres://h/db#n"), DLOCK_EUSAGE);
+    CHECK_HAS(u.err.msg, "sslkey");
+    done(&u);
+    unsetenv("PGSSLKEY");
+    if (geteuid() != 0)
+        SKIP("needs root");
+    static const char *const names[] = {"PGSSLKEY",      "PGSERVICE",  "PGPASSFILE",
+                                        "PGSERVICEFILE", "PGHOSTADDR", "PGPORT"};
+    setenv("SUDO_UID", "1000", 1);
+    for (size_t i = 0; i < DLOCK_LEN(names); i++) {
+        bool port = strcmp(names[i], "PGPORT") == 0;
+        setenv(names[i], "5433", 1);
+        CHECK_INT(open_uri(&u, "postgres://h/db#n"), port ? 0 : DLOCK_EPERM);
+        CHECK_HAS(port ? names[i] : u.err.msg, names[i]);
+        done(&u);
+        unsetenv(names[i]);
+    }
+    clean_environment();
 }
 
 TEST(takes_parameters_of_our_own)
