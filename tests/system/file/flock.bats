@@ -29,8 +29,7 @@ timed() {
         run -0 run_t 5 flock -n x true
     done
     hold flock x
-    run -75 run_t 5 "$DLOCK" -vn x touch ran
-    assert_out "'x' is busy: held by "
+    says 75 "'x' is busy: held by " -vn x touch ran
     run -75 run_t 5 "$DLOCK" -sn x touch ran
     let_go
     [ ! -e ran ]
@@ -246,8 +245,7 @@ subtest() {
 @test "-n, -E, -w and signals work with a descriptor" {
     hold flock x
     exec 8>x
-    run -75 run_t 5 "$DLOCK" -vn 8
-    assert_out "descriptor 8 is busy: held by "
+    says 75 "descriptor 8 is busy: held by " -vn 8
     assert_out "(flock x"
     run -75 run_t 5 "$DLOCK" -n 8
     [ -z "$output" ]
@@ -284,8 +282,7 @@ subtest() {
     run -0 run_t 5 "$DLOCK" --status 8
     [ "$output" = "descriptor 8 ($T/x): free" ]
     hold flock x
-    run -75 run_t 5 "$DLOCK" --status 8
-    assert_out "descriptor 8 ($T/x): held"
+    says 75 "descriptor 8 ($T/x): held" --status 8
     assert_out ", pid $HOLDER (flock x"
     run -75 run_t 5 "$DLOCK" --status --json 8
     assert_out "\"lock\":\"descriptor 8\",\"store\":\"$T/x\",\"state\":\"held\""
@@ -294,8 +291,7 @@ subtest() {
     : >x
     run -75 run_t 5 "$DLOCK" --status 8
     exec 8>&-
-    run -0 run_t 5 "$DLOCK" --status 8
-    assert_out "8 (8): free"
+    says 0 "8 (8): free" --status 8
     let_go
 }
 
@@ -411,8 +407,7 @@ on_block() { BLOCK=${BLOCK:-x} preloaded block "$@"; }
     assert_out "/dev/null cannot be a lock: it is not a regular file, directory or block device"
     /usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("sock")'
     run -73 run_t 5 "$DLOCK" sock touch ran
-    run -73 run_t 5 "$DLOCK" none/x touch ran
-    assert_out "none/x"
+    says 73 "none/x" none/x touch ran
     [ ! -e ran ]
 }
 
@@ -436,8 +431,7 @@ while True: signal.pause()' "$1"
 # bats test_tags=thread
 @test "a lease on the file is waited for like the lock" {
     lease x
-    run -75 run_t 5 "$DLOCK" --status x
-    assert_out ", pid $LEASE ("
+    says 75 ", pid $LEASE (" --status x
     [ ! -e asked ]
     CI=1 timed 75 "$DLOCK" -n x touch ran
     assert_between 0 $ms $((150 + BUSY)) "-n in ms"
@@ -445,8 +439,7 @@ while True: signal.pause()' "$1"
     wait_for 5 test -e asked
     run -75 run_t 5 "$DLOCK" -vn x touch ran
     assert_out "cannot open the lock file x: another process has a lease on the file (F_SETLEASE)"
-    run -75 run_t 5 "$DLOCK" --status x # the kernel has asked for it
-    assert_out ", pid $LEASE ("
+    says 75 ", pid $LEASE (" --status x # the kernel has asked for it
     timed 75 "$DLOCK" -w 0.3 x touch ran
     assert_between 300 $ms $((400 + BUSY)) "-w 0.3 in ms"
     assert_out "'x' is still busy after 300ms: held "
@@ -682,8 +675,7 @@ open("go").read()'
     for lock in "$T/none/x" "$DIR#typo" "file://$T/none#n"; do
         run -0 run_t 5 "$DLOCK" --status "$lock"
         [[ $output == *": free (no such file)" ]]
-        run -0 run_t 5 "$DLOCK" --status --json "$lock"
-        assert_out '"state":"free","reason":"no such file","holders":[]'
+        says 0 '"state":"free","reason":"no such file","holders":[]' --status --json "$lock"
     done
     [ -z "$(ls | grep -e typo -e none)" ]
     : >there
@@ -693,15 +685,13 @@ open("go").read()'
         refute_out "such file"
     done
     hold "$DLOCK" --note "the nightly run" "$DIR#n"
-    run -75 run_t 5 "$DLOCK" --status "$DIR#n"
-    assert_out "$HOLDER"
+    says 75 "$HOLDER" --status "$DIR#n"
     assert_out "the nightly run"
     let_go
     # The record stays; the kernel says that it is free.
     run -0 run_t 5 "$DLOCK" --status "$DIR#n"
     hold flock x
-    run -75 run_t 5 "$DLOCK" --status x
-    assert_out "flock x"
+    says 75 "flock x" --status x
     let_go
 }
 
@@ -709,8 +699,7 @@ open("go").read()'
 held_by() {
     for how in "--status $3" "-vn $3 true"; do
         # shellcheck disable=SC2086
-        run -75 run_t 5 "$DLOCK" $how
-        assert_out ", pid $1 ("
+        says 75 ", pid $1 (" $how
         assert_out "$2"
     done
 }

@@ -148,14 +148,12 @@ soft_data() { awk '/^Max data size/ { print $4 }' "/proc/$1/limits"; }
 @test "refuses servers before PostgreSQL 12" {
     for version in 9.6.24 11.22; do
         fake odd $version
-        run -69 run_t 5 "$DLOCK" "$P#$NAME" touch ran
-        assert_out "PostgreSQL ${version%%.*} is too old: 12 or later"
+        says 69 "PostgreSQL ${version%%.*} is too old: 12 or later" "$P#$NAME" touch ran
         [ "${#lines[@]}" = 1 ]
     done
     for version in 12.0 13.14; do
         fake odd $version
-        run -76 run_t 5 "$DLOCK" -v "$P#$NAME" touch ran
-        assert_out "PostgreSQL ${version%%.*} does not end a silent session"
+        says 76 "PostgreSQL ${version%%.*} does not end a silent session" -v "$P#$NAME" touch ran
         run run_t 5 "$DLOCK" "$P#$NAME" touch ran
         refute_out "silent session"
     done
@@ -168,11 +166,9 @@ soft_data() { awk '/^Max data size/ { print $4 }' "/proc/$1/limits"; }
 @test "refuses CockroachDB, whose advisory locks exclude no client" {
     fake odd 13.0.0 'crdb_version=CockroachDB CCL v23.1.11'
     for mode in '' '&mode=lease'; do
-        run -69 run_t 5 "$DLOCK" "$P$mode#$NAME" touch ran
-        assert_out CockroachDB
+        says 69 CockroachDB "$P$mode#$NAME" touch ran
         [ "${#lines[@]}" = 1 ]
-        run -69 run_t 5 "$DLOCK" --status "$P$mode#$NAME"
-        assert_out CockroachDB
+        says 69 CockroachDB --status "$P$mode#$NAME"
     done
     [ ! -e ran ]
 }

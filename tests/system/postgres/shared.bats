@@ -132,8 +132,7 @@ keys_are_expected() {
     held w
     holds a --slots 2
     wait_for 5 waiters_are 1
-    run -65 run_t 5 "$DLOCK" --slots 3 "$L" true
-    assert_out "with 2 slots"
+    says 65 "with 2 slots" --slots 3 "$L" true
     end w
     is_in a
     end a

@@ -70,8 +70,7 @@ through() {
 
 @test "no lock has a name of the records" {
     for lock in "$S#dlock-once" "$S#dlock-once/r/fa/job" "$S#dlock-once-2" "$S/dlock-once#r"; do
-        run -64 run_t 5 "$DLOCK" "$lock" touch ran
-        assert_out "where the run records are"
+        says 64 "where the run records are" "$lock" touch ran
         run -64 run_t 5 "$DLOCK" --also "$lock" "$L" touch ran
     done
     [ ! -e ran ]
@@ -103,8 +102,7 @@ through() {
 
 @test "an ephemeral node in the place of all records is refused" {
     foreign_hold above "$R"
-    run -69 run_t 5 "$DLOCK" --ttl 2 --once "$L" touch no
-    assert_out "is ephemeral and cannot have children"
+    says 69 "is ephemeral and cannot have children" --ttl 2 --once "$L" touch no
     [ ! -e no ]
     kill "$STARTED"
     wait_for 5 pid_gone "$STARTED"
@@ -164,8 +162,7 @@ through() {
     free
     end_proxy
     through refuse multi 2 -125
-    run -79 run_t 5 "$DLOCK" --ttl 2 --once "$P" sh -c "$(add a)"
-    assert_out "cannot record the end of the run"
+    says 79 "cannot record the end of the run" --ttl 2 --once "$P" sh -c "$(add a)"
     ran a
     wait_for 5 free
     state_is running
