@@ -1,21 +1,11 @@
 #!/usr/bin/env bats
 # path.bats - the search path of a role, and the glance at the lease table in front of its check.
 
-load ../../support/common
-load ../../support/postgres
 load ../../support/pgtable
-
-setup_file() { pgtable_start; }
-teardown_file() { pg_stop_all; }
-
-setup() {
-    dlock_setup
-    pgtable_setup
-}
 
 @test "a role's search path does no harm, and is the session's again afterwards" {
     local lock
-    sql -c "alter role postgres set search_path = nowhere, pg_temp, pg_catalog"
+    pgsql -c "alter role postgres set search_path = nowhere, pg_temp, pg_catalog"
     for lock in "$L" "${L/lease/advisory}"; do
         run -9 run_t 5 "$DLOCK" "$lock" "$DLOCK" --no-reentrant -E 9 -n "$lock" true
         run -0 run_t 5 "$DLOCK" -s "$lock" true
@@ -27,7 +17,7 @@ setup() {
     run -0 run_t 5 "$DLOCK" "postgres://postgres@127.0.0.1:$PGB_PORT/postgres?mode=lease#$NAME" true
     [ "$(PG_PORT=$PGB_PORT pgsql -c 'show search_path')" = 'nowhere, pg_temp, pg_catalog' ]
     pgb_stop
-    sql -c 'alter role postgres reset search_path'
+    pgsql -c 'alter role postgres reset search_path'
 }
 
 # checks: how many of the statements in the log are the thorough check.
@@ -39,7 +29,7 @@ checks() { grep -c 'it has the trigger' "$PG_LOG"; }
     run -0 run_t 5 "$DLOCK" --once -w 5 "$L" true # makes the table of run records
     [ "$(checks)" -gt "$before" ]
     run -0 run_t 5 "$DLOCK" -s "$L" true
-    sql -c "create role reader" \
+    pgsql -c "create role reader" \
         -c 'grant select, insert, update, delete on public.dlock_locks to reader'
     before=$(checks)
     run -0 run_t 5 "$DLOCK" "$L" true
@@ -50,19 +40,17 @@ checks() { grep -c 'it has the trigger' "$PG_LOG"; }
 }
 
 @test "a trigger that has gone costs the thorough check, in each operation" {
-    sql -c "create function public.f() returns trigger
+    pgsql -c "create function public.f() returns trigger
         language plpgsql as 'begin return new; end'" \
         -c 'create trigger t before update on public.dlock_locks for each row
             execute function public.f()'
-    run run_t 5 "$DLOCK" "$L" true
-    assert_rc 77
-    sql -c 'drop function public.f() cascade'
+    run -77 run_t 5 "$DLOCK" "$L" true
+    pgsql -c 'drop function public.f() cascade'
     hold --ttl 2
     start_log w.log "$DLOCK" -w 10 "$L" touch ran
-    run run_t 5 "$DLOCK" --status "$L"
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" --status "$L"
     # The hold renews itself, and is released, over a new connection.
-    sql -c "select pg_terminate_backend(pid) from pg_stat_activity
+    pgsql -c "select pg_terminate_backend(pid) from pg_stat_activity
         where application_name like 'dlock:%'" >ended
     let_go
     exits 0 5 "$STARTED"
