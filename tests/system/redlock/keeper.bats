@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# keeper.bats - what happens to this machine's side of a Redlock: the guard killed, the keeper
-# killed at each of its system calls, a suspend.
+# keeper.bats - what happens to this machine's side of a Redlock: the keeper killed at each
+# of its system calls, a suspend. A killed guard is in contract/suite.bats.
 
 load ../../support/common
 load ../../support/fake
@@ -14,23 +14,6 @@ setup() {
     dlock_setup
     fake_setup # the command that tells what happens to it
     L=$(rl_uri "$NAME")
-}
-
-@test "a killed guard ends the tree and frees all nodes" {
-    subject --ttl 30
-    wait_for 2 rl_on "$NAME" 5
-    find_guard
-    local t0
-    t0=$(now_ns)
-    kill -KILL "$G"
-    ended 3
-    assert_rc 71
-    assert_out guard
-    tree_gone
-    assert_between -10 $((($(last_beat) - t0) / NS)) $((1000 + SLOW)) "ms the tree lived"
-    # Given back, not run out.
-    rl_gone "$NAME"
-    run -0 run_t 5 "$DLOCK" -n "$L" true
 }
 
 # The servers do not sleep with us: their leases have not ended yet when we wake up, and somebody
