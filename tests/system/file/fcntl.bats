@@ -13,7 +13,6 @@ hold_other() { hold /usr/bin/python3 "$ROOT/tests/support/helpers/fcntl_lock.py"
 
 @test "--fcntl excludes fcntl(2) locks of both kinds, and not flock(1)" {
     for opts in "" -o "-w 5"; do
-        # shellcheck disable=SC2086
         hold "$DLOCK" --fcntl $opts x
         grep -q "OFDLCK .* WRITE .*:$(stat -c %i x) 0 EOF" /proc/locks
         for kind in posix ofd; do

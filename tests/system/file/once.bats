@@ -166,7 +166,6 @@ n.once" ]
     file_has hold.log "succeeded, but its run is not recorded" || fail "$(cat hold.log)"
     rmdir "$D/n.once"
     # Of a run that has failed: the lock is free, and has no ttl.
-    # shellcheck disable=SC2016
     run -3 run_t 5 "$DLOCK" --once "$L" sh -c 'rm "$0/n.once" && mkdir "$0/n.once" && exit 3' "$D"
     assert_out "'n': the end of the run is not recorded: the directory n.once is in the place of"
     [[ $output != *ttl* ]]

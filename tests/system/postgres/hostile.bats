@@ -134,7 +134,6 @@ soft_data() { awk '/^Max data size/ { print $4 }' "/proc/$1/limits"; }
         'for-ever R\0\0\0\x08\0\0\0\0' \
         'for-ever N\0\0\0\x08abcd' 'say \x7f\xff\xff\xff\0\0\0\0' 'say N' 'say S' \
         'say NR\0\0\0\x08\0\0\0\0Z\0\0\0\5I' nothing go reset; do
-        # shellcheck disable=SC2086
         listener hostile_server $how
         odd 69 "postgres://u@127.0.0.1:$LISTENS/x?sslmode=prefer"
     done

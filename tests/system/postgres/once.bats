@@ -361,19 +361,17 @@ swept() {
 
 @test "--min-hold: the row has another owner, and the rest of the time" {
     local expires
-    start_log first.log "$DLOCK" --ttl 30 --min-hold 4s "$L" sh \
-        -c 'touch first; "$HELPERS/await" go'
-    wait_for 5 test -e first
+    hold --ttl 30 --min-hold 4s
     expires=$(row "$EXPIRES")
     : >go
-    exits 0 2 "$STARTED"
+    exits 0 2 "$HOLDER"
     [ "$(row "owner ~ '^over:[0-9a-f]{32}$' and expires between clock_timestamp()
         and clock_timestamp() + '4 s'")" = t ] ||
         fail "$(row '*')"
     [ "$(row "$EXPIRES")" -lt "$expires" ]
     run -75 run_t 5 "$DLOCK" -n "$L" true
     run -75 run_t 5 "$DLOCK" --status --json "$L"
-    assert_out "\"pid\":$STARTED"
+    assert_out "\"pid\":$HOLDER"
     # A late renewal finds another owner.
     [ "$(pgsql -c "update dlock_locks set expires = clock_timestamp() + '1 h' where name = '$NAME'
         and owner ~ '^[0-9a-f]' returning 1")" = '' ]
@@ -384,11 +382,9 @@ swept() {
     while read -r first next; do
         NAME=$NAME.k
         L="postgres://$AT/postgres?mode=lease#$NAME"
-        rm -f first go in
+        rm -f in
         began=$(now_ms)
-        start_log first.log "$DLOCK" --ttl 30 $first --min-hold 1200ms "$L" sh \
-            -c 'touch first; "$HELPERS/await" go'
-        wait_for 5 test -e first
+        hold --ttl 30 $first --min-hold 1200ms
         after=$(now_ms)
         start_log w1.log "$DLOCK" --ttl 30 $next "$L" "$HELPERS/clock" in
         wait_for 5 called_are 1

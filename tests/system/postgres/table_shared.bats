@@ -22,7 +22,6 @@ rows_are() { is_sql "count(*) = $1 from dlock_locks_holders where name = '$NAME'
 # ------------------------------------------------------------------- races ---
 
 # A holder of a slot makes a folder of its number, and a writer one that must be alone.
-# shellcheck disable=SC2016
 TURN='cd "$1" || exit
     if [ -n "$DLOCK_SLOT" ]; then mine=slot.$DLOCK_SLOT; else mine=writer; fi
     mkdir "$mine" || exit 91
@@ -220,7 +219,6 @@ TURN='cd "$1" || exit
     while IFS='|' read -r what change; do
         in_db -c "$change" >sql.log
         for kind in -s '--slots 1'; do
-            # shellcheck disable=SC2086
             says 77 '"public"."dlock_locks_holders" is not safe to use' $kind "$L" touch ran
             assert_out "$what"
         done

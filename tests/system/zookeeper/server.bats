@@ -231,7 +231,6 @@ narrow() {
         # The session is begun, but nobody here hears of it.
         for try in 1 2; do
             "$HELPERS/clock" before
-            # shellcheck disable=SC2086
             run run_t 10 "$DLOCK" --ttl 1 $args "zk://$P#$NAME" touch ran
             "$HELPERS/clock" after
             assert_rc 69

@@ -57,7 +57,6 @@ curator_each() {
 @test "readers and slots exclude Curator's locks as documented" {
     while read -r layout opts want; do
         L="zk://$H?layout=$layout#$NAME"
-        # shellcheck disable=SC2086
         held a ${opts//_/ }
         run -0 curator_each
         [ "$output" = "$want" ] || fail "$layout $opts: $output"
