@@ -384,4 +384,3 @@ in_queues() { [ "$(rl_count "zcard {$NAME}:dlock:queue" 1)" = 3 ]; }
     ended
     assert_rc 79
 }
-
