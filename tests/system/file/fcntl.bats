@@ -13,7 +13,6 @@ hold_other() { hold /usr/bin/python3 "$ROOT/tests/support/helpers/fcntl_lock.py"
 
 @test "--fcntl excludes fcntl(2) locks of both kinds, and not flock(1)" {
     for opts in "" -o "-w 5"; do
-        # shellcheck disable=SC2086
         hold "$DLOCK" --fcntl $opts x
         grep -q "OFDLCK .* WRITE .*:$(stat -c %i x) 0 EOF" /proc/locks
         for kind in posix ofd; do
@@ -93,8 +92,7 @@ hold_other() { hold /usr/bin/python3 "$ROOT/tests/support/helpers/fcntl_lock.py"
     # A descriptor must be open the right way.
     : >x
     exec 7<x 8>x
-    run -64 run_t 5 "$DLOCK" --fcntl 7
-    assert_out "--fcntl"
+    says 64 "--fcntl" --fcntl 7
     run -0 run_t 5 "$DLOCK" --fcntl -s 7
     run -0 run_t 5 "$DLOCK" --fcntl -u 7
     run -64 run_t 5 "$DLOCK" --fcntl -s 8
@@ -121,10 +119,8 @@ hold_other() { hold /usr/bin/python3 "$ROOT/tests/support/helpers/fcntl_lock.py"
     for kind in posix ofd; do
         hold_other $kind w x
         run -0 run_t 5 "$DLOCK" --status x
-        run -75 run_t 5 "$DLOCK" --fcntl --status x
-        assert_out ", pid $HOLDER (/usr/bin/python3 "
-        run -75 run_t 5 "$DLOCK" -v --fcntl -n x true
-        assert_out "pid $HOLDER (/usr/bin/python3 "
+        says 75 ", pid $HOLDER (/usr/bin/python3 " --fcntl --status x
+        says 75 "pid $HOLDER (/usr/bin/python3 " -v --fcntl -n x true
         let_go
     done
     # Of two open files nothing tells whose lock is which: one process is named, for one of them.

@@ -29,8 +29,7 @@ timed() {
         run -0 run_t 5 flock -n x true
     done
     hold flock x
-    run -75 run_t 5 "$DLOCK" -vn x touch ran
-    assert_out "'x' is busy: held by "
+    says 75 "'x' is busy: held by " -vn x touch ran
     run -75 run_t 5 "$DLOCK" -sn x touch ran
     let_go
     [ ! -e ran ]
@@ -135,13 +134,11 @@ bare() {
         for opts in "-n" "-n -o" "-n -F" "-w 1 -s"; do
             [ $without != children ] || [ "$opts" = -n ] || [ "$opts" = "-n -o" ] || continue
             # Held, by the command itself or not, and its exit code.
-            # shellcheck disable=SC2086
             run -7 bare $without "$DLOCK" $opts x sh -c 'flock -n x true || exit 7'
             [ -z "$output" ] || fail "$without $opts: $output"
             run -0 run_t 5 flock -n x true
             # A signal, and what the command makes of it.
             mkfifo in
-            # shellcheck disable=SC2086
             start_log log bare $without env sh -c 'echo $$ >keeper; exec "$@"' - "$DLOCK" $opts x \
                 bash -c 'trap "exit 9" TERM; echo >in; while :; do read -r x <go; done'
             read -r <in
@@ -164,7 +161,6 @@ bare() {
         run -71 bare $without "$DLOCK" redis://127.0.0.1:1#n touch ran
         assert_out "$why"
         [ "${#lines[@]}" = 1 ]
-        # shellcheck disable=SC2046
         [ ! -s children ] || kill $(cat children)
     done
     [ ! -e ran ]
@@ -190,31 +186,26 @@ subtest() {
     local never="You will never see this!" code="--conflict-exit-code 123" api waiter
     local echo="echo Have shared lock" both="flock vs fcntl"
     for api in '' --fcntl; do
-        # shellcheck disable=SC2086
         start_log general "$DLOCK" $api --shared lockfile \
             bash -c 'echo Locking; : >held; read x <go; echo Unlocking'
         HOLDER=$STARTED
         wait_for 5 test -e held
         # --nonblocking and --nb are in 2.41.
-        # shellcheck disable=SC2086
-        {
-            for try in "non-block --nonblock" "non-block --nonblocking" \
-                "no-fork --no-fork --nonblock" "exclusive --nonblock --exclusive" \
-                "exclusive --nb --exclusive"; do
-                subtest "${try%% *}" 123 "" "$DLOCK" $api ${try#* } $code lockfile echo "$never"
-            done
-            subtest shared 0 "Have shared lock" "$DLOCK" $api --shared lockfile $echo
-            exec 4<>lockfile
-            subtest fd 123 "" "$DLOCK" $api --nonblocking --exclusive $code 4
-            exec 4>&-
-            [ ! -e 4 ]
-            [ -z "$api" ] ||
-                subtest fcntl-vs-flock 0 "$both" "$DLOCK" --nonblock --exclusive lockfile \
-                    echo "$both"
-            # timeout and time-check: not before the holder has ended, and then soon.
-            start_log waiter "$DLOCK" $api --timeout 5 --conflict-exit-code 5 lockfile \
-                echo "After timeout."
-        }
+        for try in "non-block --nonblock" "non-block --nonblocking" \
+            "no-fork --no-fork --nonblock" "exclusive --nonblock --exclusive" \
+            "exclusive --nb --exclusive"; do
+            subtest "${try%% *}" 123 "" "$DLOCK" $api ${try#* } $code lockfile echo "$never"
+        done
+        subtest shared 0 "Have shared lock" "$DLOCK" $api --shared lockfile $echo
+        exec 4<>lockfile
+        subtest fd 123 "" "$DLOCK" $api --nonblocking --exclusive $code 4
+        exec 4>&-
+        [ ! -e 4 ]
+        [ -z "$api" ] ||
+            subtest fcntl-vs-flock 0 "$both" "$DLOCK" --nonblock --exclusive lockfile echo "$both"
+        # timeout and time-check: not before the holder has ended, and then soon.
+        start_log waiter "$DLOCK" $api --timeout 5 --conflict-exit-code 5 lockfile \
+            echo "After timeout."
         waiter=$STARTED
         wait_for 5 queued lockfile
         [ ! -s waiter ]
@@ -246,8 +237,7 @@ subtest() {
 @test "-n, -E, -w and signals work with a descriptor" {
     hold flock x
     exec 8>x
-    run -75 run_t 5 "$DLOCK" -vn 8
-    assert_out "descriptor 8 is busy: held by "
+    says 75 "descriptor 8 is busy: held by " -vn 8
     assert_out "(flock x"
     run -75 run_t 5 "$DLOCK" -n 8
     [ -z "$output" ]
@@ -284,8 +274,7 @@ subtest() {
     run -0 run_t 5 "$DLOCK" --status 8
     [ "$output" = "descriptor 8 ($T/x): free" ]
     hold flock x
-    run -75 run_t 5 "$DLOCK" --status 8
-    assert_out "descriptor 8 ($T/x): held"
+    says 75 "descriptor 8 ($T/x): held" --status 8
     assert_out ", pid $HOLDER (flock x"
     run -75 run_t 5 "$DLOCK" --status --json 8
     assert_out "\"lock\":\"descriptor 8\",\"store\":\"$T/x\",\"state\":\"held\""
@@ -294,8 +283,7 @@ subtest() {
     : >x
     run -75 run_t 5 "$DLOCK" --status 8
     exec 8>&-
-    run -0 run_t 5 "$DLOCK" --status 8
-    assert_out "8 (8): free"
+    says 0 "8 (8): free" --status 8
     let_go
 }
 
@@ -344,7 +332,6 @@ on_block() { BLOCK=${BLOCK:-x} preloaded block "$@"; }
     echo text >x
     chmod 640 x
     for opts in -n "-n -s" "-n -o" "-n -F"; do
-        # shellcheck disable=SC2086
         run -7 on_block "$DLOCK" $opts x env -u LD_PRELOAD sh -c 'flock -n x true || exit 7'
         [ -z "$output" ]
     done
@@ -380,7 +367,6 @@ on_block() { BLOCK=${BLOCK:-x} preloaded block "$@"; }
     [ "$output" = ran ]
     [[ $stderr =~ ^"dlock: 'x': "$took ]] || fail "$stderr"
     for opts in -F -o "-w 5"; do
-        # shellcheck disable=SC2086
         run -0 run_t 5 "$DLOCK" -v $opts "$DIR#n" true
         [[ ${lines[1]} =~ ^"dlock: $T: 'n': "$took ]] || fail "$output"
     done
@@ -411,8 +397,7 @@ on_block() { BLOCK=${BLOCK:-x} preloaded block "$@"; }
     assert_out "/dev/null cannot be a lock: it is not a regular file, directory or block device"
     /usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("sock")'
     run -73 run_t 5 "$DLOCK" sock touch ran
-    run -73 run_t 5 "$DLOCK" none/x touch ran
-    assert_out "none/x"
+    says 73 "none/x" none/x touch ran
     [ ! -e ran ]
 }
 
@@ -436,8 +421,7 @@ while True: signal.pause()' "$1"
 # bats test_tags=thread
 @test "a lease on the file is waited for like the lock" {
     lease x
-    run -75 run_t 5 "$DLOCK" --status x
-    assert_out ", pid $LEASE ("
+    says 75 ", pid $LEASE (" --status x
     [ ! -e asked ]
     CI=1 timed 75 "$DLOCK" -n x touch ran
     assert_between 0 $ms $((150 + BUSY)) "-n in ms"
@@ -445,8 +429,7 @@ while True: signal.pause()' "$1"
     wait_for 5 test -e asked
     run -75 run_t 5 "$DLOCK" -vn x touch ran
     assert_out "cannot open the lock file x: another process has a lease on the file (F_SETLEASE)"
-    run -75 run_t 5 "$DLOCK" --status x # the kernel has asked for it
-    assert_out ", pid $LEASE ("
+    says 75 ", pid $LEASE (" --status x # the kernel has asked for it
     timed 75 "$DLOCK" -w 0.3 x touch ran
     assert_between 300 $ms $((400 + BUSY)) "-w 0.3 in ms"
     assert_out "'x' is still busy after 300ms: held "
@@ -652,12 +635,10 @@ open("go").read()'
     wait_for 5 test -e held
     exec 8>x
     for how in "-n x true" "-w 0.1 x true" "-n 8" "-w 0.1 8"; do
-        # shellcheck disable=SC2086
         calls -q $how
         assert_between 1 "$calls" 250 "system calls of -q $how"
         [ "$looked" = 0 ]
         [ -z "$output" ]
-        # shellcheck disable=SC2086
         CI=1 calls $how
         assert_out ", pid $HOLDER (/usr/bin/python3"
         assert_between 1 "$calls" 2500 "system calls of $how"
@@ -682,44 +663,41 @@ open("go").read()'
     for lock in "$T/none/x" "$DIR#typo" "file://$T/none#n"; do
         run -0 run_t 5 "$DLOCK" --status "$lock"
         [[ $output == *": free (no such file)" ]]
-        run -0 run_t 5 "$DLOCK" --status --json "$lock"
-        assert_out '"state":"free","reason":"no such file","holders":[]'
+        says 0 '"state":"free","reason":"no such file","holders":[]' --status --json "$lock"
     done
     [ -z "$(ls | grep -e typo -e none)" ]
     : >there
     for opt in '' --json; do
-        # shellcheck disable=SC2086
         run -0 run_t 5 "$DLOCK" --status $opt there
         refute_out "such file"
     done
     hold "$DLOCK" --note "the nightly run" "$DIR#n"
-    run -75 run_t 5 "$DLOCK" --status "$DIR#n"
-    assert_out "$HOLDER"
+    says 75 "$HOLDER" --status "$DIR#n"
     assert_out "the nightly run"
     let_go
     # The record stays; the kernel says that it is free.
     run -0 run_t 5 "$DLOCK" --status "$DIR#n"
     hold flock x
-    run -75 run_t 5 "$DLOCK" --status x
-    assert_out "flock x"
+    says 75 "flock x" --status x
     let_go
 }
 
+# shell_holds: a shell has the lock x by a descriptor; the dlock that took the lock has ended.
+shell_holds() {
+    start_log holder.log bash -c '"$0" 9 && echo >held && read x <go' "$DLOCK" 9>x
+    HOLDER=$STARTED
+    wait_for 5 test -e held
+}
 # held_by PID WORD: --status and a refusal name that process, and show its command.
 held_by() {
     for how in "--status $3" "-vn $3 true"; do
-        # shellcheck disable=SC2086
-        run -75 run_t 5 "$DLOCK" $how
-        assert_out ", pid $1 ("
+        says 75 ", pid $1 (" $how
         assert_out "$2"
     done
 }
 
 @test "names a process that has the lock now, not one that has ended" {
-    # The one that took it ends at once; the shell and its child have it then.
-    start_log holder.log bash -c '"$0" 9 && echo >held && read x <go' "$DLOCK" 9>x
-    HOLDER=$STARTED
-    wait_for 5 test -e held
+    shell_holds
     held_by "$HOLDER" bash x
     let_go
     run -0 run_t 5 "$DLOCK" --status x
@@ -736,9 +714,7 @@ held_by() {
 @test "a holder that nobody may look into has no pid once the locker has ended" {
     need_root
     chmod 755 "$T"
-    start_log holder.log bash -c '"$0" 9 && echo >held && read x <go' "$DLOCK" 9>x
-    HOLDER=$STARTED
-    wait_for 5 test -e held
+    shell_holds
     run -75 run_t 5 setpriv --reuid 65534 --clear-groups "$DLOCK" --status x
     assert_out "held by another process on"
     let_go

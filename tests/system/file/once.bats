@@ -57,19 +57,16 @@ n.once" ]
     once 0 "file://$D#$long" true
     once 0 "file://$D#$long" touch no
     [ ! -e no ]
-    run -0 run_t 5 "$DLOCK" --status "file://$D#$long"
-    assert_out "last run: succeeded "
+    says 0 "last run: succeeded " --status "file://$D#$long"
 }
 
 @test "a bare file and a directory in memory have no records" {
-    run -64 run_t 5 "$DLOCK" --once "$D/bare" touch ran
-    assert_out "file:///DIRECTORY#NAME"
+    says 64 "file:///DIRECTORY#NAME" --once "$D/bare" touch ran
     [ ! -e "$D/bare" ]
     run -64 run_t 5 "$DLOCK" --forget --yes "$D/bare"
     [ "$(stat -f -c %T /dev/shm)" = tmpfs ] || skip "/dev/shm is not in memory here"
     mem=$(mktemp -d /dev/shm/dlock-test.XXXXXX)
-    run -64 run_t 5 "$DLOCK" --once "file://$mem#n" touch ran
-    assert_out "$mem: a reboot empties this directory"
+    says 64 "$mem: a reboot empties this directory" --once "file://$mem#n" touch ran
     assert_out "on disk"
     run -0 run_t 5 "$DLOCK" --status "file://$mem#n"
     run -64 run_t 5 env DLOCK_STORE="$mem" "$DLOCK" --once @n touch ran
@@ -81,14 +78,12 @@ n.once" ]
 @test "a record of one's own counts where any user can add a file" {
     chmod 1777 "$D"
     record succeeded 1000 >"$D/n.once"
-    run -0 run_t 5 "$DLOCK" --status "$L"
-    assert_out "last run: succeeded"
+    says 0 "last run: succeeded" --status "$L"
 }
 
 @test "control characters in a record are not shown" {
     record succeeded 1000 | sed 's/cmd=c/cmd=a%1B[2J%0Ab/; s/host=h/host=%07\x1b/' >"$D/n.once"
-    run -0 run_t 5 "$DLOCK" --status "$L"
-    assert_out "last run: succeeded"
+    says 0 "last run: succeeded" --status "$L"
     refute_out $'\e'
     refute_out $'\a'
     [ ${#lines[@]} -eq 2 ]
@@ -146,8 +141,7 @@ n.once" ]
         [ ${#lines[@]} -eq 1 ]
         nothing_left
         flock -n "$D/n.lock" true
-        run -0 run_t 5 "$DLOCK" --status "$L"
-        assert_out "last run: began "
+        says 0 "last run: began " --status "$L"
     done
     once 0 "$L" touch again
     [ -e again ]
@@ -172,7 +166,6 @@ n.once" ]
     file_has hold.log "succeeded, but its run is not recorded" || fail "$(cat hold.log)"
     rmdir "$D/n.once"
     # Of a run that has failed: the lock is free, and has no ttl.
-    # shellcheck disable=SC2016
     run -3 run_t 5 "$DLOCK" --once "$L" sh -c 'rm "$0/n.once" && mkdir "$0/n.once" && exit 3' "$D"
     assert_out "'n': the end of the run is not recorded: the directory n.once is in the place of"
     [[ $output != *ttl* ]]

@@ -76,8 +76,7 @@ wait_in_line() {
             -c "select pg_try_advisory_lock($sql)"
         [ "$output" = f ] || fail "$k: $output"
         sql_hold "pg_advisory_lock($sql)"
-        run -75 run_t 5 "$DLOCK" -vn "$L" true
-        assert_out psql
+        says 75 psql -vn "$L" true
         run -75 run_t 5 "$DLOCK" --status "$L"
         sql_let_go
         run -0 run_t 5 "$DLOCK" --status "$L"
@@ -85,8 +84,7 @@ wait_in_line() {
 }
 
 @test "a 64-bit key and two 32-bit keys differ" {
-    run -0 run_t 5 "$DLOCK" "$U?key=4294967298#$NAME" "$DLOCK" -n "$U?key=1,2#$NAME" echo both
-    assert_out both
+    says 0 both "$U?key=4294967298#$NAME" "$DLOCK" -n "$U?key=1,2#$NAME" echo both
     run -75 run_t 5 "$DLOCK" "$U?key=4294967298#$NAME" "$DLOCK" -q -n "$U?key=4294967298#other" true
     L="$U?key=4294967298#$NAME"
     hold
@@ -98,17 +96,14 @@ wait_in_line() {
     local k
     for k in '' x 1x 1, ,1 1,2,3 1,x 9223372036854775808 -9223372036854775809 2147483648,1 \
         1,-2147483649 - 1,- ' 1' +1; do
-        run -64 run_t 5 "$DLOCK" "$U?key=${k// /%20}#$NAME" touch ran
-        assert_out "key="
+        says 64 "key=" "$U?key=${k// /%20}#$NAME" touch ran
         [ ! -e ran ]
     done
 }
 
 @test "another database has locks of its own" {
     pgsql -c "create database \"$NAME\" template postgres"
-    run -0 run_t 5 "$DLOCK" "$L" "$DLOCK" -n "postgres://postgres@127.0.0.1:$PG_PORT/$NAME#$NAME" \
-        echo both
-    assert_out both
+    says 0 both "$L" "$DLOCK" -n "postgres://postgres@127.0.0.1:$PG_PORT/$NAME#$NAME" echo both
     hold
     run -0 run_t 5 "$DLOCK" --status "postgres://postgres@127.0.0.1:$PG_PORT/$NAME#$NAME"
     let_go
@@ -309,8 +304,7 @@ assert len(w) == 1 and w[0]["kind"] == "foreign" and w[0]["command"] == "pgsql",
 assert "lease_left_ms" not in h[0] and "fence" not in h[0], s
 # A session may be older than the lock.
 assert "since_ms" not in h[0] and "since_ms" not in w[0], s' "$output"
-    run -75 run_t 5 "$DLOCK" --status "$L"
-    assert_out psql
+    says 75 psql --status "$L"
     sql_let_go
 }
 

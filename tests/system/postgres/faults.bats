@@ -188,28 +188,14 @@ cancel_all_the_time() { # PID MILLISECONDS
     job_ends_silently
 }
 
-@test "a server stopped for longer ends the tree in time" {
-    own_server
-    tree --ttl 3 "$L"
-    waiter got --ttl 30
-    stop_server
-    times_out 3000 "$(now_ns)"
-    go_on
-    wait_exit 10 "$WAITER"
-    no_violations
-}
-
 @test "a stopped server process ends the hold in time" {
     tree --ttl 2 "$L"
     pid=$(holder_pid)
     waiter got
+    STOPPED=("$pid")
     kill -STOP "$pid"
-    lost=$(now_ns)
-    ended
-    kill -CONT "$pid"
-    assert_rc 79
-    lease_times 2000 "$lost"
-    [ "$(last_beat)" -lt "$DEADLINE" ]
+    times_out 2000 "$(now_ns)"
+    go_on
     wait_exit 5 "$WAITER"
     no_violations
 }
@@ -234,7 +220,7 @@ cancel_all_the_time() { # PID MILLISECONDS
 }
 
 # bats test_tags=slow
-@test "-w keeps its bound, whatever the server does" {
+@test "-w keeps its bound although the server stops during the wait" {
     own_server
     job 0 --ttl 30 "$L"
     # Stopped when it has been waiting for a moment. The clock is read by whoever starts it, for
@@ -255,18 +241,6 @@ cancel_all_the_time() { # PID MILLISECONDS
         wait_for 5 waiting_is 0
     done
     assert_between 1200 "$best" $((1500 + SLOW)) "stopped during the wait (ms)"
-    best=99999
-    stop_server
-    for try in 1 2 3; do
-        "$HELPERS/clock" before
-        run run_t 5 "$DLOCK" -w 0.4 "$L" touch ran
-        "$HELPERS/clock" after
-        assert_rc 69
-        took=$((($(cat after) - $(cat before)) / NS))
-        [ "$took" -ge "$best" ] || best=$took
-    done
-    go_on
-    assert_between 400 "$best" $((700 + SLOW)) "stopped before (ms)"
     [ ! -e ran ]
 }
 

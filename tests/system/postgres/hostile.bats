@@ -134,7 +134,6 @@ soft_data() { awk '/^Max data size/ { print $4 }' "/proc/$1/limits"; }
         'for-ever R\0\0\0\x08\0\0\0\0' \
         'for-ever N\0\0\0\x08abcd' 'say \x7f\xff\xff\xff\0\0\0\0' 'say N' 'say S' \
         'say NR\0\0\0\x08\0\0\0\0Z\0\0\0\5I' nothing go reset; do
-        # shellcheck disable=SC2086
         listener hostile_server $how
         odd 69 "postgres://u@127.0.0.1:$LISTENS/x?sslmode=prefer"
     done
@@ -148,14 +147,12 @@ soft_data() { awk '/^Max data size/ { print $4 }' "/proc/$1/limits"; }
 @test "refuses servers before PostgreSQL 12" {
     for version in 9.6.24 11.22; do
         fake odd $version
-        run -69 run_t 5 "$DLOCK" "$P#$NAME" touch ran
-        assert_out "PostgreSQL ${version%%.*} is too old: 12 or later"
+        says 69 "PostgreSQL ${version%%.*} is too old: 12 or later" "$P#$NAME" touch ran
         [ "${#lines[@]}" = 1 ]
     done
     for version in 12.0 13.14; do
         fake odd $version
-        run -76 run_t 5 "$DLOCK" -v "$P#$NAME" touch ran
-        assert_out "PostgreSQL ${version%%.*} does not end a silent session"
+        says 76 "PostgreSQL ${version%%.*} does not end a silent session" -v "$P#$NAME" touch ran
         run run_t 5 "$DLOCK" "$P#$NAME" touch ran
         refute_out "silent session"
     done
@@ -168,11 +165,9 @@ soft_data() { awk '/^Max data size/ { print $4 }' "/proc/$1/limits"; }
 @test "refuses CockroachDB, whose advisory locks exclude no client" {
     fake odd 13.0.0 'crdb_version=CockroachDB CCL v23.1.11'
     for mode in '' '&mode=lease'; do
-        run -69 run_t 5 "$DLOCK" "$P$mode#$NAME" touch ran
-        assert_out CockroachDB
+        says 69 CockroachDB "$P$mode#$NAME" touch ran
         [ "${#lines[@]}" = 1 ]
-        run -69 run_t 5 "$DLOCK" --status "$P$mode#$NAME"
-        assert_out CockroachDB
+        says 69 CockroachDB --status "$P$mode#$NAME"
     done
     [ ! -e ran ]
 }

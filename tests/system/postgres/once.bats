@@ -40,10 +40,8 @@ END="timestamptz 'epoch'" BEGIN='WHEN NOT k.valid'
 # ------------------------------------------------------------------ table ---
 
 @test "the record can be read by a person, and an advisory lock has none" {
-    run -64 run_t 5 "$DLOCK" --once "postgres://$AT/postgres#$NAME" true
-    assert_out '?mode=lease'
-    run -64 run_t 5 "$DLOCK" --forget --yes "postgres://$AT/postgres#$NAME"
-    assert_out '?mode=lease'
+    says 64 '?mode=lease' --once "postgres://$AT/postgres#$NAME" true
+    says 64 '?mode=lease' --forget --yes "postgres://$AT/postgres#$NAME"
     run -3 run_t 5 "$DLOCK" -q --once=2h --note 'says who' "$L" sh -c 'exit 3'
     record_is "state = 'failed' and status = 3 and owner ~ '^[0-9a-f]{32}$' and host = '$(hostname)'
         and
@@ -54,8 +52,7 @@ END="timestamptz 'epoch'" BEGIN='WHEN NOT k.valid'
     record_is "state = 'running' and status is null and ended is null and fence = $(cat held)"
     let_go
     record_is "state = 'succeeded' and status = 0"
-    run -0 run_t 5 "$DLOCK" --status "$L"
-    assert_out 'last run: succeeded'
+    says 0 'last run: succeeded' --status "$L"
 }
 
 @test "the first --once makes the table; a role that may not is told, and nothing runs" {
@@ -67,11 +64,9 @@ END="timestamptz 'epoch'" BEGIN='WHEN NOT k.valid'
     run -0 run_t 5 "$DLOCK" --status "$L"
     run -0 run_t 5 "$DLOCK" --forget --yes "$L"
     [ -z "$(in_db -c "select to_regclass('dlock_locks_runs')")" ]
-    run -77 run_t 5 "$DLOCK" --once "$L" touch ran
-    assert_out 'dlock --schema prints'
+    says 77 'dlock --schema prints' --once "$L" touch ran
     in_db -c "$("$DLOCK" --schema "$L")"
-    run -77 run_t 5 "$DLOCK" --once "$L" touch ran
-    assert_out permission
+    says 77 permission --once "$L" touch ran
     # Without the record there is no lock either.
     run -0 run_t 5 "$DLOCK" -n "$L" true
     CI=1 run -0 --separate-stderr run_t 5 "$DLOCK" --status "$L"
@@ -98,8 +93,7 @@ END="timestamptz 'epoch'" BEGIN='WHEN NOT k.valid'
     [ "$status" = 69 ] || fail "$status: $output"
     pgsql -c "alter database \"$DB\" reset default_transaction_read_only"
     in_db -c 'alter table dlock_locks_runs add constraint c check (false) not valid'
-    run -77 run_t 5 "$DLOCK" --once "$L" touch ran
-    assert_out 'it has the constraint c'
+    says 77 'it has the constraint c' --once "$L" touch ran
     [ ! -e ran ]
     [ "$(in_db -c "select count(*) from dlock_locks where name = '$NAME'
         and expires > now()")" = 0 ]
@@ -126,9 +120,8 @@ it is not a plain table|create view dlock_locks_runs as select 'x' as name
 EOT
     [ ! -e ran ]
     in_db -c 'drop view dlock_locks_runs'
-    run -64 run_t 5 "$DLOCK" --once \
+    says 64 'with run records' --once \
         "postgres://$AT/$DB?mode=lease&table=public.$(printf 'x%.0s' {1..59})#$NAME" true
-    assert_out 'with run records'
 }
 
 @test "a waiter that finds a foreign row calls the next one" {
@@ -288,8 +281,7 @@ lost_grant() {
     pgb_start transaction default_pool_size=3
     L="postgres://postgres@127.0.0.1:$PGB_PORT/postgres?mode=lease#$NAME"
     crowd 12
-    run -0 run_t 5 "$DLOCK" --status "$L"
-    assert_out 'last run: succeeded'
+    says 0 'last run: succeeded' --status "$L"
     run -0 run_t 5 "$DLOCK" --forget --yes "$L"
     run -3 run_t 5 "$DLOCK" -q --once=1ms --min-hold 500ms "$L" sh -c 'echo >>ran; exit 3'
     record_is "state = 'failed' and status = 3"
@@ -369,19 +361,17 @@ swept() {
 
 @test "--min-hold: the row has another owner, and the rest of the time" {
     local expires
-    start_log first.log "$DLOCK" --ttl 30 --min-hold 4s "$L" sh \
-        -c 'touch first; "$HELPERS/await" go'
-    wait_for 5 test -e first
+    hold --ttl 30 --min-hold 4s
     expires=$(row "$EXPIRES")
     : >go
-    exits 0 2 "$STARTED"
+    exits 0 2 "$HOLDER"
     [ "$(row "owner ~ '^over:[0-9a-f]{32}$' and expires between clock_timestamp()
         and clock_timestamp() + '4 s'")" = t ] ||
         fail "$(row '*')"
     [ "$(row "$EXPIRES")" -lt "$expires" ]
     run -75 run_t 5 "$DLOCK" -n "$L" true
     run -75 run_t 5 "$DLOCK" --status --json "$L"
-    assert_out "\"pid\":$STARTED"
+    assert_out "\"pid\":$HOLDER"
     # A late renewal finds another owner.
     [ "$(pgsql -c "update dlock_locks set expires = clock_timestamp() + '1 h' where name = '$NAME'
         and owner ~ '^[0-9a-f]' returning 1")" = '' ]
@@ -392,11 +382,9 @@ swept() {
     while read -r first next; do
         NAME=$NAME.k
         L="postgres://$AT/postgres?mode=lease#$NAME"
-        rm -f first go in
+        rm -f in
         began=$(now_ms)
-        start_log first.log "$DLOCK" --ttl 30 $first --min-hold 1200ms "$L" sh \
-            -c 'touch first; "$HELPERS/await" go'
-        wait_for 5 test -e first
+        hold --ttl 30 $first --min-hold 1200ms
         after=$(now_ms)
         start_log w1.log "$DLOCK" --ttl 30 $next "$L" "$HELPERS/clock" in
         wait_for 5 called_are 1

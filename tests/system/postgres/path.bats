@@ -44,13 +44,11 @@ checks() { grep -c 'it has the trigger' "$PG_LOG"; }
         language plpgsql as 'begin return new; end'" \
         -c 'create trigger t before update on public.dlock_locks for each row
             execute function public.f()'
-    run run_t 5 "$DLOCK" "$L" true
-    assert_rc 77
+    run -77 run_t 5 "$DLOCK" "$L" true
     pgsql -c 'drop function public.f() cascade'
     hold --ttl 2
     start_log w.log "$DLOCK" -w 10 "$L" touch ran
-    run run_t 5 "$DLOCK" --status "$L"
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" --status "$L"
     # The hold renews itself, and is released, over a new connection.
     pgsql -c "select pg_terminate_backend(pid) from pg_stat_activity
         where application_name like 'dlock:%'" >ended

@@ -183,11 +183,9 @@ turns() {
 @test "direct and pooled clients exclude each other, and see each other by --status" {
     local u
     pooler transaction
-    run -0 run_t 5 "$DLOCK" --status "$L"
-    assert_out ": free"
+    says 0 ": free" --status "$L"
     hold --ttl 60 --note 'the note'
-    run -75 run_t 5 "$DLOCK" -vn "$D" true
-    assert_out "pid $HOLDER"
+    says 75 "pid $HOLDER" -vn "$D" true
     start_log w.log "$DLOCK" "$D" "$HELPERS/clock" got
     is_seen() { "$DLOCK" --status "$D" | grep "pid $STARTED"; }
     wait_for 5 is_seen

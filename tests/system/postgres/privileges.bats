@@ -96,8 +96,7 @@ everything() {
     hold --ttl 2
     start_log w.log "$DLOCK" -w 20 "$L" true
     run -75 run_t 5 "$DLOCK" -n "$L" true
-    run -75 run_t 5 "$DLOCK" --status "$L"
-    assert_out "pid $HOLDER"
+    says 75 "pid $HOLDER" --status "$L"
     wait_for 5 renewed
     hand_over
     if [[ $L == *mode=lease* ]]; then

@@ -37,8 +37,7 @@ hold_and_wait() {
     sessions_are 2
     # A renewal every 0.4 s, two or three chunks.
     assert_between 4 $(($(pg_statements) - n)) 13 "statements"
-    run -75 run_t 5 "$DLOCK" --status "$L"
-    assert_out "pid $HOLDER"
+    says 75 "pid $HOLDER" --status "$L"
     t0=$(now_ms)
     hand_over
     took=$(($(now_ms) - t0))
@@ -96,8 +95,7 @@ hold_and_wait() {
     refute_out foreign
     assert_out "\"pid\":$pid"
     # Waiting, too, and -n.
-    run -75 run_t 5 "$DLOCK" -vn "$L" true
-    assert_out "$pid"
+    says 75 "$pid" -vn "$L" true
     run -75 run_t 5 "$DLOCK" -w 1.2 "$L" true
     let_go
 }
@@ -263,8 +261,7 @@ fails() {
 @test "a server that just started grants nothing during the restart grace" {
     own_server
     L="$U?restart-grace=5#$NAME"
-    run -75 run_t 5 "$DLOCK" -vn "$L" touch ran
-    assert_out restart-grace
+    says 75 restart-grace -vn "$L" touch ran
     [ ! -e ran ]
     # Without it there is no such thing.
     run -0 run_t 5 "$DLOCK" -n "$U#$NAME" true
@@ -381,17 +378,14 @@ grace_left() {
     run -0 run_t 5 "$DLOCK" -n "${L/=60/=1ms}" true
     # The lease table: since the first try on this timeline. A lock that is held is told as such.
     L="postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease&restart-grace=60#$NAME"
-    run -75 run_t 5 "$DLOCK" -vn "$L" touch ran
-    assert_out restart-grace
+    says 75 restart-grace -vn "$L" touch ran
     run -75 run_t 5 "$DLOCK" -w 0.1 "$L" touch ran
     [ ! -e ran ]
-    run -75 run_t 5 "$DLOCK" -n "${L/&restart-grace=60/}" "$DLOCK" -vn "$L" true
-    assert_out "held by"
+    says 75 "held by" -n "${L/&restart-grace=60/}" "$DLOCK" -vn "$L" true
     refute_out restart-grace
     pgsql -c "update dlock_locks set expires = expires - interval '1 min' where name = ''"
     run -0 run_t 5 "$DLOCK" -n "$L" true
     pgsql -c "update dlock_locks set owner = '00000001' where name = ''"
-    run -75 run_t 5 "$DLOCK" -vn "$L" touch ran
-    assert_out restart-grace
+    says 75 restart-grace -vn "$L" touch ran
     [ ! -e ran ]
 }

@@ -27,7 +27,6 @@ key() { echo $((0x$(printf "%s$1" "$NAME" | sha256sum | cut -c 1-16))); }
     for key in "$KEY" 42; do
         [ "$key" = "$KEY" ] || L="$U?key=42#$NAME"
         for kind in -s '--slots 2'; do
-            # shellcheck disable=SC2086
             held a $kind
             [ "$(sql_try "_shared($key)") $(sql_try "($key)")" = "t f" ]
             end a
@@ -36,7 +35,6 @@ key() { echo $((0x$(printf "%s$1" "$NAME" | sha256sum | cut -c 1-16))); }
         for kind in '_shared' ''; do
             sql_hold "pg_advisory_lock$kind($key)"
             for mode in -s '--slots 2'; do
-                # shellcheck disable=SC2086
                 run run_t 5 "$DLOCK" -q -n $mode "$L" true
                 assert_rc "$([ -n "$kind" ] && echo 0 || echo 75)"
             done
@@ -132,8 +130,7 @@ keys_are_expected() {
     held w
     holds a --slots 2
     wait_for 5 waiters_are 1
-    run -65 run_t 5 "$DLOCK" --slots 3 "$L" true
-    assert_out "with 2 slots"
+    says 65 "with 2 slots" --slots 3 "$L" true
     end w
     is_in a
     end a
@@ -187,13 +184,10 @@ listens() {
 @test "a stopped waiter holds up the others by 4 s at most" {
     local args
     for args in -x '--slots 1'; do
-        # shellcheck disable=SC2086
         held a $args
-        # shellcheck disable=SC2086
         holds b $args
         wait_for 5 waiters_are 1
         kill -STOP "${PIDS[b]}"
-        # shellcheck disable=SC2086
         holds c $args
         wait_for 5 waiters_are 2
         t0=$(now_ms)
@@ -227,7 +221,6 @@ listens() {
     local kind n0 lines0
     for kind in -s '--slots 3'; do
         n0=$(pg_statements)
-        # shellcheck disable=SC2086
         run -0 run_t 5 "$DLOCK" $kind "$L" true
         [ $(($(pg_statements) - n0)) -eq 2 ] || fail "$kind: $(($(pg_statements) - n0)) statements"
     done
@@ -252,18 +245,12 @@ listens() {
     local kind blocker i
     for kind in -x -s '--slots 1'; do
         for blocker in -x '--slots 1'; do
-            # shellcheck disable=SC2086
             held a $blocker
             [ "$kind$blocker" != '-s--slots 1' ] || { end a && continue; }
             # Refused, out of time, cancelled, killed, granted.
-            # shellcheck disable=SC2086
-            {
-                run -75 run_t 5 "$DLOCK" -q -n $kind "$L" true
-                run -75 run_t 5 "$DLOCK" -q -w 1.2 $kind "$L" true
-                holds b $kind
-                holds c $kind
-                holds d $kind
-            }
+            run -75 run_t 5 "$DLOCK" -q -n $kind "$L" true
+            run -75 run_t 5 "$DLOCK" -q -w 1.2 $kind "$L" true
+            for i in b c d; do holds $i $kind; done
             wait_for 5 waiters_are 3
             kill -TERM "${PIDS[b]}"
             kill -KILL "${PIDS[c]}"

@@ -59,8 +59,7 @@ crowd() {
         ]] || fail "$ddl"
     in_db -c "$ddl"
     # It is there, and not this role's.
-    run -77 run_t 5 "$DLOCK" "$L" touch ran
-    assert_out permission
+    says 77 permission "$L" touch ran
     [ ! -e ran ]
     in_db -c "grant select, insert, update, delete on public.dlock_locks to $R"
     run -0 run_t 5 "$DLOCK" "$L" touch ran
@@ -69,8 +68,7 @@ crowd() {
     hold
     start_log w.log "$DLOCK" "$L" true
     wait_for 5 called_are 1
-    run -75 run_t 5 "$DLOCK" --status "$L"
-    assert_out "pid $STARTED"
+    says 75 "pid $STARTED" --status "$L"
     hand_over
 }
 
@@ -108,8 +106,7 @@ crowd() {
     for t in '' x . .x x. a.b.c "$(printf '%0128d' 0 | sed 's/0/a/;s/0/./2')"; do
         run -64 run_t 5 "$DLOCK" "postgres://$AT/$DB?mode=lease&table=$t#$NAME" touch ran
     done
-    run -69 run_t 5 "$DLOCK" "postgres://$AT/$DB?mode=lease&table=nowhere.t#$NAME" touch ran
-    assert_out nowhere
+    says 69 nowhere "postgres://$AT/$DB?mode=lease&table=nowhere.t#$NAME" touch ran
     [ ! -e ran ]
 }
 
@@ -152,13 +149,11 @@ crowd() {
         for i in 1 2 3; do exits 0 10 "${pids[i]}" || fail "$setting"; done
         run -0 "$ROOT/tests/support/helpers/check_history.py" "$T/h$n" 9
         # One that is held: others are told, renewals succeed.
-        run -75 run_t 5 "$DLOCK" "$L" "$DLOCK" --no-reentrant -vn "$L" true
-        assert_out ", pid "
+        says 75 ", pid " "$L" "$DLOCK" --no-reentrant -vn "$L" true
     done
     # A session that cannot write is no place for a lock.
     pgsql -c "alter role $R set default_transaction_read_only = on"
-    run -69 run_t 5 "$DLOCK" "$L" true
-    assert_out read-only
+    says 69 read-only "$L" true
 }
 
 @test "a role's time-outs only repeat tries and sessions" {
@@ -186,15 +181,13 @@ crowd() {
     [ "$(pgsql -d latin -c 'show server_encoding')" = LATIN1 ]
     L="postgres://$AT/latin?mode=lease#"
     # The note is stored in a form that it can hold.
-    run -75 run_t 5 "$DLOCK" --note 'zehn € für x' "${L}käse" "$DLOCK" --no-reentrant -vn \
+    says 75 "'käse' is busy: " --note 'zehn € für x' "${L}käse" "$DLOCK" --no-reentrant -vn \
         "${L}käse" true
-    assert_out "'käse' is busy: "
     assert_out 'note "zehn € für x"'
     run -0 run_t 5 "$DLOCK" "${L}käse" "$DLOCK" -n "${L}kase" true
     # An error of the server's own words. (A transient one by its code: whoever retries retries in
     # vain.)
-    run -69 run_t 5 "$DLOCK" "${L}zehn€" touch ran
-    assert_out 'has no equivalent in encoding "LATIN1"'
+    says 69 'has no equivalent in encoding "LATIN1"' "${L}zehn€" touch ran
     [ ! -e ran ]
     run -69 run_t 5 "$DLOCK" --status "${L}zehn€"
     [ "$(pgsql -d latin -c "select count(*) from dlock_locks where expires > '-infinity'")" = 0 ]
@@ -231,10 +224,8 @@ crowd() {
 
 @test "--status without a table creates none" {
     own_database dlock_locks
-    run -0 run_t 5 "$DLOCK" --status "$L"
-    assert_out ": free"
-    run -0 run_t 5 "$DLOCK" --status --json "$L"
-    assert_out '"state":"free","holders":[],"waiters":[]'
+    says 0 ": free" --status "$L"
+    says 0 '"state":"free","holders":[],"waiters":[]' --status --json "$L"
     run -0 run_t 5 "$DLOCK" --status "${L/mode=lease/"mode=lease&table=nowhere.t"}"
     [ -z "$(in_db -c "select to_regclass('public.dlock_locks')")" ]
 }
@@ -245,8 +236,7 @@ crowd() {
     waiter 1 true
     waiter 2 true
     second=$WAITER
-    run -75 run_t 5 "$DLOCK" --status "$L"
-    assert_out "fence: $(row fence)"
+    says 75 "fence: $(row fence)" --status "$L"
     assert_out "pid $second"
     # A role that may not read the queries of others sees that there are two.
     as_role
@@ -262,8 +252,7 @@ crowd() {
 }
 
 @test "refuses a set that names one table in two ways" {
-    run -64 run_t 5 "$DLOCK" --also "${L/127.0.0.1/localhost}" "$L" touch ran
-    assert_out "this is the same lock as"
+    says 64 "this is the same lock as" --also "${L/127.0.0.1/localhost}" "$L" touch ran
     [ ! -e ran ]
 }
 
@@ -274,8 +263,7 @@ crowd() {
         pgsql -v t="$text" <<<"insert into dlock_locks
             values ('$NAME', 7, 'x', clock_timestamp() + '1 h', :'t')
             on conflict (name) do update set holder = excluded.holder"
-        run -75 run_t 5 "$DLOCK" --status "$L"
-        assert_out held
+        says 75 held --status "$L"
         refute_out $'\e'
         run -75 run_t 5 "$DLOCK" -vn "$L" true
         refute_out $'\e'

@@ -162,8 +162,7 @@ takes_row() {
 
 @test "the release reports a loss although the command succeeded" {
     takes_row
-    run -79 run_t 5 "$DLOCK" "$L" "${PSQL[@]}" -c "delete from dlock_locks where name = '$NAME'"
-    assert_out 'not ours any more'
+    says 79 'not ours any more' "$L" "${PSQL[@]}" -c "delete from dlock_locks where name = '$NAME'"
     run -79 run_t 5 "$DLOCK" "$L" "${PSQL[@]}" -c "update dlock_locks set expires = 'epoch'
     where name = '$NAME'"
     run -79 run_t 5 "$DLOCK" "$L" "${PSQL[@]}" -c "$TAKES"

@@ -2,19 +2,13 @@
 # it.
 
 load ../../support/pgtests
+load ../../support/tls
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true # one looks at the server's log
-    cd "$BATS_FILE_TMPDIR" || return
-    openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -subj /CN=ca -days 2
-    openssl req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=localhost
-    echo subjectAltName=DNS:localhost >ext
-    openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt \
-        -days 2 -extfile ext
-    openssl req -x509 -newkey rsa:2048 -nodes -keyout other.key -out other.crt -subj /CN=other \
-        -days 2
+    tls_certs
     pg_start
-    install -m 600 server.key server.crt "$PG_DIR/"
+    install -m 600 "$TLS/server.key" "$TLS/server.crt" "$PG_DIR/"
     [ "$(id -u)" -ne 0 ] || chown nobody:nogroup "$PG_DIR/server.key" "$PG_DIR/server.crt"
     # Nothing is served without TLS.
     sed -i 's/^host  *all/hostssl all/' "$PG_DIR/pg_hba.conf"
@@ -22,7 +16,7 @@ setup_file() {
 }
 setup() {
     dlock_setup
-    CA="sslrootcert=$BATS_FILE_TMPDIR/ca.crt"
+    CA="sslrootcert=$TLS/ca.crt"
     BASE="postgres://postgres@localhost:$PG_PORT/postgres"
 }
 
@@ -47,12 +41,11 @@ waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
 }
 
 @test "refuses a bad certificate before it sends a password" {
-    local secret=postgres://u:$NAME-secret other=$BATS_FILE_TMPDIR/other.crt
-    for p in "$secret@127.0.0.1:$PG_PORT/postgres?sslmode=verify-full&$CA" \
-        "$secret@localhost:$PG_PORT/postgres?sslmode=verify-ca&sslrootcert=$other" \
+    local secret=postgres://u:$NAME-secret
+    for p in "$secret@other.test:$PG_PORT/postgres?hostaddr=127.0.0.1&sslmode=verify-full&$CA" \
+        "$secret@localhost:$PG_PORT/postgres?sslmode=verify-ca&sslrootcert=$TLS/noca.crt" \
         "$secret@localhost:$PG_PORT/postgres?sslmode=verify-full&sslrootcert=/nonexistent"; do
-        run -69 run_t 5 "$DLOCK" "$p#$NAME" touch ran
-        assert_out certificate
+        says 69 certificate "$p#$NAME" touch ran
         refute_out secret
         [ ! -e ran ]
     done
@@ -66,10 +59,9 @@ waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
 @test "libpq's variables for it are heeded; the URI has precedence" {
     export HOME=$T # no ~/.postgresql
     export PGSSLMODE=verify-full
-    run -69 run_t 5 "$DLOCK" "$BASE#$NAME" touch ran
-    assert_out certificate
-    PGSSLROOTCERT=$BATS_FILE_TMPDIR/other.crt run -69 run_t 5 "$DLOCK" "$BASE#$NAME" touch ran
-    export PGSSLROOTCERT=$BATS_FILE_TMPDIR/ca.crt
+    says 69 certificate "$BASE#$NAME" touch ran
+    PGSSLROOTCERT=$TLS/noca.crt run -69 run_t 5 "$DLOCK" "$BASE#$NAME" touch ran
+    export PGSSLROOTCERT=$TLS/ca.crt
     run -0 run_t 5 "$DLOCK" "$BASE#$NAME" true
     run -0 run_t 5 "$DLOCK" "$BASE?mode=lease#$NAME" true
     export PGSSLMODE=disable

@@ -81,13 +81,10 @@ recorded() {
 
 @test "--once: a success that no majority confirms is told, and the next one runs" {
     own_nodes 3
-    start_log one.log "$DLOCK" --ttl 2 --connect-timeout 1 --once "$L" \
-        sh -c 'touch held; "$HELPERS/await" go'
-    wait_for 5 test -e held
+    hold --ttl 2 --connect-timeout 1 --once
     rl_die 2 3
-    : >go
-    exits 79 5 "$STARTED"
-    file_has one.log "1 of 3 servers have recorded the end of the run, 2 are needed"
+    let_go 79
+    file_has hold.log "1 of 3 servers have recorded the end of the run, 2 are needed"
     [ "$(recorded succeeded)" -eq 1 ]
     # Its node is lost, too.
     rl_die 1
@@ -137,11 +134,9 @@ recorded() {
 
 @test "--once: nodes that ran out of memory record the end" {
     own_nodes 3
-    start_log one.log "$DLOCK" --ttl 2 --once "$L" sh -c 'touch held; "$HELPERS/await" go'
-    wait_for 5 test -e held
+    hold --ttl 2 --once
     on_all config set maxmemory 1
-    : >go
-    exits 0 5 "$STARTED"
+    let_go
     on_all config set maxmemory 0
     skips
 }

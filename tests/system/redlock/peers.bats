@@ -63,7 +63,6 @@ for l in patient:
     l.release()
 assert try_once() == 0
 PY
-    # shellcheck disable=SC2086
     run_t 20 /usr/bin/python3 lock.py "$DLOCK" "$L" "$NAME" $RL_PORTS
     [ -z "$(rl_left)" ]
 }
@@ -92,7 +91,6 @@ node_redlock() {
 # bats test_tags=slow
 @test "node-redlock and dlock exclude and wake each other" {
     node_redlock
-    # shellcheck disable=SC2086
     run_t 20 node "$ROOT/tests/peers/node-redlock/excludes.js" "$DLOCK" "$L" "$NAME" $RL_PORTS
     run_t 20 node "$ROOT/tests/peers/node-redlock/excludes.js" "$DLOCK" \
         "redis://127.0.0.1:$(rl_port 1)#$NAME" "$NAME" "$(rl_port 1)"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shared.bats - readers (-s) of a lock that a majority of servers grants.
 
-load ../../support/common
+load ../../support/holders
 load ../../support/redis
 load ../../support/redlock
 
@@ -10,20 +10,6 @@ setup() {
     own_nodes
 }
 
-# reader ID [ARG...]: it holds until the file go.ID is there; its fence is in the file in.ID.
-declare -gA READER
-reader() {
-    rm -f "in.$1" "go.$1"
-    start_log "reader.$1.log" "$DLOCK" -s "${@:2}" "$L" \
-        sh -c 'echo $DLOCK_FENCE >in.$1; "$HELPERS/await" go.$1' - "$1"
-    READER[$1]=$STARTED
-    wait_for 5 test -s "in.$1" || fail "$1: $(cat "reader.$1.log")"
-}
-end() { # ID...
-    local id
-    for id; do : >"go.$id"; done
-    for id; do exits 0 8 "${READER[$id]}"; done
-}
 refused() {
     run -75 run_t 5 "$DLOCK" -n "$@" "$L" touch ran
     [ ! -e ran ] || final "a writer ran beside readers"
@@ -39,13 +25,13 @@ stands() {
 }
 
 @test "readers stand together without a minority of the nodes" {
-    reader a
+    held a -s
     rl_die 1 2
-    reader b
+    held b -s
     refused
     run -75 run_t 5 "$DLOCK" --status "$L"
     [ "$(grep -c 'held (shared)' <<<"$output")" = 2 ] || fail "$output"
-    [[ $output == *"pid ${READER[a]}"* && $output == *"pid ${READER[b]}"* ]] || fail "$output"
+    [[ $output == *"pid ${PIDS[a]}"* && $output == *"pid ${PIDS[b]}"* ]] || fail "$output"
     # A node that only one of them could reach does not hide the other.
     end a
     refused
@@ -56,7 +42,7 @@ stands() {
 
 @test "one node in common excludes a writer, and a reader" {
     rl_die 4 5
-    reader a --ttl 60
+    held a -s --ttl 60
     rl_revive 4 5
     rl_freeze 1 2
     refused -x
@@ -76,12 +62,12 @@ stands() {
 
 @test "nodes that were emptied under readers get them back, and no writer comes in" {
     local k
-    reader a --ttl 2
-    reader b --ttl 2
+    held a -s --ttl 2
+    held b -s --ttl 2
     for k in 1 2; do
         rl $k flushall
         refused
-        wait_for 3 stands 2 $k || fail "$(cat reader.*.log)"
+        wait_for 3 stands 2 $k || fail "$(cat holds.*.log)"
         refused
     done
     # Another program has one of them: it keeps it.
@@ -96,14 +82,14 @@ stands() {
 }
 
 @test "readers whose lock another program took on a majority are lost" {
-    reader a --ttl 2
-    reader b --ttl 2
+    held a -s --ttl 2
+    held b -s --ttl 2
     # Without DEL before it: a renewal in between would find the lock gone.
     on "1 2 3" set "$NAME" theirs px 60000
-    exits 79 5 "${READER[a]}"
-    exits 79 5 "${READER[b]}"
-    grep -q 'is lost: .*not ours on 3 of 5 servers: another program' reader.a.log ||
-        fail "$(cat reader.a.log)"
+    exits 79 5 "${PIDS[a]}"
+    exits 79 5 "${PIDS[b]}"
+    grep -q 'is lost: .*not ours on 3 of 5 servers: another program' holds.a.log ||
+        fail "$(cat holds.a.log)"
     [ "$(rl_count "get $NAME" theirs)" = 3 ]
     on "1 2 3" del "$NAME"
     # What the readers have left there expires.
@@ -113,18 +99,18 @@ stands() {
 @test "a node's own clients and the majority exclude each other" {
     local here
     here="redis://127.0.0.1:$(rl_port 2)#$NAME"
-    reader a
+    held a -s
     run -75 run_t 5 "$DLOCK" -n "$here" true
     run -0 run_t 5 "$DLOCK" -s -n "$here" true
     end a
     run -0 run_t 5 "$DLOCK" -n "$here" true
     own_nodes 1
     here="redis://127.0.0.1:$(rl_port 1)#$NAME"
-    L=$here reader a
+    L=$here held a -s
     refused
     run -0 run_t 5 "$DLOCK" -s -n "$L" true
     run -75 run_t 5 "$DLOCK" --status "$L"
-    [[ $output == *"held (shared)"*"pid ${READER[a]}"* ]] || fail "$output"
+    [[ $output == *"held (shared)"*"pid ${PIDS[a]}"* ]] || fail "$output"
     end a
     nothing_left
 }
@@ -157,9 +143,9 @@ stands() {
 }
 
 @test "a waiting writer that is stopped or killed holds up readers for a moment only" {
-    local sig t0 took writer
+    local sig t0 writer
     for sig in STOP KILL; do
-        reader a --ttl 60
+        held a -s --ttl 60
         start_log "writer.log" "$DLOCK" --ttl 60 "$L" true
         writer=$STARTED
         wait_for 5 watched 1
@@ -171,13 +157,13 @@ stands() {
             end a
             continue
         fi
-        start_log "late.log" "$DLOCK" -s --ttl 60 "$L" "$HELPERS/clock" "$T/got"
-        READER[b]=$STARTED
+        holds b -s --ttl 60
         wait_for 5 watched_by 2
-        t0=$("$HELPERS/clock")
-        end a b
-        took=$((($(cat got) - t0) / 1000000))
-        assert_between 0 $took $((2500 + SLOW)) "ms behind a stopped writer"
+        t0=$(clock)
+        end a
+        is_in b
+        assert_between 0 $((($(cat in.b) - t0) / NS)) $((2500 + SLOW)) "ms behind a stopped writer"
+        end b
         kill -CONT "$writer"
         exits 0 5 "$writer"
     done
@@ -190,19 +176,19 @@ watched_by() { [ "$(rl_count "zcard {$NAME}:dlock:queue" "$1")" = 5 ]; }
     local id holders long
     own_nodes 3
     # One that was given back counts no more.
-    reader c --ttl 600
+    held c -s --ttl 600
     end c
     # Two of the three are enough for a grant, and this test needs the third one: a busy machine may
     # not hear it in time.
     for id in 1 2 3; do
-        reader a --ttl 60
+        held a -s --ttl 60
         ! wait_for 2 eval '[ "$(rl 3 get "{$NAME}:dlock:longest")" = 60000 ]' || break
         [ "$id" -lt 3 ] || fail "node 3 has no vote for the reader"
         end a
     done
-    reader b --ttl 2
+    held b -s --ttl 2
     L=$(rl_uri "$NAME" -)
-    for id in a b; do kill -KILL "${READER[$id]}"; done
+    for id in a b; do kill -KILL "${PIDS[$id]}"; done
     # Of two readers a node names the one with the later expiry: here the one with the shorter ttl.
     rl_ask 3 get "$NAME"
     holders="{$NAME}:dlock:holders:${ANSWER#dlock:shared:}"

@@ -22,7 +22,6 @@ setup() {
     mapfile -t followers < <(zk_followers)
 }
 teardown() {
-    # shellcheck disable=SC2086
     kill -CONT $MEMBERS 2>/dev/null || :
     dlock_teardown
 }

@@ -49,7 +49,6 @@ BEHIND=00000054xid$X$Z$STAT$UNKNOWN
         'say \x7f\xff\xff\xff\0\0\0\0' 'for-ever \x35\xa4\xe9\0aaaaaaaaaa' \
         'say \xff\xff\xff\xff' 'say \0\0\0\0' "say $connected\x7f\xff\xff\xff" \
         'say \0\0\0\x25\0\0\0\0\x7f\xff\xff\xff\0\0\0\0\0\0\0\x05\0\0\0\x10'; do
-        # shellcheck disable=SC2086
         liar $how
         measured --connect-timeout 5 "$P" touch "$T/ran"
         assert_rc 76 || fail "$how"

@@ -15,12 +15,11 @@ setup_file() {
 # ------------------------------------------------------------------- line ---
 
 @test "the fence is the node's transaction, the token is in its name" {
-    run run_t 5 "$DLOCK" "$L" bash -c '
+    run -0 run_t 5 "$DLOCK" "$L" bash -c '
         ROOT=$1; . "$ROOT/tests/support/zookeeper.bash"
         n=$(zk_ls "/$DLOCK_NAME")
         echo "$n $DLOCK_TOKEN"
         [ "$(zk_stat "/$DLOCK_NAME/$n" czxid)" = "$DLOCK_FENCE" ]' - "$ROOT"
-    assert_rc 0
     read -r name token <<<"$output"
     [[ $name =~ ^_c_([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})-lock-0000000000$ ]]
     [ "$token" = "${BASH_REMATCH[1]//-/}" ]
@@ -216,15 +215,13 @@ interplay() {
     wait_for 10 line_is 2
     wait_for 5 watched "$(node 1)"
     run -1 is_held other.log
-    run -75 run_t 5 "$DLOCK" --status "$L"
-    assert_out "pid $HOLDER"
+    says 75 "pid $HOLDER" --status "$L"
     assert_out "waiting 1: "
     assert_out "$5"
     let_go
     wait_for 5 is_held other.log
     # It excludes.
-    run -75 run_t 5 "$DLOCK" -vn "$L" touch ran
-    assert_out "$5"
+    says 75 "$5" -vn "$L" touch ran
     line_is 1
     run -75 run_t 5 "$DLOCK" --status --json "$L"
     [[ $output == *'"kind":"foreign"'*"$5"* ]] || fail "$output"
@@ -277,8 +274,7 @@ interplay() {
 @test "--status shows foreign nodes safely" {
     foreign_hold f1.log -s "/$NAME/x-" $'red \033[31m text'
     foreign_hold f2.log -s "/$NAME/_c_0f8fad5b-d9cb-469f-a165-70867728950e-lock-" "10.0.0.1"
-    run -75 run_t 5 "$DLOCK" --status "$L"
-    assert_out "another program"
+    says 75 "another program" --status "$L"
     assert_out "waiting 1: "
     assert_out "Curator"
     refute_out $'\033'
@@ -298,6 +294,5 @@ assert s["waiters"][0]["kind"] == "foreign" and s["waiters"][0]["note"] == "10.0
     run -75 run_t 5 "$DLOCK" "zk://$p6#$NAME" "$DLOCK" --status "$L"
     # One that is dead before it, one at an IPv4 address behind it.
     run -0 run_t 10 "$DLOCK" "zk://[::1]:1,$p6,127.0.0.1:1#$NAME" true
-    run -69 run_t 5 "$DLOCK" "zk://[::1]:1#$NAME" true
-    assert_out '[::1]:1'
+    says 69 '[::1]:1' "zk://[::1]:1#$NAME" true
 }

@@ -16,18 +16,10 @@ setup() {
 
 # once RC ARG...: a run that prints nothing.
 once() {
-    local rc=$1
-    shift
-    run "-$rc" run_t 10 "$DLOCK" -q --ttl 2 --once "$@"
+    run "-$1" run_t 10 "$DLOCK" -q --ttl 2 --once "${@:2}"
     [ -z "$output" ] || fail "$output"
 }
 forget() { run -0 run_t 5 "$DLOCK" --forget --yes "$L"; }
-# begun_once TTL: a run at P, or L, until the file go is there; $STARTED.
-begun_once() {
-    rm -f go held
-    start_log hold.log "$DLOCK" --ttl "$1" --once "${P:-$L}" sh -c 'touch held; "$HELPERS/await" go'
-    wait_for 5 test -e held
-}
 # What the commands have written.
 ran() { [ "$(tr -d '\n' <ran 2>/dev/null)" = "$1" ] || final "the commands that ran: $(cat ran)"; }
 add() { echo "echo $1 >>'$T/ran'"; }
@@ -70,8 +62,7 @@ through() {
 
 @test "no lock has a name of the records" {
     for lock in "$S#dlock-once" "$S#dlock-once/r/fa/job" "$S#dlock-once-2" "$S/dlock-once#r"; do
-        run -64 run_t 5 "$DLOCK" "$lock" touch ran
-        assert_out "where the run records are"
+        says 64 "where the run records are" "$lock" touch ran
         run -64 run_t 5 "$DLOCK" --also "$lock" "$L" touch ran
     done
     [ ! -e ran ]
@@ -103,8 +94,7 @@ through() {
 
 @test "an ephemeral node in the place of all records is refused" {
     foreign_hold above "$R"
-    run -69 run_t 5 "$DLOCK" --ttl 2 --once "$L" touch no
-    assert_out "is ephemeral and cannot have children"
+    says 69 "is ephemeral and cannot have children" --ttl 2 --once "$L" touch no
     [ ! -e no ]
     kill "$STARTED"
     wait_for 5 pid_gone "$STARTED"
@@ -113,21 +103,19 @@ through() {
 }
 
 @test "a record changed behind a run is a loss, and the lock is free" {
-    begun_once 4
+    hold --ttl 4 --once
     zk_set "$RECORD" mine
-    : >go
-    exits 79 5 "$STARTED"
+    let_go 79
     [ "$(grep -c '^dlock:' hold.log)" = 1 ] &&
         file_has hold.log "the run record has been changed" || fail "$(cat hold.log)"
     [ "$(zk_get "$RECORD")" = mine ]
     wait_for 5 free
     # One that is removed is made again.
     zk_rm "$RECORD"
-    begun_once 4
+    hold --ttl 4 --once
     zk_rm "$RECORD"
     zk_rm -r "$R"
-    : >go
-    exits 0 5 "$STARTED"
+    let_go
     state_is succeeded
     [ "$(indexes)" = 1 ]
 }
@@ -140,7 +128,6 @@ through() {
         for fault in lose swallow after 'error -4' 'error -118' drip; do
             forget
             rm -f ran
-            # shellcheck disable=SC2086
             set -- $fault
             through "$1" multi $n ${2:-}
             once 0 "$P" sh -c "$(add a)"
@@ -164,8 +151,7 @@ through() {
     free
     end_proxy
     through refuse multi 2 -125
-    run -79 run_t 5 "$DLOCK" --ttl 2 --once "$P" sh -c "$(add a)"
-    assert_out "cannot record the end of the run"
+    says 79 "cannot record the end of the run" --ttl 2 --once "$P" sh -c "$(add a)"
     ran a
     wait_for 5 free
     state_is running
@@ -181,7 +167,6 @@ through() {
 
 @test "a holder whose session has ended writes nothing over the next run's record" {
     local second
-    # shellcheck disable=SC2016
     start_log hold.log "$DLOCK" --ttl 8 --once "$L" sh -c 'echo $$ >command; "$HELPERS/await" last'
     wait_for 5 test -s command
     first=$(token)
@@ -204,10 +189,9 @@ through() {
     once 0 "$L" true
     forget
     through swallow multi 2
-    begun_once 30
+    L=$P hold --ttl 30 --once
     zk_rm "$(line "/$NAME/job")"
-    : >go
-    exits 79 5 "$STARTED"
+    let_go 79
     struck
     state_is running || final "$(zk_get "$RECORD")"
 }

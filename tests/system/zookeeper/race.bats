@@ -80,9 +80,7 @@ END
     job 0 --ttl 30 "$L"
     [[ $(line) == *-2147483646 ]] || fail "$(line)" # the last one that is of use
     for opt in -n -n '-w 3' '-w 3'; do
-        # shellcheck disable=SC2086
-        run -69 run_t 5 "$DLOCK" $opt "$L" touch "$T/ran"
-        assert_out "used up: delete that node while no client waits"
+        says 69 "used up: delete that node while no client waits" $opt "$L" touch "$T/ran"
     done
     line_is 1
     job_ends
@@ -120,21 +118,10 @@ END
     done
 }
 
-# in_front create|delete: somebody stands first in line for $NAME-1 ... $NAME-8.
+# in_front create|rm: a node that is first in line for $NAME-1 ... $NAME-8.
 in_front() {
-    timeout -k 2 20 /usr/bin/python3 - "$ZK_PORT" "$NAME" "$1" 3>&- <<'END'
-import sys
-from kazoo.client import KazooClient
-zk = KazooClient("127.0.0.1:" + sys.argv[1])
-zk.start()
-for i in range(1, 9):
-    path = "/%s-%d/lock-0000000000" % (sys.argv[2], i)
-    if sys.argv[3] == "create":
-        zk.create(path, makepath=True)
-    else:
-        zk.delete(path)
-zk.stop()
-END
+    local i
+    for i in {1..8}; do zk_py "$1" "/$NAME-$i/lock-0000000000" >/dev/null; done
 }
 
 @test "a waiter with the longest possible grace keeps the lock" {
@@ -154,7 +141,7 @@ END
         nap
     done
     run sleep 1 # some heartbeats long
-    in_front delete
+    in_front rm
     for i in {1..8}; do exits 0 7 "${pids[i]}"; done
 }
 
@@ -241,7 +228,6 @@ END
     parent create delete write
     for opt in -n '-w 5' ''; do
         proxy lose create 1
-        # shellcheck disable=SC2086
         takes 0 1000 77 "$DLOCK" --ttl 3 $opt "$P" touch "$T/ran"
         struck
         end_proxy
@@ -312,7 +298,6 @@ print(",".join("127.0.0.1:%d" % s.getsockname()[1] for s in full), flush=True)
 time.sleep(60)'
     wait_for 5 test -s full
     for opt in '' '-w 20'; do
-        # shellcheck disable=SC2086
         takes 1990 2500 69 "$DLOCK" $opt --connect-timeout 2 "zk://$(cat full)#$NAME" true
         [[ ! $output =~ [Rr]e(set|fused) ]] || fail "$output"
         [ "${#lines[@]}" = 1 ] || fail "$output"

@@ -20,8 +20,7 @@ setup_file() {
     run -75 run_t 5 "$DLOCK" -n "zookeeper://$H?timeout=3000&client=curator#$NAME" touch ran
     run -75 run_t 5 "$DLOCK" -v --status "zookeeper://$H/?timeout=3000#$NAME"
     assert_out "zookeeper://$H: ignored the parameters of other programs: timeout"
-    run -64 run_t 5 "$DLOCK" "zookeeper://$H?backup=127.0.0.1:1#$NAME" touch ran
-    assert_out 'parameter "backup"'
+    says 64 'parameter "backup"' "zookeeper://$H?backup=127.0.0.1:1#$NAME" touch ran
     let_go
     [ ! -e ran ]
 }
@@ -67,8 +66,7 @@ setup_file() {
     hold
     run zk_acl "$(node 1)"
     [[ ${lines[0]} == "rwcda digest joe:"* && ${lines[1]} == "r world anyone" ]] || fail "$output"
-    run -75 run_t 5 "$DLOCK" --status "zk://$H#$NAME"
-    assert_out "pid $HOLDER"
+    says 75 "pid $HOLDER" --status "zk://$H#$NAME"
     run -77 run_t 5 "$DLOCK" -n "zk://$H#$NAME" true
     let_go
 }
@@ -199,8 +197,7 @@ narrow() {
 
 @test "refuses a grace that does not fit the server's session" {
     # A later try would change nothing.
-    run -69 run_t 5 "$DLOCK" --retry --ttl 30 --grace 4 "zk://127.0.0.1:$NARROW#$NAME" touch ran
-    assert_out "3 s"
+    says 69 "3 s" --retry --ttl 30 --grace 4 "zk://127.0.0.1:$NARROW#$NAME" touch ran
     assert_out "30 s"
     [ "${#lines[@]}" = 1 ]
     [ ! -e ran ]
@@ -234,7 +231,6 @@ narrow() {
         # The session is begun, but nobody here hears of it.
         for try in 1 2; do
             "$HELPERS/clock" before
-            # shellcheck disable=SC2086
             run run_t 10 "$DLOCK" --ttl 1 $args "zk://$P#$NAME" touch ran
             "$HELPERS/clock" after
             assert_rc 69
