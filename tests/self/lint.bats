@@ -84,36 +84,21 @@ refuses() {
     [ "$status" = 0 ] && [ -z "$output" ] || fail "$output"
 }
 
-@test "lint: the program includes only the headers listed for it" {
+@test "lint: no file includes a header of a layer that it may not know" {
     file lib/lock.h 'struct dlock { int x; };'
-    more cli/run.c '#include "lock.h"'
-    refuses 'cli/run.c includes lib/lock.h'
-}
-
-@test "lint: a backend includes no header of another backend" {
-    more lib/backends/redis/redis.c '#include "backends/zookeeper/zookeeper.h"'
-    refuses 'lib/backends/redis/redis.c includes lib/backends/zookeeper/zookeeper.h'
-}
-
-@test "lint: a backend includes no header of the core" {
-    file lib/lock.h 'struct dlock { int x; };'
-    more lib/backends/redis/redis.c '#include "lock.h"'
-    refuses 'lib/backends/redis/redis.c includes lib/lock.h'
-}
-
-@test "lint: the core includes no header of a backend" {
-    more lib/lock.c '#include "backends/redis/conn.h"'
-    refuses 'lib/lock.c includes lib/backends/redis/conn.h'
-}
-
-@test "lint: the library includes no header of the program" {
-    more lib/error.c '#include "run.h"'
-    refuses 'lib/error.c includes cli/run.h'
-}
-
-@test "lint: a folder in a backend's folder includes nothing of the backend" {
-    more lib/backends/zookeeper/wire/frame.c '#include "backends/zookeeper/zookeeper.h"'
-    refuses 'lib/backends/zookeeper/wire/frame.c includes lib/backends/zookeeper/zookeeper.h'
+    while read -r from to; do
+        cp -a "$from" saved
+        more "$from" "#include \"${to#*/}\""
+        refuses "$from includes $to"
+        mv saved "$from"
+    done <<'END'
+cli/run.c lib/lock.h
+lib/backends/redis/redis.c lib/backends/zookeeper/zookeeper.h
+lib/backends/redis/redis.c lib/lock.h
+lib/lock.c lib/backends/redis/conn.h
+lib/error.c cli/run.h
+lib/backends/zookeeper/wire/frame.c lib/backends/zookeeper/zookeeper.h
+END
 }
 
 @test "lint: no header has the name of one in lib/" {
@@ -224,8 +209,7 @@ module() {
         'pg_conn_send_all(c, 1, all, n);' 'x = sql_session_path;' >$d/table.c
     printf '%s\n' 'SELECT pg_catalog.now()' 'SELECT 1 FROM public.t' \
         'UPDATE own.t SET x = 1' >$d/sql/table.sql
-    run tests/lint build/obj/lib/error.o
-    assert_rc 1
+    run -1 tests/lint build/obj/lib/error.o
     for i in 1 2 3 4; do assert_out "$d/table.c:$i: SQL outside sql/*.sql"; done
     for i in 5 6; do assert_out "$d/table.c:$i: SQL: only sql.c puts the path in front"; done
     assert_out "$d/sql/table.sql:1: SQL: a needless schema"

@@ -20,17 +20,6 @@ recorded() { [[ "$(cat "$S/record")" == "dlock-run1 $1 $2 "* ]] || fail "$(cat "
 nothing_held() { [ ! -e "$S/held" ] || fail "held"; }
 stays() { [[ "$(cat "$T/out")" == *"stays held for "* ]]; }
 
-# at_terminal: the Python program on stdin, with all of helpers/terminal.py and a terminal t.
-at_terminal() {
-    {
-        echo 'from terminal import *'
-        echo 't = Term()'
-        cat
-    } >"$T/test.py"
-    S=$S C=$C L=$L LOCK_ARGS=$L PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 \
-        timeout -k 2 20 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
-}
-
 # --- skipped -----------------------------------------------------------------
 
 @test "a run that has succeeded is skipped, and the talkative say so" {
@@ -43,10 +32,8 @@ at_terminal() {
         fail "$output"
     CI=1 run -0 run_t 5 "$DLOCK" -q --once "$L" touch ran
     [ -z "$output" ] || fail "$output"
-    run -17 run_t 5 "$DLOCK" --once --skip-exit-code 17 --events 1 "$L" touch ran
-    assert_out '"event":"end"'
-    assert_out '"outcome":"skipped"'
-    assert_out '"exit_code":17'
+    says 17 '"event":"end"' --once --skip-exit-code 17 --events 1 "$L" touch ran
+    assert_out '"outcome":"skipped"' '"exit_code":17'
     refute_out '"event":"granted"'
     [ ! -e ran ]
     nothing_held
@@ -132,8 +119,7 @@ at_terminal() {
     mkdir other
     cp "$S/release" other
     run -79 run_t 5 "$DLOCK" --once --also "fake://$T/other#a-$NAME" "$L" true
-    assert_out "'a-$NAME' was not ours any more when it was released"
-    assert_out "'$NAME' $over not recorded"
+    assert_out "'a-$NAME' was not ours any more when it was released" "'$NAME' $over not recorded"
 }
 
 @test "a success is tried until the lease ends, and a signal cuts that to a moment" {
@@ -183,8 +169,7 @@ at_terminal() {
 @test "the guard killed: the run has failed" {
     background --once --ttl 5 "$L" sh -c 'touch began; "$0" go' "$HELPERS/await"
     wait_for 5 test -e began
-    find_guard
-    kill -KILL "$G"
+    kill_guard
     ends_with 71
     recorded failed -1
     nothing_held
@@ -240,8 +225,7 @@ at_terminal() {
     at_terminal <<'PY'
 j = t.start([DLOCK, '--min-hold', '1h', LOCK, 'sh', '-c', 'exit 4'])
 t.until(lambda: 'stays held for' in t.output, name='the wait')
-t.type(b'\x1a')
-check(j.status(), 'stopped 20', 'dlock')
+j.suspend()
 j.foreground()
 t.type(b'\x03')
 check(j.status(), 'exit 4', 'dlock')
@@ -318,10 +302,8 @@ cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
     recorded succeeded 0
     CI=1 run -75 run_t 5 "$DLOCK" -n "$L" true
     assert_out "fakehost, pid 4711 (fakecommand), ended, kept until its --min-hold is over"
-    run -75 run_t 5 "$DLOCK" --status "$L"
-    assert_out "    ended, kept until its --min-hold is over"
-    run -75 run_t 5 "$DLOCK" --status --json "$L"
-    assert_out '"over":true'
+    says 75 "    ended, kept until its --min-hold is over" --status "$L"
+    says 75 '"over":true' --status --json "$L"
     run -0 run_t 10 "$DLOCK" "$L" true
     # An order to end at once is no reason to shorten it; a command that never ran is.
     run -127 run_t 5 "$DLOCK" --min-hold 1h "$L" "$T/nothing"
@@ -354,27 +336,23 @@ assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h
     run -0 run_t 5 "$DLOCK" --status "$L"
     [[ $output == *"  last run: began 5m"*" ago and did not end: crashed; by ann@h9, pid 77"* ]] ||
         fail "$output"
-    run -0 run_t 5 "$DLOCK" --status --json "$L"
-    assert_out '"last_run":{"state":"crashed","begin_ms":'
+    says 0 '"last_run":{"state":"crashed","begin_ms":' --status --json "$L"
     # Under a lock that another run holds it has crashed, too.
     hold
-    run -75 run_t 5 "$DLOCK" --status "$L"
-    assert_out "did not end: crashed"
+    says 75 "did not end: crashed" --status "$L"
     let_go
     hold --once
     run -75 run_t 5 "$DLOCK" --status "$L"
     refute_out crashed
     [[ $output =~ "last run: began "[0-9]"s ago by " ]] || fail "$output"
-    run -75 run_t 5 "$DLOCK" --status --json "$L"
-    assert_out '"last_run":{"state":"running","begin_ms":'
+    says 75 '"last_run":{"state":"running","begin_ms":' --status --json "$L"
     let_go
 }
 
 @test "--forget --yes: cleared, nothing there, running, crashed" {
     run -0 run_t 5 "$DLOCK" --forget --yes "$L"
     [ -z "$output" ] || fail "$output"
-    CI=1 run -0 run_t 5 "$DLOCK" --forget --yes "$L"
-    assert_out "'$NAME' has no record of a run"
+    CI=1 says 0 "'$NAME' has no record of a run" --forget --yes "$L"
     record succeeded 0
     CI=1 run -0 --separate-stderr run_t 5 "$DLOCK" --forget --yes "$L"
     [ -z "$output" ]
@@ -441,8 +419,7 @@ t.type(b'\x03')
 check(j.status(), 'signal 2', 'dlock')
 PY
     ask <<'PY'
-t.type(b'\x1a')
-check(j.status(), 'stopped 20', 'dlock')
+j.suspend()
 before = t.output.count('[y/N]')
 j.foreground()
 t.until(lambda: t.output.count('[y/N]') > before, name='the question again')

@@ -111,9 +111,8 @@ unseen() {
 }
 
 @test "the command finds no secret in descriptors or arguments" {
-    run run_t 5 "$DLOCK" "$L" sh -c \
+    run -0 run_t 5 "$DLOCK" "$L" sh -c \
         'ls -l /proc/self/fd; cat /proc/$$/cmdline /proc/$PPID/cmdline | tr "\0" " "'
-    assert_rc 0
     no_canary "the command" "$output"
 }
 
@@ -126,10 +125,7 @@ unseen() {
     second=$STARTED
     wait_for 5 queue_is 1
     for json in '' --json; do
-        run run_t 5 "$DLOCK" -v --status $json "$L"
-        assert_rc 75
-        assert_out "$first"
-        assert_out "$second"
+        says 75 "$first" "$second" -v --status $json "$L"
         no_canary "--status $json" "$output"
     done
     # Nor is it in the server.
@@ -154,23 +150,17 @@ unseen() {
     wait_for 5 queue_is 2
     [[ $(args_of "$first") == *" for https://xxxx"* ]] || fail "no hidden note: $(args_of "$first")"
     for json in '' --json; do
-        run run_t 5 "$DLOCK" --status $json "$L"
-        assert_rc 75
-        assert_out "PASS="
-        assert_out "for https://"
+        says 75 "PASS=" "for https://" --status $json "$L"
         no_canary "--status $json" "$output"
     done
-    run run_t 5 "$DLOCK" -v -n "$L" true
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -v -n "$L" true
     no_canary "-n" "$output"
     no_canary "the store" "$(store --raw get "$NAME"; store --raw hgetall "{$NAME}:dlock:waiters"
         store --raw --scan; store client list; store slowlog get)"
     : >go
     wait_exit 5 "$first"
     for waiter in "$second" "$third"; do
-        rc=0
-        wait_exit 5 "$waiter" || rc=$?
-        [ $rc -eq 127 ]
+        exits 127 5 "$waiter"
     done
     # The other one is the shell's, which says what it cannot find.
     no_canary_in wait2.log
@@ -182,9 +172,7 @@ unseen() {
     unseen "$HOLDER" "$GUARD"
     for arg in --status '--status --json' '-v -n'; do
         case $arg in --status*) command='' ;; *) command=true ;; esac
-        run run_t 5 "$DLOCK" $arg "$L" $command
-        assert_rc 75
-        assert_out "http://***@h/$NAME"
+        says 75 "http://***@h/$NAME" $arg "$L" $command
         no_canary "$arg" "$output"
     done
     let_go
@@ -260,17 +248,13 @@ END
 
 @test "messages about a lost lock and an ended wait show no secret" {
     hold "$L"
-    run run_t 5 "$DLOCK" -v -n "$L" true
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -v -n "$L" true
     no_canary "-n" "$output"
-    run run_t 5 "$DLOCK" -v -w 0.2 "$L" true
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -v -w 0.2 "$L" true
     no_canary "-w" "$output"
     store del "$NAME"
     : >go
-    rc=0
-    wait_exit 5 "$HOLDER" || rc=$?
-    [ $rc -eq 79 ]
+    exits 79 5 "$HOLDER"
     no_canary_in hold.log
 }
 
@@ -319,8 +303,7 @@ END
         refused "another owner"
         chown 0 pw
     fi
-    run run_t 5 "$DLOCK" "$lock" true
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" "$lock" true
     mv pw real
     ln -s real pw
     refused "a link"
