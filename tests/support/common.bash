@@ -194,13 +194,7 @@ start() {
 }
 
 # start_log FILE CMD...: the same, stdout and stderr into FILE, stdin from /dev/null.
-start_log() {
-    local file=$1
-    shift
-    "$@" >"$file" 2>&1 </dev/null 3>&- &
-    STARTED=$!
-    STARTED_PIDS+=("$STARTED")
-}
+start_log() { start "${@:2}" >"$1" 2>&1 </dev/null; }
 
 # listener HELPER ARG...: a helper (support/helpers/HELPER.py) that says at which port it listens;
 # $LISTENS is that port, $LISTENER its pid.

@@ -1,8 +1,10 @@
 # fake.bash - the scripted store (tests/support/fake/fake.c) and the command that tells what happens
-# to it (tests/support/helpers/subject.c). Load after common.bash; a setup of the file calls both
+# to it (tests/support/helpers/subject.c). Loads common.bash; a setup of the file calls both
 # dlock_setup and fake_setup.
 #
 # $S the store's folder, $L its lock, $SUBJECT the command ("$HELPERS/subject FOLDER"), $C its own.
+
+declare -F dlock_setup >/dev/null || source "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 
 NS=1000000
 

@@ -3,7 +3,6 @@
 # signals. Each test runs with a lease and its guard, with a file lock, and with a file lock and a
 # guard (-o).
 
-load ../../support/common
 load ../../support/fake
 
 setup() {

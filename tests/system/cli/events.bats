@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # --events: each outcome as lines for a JSON parser, slow and absent readers, a full disk.
 
-load ../../support/common
 load ../../support/fake
 
 # events FILE [CODE]: see the helper.
@@ -138,11 +137,7 @@ fds() {
         reader=$!
         background --events $pipe --ttl 3 "$L" $SUBJECT -k
         exec {pipe}>&-
-        if [ $((round % 2)) = 0 ]; then
-            wait_for 5 running
-        else
-            wait_for 5 file_nonempty "$S/log"
-        fi
+        if [ $((round % 2)) = 0 ]; then wait_for 5 running; else wait_for 5 test -s "$S/log"; fi
         find_guard
         kill -STOP "$G" # so that only the keeper's end can end the pipe
         kill -KILL "$K"
@@ -279,8 +274,7 @@ assert end['outcome'] == 'exited'"
 @test "a slow disk delays neither a renewal nor the exit" {
     : >ev
     # Each write takes longer than the lease lasts without a renewal.
-    timed_run env LD_PRELOAD="$HELPERS/slowdisk.so" SLOWDISK="$T/ev" SLOWDISK_MS=1300 \
-        ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0" \
+    SLOWDISK=$T/ev SLOWDISK_MS=1300 preload slowdisk timed_run \
         "$DLOCK" --events ev --ttl 1 "$L" env -u LD_PRELOAD $SUBJECT -m 1500
     assert_rc 0
     [ "$(grep -c ^ok "$S/log")" -ge 4 ]

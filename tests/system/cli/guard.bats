@@ -4,7 +4,6 @@
 # when the lock is lost is in lease.bats.
 
 # bats file_tags=long
-load ../../support/common
 load ../../support/fake
 
 @test "tells why the guard could not be set up" {

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # The keeper: signals, waiting and its bounds, what it says, and how it ends.
 
-load ../../support/common
 load ../../support/fake
 
 # timed ARG...: run dlock by itself; the start of three processes is in $took.

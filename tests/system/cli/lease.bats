@@ -4,7 +4,6 @@
 # and the lock is released after that.
 
 # bats file_tags=long
-load ../../support/common
 load ../../support/fake
 
 # ends_at_kill_at: the tree is killed at that time, and the lock is released after it.

@@ -3,7 +3,6 @@
 # in time, whichever process is stopped; the exit code says so. On the scripted store, on files and
 # on Redis.
 
-load ../../support/common
 load ../../support/fake
 load ../../support/redis
 load ../../support/clock

@@ -11,6 +11,7 @@ setup() {
         skip "postgres is not a module of this build"
     # Nothing listens there.
     PG="postgres://127.0.0.1:1/x#$NAME"
+    place "$HELPERS/mod_good.so"
 }
 teardown() {
     dlock_teardown
@@ -58,7 +59,6 @@ good() {
 }
 
 @test "a link to the program finds the program's modules" {
-    place "$HELPERS/mod_good.so"
     install -d -m 755 other other/dlock-modules
     install -m 755 "$HELPERS/mod_none.so" other/dlock-modules/postgres.so
     ln -s "$DIR/dlock" other/dlock
@@ -68,7 +68,6 @@ good() {
 }
 
 @test "the module directory may be a link, but not come from the environment" {
-    place "$HELPERS/mod_good.so"
     mv "$DIR/dlock-modules" real
     ln -s ../real "$DIR/dlock-modules"
     good
@@ -81,7 +80,6 @@ good() {
 }
 
 @test "names the package of a missing module" {
-    place "$HELPERS/mod_good.so"
     rm "$MODULE"
     refused 69 "postgres:// needs the module postgres.so" "not in $DIR/dlock-modules" \
         "install the package dlock-postgres"
@@ -175,7 +173,6 @@ check() {
 # --- owner and modes ---------------------------------------------------------
 
 @test "refuses a module that others can write" {
-    place "$HELPERS/mod_good.so"
     for mode in 775 757 777 1777; do
         chmod $mode "$DIR/dlock-modules"
         refused 77 "$DIR/dlock-modules can be changed by others" "mode $(printf %04d $mode)" \
@@ -193,7 +190,6 @@ check() {
 
 @test "refuses a module that belongs to another user" {
     need_root
-    place "$HELPERS/mod_good.so"
     chown 54321 "$DIR/dlock-modules"
     refused 77 "$DIR/dlock-modules belongs to user 54321"
     chown 0 "$DIR/dlock-modules"
@@ -204,7 +200,6 @@ check() {
 }
 
 @test "refuses a module that is not a regular file, without waiting" {
-    place "$HELPERS/mod_good.so"
     mv "$MODULE" real.so
     for make in 'mkfifo -m 700' "ln -s $T/real.so" 'install -d -m 755'; do
         $make "$MODULE"
@@ -318,7 +313,6 @@ END
 }
 
 @test "refuses a missing or wrong TLS module" {
-    place "$HELPERS/mod_good.so"
     local tls=$DIR/dlock-modules/tls.so
     PG="rediss://127.0.0.1:1#$NAME"
     refused 69 "dlock: rediss://" "dlock-tls" \
@@ -335,7 +329,6 @@ END
 }
 
 @test "says why a module cannot be loaded and what to install" {
-    place "$HELPERS/mod_good.so"
     echo garbage >"$MODULE"
     refused 69 "$MODULE cannot be loaded" "dlock-postgres"
     refute_out /proc/self

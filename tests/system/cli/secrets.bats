@@ -31,6 +31,10 @@ no_canary() {
 no_canary_in() {
     ! grep -qaF "$CANARY" "$@" || fail "the secret is in: $(grep -laF "$CANARY" "$@" | tr '\n' ' ')"
 }
+no_canary_in_store() {
+    no_canary "the store" "$(store --raw get "$NAME"; store --raw hgetall "{$NAME}:dlock:waiters"
+        store --raw --scan; store client list; store slowlog get)"
+}
 args_of() { tr '\0' ' ' <"/proc/$1/cmdline"; }
 
 # hold ARG...: dlock holds $NAME until the file "go" appears; $HOLDER and its guard $GUARD.
@@ -125,12 +129,11 @@ unseen() {
     second=$STARTED
     wait_for 5 queue_is 1
     for json in '' --json; do
-        says 75 "$first" "$second" -v --status $json "$L"
+        says 75 "$first" -v --status $json "$L"
+        assert_out "$second"
         no_canary "--status $json" "$output"
     done
-    # Nor is it in the server.
-    no_canary "the store" "$(store --raw get "$NAME"; store --raw hgetall "{$NAME}:dlock:waiters"
-        store --raw --scan; store client list; store slowlog get)"
+    no_canary_in_store
     : >go
     wait_exit 5 "$first"
     wait_exit 5 "$second"
@@ -150,13 +153,13 @@ unseen() {
     wait_for 5 queue_is 2
     [[ $(args_of "$first") == *" for https://xxxx"* ]] || fail "no hidden note: $(args_of "$first")"
     for json in '' --json; do
-        says 75 "PASS=" "for https://" --status $json "$L"
+        says 75 "PASS=" --status $json "$L"
+        assert_out "for https://"
         no_canary "--status $json" "$output"
     done
     run -75 run_t 5 "$DLOCK" -v -n "$L" true
     no_canary "-n" "$output"
-    no_canary "the store" "$(store --raw get "$NAME"; store --raw hgetall "{$NAME}:dlock:waiters"
-        store --raw --scan; store client list; store slowlog get)"
+    no_canary_in_store
     : >go
     wait_exit 5 "$first"
     for waiter in "$second" "$third"; do

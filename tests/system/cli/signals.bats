@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # How often a signal reaches the command, by each way to send it. Waits are in keeper.bats.
 
-load ../../support/common
 load ../../support/fake
 
 # table KIND WHERE: in the background; its lines in $T/KIND.WHERE, each begins "KIND, WHERE: ".

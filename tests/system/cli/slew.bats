@@ -4,7 +4,6 @@
 # and guard.bats.
 
 # bats file_tags=long
-load ../../support/common
 load ../../support/fake
 load ../../support/clock
 

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # Keeper and guard get next to no processor: a cgroup with 5 %, most of it burnt by a process.
 
-load ../../support/common
 load ../../support/fake
 load ../../support/redis
 

@@ -1,6 +1,5 @@
 # A full stderr, or a stopped guard, must not endanger the lock.
 
-load ../../support/common
 load ../../support/fake
 
 # mute ARG...: dlock in the background, its stderr a full pipe that is not read; pid in $K.

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # At a terminal everything is as without dlock: Ctrl-C, Ctrl-Z, fg, pipelines. And as PID 1.
 
-load ../../support/common
 load ../../support/fake
 
 @test "Ctrl-C reaches the command once and ends dlock" {
