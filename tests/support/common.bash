@@ -1,5 +1,5 @@
-# common.bash - for every .bats file: load ../../support/common. A file with a setup or a teardown
-# of its own calls dlock_setup or dlock_teardown there.
+# common.bash - for every .bats file: load ../../support/common, or fake or redis, which load it. A
+# file with a setup or a teardown of its own calls dlock_setup or dlock_teardown there.
 #
 # $DLOCK is the program under test, build/test/dlock: build/dlock, which users get, plus a scripted
 # fake store. $HELPERS is the folder of the compiled helpers, $T this test's own folder, and $NAME a

@@ -78,11 +78,9 @@ no_overlap() { ! grep -q overlap "$C/events"; }
 # start_waiter FILE [OPTION...]: another client of $L, in $WAITER: it writes the time of its entry
 # into FILE (ns), looks at the witness before that, and stays while the file "stay" exists.
 start_waiter() {
-    local file=$1
-    shift
-    start_log "$file.log" "$DLOCK" "$@" "$L" sh -c \
+    start_log "$1.log" "$DLOCK" "${@:2}" "$L" sh -c \
         'flock -sn "$1/witness" true || echo overlap >>violations
-        "$2" "$3"; while [ -e stay ]; do sleep .02; done' - "$C" "$HELPERS/clock" "$T/$file"
+        "$2" "$3"; while [ -e stay ]; do sleep .02; done' - "$C" "$HELPERS/clock" "$T/$1"
     WAITER=$STARTED
 }
 no_violations() { [ ! -e "$T/violations" ] && no_overlap; }

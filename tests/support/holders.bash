@@ -88,11 +88,9 @@ hand_over() {
 }
 
 takes() {
-    local low=$1 high=$2 code=$3
-    shift 3
-    timed_run "$@"
-    assert_rc "$code" || return
-    assert_between "$low" "$took" $((high + SLOW)) "time (ms)" || fail "$output"
+    timed_run "${@:4}"
+    assert_rc "$3" || return
+    assert_between "$1" "$took" $(($2 + SLOW)) "time (ms)" || fail "$output"
 }
 dies_by() {
     local t0
@@ -104,14 +102,12 @@ dies_by() {
 
 declare -gA PIDS
 holds() {
-    local id=$1
-    shift
-    rm -f "in.$id" "go.$id"
+    rm -f "in.$1" "go.$1"
     # shellcheck disable=SC2016
-    start_log "holds.$id.log" "$DLOCK" "$@" "$L" sh -c '
+    start_log "holds.$1.log" "$DLOCK" "${@:2}" "$L" sh -c '
         echo "${DLOCK_SLOT:-}" >"slot.$1"; echo "${DLOCK_FENCE:-0}" >"fence.$1"
-        "$HELPERS/clock" "in.$1"; "$HELPERS/await" "go.$1"' - "$id"
-    PIDS[$id]=$STARTED
+        "$HELPERS/clock" "in.$1"; "$HELPERS/await" "go.$1"' - "$1"
+    PIDS[$1]=$STARTED
 }
 is_in() { wait_for "${2:-5}" test -s "in.$1" || fail "$1: $(cat "holds.$1.log")"; }
 is_out() { [ ! -e "in.$1" ] || final "$1 holds the lock"; }

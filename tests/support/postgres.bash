@@ -119,10 +119,6 @@ SQL
 
 pg_start() {
     pg_start_in default "$@" || return
-    pg_export
-}
-
-pg_export() {
     export PG_PORT=${PG_PORTS[default]} PG_PID=${PG_PIDS[default]} PG_DIR=${PG_DIRS[default]}
     export PG_SOCK=${PG_SOCKS[default]} PG_LOG=${PG_LOGS[default]}
 }
@@ -248,11 +244,9 @@ pg_drop() {
 # pg_psql PORT ARG...: into ${psql[@]}. Its name in the log and in pg_stat_activity tells it from
 # dlock.
 pg_psql() {
-    local port=$1
-    shift
     psql=(env PGAPPNAME="${PGAPPNAME:-pgsql}" PGCONNECT_TIMEOUT=10 "$PG_BIN/psql" -X -q -A
         -t -v ON_ERROR_STOP=1
-        -h 127.0.0.1 -p "$port" -U postgres -d postgres "$@")
+        -h 127.0.0.1 -p "$1" -U postgres -d postgres "${@:2}")
 }
 pgsql() {
     local -a psql
@@ -261,8 +255,7 @@ pgsql() {
 }
 pgsql_in() {
     local PG_PORT=${PG_PORTS[$1]}
-    shift
-    pgsql "$@"
+    pgsql "${@:2}"
 }
 # In the subshell of `start`: psql gets its pid.
 pg_session() {

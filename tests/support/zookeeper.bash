@@ -297,7 +297,6 @@ curator_lock() {
         -cp "$CURATOR_CLASSES:$CURATOR_CLASSPATH" CuratorLock "127.0.0.1:$ZK_PORT" "$@" 3>&-
 }
 
-# proxy FAULT WHAT [N [CODE]]: before the server; P is the lock by way of it.
 proxy() {
     rm -f "$T/proxy" # that of the one before
     start_log "$T/proxy" "$ROOT/tests/support/helpers/zkproxy.py" "$ZK_PORT" "$@"

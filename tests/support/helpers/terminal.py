@@ -97,6 +97,11 @@ class Job:
         self.term.type(b'\x1a')
         check(self.status(), 'stopped 20', name)
 
+    def interrupt(self, name='dlock'):
+        """Ctrl-C ends it."""
+        self.term.type(b'\x03')
+        check(self.status(), 'signal 2', name)
+
     def finish(self, how, name='dlock'):
         """A subject with -u T/end ends, and so does the job."""
         open(T + '/end', 'w')

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # also.bats - --also: several locks, in Redis and in files, all or none.
 
-load ../../support/common
 load ../../support/redis
 
 setup_file() { redis_start; }

@@ -112,11 +112,8 @@ same() {
     same 'printf "one\ntwo\n" >in; { $WITH head -c 4; cat; } <in'
 }
 
-@test "the command gets exactly the caller's descriptors 0, 1 and 2" {
+@test "the command gets exactly the caller's descriptors" {
     same '$WITH "'"$STATE"'" fds'
-}
-
-@test "the command gets the caller's further descriptors" {
     same 'exec 7<>seven 9</dev/null 42>>more; $WITH "'"$STATE"'" fds'
 }
 

@@ -121,9 +121,7 @@ let_go() {
     refused 77 "$D belongs to uid $((U + 1))" "remove it" DLOCK_STORE
     inside rm -r $D
     # Links, to what is good and to what is not; nothing is made behind them.
-    inside mkdir /run/lock/mine
-    inside chown $U:$U /run/lock/mine
-    inside chmod 700 /run/lock/mine
+    inside install -d -m 700 -o $U -g $U /run/lock/mine
     for to in /run/lock/mine /tmp /nowhere $D; do
         inside ln -sfn "$to" $D
         refused 77 "$D is not a plain directory" "remove it"
@@ -249,8 +247,7 @@ let_go() {
     uses $O
     # But not by a directory that another user could have moved there.
     inside chmod 775 /run/lock
-    inside mkdir -m 700 "$D"
-    inside chown "$U" "$D"
+    inside install -d -m 700 -o $U $D
     uses $O
     inside rmdir "$D"
     # Nor by one that belongs to another user.

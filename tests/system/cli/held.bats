@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # held.bats - --held: the command asks its keeper about the lock; on Redis and on files.
 
-load ../../support/common
 load ../../support/redis
 
 setup_file() { redis_start; }

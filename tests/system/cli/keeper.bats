@@ -170,14 +170,6 @@ PY
     done
 }
 
-@test "-w gets a lock that is released in time" {
-    tell acquire wait
-    background -w 10 "$L" sh -c 'exit 8'
-    wait_for 5 store_did acquire
-    tell acquire grant
-    ends_with 8
-}
-
 @test "-w 0 is -n" {
     tell acquire busy
     timed -w 0 "$L" true

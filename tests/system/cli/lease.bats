@@ -117,25 +117,21 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 
 # --- the lock is lost --------------------------------------------------------
 
-@test "a renewal that reports a loss kills the command at once" {
-    starts 4 --ttl 1.5 "$L" $SUBJECT -t -k
-    tell renew lost
-    ends_with 79
-    assert_out "is lost"
-    gone_by 50 "$(at lost)"
-    [ -z "$(seen main sig 15)" ]
-    settle 1
-}
-
-@test "a loss reported by the store kills the command at once" {
-    starts 4 --ttl 30 "$L" $SUBJECT -t -k
-    touch "$S/lost"
-    lost=$(now_ns)
-    ends_with 79
-    assert_out "$NAME" "is lost"
-    gone_by $((300 + SLOW)) "$lost"
-    [ -z "$(seen main sig 15)" ]
-    ! store_did clean || [ "$(last_beat)" -lt "$(at clean)" ]
+@test "a loss reported by the store or by a renewal kills the command at once" {
+    for how in "lost 30 $((300 + SLOW))" 'renew 1.5 50'; do
+        rm -rf "$S"/*
+        read -r file ttl bound <<<"$how"
+        starts 4 --ttl $ttl "$L" $SUBJECT -t -k
+        lost=$(now_ns)
+        tell $file lost
+        ends_with 79
+        assert_out "$NAME" "is lost"
+        [ $file = lost ] || lost=$(at lost)
+        gone_by $bound "$lost"
+        [ -z "$(seen main sig 15)" ]
+        ! store_did clean || [ "$(last_beat)" -lt "$(at clean)" ]
+        settle 1
+    done
 }
 
 @test "--lost-exit-code changes the exit code of a loss" {

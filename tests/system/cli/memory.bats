@@ -2,7 +2,6 @@
 # Each allocation fails once, or all from one on: never a command without the lock, no crash.
 
 # bats file_tags=long
-load ../../support/common
 load ../../support/redis
 load ../../support/postgres
 load ../../support/pglock

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # nested.bats - a dlock under another one that holds the same lock: on Redis, and on files.
 
-load ../../support/common
 load ../../support/redis
 
 setup_file() {

@@ -1,7 +1,6 @@
 # The one thread there is: names are looked up in a helper (lib/resolve.c). Run under
 # ThreadSanitizer too.
 # bats file_tags=thread
-load ../../support/common
 load ../../support/redis
 
 @test "looks up the host's name" {

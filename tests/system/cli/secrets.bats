@@ -3,7 +3,6 @@
 # command is given, in messages, in the status, in the store, in a core or in the memory of our
 # processes. And what the compiler can do for the program is done.
 
-load ../../support/common
 load ../../support/redis
 
 # Part of every password and of nothing else.
@@ -327,7 +326,7 @@ END
 # --- memory ------------------------------------------------------------------
 
 # As a user without rights: root may look at everything.
-nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
+nobody=(setpriv --reuid=54321 --regid=54321 --clear-groups --)
 
 @test "the same user cannot inspect keeper and guard" {
     need_root
@@ -337,29 +336,27 @@ nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
     cp "$DLOCK" "$dir/dlock"
     chown -R 54321 "$dir"
     chmod 755 "$dir"
-    start_log out setpriv --reuid=54321 --regid=54321 --clear-groups \
-        "$dir/dlock" "redis://app:c4n4ry%2Fapp@$AT#$NAME" sh -c \
+    start_log out "${nobody[@]}" "$dir/dlock" "redis://app:c4n4ry%2Fapp@$AT#$NAME" sh -c \
         "echo \$\$ >$dir/held; while [ ! -e $dir/go ]; do sleep .02; done"
     holder=$STARTED
     wait_for 5 test -s "$dir/held"
     guard=$(children "$holder" | head -n 1) command=$(cat "$dir/held")
-    start_log wait.out setpriv --reuid=54321 --regid=54321 --clear-groups \
-        "$dir/dlock" "redis://app:c4n4ry%2Fapp@$AT#$NAME" true
+    start_log wait.out "${nobody[@]}" "$dir/dlock" "redis://app:c4n4ry%2Fapp@$AT#$NAME" true
     waiter=$STARTED
     wait_for 5 queue_is 1
     bad=''
     for pid in "$holder" "$guard" "$waiter" "$(children "$waiter" | head -n 1)"; do
         [ -n "$pid" ] || bad="$bad no process;"
         [ "$(stat -c %u "/proc/$pid/mem")" = 0 ] || bad="$bad $pid belongs to its user;"
-        ! nobody cat "/proc/$pid/environ" >/dev/null 2>&1 || bad="$bad environ of $pid;"
-        ! nobody head -c 1 "/proc/$pid/maps" >/dev/null 2>&1 || bad="$bad maps of $pid;"
+        ! "${nobody[@]}" cat "/proc/$pid/environ" >/dev/null 2>&1 || bad="$bad environ of $pid;"
+        ! "${nobody[@]}" head -c 1 "/proc/$pid/maps" >/dev/null 2>&1 || bad="$bad maps of $pid;"
         # Not by ptrace(2), which root's own rights would hide.
-        ! nobody timeout 1 strace -o /dev/null -p "$pid" >/dev/null 2>&1 ||
+        ! "${nobody[@]}" timeout 1 strace -o /dev/null -p "$pid" >/dev/null 2>&1 ||
             bad="$bad ptrace of $pid;"
     done
     [ "$(stat -c %u "/proc/$command/mem")" = 54321 ] ||
         bad="$bad the command does not belong to its user;"
-    nobody cat "/proc/$command/environ" 2>/dev/null | grep -qa DLOCK_TOKEN ||
+    "${nobody[@]}" cat "/proc/$command/environ" 2>/dev/null | grep -qa DLOCK_TOKEN ||
         bad="$bad the command is hidden;"
     : >"$dir/go"
     wait_exit 5 "$holder" || bad="$bad exit code $?;"
@@ -437,7 +434,7 @@ nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
     cp "$DLOCK" "$dir/dlock"
     chmod 755 "$dir"
     chmod 4755 "$dir/dlock"
-    run run_t 5 setpriv --reuid=54321 --regid=54321 --clear-groups "$dir/dlock" "$dir/x.lock" true
+    run run_t 5 "${nobody[@]}" "$dir/dlock" "$dir/x.lock" true
     # Where /tmp is nosuid there is nothing to refuse.
     nosuid=$(findmnt -no OPTIONS -T "$dir" | grep -c nosuid || :)
     rm -r "$dir"

@@ -7,8 +7,7 @@ load ../../support/fake
     for LOCK_ARGS in "$L" "$T/x.lock" "-o $T/o.lock"; do
         at_terminal <<'PY'
 j = t.subject()
-t.type(b'\x03')
-check(j.status(), 'signal 2', 'dlock')
+j.interrupt()
 check(len(seen('main', 'sig', 2)), 1, 'INT')
 PY
     done
@@ -73,8 +72,7 @@ PY
     at_terminal <<'PY'
 j = t.start(['bash', '-c', 'while :; do echo round; "$@"; done', '-', DLOCK, LOCK] + SUBJECT)
 t.until(lambda: seen('main', 'start'))
-t.type(b'\x03')
-check(j.status(), 'signal 2', 'the loop')
+j.interrupt('the loop')
 check(t.output.count('round'), 1, 'rounds')
 PY
 }
@@ -250,15 +248,6 @@ check(j.status() in ('exit 0', 'exit 141'), True, 'dlock')
 PY
 }
 
-@test "the command can read the terminal" {
-    at_terminal <<'PY'
-j = t.start([DLOCK, LOCK, 'sh', '-c', 'read a; read b </dev/tty; echo "<$a$b>"'])
-t.type(b'one\ntwo\n')
-check(j.status(), 'exit 0', 'dlock')
-t.until(lambda: '<onetwo>' in t.output)
-PY
-}
-
 @test "a new window size reaches the command once" {
     at_terminal <<'PY'
 j = t.subject('-u', T + '/end')
@@ -306,8 +295,7 @@ PY
     at_terminal <<'PY'
 j = t.start([DLOCK, LOCK, 'true'])
 t.until(lambda: log('acquire'))
-t.type(b'\x03')
-check(j.status(), 'signal 2', 'dlock')
+j.interrupt()
 PY
     store_did release
 }
