@@ -23,7 +23,7 @@ STORE=none CONTRACT=.
 bats_require_minimum_version 1.5.0
 export BATS_TEST_TIMEOUT=300
 SUPPORT=$CONTRACT/../support
-load "$SUPPORT/common"
+load "$SUPPORT/holders"
 load "$CONTRACT/stores/$STORE"
 
 setup_file() {
@@ -53,9 +53,16 @@ needs() {
 twin() { needs TWIN && [ -z "${DLOCK_SOAK:-}" ]; }
 kin() { { needs TWIN || needs KIN; } && [ -z "${DLOCK_SOAK:-}" ]; }
 
-status_is() { "$DLOCK" --status "$L" | grep -q "$1"; }
 waiters() { "$DLOCK" --status --json "$L" | grep -o '"place"' | wc -l; }
 waiters_are() { [ "$(waiters)" -eq "$1" ]; }
+# waits ARG... CMD...: dlock ARG..., $waiter, is the first in the queue.
+waits() {
+    start_log waiter.log "$DLOCK" "$@"
+    waiter=$STARTED
+    wait_for 5 waiters_are 1
+}
+
+ms_between() { echo $((($(cat "$2") - $(cat "$1")) / NS)); } # files of helpers/clock
 
 @test "-n is refused while the lock is held, and names the holder" {
     hold --note "the nightly run"
@@ -99,26 +106,27 @@ silent() {
     let_go
 }
 
-# best_of_six RC CMD...: the shortest of six times in ms: a busy machine delays some of them.
+# best_of_six RC ENOUGH CMD...: the shortest of six times in ms, or of three if that is ENOUGH: a
+# busy machine delays some of them.
 best_of_six() {
-    local rc=$1 try took
-    shift
+    local rc=$1 enough=$2 try took
+    shift 2
     best=9999
     for try in 1 2 3 4 5 6; do
         "$HELPERS/clock" "$T/before"
         run "-$rc" run_t 10 "$@"
         "$HELPERS/clock" "$T/after"
-        took=$((($(cat "$T/after") - $(cat "$T/before")) / 1000000))
+        took=$(ms_between before after)
         [ "$took" -ge "$best" ] || best=$took
-        [ "$try" -lt 3 ] || [ "$best" -gt 200 ] || break
+        [ "$try" -lt 3 ] || [ "$best" -gt "$enough" ] || break
     done
 }
 
 @test "-n answers at once" {
-    best_of_six 0 "$DLOCK" -n "$L" true
+    best_of_six 0 200 "$DLOCK" -n "$L" true
     assert_between 0 "$best" $((200 + SLOW)) "a free lock, in ms"
     hold
-    best_of_six 75 "$DLOCK" -q -n "$L" touch "$T/ran"
+    best_of_six 75 200 "$DLOCK" -q -n "$L" touch "$T/ran"
     assert_between 0 "$best" $((200 + SLOW)) "a held lock, in ms"
     [ ! -e "$T/ran" ]
     waiters_are 0
@@ -127,9 +135,7 @@ best_of_six() {
 
 @test "a waiter gets the lock as soon as it is released" {
     hold
-    start_log "$T/waiter.log" "$DLOCK" -v --events ev "$L" "$HELPERS/clock" "$T/entered"
-    waiter=$STARTED
-    wait_for 5 waiters_are 1
+    waits -v --events ev "$L" "$HELPERS/clock" "$T/entered"
     ! needs LEASE || wait_for 5 file_has ev '"holder":{'
     "$HELPERS/clock" "$T/left"
     let_go
@@ -137,8 +143,7 @@ best_of_six() {
     grep -Eq "^dlock: .*'.*$NAME.*': getting lock took [0-9]+\.[0-9]{6} seconds$" "$T/waiter.log" ||
         fail "$(cat "$T/waiter.log")"
     # With the start of the process; polling the store would take longer on average.
-    assert_between 0 $((($(cat "$T/entered") - $(cat "$T/left")) / 1000000)) $((400 + SLOW)) \
-        "hand-off in ms"
+    assert_between 0 $(ms_between left entered) $((400 + SLOW)) "hand-off in ms"
     run_t 5 "$ROOT/tests/support/helpers/events.py" ev "
 assert names[-3:] == ['granted', 'released', 'end'] and set(names[:-3]) <= {'waiting'}, names
 assert end['outcome'] == 'exited' and end['lock'] == '$NAME' and int(end['fence']) > 0, end
@@ -147,28 +152,18 @@ assert all(e['holder']['pid'] == $HOLDER for e in by['waiting'] if 'holder' in e
     store_clean "$NAME"
 }
 
-# Only the wait counts, not what a busy machine adds to the life of a process: the best of six,
-# minus the time of a refusal without waiting.
+# Only the wait counts, not what a busy machine adds to the life of a process: minus the time of a
+# refusal without waiting.
 @test "-w waits as long as it says" {
     ! kin || return 0
     hold
-    best=9999
-    for try in 1 2 3 4 5 6; do
-        [ "$best" -gt 400 ] || break
-        "$HELPERS/clock" "$T/begin"
-        run -75 run_t 5 "$DLOCK" -n "$L" touch "$T/ran"
-        "$HELPERS/clock" "$T/before"
-        run -75 --separate-stderr run_t 5 "$DLOCK" -w 0.3 "$L" touch "$T/ran"
-        "$HELPERS/clock" "$T/after"
-        refusal=$((($(cat "$T/before") - $(cat "$T/begin")) / 1000000))
-        [ ! -e "$T/ran" ]
-        [[ $stderr == *"held"* ]]
-        took=$((($(cat "$T/after") - $(cat "$T/before")) / 1000000))
-        [ "$took" -ge 300 ]
-        took=$((took - refusal))
-        [ "$took" -ge "$best" ] || best=$took
-    done
-    assert_between 0 "$best" $((400 + SLOW)) "wait in ms, less that of a refusal"
+    best_of_six 75 200 "$DLOCK" -n "$L" touch "$T/ran"
+    refusal=$best
+    best_of_six 75 400 "$DLOCK" -w 0.3 "$L" touch "$T/ran"
+    assert_out "held"
+    [ "$best" -ge 300 ]
+    assert_between 0 $((best - refusal)) $((400 + SLOW)) "wait in ms, less that of a refusal"
+    [ ! -e "$T/ran" ]
     waiters_are 0
     let_go
     store_clean "$NAME"
@@ -177,17 +172,11 @@ assert all(e['holder']['pid'] == $HOLDER for e in by['waiting'] if 'holder' in e
 @test "a cancelled waiter leaves the queue and dies by the signal" {
     hold
     for sig in TERM INT HUP; do
-        # setsid: a shell ignores INT in its background jobs, and what is ignored stays ignored.
-        start_log "$T/waiter.log" /usr/bin/python3 -c '
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$L" touch "$T/ran"
-        waiter=$STARTED
+        # A shell ignores INT in its background jobs, and what is ignored stays ignored.
+        start_log "$T/waiter.log" "$HELPERS/launch" -d "$DLOCK" "$L" touch "$T/ran"
         wait_for 5 waiters_are 1
-        kill -"$sig" "$waiter"
-        rc=0
-        wait_exit 5 "$waiter" || rc=$?
-        [ "$rc" -eq $((128 + $(kill -l "$sig"))) ]
+        kill -"$sig" "$STARTED"
+        exits $((128 + $(kill -l "$sig"))) 5 "$STARTED"
         waiters_are 0
     done
     [ ! -e "$T/ran" ]
@@ -219,11 +208,9 @@ passes_on() { # CODE CMD...
 }
 
 @test "--status tells free from held, in text and JSON" {
-    run -0 run_t 5 "$DLOCK" --status "$L"
-    assert_out ": free"
+    says 0 ": free" --status "$L"
     hold --note 'say "hi"'
-    run -75 run_t 5 "$DLOCK" --status "$L"
-    assert_out ": held"
+    says 75 ": held" --status "$L"
     assert_out "sh"
     run -75 run_t 5 "$DLOCK" --status --json "$L"
     /usr/bin/python3 -c '
@@ -233,8 +220,7 @@ assert s["lock"] == sys.argv[2] and s["state"] == "held", s
 assert len(s["holders"]) == 1 and s["holders"][0]["pid"] > 0, s
 assert s["holders"][0]["note"] == "say \"hi\"", s
 assert s["waiters"] == [], s' "$output" "$NAME"
-    start_log "$T/waiter.log" "$DLOCK" "$L" true
-    wait_for 5 waiters_are 1
+    waits "$L" true
     let_go
     wait_exit 5 "$STARTED"
     run -0 run_t 5 "$DLOCK" --status "$L"
@@ -293,12 +279,10 @@ granted_after() {
 }
 
 @test "--status shows when a waiter was granted the lock, and its wait" {
-    local began seen released waiter
+    local began seen released
     hold
     began=$(date +%s%3N)
-    start_log "$T/waiter.log" "$DLOCK" --ttl 6 "$L" sh -c ': >entered; "$HELPERS/await" stop'
-    waiter=$STARTED
-    wait_for 5 waiters_are 1
+    waits --ttl 6 "$L" sh -c ': >entered; "$HELPERS/await" stop'
     seen=$(date +%s%3N)
     released=$(date +%s%3N)
     let_go
@@ -319,7 +303,7 @@ assert released - seen <= h["waited_ms"] <= now - began, (h, released - seen, no
 
 @test "the fence grows with each grant" {
     last=0
-    for i in 1 2 3 4 5 6 7 8 9 10; do
+    for i in {1..10}; do
         fence=$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
         [ "$fence" -gt "$last" ]
         last=$fence
@@ -359,8 +343,7 @@ print(*[w["pid"] for w in ws])'
 
 # bats test_tags=slow
 @test "twenty waiters are served in the order that --status shows" {
-    ! kin || return 0
-    needs FIFO || return 0 # this store promises no order
+    ! kin && needs FIFO || return 0
     for round in 1 2 3; do
         rm -f "$T/held" "$T/order"
         hold
@@ -390,30 +373,28 @@ kernel_keeps_it() {
     store_clean "$NAME"
 }
 
-@test "a killed keeper's lock is free within ttl + 1 s" {
-    needs LEASE || { kernel_keeps_it KILL; return; }
-    start_log "$T/holder.log" "$DLOCK" --ttl 2 "$L" "$HELPERS/witness" "$T" 60000 tree
+# holds_tree [ARG...]: a dlock ($holder) whose command has descendants holds the lock.
+holds_tree() {
+    start_log "$T/holder.log" "$DLOCK" "$@" "$L" "$HELPERS/witness" "$T" 60000 tree
     holder=$STARTED
     wait_for 5 file_has "$T/history" enter
-    start_log "$T/waiter.log" "$DLOCK" --ttl 2 "$L" "$HELPERS/clock" "$T/entered"
-    waiter=$STARTED
-    wait_for 5 waiters_are 1
+}
+
+@test "a killed keeper's lock is free within ttl + 1 s" {
+    needs LEASE || { kernel_keeps_it KILL; return; }
+    holds_tree --ttl 2
+    waits --ttl 2 "$L" "$HELPERS/clock" "$T/entered"
     "$HELPERS/clock" "$T/killed" # before the kill: some stores free the lock at once
     kill -KILL "$holder"
     # Every descendant holds the witness.
     wait_for 1 flock -sn "$T/witness" true
     wait_exit 5 "$waiter"
-    assert_between 0 $((($(cat "$T/entered") - $(cat "$T/killed")) / 1000000)) 3000 \
-        "take-over in ms"
+    assert_between 0 $(ms_between killed entered) 3000 "take-over in ms"
     store_clean "$NAME"
 }
 
 guard_of() {
-    local pid
-    G=
-    for pid in $(children "$1"); do
-        [ "$(cat "/proc/$pid/comm")" != lock-guard ] || G=$pid
-    done
+    G=$(grep -lsx lock-guard $(children "$1" | sed 's,.*,/proc/&/comm,') /dev/null | cut -d/ -f3)
     [ -n "$G" ]
 }
 
@@ -421,23 +402,16 @@ guard_of() {
     ! kin || return 0
     close=
     needs LEASE || close=-o # otherwise there is none
-    start_log "$T/holder.log" "$DLOCK" --ttl 20 $close "$L" "$HELPERS/witness" "$T" 60000 tree
-    holder=$STARTED
-    wait_for 5 file_has "$T/history" enter
+    holds_tree --ttl 20 $close
     wait_for 5 guard_of "$holder"
-    start_log "$T/waiter.log" "$DLOCK" "$L" sh -c 'flock -sn "$1" true; echo $? >"$2"' - \
+    waits "$L" sh -c 'flock -sn "$1" true; echo $? >"$2"' - \
         "$T/witness" "$T/in"
-    waiter=$STARTED
-    wait_for 5 waiters_are 1
     "$HELPERS/clock" "$T/killed"
     kill -KILL "$G"
     # The waiter looks: a lock taken by the test would block it. The holder ends after its tree.
-    rc=0
-    wait_exit 5 "$holder" || rc=$?
+    exits 71 5 "$holder"
     "$HELPERS/clock" "$T/over"
-    [ "$rc" -eq 71 ]
-    assert_between 0 $((($(cat "$T/over") - $(cat "$T/killed")) / 1000000)) $((1000 + SLOW)) \
-        "the tree's end in ms"
+    assert_between 0 $(ms_between killed over) $((1000 + SLOW)) "the tree's end in ms"
     [ "$(grep -c "guard process $G was killed" "$T/holder.log")" -eq 1 ]
     # Released, not expired: the ttl is 20 s. And not before the tree was gone.
     wait_exit 5 "$waiter"
@@ -449,16 +423,12 @@ guard_of() {
 @test "a stopped keeper's tree is gone before the next holder enters" {
     ! kin || return 0
     needs LEASE || { kernel_keeps_it STOP; return; }
-    start_log "$T/holder.log" "$DLOCK" --ttl 2 --grace 0.2 "$L" "$HELPERS/witness" "$T" 60000 tree
-    holder=$STARTED
-    wait_for 5 file_has "$T/history" enter
+    holds_tree --ttl 2 --grace 0.2
     kill -STOP "$holder"
     run -0 run_t 10 "$DLOCK" "$L" "$HELPERS/witness" "$T" 10
     [ ! -e "$T/violations" ]
     kill -CONT "$holder"
-    rc=0
-    wait_exit 5 "$holder" || rc=$?
-    [ "$rc" -eq 79 ]
+    exits 79 5 "$holder"
 }
 
 # silence: the store says nothing more, but keeps its connections; speak: it goes on.
@@ -528,34 +498,13 @@ TROUBLE+=" the store answers"
 
 # ---------------------------------------------------------------- shared, slots ---
 
-# holds ID [ARG...]: one more holder, until end ID. Its token, fence and slot are in the file in.ID.
-declare -gA HOLDS
-holds() {
-    local id=$1
-    shift
-    rm -f "in.$id" "go.$id"
-    start_log "holds.$id.log" "$DLOCK" "$@" "$L" sh -c \
-        'echo "$DLOCK_TOKEN ${DLOCK_FENCE:-0} ${DLOCK_SLOT:--}" >"in.$1"
-        "$HELPERS/await" "go.$1"' - "$id"
-    HOLDS[$id]=$STARTED
-}
-is_in() { wait_for "${2:-5}" test -s "in.$1" || fail "$1: $(cat "holds.$1.log")"; }
-is_out() { [ ! -e "in.$1" ] || final "$1 holds the lock: $(cat "in.$1")"; }
-end() { # ID...
-    local id
-    for id; do : >"go.$id"; done
-    for id; do exits 0 8 "${HOLDS[$id]}"; done
-}
-field() { cut -d' ' -f"$2" "in.$1"; }
 refused() { run -75 run_t 5 "$DLOCK" -q -n "$@" "$L" touch ran && [ ! -e ran ]; }
 granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
 
 @test "shared holders stand together, and a writer is alone" {
     needs SHARED || return 0
-    holds a -s
-    holds b -s
-    is_in a
-    is_in b
+    held a -s
+    held b -s
     refused -x
     granted -s
     run -75 run_t 5 "$DLOCK" --status "$L"
@@ -564,8 +513,7 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
     refused -x
     end b
     granted -x
-    holds w
-    is_in w
+    held w
     refused -s
     holds c -s
     wait_for 5 waiters_are 1
@@ -578,13 +526,11 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
 
 @test "readers that come behind a waiting writer let it in first" {
     needs TURNS || return 0
-    holds a -s
-    is_in a
+    held a -s
     holds w
     wait_for 5 waiters_are 1
     refused -s
-    CI=1 run -75 run_t 5 "$DLOCK" -n -s "$L" true
-    assert_out "'$NAME' is busy: kept for an earlier waiter; held (shared) "
+    CI=1 says 75 "'$NAME' is busy: kept for an earlier waiter; held (shared) " -n -s "$L" true
     holds b -s
     holds c -s
     wait_for 5 waiters_are 3
@@ -605,22 +551,20 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
     needs SLOTS || return 0
     local id used=''
     for id in a b c; do
-        holds $id --slots 3
-        is_in $id
-        used+=$(field $id 3)
+        held $id --slots 3
+        used+=$(cat slot.$id)
     done
-    [ "$(fold -w1 <<<"$used" | sort | tr -d '\n')" = "$(needs NUMBERS && echo 012 || echo ---)" ] ||
+    [ "$(fold -w1 <<<"$used" | sort | tr -d '\n')" = "$(needs NUMBERS && echo 012)" ] ||
         fail "slots $used"
     refused --slots 3
     refused -x
-    run -75 run_t 5 "$DLOCK" --status "$L"
-    assert_out '3 of 3 slots'
+    says 75 '3 of 3 slots' --status "$L"
     holds d --slots 3
     wait_for 5 waiters_are 1
     is_out d
     end b
     is_in d
-    ! needs NUMBERS || [ "$(field d 3)" = "${used:1:1}" ] || fail "slot $(field d 3) after $used"
+    ! needs NUMBERS || [ "$(cat slot.d)" = "${used:1:1}" ] || fail "slot $(cat slot.d) after $used"
     refused --slots 3
     end a c
     granted --slots 3
@@ -631,17 +575,13 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
 }
 
 @test "a shared holder stands beside slots and takes none" {
-    ! kin || return 0
-    needs SLOTS || return 0
-    holds a --slots 1
-    is_in a
-    holds r -s
-    is_in r
+    ! kin && needs SLOTS || return 0
+    held a --slots 1
+    held r -s
     end a
     refused -x
     granted --slots 1
-    holds b --slots 1
-    is_in b
+    held b --slots 1
     end r
     refused -x
     end b
@@ -650,17 +590,13 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
 }
 
 @test "another number of slots is refused with 65, and both are named" {
-    ! kin || return 0
-    needs SLOTS || return 0
-    holds a --slots 2
-    is_in a
+    ! kin && needs SLOTS || return 0
+    held a --slots 2
     for wait in -n '-w 5'; do
         # shellcheck disable=SC2086
         run -65 run_t 3 "$DLOCK" $wait --slots 3 "$L" touch ran
         [ ! -e ran ]
-        assert_out "with 2 slots"
-        assert_out "not 3"
-        assert_out "$NAME"
+        assert_out "with 2 slots" "not 3" "$NAME"
     done
     granted --slots 2
     end a
@@ -669,30 +605,24 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
 }
 
 @test "fences of shared holders and slots stand between those of writers" {
-    ! kin || return 0
-    needs SHARED && needs FENCE || return 0
+    ! kin && needs SHARED && needs FENCE || return 0
     local before after kind
     for kind in -s '--slots 2'; do
         [ "$kind" = -s ] || needs SLOTS || continue
         before=$("$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
         # shellcheck disable=SC2086
-        holds a $kind
-        # shellcheck disable=SC2086
-        holds b $kind
-        is_in a
-        is_in b
+        for id in a b; do held $id $kind; done
         end a b
         after=$("$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
         for id in a b; do
-            [ "$(field $id 2)" -ge "$before" ] && [ "$(field $id 2)" -lt "$after" ] ||
-                final "$kind: $before, $(field $id 2), $after"
+            [ "$(cat fence.$id)" -ge "$before" ] && [ "$(cat fence.$id)" -lt "$after" ] ||
+                final "$kind: $before, $(cat fence.$id), $after"
         done
     done
 }
 
 @test "a crashed shared holder and a crashed slot are out of the way within ttl + 1 s" {
-    ! kin || return 0
-    needs SHARED && needs LEASE || return 0
+    ! kin && needs SHARED && needs LEASE || return 0
     local kind id
     for kind in -s '--slots 1'; do
         [ "$kind" = -s ] || needs SLOTS || continue
@@ -705,7 +635,7 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
         wait_for 5 waiters_are 1
         [ "$kind" != -s ] || end live
         "$HELPERS/clock" killed
-        kill -KILL "${HOLDS[dead]}"
+        kill -KILL "${PIDS[dead]}"
         is_in w $((3 + ${STORE_TICKS:-0}))
         end w
     done
@@ -716,18 +646,16 @@ is_clean() { store_clean "$NAME" >is_clean.log 2>&1; }
 
 # bats test_tags=slow
 @test "a writer is served while readers come without pause" {
-    ! kin || return 0
-    needs TURNS || return 0
+    ! kin && needs TURNS || return 0
     local i
     for i in 1 2 3 4 5 6; do
         start_log "reader$i.log" sh -c 'until [ -e stop ]; do
             "$1" -s --ttl 2 "$2" sleep 0.05 || exit; done' - "$DLOCK" "$L"
-        READERS+=("$STARTED")
     done
     sleep 0.5
     run -0 run_t 10 "$DLOCK" -w 8 --ttl 2 "$L" touch ran
     : >stop
-    for i in "${READERS[@]}"; do exits 0 5 "$i"; done
+    for i in "${STARTED_PIDS[@]}"; do exits 0 5 "$i"; done
     [ -e ran ]
 }
 
@@ -804,6 +732,7 @@ once() {
     run "-$rc" run_t 20 "${programs[(ONCE_CALLS += 1) % 2]}" -q --ttl 2 --once "$@"
     [ -z "$output" ] || fail "$output"
 }
+forget() { run -0 run_t 5 "$DLOCK" --forget --yes "$L"; }
 ran() { [ "$(cat ran 2>/dev/null || :)" = "$1" ] || final "the commands that ran: $(cat ran)"; }
 # shellcheck disable=SC2016
 ADD='echo "$0" >>ran; exit "$1"'
@@ -815,17 +744,16 @@ state_is() { "$DLOCK" --status "$L" | grep -q "last run: $1"; }
     once 0 "$L" sh -c "$ADD" b 0
     once 5 --skip-exit-code 5 -n "$L" sh -c "$ADD" c 0
     ran a
-    CI=1 run -0 run_t 5 "$DLOCK" --once "$L" true
-    assert_out "not run: "
+    CI=1 says 0 "not run: " --once "$L" true
     run -0 run_t 5 "$DLOCK" --status "$L"
     [[ $output == *"last run: succeeded "* ]] || fail "$output"
     # Without --once the record counts for nothing.
     run -3 run_t 5 "$DLOCK" -q "$L" sh -c "$ADD" d 3
-    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    forget
     once 0 "$L" sh -c "$ADD" e 0
     [ "$(tr -d '\n' <ran)" = ade ] || fail "$(cat ran)"
-    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
-    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    forget
+    forget
     store_clean "$NAME"
 }
 
@@ -840,23 +768,22 @@ state_is() { "$DLOCK" --status "$L" | grep -q "last run: $1"; }
     state_is succeeded
     once 0 "$L" touch no
     [ ! -e no ]
-    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    forget
     hold --once
     run -75 run_t 5 "$DLOCK" -q --once -n "$L" touch no
     run -75 run_t 5 "$DLOCK" --status "$L"
     [[ $output == *"last run: began "* ]] || fail "$output"
     run -75 run_t 5 "$DLOCK" --forget --yes "$L"
     # A waiter that finds a success leaves, and so does the next one.
-    start_log w1.log "$DLOCK" --once "$L" touch no
-    w1=$STARTED
-    start_log w2.log "$DLOCK" --once "$L" touch no
-    w2=$STARTED
+    for i in 1 2; do
+        start_log w$i.log "$DLOCK" --once "$L" touch no
+        pids[i]=$STARTED
+    done
     wait_for 5 waiters_are 2
     let_go
-    exits 0 5 "$w1"
-    exits 0 5 "$w2"
+    for i in 1 2; do exits 0 5 "${pids[i]}"; done
     [ ! -e no ] || final "run again after a success"
-    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    forget
     store_clean "$NAME"
 }
 
@@ -865,15 +792,14 @@ runs_again() {
 }
 
 @test "--once: a success counts for the time that the next run names" {
-    ! kin || return 0
-    needs ONCE || return 0
+    ! kin && needs ONCE || return 0
     once 0 "$L" sh -c "$ADD" a 0
     run -0 run_t 5 "$DLOCK" -q --once=1h "$L" sh -c "$ADD" b 0
     ran a
     wait_for 5 runs_again
     once 0 "$L" sh -c "$ADD" c 0
     [ "$(tr -d '\n' <ran)" = aa ] || final "$(cat ran)"
-    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    forget
     store_clean "$NAME"
 }
 
@@ -895,29 +821,27 @@ crowd() {
 }
 
 @test "--once: of many at the same moment one runs, after failures too" {
-    needs ONCE || return 0
-    ! kin || return 0
+    ! kin && needs ONCE || return 0
     crowd 0
     [ "$(wc -l <crowd)" -eq 1 ] || final "$(wc -l <crowd) ran"
-    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    forget
     crowd 7
     [ "$(wc -l <crowd)" -eq "$(amount once_crowd)" ] || fail "$(wc -l <crowd) ran"
     crowd 0
     [ "$(wc -l <crowd)" -eq 1 ] || final "$(wc -l <crowd) ran"
     crowd 0
     [ ! -e crowd ] || final "ran after a success"
-    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    forget
     store_clean "$NAME"
 }
 
 @test "--once: after a crash the next one runs, and no record of success is made up" {
-    ! kin || return 0
-    needs ONCE || return 0
+    ! kin && needs ONCE || return 0
     hold --ttl 1 --once
     kill -KILL "$HOLDER"
     run -0 run_t 8 "$DLOCK" -q --ttl 1 --once "$L" sh -c "$ADD" a 0
     ran a
-    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    forget
     # The command succeeds, and its keeper dies before it can record that: at least once.
     # shellcheck disable=SC2016
     start_log hold.log "$DLOCK" --ttl 3 --once "$L" sh -c 'echo $$ >command; "$HELPERS/await" last'
@@ -929,7 +853,7 @@ crowd() {
     run -0 run_t 8 "$DLOCK" -q --ttl 1 --once "$L" sh -c "$ADD" b 0
     once 0 "$L" sh -c "$ADD" c 0
     [ "$(tr -d '\n' <ran)" = ab ] || fail "$(cat ran)"
-    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    forget
     store_clean "$NAME"
 }
 
@@ -937,8 +861,7 @@ crowd() {
 day() {
     local lock
     lock=$(store_lock "$NAME-$1")
-    LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=$T/clock.$2 \
-        ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 \
+    WALLCLOCK=$T/clock.$2 preload wallclock \
         timeout 20 "$DLOCK" -n --once "$lock" sh -c 'echo "$0" >>days' "$1"
 }
 
@@ -958,8 +881,7 @@ offers() { declare -F "store_$1" >/dev/null; }
         [[ $output != *[$'\e\a']* ]] || fail "a control character"
         # Without --once the data is in no command's way; --status tells it, and shows the rest.
         run -0 run_t 5 "$DLOCK" -n --ttl 2 "$L" true
-        CI=1 run -0 run_t 5 "$DLOCK" --status "$L"
-        assert_out free
+        CI=1 says 0 free --status "$L"
         assert_out "$WHAT"
         refute_out "last run"
         CI=1 run -65 run_t 5 "$DLOCK" --forget --yes "$L"
@@ -976,7 +898,7 @@ offers() { declare -F "store_$1" >/dev/null; }
     local step state P
     # The first run makes what the later ones write into.
     once 0 "$L" true
-    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    forget
     for step in begin:running end:succeeded; do
         state=${step#*:} step=${step%:*}
         store_unanswered $step
@@ -989,7 +911,7 @@ offers() { declare -F "store_$1" >/dev/null; }
         once 0 "$L" sh -c "$ADD" next 0
         if [ $step = begin ]; then ran next; else ran end; fi
         rm ran
-        run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+        forget
     done
     # A session of the killed keepers that the store keeps for a ttl is not the next test's.
     ! declare -F no_session >/dev/null || wait_for 9 no_session
@@ -1012,8 +934,7 @@ offers() { declare -F "store_$1" >/dev/null; }
 }
 
 @test "--once: three hosts with clocks 5 s apart run the job of a day once" {
-    needs ONCE || return 0
-    ! kin || return 0
+    ! kin && needs ONCE || return 0
     local d h rc
     for h in 0 1 2; do
         /usr/bin/python3 -c "import struct, sys
@@ -1051,7 +972,7 @@ sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
     for i in 0 1 2; do exits 0 5 "${w[i]}"; done
     needs STAYS || exits 0 5 "$first"
     for i in 1 2 3; do
-        took=$((($(cat "in.$i") - $(cat began)) / 1000000))
+        took=$(ms_between began in.$i)
         [ "$took" -ge $keep ] || final "waiter $i entered after $took ms"
         [ "$took" -le $((keep + 600 + SLOW + BUSY)) ] || fail "waiter $i entered after $took ms"
     done
@@ -1065,7 +986,7 @@ sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
         hold --ttl 1 --min-hold 2500ms
         kill -KILL "$HOLDER"
         run -0 run_t 8 "$DLOCK" -q --ttl 1 "$L" "$HELPERS/clock" "$T/in"
-        took=$((($(cat in) - $(cat began)) / 1000000))
+        took=$(ms_between began in)
         [ "$took" -ge 2500 ] || final "entered after $took ms"
     else
         start_log first.log "$DLOCK" --min-hold 1h "$L" sh -c 'trap "" TERM; touch first; exit 4'

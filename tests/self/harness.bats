@@ -8,11 +8,9 @@ load ../support/common
         sed -n 1p)
     [ -n "$example" ] || fail "no example"
     program=${example% *}
-    run "$BUILD/${program#build/}" "${example#* }"
-    assert_rc 0
+    run -0 "$BUILD/${program#build/}" "${example#* }"
     [[ $output == "ok 1 "*"${example#* }"* ]] || fail "$output"
-    run "$BUILD/unit/lib/test_uri" no-such-test
-    assert_rc 1
+    run -1 "$BUILD/unit/lib/test_uri" no-such-test
     assert_out "no-such-test"
 }
 
@@ -30,36 +28,33 @@ runs() {
         ${env[@]+"${env[@]}"} "$ROOT/tests/run" "$@"
 }
 
+# gives RC LAST-LINE ...: runs with that result; LAST-LINE: "" for any.
+gives() {
+    runs "${@:3}"
+    assert_rc "$1" || return
+    [ "${lines[-1]}" = "${2:-${lines[-1]}}" ] || fail "$output"
+}
+
 @test "tests/run reports what passed and failed" {
     printf '%s\n' '@test "good" { :; }' '@test "left out" { skip why; }' >some.bats
-    runs "$T/some.bats"
-    assert_rc 0
-    [ "${lines[-1]}" = "1 passed, 0 failed" ]
+    gives 0 "1 passed, 0 failed" "$T/some.bats"
     [ "${lines[-2]}" = "1 skipped" ]
-    runs DLOCK_STRICT=1 "$T/some.bats"
-    assert_rc 1
-    [ "${lines[-1]}" = "1 passed, 1 failed" ]
+    gives 1 "1 passed, 1 failed" DLOCK_STRICT=1 "$T/some.bats"
     refute_out "1 skipped"
     assert_out "skipped in strict mode"
     echo '@test "bad" { false; }' >>some.bats
-    runs "$T/some.bats"
-    assert_rc 1
-    [ "${lines[-1]}" = "1 passed, 1 failed" ]
+    gives 1 "1 passed, 1 failed" "$T/some.bats"
     echo '@test "broken {' >broken.bats
-    runs "$T/broken.bats"
-    assert_rc 1
+    gives 1 "" "$T/broken.bats"
     : >empty.bats
-    runs "$T/empty.bats"
-    assert_rc 1
+    gives 1 "" "$T/empty.bats"
     assert_out "nothing was tested"
     runs tests/no-such-folder
     assert_rc 66
     # A folder and a file in it: each test runs once.
     mkdir folder
     echo '@test "good" { :; }' >folder/some.bats
-    runs "$T/folder" "$T/folder/some.bats"
-    assert_rc 0
-    [ "${lines[-1]}" = "1 passed, 0 failed" ]
+    gives 0 "1 passed, 0 failed" "$T/folder" "$T/folder/some.bats"
 }
 
 @test "tests/run fails when a test leaves a file in the tree" {
@@ -68,9 +63,7 @@ runs() {
     git init -q tree
     : >tree/mine
     echo '@test "litters" { : >counter; }' >some.bats
-    ROOT=$T/tree runs "$T/some.bats"
-    assert_rc 1
-    [ "${lines[-1]}" = "1 passed, 1 failed" ]
+    ROOT=$T/tree gives 1 "1 passed, 1 failed" "$T/some.bats"
     assert_out "a test left counter in the tree"
     refute_out "mine"
 }
@@ -100,9 +93,7 @@ ran() {
         rm -f runs.*
         { fails "$name" 1; fails "more: $name, and more"; fails 'once (aXb) c' 9; } >some.bats
         : >unsteady
-        runs TEST_JOBS=$jobs DLOCK_UNSTEADY="$T/unsteady" "$T/some.bats"
-        assert_rc 0
-        [ "${lines[-1]}" = "3 passed, 0 failed" ]
+        gives 0 "3 passed, 0 failed" TEST_JOBS=$jobs DLOCK_UNSTEADY="$T/unsteady" "$T/some.bats"
         assert_out "Unsteady"
         refute_out "Failed:"
         assert_out "some.bats: $shown"
@@ -118,9 +109,7 @@ ran() {
     for again in 2 3; do
         rm -f runs.*
         { fails one 1 $again; fails two; } >some.bats
-        runs "$T/some.bats"
-        assert_rc 1
-        [ "${lines[-1]}" = "1 passed, 1 failed" ]
+        gives 1 "1 passed, 1 failed" "$T/some.bats"
         refute_out "Unsteady"
         assert_out "some.bats: one"
         ran $again one
@@ -132,16 +121,13 @@ ran() {
     for n in 3 4 9; do
         rm -f runs.*
         for ((i = 1; i <= n; i++)); do fails "test $i" 1; done >some.bats
-        runs "$T/some.bats"
         case $n in
-        3) assert_rc 0; [ "${lines[-1]}" = "3 passed, 0 failed" ] ;;
+        3) gives 0 "3 passed, 0 failed" "$T/some.bats" ;;
         4)
-            assert_rc 1
-            [ "${lines[-1]}" = "4 passed, 1 failed" ]
+            gives 1 "4 passed, 1 failed" "$T/some.bats"
             assert_out "4 tests are unsteady: more than 3" ;;
         9)
-            assert_rc 1
-            [ "${lines[-1]}" = "0 passed, 9 failed" ]
+            gives 1 "0 passed, 9 failed" "$T/some.bats"
             refute_out Unsteady
             ran 1 "test 1" ;;
         esac
@@ -158,11 +144,8 @@ ran() {
         fails one
         fails two
     } >some.bats
-    runs "$T/some.bats"
-    assert_rc 0
-    [ "${lines[-1]}" = "2 passed, 0 failed" ] || fail "$output"
-    assert_out "some.bats: setup_file failed"
-    assert_out "words of setup_file"
+    gives 0 "2 passed, 0 failed" "$T/some.bats"
+    assert_out "some.bats: setup_file failed" "words of setup_file"
     ran 2 one
     # The shell of a test is killed, and the tests after it do not run.
     rm -f runs.*
@@ -172,9 +155,7 @@ ran() {
             '    [ -e killed ] || { : >killed; kill -9 $PPID $$; }' '}'
         fails two
     } >some.bats
-    runs "$T/some.bats"
-    assert_rc 0
-    [ "${lines[-1]}" = "3 passed, 0 failed" ] || fail "$output"
+    gives 0 "3 passed, 0 failed" "$T/some.bats"
     assert_out "some.bats: killed: did not end"
 }
 
@@ -187,9 +168,7 @@ ran() {
             "[ \$(wc -l <'$T/n') -gt 1 ] || { $fault; }" \
             'echo "ok 1 one"; echo 1..2' >build/unit/lib/test_uri
         chmod +x build/unit/lib/test_uri
-        runs tests/unit/lib/test_uri.c
-        assert_rc 0
-        [ "${lines[-1]}" = "2 passed, 0 failed" ] || fail "$fault: $output"
+        gives 0 "2 passed, 0 failed" tests/unit/lib/test_uri.c
         assert_out "unit/lib/test_uri: "
         [ "$(wc -l <n)" = 3 ]
     done
@@ -198,10 +177,8 @@ ran() {
 @test "tests/run fails on a sanitizer's report although the test passes later" {
     printf '%s\n' '@test "one" {' '    [ -z "$(ls "$SAN_REPORTS")" ] || return 0' \
         '    echo "ERROR: words" >"$SAN_REPORTS/report.1"; false' '}' >some.bats
-    runs SAN=address "$T/some.bats"
-    assert_rc 1
+    gives 1 "1 passed, 1 failed" SAN=address "$T/some.bats"
     assert_out "sanitizer report: "
-    [ "${lines[-1]}" = "1 passed, 1 failed" ]
 }
 
 @test "tests/run does not repeat a test that broke exclusion" {
@@ -218,11 +195,9 @@ ran() {
             printf '@test "broken" {\n    echo >>"%s/runs.broken"\n    %s\n}\n' "$T" "$broken"
             fails unsteady 1
         } >some.bats
-        runs HELPERS="$HELPERS" "$T/some.bats"
-        assert_rc 1
+        gives 1 "0 passed, 2 failed" HELPERS="$HELPERS" "$T/some.bats"
         [ "$(wc -l <runs.broken)" = 1 ] || fail "tried again: $output"
         assert_out "FINAL: "
-        [ "${lines[-1]}" = "0 passed, 2 failed" ] || fail "$output"
     done
     # Failures in another file are repeated as usual, also a history with too few acquisitions.
     rm -f runs.*
@@ -230,8 +205,6 @@ ran() {
     printf '%s\n' '@test "unsteady" {' "cd '$T'" '[ ! -e there ] || return 0' ': >there' \
         'printf "%s\n" "enter 1 1 5" "exit 1 1 6" >history' 'echo 1 >counter' \
         "'$ROOT/tests/support/helpers/check_history.py' . 2" '}' >other.bats
-    runs "$T/other.bats" "$T/some.bats"
-    assert_rc 1
-    [ "${lines[-1]}" = "1 passed, 2 failed" ] || fail "$output"
+    gives 1 "1 passed, 2 failed" "$T/other.bats" "$T/some.bats"
     assert_out "other.bats: unsteady"
 }

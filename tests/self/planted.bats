@@ -14,7 +14,7 @@ setup_file() {
         sed -e ':more' -e '/\\$/{N;s/\\\n//;b more' -e '}' >"$BATS_FILE_TMPDIR/commands" || :
 }
 
-# command WORD: the one command with that word.
+# command_with WORD: the one command with that word.
 command_with() {
     local found
     found=$(grep -F -- " $1 " "$BATS_FILE_TMPDIR/commands")
@@ -31,17 +31,11 @@ plant() {
     sed -E "$2" "$ROOT/$source" >"$T/planted/source"
     ! cmp -s "$ROOT/$source" "$T/planted/source" ||
         fail "the plant does not apply to $source: $2" || return
-    if [[ $source == *.lua ]]; then
-        plant_text "$source" redis_scripts.h || return
-        source=lib/backends/redis/script.c
-        cp "$ROOT/$source" "$T/planted/source.c"
-    elif [[ $source == *.sql ]]; then
-        plant_text "$source" postgres_sql.h || return
-        source=lib/backends/postgres/sql.c
-        cp "$ROOT/$source" "$T/planted/source.c"
-    else
-        mv "$T/planted/source" "$T/planted/source.c"
-    fi
+    case $source in
+    *.lua) plant_text "$source" redis_scripts.h lib/backends/redis/script.c || return ;;
+    *.sql) plant_text "$source" postgres_sql.h lib/backends/postgres/sql.c || return ;;
+    *) mv "$T/planted/source" "$T/planted/source.c" ;;
+    esac
     object=$BUILD/obj/${source%.c}.o
     ! grep -qF -- " -o $BUILD/obj/mod/${source%.c}.o " "$BATS_FILE_TMPDIR/commands" ||
         { plant_module "$source"; return; }
@@ -73,14 +67,16 @@ plant_module() {
         fail "it cannot be built"
 }
 
-# plant_text SCRIPT HEADER: $T/planted/source in the place of the script, make the header of all
-# scripts. Beside source.c it is found first.
+# plant_text SCRIPT HEADER SOURCE: $T/planted/source in the place of the script, make the header of
+# all scripts, which $source, now SOURCE, includes. Beside source.c it is found first.
 plant_text() {
     local dir=${1%/*} header=$BUILD/gen/$2 make
     cp -r "$ROOT/$dir" "$T/planted" || return
     mv "$T/planted/source" "$T/planted/${dir##*/}/${1##*/}" || return
     make=$(command_with "$dir/embed.awk") || return
     make=${make/"> $header"/"> $T/planted/$2"}
+    source=$3
+    cp "$ROOT/$source" "$T/planted/source.c" || return
     (cd "$ROOT" && eval "${make//"$dir/"/"$T/planted/${dir##*/}/"}") ||
         fail "no header is made: $make"
 }
@@ -162,7 +158,7 @@ caught() {
 @test "planted: only the command is killed, not its tree" {
     plant cli/guard.c 's/process_tree_signal\(&none_inherited, SIGKILL, &refused\) < 0/\
         (refused = 0, g->command > 0 ? kill(g->command, SIGKILL) : 0) < 0/'
-    caught cli/guard "a killed keeper's tree is gone at once"
+    caught cli/guard "pkill -9 dlock leaves a guard that ends the tree at once"
 }
 
 @test "planted: exit code 0 although the release says that the lock was not ours" {

@@ -17,13 +17,10 @@ with open(sys.argv[2], "r+b") as f:
 }
 with_clock() {
     head -c 8 /dev/zero >"${CLOCK_FILE:-$T/offset}"
-    # A sanitizer's runtime wants to be the first library; being the second one is fine here.
-    LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=${CLOCK_FILE:-$T/offset} \
-        ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 "$@"
+    WALLCLOCK=${CLOCK_FILE:-$T/offset} preload wallclock "$@"
 }
 with_slew() {
     SLEW_SINCE=$(($(now_ms) * 1000000))
-    LD_PRELOAD=$HELPERS/slew.so SLEW=$SLEW_SINCE \
-        ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 "$@"
+    SLEW=$SLEW_SINCE preload slew "$@"
 }
 true_time() { echo $((SLEW_SINCE + ($1 - SLEW_SINCE) * 10 / 9)); }

@@ -20,14 +20,11 @@
 declare -ga CPORT CPID CDIR
 
 cluster_server() {
-    local i=$1 port try
-    shift
+    local i=$1 try
     CDIR[i]=$(mktemp -d "${BATS_FILE_TMPDIR:?}/node-$i.XXXXXX") || return
     for try in 1 2 3 4 5 6 7 8 9 10; do
-        # The bus has the port plus 10000, and that is below the ports that the kernel hands out as
-        # well.
-        port=$((10000 + (RANDOM * 32768 + RANDOM + $$) % 10000))
-        cluster_launch "$i" "$port" && return 0
+        # The bus has the port plus 10000.
+        cluster_launch "$i" "$(some_port 10000)" && return 0
         grep -q 'Address already in use' "${CDIR[i]}/log" || break
     done
     cat "${CDIR[i]}/log" >&2
@@ -43,11 +40,7 @@ cluster_launch() {
     disown "${CPID[$1]}" # the shell would tell of its death
 }
 
-ccli() {
-    local i=$1
-    shift
-    redis-cli -h 127.0.0.1 -p "${CPORT[i]}" "$@" 3>&-
-}
+ccli() { redis-cli -h 127.0.0.1 -p "${CPORT[$1]}" "${@:2}" 3>&-; }
 
 cluster_sees() { # N COUNT: server N knows COUNT servers well
     local nodes
@@ -129,11 +122,9 @@ slot_open() {
     ccli "$2" cluster setslot "$1" migrating "$(ccli "$3" cluster myid)" >/dev/null
 }
 slot_keys() {
-    local from=$1 to=$2 key
-    shift 2
-    for key in "$@"; do
-        [[ $(ccli "$from" migrate 127.0.0.1 "${CPORT[to]}" "$key" 0 5000) =~ ^(OK|NOKEY)$ ]] ||
-            return 1
+    local key
+    for key in "${@:3}"; do
+        [[ $(ccli "$1" migrate 127.0.0.1 "${CPORT[$2]}" "$key" 0 5000) =~ ^(OK|NOKEY)$ ]] || return
     done
 }
 # The owner first, then the others, as redis-cli --cluster reshard does it.

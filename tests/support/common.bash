@@ -1,5 +1,5 @@
-# common.bash - for every .bats file: load ../../support/common. A file with a setup or a teardown
-# of its own calls dlock_setup or dlock_teardown there.
+# common.bash - for every .bats file: load ../../support/common, or fake or redis, which load it. A
+# file with a setup or a teardown of its own calls dlock_setup or dlock_teardown there.
 #
 # $DLOCK is the program under test, build/test/dlock: build/dlock, which users get, plus a scripted
 # fake store. $HELPERS is the folder of the compiled helpers, $T this test's own folder, and $NAME a
@@ -32,6 +32,10 @@ teardown() { dlock_teardown; }
 
 # For tests that need root; in strict mode a skip is a failure.
 need_root() { [ "$(id -u)" -eq 0 ] || skip "needs root"; }
+need_pid_namespace() {
+    unshare --pid --fork --mount-proc true 2>/dev/null ||
+        skip "needs the right to make PID namespaces"
+}
 
 dlock_setup() {
     T=$BATS_TEST_TMPDIR
@@ -95,17 +99,7 @@ overlaps() {
 }
 
 # settle SECONDS: wait until no process of this test is left.
-settle() {
-    local -
-    set +T # as in wait_for
-    local end
-    none_left && return 0
-    end=$(($(now_ms) + $1 * 1000))
-    until none_left; do
-        [ "$(now_ms)" -lt $end ] || return 1
-        nap
-    done
-}
+settle() { none_left || wait_for "$1" none_left 2>/dev/null; }
 
 # True if test_pids would print nothing. grep itself runs without the marker.
 none_left() {
@@ -127,11 +121,16 @@ test_pids() {
     return 0
 }
 
-# always CMD...: dlock's random decisions are positive (support/preload/dice.c): it tidies up.
-always() {
+# preload SHIM CMD...: CMD..., which may be a function, with support/preload/SHIM.c.
+preload() {
     # A sanitizer's runtime wants to be the first library; being the second one is fine here.
-    LD_PRELOAD=$HELPERS/dice.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 "$@"
+    LD_PRELOAD=$HELPERS/$1.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 "${@:2}"
 }
+# always CMD...: dlock's random decisions are positive: it tidies up.
+always() { preload dice "$@"; }
+
+# A port below those that the kernel hands out to clients (32768...); below 10000 + SPAN.
+some_port() { echo $((10000 + (SRANDOM + $$) % ${1:-22000})); }
 
 # ------------------------------------------------------------------ time ---
 
@@ -196,13 +195,7 @@ start() {
 }
 
 # start_log FILE CMD...: the same, stdout and stderr into FILE, stdin from /dev/null.
-start_log() {
-    local file=$1
-    shift
-    "$@" >"$file" 2>&1 </dev/null 3>&- &
-    STARTED=$!
-    STARTED_PIDS+=("$STARTED")
-}
+start_log() { start "${@:2}" >"$1" 2>&1 </dev/null; }
 
 # listener HELPER ARG...: a helper (support/helpers/HELPER.py) that says at which port it listens;
 # $LISTENS is that port, $LISTENER its pid.
@@ -250,8 +243,7 @@ exits() { # CODE SECONDS PID: a job of ours, see wait_exit
     [ $rc -eq "$1" ] || fail "exit code $rc, not $1: $(tail -n 20 ./*.log)"
 }
 
-# hold [ARG...]: dlock holds $L until let_go; returns when it does hold. Its pid is $HOLDER, its
-# fence is in the file held.
+# hold [ARG...]: dlock ($HOLDER) holds $L until let_go; returns when it does. held: its fence.
 hold() {
     rm -f held go
     start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo $DLOCK_FENCE >held; "$HELPERS/await" go'
@@ -261,6 +253,29 @@ hold() {
 let_go() { # [CODE]: the holder's exit code, 0
     : >go
     exits "${1:-0}" 8 "$HOLDER"
+}
+
+# until_ready SECONDS PID CMD...: until CMD succeeds. If the job PID, a server, ends before that, or
+# takes too long, it is killed: 1.
+until_ready() {
+    local - end=$(($(now_ms) + $1 * 1000)) job=$2
+    set +T # as in wait_for
+    shift 2
+    until "$@"; do
+        pid_alive "$job" && [ "$(now_ms)" -lt $end ] || {
+            kill -KILL "$job" 2>/dev/null
+            wait "$job" 2>/dev/null
+            return 1
+        }
+        nap
+    done
+}
+# end_job SIGNAL PID: by KILL if the signal does not do in time. The job may be stopped.
+end_job() {
+    kill -CONT "$2" 2>/dev/null || :
+    kill -"$1" "$2" 2>/dev/null || :
+    wait_for 10 pid_gone "$2" || kill -KILL "$2" 2>/dev/null
+    wait "$2" 2>/dev/null || :
 }
 
 # State letter of a process (R S D T Z ...), empty when there is none.
@@ -317,12 +332,18 @@ assert_rc() {
     [ "$status" -eq "$1" ] || fail "exit code $status, not $1; output: $output"
 }
 
-# assert_out TEXT: the output of the last `run` contains TEXT.
+# assert_out TEXT...: the output of the last `run` contains each TEXT; refute_out TEXT...: none.
 assert_out() {
-    case $output in *"$1"*) ;; *) fail "output without '$1': $output" ;; esac
+    local text
+    for text; do
+        [[ $output == *"$text"* ]] || fail "output without '$text': $output" || return
+    done
 }
 refute_out() {
-    case $output in *"$1"*) fail "output with '$1': $output" ;; *) ;; esac
+    local text
+    for text; do
+        [[ $output != *"$text"* ]] || fail "output with '$text': $output" || return
+    done
 }
 
 # assert_between LOW VALUE HIGH WHAT

@@ -1,8 +1,10 @@
 # fake.bash - the scripted store (tests/support/fake/fake.c) and the command that tells what happens
-# to it (tests/support/helpers/subject.c). Load after common.bash; a setup of the file calls both
+# to it (tests/support/helpers/subject.c). Loads common.bash; a setup of the file calls both
 # dlock_setup and fake_setup.
 #
 # $S the store's folder, $L its lock, $SUBJECT the command ("$HELPERS/subject FOLDER"), $C its own.
+
+declare -F dlock_setup >/dev/null || source "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 
 NS=1000000
 
@@ -76,11 +78,9 @@ no_overlap() { ! grep -q overlap "$C/events"; }
 # start_waiter FILE [OPTION...]: another client of $L, in $WAITER: it writes the time of its entry
 # into FILE (ns), looks at the witness before that, and stays while the file "stay" exists.
 start_waiter() {
-    local file=$1
-    shift
-    start_log "$file.log" "$DLOCK" "$@" "$L" sh -c \
+    start_log "$1.log" "$DLOCK" "${@:2}" "$L" sh -c \
         'flock -sn "$1/witness" true || echo overlap >>violations
-        "$2" "$3"; while [ -e stay ]; do sleep .02; done' - "$C" "$HELPERS/clock" "$T/$file"
+        "$2" "$3"; while [ -e stay ]; do sleep .02; done' - "$C" "$HELPERS/clock" "$T/$1"
     WAITER=$STARTED
 }
 no_violations() { [ ! -e "$T/violations" ] && no_overlap; }
@@ -103,8 +103,10 @@ background() {
     start_log "$T/out" "$HELPERS/launch" -d -s "$DLOCK" "$@"
     K=$STARTED
 }
-# starts N ARG...: background ARG..., whose command is the subject; its N processes run.
+# starts N ARG...: background ARG..., whose command is the subject, not yet told to end; its N
+# processes run.
 starts() {
+    rm -f "$C"/* "$T/end"
     background "${@:2}"
     wait_for 5 running "$1"
 }
@@ -112,7 +114,12 @@ starts() {
 guard_is_there() { G=$(children "$K" | head -n 1) && [ -n "$G" ]; }
 find_guard() {
     wait_for 5 guard_is_there
-    G=$(children "$K" | head -n 1)
+    guard_is_there
+}
+# kill_guard: and it is $G.
+kill_guard() {
+    find_guard
+    kill -KILL "$G"
 }
 
 # ended [SECS]: wait for $K; its exit code in $status, its output in $output (as after `run`).
@@ -141,6 +148,22 @@ ends_with() { # CODE [SECS]
     ended "${2:-10}"
     assert_rc "$1"
 }
+# at_terminal: the Python program on stdin, with all of helpers/terminal.py, and with a terminal t
+# unless the program makes one. LOCK_ARGS: the options and the lock, $L.
+at_terminal() {
+    rm -f "$C"/* "$T/end"
+    cat >"$T/program.py"
+    {
+        echo 'from terminal import *'
+        grep -q '^t = ' "$T/program.py" || echo 't = Term()'
+        cat "$T/program.py"
+    } >"$T/test.py"
+    # Not by run_t: timeout in the foreground would be the terminal's.
+    S=$S C=$C L=$L LOCK_ARGS=${LOCK_ARGS-$L} SLOW=$SLOW PYTHONDONTWRITEBYTECODE=1 \
+        PYTHONPATH=$ROOT/tests/support/helpers \
+        timeout -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
+}
+
 # finish CODE: lets a subject with -u "$T/end" end.
 finish() {
     touch "$T/end"

@@ -38,11 +38,7 @@ queued() { grep -qE -- "-> (FLOCK|OFDLCK) .*:$(stat -c %i "$1") " /proc/locks; }
 waits() { "$DLOCK" --status --json "$1" | grep -q '"place"'; }
 us() { echo "${EPOCHREALTIME/[.,]/}"; }
 median() { printf '%s\n' "$@" | sort -n | sed -n "$((($# + 1) / 2))p"; }
-preloaded() {
-    # A sanitizer's runtime wants to be the first library; being the second one is fine here.
-    LD_PRELOAD=$HELPERS/$1.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 \
-        run_t 5 "${@:2}"
-}
+preloaded() { preload "$1" run_t 5 "${@:2}"; }
 open_folder() {
     OPEN=$(mktemp -d /tmp/dlock-file.XXXXXX)
     chmod 755 "$OPEN"

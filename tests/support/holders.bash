@@ -24,7 +24,7 @@
 #                            that
 #     holds ID ARG...        one more holder or waiter, until end ID...; held ID ARG...: and it
 #                            holds the lock; is_in ID: it holds the lock since the time in the file
-#                            in.ID (ns), its slot is in slot.ID; is_out ID
+#                            in.ID (ns), its slot is in slot.ID, its fence in fence.ID; is_out ID
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 source "$ROOT/tests/support/fake.bash"
@@ -40,11 +40,7 @@ job() {
     "${RUN:-background}" "${@:2}" $SUBJECT -m 110000 -u "$T/end" -r "$JOB_CODE"
     wait_for "${WITHIN:-5}" running
 }
-job_ends() {
-    : >"$T/end"
-    ended
-    assert_rc "$JOB_CODE"
-}
+job_ends() { finish "$JOB_CODE"; }
 job_ends_silently() {
     job_ends
     [ -z "$output" ] && [ "$(count_seen main sig 15)" = 0 ] || fail "$output"
@@ -80,15 +76,8 @@ follows() {
         final "the tree lived until $(last_beat), $1 entered at $(cat "$T/$1")"
 }
 
-ends() {
-    ended
-    assert_rc "$1"
-}
-# lasts MS: the time passes.
-lasts() {
-    local end=$(($(now_ms) + $1))
-    wait_for $(($1 / 1000 + 4)) beyond $end
-}
+ends() { ends_with "$1"; }
+lasts() { wait_for $(($1 / 1000 + 4)) beyond $(($(now_ms) + $1)); }
 hand_over() {
     local t0
     t0=$(now_ms)
@@ -99,11 +88,9 @@ hand_over() {
 }
 
 takes() {
-    local low=$1 high=$2 code=$3
-    shift 3
-    timed_run "$@"
-    assert_rc "$code" || return
-    assert_between "$low" "$took" $((high + SLOW)) "time (ms)" || fail "$output"
+    timed_run "${@:4}"
+    assert_rc "$3" || return
+    assert_between "$1" "$took" $(($2 + SLOW)) "time (ms)" || fail "$output"
 }
 dies_by() {
     local t0
@@ -115,13 +102,12 @@ dies_by() {
 
 declare -gA PIDS
 holds() {
-    local id=$1
-    shift
-    rm -f "in.$id" "go.$id"
+    rm -f "in.$1" "go.$1"
     # shellcheck disable=SC2016
-    start_log "holds.$id.log" "$DLOCK" "$@" "$L" sh -c 'echo "${DLOCK_SLOT:-}" >"slot.$1"
-        "$HELPERS/clock" "in.$1"; "$HELPERS/await" "go.$1"' - "$id"
-    PIDS[$id]=$STARTED
+    start_log "holds.$1.log" "$DLOCK" "${@:2}" "$L" sh -c '
+        echo "${DLOCK_SLOT:-}" >"slot.$1"; echo "${DLOCK_FENCE:-0}" >"fence.$1"
+        "$HELPERS/clock" "in.$1"; "$HELPERS/await" "go.$1"' - "$1"
+    PIDS[$1]=$STARTED
 }
 is_in() { wait_for "${2:-5}" test -s "in.$1" || fail "$1: $(cat "holds.$1.log")"; }
 is_out() { [ ! -e "in.$1" ] || final "$1 holds the lock"; }

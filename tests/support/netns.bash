@@ -68,9 +68,7 @@ net_machine() {
 net_cut() {
     server iptables -I INPUT -i link0 -j DROP && client iptables -I INPUT -i link0 -j DROP
 }
-net_mend() {
-    server iptables -F && client iptables -F
-}
+net_mend() { server iptables -F && client iptables -F; }
 # A reply carries data; SYN+ACK (60 bytes) and ACK (52) do not.
 net_lose_replies() {
     client iptables -I INPUT -i link0 -p tcp --sport $PORT -m length --length 61:65535 -j DROP
@@ -78,7 +76,6 @@ net_lose_replies() {
 net_reset() {
     server iptables -I INPUT -i link0 -p tcp --dport $PORT -j REJECT --reject-with tcp-reset
 }
-# Has it happened?
 net_was_reset() {
     [ "$(server iptables -L INPUT -v -x -n | awk '/reject-with/ { print $1 }')" -ge 1 ]
 }
@@ -115,6 +112,4 @@ net_dns_bounds() {
     done
     [ ! -e "$T/ran" ] && [ ! -e "$C/events" ] || fail "the command ran"
 }
-net_dns_asked() {
-    server iptables -L INPUT -v -x -n | awk '/udp dpt:53/ { print $1 }'
-}
+net_dns_asked() { server iptables -L INPUT -v -x -n | awk '/udp dpt:53/ { print $1 }'; }

@@ -16,45 +16,41 @@ last_line() {
 
 # The ttl of all waiters is 1 s. So the outage lasts for more than five of them.
 ride_out() {
-    local long short both cancelled late quitter t0
+    local t0 who
+    local -A client
+    joins() { start_log "$1.log" "$DLOCK" "${@:2}"; client[$1]=$STARTED; }
     hold --ttl 60
-    start_log long.log "$DLOCK" --ttl 1 "$L" sh -c 'echo >got.long'
-    long=$STARTED
-    start_log short.log "$DLOCK" -q --ttl 1 -w 4 "$L" touch ran
-    short=$STARTED
-    start_log both.log "$DLOCK" --ttl 1 -w 10 "$L" touch ran
-    both=$STARTED
-    start_log cancelled.log "$DLOCK" --ttl 1 "$L" touch ran
-    cancelled=$STARTED
+    joins long --ttl 1 "$L" sh -c 'echo >got.long'
+    joins short -q --ttl 1 -w 4 "$L" touch ran
+    joins both --ttl 1 -w 10 "$L" touch ran
+    joins cancelled --ttl 1 "$L" touch ran
     wait_for 5 waiting 4
     store_out
     OUT=$(now_ms)
     # Without --retry that is the end at once, with it a wait. A signal needs no undo there.
     run -69 run_t 5 "$DLOCK" --connect-timeout 1 "$L" touch ran
-    start_log late.log "$DLOCK" --retry --connect-timeout 1 --ttl 1 "$L" sh -c 'echo >got.late'
-    late=$STARTED
-    start_log quitter.log "$DLOCK" --retry --connect-timeout 1 "$L" touch ran
-    quitter=$STARTED
+    joins late --retry --connect-timeout 1 --ttl 1 "$L" sh -c 'echo >got.late'
+    joins quitter --retry --connect-timeout 1 "$L" touch ran
     wait_for 5 stays_out 2000
     t0=$(now_ms)
-    kill -TERM "$cancelled" "$quitter"
-    exits 143 3 "$cancelled"
-    exits 143 3 "$quitter"
+    kill -TERM "${client[cancelled]}" "${client[quitter]}"
+    exits 143 3 "${client[cancelled]}"
+    exits 143 3 "${client[quitter]}"
     assert_between 0 $(($(now_ms) - t0)) $((1500 + BUSY)) "ms to cancel"
-    exits 69 5 "$short"
+    exits 69 5 "${client[short]}"
     [ "$(wc -l <short.log)" -eq 1 ] || fail "not one line: $(cat short.log)"
     last_line short.log "no answer for [0-9.]+ m?s \(lock '.*$NAME'\)$"
     wait_for 9 stays_out 5500
-    pid_alive "$long" || fail "$(cat long.log)"
+    pid_alive "${client[long]}" || fail "$(cat long.log)"
     store_back
     # It has been answered since: the lock is held, and that is all.
-    exits 75 10 "$both"
+    exits 75 10 "${client[both]}"
     [ ! -e ran ]
     [ ! -e got.long ]
     [ ! -e got.late ]
     let_go
-    exits 0 10 "$long"
-    exits 0 10 "$late"
-    [ -e got.long ]
-    [ -e got.late ]
+    for who in long late; do
+        exits 0 10 "${client[$who]}"
+        [ -e got.$who ]
+    done
 }

@@ -46,7 +46,6 @@ proxy() {
     L="postgres://postgres@127.0.0.1:$LISTENS/postgres?mode=lease#$NAME"
 }
 
-# row EXPRESSION: of the lock's row.
 row() { pgsql -c "select $1 from public.dlock_locks where name = '$NAME'"; }
 # Unix milliseconds of the server's clock, which is that of this machine.
 EXPIRES='(extract(epoch from expires) * 1000)::bigint'
@@ -65,9 +64,7 @@ end_sessions() {
 
 # waiter N CMD...: the N-th waiter; returns when a release can call it.
 waiter() {
-    local n=$1
-    shift
-    start_log "wait$n.log" "$DLOCK" --ttl "${TTL:-30}" "$L" "$@"
+    start_log "wait$1.log" "$DLOCK" --ttl "${TTL:-30}" "$L" "${@:2}"
     WAITER=$STARTED
-    wait_for 5 called_are "$n"
+    wait_for 5 called_are "$1"
 }

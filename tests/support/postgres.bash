@@ -78,9 +78,6 @@ pg_sweep() {
     done
 }
 
-# pg_port: below the ports that the kernel hands out to clients (32768...).
-pg_port() { echo $((10000 + (RANDOM * 32768 + RANDOM + $$) % 22000)); }
-
 # ---------------------------------------------------------------- server ---
 
 # initdb takes as long as ten copies of what it makes: once for all files of a run.
@@ -122,10 +119,6 @@ SQL
 
 pg_start() {
     pg_start_in default "$@" || return
-    pg_export
-}
-
-pg_export() {
     export PG_PORT=${PG_PORTS[default]} PG_PID=${PG_PIDS[default]} PG_DIR=${PG_DIRS[default]}
     export PG_SOCK=${PG_SOCKS[default]} PG_LOG=${PG_LOGS[default]}
 }
@@ -140,7 +133,7 @@ pg_start_in() {
     PG_SOCKS[$name]=$dir PG_DIRS[$name]=$dir/data PG_LOGS[$name]=$dir/log
     cp -a "$PG_TEMPLATE" "$dir/data" || return
     for try in 1 2 3 4 5 6 7 8 9 10; do
-        PG_PORTS[$name]=$(pg_port)
+        PG_PORTS[$name]=$(some_port)
         : >"$dir/log"
         pg_launch "$name" "$@" && return 0
         # Another server had the port, or this one cannot start at all.
@@ -156,7 +149,7 @@ pg_start_in() {
 # first. Every query message is logged before it is executed, with its transaction and its sender.
 # dynamic_shared_memory_type: a killed one leaves nothing in /dev/shm.
 pg_launch() {
-    local name=$1 pid end
+    local name=$1 pid
     shift
     (cd / && exec "${pg_as[@]}" --pdeathsig QUIT "$PG_BIN/postgres" -D "${PG_DIRS[$name]}" \
         -p "${PG_PORTS[$name]}" -c listen_addresses=127.0.0.1 \
@@ -165,16 +158,7 @@ pg_launch() {
         -c log_line_prefix='%m [%p] %q%v [%a] ' "$@") >>"${PG_LOGS[$name]}" 2>&1 </dev/null 3>&- &
     pid=$!
     # What is replayed after a kill -9 takes its time.
-    end=$(($(now_ms) + 30000))
-    until pg_ready "${PG_DIRS[$name]}" "$pid"; do
-        pid_alive "$pid" && [ "$(now_ms)" -lt $end ] || {
-            kill -KILL "$pid" 2>/dev/null
-            wait "$pid" 2>/dev/null
-            return 1
-        }
-        nap
-    done
-    PG_PIDS[$name]=$pid
+    until_ready 30 $pid pg_ready "${PG_DIRS[$name]}" $pid && PG_PIDS[$name]=$pid
 }
 
 # pg_ready DIR PID: postmaster.pid is what pg_ctl waits for, too: pid, ..., state on line 8.
@@ -187,7 +171,7 @@ pg_ready() {
 pg_standby() {
     local dir
     dir=$(pg_folder) || return
-    PG_SOCKS[$1]=$dir PG_DIRS[$1]=$dir/data PG_LOGS[$1]=$dir/log PG_PORTS[$1]=$(pg_port)
+    PG_SOCKS[$1]=$dir PG_DIRS[$1]=$dir/data PG_LOGS[$1]=$dir/log PG_PORTS[$1]=$(some_port)
     (cd / && "${pg_as[@]}" "$PG_BIN/pg_basebackup" -D "$dir/data" -h 127.0.0.1 \
         -p "${PG_PORTS[$2]}" -U postgres -c fast --no-sync -R) 3>&- || return
     pg_launch "$1"
@@ -260,11 +244,9 @@ pg_drop() {
 # pg_psql PORT ARG...: into ${psql[@]}. Its name in the log and in pg_stat_activity tells it from
 # dlock.
 pg_psql() {
-    local port=$1
-    shift
     psql=(env PGAPPNAME="${PGAPPNAME:-pgsql}" PGCONNECT_TIMEOUT=10 "$PG_BIN/psql" -X -q -A
         -t -v ON_ERROR_STOP=1
-        -h 127.0.0.1 -p "$port" -U postgres -d postgres "$@")
+        -h 127.0.0.1 -p "$1" -U postgres -d postgres "${@:2}")
 }
 pgsql() {
     local -a psql
@@ -273,8 +255,7 @@ pgsql() {
 }
 pgsql_in() {
     local PG_PORT=${PG_PORTS[$1]}
-    shift
-    pgsql "$@"
+    pgsql "${@:2}"
 }
 # In the subshell of `start`: psql gets its pid.
 pg_session() {
@@ -316,7 +297,7 @@ pgb_start() {
     # With "trust" the names must still be known: any other is looked up by auth_user.
     echo '"postgres" ""' >"$dir/users"
     for try in 1 2 3 4 5 6 7 8 9 10; do
-        PGB_PORT=$(pg_port)
+        PGB_PORT=$(some_port)
         : >"$dir/log"
         printf '%s\n' '[databases]' "* = host=127.0.0.1 port=$PG_PORT auth_user=postgres" \
             '[pgbouncer]' listen_addr=127.0.0.1 listen_port="$PGB_PORT" unix_socket_dir= \
@@ -335,32 +316,18 @@ pgb_start() {
 
 # Ready when it says so.
 pgb_launch() {
-    local pid end
+    local pid
     (cd / && exec "${pg_as[@]}" --pdeathsig KILL /usr/sbin/pgbouncer "$PGB_DIR/ini") \
         >>"$PGB_DIR/log" 2>&1 </dev/null 3>&- &
     pid=$!
-    end=$(($(now_ms) + 10000))
-    until file_has "$PGB_DIR/log" 'process up'; do
-        pid_alive "$pid" && [ "$(now_ms)" -lt $end ] || {
-            kill -KILL "$pid" 2>/dev/null
-            wait "$pid" 2>/dev/null
-            return 1
-        }
-        nap
-    done
+    until_ready 10 $pid file_has "$PGB_DIR/log" 'process up' || return
     PGB_OURS=$pid
     export PGB_PORT PGB_PID=$pid PGB_LOG=$PGB_DIR/log
 }
 
 # Only that of this shell; its folder, too.
 pgb_stop() {
-    if [ -n "$PGB_OURS" ]; then
-        kill -CONT "$PGB_OURS" 2>/dev/null || :
-        kill -TERM "$PGB_OURS" 2>/dev/null || :
-        wait_for 5 pid_gone "$PGB_OURS" || kill -KILL "$PGB_OURS" 2>/dev/null
-        wait "$PGB_OURS" 2>/dev/null || :
-        PGB_OURS=
-    fi
+    [ -z "$PGB_OURS" ] || end_job TERM "$PGB_OURS"
     [ -z "$PGB_DIR" ] || rm -rf "$PGB_DIR"
-    PGB_DIR=
+    PGB_OURS='' PGB_DIR=''
 }

@@ -13,6 +13,8 @@
 # for the tests (redis_export does it for the default server), and teardown_file calls redis_stop.
 # In a test dlock_teardown ends them.
 
+declare -F dlock_setup >/dev/null || source "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+
 declare -gA REDIS_PORTS REDIS_PIDS REDIS_DIRS
 
 redis_start() {
@@ -37,15 +39,12 @@ count_evals() {
         END { print n + 0 }'
 }
 
-# Below the ports that the kernel hands out to clients (32768...).
-redis_some_port() { echo $((10000 + (SRANDOM + $$) % 22000)); }
-
 redis_start_in() {
     local name=$1 dir try
     shift
     dir=$(mktemp -d "${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:?}}/redis-$name.XXXXXX") || return
     for try in 1 2 3 4 5 6 7 8 9 10; do
-        redis_launch "$name" "$dir" "$(redis_some_port)" --appendonly yes --appendfsync no "$@" &&
+        redis_launch "$name" "$dir" "$(some_port)" --appendonly yes --appendfsync no "$@" &&
             return 0
         # Another server had the port, or this one cannot start at all.
         grep -q 'Address already in use' "$dir/log" || break
@@ -74,17 +73,11 @@ redis_spawn() {
     REDIS_PORTS[$name]=$port REDIS_PIDS[$name]=$! REDIS_DIRS[$name]=$dir
 }
 redis_ready() {
-    local dir=${REDIS_DIRS[$1]} port=${REDIS_PORTS[$1]} pid=${REDIS_PIDS[$1]} end
-    end=$(($(now_ms) + 10000))
-    until "${REDIS_READY:-redis_answers}" "$port" "$pid"; do
-        kill -0 "$pid" 2>/dev/null && [ "$(now_ms)" -lt $end ] || {
-            kill -KILL "$pid" 2>/dev/null
-            wait "$pid" 2>/dev/null
-            unset "REDIS_PIDS[$1]"
-            return 1
-        }
-        nap
-    done
+    local dir=${REDIS_DIRS[$1]}
+    until_ready 10 "${REDIS_PIDS[$1]}" "${REDIS_READY:-redis_answers}" "${REDIS_PORTS[$1]}" || {
+        unset "REDIS_PIDS[$1]"
+        return 1
+    }
 }
 
 # Its log says it listens, and something talks RESP there (+PONG, or an error such as -NOAUTH).
@@ -113,11 +106,7 @@ redis_end() {
     local pid=${REDIS_PIDS[$2]:-}
     # After a setup_file the arrays are not there any more, the exported variables are.
     [ -n "$pid" ] || [ "$2" != default ] || pid=${REDIS_PID:-}
-    [ -n "$pid" ] || return 0
-    kill -CONT "$pid" 2>/dev/null || :
-    kill -"$1" "$pid" 2>/dev/null || :
-    wait_for 5 pid_gone "$pid" || kill -KILL "$pid" 2>/dev/null
-    wait "$pid" 2>/dev/null || :
+    [ -z "$pid" ] || end_job "$1" "$pid"
     unset "REDIS_PIDS[$2]"
 }
 
@@ -127,9 +116,13 @@ redis_stop_all() {
     for name in "${!REDIS_PIDS[@]}"; do redis_kill "$name"; done
 }
 
-rcli() { redis-cli -h 127.0.0.1 -p "$REDIS_PORT" "$@" 3>&-; }
-rcli_in() {
-    local name=$1
-    shift
-    redis-cli -h 127.0.0.1 -p "${REDIS_PORTS[$name]}" "$@" 3>&-
+# only_fence_left NAME CLI: of the lock's keys only the fence is left, and it expires.
+only_fence_left() {
+    local keys
+    keys=$("$2" --raw keys "*$1*")
+    [ "$keys" = "{$1}:dlock:fence" ] || [ -z "$keys" ] || fail "left in the store: $keys"
+    [ -z "$keys" ] || [ "$("$2" pttl "$keys")" -gt 0 ] || fail "the fence never expires"
 }
+
+rcli() { redis-cli -h 127.0.0.1 -p "$REDIS_PORT" "$@" 3>&-; }
+rcli_in() { redis-cli -h 127.0.0.1 -p "${REDIS_PORTS[$1]}" "${@:2}" 3>&-; }

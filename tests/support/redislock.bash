@@ -20,8 +20,7 @@ own_tracks() {
 own_gone() { [ "$(own exists "$NAME")" = 0 ]; }
 own_left_is_over() { [ "$(own pttl "$NAME")" -gt "$1" ]; }
 
-queue_len() { rcli zcard "{$NAME}:dlock:queue"; }
-queue_is() { [ "$(queue_len)" = "$1" ]; }
+queue_is() { [ "$(rcli zcard "{$NAME}:dlock:queue")" = "$1" ]; }
 # Milliseconds of the wall clock.
 wall_ms() { date +%s%3N; }
 # The time is in FILE when the command has run.

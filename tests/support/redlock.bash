@@ -22,7 +22,7 @@ rl_start() {
     # All at once; a node whose port is in use starts again with another port.
     for ((k = 1; k <= n; k++)); do
         mkdir "$dir/$k"
-        redis_spawn "n$k" "$dir/$k" "$(redis_some_port)" "$@"
+        redis_spawn "n$k" "$dir/$k" "$(some_port)" "$@"
     done
     for ((k = 1; k <= n; k++)); do
         redis_ready "n$k" || redis_start_in "n$k" "$@" || return

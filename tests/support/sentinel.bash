@@ -29,19 +29,14 @@ CONF
 }
 
 sentinel_launch() {
-    local dir try port end
+    local dir try port
     dir=$(mktemp -d "${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:?}}/sentinel.XXXXXX") || return
     for try in 1 2 3 4 5; do
-        port=$((10000 + (RANDOM * 32768 + RANDOM + $$) % 22000))
+        port=$(some_port)
         sentinel_conf "$dir" "$port"
         env -u DLOCK_TEST_ID redis-server "$dir/sentinel.conf" --sentinel >"$dir/log" 2>&1 \
             </dev/null 3>&- &
-        end=$(($(now_ms) + 5000))
-        until grep -q '+monitor master' "$dir/log" || ! kill -0 $! 2>/dev/null; do
-            [ "$(now_ms)" -lt $end ] || break
-            nap
-        done
-        kill -0 $! 2>/dev/null && {
+        until_ready 5 $! file_has "$dir/log" '+monitor master' && {
             SENT_PORTS+="$port " SENT_PIDS+="$! "
             return 0
         }
@@ -77,10 +72,8 @@ sentinel_in_step() { ncli "$1" info replication | grep -q '^master_link_status:u
 ncli() { sentinel_cli "${SENT_AUTH:-}" "$@"; }
 scli() { sentinel_cli "${SENT_PASS:-}" "$@"; }
 sentinel_cli() {
-    local pass=$1 port=$2
-    shift 2
-    timeout 5 env ${pass:+REDISCLI_AUTH="$pass"} redis-cli --no-auth-warning -h 127.0.0.1 \
-        -p "$port" "$@" 3>&-
+    timeout 5 env ${1:+REDISCLI_AUTH="$1"} redis-cli --no-auth-warning -h 127.0.0.1 -p "$2" \
+        "${@:3}" 3>&-
 }
 mcli() { ncli "$(sentinel_master)" "$@"; }
 

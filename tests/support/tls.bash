@@ -58,7 +58,7 @@ tls_redis() {
     shift
     dir=$(mktemp -d "${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:?}}/r.XXXXXX") || return
     for try in 1 2 3 4 5 6 7 8 9 10; do
-        port=$((10000 + (RANDOM * 32768 + RANDOM + $$) % 22000))
+        port=$(some_port)
         REDIS_READY=tls_ready redis_launch "$name" "$dir" 0 --appendonly yes --appendfsync no \
             --tls-port "$port" --unixsocket "$dir/s" --tls-auth-clients no \
             --tls-cert-file "$TLS/server.crt" --tls-key-file "$TLS/server.key" \

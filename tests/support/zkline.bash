@@ -74,12 +74,10 @@ not_there() { ! zk_stat "$1" version 2>/dev/null; }
 # wait_in_line N CMD...: a waiter that watches its predecessor; with it N nodes are in the queue;
 # OPTS: its options.
 wait_in_line() {
-    local n=$1
-    shift
     # shellcheck disable=SC2086
-    start_log "wait$n.log" "$DLOCK" ${OPTS:-} "$L" "$@"
+    start_log "wait$1.log" "$DLOCK" ${OPTS:-} "$L" "${@:2}"
     WAITER=$STARTED
-    wait_for 5 watches_are $((n - 1))
+    wait_for 5 watches_are $(($1 - 1))
 }
 
 # waiter FILE [OPTION...]: see start_waiter; the second in line.

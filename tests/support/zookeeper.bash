@@ -52,9 +52,6 @@ for f in /usr/lib/jvm/default-java/bin/java /usr/lib/jvm/java-*-openjdk-*/bin/ja
 done
 unset f
 
-# zk_free_port: below the ports that the kernel hands out to clients (32768...).
-zk_free_port() { echo $((10000 + (RANDOM * 32768 + RANDOM + $$) % 22000)); }
-
 # ---------------------------------------------------------------- server ---
 
 zk_start() {
@@ -87,7 +84,7 @@ zk_start_in() {
     [ $name = archive ] || zk_archive
     for try in 1 2 3 4 5; do
         zk_folder "$name" || return
-        ZK_PORTS[$name]=$(zk_free_port)
+        ZK_PORTS[$name]=$(some_port)
         zk_launch "$name" "$@"
         zk_wait "$name" zk_serves && return 0
         # Another server had the port, or this one cannot start at all.
@@ -108,8 +105,8 @@ zk_ensemble() {
         for i in 1 2 3; do
             zk_folder $i || return
             echo $i >"${ZK_DIRS[$i]}/data/myid"
-            ZK_PORTS[$i]=$(zk_free_port)
-            ZK_QUORUM+=("server.$i=127.0.0.1:$(zk_free_port):$(zk_free_port)")
+            ZK_PORTS[$i]=$(some_port)
+            ZK_QUORUM+=("server.$i=127.0.0.1:$(some_port):$(some_port)")
         done
         for i in 1 2 3; do
             ZK_PEERS[$i]=$(printf '%s\n' initLimit=50 syncLimit=10 "${ZK_QUORUM[@]}")
@@ -172,14 +169,7 @@ zk_launch() {
 }
 
 # zk_wait NAME CMD: until CMD NAME succeeds; 1 when the server ended first, or after 30 s.
-zk_wait() {
-    local - end=$(($(now_ms) + 30000))
-    set +T # as in wait_for
-    until "$2" "$1"; do
-        pid_alive "${ZK_PIDS[$1]}" && [ "$(now_ms)" -lt $end ] || return 1
-        nap
-    done
-}
+zk_wait() { until_ready 30 "${ZK_PIDS[$1]}" "$2" "$1"; }
 
 # It listens before it serves, and a question that comes in between may never be answered. So the
 # log first: the last thing that a server says when it has started, and each new leader or follower
@@ -206,11 +196,7 @@ zk_kill() { zk_end KILL "${1:-default}"; }
 
 zk_end() {
     local pid=${ZK_PIDS[$2]:-}
-    [ -n "$pid" ] || return 0
-    kill -CONT "$pid" 2>/dev/null || :
-    kill -"$1" "$pid" 2>/dev/null || :
-    wait_for 10 pid_gone "$pid" || kill -KILL "$pid" 2>/dev/null
-    wait "$pid" 2>/dev/null || :
+    [ -z "$pid" ] || end_job "$1" "$pid"
     unset "ZK_PIDS[$2]"
 }
 
@@ -275,9 +261,7 @@ zk_sessions() { zk_cmd dump "${1:-default}" | sed -nE '/^ephemeral/q; s/^\t(0x[0
 zk_connected() { zk_cmd cons "${1:-default}" | grep -oE 'sid=0x[0-9a-f]+' | cut -d= -f2; }
 
 zk_py() {
-    local what=$1
-    shift
-    timeout -k 2 20 "${ZK_VIA[@]}" "$ROOT/tests/support/helpers/zk.py" "$ZK_PORT" "$what" "$@" 3>&-
+    timeout -k 2 20 "${ZK_VIA[@]}" "$ROOT/tests/support/helpers/zk.py" "$ZK_PORT" "$@" 3>&-
 }
 zk_ls() { zk_py ls "$@"; }
 zk_tree() { zk_py tree "$@"; }
@@ -313,7 +297,6 @@ curator_lock() {
         -cp "$CURATOR_CLASSES:$CURATOR_CLASSPATH" CuratorLock "127.0.0.1:$ZK_PORT" "$@" 3>&-
 }
 
-# proxy FAULT WHAT [N [CODE]]: before the server; P is the lock by way of it.
 proxy() {
     rm -f "$T/proxy" # that of the one before
     start_log "$T/proxy" "$ROOT/tests/support/helpers/zkproxy.py" "$ZK_PORT" "$@"

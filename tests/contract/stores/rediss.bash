@@ -8,10 +8,4 @@ STORE_SHARED=1 STORE_SLOTS=1 STORE_NUMBERS=1 STORE_TURNS=1 STORE_LEASE=1 STORE_F
 store_up() { tls_certs && tls_redis default; }
 store_down() { redis_stop; }
 store_lock() { echo "rediss://localhost:$REDIS_PORT/0?cacert=$TLS/ca.crt#$1"; }
-# Only the fence is left, and it expires.
-store_clean() {
-    local keys
-    keys=$(tls_cli --raw keys "*$1*")
-    [ "$keys" = "{$1}:dlock:fence" ] || [ -z "$keys" ] || fail "left in the store: $keys"
-    [ -z "$keys" ] || [ "$(tls_cli pttl "$keys")" -gt 0 ] || fail "the fence never expires"
-}
+store_clean() { only_fence_left "$1" tls_cli; }

@@ -7,12 +7,7 @@ STORE_LEASE=1 STORE_FIFO='' STORE_FENCE=1 STORE_TELLS='fence left' STORE_PAUSES=
 store_up() { rl_start 5 && redis_warm "$(rl_uri warm)"; }
 store_down() { rl_stop_file; }
 store_lock() { rl_uri "$1"; }
-# Only the fences are left, and they expire.
-store_clean() {
-    local left
-    left=$(rl_left)
-    [ -z "$left" ] || fail "left in the store: $left"
-}
+store_clean() { nothing_left; }
 store_pids() { echo "$RL_PIDS"; }
 store_take() { on_all del "$1"; }
 

@@ -6,11 +6,5 @@ STORE_SHARED=1 STORE_SLOTS=1 STORE_NUMBERS=1 STORE_TURNS=1 STORE_LEASE=1 STORE_F
 store_up() { sentinel_start; }
 store_down() { sentinel_stop; }
 store_lock() { echo "$(sentinel_uri)/0#$1"; }
-# Only the fence is left, and it expires.
-store_clean() {
-    local keys
-    keys=$(mcli --raw keys "*$1*")
-    [ "$keys" = "{$1}:dlock:fence" ] || [ -z "$keys" ] || fail "left in the store: $keys"
-    [ -z "$keys" ] || [ "$(mcli pttl "$keys")" -gt 0 ] || fail "the fence never expires"
-}
+store_clean() { only_fence_left "$1" mcli; }
 store_take() { mcli del "$1"; }

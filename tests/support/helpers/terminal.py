@@ -92,6 +92,21 @@ class Job:
         self.ends[pid] = how
         return how
 
+    def suspend(self, name='dlock'):
+        """Ctrl-Z stops it."""
+        self.term.type(b'\x1a')
+        check(self.status(), 'stopped 20', name)
+
+    def interrupt(self, name='dlock'):
+        """Ctrl-C ends it."""
+        self.term.type(b'\x03')
+        check(self.status(), 'signal 2', name)
+
+    def finish(self, how, name='dlock'):
+        """A subject with -u T/end ends, and so does the job."""
+        open(T + '/end', 'w')
+        check(self.status(), how, name)
+
     def foreground(self):
         os.tcsetpgrp(0, self.pgid)
         os.killpg(self.pgid, signal.SIGCONT)
@@ -152,6 +167,12 @@ class Term:
         if not background:
             os.tcsetpgrp(0, pgid)
         return Job(self, pids, pgid)
+
+    def subject(self, *options, background=False):
+        """A job: dlock with LOCK_ARGS and the subject, which runs."""
+        job = self.start([DLOCK] + LOCK_ARGS + SUBJECT + list(options), background=background)
+        self.until(lambda: seen('main', 'start'))
+        return job
 
     def read(self):
         return os.read(self.master, 65536).decode(errors='replace')

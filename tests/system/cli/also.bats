@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # also.bats - --also: several locks, in Redis and in files, all or none.
 
-load ../../support/common
 load ../../support/redis
 
 setup_file() { redis_start; }
@@ -40,8 +39,7 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
     [[ "$(cat "$T/named.fence")" == *"$(var DLOCK_FENCE_3)"* && -n $(var DLOCK_FENCE_3) ]]
     # The guard keeps the files, not the command.
     ! grep -E -- "-> ($F|$T/named.*|socket:.*)\$" fds || fail "$(cat fds)"
-    : >go
-    exits 0 5 "$HOLDER"
+    let_go
     [ ! -s hold.log ] || fail "$(cat hold.log)"
     is_free "$B"
     is_free "$F"
@@ -50,8 +48,7 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
 @test "one that is busy: the message names it, and none is kept" {
     local lock
     holds "$B"
-    CI=1 run -75 run_t 5 "$DLOCK" -n --also "$F" --also "$A" "$B" touch ran
-    assert_out "'b-$NAME' is busy: held "
+    CI=1 says 75 "'b-$NAME' is busy: held " -n --also "$F" --also "$A" "$B" touch ran
     is_free "$A"
     is_free "$F"
     timed -w 0.4 --also "$B" --also "$F" "$A" touch ran
@@ -67,8 +64,7 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
     kill -TERM "$STARTED"
     exits 143 5 "$STARTED"
     is_free "$A"
-    : >go
-    exits 0 5 "$HOLDER"
+    let_go
     [ ! -e ran ]
 }
 
@@ -174,8 +170,7 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
     refused() { # TEXT ARG...
         local text=$1
         shift
-        run -64 run_t 5 "$DLOCK" "$@" touch ran
-        assert_out "$text"
+        says 64 "$text" "$@" touch ran
         [ ! -e ran ]
     }
     refused "named twice (lock 'a-$NAME')" --also "$A" "$A"
@@ -185,8 +180,7 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
     refused "this is the same lock as " -n --also-shared ./file "$F"
     refused '-F and --also' -F --also "$A" "$F"
     refused '--fcntl and --also' --fcntl --also "$A" "$F"
-    run -64 run_t 5 "$DLOCK" --status --also "$A" "$B"
-    assert_out '--also needs a command'
+    says 64 '--also needs a command' --status --also "$A" "$B"
     refused "the lock's name is empty" --also '' "$A"
     for ((i = 0; i < 16; i++)); do many+=(--also "$A$i"); done
     refused 'more than 16 locks' "${many[@]}" "$F"

@@ -24,16 +24,14 @@ namespace() {
 }
 inside() { run_t 10 nsenter -t "$NS_PID" -m -w -- "$@"; }
 user() { inside setpriv --reuid=$U --regid=$U --clear-groups "$@"; }
-dl() { run user ./dl -n "$@"; }
+dl() { run "-$1" user ./dl -n "${@:2}"; } # CODE ARG...
 
 @test "the names for completion need no directory and make none" {
     namespace
-    dl --print-names
-    assert_rc 0
-    [ -z "$output" ]
-    [ -z "$(inside ls /run/lock)" ]
-    dl @n true
-    dl --print-names
+    dl 0 --print-names
+    [ -z "$output$(inside ls /run/lock)" ]
+    dl 0 @n true
+    dl 0 --print-names
     [ "$output" = @n ]
 }
 
@@ -41,14 +39,17 @@ dl() { run user ./dl -n "$@"; }
 refused() {
     local rc=$1
     shift
-    dl @n touch ran
-    assert_rc "$rc"
+    dl "$rc" @n touch ran
     [ "${#lines[@]}" = 1 ]
     for text; do assert_out "$text"; done
     [ ! -e home/ran ]
-    run user ./dl --status @n
-    assert_rc "$rc"
+    run "-$rc" user ./dl --status @n
     assert_out "$1"
+}
+# uses FOLDER: @n is there.
+uses() {
+    dl 0 -v @n true
+    assert_out "$1/n.lock"
 }
 # nothing_in FOLDER...: the user has no directory there.
 nothing_in() {
@@ -71,56 +72,44 @@ let_go() {
 
 @test "@name has a private directory in /run/lock" {
     namespace
-    dl @n sh -c 'echo $DLOCK_FENCE $DLOCK_NAME'
-    assert_rc 0
+    dl 0 @n sh -c 'echo $DLOCK_FENCE $DLOCK_NAME'
     [[ $output =~ ^[1-9][0-9]*' n'$ ]]
-    run inside stat -c '%a %u %g' $D
-    [ "$output" = "700 $U $U" ]
-    run inside ls $D
-    [ "$output" = "n.fence
-n.lock" ]
-    inside rm -r $D
-    run user sh -c 'umask 0; exec ./dl -n @n true'
-    assert_rc 0
-    [ "$(inside stat -c '%a %u' $D)" = "700 $U" ]
-    inside rm -r $D
-    # One that is meant for files must not lock the user out.
-    run user sh -c 'umask 177; exec ./dl -n @n true'
-    assert_rc 0
-    [ "$(inside stat -c '%a %u' $D)" = "700 $U" ]
-    dl @n true
-    assert_rc 0
+    [ "$(inside stat -c '%a %u %g' $D)" = "700 $U $U" ]
+    [ "$(inside ls $D)" = $'n.fence\nn.lock' ]
+    # A umask that is meant for files must not lock the user out.
+    for mask in 0 177; do
+        inside rm -r $D
+        run -0 user sh -c "umask $mask; exec ./dl -n @n true"
+        [ "$(inside stat -c '%a %u' $D)" = "700 $U" ]
+    done
+    dl 0 @n true
 }
 
 @test "the environment does not change @name" {
     namespace
     hold setpriv --reuid=$U --regid=$U --clear-groups
-    run user env -i HOME=/ TMPDIR=/nowhere XDG_RUNTIME_DIR=/run/user/1 DLOCK_STORE= \
+    run -75 user env -i HOME=/ TMPDIR=/nowhere XDG_RUNTIME_DIR=/run/user/1 DLOCK_STORE= \
         DLOCK_STORE_FILE= ./dl -vn @n true
-    assert_rc 75
     assert_out nightly
     # Other names are other locks, and so are other users'.
-    dl @m true
-    assert_rc 0
-    run inside setpriv --reuid=$((U + 1)) --regid=$U --clear-groups ./dl -n @n true
-    assert_rc 0
+    dl 0 @m true
+    run -0 inside setpriv --reuid=$((U + 1)) --regid=$U --clear-groups ./dl -n @n true
     let_go
     last=0
     for i in 1 2 3 4 5; do
-        dl @n sh -c 'echo $DLOCK_FENCE'
+        dl 0 @n sh -c 'echo $DLOCK_FENCE'
         [ "$output" -gt "$last" ]
         last=$output
     done
     # A reboot empties /run/lock.
     inside rm -r $D
-    dl @n sh -c 'echo $DLOCK_FENCE'
+    dl 0 @n sh -c 'echo $DLOCK_FENCE'
     [ "$output" -gt "$last" ]
 }
 
 @test "refuses an unsafe directory of @name" {
     namespace
-    dl @n true
-    assert_rc 0
+    dl 0 @n true
     for mode in 770 702 777 750 701; do
         inside chmod $mode $D
         refused 77 "$D is open to other users" "chmod 700"
@@ -132,20 +121,17 @@ n.lock" ]
     refused 77 "$D belongs to uid $((U + 1))" "remove it" DLOCK_STORE
     inside rm -r $D
     # Links, to what is good and to what is not; nothing is made behind them.
-    inside mkdir /run/lock/mine
-    inside chown $U:$U /run/lock/mine
-    inside chmod 700 /run/lock/mine
+    inside install -d -m 700 -o $U -g $U /run/lock/mine
     for to in /run/lock/mine /tmp /nowhere $D; do
         inside ln -sfn "$to" $D
         refused 77 "$D is not a plain directory" "remove it"
     done
     [ -z "$(inside ls /run/lock/mine)" ]
-    inside rm $D
-    inside touch $D
-    refused 77 "$D is not a plain directory" "remove it"
-    inside rm $D
-    inside mkfifo $D
-    refused 77 "$D is not a plain directory" "remove it"
+    for make in touch mkfifo; do
+        inside rm $D
+        inside $make $D
+        refused 77 "$D is not a plain directory" "remove it"
+    done
     # It is never made elsewhere instead: the lock in /run/lock may be held.
     nothing_in /tmp /dev/shm
 }
@@ -155,9 +141,7 @@ n.lock" ]
     inside mkdir -m 1777 /run/dlock
     for how in "chmod 755 /run/lock" "chmod 777 /run/lock" "rmdir /run/lock"; do
         inside $how
-        dl -v @n sh -c 'echo $DLOCK_FENCE'
-        assert_rc 0
-        assert_out "$O/n.lock"
+        uses $O
         [ "$(inside stat -c '%a %u' $O)" = "700 $U" ]
     done
     nothing_in /tmp /dev/shm
@@ -177,11 +161,9 @@ n.lock" ]
         'mount -t tmpfs -o mode=1777 none /tmp &&
             exec setpriv --reuid=$0 --regid=$0 --clear-groups "$@"' $U)
     hold "${private[@]}"
-    run inside "${private[@]}" ./dl -vn @n touch ran
-    assert_rc 75
+    run -75 inside "${private[@]}" ./dl -vn @n touch ran
     assert_out nightly
-    dl @n touch ran
-    assert_rc 75
+    dl 75 @n touch ran
     [ ! -e home/ran ]
     let_go
 }
@@ -192,8 +174,7 @@ n.lock" ]
     inside chmod 1775 /run/lock
     inside mkdir -m 1777 /run/dlock
     hold setpriv --reuid=$U --regid=$U --groups=54399
-    dl @n touch ran
-    assert_rc 75
+    dl 75 @n touch ran
     let_go
     nothing_in /run/lock
 }
@@ -209,8 +190,7 @@ n.lock" ]
         refused 77 "/run/dlock is not root's with mode 1777" DLOCK_STORE
         [[ $output =~ run\ \"([^\"]*)\" ]]
         inside ${BASH_REMATCH[1]}
-        dl @n true
-        assert_rc 0
+        dl 0 @n true
         inside rm -r /run/dlock
     done
     for to in /tmp /nowhere; do
@@ -226,24 +206,21 @@ n.lock" ]
 @test "no other directory replaces a read-only, full or hidden /run/lock" {
     namespace
     inside mkdir -m 1777 /run/dlock
-    inside mount -t tmpfs -o mode=1777,ro none /run/lock
-    refused 73 "$D: Read-only" DLOCK_STORE
-    inside umount /run/lock
-    inside mount -t tmpfs -o mode=1777,nr_inodes=1 none /run/lock
-    refused 73 "$D: No space left" DLOCK_STORE
-    inside umount /run/lock
-    # As InaccessiblePaths= of systemd does.
-    inside mount -t tmpfs -o mode=0 none /run/lock
-    refused 77 "/run/lock has mode 0" DLOCK_STORE
-    inside umount /run/lock
+    # mode=0: as InaccessiblePaths= of systemd does.
+    for row in "mode=1777,ro 73 $D: Read-only" "mode=1777,nr_inodes=1 73 $D: No space left" \
+        "mode=0 77 /run/lock has mode 0"; do
+        read -r mode code text <<<"$row"
+        inside mount -t tmpfs -o $mode none /run/lock
+        refused $code "$text" DLOCK_STORE
+        inside umount /run/lock
+    done
     nothing_in /run /tmp /dev/shm
 }
 
 @test "root's @name is in /run/dlock-0, whatever users make in /run/lock" {
     namespace
     user mkdir -m 777 /run/lock/dlock-0
-    run inside ./dl -n -v @n sh -c 'echo $DLOCK_FENCE'
-    assert_rc 0
+    run -0 inside ./dl -n -v @n sh -c 'echo $DLOCK_FENCE'
     assert_out /run/dlock-0/n.lock
     [ "$(inside stat -c '%a %u' /run/dlock-0)" = "700 0" ]
     [ -z "$(inside ls /run/lock/dlock-0)" ]
@@ -251,56 +228,40 @@ n.lock" ]
     # A read-only /run, as in a sandbox: nothing else is used.
     inside rm -r /run/dlock-0
     inside mount -o remount,ro /run
-    run inside ./dl -n @n touch ran
-    assert_rc 73
-    assert_out "/run/dlock-0: Read-only"
-    assert_out DLOCK_STORE
+    run -73 inside ./dl -n @n touch ran
+    assert_out "/run/dlock-0: Read-only" DLOCK_STORE
     [ ! -e home/ran ]
 }
 
 @test "a change of the mode of /run/lock does not move @name" {
     namespace
     inside mkdir -m 1777 /run/dlock
-    dl @n true
-    assert_rc 0
+    dl 0 @n true
     # As an upgrade of systemd does.
     inside chmod 755 /run/lock
-    dl -v @n true
-    assert_rc 0
-    assert_out "$D/n.lock"
+    uses $D
     [ -z "$(inside ls /run/dlock)" ]
     inside rm -r "$D"
-    dl -v @n true
-    assert_rc 0
-    assert_out "$O/n.lock"
+    uses $O
     inside chmod 1777 /run/lock
-    dl -v @n true
-    assert_rc 0
-    assert_out "$O/n.lock"
+    uses $O
     # But not by a directory that another user could have moved there.
     inside chmod 775 /run/lock
-    inside mkdir -m 700 "$D"
-    inside chown "$U" "$D"
-    dl -v @n true
-    assert_rc 0
-    assert_out "$O/n.lock"
+    inside install -d -m 700 -o $U $D
+    uses $O
     inside rmdir "$D"
     # Nor by one that belongs to another user.
     inside chmod 755 /run/lock
     inside mkdir "$D"
-    dl -v @n true
-    assert_rc 0
-    assert_out "$O/n.lock"
+    uses $O
 }
 
 @test "root of a user namespace is not told to remove root's directory" {
     namespace
     user unshare -r true 2>/dev/null || skip "no user namespaces here"
     inside ./dl -n @n true
-    run user unshare -r ./dl -n @n touch ran
-    assert_rc 77
-    assert_out "/run/dlock-0 belongs to uid"
-    assert_out "set DLOCK_STORE"
+    run -77 user unshare -r ./dl -n @n touch ran
+    assert_out "/run/dlock-0 belongs to uid" "set DLOCK_STORE"
     [[ $output != *remove* ]]
     [ ! -e home/ran ]
 }
@@ -325,8 +286,7 @@ n.lock" ]
     mkfifo go
     start_log holder "$DLOCK" @n sh -c 'echo $DLOCK_FENCE >in; read x <go'
     wait_for 5 file_nonempty in
-    run -75 run_t 5 "$DLOCK" -vn @n touch ran
-    assert_out ", pid $STARTED ("
+    says 75 ", pid $STARTED (" -vn @n touch ran
     run -1 flock -n "$DLOCK_STORE/n.lock" true
     # The same lock, spelt as a URI.
     run -75 run_t 5 "$DLOCK" -n "file://$T/a%20%3F%2541%20dir#n" true
@@ -339,14 +299,11 @@ n.lock" ]
     [ "$output" -gt "$(cat in)" ]
     [ ! -e ran ]
     # Not made for the user: a typing error would be a lock of its own.
-    DLOCK_STORE=$T/missing run -73 run_t 5 "$DLOCK" -n @n touch ran
-    assert_out "$T/missing"
-    [ ! -e ran ]
-    [ ! -e missing ]
+    DLOCK_STORE=$T/missing says 73 "$T/missing" -n @n touch ran
     DLOCK_STORE=$T/a#b run -64 run_t 5 "$DLOCK" -n @n touch ran
     DLOCK_STORE=relative run -64 run_t 5 "$DLOCK" -n @n touch ran
     # A file is no directory.
     : >file
-    DLOCK_STORE=$T/file run -73 run_t 5 "$DLOCK" -n @n touch ran
-    assert_out "$T/file"
+    DLOCK_STORE=$T/file says 73 "$T/file" -n @n touch ran
+    [ ! -e ran ] && [ ! -e missing ]
 }

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # --events: each outcome as lines for a JSON parser, slow and absent readers, a full disk.
 
-load ../../support/common
 load ../../support/fake
 
 # events FILE [CODE]: see the helper.
@@ -124,8 +123,7 @@ fds() {
         wait_exit 5 "$STARTED"
         events ev 'assert names[0] == "granted"'
         # A standard descriptor stays the command's.
-        run --separate-stderr run_t 5 "$DLOCK" --events 1 $how echo hello
-        assert_rc 0
+        run -0 --separate-stderr run_t 5 "$DLOCK" --events 1 $how echo hello
         grep -v '^hello$' <<<"$output" >ev
         [[ $'\n'$output$'\n' == *$'\nhello\n'* ]] || fail "$output"
         events ev 'assert names[0] == "granted"'
@@ -139,11 +137,7 @@ fds() {
         reader=$!
         background --events $pipe --ttl 3 "$L" $SUBJECT -k
         exec {pipe}>&-
-        if [ $((round % 2)) = 0 ]; then
-            wait_for 5 running
-        else
-            wait_for 5 file_nonempty "$S/log"
-        fi
+        if [ $((round % 2)) = 0 ]; then wait_for 5 running; else wait_for 5 test -s "$S/log"; fi
         find_guard
         kill -STOP "$G" # so that only the keeper's end can end the pipe
         kill -KILL "$K"
@@ -164,8 +158,7 @@ fds() {
         '73 Is a directory:dir' '73 No such file or directory:none/x' '64 an unset variable:' \
         '64 1 is standard output:-' \
         '64 is not a descriptor or a file:-n'; do
-        run run_t 5 "$DLOCK" --events "${row##*:}" "$L" touch ran 7<ro
-        assert_rc "${row%% *}"
+        run "-${row%% *}" run_t 5 "$DLOCK" --events "${row##*:}" "$L" touch ran 7<ro
         what=${row#* }
         assert_out "${what%:*}"
         [ "${#lines[@]}" = 1 ]
@@ -174,13 +167,10 @@ fds() {
     [ ! -e "$S/log" ]
     # What runs no command has no events.
     for form in '8' '-u 8' '--status x' '--schema x'; do
-        run run_t 5 "$DLOCK" --events ev $form 8>x
-        assert_rc 64
-        assert_out "--events needs a command"
+        says 64 "--events needs a command" --events ev $form 8>x
     done
     [ ! -e ev ]
-    run run_t 5 "$DLOCK" --events ./5 "$L" true
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" --events ./5 "$L" true
     events 5 "assert end"
 }
 
@@ -189,12 +179,10 @@ fds() {
     told "assert names[0] == 'granted' and end['outcome'] == 'not-run'
 assert end['exit_code'] == 127" 127 -F x ./no-such
     # A pipe without a reader does not end the command.
-    run run_t 5 bash -c '"$1" -F --events 8 x echo alive 8> >(:)' - "$DLOCK"
-    assert_rc 0
+    run -0 run_t 5 bash -c '"$1" -F --events 8 x echo alive 8> >(:)' - "$DLOCK"
     assert_out alive
     # Nor does a limit of a file's size.
-    run run_t 5 bash -c 'ulimit -f 0; exec "$1" -F --events limited x sh -c "exit 3"' - "$DLOCK"
-    assert_rc 3
+    run -3 run_t 5 bash -c 'ulimit -f 0; exec "$1" -F --events limited x sh -c "exit 3"' - "$DLOCK"
 }
 
 # --- texts -------------------------------------------------------------------
@@ -286,8 +274,7 @@ assert end['outcome'] == 'exited'"
 @test "a slow disk delays neither a renewal nor the exit" {
     : >ev
     # Each write takes longer than the lease lasts without a renewal.
-    timed_run env LD_PRELOAD="$HELPERS/slowdisk.so" SLOWDISK="$T/ev" SLOWDISK_MS=1300 \
-        ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0" \
+    SLOWDISK=$T/ev SLOWDISK_MS=1300 preload slowdisk timed_run \
         "$DLOCK" --events ev --ttl 1 "$L" env -u LD_PRELOAD $SUBJECT -m 1500
     assert_rc 0
     [ "$(grep -c ^ok "$S/log")" -ge 4 ]
@@ -296,8 +283,7 @@ assert end['outcome'] == 'exited'"
 
 @test "a full disk costs lines, and not more" {
     for where in "$L" x; do
-        run run_t 5 "$DLOCK" --events /dev/full "$where" sh -c 'exit 7'
-        assert_rc 7
+        run -7 run_t 5 "$DLOCK" --events /dev/full "$where" sh -c 'exit 7'
         [ -z "$output" ]
     done
     need_root

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # held.bats - --held: the command asks its keeper about the lock; on Redis and on files.
 
-load ../../support/common
 load ../../support/redis
 
 setup_file() { redis_start; }
@@ -129,8 +128,7 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
     wait_for 5 file_has hold.log lost
     not_held "has lost the lock '$NAME', or is about to lose it"
     not_held "has lost the lock '$NAME', or is about to lose it" "$F"
-    : >go
-    exits 79 5 "$HOLDER"
+    let_go 79
     rm -f in go
     start_log outer.log "$DLOCK" --on-lost warn --ttl 1 "$L" "$DLOCK" --on-lost warn "$L" sh -c \
         'echo >in; "$HELPERS/await" go; "$DLOCK" --held; echo $? >rc'
@@ -165,8 +163,7 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
     kill -CONT "${REDIS_PIDS[late]}"
     wait_for 5 renewed
     not_held "has lost the lock 'x', or is about to lose it"
-    : >go
-    exits 79 5 "$HOLDER"
+    let_go 79
 }
 
 @test "stopped, killed and ended keepers: 79 within the bound" {
@@ -183,8 +180,7 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
     at_once
     holds "$T/plain"
     run -0 ask
-    : >go
-    exits 0 5 "$HOLDER"
+    let_go
     not_held "the lock '$T/plain' may not be held any more: its dlock has ended, or is releasing it"
 }
 
@@ -217,11 +213,7 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
     at_once
     echo "DLOCK_HELD=$good" >in
     run -0 ask
-    let_go_now
-}
-let_go_now() {
-    : >go
-    exits 0 5 "$HOLDER"
+    let_go
 }
 
 @test "32 locks above: all are asked; few descriptors are enough" {
@@ -242,7 +234,7 @@ let_go_now() {
     run -0 ask
     is_about 1818 "$output"
     kill -CONT "$(cat pid)"
-    let_go_now
+    let_go
     for lock in "$L" "$F"; do
         rm -f pid outer go2
         start_log hold.log "$DLOCK" $SHORT "$lock" sh -c 'env | grep ^DLOCK_ >in
@@ -274,7 +266,7 @@ let_go_now() {
     start above "$ROOT/tests/support/helpers/backlog.py" "$(sed -n 's/^DLOCK_HELD=.*://p' in)" \
         "$HELPERS/await" never
     run -0 ask
-    let_go_now
+    let_go
     rm go
     run -0 run_t 20 bash -c 'ulimit -Sn 40; exec "$DLOCK" "$L" bash -c "ulimit -Sn \$(ulimit -Hn)
             for i in {1..20}; do
@@ -308,5 +300,5 @@ let_go_now() {
     read -r name <squat
     sed -i "s/\(^DLOCK_HELD=.*:\)[^:]*$/\1$name/" in
     not_held 'has ended, or is another user'
-    let_go_now
+    let_go
 }

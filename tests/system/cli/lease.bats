@@ -4,8 +4,14 @@
 # and the lock is released after that.
 
 # bats file_tags=long
-load ../../support/common
 load ../../support/fake
+
+# ends_at_kill_at: the tree is killed at that time, and the lock is released after it.
+ends_at_kill_at() {
+    assert_between $((KILL_AT - 150 * NS)) "$(last_beat)" $((DEADLINE - 1)) "last sign of life"
+    [ "$(last_beat)" -lt "$(at release)" ]
+}
+beats_after() { [ "$(last_beat)" -gt "$1" ]; } # TIME (ns)
 
 # said REGEX...: these lines about the lock, and no others.
 said() {
@@ -35,8 +41,7 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
         just_after "$TERM_AT" "$(seen $who sig 15)" 250 "TERM for $who"
         [ "$(count_seen $who sig 15)" = 1 ]
     done
-    assert_between $((KILL_AT - 150 * NS)) "$(last_beat)" $((DEADLINE - 1)) "last sign of life"
-    [ "$(last_beat)" -lt "$(at release)" ]
+    ends_at_kill_at
     settle 1
 }
 
@@ -46,7 +51,7 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
     ends_with 79
     lease_times 1500 "$(confirmed)" 400
     just_after "$TERM_AT" "$(seen main sig 15)" 250 TERM
-    assert_between $((KILL_AT - 150 * NS)) "$(last_beat)" $((DEADLINE - 1)) "last sign of life"
+    ends_at_kill_at
 }
 
 @test "a renewal during the grace brings no reprieve" {
@@ -66,8 +71,7 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
     ends_with 79
     lease_times 1500 "$(confirmed)"
     [ "$(last_beat 0)" -lt $((TERM_AT + 200 * NS)) ]
-    assert_between $((KILL_AT - 150 * NS)) "$(last_beat)" $((DEADLINE - 1)) "last sign of life"
-    [ "$(last_beat)" -lt "$(at release)" ]
+    ends_at_kill_at
 }
 
 @test "rides out a pause of the renewals" {
@@ -83,13 +87,12 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 
 @test "trouble is said once, and so is its end" {
     starts 1 --ttl 3 "$L" $SUBJECT -u "$T/end" -r 42
+    lines_with() { [ "$(grep -c "$2" "$T/out")" = "$1" ]; } # N TEXT
     for round in 1 2; do
         tell renew unclear
-        troubles() { [ "$(grep -c 'has not been renewed' "$T/out")" = "$round" ]; }
-        wait_for 5 troubles
+        wait_for 5 lines_with $round 'has not been renewed'
         tell renew ok
-        ends() { [ "$(grep -c 'is renewed again' "$T/out")" = "$round" ]; }
-        wait_for 5 ends
+        wait_for 5 lines_with $round 'is renewed again'
     done
     finish 42
     trouble="has not been renewed for $DURATION: $ENDS"
@@ -114,26 +117,21 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 
 # --- the lock is lost --------------------------------------------------------
 
-@test "a renewal that reports a loss kills the command at once" {
-    starts 4 --ttl 1.5 "$L" $SUBJECT -t -k
-    tell renew lost
-    ends_with 79
-    assert_out "is lost"
-    gone_by 50 "$(at lost)"
-    [ -z "$(seen main sig 15)" ]
-    settle 1
-}
-
-@test "a loss reported by the store kills the command at once" {
-    starts 4 --ttl 30 "$L" $SUBJECT -t -k
-    touch "$S/lost"
-    lost=$(now_ns)
-    ends_with 79
-    assert_out "$NAME"
-    assert_out "is lost"
-    gone_by $((300 + SLOW)) "$lost"
-    [ -z "$(seen main sig 15)" ]
-    ! store_did clean || [ "$(last_beat)" -lt "$(at clean)" ]
+@test "a loss reported by the store or by a renewal kills the command at once" {
+    for how in "lost 30 $((300 + SLOW))" 'renew 1.5 50'; do
+        rm -rf "$S"/*
+        read -r file ttl bound <<<"$how"
+        starts 4 --ttl $ttl "$L" $SUBJECT -t -k
+        lost=$(now_ns)
+        tell $file lost
+        ends_with 79
+        assert_out "$NAME" "is lost"
+        [ $file = lost ] || lost=$(at lost)
+        gone_by $bound "$lost"
+        [ -z "$(seen main sig 15)" ]
+        ! store_did clean || [ "$(last_beat)" -lt "$(at clean)" ]
+        settle 1
+    done
 }
 
 @test "--lost-exit-code changes the exit code of a loss" {
@@ -144,29 +142,25 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
 
 @test "a release that answers 'not ours' is a loss although the command returned 0" {
     tell release notours
-    run run_t 10 "$DLOCK" "$L" true
-    assert_rc 79
+    run -79 run_t 10 "$DLOCK" "$L" true
     assert_out "dlock: fake://$S: the lock '$NAME' was not ours any more when it was released"
     rm "$S/held"
-    run run_t 10 "$DLOCK" --lost-exit-code 0 "$L" sh -c 'exit 5'
-    assert_rc 0
+    run -0 run_t 10 "$DLOCK" --lost-exit-code 0 "$L" sh -c 'exit 5'
 }
 
 @test "an unclear release gives the command's code and a warning" {
     tell release unclear
-    run run_t 10 "$DLOCK" "$L" sh -c 'exit 5'
-    assert_rc 5
+    run -5 run_t 10 "$DLOCK" "$L" sh -c 'exit 5'
     assert_out "the release of '$NAME' is not confirmed: no answer"
     [ "${#lines[@]}" = 1 ]
 }
 
 @test "a hanging release ends within --connect-timeout" {
     tell release hang
-    start=$(now_ms)
-    run run_t 10 "$DLOCK" --connect-timeout 400ms "$L" sh -c 'exit 5'
+    timed --connect-timeout 400ms "$L" sh -c 'exit 5'
     assert_rc 5
     assert_out "the release of '$NAME' is not confirmed: no answer"
-    assert_between 380 $(($(now_ms) - start)) $((800 + SLOW)) "time (ms)"
+    assert_between 380 $took $((800 + SLOW)) "time (ms)"
 }
 
 @test "--on-lost kill sends no TERM" {
@@ -174,8 +168,7 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
     tell renew unclear
     ends_with 79
     lease_times 1500 "$(confirmed)" 0
-    assert_between $((KILL_AT - 150 * NS)) "$(last_beat)" $((DEADLINE - 1)) "last sign of life"
-    [ "$(last_beat)" -lt "$(at release)" ]
+    ends_at_kill_at
     [ "$(count_seen main sig 15)" = 0 ]
 }
 
@@ -184,8 +177,7 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
     tell renew unclear
     wait_for 5 file_has "$T/out" "--on-lost warn"
     lease_times 1000 "$(confirmed)" 0
-    still_running() { [ "$(last_beat)" -gt $((DEADLINE + 200 * NS)) ]; }
-    wait_for 5 still_running
+    wait_for 5 beats_after $((DEADLINE + 200 * NS))
     finish 79
     [ "$(count_seen main sig 15)" = 0 ]
     said "has not been renewed for $DURATION: ${ENDS/the command will be ended/it expires}" \
@@ -196,9 +188,7 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
     starts 1 --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end"
     touch "$S/lost"
     wait_for 5 file_has "$T/out" "is lost: lost unasked; the command continues"
-    lost=$(now_ns)
-    still_running() { [ "$(last_beat)" -gt $((lost + 1200 * NS)) ]; }
-    wait_for 5 still_running
+    wait_for 5 beats_after $(($(now_ns) + 1200 * NS))
     finish 79
 }
 
@@ -206,8 +196,7 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
     starts 1 --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end" -r 4
     kill -STOP "$K"
     lease_times 1000 "$(now_ns)"
-    still_running() { [ "$(last_beat)" -gt $((DEADLINE + 100 * NS)) ]; }
-    wait_for 5 still_running
+    wait_for 5 beats_after $((DEADLINE + 100 * NS))
     kill -CONT "$K"
     touch "$T/end"
     ended
@@ -348,8 +337,7 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
         return
     fi
     lease_times 1000 "$(now_ns)"
-    past() { [ "$(now_ns)" -gt "$DEADLINE" ]; }
-    wait_for 5 past
+    wait_for 5 beyond $((DEADLINE / NS + 1))
     kill -CONT "$K"
     wait_for 5 pid_gone_or_running
     if running; then
@@ -372,8 +360,7 @@ pid_gone_or_running() { pid_gone "$K" || running; }
     wait_for 5 file_nonempty "$S/fence"
     tell renew unclear
     lease_times 1000 "$(now_ns)"
-    past() { [ "$(now_ns)" -gt "$DEADLINE" ]; }
-    wait_for 5 past
+    wait_for 5 beyond $((DEADLINE / NS + 1))
     kill -CONT "$G" || :
     ended
     case $status in 69 | 71 | 79) ;; *) fail "exit code $status" ;; esac

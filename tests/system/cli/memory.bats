@@ -2,7 +2,6 @@
 # Each allocation fails once, or all from one on: never a command without the lock, no crash.
 
 # bats file_tags=long
-load ../../support/common
 load ../../support/redis
 load ../../support/postgres
 load ../../support/pglock
@@ -17,18 +16,27 @@ teardown_file() { redis_stop; }
 # counted FILE...: how often each exit code is in these files.
 counted() { sort "$@" | uniq -c | awk '{ printf "%s (%s times) ", $2, $1 }'; }
 
-# one N: the N-th allocation of dlock fails ("N+": and all later ones). Complaints go to $T/bad; the
-# results are in $T/run.N: "rc" and, where it came to that, "failed".
-one() {
-    local dir=$T/run.$1 rc=0 i name=$NAME.${1/+/x}
-    mkdir -p "$dir"
+# failing DIR N CMD...: CMD, a dlock whose N-th allocation fails ("N+": and all later ones). DIR:
+# "rc", "out" and, where it came to that, "failed".
+failing() {
+    local rc=0
+    mkdir -p "$1"
+    # In braces: bash reports each killed process.
     {
-        NOMEMORY=$1 NOMEMORY_IN=$(basename "$DLOCK") NOMEMORY_LOG=$dir/failed \
-            LD_PRELOAD=$HELPERS/nomemory.so timeout -k 2 15 "$HELPERS/launch" -n "$DLOCK" --ttl 1 \
-            "redis://127.0.0.1:$REDIS_PORT#$name" "$HELPERS/inside" "$dir" "$REDIS_PORT" "$name" \
-            "$HOLD" >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
+        NOMEMORY=$2 NOMEMORY_IN=${DLOCK##*/} NOMEMORY_LOG=$1/failed \
+            LD_PRELOAD=$HELPERS/nomemory.so \
+            timeout -k 2 20 "${@:3}" >"$1/out" 2>&1 </dev/null 3>&- || rc=$?
     } 2>/dev/null
-    echo "$rc" >"$dir/rc"
+    echo "$rc" >"$1/rc"
+}
+export -f failing
+
+# one N: a run with that failure, in $T/run.N; complaints go to $T/bad.
+one() {
+    local dir=$T/run.$1 rc i name=$NAME.${1/+/x}
+    failing "$dir" "$1" "$HELPERS/launch" -n "$DLOCK" --ttl 1 \
+        "redis://127.0.0.1:$REDIS_PORT#$name" "$HELPERS/inside" "$dir" "$REDIS_PORT" "$name" "$HOLD"
+    rc=$(cat "$dir/rc")
     # No process is left. The lock is free: released, or its lease has ended.
     for ((i = 0; i < 20; i++)); do
         [ -e "$dir/witness" ] && ! flock -sn "$dir/witness" true || break
@@ -71,7 +79,7 @@ count() {
 @test "an allocation that fails never leaves a command without the lock" {
     export T NAME HOLD=1300
     count one
-    [ ! -e "$T/bad" ] || { cat "$T/bad"; false; }
+    [ ! -e "$T/bad" ] || fail "$(cat "$T/bad")"
     [ "$most" -ge 30 ]
     seq "$most" | sample memory_points >points
     points=$(wc -l <points)
@@ -83,21 +91,18 @@ count() {
     # Before the grant nothing is run; behind it, where renewals fail, the command is ended.
     [ "$(cat "$T"/run.*/rc | grep -cx 71)" -ge $((points * 30 / most)) ]
     [ "$(cat "$T"/run.*+/rc | grep -cx 79)" -ge 1 ]
-    [ ! -e "$T/bad" ] || { cat "$T/bad"; false; }
+    [ ! -e "$T/bad" ] || fail "$(cat "$T/bad")"
 }
 
 # --- PostgreSQL --------------------------------------------------------------
 
-# once N: dlock at $L whose N-th allocation fails; $T/once.N: "rc", "out", and perhaps "failed".
+# once N: dlock at $L with that failure, in $T/once.N.
 once() {
-    local dir=$T/once.$1 rc=0
-    mkdir -p "$dir"
-    NOMEMORY=$1 NOMEMORY_IN=$(basename "$DLOCK") NOMEMORY_LOG=$dir/failed \
-        LD_PRELOAD=$HELPERS/nomemory.so \
-        timeout -k 2 15 "$DLOCK" --ttl 4 "$L.$1" true >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
-    echo "$rc" >"$dir/rc"
+    local dir=$T/once.$1 rc
+    failing "$dir" "$1" "$DLOCK" --ttl 4 "$L.$1" true
+    rc=$(cat "$dir/rc")
     case $rc in
-    0) ;; # or one that says that the release was not heard of
+    0) ;; # it may say that the release was not heard of
     69 | 71) [ "$(grep -c '^dlock: ' "$dir/out")" = 1 ] ||
         echo "$1: $rc with: $(cat "$dir/out")" >>"$T/bad" ;;
     *) echo "$1: exit code $rc: $(tail -n 1 "$dir/out")" >>"$T/bad" ;;
@@ -140,18 +145,11 @@ ours() {
         esac
     done
 }
-# once_zk DIR N ARG...: dlock ARG... whose N-th allocation fails; $DIR/N: "rc", "out", and "failed":
-# the caller of that allocation.
+# once_zk DIR N ARG...: dlock ARG... with that failure, in $DIR/N; "failed" names the caller of the
+# allocation.
 once_zk() {
-    local dir=$1/$2 rc=0 n=$2
-    shift 2
-    mkdir -p "$dir"
-    {
-        NOMEMORY=$n NOMEMORY_CALLER=1 NOMEMORY_IN=$(basename "$DLOCK") NOMEMORY_LOG=$dir/failed \
-            LD_PRELOAD=$HELPERS/nomemory.so \
-            timeout -k 2 20 "$DLOCK" --ttl 4 "${@//%/$n}" >"$dir/out" 2>&1 </dev/null 3>&- || rc=$?
-    } 2>/dev/null
-    echo "$rc" >"$dir/rc"
+    local n=$2 words=("${@:3}")
+    NOMEMORY_CALLER=1 failing "$1/$n" "$n" "$DLOCK" --ttl 4 "${words[@]//%/$n}"
 }
 export -f once_zk
 

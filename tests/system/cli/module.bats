@@ -11,6 +11,7 @@ setup() {
         skip "postgres is not a module of this build"
     # Nothing listens there.
     PG="postgres://127.0.0.1:1/x#$NAME"
+    place "$HELPERS/mod_good.so"
 }
 teardown() {
     dlock_teardown
@@ -49,8 +50,7 @@ good() {
 @test "both programs find the modules of the build tree" {
     for program in "$BUILD/dlock" "$DLOCK"; do
         for scheme in postgres postgresql; do
-            run run_t 10 "$program" -n "$scheme://127.0.0.1:1/x#$NAME" touch "$T/ran"
-            assert_rc 69
+            run -69 run_t 10 "$program" -n "$scheme://127.0.0.1:1/x#$NAME" touch "$T/ran"
             assert_out "127.0.0.1"
             refute_out "postgres.so"
         done
@@ -59,19 +59,15 @@ good() {
 }
 
 @test "a link to the program finds the program's modules" {
-    place "$HELPERS/mod_good.so"
     install -d -m 755 other other/dlock-modules
     install -m 755 "$HELPERS/mod_none.so" other/dlock-modules/postgres.so
     ln -s "$DIR/dlock" other/dlock
-    run run_t 10 other/dlock -n "$PG" true
-    assert_rc 65
+    run -65 run_t 10 other/dlock -n "$PG" true
     # Nor does the name matter by which the program was called.
-    run run_t 10 bash -c 'exec -a "$0" "$@"' "$T/other/dlock" "$DIR/dlock" -n "$PG" true
-    assert_rc 65
+    run -65 run_t 10 bash -c 'exec -a "$0" "$@"' "$T/other/dlock" "$DIR/dlock" -n "$PG" true
 }
 
 @test "the module directory may be a link, but not come from the environment" {
-    place "$HELPERS/mod_good.so"
     mv "$DIR/dlock-modules" real
     ln -s ../real "$DIR/dlock-modules"
     good
@@ -84,7 +80,6 @@ good() {
 }
 
 @test "names the package of a missing module" {
-    place "$HELPERS/mod_good.so"
     rm "$MODULE"
     refused 69 "postgres:// needs the module postgres.so" "not in $DIR/dlock-modules" \
         "install the package dlock-postgres"
@@ -100,14 +95,12 @@ good() {
 
 @test "--version lists the modules without loading them" {
     place "$HELPERS/mod_none.so"
-    list() { run run_t 5 "$@" "$DIR/dlock" --version; }
+    list() { run -0 run_t 5 "$@" "$DIR/dlock" --version; }
     list
-    assert_rc 0
     missing="zookeeper (module, not installed) tls (module, not installed)"
     [[ ${lines[1]} = "backends: file"*" postgres (module) $missing" ]] || fail "${lines[1]}"
     if [ -z "${SAN:-}" ]; then # LeakSanitizer does not work under strace
         list strace -f -o trace -e trace=openat,open,connect
-        assert_rc 0
         ! grep -E 'postgres\.so|libpq|libcrypto|connect' trace || fail "--version loads a module"
     fi
     rm "$MODULE"
@@ -137,13 +130,14 @@ archive() {
         printf ' + %s()\n' "$@" && echo '; }'; } >lib.c
     "$CC" -w -fno-builtin -c -o lib.o lib.c && rm -f lib.a && ar qcs lib.a lib.o
 }
-# guarded [VAR=VALUE...]: would the build link lib.a? check: the same, without make.
+# guarded CODE [VAR=VALUE...]: would the build link lib.a? check CODE: the same, without make.
 guarded() {
-    run run_t 20 env -u MAKEFLAGS -u MAKELEVEL "${MAKE:-make}" -s -C "$ROOT" BUILD="$T/build" \
-        WITH_ZOOKEEPER=module ZK_STATIC=yes ZK_ARCHIVE="$T/lib.a" "$@" "$T/build/zk-calls"
+    run "-$1" run_t 20 env -u MAKEFLAGS -u MAKELEVEL "${MAKE:-make}" -s -C "$ROOT" \
+        BUILD="$T/build" WITH_ZOOKEEPER=module ZK_STATIC=yes ZK_ARCHIVE="$T/lib.a" "${@:2}" \
+        "$T/build/zk-calls"
 }
 check() {
-    run run_t 5 "$ROOT/lib/backends/zookeeper/wire/check-calls" stamp \
+    run "-$1" run_t 5 "$ROOT/lib/backends/zookeeper/wire/check-calls" stamp \
         "$T/lib.a" $(sed -n 's/^ *ZK_CALLS *:= //p' "$ROOT/Makefile")
 }
 
@@ -153,41 +147,32 @@ check() {
     for call in __poll_chk recvmsg recvfrom readv __read_chk writev sendmsg sendto epoll_wait \
         syscall dup __sendmsg64 __ppoll64_chk; do
         archive "${used[@]}" $call
-        check
-        assert_rc 1
+        check 1
         assert_out "$T/lib.a calls $call, which bypasses the packet guard"
         [ ! -e stamp ]
     done
     archive "${used[@]/recv/other}"
-    check
-    assert_rc 1
+    check 1
     assert_out "does not call recv"
     # What does not matter to the guard.
     archive "${used[@]}" open fcntl memcpy __snprintf_chk setsockopt shutdown getpeername
-    check
-    assert_rc 0
+    check 0
     [ -s stamp ]
 
     archive "${used[@]}" __recv_chk
-    guarded
-    assert_rc 2
-    assert_out "calls __recv_chk, which bypasses the packet guard"
-    assert_out "ZK_STATIC=no"
+    guarded 2
+    assert_out "calls __recv_chk, which bypasses the packet guard" "ZK_STATIC=no"
     archive "${used[@]}"
-    guarded
-    assert_rc 0
+    guarded 0
     # An archive is looked at once; another one in its place is looked at again.
-    guarded NM=false
-    assert_rc 0
+    guarded 0 NM=false
     archive "${used[@]}" dup2
-    guarded
-    assert_rc 2
+    guarded 2
 }
 
 # --- owner and modes ---------------------------------------------------------
 
 @test "refuses a module that others can write" {
-    place "$HELPERS/mod_good.so"
     for mode in 775 757 777 1777; do
         chmod $mode "$DIR/dlock-modules"
         refused 77 "$DIR/dlock-modules can be changed by others" "mode $(printf %04d $mode)" \
@@ -205,7 +190,6 @@ check() {
 
 @test "refuses a module that belongs to another user" {
     need_root
-    place "$HELPERS/mod_good.so"
     chown 54321 "$DIR/dlock-modules"
     refused 77 "$DIR/dlock-modules belongs to user 54321"
     chown 0 "$DIR/dlock-modules"
@@ -216,17 +200,12 @@ check() {
 }
 
 @test "refuses a module that is not a regular file, without waiting" {
-    place "$HELPERS/mod_good.so"
     mv "$MODULE" real.so
-    mkfifo -m 700 "$MODULE"
-    refused 77 "$MODULE is not a regular file"
-    rm "$MODULE"
-    ln -s "$T/real.so" "$MODULE"
-    refused 77 "$MODULE is not a regular file"
-    rm "$MODULE"
-    install -d -m 755 "$MODULE"
-    refused 77 "$MODULE is not a regular file"
-    rmdir "$MODULE"
+    for make in 'mkfifo -m 700' "ln -s $T/real.so" 'install -d -m 755'; do
+        $make "$MODULE"
+        refused 77 "$MODULE is not a regular file"
+        rm -d "$MODULE"
+    done
     # The directory is none.
     rmdir "$DIR/dlock-modules"
     : >"$DIR/dlock-modules"
@@ -235,31 +214,26 @@ check() {
 
 @test "an unprivileged user can load modules" {
     need_root
-    as_nobody() {
-        run run_t 10 setpriv --reuid=nobody --regid=nogroup --clear-groups "$DIR/dlock" -n \
+    as_nobody() { # CODE
+        run "-$1" run_t 10 setpriv --reuid=nobody --regid=nogroup --clear-groups "$DIR/dlock" -n \
             "$PG" true
     }
     OPEN=$(mktemp -d /tmp/dlock-module.XXXXXX) # bats' own folder is closed to others
     chmod 755 "$OPEN"
     place "$BUILD/dlock-modules/postgres.so" "$OPEN/real"
-    as_nobody
-    assert_rc 69
+    as_nobody 69
     assert_out "127.0.0.1"
     refute_out "postgres.so"
     place "$HELPERS/mod_good.so" "$OPEN/good"
-    as_nobody
-    assert_rc 65
+    as_nobody 65
     chown nobody "$MODULE" "$DIR/dlock-modules"
-    as_nobody
-    assert_rc 65
+    as_nobody 65
     chown 54321 "$MODULE"
-    as_nobody
-    assert_rc 77
+    as_nobody 77
     assert_out "54321"
     chown 0 "$MODULE"
     chmod 700 "$MODULE"
-    as_nobody
-    assert_rc 69
+    as_nobody 69
     assert_out "Permission denied"
 }
 
@@ -326,40 +300,35 @@ interface() { sed -n 's/^#define DLOCK_BACKEND_ABI //p' "$ROOT/lib/backend.h"; }
 @test "refuses a module of another build, interface or store" {
     build=$("$BUILD/dlock" --version | sed -n 's/^dlock //p')
     one="reinstall dlock and its modules from one build"
-    place "$HELPERS/mod_build.so"
-    refused 69 "$MODULE is of build 0.0.0+other, this dlock of $build" "$one"
-    place "$HELPERS/mod_nobuild.so"
-    refused 69 "$MODULE is of build (none)" "$one"
-    place "$HELPERS/mod_abi.so"
-    refused 69 "$MODULE is for interface $(($(interface) + 1)), this dlock has $(interface)" "$one"
-    place "$HELPERS/mod_scheme.so"
-    refused 69 "$MODULE does not serve postgres://" "$one"
-    place "$HELPERS/mod_none.so"
-    refused 69 "$MODULE is not a module of dlock" "$one"
+    while read -r module text; do
+        place "$HELPERS/mod_$module.so"
+        refused 69 "$MODULE $text" "$one"
+    done <<END
+build is of build 0.0.0+other, this dlock of $build
+nobuild is of build (none)
+abi is for interface $(($(interface) + 1)), this dlock has $(interface)
+scheme does not serve postgres://
+none is not a module of dlock
+END
 }
 
 @test "refuses a missing or wrong TLS module" {
-    place "$HELPERS/mod_good.so"
-    L="rediss://127.0.0.1:1#$NAME"
-    run -69 run_t 10 "$DIR/dlock" -n "$L" true
-    assert_out "needs the module tls.so, which is not in $DIR/dlock-modules: install the package"
-    assert_out "dlock: rediss://"
-    assert_out "dlock-tls"
-    install -m 755 "$HELPERS/mod_good.so" "$DIR/dlock-modules/tls.so"
-    run -69 run_t 10 "$DIR/dlock" -n "$L" true
-    assert_out "$DIR/dlock-modules/tls.so is for interface $(interface), this dlock has 1001"
-    install -m 755 "$BUILD/dlock-modules/tls.so" "$DIR/dlock-modules/tls.so"
-    run -69 run_t 10 "$DIR/dlock" -n "$L" true
-    assert_out "rediss://127.0.0.1:1/0: cannot connect"
-    chmod 777 "$DIR/dlock-modules/tls.so"
-    run -77 run_t 10 "$DIR/dlock" -n "$L" true
-    assert_out "can be changed by others"
+    local tls=$DIR/dlock-modules/tls.so
+    PG="rediss://127.0.0.1:1#$NAME"
+    refused 69 "dlock: rediss://" "dlock-tls" \
+        "needs the module tls.so, which is not in $DIR/dlock-modules: install the package"
+    install -m 755 "$HELPERS/mod_good.so" "$tls"
+    refused 69 "$tls is for interface $(interface), this dlock has 1001"
+    install -m 755 "$BUILD/dlock-modules/tls.so" "$tls"
+    refused 69 "rediss://127.0.0.1:1/0: cannot connect"
+    chmod 777 "$tls"
+    refused 77 "can be changed by others"
     place "$BUILD/dlock-modules/tls.so"
+    PG="postgres://127.0.0.1:1/x#$NAME"
     refused 69 "is for interface 1001, this dlock has $(interface)"
 }
 
 @test "says why a module cannot be loaded and what to install" {
-    place "$HELPERS/mod_good.so"
     echo garbage >"$MODULE"
     refused 69 "$MODULE cannot be loaded" "dlock-postgres"
     refute_out /proc/self
@@ -381,8 +350,8 @@ interface() { sed -n 's/^#define DLOCK_BACKEND_ABI //p' "$ROOT/lib/backend.h"; }
 @test "says that modules need /proc" {
     [ -z "${SAN:-}" ] || return 0 # a sanitizer does not start without /proc
     unshare -m true 2>/dev/null || skip "needs the right to mount"
-    run run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" --status "$PG"
-    assert_rc 71
+    run -71 run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" --status \
+        "$PG"
     assert_out "mount /proc"
 }
 
@@ -427,9 +396,8 @@ interface() { sed -n 's/^#define DLOCK_BACKEND_ABI //p' "$ROOT/lib/backend.h"; }
 @test "the keeper loads the module after the guard was forked" {
     need_root # the memory of keeper and guard is closed to others
     [ -z "${SAN:-}" ] || return 0 # LeakSanitizer does not work under strace
-    run run_t 10 strace -f -o trace -e trace=openat,open,clone,clone3,fork,vfork,connect \
+    run -69 run_t 10 strace -f -o trace -e trace=openat,open,clone,clone3,fork,vfork,connect \
         "$DLOCK" -n "$PG" true
-    assert_rc 69
     line() { grep -nE -m 1 "$1" trace | cut -d: -f1; }
     keeper=$(sed -n '1s/ .*//p' trace)
     fork=$(line '(clone3?|v?fork)\(') load=$(line '/postgres\.so"') libpq=$(line 'libpq\.so') \

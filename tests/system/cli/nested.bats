@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # nested.bats - a dlock under another one that holds the same lock: on Redis, and on files.
 
-load ../../support/common
 load ../../support/redis
 
 setup_file() {
@@ -55,34 +54,27 @@ command_gone() { pid_gone "$(cat in)"; }
 }
 
 @test "the kinds of inner locks: as the manual's table says" {
-    local kind want outer inner
-    while read -r outer inner want; do
-        run run_t 10 "$DLOCK" ${outer/=/ } "$L" "$DLOCK" ${inner/=/ } "$L" echo ran
-        [ "$status" -eq "$want" ] || fail "$outer $inner: $status: $output"
+    local lock outer inner want
+    while read -r lock outer inner want; do
+        run run_t 10 "$DLOCK" ${outer/=/ } "${!lock}" "$DLOCK" ${inner/=/ } "${!lock}" echo ran
+        [ "$status" -eq "$want" ] || fail "$lock $outer $inner: $status: $output"
         case $want in
         0) [ "$output" = ran ] ;;
-        esac
-    done <<'END'
--x -x 0
--x -s 0
--x --slots=2 0
-END
-    while read -r outer inner want; do
-        run run_t 10 "$DLOCK" ${outer/=/ } "$F" "$DLOCK" ${inner/=/ } "$F" echo ran
-        [ "$status" -eq "$want" ] || fail "$outer $inner: $status: $output"
-        case $want in
         75) assert_out "would wait for itself" ;;
-        65) assert_out "with 2 slots"; assert_out "not 3" ;;
+        65) assert_out "with 2 slots" "not 3" ;;
         esac
     done <<'END'
--x --slots=2 0
--s -s 0
--s -x 75
--s --slots=2 75
---slots=2 -x 75
---slots=2 -s 0
---slots=2 --slots=2 0
---slots=2 --slots=3 65
+L -x -x 0
+L -x -s 0
+L -x --slots=2 0
+F -x --slots=2 0
+F -s -s 0
+F -s -x 75
+F -s --slots=2 75
+F --slots=2 -x 75
+F --slots=2 -s 0
+F --slots=2 --slots=2 0
+F --slots=2 --slots=3 65
 END
 }
 
@@ -310,7 +302,6 @@ END
                 \"\$DLOCK\" \"\$L\" sh -c \"echo >in.\$i; exec \\\"\\\$HELPERS/await\\\" go\" &
             done
             wait -n; echo first \$?; : >go; wait"'
-    assert_out 'first 71'
-    assert_out 'too many dlocks run under dlock'
+    assert_out 'first 71' 'too many dlocks run under dlock'
     free "$L"
 }

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # --once, --min-hold, --forget with a scripted store: messages, records, waits, exit codes.
 
-load ../../support/common
 load ../../support/fake
 
 TOKEN=0123456789abcdef0123456789abcdef
@@ -20,17 +19,6 @@ recorded() { [[ "$(cat "$S/record")" == "dlock-run1 $1 $2 "* ]] || fail "$(cat "
 nothing_held() { [ ! -e "$S/held" ] || fail "held"; }
 stays() { [[ "$(cat "$T/out")" == *"stays held for "* ]]; }
 
-# at_terminal: the Python program on stdin, with all of helpers/terminal.py and a terminal t.
-at_terminal() {
-    {
-        echo 'from terminal import *'
-        echo 't = Term()'
-        cat
-    } >"$T/test.py"
-    S=$S C=$C L=$L LOCK_ARGS=$L PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 \
-        timeout -k 2 20 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
-}
-
 # --- skipped -----------------------------------------------------------------
 
 @test "a run that has succeeded is skipped, and the talkative say so" {
@@ -43,10 +31,8 @@ at_terminal() {
         fail "$output"
     CI=1 run -0 run_t 5 "$DLOCK" -q --once "$L" touch ran
     [ -z "$output" ] || fail "$output"
-    run -17 run_t 5 "$DLOCK" --once --skip-exit-code 17 --events 1 "$L" touch ran
-    assert_out '"event":"end"'
-    assert_out '"outcome":"skipped"'
-    assert_out '"exit_code":17'
+    says 17 '"event":"end"' --once --skip-exit-code 17 --events 1 "$L" touch ran
+    assert_out '"outcome":"skipped"' '"exit_code":17'
     refute_out '"event":"granted"'
     [ ! -e ran ]
     nothing_held
@@ -67,7 +53,6 @@ at_terminal() {
     done
     grep -q '^clean' "$other/log"
     # The record is LOCK's alone.
-    [ ! -e "$other/record" ]
     rm "$S/record"
     run -0 run_t 5 "$DLOCK" --once --also "fake://$other#a-$NAME" "$L" touch ran
     [ -e ran ]
@@ -132,8 +117,7 @@ at_terminal() {
     mkdir other
     cp "$S/release" other
     run -79 run_t 5 "$DLOCK" --once --also "fake://$T/other#a-$NAME" "$L" true
-    assert_out "'a-$NAME' was not ours any more when it was released"
-    assert_out "'$NAME' $over not recorded"
+    assert_out "'a-$NAME' was not ours any more when it was released" "'$NAME' $over not recorded"
 }
 
 @test "a success is tried until the lease ends, and a signal cuts that to a moment" {
@@ -170,9 +154,15 @@ at_terminal() {
     ends_with 79
 }
 
-@test "a lost lock is a failure, whatever the command says" {
-    background --once --on-lost warn --ttl 2 "$L" sh -c 'touch began; "$0" go' "$HELPERS/await"
+# begins ARG...: dlock with a command that has begun, and ends by go.
+begins() {
+    rm -f began
+    background "$@" "$L" sh -c 'touch began; "$0" go' "$HELPERS/await"
     wait_for 5 test -e began
+}
+
+@test "a lost lock is a failure, whatever the command says" {
+    begins --once --on-lost warn --ttl 2
     touch "$S/lost"
     wait_for 5 grep -q 'is lost' "$T/out"
     : >go
@@ -181,10 +171,8 @@ at_terminal() {
 }
 
 @test "the guard killed: the run has failed" {
-    background --once --ttl 5 "$L" sh -c 'touch began; "$0" go' "$HELPERS/await"
-    wait_for 5 test -e began
-    find_guard
-    kill -KILL "$G"
+    begins --once --ttl 5
+    kill_guard
     ends_with 71
     recorded failed -1
     nothing_held
@@ -199,8 +187,7 @@ at_terminal() {
     recorded failed 4
     nothing_held
     # Counted from the grant: a longer command waits for nothing.
-    CI=1 background --min-hold 300ms "$L" sh -c ': >began; exec "$0" go' "$HELPERS/await"
-    wait_for 5 test -e began
+    CI=1 begins --min-hold 300ms
     wait_for 5 beyond $(($(now_ms) + 320))
     : >go
     ends_with 0
@@ -222,8 +209,7 @@ at_terminal() {
         fail "$output"
     nothing_held
     # One that has ended the command does not have to be sent twice.
-    background --min-hold 1h "$L" sh -c 'touch began; "$0" go' "$HELPERS/await"
-    wait_for 5 test -e began
+    begins --min-hold 1h
     kill -TERM "$K"
     ends_with 143
     # The keeper was cancelled in its wait: nothing is kept.
@@ -240,8 +226,7 @@ at_terminal() {
     at_terminal <<'PY'
 j = t.start([DLOCK, '--min-hold', '1h', LOCK, 'sh', '-c', 'exit 4'])
 t.until(lambda: 'stays held for' in t.output, name='the wait')
-t.type(b'\x1a')
-check(j.status(), 'stopped 20', 'dlock')
+j.suspend()
 j.foreground()
 t.type(b'\x03')
 check(j.status(), 'exit 4', 'dlock')
@@ -250,15 +235,19 @@ PY
 }
 
 guard_is_gone() { ! guard_is_there; }
-
-@test "--min-hold: an inner dlock does not end the wait" {
-    CI=1 background --min-hold 1h --ttl 30 "$L" sh -c \
+# inner_in_the_wait DURATION: the wait of --min-hold, and a process that the command has left behind
+# runs dlock for the same lock, until go.
+inner_in_the_wait() {
+    CI=1 background --min-hold "$1" --ttl 30 "$L" sh -c \
         '"$0" later && "$1" -n "$2" sh -c "touch in; \"$0\" go" & exit 0' "$HELPERS/await" \
         "$DLOCK" "$L"
     wait_for 5 stays
-    # A process that the command has left behind runs under its lock still.
     : >later
     wait_for 5 test -e in
+}
+
+@test "--min-hold: an inner dlock does not end the wait" {
+    inner_in_the_wait 1h
     : >go
     # Nothing is guarded any more.
     wait_for 5 guard_is_gone
@@ -271,12 +260,7 @@ guard_is_gone() { ! guard_is_there; }
 }
 
 @test "--min-hold: an inner dlock that outlasts it keeps the lock, without a busy loop" {
-    CI=1 background --min-hold 1s --ttl 30 "$L" sh -c \
-        '"$0" later && "$1" -n "$2" sh -c "touch in; \"$0\" go" & exit 0' "$HELPERS/await" \
-        "$DLOCK" "$L"
-    wait_for 5 stays
-    : >later
-    wait_for 5 test -e in
+    inner_in_the_wait 1s
     wait_for 5 beyond $(($(now_ms) + 1100))
     run -75 run_t 5 "$DLOCK" -qn "$L" true
     before=$(cpu_ticks)
@@ -318,10 +302,8 @@ cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
     recorded succeeded 0
     CI=1 run -75 run_t 5 "$DLOCK" -n "$L" true
     assert_out "fakehost, pid 4711 (fakecommand), ended, kept until its --min-hold is over"
-    run -75 run_t 5 "$DLOCK" --status "$L"
-    assert_out "    ended, kept until its --min-hold is over"
-    run -75 run_t 5 "$DLOCK" --status --json "$L"
-    assert_out '"over":true'
+    says 75 "    ended, kept until its --min-hold is over" --status "$L"
+    says 75 '"over":true' --status --json "$L"
     run -0 run_t 10 "$DLOCK" "$L" true
     # An order to end at once is no reason to shorten it; a command that never ran is.
     run -127 run_t 5 "$DLOCK" --min-hold 1h "$L" "$T/nothing"
@@ -331,10 +313,10 @@ cpu_ticks() { sed 's/.*) //' "/proc/$K/stat" | awk '{ print $12 + $13 }'; }
 # --- shown and forgotten -----------------------------------------------------
 
 @test "--status shows the record, in text and as JSON" {
-    run -0 run_t 5 "$DLOCK" --status "$L"
-    refute_out "last run"
-    run -0 run_t 5 "$DLOCK" --status --json "$L"
-    refute_out "last_run"
+    for json in '' --json; do
+        run -0 run_t 5 "$DLOCK" --status $json "$L"
+        refute_out "last run" last_run
+    done
     record failed 3
     run -0 run_t 5 "$DLOCK" --status "$L"
     by=" ago with status 3 by ann@h9, pid 77 (job.sh), note \"disk 2\""
@@ -354,27 +336,23 @@ assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h
     run -0 run_t 5 "$DLOCK" --status "$L"
     [[ $output == *"  last run: began 5m"*" ago and did not end: crashed; by ann@h9, pid 77"* ]] ||
         fail "$output"
-    run -0 run_t 5 "$DLOCK" --status --json "$L"
-    assert_out '"last_run":{"state":"crashed","begin_ms":'
+    says 0 '"last_run":{"state":"crashed","begin_ms":' --status --json "$L"
     # Under a lock that another run holds it has crashed, too.
     hold
-    run -75 run_t 5 "$DLOCK" --status "$L"
-    assert_out "did not end: crashed"
+    says 75 "did not end: crashed" --status "$L"
     let_go
     hold --once
     run -75 run_t 5 "$DLOCK" --status "$L"
     refute_out crashed
     [[ $output =~ "last run: began "[0-9]"s ago by " ]] || fail "$output"
-    run -75 run_t 5 "$DLOCK" --status --json "$L"
-    assert_out '"last_run":{"state":"running","begin_ms":'
+    says 75 '"last_run":{"state":"running","begin_ms":' --status --json "$L"
     let_go
 }
 
 @test "--forget --yes: cleared, nothing there, running, crashed" {
     run -0 run_t 5 "$DLOCK" --forget --yes "$L"
     [ -z "$output" ] || fail "$output"
-    CI=1 run -0 run_t 5 "$DLOCK" --forget --yes "$L"
-    assert_out "'$NAME' has no record of a run"
+    CI=1 says 0 "'$NAME' has no record of a run" --forget --yes "$L"
     record succeeded 0
     CI=1 run -0 --separate-stderr run_t 5 "$DLOCK" --forget --yes "$L"
     [ -z "$output" ]
@@ -437,12 +415,10 @@ PY
 @test "--forget: a signal while it asks ends it, and a stop asks again" {
     record succeeded 0
     ask <<'PY'
-t.type(b'\x03')
-check(j.status(), 'signal 2', 'dlock')
+j.interrupt()
 PY
     ask <<'PY'
-t.type(b'\x1a')
-check(j.status(), 'stopped 20', 'dlock')
+j.suspend()
 before = t.output.count('[y/N]')
 j.foreground()
 t.until(lambda: t.output.count('[y/N]') > before, name='the question again')

@@ -1,19 +1,16 @@
 # The one thread there is: names are looked up in a helper (lib/resolve.c). Run under
 # ThreadSanitizer too.
 # bats file_tags=thread
-load ../../support/common
 load ../../support/redis
 
 @test "looks up the host's name" {
     redis_start
-    run run_t 20 "$DLOCK" "redis://localhost:$REDIS_PORT#$NAME" echo hello
-    assert_rc 0
+    run -0 run_t 20 "$DLOCK" "redis://localhost:$REDIS_PORT#$NAME" echo hello
     assert_out hello
 }
 
 @test "names a host that does not exist" {
-    run run_t 20 "$DLOCK" -w 3 "redis://no-such-host.invalid:6379#$NAME" echo never
-    assert_rc 69
+    run -69 run_t 20 "$DLOCK" -w 3 "redis://no-such-host.invalid:6379#$NAME" echo never
     assert_out no-such-host.invalid
     refute_out never
 }
@@ -27,7 +24,5 @@ load ../../support/redis
     local waiter=$STARTED
     wait_for 10 file_has "$T/log" waiting
     kill -TERM "$waiter"
-    status=0
-    wait_exit 10 "$waiter" || status=$?
-    assert_rc 143
+    exits 143 10 "$waiter"
 }

@@ -3,7 +3,6 @@
 # command is given, in messages, in the status, in the store, in a core or in the memory of our
 # processes. And what the compiler can do for the program is done.
 
-load ../../support/common
 load ../../support/redis
 
 # Part of every password and of nothing else.
@@ -30,6 +29,10 @@ no_canary() {
 }
 no_canary_in() {
     ! grep -qaF "$CANARY" "$@" || fail "the secret is in: $(grep -laF "$CANARY" "$@" | tr '\n' ' ')"
+}
+no_canary_in_store() {
+    no_canary "the store" "$(store --raw get "$NAME"; store --raw hgetall "{$NAME}:dlock:waiters"
+        store --raw --scan; store client list; store slowlog get)"
 }
 args_of() { tr '\0' ' ' <"/proc/$1/cmdline"; }
 
@@ -111,9 +114,8 @@ unseen() {
 }
 
 @test "the command finds no secret in descriptors or arguments" {
-    run run_t 5 "$DLOCK" "$L" sh -c \
+    run -0 run_t 5 "$DLOCK" "$L" sh -c \
         'ls -l /proc/self/fd; cat /proc/$$/cmdline /proc/$PPID/cmdline | tr "\0" " "'
-    assert_rc 0
     no_canary "the command" "$output"
 }
 
@@ -126,15 +128,11 @@ unseen() {
     second=$STARTED
     wait_for 5 queue_is 1
     for json in '' --json; do
-        run run_t 5 "$DLOCK" -v --status $json "$L"
-        assert_rc 75
-        assert_out "$first"
+        says 75 "$first" -v --status $json "$L"
         assert_out "$second"
         no_canary "--status $json" "$output"
     done
-    # Nor is it in the server.
-    no_canary "the store" "$(store --raw get "$NAME"; store --raw hgetall "{$NAME}:dlock:waiters"
-        store --raw --scan; store client list; store slowlog get)"
+    no_canary_in_store
     : >go
     wait_exit 5 "$first"
     wait_exit 5 "$second"
@@ -154,23 +152,17 @@ unseen() {
     wait_for 5 queue_is 2
     [[ $(args_of "$first") == *" for https://xxxx"* ]] || fail "no hidden note: $(args_of "$first")"
     for json in '' --json; do
-        run run_t 5 "$DLOCK" --status $json "$L"
-        assert_rc 75
-        assert_out "PASS="
+        says 75 "PASS=" --status $json "$L"
         assert_out "for https://"
         no_canary "--status $json" "$output"
     done
-    run run_t 5 "$DLOCK" -v -n "$L" true
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -v -n "$L" true
     no_canary "-n" "$output"
-    no_canary "the store" "$(store --raw get "$NAME"; store --raw hgetall "{$NAME}:dlock:waiters"
-        store --raw --scan; store client list; store slowlog get)"
+    no_canary_in_store
     : >go
     wait_exit 5 "$first"
     for waiter in "$second" "$third"; do
-        rc=0
-        wait_exit 5 "$waiter" || rc=$?
-        [ $rc -eq 127 ]
+        exits 127 5 "$waiter"
     done
     # The other one is the shell's, which says what it cannot find.
     no_canary_in wait2.log
@@ -182,9 +174,7 @@ unseen() {
     unseen "$HOLDER" "$GUARD"
     for arg in --status '--status --json' '-v -n'; do
         case $arg in --status*) command='' ;; *) command=true ;; esac
-        run run_t 5 "$DLOCK" $arg "$L" $command
-        assert_rc 75
-        assert_out "http://***@h/$NAME"
+        says 75 "http://***@h/$NAME" $arg "$L" $command
         no_canary "$arg" "$output"
     done
     let_go
@@ -283,17 +273,13 @@ END
 
 @test "messages about a lost lock and an ended wait show no secret" {
     hold "$L"
-    run run_t 5 "$DLOCK" -v -n "$L" true
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -v -n "$L" true
     no_canary "-n" "$output"
-    run run_t 5 "$DLOCK" -v -w 0.2 "$L" true
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -v -w 0.2 "$L" true
     no_canary "-w" "$output"
     store del "$NAME"
     : >go
-    rc=0
-    wait_exit 5 "$HOLDER" || rc=$?
-    [ $rc -eq 79 ]
+    exits 79 5 "$HOLDER"
     no_canary_in hold.log
 }
 
@@ -342,8 +328,7 @@ END
         refused "another owner"
         chown 0 pw
     fi
-    run run_t 5 "$DLOCK" "$lock" true
-    assert_rc 0
+    run -0 run_t 5 "$DLOCK" "$lock" true
     mv pw real
     ln -s real pw
     refused "a link"
@@ -364,7 +349,7 @@ END
 # --- memory ------------------------------------------------------------------
 
 # As a user without rights: root may look at everything.
-nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
+nobody=(setpriv --reuid=54321 --regid=54321 --clear-groups --)
 
 @test "the same user cannot inspect keeper and guard" {
     need_root
@@ -374,29 +359,27 @@ nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
     cp "$DLOCK" "$dir/dlock"
     chown -R 54321 "$dir"
     chmod 755 "$dir"
-    start_log out setpriv --reuid=54321 --regid=54321 --clear-groups \
-        "$dir/dlock" "redis://app:c4n4ry%2Fapp@$AT#$NAME" sh -c \
+    start_log out "${nobody[@]}" "$dir/dlock" "redis://app:c4n4ry%2Fapp@$AT#$NAME" sh -c \
         "echo \$\$ >$dir/held; while [ ! -e $dir/go ]; do sleep .02; done"
     holder=$STARTED
     wait_for 5 test -s "$dir/held"
     guard=$(children "$holder" | head -n 1) command=$(cat "$dir/held")
-    start_log wait.out setpriv --reuid=54321 --regid=54321 --clear-groups \
-        "$dir/dlock" "redis://app:c4n4ry%2Fapp@$AT#$NAME" true
+    start_log wait.out "${nobody[@]}" "$dir/dlock" "redis://app:c4n4ry%2Fapp@$AT#$NAME" true
     waiter=$STARTED
     wait_for 5 queue_is 1
     bad=''
     for pid in "$holder" "$guard" "$waiter" "$(children "$waiter" | head -n 1)"; do
         [ -n "$pid" ] || bad="$bad no process;"
         [ "$(stat -c %u "/proc/$pid/mem")" = 0 ] || bad="$bad $pid belongs to its user;"
-        ! nobody cat "/proc/$pid/environ" >/dev/null 2>&1 || bad="$bad environ of $pid;"
-        ! nobody head -c 1 "/proc/$pid/maps" >/dev/null 2>&1 || bad="$bad maps of $pid;"
+        ! "${nobody[@]}" cat "/proc/$pid/environ" >/dev/null 2>&1 || bad="$bad environ of $pid;"
+        ! "${nobody[@]}" head -c 1 "/proc/$pid/maps" >/dev/null 2>&1 || bad="$bad maps of $pid;"
         # Not by ptrace(2), which root's own rights would hide.
-        ! nobody timeout 1 strace -o /dev/null -p "$pid" >/dev/null 2>&1 ||
+        ! "${nobody[@]}" timeout 1 strace -o /dev/null -p "$pid" >/dev/null 2>&1 ||
             bad="$bad ptrace of $pid;"
     done
     [ "$(stat -c %u "/proc/$command/mem")" = 54321 ] ||
         bad="$bad the command does not belong to its user;"
-    nobody cat "/proc/$command/environ" 2>/dev/null | grep -qa DLOCK_TOKEN ||
+    "${nobody[@]}" cat "/proc/$command/environ" 2>/dev/null | grep -qa DLOCK_TOKEN ||
         bad="$bad the command is hidden;"
     : >"$dir/go"
     wait_exit 5 "$holder" || bad="$bad exit code $?;"
@@ -474,7 +457,7 @@ nobody() { setpriv --reuid=54321 --regid=54321 --clear-groups -- "$@"; }
     cp "$DLOCK" "$dir/dlock"
     chmod 755 "$dir"
     chmod 4755 "$dir/dlock"
-    run run_t 5 setpriv --reuid=54321 --regid=54321 --clear-groups "$dir/dlock" "$dir/x.lock" true
+    run run_t 5 "${nobody[@]}" "$dir/dlock" "$dir/x.lock" true
     # Where /tmp is nosuid there is nothing to refuse.
     nosuid=$(findmnt -no OPTIONS -T "$dir" | grep -c nosuid || :)
     rm -r "$dir"

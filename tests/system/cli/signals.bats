@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # How often a signal reaches the command, by each way to send it. Waits are in keeper.bats.
 
-load ../../support/common
 load ../../support/fake
 
 # table KIND WHERE: in the background; its lines in $T/KIND.WHERE, each begins "KIND, WHERE: ".
@@ -51,8 +50,7 @@ want() {
 }
 
 @test "a signal from outside of the container reaches the command once" {
-    unshare --pid --fork --mount-proc true 2>/dev/null ||
-        skip "needs the right to make PID namespaces"
+    need_pid_namespace
     table lease container
     wait_exit 60 "$STARTED" || :
     want lease container 'pid: 1 1 1' 'cgroup: 1 1 1' 'cgroup, guard first: 1 1 1' \
@@ -61,7 +59,6 @@ want() {
 
 @test "a TERM to dlock alone reaches the command within 100 ms" {
     for lock in "$L" "$T/x.lock"; do
-        rm -rf "$C"/*
         starts 1 "$lock" $SUBJECT
         "$HELPERS/clock" "$T/sent"
         kill -TERM "$K"
@@ -73,7 +70,6 @@ want() {
 
 @test "of a storm of TERM the command gets the last one, and not each" {
     for lock in "$L" "$T/x.lock"; do
-        rm -rf "$C"/*
         starts 1 "$lock" $SUBJECT -k
         /usr/bin/python3 - "$K" "$T/sent" <<'PY'
 import os, sys, time

@@ -1,37 +1,13 @@
 #!/usr/bin/env bats
 # At a terminal everything is as without dlock: Ctrl-C, Ctrl-Z, fg, pipelines. And as PID 1.
 
-load ../../support/common
 load ../../support/fake
-
-setup() {
-    dlock_setup
-    fake_setup
-    export S C L SLOW LOCK_ARGS=
-}
-
-# terminal: the Python program on stdin, with everything of tests/support/helpers/terminal.py, and
-# with a terminal t unless the program makes one.
-terminal() {
-    cat >"$T/program.py"
-    {
-        echo 'from terminal import *'
-        grep -q '^t = ' "$T/program.py" || echo 't = Term()'
-        cat "$T/program.py"
-    } >"$T/test.py"
-    # Not by run_t: timeout in the foreground would be the terminal's.
-    PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 timeout \
-        -k 2 40 /usr/bin/python3 "$T/test.py" 3>&- </dev/null
-}
 
 @test "Ctrl-C reaches the command once and ends dlock" {
     for LOCK_ARGS in "$L" "$T/x.lock" "-o $T/o.lock"; do
-        rm -rf "$C"/*
-        terminal <<'PY'
-j = t.start([DLOCK] + LOCK_ARGS + SUBJECT)
-t.until(lambda: seen('main', 'start'))
-t.type(b'\x03')
-check(j.status(), 'signal 2', 'dlock')
+        at_terminal <<'PY'
+j = t.subject()
+j.interrupt()
 check(len(seen('main', 'sig', 2)), 1, 'INT')
 PY
     done
@@ -40,9 +16,7 @@ PY
 
 @test "Ctrl-C at the command's end still releases the lock" {
     tell release clean 100
-    terminal <<'PY'
-import signal
-t = Term()
+    at_terminal <<'PY'
 j = t.start([DLOCK, '--ttl', '20', LOCK] + SUBJECT)
 t.until(lambda: seen('main', 'start'))
 main = int(read(C + '/events').split()[2])
@@ -60,10 +34,8 @@ PY
 
 @test "a command that survives Ctrl-C gets it once each time" {
     for LOCK_ARGS in "$L" "$T/x.lock" "-o $T/o.lock"; do
-        rm -rf "$C"/* "$T/end"
-        terminal <<'PY'
-j = t.start([DLOCK] + LOCK_ARGS + SUBJECT + ['-k', '-u', T + '/end', '-r', '7'])
-t.until(lambda: seen('main', 'start'))
+        at_terminal <<'PY'
+j = t.subject('-k', '-u', T + '/end', '-r', '7')
 t.until(lambda: settled(j.pids[0]))
 for i in 1, 2, 3:
     t.type(b'\x03')
@@ -73,14 +45,13 @@ t.until(lambda: seen('main', 'sig', 3))
 t.quiet(0.1)
 check(len(seen('main', 'sig', 2)), 3, 'INT')
 check(len(seen('main', 'sig', 3)), 1, 'QUIT')
-open(T + '/end', 'w')
-check(j.status(), 'exit 7', 'dlock')
+j.finish('exit 7')
 PY
     done
 }
 
 @test "Ctrl-\\ : dies by QUIT without a core of ours" {
-    terminal <<'PY'
+    at_terminal <<'PY'
 j = t.start(['sh', '-c', 'ulimit -c unlimited; exec "$@"', '-', DLOCK, LOCK] + SUBJECT)
 t.until(lambda: seen('main', 'start'))
 t.type(b'\x1c')
@@ -89,11 +60,8 @@ PY
 }
 
 @test "forwards an INT that a process sent" {
-    terminal <<'PY'
-import signal
-t = Term()
-j = t.start([DLOCK, LOCK] + SUBJECT)
-t.until(lambda: seen('main', 'start'))
+    at_terminal <<'PY'
+j = t.subject()
 os.kill(j.pids[0], signal.SIGINT)
 check(j.status(), 'exit 130', 'dlock')
 check(len(seen('main', 'sig', 2)), 1, 'INT')
@@ -101,19 +69,17 @@ PY
 }
 
 @test "Ctrl-C ends a shell's loop" {
-    terminal <<'PY'
+    at_terminal <<'PY'
 j = t.start(['bash', '-c', 'while :; do echo round; "$@"; done', '-', DLOCK, LOCK] + SUBJECT)
 t.until(lambda: seen('main', 'start'))
-t.type(b'\x03')
-check(j.status(), 'signal 2', 'the loop')
+j.interrupt('the loop')
 check(t.output.count('round'), 1, 'rounds')
 PY
 }
 
 @test "the command shares dlock's process group, the guard has its own session" {
-    terminal <<'PY'
-j = t.start([DLOCK, LOCK] + SUBJECT)
-t.until(lambda: seen('main', 'start'))
+    at_terminal <<'PY'
+j = t.subject()
 main = int(read(C + '/events').split()[2])
 check(os.getpgid(main), j.pgid, "the command's group")
 guard = int(read('/proc/%d/task/%d/children' % (j.pids[0], j.pids[0])).split()[0])
@@ -127,13 +93,10 @@ PY
 
 @test "Ctrl-Z stops dlock, and fg resumes the renewals" {
     for LOCK_ARGS in "--ttl 2 $L" "$T/x.lock" "-o $T/o.lock"; do
-        rm -rf "$C"/* "$T/end"
-        terminal <<'PY'
-j = t.start([DLOCK] + LOCK_ARGS + SUBJECT + ['-u', T + '/end', '-r', '3'])
-t.until(lambda: seen('main', 'start'))
+        at_terminal <<'PY'
+j = t.subject('-u', T + '/end', '-r', '3')
 for i in 1, 2, 3:
-    t.type(b'\x1a')
-    check(j.status(), 'stopped 20', 'dlock')
+    j.suspend()
     stopped = beat()
     t.quiet(0.05)
     check(beat(), stopped, 'the command has not stopped: last sign of life')
@@ -142,16 +105,14 @@ for i in 1, 2, 3:
     t.until(lambda: beat() > stopped, name='the command goes on')
     if LOCK_ARGS[-1] == LOCK:
         t.until(lambda: len(log('ok')) > before + 1, name='renewals')
-open(T + '/end', 'w')
-check(j.status(), 'exit 3', 'dlock')
+j.finish('exit 3')
 PY
     done
 }
 
 # no_stop WORD...: WORD... dlock, in a session without a job-control shell, does not stop by Ctrl-Z.
 no_stop() {
-    rm -rf "$C"/* "$T/end"
-    PREFIX=$(printf '%s\n' "$@") terminal <<'PY'
+    PREFIX=$(printf '%s\n' "$@") at_terminal <<'PY'
 t = Login(os.environ['PREFIX'].split('\n') + [DLOCK] + LOCK_ARGS + SUBJECT +
           ['-u', T + '/end', '-r', '3'])
 t.until(lambda: seen('main', 'start'))
@@ -180,8 +141,7 @@ PY
 }
 
 @test "Ctrl-Z is ignored as PID 1, as in docker run -it" {
-    unshare --pid --fork --mount-proc true 2>/dev/null ||
-        skip "needs the right to make PID namespaces"
+    need_pid_namespace
     for LOCK_ARGS in "--ttl 1 $L" "$T/x.lock"; do
         run no_stop unshare --pid --fork --mount-proc --kill-child setsid -c
         [ "$output" = "exit 3 ^Z^Z" ] || fail "$LOCK_ARGS: $output"
@@ -190,32 +150,28 @@ PY
 
 @test "Ctrl-Z stops a script around dlock, and fg resumes both" {
     for LOCK_ARGS in "--ttl 3 $L" "$T/x.lock"; do
-        rm -rf "$C"/* "$T/end"
-        terminal <<'PY'
+        at_terminal <<'PY'
 j = t.start(['bash', '-c', '"$@"; echo after $?', '-', DLOCK] + LOCK_ARGS + SUBJECT +
             ['-u', T + '/end', '-r', '3'])
 t.until(lambda: seen('main', 'start'))
 for i in 1, 2:
-    t.type(b'\x1a')
-    check(j.status(), 'stopped 20', 'the script')
+    j.suspend('the script')
     stopped = beat()
     t.quiet(0.05)
     check(beat(), stopped, 'the command has not stopped: last sign of life')
     j.foreground()
     t.until(lambda: beat() > stopped, name='the command goes on')
-open(T + '/end', 'w')
-check(j.status(), 'exit 0', 'the script')
+j.finish('exit 0', 'the script')
 t.until(lambda: 'after 3' in t.output)
 PY
     done
 }
 
 @test "a job suspended for longer than the ttl ends before the deadline" {
-    terminal <<'PY'
+    at_terminal <<'PY'
 j = t.start([DLOCK, '--ttl', '1.5', LOCK] + SUBJECT + ['-t'])
 t.until(lambda: read(C + '/events').count(' start ') == 4)
-t.type(b'\x1a')
-check(j.status(), 'stopped 20', 'dlock')
+j.suspend()
 children = [int(l.split()[2]) for l in read(C + '/events').splitlines() if ' start ' in l]
 t.until(lambda: all(state(p) in ('', 'Z') for p in children), name='the tree is gone')
 # Sent at most, confirmed or not; the deadline of a lease of 1.5 s is 1.483 s later.
@@ -231,9 +187,7 @@ PY
 }
 
 @test "a command that stops itself does not stop dlock" {
-    terminal <<'PY'
-import signal
-t = Term()
+    at_terminal <<'PY'
 j = t.start([DLOCK, '--ttl', '1.5', LOCK, 'sh', '-c', 'echo $$ >%s/pid; kill -STOP $$; exit 5' % T])
 t.until(lambda: read(T + '/pid').endswith('\n'))
 pid = int(read(T + '/pid'))
@@ -247,7 +201,7 @@ PY
 
 @test "a background job that reads the terminal stops until fg" {
     for LOCK_ARGS in "--ttl 3 $L" "$T/x.lock" "-o $T/o.lock"; do
-        terminal <<'PY'
+        at_terminal <<'PY'
 os.tcsetpgrp(0, os.getpgrp())
 j = t.start([DLOCK] + LOCK_ARGS + ['sh', '-c', 'read line; echo "<$line>"; exit 4'],
             background=True)
@@ -262,19 +216,18 @@ PY
 
 @test "a pipeline stops and continues as one job" {
     # Not a loop of `sleep`: a shell waiting for its vfork child to exec cannot stop after it.
-    mkfifo "$T/end"
-    terminal <<'PY'
-j = t.start([DLOCK, '--ttl', '3', LOCK, 'sh', '-c', 'echo first; echo second; read x <%s/end' % T],
+    mkfifo "$T/more"
+    at_terminal <<'PY'
+j = t.start([DLOCK, '--ttl', '3', LOCK, 'sh', '-c', 'echo first; echo second; read x <%s/more' % T],
             ['sh', '-c', 'read a; echo "<$a>"; read key </dev/tty; echo "<$key>"; cat; exit 0'])
 t.until(lambda: '<first>' in t.output)
-t.type(b'\x1a')
-check(j.status(), 'stopped 20', 'dlock')
+j.suspend()
 check(j.status(pid=j.pids[1]), 'stopped 20', 'the reader')
 j.foreground()
 t.type(b'key\n')
 t.until(lambda: '<key>' in t.output)
-with open(T + '/end', 'w') as end:
-    end.write('go\n')
+with open(T + '/more', 'w') as more:
+    more.write('go\n')
 check(j.status(), 'exit 0', 'dlock')
 check(j.status(pid=j.pids[1]), 'exit 0', 'the reader')
 t.until(lambda: 'second' in t.output)
@@ -283,7 +236,7 @@ PY
 
 @test "dlock works in front of a pager" {
     command -v less >/dev/null || skip "no less here"
-    terminal <<'PY'
+    at_terminal <<'PY'
 os.environ['TERM'] = 'vt100'
 os.environ['LESS'] = ''
 t = Term()
@@ -295,36 +248,21 @@ check(j.status() in ('exit 0', 'exit 141'), True, 'dlock')
 PY
 }
 
-@test "the command can read the terminal" {
-    terminal <<'PY'
-j = t.start([DLOCK, LOCK, 'sh', '-c', 'read a; read b </dev/tty; echo "<$a$b>"'])
-t.type(b'one\ntwo\n')
-check(j.status(), 'exit 0', 'dlock')
-t.until(lambda: '<onetwo>' in t.output)
-PY
-}
-
 @test "a new window size reaches the command once" {
-    terminal <<'PY'
-import struct
-t = Term()
-j = t.start([DLOCK, LOCK] + SUBJECT + ['-u', T + '/end'])
-t.until(lambda: seen('main', 'start'))
+    at_terminal <<'PY'
+j = t.subject('-u', T + '/end')
 fcntl.ioctl(t.master, termios.TIOCSWINSZ, struct.pack('HHHH', 50, 100, 0, 0))
 t.until(lambda: seen('main', 'sig', 28))
 t.quiet(0.1)
 check(len(seen('main', 'sig', 28)), 1, 'WINCH')
-open(T + '/end', 'w')
-check(j.status(), 'exit 0', 'dlock')
+j.finish('exit 0')
 PY
 }
 
 @test "a hang-up reaches the command and releases the lock" {
     # The leader of the session is the command's grandparent, as with ssh.
-    terminal <<'PY' || :
-t = Term()
-j = t.start([DLOCK, LOCK] + SUBJECT)
-t.until(lambda: seen('main', 'start'))
+    at_terminal <<'PY' || :
+j = t.subject()
 os._exit(0)
 PY
     wait_for 5 has_seen main sig 1
@@ -335,8 +273,7 @@ PY
 @test "a terminal that hangs up during the wait (nohup): the command starts as without one" {
     flock "$T/x.lock" sh -c "touch '$T/held'; until [ -e '$T/free' ]; do sleep 0.02; done" 3>&- &
     wait_for 5 test -e "$T/held"
-    LOCK_ARGS=$T/x.lock terminal <<'PY' || :
-t = Term()
+    LOCK_ARGS=$T/x.lock at_terminal <<'PY' || :
 j = t.start(['sh', '-c', 'trap "" HUP; exec "$@"', 'sh', DLOCK] + LOCK_ARGS + SUBJECT +
             ['-u', T + '/end'])
 exe = '/proc/%d/exe' % j.pids[0]
@@ -355,23 +292,21 @@ PY
 
 @test "Ctrl-C ends a wait and leaves the queue" {
     tell acquire wait
-    terminal <<'PY'
+    at_terminal <<'PY'
 j = t.start([DLOCK, LOCK, 'true'])
 t.until(lambda: log('acquire'))
-t.type(b'\x03')
-check(j.status(), 'signal 2', 'dlock')
+j.interrupt()
 PY
     store_did release
 }
 
 @test "Ctrl-Z stops a wait, and fg resumes it" {
     tell acquire wait
-    terminal <<'PY'
+    at_terminal <<'PY'
 j = t.start([DLOCK, '--ttl', '3', LOCK, 'sh', '-c', 'exit 6'])
 t.until(lambda: log('acquire'))
 for i in 1, 2:
-    t.type(b'\x1a')
-    check(j.status(), 'stopped 20', 'dlock')
+    j.suspend()
     check(state(j.pids[0]), 'T', 'state')
     j.foreground()
     t.until(lambda: state(j.pids[0]) != 'T')
@@ -382,7 +317,7 @@ PY
 
 @test "the wait is one line that is redrawn every second, and gone when the command runs" {
     tell acquire wait
-    TERM=xterm terminal <<'PY'
+    TERM=xterm at_terminal <<'PY'
 began = time.monotonic()
 j = t.start([DLOCK, '-w', '20', LOCK, 'echo', 'output'])
 t.until(lambda: 'waiting' in t.output)
@@ -406,9 +341,8 @@ PY
 
 @test "the wait's line fits into the terminal, whatever its width" {
     tell acquire wait
-    TERM=xterm terminal <<'PY'
+    TERM=xterm at_terminal <<'PY'
 for columns in 30, 200, 0:
-    t = Term() if columns == 30 else t
     fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack('HHHH', 24, columns, 0, 0))
     t.output = ''
     j = t.start([DLOCK, LOCK, 'true'])
@@ -427,17 +361,15 @@ PY
 
 @test "Ctrl-Z takes the wait's line away, fg brings it back, bg leaves the user's line alone" {
     tell acquire wait
-    TERM=xterm terminal <<'PY'
+    TERM=xterm at_terminal <<'PY'
 j = t.start([DLOCK, LOCK, 'true'])
 t.until(lambda: ': 1s' in t.output)
-t.type(b'\x1a')
-check(j.status(), 'stopped 20', 'dlock')
+j.suspend()
 t.quiet(0.05)
 check(t.screen(), [''], 'while it is stopped')
 j.foreground()
 t.until(lambda: 'waiting' in t.screen()[0])
-t.type(b'\x1a')
-check(j.status(), 'stopped 20', 'dlock')
+j.suspend()
 t.quiet(0.05)
 check(t.screen(), [''], 'while it is stopped')
 os.tcsetpgrp(0, os.getpgrp())
@@ -454,7 +386,7 @@ PY
 
 @test "lines instead of a redrawn one: in the background, and at a dumb terminal" {
     tell acquire wait
-    TERM=dumb terminal <<'PY'
+    TERM=dumb at_terminal <<'PY'
 for term in 'dumb', '', 'xterm':
     os.environ['TERM'] = term
     os.tcsetpgrp(0, os.getpgrp())
@@ -481,7 +413,7 @@ PY
 
 @test "a terminal that Ctrl-S has stopped does not hold up the wait" {
     tell acquire wait
-    TERM=xterm terminal <<'PY'
+    TERM=xterm at_terminal <<'PY'
 j = t.start([DLOCK, LOCK, 'touch', T + '/ran'])
 t.until(lambda: ': 1s' in t.output)
 t.type(b'\x13')
@@ -496,17 +428,15 @@ PY
 }
 
 @test "Ctrl-C does not reach a background job" {
-    terminal <<'PY'
+    at_terminal <<'PY'
 os.tcsetpgrp(0, os.getpgrp())
-j = t.start([DLOCK, LOCK] + SUBJECT + ['-u', T + '/end', '-r', '2'], background=True)
-t.until(lambda: seen('main', 'start'))
+j = t.subject('-u', T + '/end', '-r', '2', background=True)
 f = t.start(['sleep', '20'])
 t.until(lambda: read('/proc/%d/comm' % f.pids[0]) == 'sleep\n')
 t.type(b'\x03')
 check(f.status(), 'signal 2', 'sleep')
 check(seen('main', 'sig'), [], 'signals')
-open(T + '/end', 'w')
-check(j.status(), 'exit 2', 'dlock')
+j.finish('exit 2')
 PY
 }
 
@@ -514,12 +444,11 @@ PY
 
 # pid_one ARG...: dlock as PID 1 of a namespace, in $K (its parent) and $I (its pid outside).
 pid_one() {
-    unshare --pid --fork --mount-proc true 2>/dev/null ||
-        skip "needs the right to make PID namespaces"
+    need_pid_namespace
     start_log "$T/out" "$HELPERS/launch" -d -s unshare --pid --fork --mount-proc --kill-child \
         "$DLOCK" "$@"
     K=$STARTED
-    wait_for 5 file_nonempty "$C/events"
+    wait_for 5 file_nonempty "$S/log"
     I=$(children "$K")
 }
 
@@ -542,14 +471,10 @@ pid_one() {
 }
 
 @test "as PID 1 it ends by a signal while it waits" {
-    unshare --pid --fork --mount-proc true 2>/dev/null ||
-        skip "needs the right to make PID namespaces"
     tell acquire wait
-    start_log "$T/out" "$HELPERS/launch" -d -s unshare --pid --fork --mount-proc --kill-child \
-        "$DLOCK" "$L" true
-    K=$STARTED
+    pid_one "$L" true
     wait_for 5 store_did acquire
-    kill -TERM "$(children "$K")"
+    kill -TERM "$I"
     ends_with 143
     store_did release
 }

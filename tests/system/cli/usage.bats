@@ -12,9 +12,9 @@ setup() {
 
 SECRET=s3kr1t-pa55
 
-# refused CODE ARG...: checks all of that. $line is the message.
+# refused CODE|"CODE TEXT" ARG...: checks all of that. $line is the message, which has the TEXT.
 refused() {
-    local code=$1 rc=0
+    local code=${1%% *} text=${1#"${1%% *}"} rc=0
     shift
     run_t 10 "$DLOCK" "$@" >"$T/out" 2>"$T/err" </dev/null || rc=$?
     line=$(cat "$T/err")
@@ -26,6 +26,7 @@ refused() {
     ! LC_ALL=C grep -q '[[:cntrl:]]' <<<"$line" || fail "[$*] control characters: $line"
     ! grep -qF "$SECRET" "$T/out" "$T/err" || fail "[$*] the password is shown: $line"
     [ -z "$(ls -A .)" ] || fail "[$*] left behind: $(ls -A .)"
+    says "${text# }"
 }
 says() { case $line in *"$1"*) ;; *) fail "without '$1': $line" ;; esac }
 
@@ -36,29 +37,22 @@ TRACE='touch ran'
     refused 64
     refused 64 --
     refused 64 -n
-    refused 64 ./x
-    says "no command"
-    refused 64 --json ./x
-    says "--json needs --status"
+    refused "64 no command" ./x
+    refused "64 --json needs --status" --json ./x
     refused 64 -w 1 ./x --
     refused 64 ''
-    refused 64 '' true
-    says "empty"
+    refused "64 empty" '' true
     refused 64 ./x -c
     refused 64 ./x -c "$TRACE" more
-    refused 64 -c "$TRACE" ./x
-    says "dlock LOCK -c"
+    refused "64 dlock LOCK -c" -c "$TRACE" ./x
     refused 64 "./$(printf '%5000s' | tr ' ' x)" touch ran
 }
 
 @test "refuses unknown, ambiguous and incomplete options" {
-    refused 64 --bogus ./x touch ran
-    says "--bogus"
+    refused "64 --bogus" --bogus ./x touch ran
     refused 64 --bogus="$SECRET" ./x touch ran
-    refused 64 -Z ./x touch ran
-    says "-Z"
-    refused 64 --no ./x touch ran
-    says ambiguous
+    refused "64 -Z" -Z ./x touch ran
+    refused "64 ambiguous" --no ./x touch ran
     refused 64 --json=1 --status ./x
     refused 64 --ttl
     refused 64 -w
@@ -69,10 +63,8 @@ TRACE='touch ran'
 
 @test "refuses invalid exit codes" {
     for v in 256 -1 '' ' 1' 1x 0x10 99999999999999999999 1.0 +1; do
-        refused 64 -E "$v" ./x touch ran
-        says "option -E"
-        refused 64 --lost-exit-code "$v" ./x touch ran
-        says "--lost-exit-code"
+        refused "64 option -E" -E "$v" ./x touch ran
+        refused "64 --lost-exit-code" --lost-exit-code "$v" ./x touch ran
     done
 }
 
@@ -82,8 +74,7 @@ TRACE='touch ran'
     for opt in -w --ttl --grace --connect-timeout; do
         for v in -1 -0.5 '' ' 1' 1x abc . s 1e3 0x10 inf nan 1,5 '1 s' 1S 10000000000d \
             99999999999999999999 $'1\n'; do
-            refused 64 "$opt" "$v" ./x touch ran
-            says "option"
+            refused "64 option" "$opt" "$v" ./x touch ran
         done
     done
     refused 64 --connect-timeout 0 ./x touch ran
@@ -91,8 +82,7 @@ TRACE='touch ran'
 
 @test "checks values of the lease for a file too" {
     for v in 0 0.999 1ms; do
-        refused 64 --ttl "$v" ./x touch ran
-        says "option --ttl: \"$v\" is not a ttl of at least 1 s"
+        refused "64 option --ttl: \"$v\" is not a ttl of at least 1 s" --ttl "$v" ./x touch ran
         refused 64 --ttl "$v" "file://$T/store#$NAME" touch ran
         refused 64 --ttl "$v" --status ./x
         refused 64 --ttl "$v" 9
@@ -103,14 +93,12 @@ TRACE='touch ran'
 
 @test "refuses invalid keywords" {
     for v in '' TERM kil kill,term; do
-        refused 64 --on-lost "$v" ./x touch ran
-        says "kill, term or warn"
+        refused "64 kill, term or warn" --on-lost "$v" ./x touch ran
     done
 }
 
 @test "refuses options that exclude each other" {
-    refused 64 -F -o ./x touch ran
-    says "-o and -F"
+    refused "64 -o and -F" -F -o ./x touch ran
     refused 64 -o -F ./x touch ran
     refused 64 -u --status ./x
     refused 64 --status -u 9
@@ -118,22 +106,17 @@ TRACE='touch ran'
 }
 
 @test "refuses what a store cannot do" {
-    refused 64 -F "fake://$T/store#$NAME" touch ran
-    says "--no-fork"
+    refused "64 --no-fork" -F "fake://$T/store#$NAME" touch ran
     refused 64 -F "redis://127.0.0.1:1#$NAME" touch ran
     refused 64 --slots 2 "redlock://127.0.0.1:1,127.0.0.2:1,127.0.0.3:1#$NAME" touch ran
     says "slots are not available for redlock"
 }
 
 @test "names the smallest ttl that fits the grace" {
-    refused 64 --ttl 0.5 "fake://$T/store#$NAME" touch ran
-    says "at least 1 s"
-    refused 64 --ttl 0 "fake://$T/store#$NAME" touch ran
-    says "at least 1 s"
-    refused 64 --ttl 8.2 --grace 5 "fake://$T/store#$NAME" touch ran
-    says "at least 8.3 s"
-    refused 64 --grace 1h "fake://$T/store#$NAME" touch ran
-    says "at least 5934.1 s"
+    refused "64 at least 1 s" --ttl 0.5 "fake://$T/store#$NAME" touch ran
+    refused "64 at least 1 s" --ttl 0 "fake://$T/store#$NAME" touch ran
+    refused "64 at least 8.3 s" --ttl 8.2 --grace 5 "fake://$T/store#$NAME" touch ran
+    refused "64 at least 5934.1 s" --grace 1h "fake://$T/store#$NAME" touch ran
     # What it names works.
     run_t 10 "$DLOCK" --ttl 8.3 --grace 5 "fake://$T/store#$NAME" true
     run_t 10 "$DLOCK" --grace 1h --ttl 5934.1 "fake://$T/store#$NAME" true
@@ -145,21 +128,16 @@ TRACE='touch ran'
 }
 
 @test "refuses an empty variable in front of the name" {
-    refused 64 "#nightly" touch ran
-    says "variable"
-    refused 64 "@" touch ran
-    says "variable"
-    refused 64 "redis://127.0.0.1:1#" touch ran
-    says "empty"
+    refused "64 variable" "#nightly" touch ran
+    refused "64 variable" "@" touch ran
+    refused "64 empty" "redis://127.0.0.1:1#" touch ran
     refused 64 "file://$T/store#" touch ran
-    refused 64 "redis://127.0.0.1:1" touch ran
-    says "#NAME"
+    refused "64 #NAME" "redis://127.0.0.1:1" touch ran
 }
 
 @test "refuses unknown schemes" {
     for uri in foo://h#x etcd://h#x http://h/x#y redi://h#x "redis+tls://u:$SECRET@h#x"; do
-        refused 64 "$uri" touch ran
-        says "unknown store"
+        refused "64 unknown store" "$uri" touch ran
     done
 }
 
@@ -194,24 +172,19 @@ TRACE='touch ran'
         says "\"${uri%%:*}:\", a store unknown to dlock (for a file of that name: ./${uri%%:*}:...)"
     done
     for uri in " redis://:$p@h#x" $'\t'"redis://:$p@h" $'\n'"redis://:$p@h" " x/redis://:$p@h"; do
-        refused 64 "$uri" touch ran
-        says "LOCK begins with a blank: remove it"
+        refused "64 LOCK begins with a blank: remove it" "$uri" touch ran
     done
     for uri in "\"redis://:$p@h#x\"" "'redis://:$p@h'#x" "\`redis://:$p@h\`"; do
-        refused 64 "$uri" touch ran
-        says "LOCK begins with a quotation mark: remove it"
+        refused "64 LOCK begins with a quotation mark: remove it" "$uri" touch ran
     done
-    refused 64 "jdbc:redis://:$p@h#x" touch ran
-    says 'LOCK has "jdbc:" before "redis://": remove it'
+    refused '64 LOCK has "jdbc:" before "redis://": remove it' "jdbc:redis://:$p@h#x" touch ran
     for uri in "URL=redis://:$p@h#x" "<redis://:$p@h>" $'\xef\xbb\xbf'"redis://:$p@h"; do
-        refused 64 "$uri" touch ran
-        says 'something before "redis://"'
+        refused '64 something before "redis://"' "$uri" touch ran
     done
     refused 64 "@redis://:$p@h" touch ran
     for DLOCK_STORE in redis:h "'redis://:$p@h'" " redis://:$p@h" "jdbc:redis://:$p@h" etcd:h; do
         export DLOCK_STORE
-        refused 64 @n touch ran
-        says "DLOCK_STORE "
+        refused "64 DLOCK_STORE " @n touch ran
     done
     # Still files: what only resembles one.
     mkdir redis
@@ -224,8 +197,7 @@ TRACE='touch ran'
 
 @test "refuses a URI without its scheme and makes no file of that name" {
     for lock in 'db1#nightly' 'cache1:6379#nightly' 'postgres#x'; do
-        refused 64 -n "$lock" touch ran
-        says "://$lock, or ./$lock for a file of that name"
+        refused "64 ://$lock, or ./$lock for a file of that name" -n "$lock" touch ran
         refused 64 --status "$lock"
     done
     refused 64 cache1:6379 touch ran
@@ -258,12 +230,9 @@ TRACE='touch ran'
 }
 
 @test "refuses a wait without -w" {
-    refused 64 -n 5 "redis://:$SECRET@h#x" touch ran
-    says "-w 5"
-    refused 64 -n 5 " redis://:$SECRET@h#x" touch ran
-    says "-w 5"
-    refused 64 1.5m "redis://:$SECRET@h#x" touch ran
-    says "-w 1.5m"
+    refused "64 -w 5" -n 5 "redis://:$SECRET@h#x" touch ran
+    refused "64 -w 5" -n 5 " redis://:$SECRET@h#x" touch ran
+    refused "64 -w 1.5m" 1.5m "redis://:$SECRET@h#x" touch ran
     refused 64 -n 5 "redis://:$SECRET@h#x"
     # flock(1)'s own: a file, whatever the command is.
     run_t 10 "$DLOCK" -n 5 true
@@ -346,25 +315,11 @@ TRACE='touch ran'
     ! grep -F "$SECRET" "$T/log" || fail "the holder shows it"
 }
 
-@test "refuses invalid password files" {
-    # The folder must stay empty, so the files are beside it.
-    echo "$SECRET" >"$T/open" && chmod 644 "$T/open"
-    ln -s "$T/open" "$T/link"
-    mkfifo -m 600 "$T/fifo"
-    head -c 5000 /dev/zero >"$T/big" && chmod 600 "$T/big"
-    for f in open link fifo big missing; do
-        refused 77 "redis://127.0.0.1:1?password-file=$T/$f#n" touch ran
-        says password-file
-    done
-}
-
 @test "refuses invalid names" {
     n255=$(printf '%255s' | tr ' ' n) n250=${n255:5} n251=${n255:4}
-    refused 64 "redis://127.0.0.1:1#${n255}n" touch ran
-    says "255 bytes"
+    refused "64 255 bytes" "redis://127.0.0.1:1#${n255}n" touch ran
     refused 69 -n "redis://127.0.0.1:1#$n255" touch ran
-    refused 64 "file://$T/store#$n251" touch ran
-    says "250 bytes"
+    refused "64 250 bytes" "file://$T/store#$n251" touch ran
     run_t 10 "$DLOCK" "file://$T/store#$n250" true
     refused 64 "file://$T/store#${n250%nn}/" touch ran
     refused 64 "@${n255}n" touch ran
@@ -374,8 +329,7 @@ TRACE='touch ran'
         refused 64 "redis://127.0.0.1:1#$name" touch ran
         refused 64 "file://$T/store#$name" touch ran
     done
-    DLOCK_STORE=$T/store refused 64 "@a#b" touch ran
-    says "%23"
+    DLOCK_STORE=$T/store refused "64 %23" "@a#b" touch ran
 }
 
 @test "a name cannot lead out of its directory" {
@@ -409,8 +363,7 @@ TRACE='touch ran'
     for text in '' garbage 'dlock-fence1 x y' 'dlock-fence1 0 0123456789abcdef0123456789abcdef' \
         'dlock-fence2 17 0123456789abcdef0123456789abcdef'; do
         printf '%s\n' "$text" >"$T/store/f.fence"
-        refused 65 "file://$T/store#f" touch ran
-        says "f.fence"
+        refused "65 f.fence" "file://$T/store#f" touch ran
         run_t 5 flock -n "$T/store/f.lock" true
     done
 }
@@ -421,8 +374,7 @@ TRACE='touch ran'
     refused 64 -u 9 touch
     refused 64 -u 99999999999999999999
     refused 64 99999999999999999999
-    refused 64 987
-    says "987"
+    refused "64 987" 987
     refused 64 -u 987
     # Not a number, and so a file: a command is missing.
     refused 64 -n -- -3
@@ -440,10 +392,8 @@ TRACE='touch ran'
     grep -F 'for ftp://***@ci/7' status
     ! grep -F "$SECRET" status || fail "the password is shown"
     rm status
-    DLOCK_TTL=1h30 refused 64 ./x touch ran
-    says 'DLOCK_TTL: "1h30" is not a duration'
-    DLOCK_TIMEOUT="redis://u:$SECRET@h" refused 64 ./x touch ran
-    says "DLOCK_TIMEOUT"
+    DLOCK_TTL=1h30 refused '64 DLOCK_TTL: "1h30" is not a duration' ./x touch ran
+    DLOCK_TIMEOUT="redis://u:$SECRET@h" refused "64 DLOCK_TIMEOUT" ./x touch ran
     DLOCK_TTL=x DLOCK_TIMEOUT=x run -0 run_t 5 "$DLOCK" --status ./x
 }
 
