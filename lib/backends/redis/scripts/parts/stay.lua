@@ -1,6 +1,6 @@
--- stay.lua - the end of a hold with --min-hold: the lock stays held for ms from now, by its expiry,
--- which is never moved later. Our value gets ' over=1' at its end: so no renewal of ours that comes
--- late finds it, while all else reads it as before. False: the lock was not ours.
+-- stay.lua - the end of a hold with --min-hold: the lock stays held for ms from now, or until its
+-- earlier expiry. Our value gets ' over=1' at its end: no late renewal of ours finds this value,
+-- and everything else reads it as before. False: the lock was not ours.
 local function stay(ms)
   local over = ARGV[3] .. ' over=1'
   if value == ARGV[3] then
