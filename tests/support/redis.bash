@@ -127,6 +127,8 @@ redis_stop_all() {
     for name in "${!REDIS_PIDS[@]}"; do redis_kill "$name"; done
 }
 
+stop_pid() { kill -STOP "$1" && wait_for 5 pid_stopped "$1"; }
+
 rcli() { redis-cli -h 127.0.0.1 -p "$REDIS_PORT" "$@" 3>&-; }
 rcli_in() {
     local name=$1

@@ -6,12 +6,7 @@
 load ../../support/common
 load ../../support/fake
 load ../../support/redis
-
-own_server() {
-    redis_start_in own "$@"
-    L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
-}
-own() { rcli_in own "$@"; }
+load ../../support/redislock
 
 # Renewals of a ttl of 3 s are 0.773 s apart.
 INTERVAL=773
@@ -37,7 +32,6 @@ INTERVAL=773
     [ ! -e ran ]
 }
 
-left_is_over() { [ "$(own pttl "$NAME")" -gt "$1" ]; }
 rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
 
 # bats test_tags=slow
@@ -46,7 +40,7 @@ rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
     background -q --ttl 3 "$L" $SUBJECT -t -k
     wait_for 5 running 4
     # Just behind a renewal: none is under way when it is stopped.
-    wait_for 8 left_is_over 2850
+    wait_for 8 own_left_is_over 2850
     kill -STOP "$K"
     start "$ROOT/tests/support/helpers/contender.py" "${REDIS_PORTS[own]}" "$NAME" 10 >rival
     wait_for 10 rival_is_in
@@ -85,7 +79,7 @@ rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
         assert_between 1 "$(seen $who sig 15)" $((TERM_AT + 250 * NS)) "TERM for $who"
     done
     kill -CONT "${REDIS_PIDS[own]}"
-    wait_for 4 eval '[ "$(own exists "$NAME")" = 0 ]'
+    wait_for 4 own_gone
 }
 
 # Behind a renewal, so that the next one is a whole interval off.

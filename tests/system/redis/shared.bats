@@ -272,8 +272,7 @@ PY
     is_in b
     waits 1 w
     waits 2 r -s
-    run run_t 5 "$DLOCK" --status --json "$L"
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" --status --json "$L"
     echo "$output" | /usr/bin/python3 -c 'import json, sys
 s = json.load(sys.stdin)
 assert sorted((h["mode"], h.get("slot")) for h in s["holders"]) == [("shared", None), ("slots", \
@@ -288,14 +287,11 @@ assert all(h["lease_left_ms"] > 0 for h in s["holders"]), s'
 @test "a restarted server lets no reader in beside readers before its grace is over" {
     own_server
     L="${L%#*}?restart-grace=60s#$NAME"
-    run run_t 5 "$DLOCK" -n "$L" true
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -n "$L" true
     own set "$NAME" dlock:shared:00 px 60000
     own zadd "{$NAME}:dlock:holders:00" 9999999999999 "s:00 dlock1"
-    run run_t 5 "$DLOCK" -n -s "$L" touch ran
-    assert_rc 75
-    run run_t 5 "$DLOCK" -n --slots 2 "$L" touch ran
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -n -s "$L" touch ran
+    run -75 run_t 5 "$DLOCK" -n --slots 2 "$L" touch ran
     [ ! -e ran ]
     run -0 run_t 5 "$DLOCK" -n -s "${L/60s/0}" true
 }
