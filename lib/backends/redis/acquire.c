@@ -187,7 +187,7 @@ static void wake_trouble(struct redis_backend *be, const struct dlock_error *err
                    "this waiter asks for the lock about once a second: %s",
                    err->msg);
     int64_t pause = dlock_backoff_next(&be->acquire.wake_pause, be->spec->env);
-    if (be->out.since == 0) /* else that has its own time */
+    if (be->out.since == 0) /* an outage has its own time */
         be->acquire.try_at = redis_now(be) + pause;
 }
 
@@ -213,7 +213,7 @@ static void try_now(struct redis_backend *be)
 {
     struct redis_node *node = &be->node;
 
-    if (be->answer.what != ANSWER_NONE) { /* granted already, it seems */
+    if (be->answer.what != ANSWER_NONE) { /* probably granted already */
         be->acquire.try_at = DLOCK_NEVER;
         return;
     }
@@ -228,7 +228,7 @@ static void try_now(struct redis_backend *be)
         be->until = redis_now(be) + be->spec->op_timeout;
     redis_route_connect(&be->route, &node->cmd, be->until);
     redis_node_undo(node, &be->script, T_UNDO, redis_cluster_asks(&be->route));
-    /* The server reports changes to what is read after this, so it goes in front of the try. */
+    /* In front of the try: the server reports changes to keys that are read afterwards. */
     if (may_track(be))
         redis_node_track(node, T_TRACK);
     if (be->script.torn)
@@ -308,7 +308,7 @@ static void try_there(struct redis_backend *be)
     redis_wake_drop(be);
     if (!give_up_cmd(be))
         return;
-    be->until = until; /* of a first contact; otherwise the try sets it */
+    be->until = until; /* of a first contact; otherwise set by the try */
     try_now(be);
 }
 
@@ -473,7 +473,7 @@ static void wait_on(struct redis_backend *be, const struct redis_script_tried *t
     if (t->left_ms >= 0 && t->status != RS_CLAIM && (t->status != RS_BUSY || behind(be) == 0))
         be->acquire.try_at = dlock_min(be->acquire.try_at, over);
     if (may_track(be) || (!read && be->node.tracking == TRACK_ON))
-        look_now(be); /* the key may have changed before the server tracked it */
+        look_now(be); /* the key may have changed before the tracking */
     else
         be->acquire.look_at = next_look(be, t);
 }
@@ -499,7 +499,7 @@ static void not_granted(struct redis_backend *be, const struct redis_script_trie
     be->acquire.place = t->place;
     /*
      * The server may have dropped an unreachable waiter, or lost the queue. So a waiter that comes
-     * back tells its ticket, until it stands in the queue again and may get the lock.
+     * back tells its ticket, until the waiter stands in the queue again and may get the lock.
      */
     if (t->ticket != 0) {
         be->acquire.ticket = t->ticket;

@@ -19,7 +19,7 @@ enum redis_tracking { TRACK_OFF, TRACK_ON, TRACK_REFUSED };
 /* Zeroed memory, then redis_node_init. */
 struct redis_node {
     struct redis_conn cmd;  /* commands */
-    struct redis_conn wake; /* subscribed: on it the server wakes a waiter */
+    struct redis_conn wake; /* subscribed: here the server wakes a waiter */
     struct redis_conn_auth auth;
 
     enum redis_wake wake_state;
@@ -56,7 +56,7 @@ int redis_node_interest(const struct redis_node *, struct pollfd *, int cap, int
 void redis_node_work(struct redis_node *, const struct pollfd *, int n);
 /* Let an address that is silent for its share of the time give way to the next address. */
 void redis_node_tick(struct redis_node *, int64_t now);
-/* Close cmd; the server's tracking ends with it. */
+/* Close cmd, which ends the server's tracking. */
 void redis_node_close(struct redis_node *);
 
 /* Two addresses, port included, are the same. */

@@ -31,7 +31,7 @@ enum redis_tag {
 
 /* What the server may hold for our value. */
 enum redis_claim {
-    CLAIM_NONE,   /* nothing: not tried with it, or refused */
+    CLAIM_NONE,   /* nothing: no try, or refused */
     CLAIM_TRIED,  /* unknown: a try was sent */
     CLAIM_GRANTED /* the lock, since the grant was reported */
 };
@@ -57,7 +57,7 @@ struct redis_backend {
 
     enum redis_op op;
     int64_t until;              /* when what is outstanding on cmd counts as unanswered */
-    struct redis_answer answer; /* it waits for its confirmation */
+    struct redis_answer answer; /* waits for a confirmation */
     struct outage out;          /* no answer on cmd; retry_at: when to send again */
     struct dlock_error refused; /* first contact: what the server said instead of an answer; or 0 */
 
@@ -83,7 +83,7 @@ struct redis_backend {
         int64_t changed_at; /* of the last try because NAME had changed */
         int64_t refresh_at; /* when our entry in the queue needs another try */
         struct dlock_backoff wake_pause; /* between failures of wake */
-        int wake_failures;               /* since it was last subscribed */
+        int wake_failures;               /* since the last subscription */
         int place;
         char holder_token[DLOCK_TOKEN_LEN + 1]; /* last reported */
     } acquire;
@@ -92,7 +92,7 @@ struct redis_backend {
     } renew;
     struct {
         int64_t until;
-        bool answer_lost; /* a release was sent and its answer never came */
+        bool answer_lost; /* a release was sent, and never answered */
     } release;
     struct {
         enum dlock_ask what;
@@ -111,17 +111,17 @@ struct redis_backend {
 
 /* The operation under way, for redis.c. NULL: never happens. */
 struct redis_operation {
-    enum redis_tag tag; /* of its command */
+    enum redis_tag tag; /* of the command */
     /* Send the command again, to another node. moved_slot: the lock's slot has moved there. */
     void (*again)(struct redis_backend *);
     void (*moved_slot)(struct redis_backend *); /* NULL: as again */
-    /* Its command was answered. To keep the reply, set r to NULL. */
+    /* The command was answered. To keep the reply, set r to NULL. */
     void (*answered)(struct redis_backend *, struct redis_conn_reply *);
     /* Before failed. True: the server has closed an idle cmd, which does not matter. */
     bool (*idle_closed)(struct redis_backend *, const struct dlock_error *);
     /* cmd has failed, and is not closed yet. */
     void (*failed)(struct redis_backend *, const struct dlock_error *);
-    /* Its answer is confirmed, or refused: for good, or for now. */
+    /* The answer is confirmed, or refused: for good, or for now. */
     void (*confirmed)(struct redis_backend *, const struct redis_answer *);
     void (*refused)(struct redis_backend *, const struct dlock_error *, bool for_good);
     /* The master is another server now. */
@@ -145,7 +145,7 @@ static inline const char *redis_where(const struct redis_backend *be)
 {
     return be->spec->uri->where;
 }
-/* The operation is over; and with its last event, for the caller to fill in. */
+/* The operation is over; and with a last event, for the caller to fill in. */
 static inline void redis_idle(struct redis_backend *be)
 {
     be->op = OP_NONE;
@@ -197,7 +197,7 @@ void redis_release(struct redis_backend *, int64_t until);
 void redis_status(struct dlock_be *, enum dlock_ask, const char *arg);
 /* The run record's key holds foreign data of this type. */
 void redis_foreign_record(const struct redis_backend *, struct dlock_error *, const char *type);
-/* With a listing: its next entry, or EV_DONE. Returns 1. */
+/* With a listing: the next entry, or EV_DONE. Returns 1. */
 int redis_status_next(struct redis_backend *, struct dlock_event *);
 
 #endif

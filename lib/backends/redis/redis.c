@@ -80,7 +80,7 @@ static int read_spec(struct redis_backend *be, struct dlock_error *err)
         return rc;
     be->route.tls = be->tls;
     if (host->password)
-        (void)dlock_uri_param(uri, "password-file"); /* marks it as used */
+        (void)dlock_uri_param(uri, "password-file"); /* marks the parameter as used */
     else
         rc = redis_param_secret(spec, &be->secret, err);
     redis_node_credentials(&be->node, host, be->secret);
@@ -188,7 +188,7 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
     case T_HELLO:
     case T_NODES:
         if (!redis_cluster_answered(&be->route, rep, &err) && be->op == OP_ACQUIRE)
-            redis_op_acquire.refused(be, &err, true); /* the release undoes the try behind it */
+            redis_op_acquire.refused(be, &err, true); /* the release undoes the try behind */
         break;
     default:
         if (op && rep->tag == (int)op->tag)
@@ -253,7 +253,7 @@ static void take_replies(struct redis_backend *be)
 
     while (cmd->state != RC_CLOSED && (rc = redis_script_next(cmd, &rep)) == 1) {
         answered(be, &rep);
-        freeReplyObject(rep.r); /* NULL: it was kept */
+        freeReplyObject(rep.r); /* NULL: kept */
         confirm(be);
     }
     if (rc < 0 && cmd->state == RC_FAILED)

@@ -3,7 +3,7 @@
  *
  * Both name the lock's value, so neither touches another client's lock. A renewal without a clear
  * answer is reported as unclear, and the next renewal may begin on another connection; such a
- * release is sent again until its time is up.
+ * release is sent again until the time is up.
  */
 #include "operation.h"
 
@@ -67,7 +67,7 @@ static void send_renew(struct redis_backend *be)
     struct redis_conn *cmd = &be->node.cmd;
 
     if (redis_conn_is_open(cmd))
-        redis_sentinel_question(&be->route, DLOCK_NEVER); /* a new connection begins with it */
+        redis_sentinel_question(&be->route, DLOCK_NEVER); /* a new connection begins by asking */
     redis_route_connect(&be->route, cmd, be->until);
     if (redis_cluster_asks(&be->route))
         redis_node_asking(&be->node);
@@ -227,7 +227,7 @@ static void send_leave(struct redis_backend *be)
     struct redis_script_args args = {.value = be->value, .id = be->queued ? be->acquire.id : NULL};
     struct dlock_run run = {0};
 
-    /* A try without a grant has no end of a hold, and leaves the run record as it is. */
+    /* A try without a grant has no end of a hold, and leaves the run record alone. */
     if (be->claim == CLAIM_GRANTED) {
         if (be->spec->once > 0)
             run_record_end(be->spec, &run);
@@ -253,7 +253,7 @@ void redis_release(struct redis_backend *be, int64_t until)
 {
     struct redis_conn *cmd = &be->node.cmd;
 
-    /* A connection that waits for replicas serves nothing else; its request has been answered. */
+    /* A connection that waits for replicas serves nothing else; the request has been answered. */
     if (be->op == OP_STATUS || (redis_conn_is_open(cmd) && redis_conn_waits(cmd, T_WAIT)))
         redis_conn_close(cmd);
     if (be->claim == CLAIM_TRIED && !cmd->written) {

@@ -21,7 +21,7 @@
 #define LAST (RUN_RECORD_MAX + 128) /* bytes of the last argument of a script */
 #define WORDS 12                    /* of a command at most */
 #define VOTED_RUN 11                /* elements of a vote with a run record */
-#define SHARED "dlock:shared:"      /* NAME, while it has shared holders or those of slots */
+#define SHARED "dlock:shared:"      /* NAME, with shared holders or holders of slots */
 
 /* ------------------------------------------------------------------ the names */
 
@@ -78,7 +78,7 @@ struct redis_conn_script {
     enum redis_script_op op;
     bool followed; /* another script was sent since */
     int n;
-    char words[]; /* from the number of KEYS on, each with its '\0' */
+    char words[]; /* from the number of KEYS on, each with a '\0' */
 };
 
 static bool is_undo(enum redis_script_op op)

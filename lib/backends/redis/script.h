@@ -19,15 +19,15 @@
  *   PREFIXwaiters  hash: waiter id -> "<alive until, ms> <claim until, ms or 0> <record>"
  *   PREFIXonce     the record of --once (run_record.h); expires one ttl after the writer's --once,
  *                  counted from its last write
- *   PREFIXlongest  Redlock: the largest ttl of this epoch's shared holders, ms; its own expiry
+ *   PREFIXlongest  Redlock: the largest ttl of this epoch's shared holders, ms; also its PX
  *   PREFIXclaim    exists while called waiters have a claim to the free lock (at most 1 s)
  * and the channel PREFIXwake:<waiter id>, on which the scripts publish
- *   go      the lock is free for your kind and it is your turn
+ *   go      the lock is free for your kind, and your turn has come
  *   next    the waiter before you was called; retry in a second
  *   head    you are the first of the queue now: watch NAME; "head <ms> <value>": NAME was granted
  *           just now, for so long
  *   second  you are the second now
- *   ping    no meaning; a waiter that receives it is alive
+ *   ping    no meaning; a waiter that receives a ping is alive
  */
 #ifndef DLOCK_REDIS_SCRIPT_H
 #define DLOCK_REDIS_SCRIPT_H
@@ -54,8 +54,8 @@ void redis_script_done(struct redis_script *);
 enum redis_script_op {
     SCRIPT_TRY,        /* take the lock, or (with an id) join the queue */
     SCRIPT_RENEW,      /* extend the lease if the lock is ours */
-    SCRIPT_LEAVE,      /* delete the lock if it is ours, leave the queue, call the next waiter */
-    SCRIPT_DROP,       /* delete the lock if it is ours, and leave the queue as it is */
+    SCRIPT_LEAVE,      /* delete our lock, leave the queue, call the next waiter */
+    SCRIPT_DROP,       /* delete our lock, and leave the queue alone */
     SCRIPT_VOTE,       /* Redlock: a try on one server. A value is sent to each server once */
     SCRIPT_KEEP,       /* Redlock: renew the vote, raise the fence counter, write the run record */
     SCRIPT_UNVOTE,     /* Redlock: the release on one server; write the run record */
@@ -67,7 +67,7 @@ enum redis_script_op {
 /* The script's arguments; the rest is zero. Times in ns. */
 struct redis_script_args {
     const char *value;
-    const char *id; /* of the waiter; NULL or "": not in the queue, do not join it */
+    const char *id; /* of the waiter; NULL or "": neither in the queue nor to join */
     /*
      * try: of a waiter that comes back, and keeps its place; 0: none. A server that was started
      * just now answers RS_GRACE until it has heard of all its waiters.
@@ -75,9 +75,9 @@ struct redis_script_args {
     int64_t ticket;
     int64_t ttl;       /* try, renew, vote, keep */
     int64_t grace;     /* restart grace; keep, unvote: 0: no answer is redis_script_forgotten() */
-    int64_t least;     /* try, leave, drop, unvote: the lock stays held so long, if it is ours */
+    int64_t least;     /* try, leave, drop, unvote: our lock stays held so long */
     uint64_t fence;    /* keep: 0: leave the counter; forget_vote */
-    bool heal;         /* keep: set the lock where it is free, or beside other shared holders */
+    bool heal;         /* keep: set the lock where free, or beside other shared holders */
     const char *token; /* forget, forget_vote: of the run */
     /*
      * 0: no run records. try: skip if a run has succeeded within this time; keep our record for as
@@ -89,7 +89,7 @@ struct redis_script_args {
     int status;
     /*
      * keep, unvote: a run record (run_record.h) to write if the vote is ours and no newer record is
-     * there. With 0 as its begin, its times are the server's. NULL: none.
+     * there. With 0 as the begin, both times are the server's. NULL: none.
      */
     const char *record;
     int64_t kept; /* for how long the record is kept */
@@ -124,7 +124,7 @@ static inline int redis_script_leave(const struct redis_script *s, struct redis_
 int redis_script_look(const struct redis_script *, struct redis_conn *, int tag, int shared_tag);
 int redis_script_look_claim(const struct redis_script *, struct redis_conn *, int tag);
 
-/* The text of a script, and its SHA-1 in hexadecimal digits. */
+/* The text of a script, and the SHA-1 in hexadecimal digits. */
 struct lua {
     const char *text, *sha1;
 };
@@ -164,7 +164,7 @@ struct redis_script_tried {
 };
 /* try and vote. */
 int redis_script_tried(const redisReply *, struct redis_script_tried *);
-/* vote, with once: the record, and how long it is kept (ms; <= 0: unknown). False: no record. */
+/* vote, with once: the record, and how long kept (ms; <= 0: unknown). False: no record. */
 bool redis_script_voted_run(const redisReply *, const char **text, size_t *len, int64_t *kept_ms);
 /* keep, unvote with a record: is our record there, by this or an earlier request? */
 bool redis_script_recorded(const redisReply *);
@@ -235,7 +235,7 @@ void redis_script_holder(const char *value, size_t len, struct dlock_info *);
 bool redis_script_together(const redisReply *, struct dlock_info *);
 /* A waiter of redis_script_state; false: dead, or an entry in an unknown format. */
 bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct dlock_info *);
-/* The length of its id, the same on each server. */
+/* The length of the id, the same on each server. */
 static inline size_t redis_script_waiter_id(const char *waiter)
 {
     return strcspn(waiter, " ");

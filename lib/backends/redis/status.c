@@ -1,5 +1,5 @@
 /*
- * status.c - the status of a lock: a script that only reads; its answer is handed out entry by
+ * status.c - the status of a lock: a script that only reads; the answer is handed out entry by
  * entry. And --forget, a script that removes the run record.
  */
 #include "operation.h"

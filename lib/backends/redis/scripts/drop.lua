@@ -1,4 +1,4 @@
--- drop.lua - end the hold if the lock is ours, and leave the queue as it is. For a cluster's node
+-- drop.lua - end our hold, and leave the queue alone. For a cluster's node
 -- to which the slot is being moved: queue and waiters may still be at the old node.
 --
 -- ARGV: db, prefix, value, the end of the hold (parts/finish.lua) -> as leave.lua, without the time

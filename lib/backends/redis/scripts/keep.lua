@@ -1,4 +1,4 @@
--- keep.lua - renew the vote of a Redlock server, and raise its fence counter.
+-- keep.lua - renew the vote of a Redlock server, and raise the fence counter.
 --
 -- ARGV: db, prefix, value, ttl ms, fence ('0': leave the counter), heal ('1': set NAME if it is
 -- free; a reader also joins other readers), restart grace ms and, with --once, the record of the

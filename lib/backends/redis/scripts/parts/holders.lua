@@ -93,8 +93,8 @@ local function hold(member, number, ttl)
   end
 end
 
--- Let a client in for which there is room. had: its score, if it is a holder already. Returns the
--- number of its slot, the lowest free number; nil for a shared holder.
+-- Let a client in for which there is room. had: the score of a holder. Returns the
+-- number of the slot, the lowest free number; nil for a shared holder.
 local function admit(member, kind, ttl, had)
   if not epoch then
     epoch = string.match(member, ':(%x+)')

@@ -1,4 +1,4 @@
--- lock.lua - the lock: its name, the prefix of its other keys, and its value.
+-- lock.lua - the lock: the name, the prefix of the other keys, and the value.
 --
 -- KEYS: NAME. ARGV: the database, the prefix, then the script's own arguments. The other keys share
 -- NAME's slot, but are not in KEYS: Redis 7.0 tracks all of an EVAL's KEYS for CLIENT TRACKING, and
@@ -10,7 +10,7 @@
 local name, prefix = KEYS[1], ARGV[2]
 if ARGV[1] ~= '0' then redis.call('SELECT', ARGV[1]) end
 
--- value: false if NAME does not exist. foreign: the type of NAME where it is no string, for the
+-- value: false if NAME does not exist. foreign: the type of NAME if no string, for the
 -- client's message; so GET is a pcall.
 local value, foreign = redis.pcall('GET', name)
 if type(value) == 'table' then

@@ -7,19 +7,19 @@
 --
 -- Claims. A called waiter has a claim: until its end the waiter may take the free lock, and a try
 -- that finds claims in front waits for their end. A waiter whose claim ends without a try (stopped,
--- or cut off) is set aside: SHELF is added to its ticket, so that it stands behind the others until
--- its next try gives it a new ticket. So when the first in the queue is set aside, all are. A try
--- ends the claim of its waiter, whatever the result: the waiter is alive, and is called again.
+-- or cut off) is set aside: SHELF is added to the ticket, and the waiter stands behind the others
+-- until the next try gives a new ticket. So when the first in the queue is set aside, all are. A
+-- try ends the claim of its waiter, whatever the result: the waiter is alive, and is called again.
 --
 -- Silent waiters in front, however many, delay the next live waiter by 3 s at most. A script cannot
 -- know which waiters live, and tells only a few. So every waiter looks every 1.5 s, by PTTL,
 -- whether the lock is free (the second every 0.5 s; LOOK_* in acquire.c), and tries if it is. The
--- key PREFIXclaim exists while claims run, and a waiter that sees the key looks again when it has
--- expired. So not all of them try.
+-- key PREFIXclaim exists while claims run, and a waiter that sees the key looks again after its
+-- expiry. So not all of them try.
 --   release: the first has a claim of 1 s, and the second was told to try at its end: 1.02 s with
 --     a single silent waiter. Otherwise the next live waiter has looked at 1.5 s.
 --   expiry, or a DEL by another program: no claim runs. The first waiter hears of it (tracking),
---     and gets 0.5 s, with the three behind it, if it has not come when another waiter looks.
+--     and gets 0.5 s, with the three behind it, if still absent when another waiter looks.
 -- A try that finds claims over calls, for 0.3 s and all at once, eight times as many waiters as it
 -- has set aside: 8 (or 32), 64, 512, ... It waits for these claims, and begins the next round at
 -- most 0.1 s after their end. n silent waiters take log8(n) rounds: 20 of them 1.5 + 2 x 0.4 s, 500
@@ -85,7 +85,7 @@ local function rejoin(w, ticket)
   redis.call('ZADD', queue, string.format('%.0f', ticket), w)
 end
 
--- The first waiter that is alive by its own last word; me is.
+-- The first waiter that is alive by its last word; me is.
 local function head(me)
   while true do
     local w = redis.call('ZRANGE', queue, 0, 0)[1]
@@ -110,7 +110,7 @@ end
 
 -- The waiters among the first n in line that come before me, up to the first waiter for whose kind
 -- there is no room, the second result. Where there are none because all are set aside, the first is
--- told that there is room: it may be on its way back. all: the first n, if known.
+-- told that there is room: perhaps back soon. all: the first n, if known.
 local function before(me, n, all)
   local ids = {}
   all = all or redis.call('ZRANGE', queue, 0, n - 1, 'WITHSCORES')
