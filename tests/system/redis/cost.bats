@@ -96,8 +96,7 @@ connected() { [ "$(own client list | grep -c 'cmd=')" -ge "$1" ]; }
 # bats test_tags=slow,soak
 @test "reconnecting leaks no descriptor, memory or zombie" {
     own_server
-    background -q --ttl 4 --grace 1 "$L" $SUBJECT -u "$T/end"
-    wait_for 5 running
+    starts 1 -q --ttl 4 --grace 1 "$L" $SUBJECT -u "$T/end"
     start_log w "$DLOCK" -q --ttl 30 "$L" true
     waiter=$STARTED
     # Holder, waiter with its two, and the one that asks: a first contact that is cut fails.

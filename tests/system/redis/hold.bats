@@ -13,8 +13,7 @@ INTERVAL=773
 
 @test "a restart without data ends the hold, and the restart grace keeps others out" {
     own_server --appendonly no
-    background -q --ttl 3 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 -q --ttl 3 "$L" $SUBJECT -t -k
     redis_kill own
     redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}"
     restart=$(now_ns)
@@ -37,8 +36,7 @@ rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
 # bats test_tags=slow
 @test "a stopped keeper's tree dies before the key can be another's" {
     own_server
-    background -q --ttl 3 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 -q --ttl 3 "$L" $SUBJECT -t -k
     # Just behind a renewal: none is under way when it is stopped.
     wait_for 8 own_left_is_over 2850
     kill -STOP "$K"
@@ -63,8 +61,7 @@ rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
 
 @test "a server stopped for longer than the ttl ends the tree in time" {
     own_server
-    background -q --ttl 2 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 -q --ttl 2 "$L" $SUBJECT -t -k
     kill -STOP "${REDIS_PIDS[own]}"
     stopped=$(now_ns)
     ended
@@ -88,8 +85,7 @@ rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
     for how in "del $NAME" "set $NAME thief px 60000"; do
         rm -f "$C"/*
         own del "$NAME"
-        background -q --ttl 3 "$L" $SUBJECT -t -k
-        wait_for 5 running 4
+        starts 4 -q --ttl 3 "$L" $SUBJECT -t -k
         own $how
         gone=$(now_ns)
         ended
