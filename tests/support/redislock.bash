@@ -28,7 +28,8 @@ wall_ms() { date +%s%3N; }
 # The time is in FILE when the command has run.
 stamp() { echo "date +%s%3N >>'$T/$1'"; }
 
-# wakes MS PID CMD...: CMD frees the lock; PID, a waiter with `stamp got`, has it within MS, and ends.
+# wakes MS PID CMD...: CMD frees the lock; the waiter PID, with `stamp got`, has it within MS and
+# ends.
 wakes() {
     local t0
     t0=$(wall_ms)
