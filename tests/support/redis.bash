@@ -116,6 +116,8 @@ redis_stop_all() {
     for name in "${!REDIS_PIDS[@]}"; do redis_kill "$name"; done
 }
 
+stop_pid() { kill -STOP "$1" && wait_for 5 pid_stopped "$1"; }
+
 # only_fence_left NAME CLI: of the lock's keys only the fence is left, and it expires.
 only_fence_left() {
     local keys

@@ -12,8 +12,9 @@ own_again() {
     redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --appendonly yes \
         --appendfsync always
 }
-# own_waits_for CLIENTS: so many stand in the queue. own_tracks: one of them is told of changes.
-own_waits_for() { wait_for 5 eval '[ "$(own zcard "{$NAME}:dlock:queue")" = '"$1"' ]'; }
+# own_queue_is CLIENTS: so many stand in the queue. own_tracks: one of them is told of changes.
+own_queue_is() { [ "$(own zcard "{$NAME}:dlock:queue")" = "$1" ]; }
+own_waits_for() { wait_for 10 own_queue_is "$1"; }
 own_tracks() {
     wait_for 5 eval '[ "$(own info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" = 1 ]'
 }
@@ -25,6 +26,16 @@ queue_is() { [ "$(rcli zcard "{$NAME}:dlock:queue")" = "$1" ]; }
 wall_ms() { date +%s%3N; }
 # The time is in FILE when the command has run.
 stamp() { echo "date +%s%3N >>'$T/$1'"; }
+
+# wakes MS PID CMD...: CMD frees the lock; the waiter PID, with `stamp got`, has it within MS and
+# ends.
+wakes() {
+    local t0
+    t0=$(wall_ms)
+    "${@:3}"
+    wait_exit 10 "$2"
+    assert_between 0 $(($(head -n 1 got) - t0)) $(($1 + BUSY)) "milliseconds"
+}
 
 # A client is told of changes.
 tracked() { [ "$(rcli info clients | sed -n "s/^tracking_clients:\([0-9]*\).*/\1/p")" -ge 1 ]; }

@@ -127,7 +127,6 @@ sentinel_uri() {
     echo "redis+sentinel://${SENT_AUTH:+:$SENT_AUTH@}${list#,}/svc"
 }
 
-stop_pid() { kill -STOP "$1" && wait_for 5 pid_stopped "$1"; }
 # left_over PORT MS: the lock has more time left on this server.
 left_over() { [ "$(ncli "$1" pttl "$NAME")" -gt "$2" ]; }
 

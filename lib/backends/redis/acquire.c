@@ -1,13 +1,12 @@
 /*
  * acquire.c - acquire: the first try, the queue, and the connection on which a waiter is woken.
  *
- * One script tries, and queues the waiter where the lock is not granted. The first try does not
- * queue: a waiter joins the queue only once it is subscribed on its second connection, so that no
+ * A script tries, and queues the waiter where the lock is not granted. The first try does not
+ * queue: a waiter joins the queue once it is subscribed on the second connection, so that no
  * wake-up is lost and an unreachable waiter does not count. Every wake-up is followed by a try; a
- * timer stands behind each.
- *
- * A waiter also looks now and then whether the lock is still held (PTTL): the waiters in front may
- * be silent, and then no message comes (scripts/parts/queue.lua).
+ * timer stands behind each. Where the waiters in front are silent no message comes
+ * (scripts/parts/queue.lua), so a waiter also looks now and then whether the lock is still held
+ * (PTTL).
  */
 #include "operation.h"
 
@@ -41,7 +40,7 @@ static void fail(struct redis_backend *be, const struct dlock_error *err)
     redis_end(be, EV_FAILED)->error = *err;
 }
 
-/* No answer on cmd after the first contact: later once more, or the acquire has failed. */
+/* No answer on cmd after the first contact: retry later, or fail. */
 static void ride_out(struct redis_backend *be, const struct dlock_error *err)
 {
     if (!outage_goes_on(&be->out, be->spec, &be->events, err))
@@ -67,10 +66,9 @@ static bool new_value(struct redis_backend *be)
 }
 
 /*
- * Give cmd up. The server may still serve an unanswered try (node.c). So its undo is sent behind
- * the try, and the next try has a new value, which the undo does not touch. The undo is sent again
- * on the next connection, because a connection that waits for replicas drops the commands behind.
- * False: the acquire has failed.
+ * Give cmd up. The server may still serve an unanswered try (node.c): its undo is sent behind the
+ * try, and again on the next connection, because a connection that waits for replicas drops the
+ * commands behind. The next try has a new value. False: the acquire has failed.
  */
 static bool give_up_cmd(struct redis_backend *be)
 {
@@ -91,7 +89,7 @@ static bool give_up_cmd(struct redis_backend *be)
     return new_value(be);
 }
 
-/* First contact, and the server may be replaced: another look within the same time. */
+/* First contact, and the server may be replaced: look again within the same time. */
 static void start_over(struct redis_backend *be, const struct dlock_error *err)
 {
     int64_t until = be->until;
@@ -102,7 +100,7 @@ static void start_over(struct redis_backend *be, const struct dlock_error *err)
     redis_retry_later(be, err);
 }
 
-/* cmd is of no use any more: the acquire goes on if it can. */
+/* cmd is useless: the acquire goes on if possible. */
 static void trouble(struct redis_backend *be, const struct dlock_error *why)
 {
     struct dlock_error err = *why; /* of cmd, which is closed here */
@@ -114,7 +112,7 @@ static void trouble(struct redis_backend *be, const struct dlock_error *why)
         return;
     }
     if (be->route.cluster.known && !cmd->written && err.code == DLOCK_EUNAVAIL) {
-        /* The node that has the slot is down; its replica may be about to take over. */
+        /* The slot's node is down; its replica may be about to take over. */
         redis_node_close(&be->node);
         be->claim = CLAIM_NONE;
         redis_retry_later(be, &err);
@@ -124,7 +122,7 @@ static void trouble(struct redis_backend *be, const struct dlock_error *why)
         start_over(be, &err);
         return;
     }
-    /* The claim stays where the server may have seen the try: the core's release undoes it. */
+    /* Where the server may have seen the try, the claim stays for the core's release to undo. */
     if (!cmd->written)
         be->claim = CLAIM_NONE;
     redis_conn_close(&be->node.cmd);
@@ -154,7 +152,7 @@ static void wake_start(struct redis_backend *be)
     }
     redis_route_connect(&be->route, &be->node.wake, until);
     redis_node_subscribe(&be->node, be->acquire.channel, until);
-    /* For when this node is gone. */
+    /* For the loss of this node. */
     redis_cluster_learn(&be->route);
     redis_conn_flush(&be->node.cmd);
 }
@@ -167,8 +165,8 @@ void redis_wake_drop(struct redis_backend *be)
 }
 
 /*
- * The next try tells whether the server answers at all, and wake is opened again behind it. Where
- * only wake is refused, the waiter goes on by such tries alone: no outage, and told once.
+ * The next try tells whether the server answers at all, and opens wake again. Where only wake is
+ * refused, the waiter lives by such tries alone: no outage, and a single notice.
  */
 static void wake_trouble(struct redis_backend *be, const struct dlock_error *err)
 {
@@ -189,7 +187,7 @@ static void wake_trouble(struct redis_backend *be, const struct dlock_error *err
                    "this waiter asks for the lock about once a second: %s",
                    err->msg);
     int64_t pause = dlock_backoff_next(&be->acquire.wake_pause, be->spec->env);
-    if (be->out.since == 0) /* else that has its own time */
+    if (be->out.since == 0) /* an outage has its own time */
         be->acquire.try_at = redis_now(be) + pause;
 }
 
@@ -215,7 +213,7 @@ static void try_now(struct redis_backend *be)
 {
     struct redis_node *node = &be->node;
 
-    if (be->answer.what != ANSWER_NONE) { /* granted already, it seems */
+    if (be->answer.what != ANSWER_NONE) { /* probably granted already */
         be->acquire.try_at = DLOCK_NEVER;
         return;
     }
@@ -230,7 +228,7 @@ static void try_now(struct redis_backend *be)
         be->until = redis_now(be) + be->spec->op_timeout;
     redis_route_connect(&be->route, &node->cmd, be->until);
     redis_node_undo(node, &be->script, T_UNDO, redis_cluster_asks(&be->route));
-    /* The server reports changes to what is read after this, so it goes in front of the try. */
+    /* In front of the try: the server reports changes to keys that are read afterwards. */
     if (may_track(be))
         redis_node_track(node, T_TRACK);
     if (be->script.torn)
@@ -259,7 +257,7 @@ static void try_now(struct redis_backend *be)
     redis_conn_flush(&node->cmd);
 }
 
-/* Is the lock still held? Where a question is not enough, or not possible, a try finds out. */
+/* Is the lock still held? Where a question does not suffice, or is impossible, a try finds out. */
 static void look_now(struct redis_backend *be)
 {
     struct redis_node *node = &be->node;
@@ -279,21 +277,27 @@ static void look_now(struct redis_backend *be)
     redis_conn_flush(&node->cmd);
 }
 
-/* The same try, to another node. */
-static void try_again(struct redis_backend *be, bool moved)
+/* The same try, to another node of the cluster. */
+static void try_again(struct redis_backend *be)
 {
     int64_t until = be->until;
     be->claim = CLAIM_NONE;
-    if (moved && be->acquire.id[0] != '\0') {
-        /* A waiter subscribes there first: its place in the queue is still kept. */
-        wake_close(be);
-        be->until = be->acquire.try_at = be->acquire.look_at = be->out.retry_at = DLOCK_NEVER;
-        be->acquire.moved = true;
-        wake_start(be);
-        return;
-    }
     try_now(be);
     be->until = until;
+}
+
+/* A waiter subscribes at the new node first: its place in the queue is still kept. */
+static void moved_slot(struct redis_backend *be)
+{
+    if (be->acquire.id[0] == '\0') {
+        try_again(be);
+        return;
+    }
+    be->claim = CLAIM_NONE;
+    wake_close(be);
+    be->until = be->acquire.try_at = be->acquire.look_at = be->out.retry_at = DLOCK_NEVER;
+    be->acquire.moved = true;
+    wake_start(be);
 }
 
 /* The master is another server now. */
@@ -304,7 +308,7 @@ static void try_there(struct redis_backend *be)
     redis_wake_drop(be);
     if (!give_up_cmd(be))
         return;
-    be->until = until; /* of a first contact; otherwise the try sets it */
+    be->until = until; /* of a first contact; otherwise set by the try */
     try_now(be);
 }
 
@@ -324,7 +328,7 @@ void redis_acquire(struct dlock_be *dlock_be, bool wait)
     be->acquire.holder_token[0] = '\0';
     be->acquire.changed_at = 0;
     be->acquire.try_at = be->acquire.look_at = DLOCK_NEVER;
-    /* The first try needs no id: only a waiter is in the queue. */
+    /* The first try needs no id: only waiters are in the queue. */
     be->acquire.id[0] = '\0';
     outage_none(&be->out);
     be->acquire.wake_failures = 0;
@@ -401,7 +405,7 @@ static void refused(struct redis_backend *be, const struct dlock_error *err, boo
         trouble(be, err);
 }
 
-/* The holder, for EV_BUSY and EV_WAITING; NULL where there is none. */
+/* The holder, for EV_BUSY and EV_WAITING, or NULL. */
 static const struct dlock_info *holder_info(struct redis_backend *be,
                                             const struct redis_script_tried *t)
 {
@@ -441,8 +445,8 @@ static int64_t claims_over(const struct redis_backend *be, int64_t left_ms)
 }
 
 /*
- * When to look whether the lock is still held, or still free after the claims of others. The
- * waiters behind the first look when the lease ends, too, in turn: the holder and some waiters may
+ * When to look whether the lock is still held, or still free after the claims of other waiters. The
+ * waiters behind the first also look when the lease ends, in turn: the holder and some waiters may
  * have died together.
  */
 static int64_t next_look(const struct redis_backend *be, const struct redis_script_tried *t)
@@ -459,9 +463,7 @@ static int64_t next_look(const struct redis_backend *be, const struct redis_scri
     return at;
 }
 
-/*
- * read: t is an answer on cmd, so a server that tracks what is read there reports the next change.
- */
+/* read: t is an answer on cmd, so a server with tracking reports the next change. */
 static void wait_on(struct redis_backend *be, const struct redis_script_tried *t, bool read)
 {
     int64_t over = redis_now(be) + t->left_ms * DLOCK_MSEC + DLOCK_MSEC + behind(be) * PLACE_STEP;
@@ -471,7 +473,7 @@ static void wait_on(struct redis_backend *be, const struct redis_script_tried *t
     if (t->left_ms >= 0 && t->status != RS_CLAIM && (t->status != RS_BUSY || behind(be) == 0))
         be->acquire.try_at = dlock_min(be->acquire.try_at, over);
     if (may_track(be) || (!read && be->node.tracking == TRACK_ON))
-        look_now(be); /* the key may have changed before the server tracked it */
+        look_now(be); /* the key may have changed before the tracking */
     else
         be->acquire.look_at = next_look(be, t);
 }
@@ -497,7 +499,7 @@ static void not_granted(struct redis_backend *be, const struct redis_script_trie
     be->acquire.place = t->place;
     /*
      * The server may have dropped an unreachable waiter, or lost the queue. So a waiter that comes
-     * back tells its ticket, until it stands in the queue again and may get the lock.
+     * back tells its ticket, until the waiter stands in the queue again and may get the lock.
      */
     if (t->ticket != 0) {
         be->acquire.ticket = t->ticket;
@@ -528,12 +530,12 @@ void redis_acquire_looked(struct redis_backend *be, int tag, const redisReply *r
         be->acquire.together = redis_script_shared(r);
         return;
     }
-    /* An answer is old once there is another request behind it. */
+    /* An answer is old with another request behind. */
     if (be->op != OP_ACQUIRE || redis_conn_waits(cmd, T_TRY) || redis_conn_waits(cmd, T_LOOK) ||
         redis_conn_waits(cmd, T_LOOK_CLAIM))
         return;
     be->until = DLOCK_NEVER;
-    /* The connection to be woken on has failed meanwhile: the next try has its time. */
+    /* wake has failed meanwhile: the next try has its own time. */
     if (!subscribed(be))
         return;
     if (tag == T_LOOK && yes && !be->acquire.together) {
@@ -544,27 +546,11 @@ void redis_acquire_looked(struct redis_backend *be, int tag, const redisReply *r
         redis_conn_flush(cmd);
     } else if (tag == T_LOOK_CLAIM && yes && t.left_ms >= 0 &&
                t.left_ms <= REDIS_SCRIPT_CLAIM / DLOCK_MSEC) {
-        /* A longer claim: the server's clock was set back since, or a foreign key. */
+        /* A longer claim: the server's clock was set back, or a foreign key. */
         be->acquire.look_at = claims_over(be, t.left_ms);
     } else {
         try_now(be);
     }
-}
-
-/* The server has taken us out of the queue, and has called the next waiter. */
-static void skipped(struct redis_backend *be, const struct redis_script_tried *t)
-{
-    struct dlock_error err;
-
-    be->queued = false;
-    if (t->status == RS_SKIPPED &&
-        run_record_parse(t->holder, t->holder_len, t->now_ms, &be->run)) {
-        wake_close(be);
-        redis_end(be, EV_SKIPPED)->run = &be->run;
-        return;
-    }
-    redis_foreign_record(be, &err, t->status == RS_RECORD ? t->holder : "string");
-    fail(be, &err);
 }
 
 static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
@@ -597,9 +583,9 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
         be->answer = (struct redis_answer){
             .what = ANSWER_GRANT, .sent = rep->sent, .fence = t.fence, .slot = t.slot};
         /*
-         * A later verdict of the sentinels counts: while a waiter waits, a new master may have been
-         * promoted behind a cut network. For a first try the round that opened its connection is
-         * enough.
+         * For a waiter only a later verdict of the sentinels counts: a new master may have been
+         * promoted behind a cut network meanwhile. For a first try the round that opened its
+         * connection is enough.
          */
         int64_t fresh = be->acquire.first ? dlock_min(rep->sent, now - FIRST_VERDICT) : rep->sent;
         redis_route_ask_confirmation(&be->route, true, fresh, be->until);
@@ -607,29 +593,39 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
     }
     contacted(be);
     be->claim = CLAIM_NONE;
-    if (t.status == RS_TYPE) {
+    switch (t.status) {
+    case RS_TYPE: {
         char type[32];
         dlock_clean_text(type, sizeof(type), t.holder, t.holder_len);
         dlock_fail_at(&err, DLOCK_EDATA, 0, redis_where(be),
                       "the key '%s' is a %s, not a lock of dlock or SET NX; use another name",
                       be->spec->uri->name, type);
-        fail(be, &err);
-        return;
+        break;
     }
-    if (t.status == RS_SLOTS) {
+    case RS_SLOTS:
         (void)other_slots(&err, be->spec, (unsigned)t.slot);
-        fail(be, &err);
+        break;
+    case RS_SKIPPED:
+    case RS_RECORD: /* the server has taken us out of the queue, and has called the next waiter */
+        be->queued = false;
+        if (t.status == RS_SKIPPED &&
+            run_record_parse(t.holder, t.holder_len, t.now_ms, &be->run)) {
+            wake_close(be);
+            redis_end(be, EV_SKIPPED)->run = &be->run;
+            return;
+        }
+        redis_foreign_record(be, &err, t.status == RS_RECORD ? t.holder : "string");
+        break;
+    default:
+        not_granted(be, &t);
         return;
     }
-    if (t.status == RS_SKIPPED || t.status == RS_RECORD)
-        skipped(be, &t);
-    else
-        not_granted(be, &t);
+    fail(be, &err);
 }
 
 /* ---------------------------------------------------------------------- woken */
 
-/* We are the first waiter now. If the message tells of the lease, no try has to ask for it. */
+/* We are the first waiter now. No try has to ask for a lease that the message tells. */
 static void first_now(struct redis_backend *be, const redisReply *message)
 {
     struct redis_script_tried t;
@@ -738,9 +734,8 @@ static void due(struct redis_backend *be, int64_t now)
 }
 
 /*
- * Servers close idle connections (timeout), and so do proxies: the next try connects again. The
- * server watched the key for the first waiter on this connection, so this waiter's next try is due
- * soon.
+ * Servers and proxies close idle connections: the next try connects again. The first waiter's
+ * tracking ended with the connection, so its next try is due soon.
  */
 static bool idle_closed(struct redis_backend *be, const struct dlock_error *err)
 {
@@ -755,6 +750,7 @@ static bool idle_closed(struct redis_backend *be, const struct dlock_error *err)
 const struct redis_operation redis_op_acquire = {
     .tag = T_TRY,
     .again = try_again,
+    .moved_slot = moved_slot,
     .answered = try_answered,
     .idle_closed = idle_closed,
     .failed = trouble,

@@ -1,12 +1,12 @@
 /*
- * node.c - one Redis server. See node.h.
+ * node.c - a Redis server. See node.h.
  *
  * A waiter subscribes on the second connection before it joins the queue, so that no wake-up is
- * lost. There the first waiter is also told when the key changes (client-side caching): a lock that
- * another program deletes, or that expires, is noticed at once.
+ * lost. There the first waiter is also told when the key changes (client-side caching): a DEL by
+ * another program or an expiry is noticed at once.
  *
- * A stopped server executes what is in its socket buffers when it goes on [measured], also after
- * the connection was closed. So a value whose try has no answer stays pending until the server has
+ * A stopped server executes the contents of its socket buffers when it goes on [measured], also for
+ * closed connections. So a value whose try has no answer stays pending until the server has
  * confirmed its undo.
  */
 #include "node.h"
@@ -40,7 +40,7 @@ void redis_node_credentials(struct redis_node *n, const struct dlock_host *h, co
 {
     n->auth.user = h->user;
     n->auth.password = h->password ? h->password : secret;
-    /* A user without a password ("nopass") still has to be named. */
+    /* A user without a password ("nopass") must still be named. */
     if (!n->auth.password && h->user && *h->user != '\0')
         n->auth.password = "";
 }
@@ -88,7 +88,7 @@ void redis_node_close(struct redis_node *n)
 int64_t redis_node_clock(struct redis_node *n, int64_t theirs_ms, int64_t sent, int64_t now)
 {
     const struct dlock_peer *p = &n->cmd.peers[n->cmd.good];
-    /* After a failover this is another server, with a clock of its own. */
+    /* After a failover this is another server, with its own clock. */
     if (!redis_same_peer(&n->clock_of, p))
         n->clock = (struct redis_clock){0};
     n->clock_of = *p;
@@ -112,7 +112,7 @@ void redis_node_unsubscribe(struct redis_node *n)
     redis_conn_close(&n->wake);
     n->wake_state = WAKE_OFF;
     n->wake_until = DLOCK_NEVER;
-    /* The server told the connection that has just ended. */
+    /* The server's reports went to the closed connection. */
     if (n->tracking == TRACK_ON)
         n->tracking = TRACK_OFF;
 }
@@ -196,7 +196,7 @@ void redis_node_undo(struct redis_node *n, const struct redis_script *s, int tag
         return;
     n->undo.at = 0;
     n->undo.sent = n->undo.n;
-    /* At once, because the answers have to come in this order. */
+    /* At once, because the answers must keep this order. */
     for (int i = 0; i < n->undo.n; i++)
         redis_node_leave(n, s, tag, asking,
                          &(struct redis_script_args){.value = n->undo.value[i], .at_once = true});

@@ -1,6 +1,6 @@
 /*
- * node.h - one Redis server: a connection for commands, one for wake-ups, and what has to be undone
- * there. A lock in one Redis has one node, a Redlock one for each server.
+ * node.h - a Redis server: a connection for commands, a connection for wake-ups, and the undo
+ * pending there. A lock in one Redis has one node, a Redlock has one for each server.
  */
 #ifndef DLOCK_REDIS_NODE_H
 #define DLOCK_REDIS_NODE_H
@@ -19,7 +19,7 @@ enum redis_tracking { TRACK_OFF, TRACK_ON, TRACK_REFUSED };
 /* Zeroed memory, then redis_node_init. */
 struct redis_node {
     struct redis_conn cmd;  /* commands */
-    struct redis_conn wake; /* subscribed: on it the server wakes a waiter */
+    struct redis_conn wake; /* subscribed: here the server wakes a waiter */
     struct redis_conn_auth auth;
 
     enum redis_wake wake_state;
@@ -45,8 +45,8 @@ void redis_node_init(struct redis_node *);
 void redis_node_done(struct redis_node *);
 void redis_node_close_in_child(struct redis_node *); /* as redis_conn_close_in_child() */
 /*
- * The credentials for this host of the URI; secret (may be NULL) is the password where the URI has
- * none. Both are kept as pointers.
+ * The credentials for this host of the URI; secret (may be NULL): the password where the URI has
+ * none. Both pointers are kept.
  */
 void redis_node_credentials(struct redis_node *, const struct dlock_host *, const char *secret);
 
@@ -54,9 +54,9 @@ void redis_node_credentials(struct redis_node *, const struct dlock_host *, cons
 int redis_node_interest(const struct redis_node *, struct pollfd *, int cap, int64_t *wake_at);
 /* Read and write what poll() has found. */
 void redis_node_work(struct redis_node *, const struct pollfd *, int n);
-/* Let an address that has not answered in its share of the time give way to the next one. */
+/* Let an address that is silent for its share of the time give way to the next address. */
 void redis_node_tick(struct redis_node *, int64_t now);
-/* Close cmd; the server's tracking ends with it. */
+/* Close cmd, which ends the server's tracking. */
 void redis_node_close(struct redis_node *);
 
 /* Two addresses, port included, are the same. */
@@ -64,10 +64,7 @@ static inline bool redis_same_peer(const struct dlock_peer *a, const struct dloc
 {
     return a->len == b->len && memcmp(&a->addr, &b->addr, a->len) == 0;
 }
-/*
- * As redis_clock_told for an answer on cmd; it starts over where the address is another one than
- * last time.
- */
+/* As redis_clock_told for an answer on cmd; begins anew when the address has changed. */
 int64_t redis_node_clock(struct redis_node *, int64_t theirs_ms, int64_t sent, int64_t now);
 
 /* ------------------------------------------------------------------- wake-ups */
@@ -98,29 +95,26 @@ void redis_node_track_answered(struct redis_node *, const redisReply *);
 /* --------------------------------------------------------------- pending undo */
 
 /*
- * The server may still set this value (malloc'ed; the node frees it; NULL: ignored). Where there
- * are too many, the oldest one is forgotten: it expires.
+ * The server may still set this value (malloc'ed; the node frees it; NULL: ignored). Too many: the
+ * oldest is forgotten, and expires.
  */
 void redis_node_remember(struct redis_node *, char *value);
-/* NULL: all of them. */
+/* NULL: all values. */
 void redis_node_forget(struct redis_node *, const char *value);
 /*
- * Queue the undo of all pending values, unless it is under way. asking: cmd is connected to the
- * node to which a cluster is moving the slot: only the lock's own key can be there, and each
- * command needs ASKING.
+ * Queue the undo of all pending values, unless under way. asking: cmd is connected to the node to
+ * which a cluster is moving the slot: only the lock's own key can be there, and each command needs
+ * ASKING.
  */
 void redis_node_undo(struct redis_node *, const struct redis_script *, int tag, bool asking);
-/*
- * The answer to a value's undo. An error (LOADING, READONLY) has undone nothing: the value stays
- * pending.
- */
+/* The answer to a value's undo. After an error (LOADING, READONLY) the value stays pending. */
 void redis_node_undo_answered(struct redis_node *, const redisReply *);
 /* Queue SCRIPT_LEAVE; asking: SCRIPT_DROP. */
 void redis_node_leave(struct redis_node *, const struct redis_script *, int tag, bool asking,
                       const struct redis_script_args *);
 /*
- * Queue what a cluster wants in front of a command that it has redirected once (-ASK). A script
- * behind it goes by its text.
+ * Queue ASKING, in front of a command that a cluster has redirected once (-ASK). A script behind is
+ * sent by its text.
  */
 void redis_node_asking(struct redis_node *);
 

@@ -1,6 +1,6 @@
 /*
- * operation.h - a lock in one Redis server, and the operations on it. redis.c runs the operation
- * that is under way: it gives it the replies, and tells it what the route (route.h) has answered.
+ * operation.h - a lock in one Redis server, and its operations. redis.c runs the operation under
+ * way: it passes on the replies, and the answers of the route (route.h).
  */
 #ifndef DLOCK_REDIS_OPERATION_H
 #define DLOCK_REDIS_OPERATION_H
@@ -31,7 +31,7 @@ enum redis_tag {
 
 /* What the server may hold for our value. */
 enum redis_claim {
-    CLAIM_NONE,   /* nothing: not tried with it, or refused */
+    CLAIM_NONE,   /* nothing: no try, or refused */
     CLAIM_TRIED,  /* unknown: a try was sent */
     CLAIM_GRANTED /* the lock, since the grant was reported */
 };
@@ -57,11 +57,11 @@ struct redis_backend {
 
     enum redis_op op;
     int64_t until;              /* when what is outstanding on cmd counts as unanswered */
-    struct redis_answer answer; /* it waits for its confirmation */
+    struct redis_answer answer; /* waits for a confirmation */
     struct outage out;          /* no answer on cmd; retry_at: when to send again */
     struct dlock_error refused; /* first contact: what the server said instead of an answer; or 0 */
 
-    /* New for each acquire, and when a connection is given up with a try unanswered. */
+    /* New for each acquire, and after a connection was given up with a try unanswered. */
     char token[DLOCK_TOKEN_LEN + 1], *value;
     enum redis_claim claim;
     bool queued; /* we have an entry in the queue, or may have */
@@ -72,7 +72,7 @@ struct redis_backend {
         bool again; /* woken while a try was outstanding */
         bool moved; /* the try was redirected: wake goes first, and no try is under way */
         bool told_grace;
-        /* As a waiter; the same across reconnects. "": not needed yet. */
+        /* Of the waiter; kept across reconnects. "": not needed yet. */
         char id[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 1];
         char *channel;
         int64_t ticket; /* of our place in the queue, as the server last said; 0: none yet */
@@ -83,7 +83,7 @@ struct redis_backend {
         int64_t changed_at; /* of the last try because NAME had changed */
         int64_t refresh_at; /* when our entry in the queue needs another try */
         struct dlock_backoff wake_pause; /* between failures of wake */
-        int wake_failures;               /* since it was last subscribed */
+        int wake_failures;               /* since the last subscription */
         int place;
         char holder_token[DLOCK_TOKEN_LEN + 1]; /* last reported */
     } acquire;
@@ -92,7 +92,7 @@ struct redis_backend {
     } renew;
     struct {
         int64_t until;
-        bool answer_lost; /* a release was sent and its answer never came */
+        bool answer_lost; /* a release was sent, and never answered */
     } release;
     struct {
         enum dlock_ask what;
@@ -109,18 +109,19 @@ struct redis_backend {
     struct event_queue events;
 };
 
-/* What redis.c does with the operation under way. NULL: it never happens. */
+/* The operation under way, for redis.c. NULL: never happens. */
 struct redis_operation {
-    enum redis_tag tag; /* of its command */
-    /* Send the command again, to another node. moved: the lock's slot is there now. */
-    void (*again)(struct redis_backend *, bool moved);
-    /* Its command was answered. To keep the reply, it sets r to NULL. */
+    enum redis_tag tag; /* of the command */
+    /* Send the command again, to another node. moved_slot: the lock's slot has moved there. */
+    void (*again)(struct redis_backend *);
+    void (*moved_slot)(struct redis_backend *); /* NULL: as again */
+    /* The command was answered. To keep the reply, set r to NULL. */
     void (*answered)(struct redis_backend *, struct redis_conn_reply *);
-    /* Before failed. True: the server has closed cmd while it was idle, which does not matter. */
+    /* Before failed. True: the server has closed an idle cmd, which does not matter. */
     bool (*idle_closed)(struct redis_backend *, const struct dlock_error *);
-    /* cmd has failed, err says why. It is not closed yet. */
+    /* cmd has failed, and is not closed yet. */
     void (*failed)(struct redis_backend *, const struct dlock_error *);
-    /* Its answer is confirmed, or is not: for good, or for now. */
+    /* The answer is confirmed, or refused: for good, or for now. */
     void (*confirmed)(struct redis_backend *, const struct redis_answer *);
     void (*refused)(struct redis_backend *, const struct dlock_error *, bool for_good);
     /* The master is another server now. */
@@ -144,7 +145,7 @@ static inline const char *redis_where(const struct redis_backend *be)
 {
     return be->spec->uri->where;
 }
-/* The operation is over; and the same with its last event, to be filled in. */
+/* The operation is over; and with a last event, for the caller to fill in. */
 static inline void redis_idle(struct redis_backend *be)
 {
     be->op = OP_NONE;
@@ -162,7 +163,7 @@ static inline void redis_retry_later(struct redis_backend *be, const struct dloc
     be->refused = *err;
     be->out.retry_at = redis_now(be) + dlock_backoff_next(&be->out.pause, be->spec->env);
 }
-/* no_answer(), or why cmd could not even be connected. */
+/* no_answer(), or why cmd could not connect. */
 static inline void redis_no_answer(const struct redis_backend *be, struct dlock_error *err,
                                    int64_t waited)
 {
@@ -181,7 +182,7 @@ static inline void redis_drop_listing(struct redis_backend *be)
 void redis_acquire(struct dlock_be *, bool wait);
 /* An answer under T_LOOK, T_LOOK_SHARED or T_LOOK_CLAIM. */
 void redis_acquire_looked(struct redis_backend *, int tag, const redisReply *);
-/* wake is of no use any more: join the queue again through a new one. */
+/* wake is useless: join the queue again through a new connection. */
 void redis_wake_drop(struct redis_backend *);
 /* A reply on wake; wake has failed. */
 void redis_acquire_heard(struct redis_backend *, const struct redis_conn_reply *);
@@ -189,14 +190,14 @@ void redis_acquire_wake_failed(struct redis_backend *);
 
 /* renew.c */
 void redis_renew(struct dlock_be *);
-/* The caller has cancelled what was under way. */
+/* The caller has cancelled the operation under way. */
 void redis_release(struct redis_backend *, int64_t until);
 
 /* status.c */
 void redis_status(struct dlock_be *, enum dlock_ask, const char *arg);
-/* Foreign data, of this type, is in the place of the run record. */
+/* The run record's key holds foreign data of this type. */
 void redis_foreign_record(const struct redis_backend *, struct dlock_error *, const char *type);
-/* While there is a listing: its next entry, or EV_DONE. Returns 1. */
+/* With a listing: the next entry, or EV_DONE. Returns 1. */
 int redis_status_next(struct redis_backend *, struct dlock_event *);
 
 #endif

@@ -2,17 +2,17 @@
  * redis.c - a lock in one Redis server (6.0 or later, Valkey, and compatible servers).
  *
  * The lock is a string key set with NX and PX semantics by a script, so that dlock and clients that
- * use SET NX PX exclude each other. An acquire is one script, pipelined behind AUTH; so is a
+ * use SET NX PX exclude each other. An acquire is a single script, pipelined behind AUTH; so is a
  * release. A waiter stands in a queue in the server, and is woken on a second connection; the first
- * waiter also watches the key (client-side caching), so that a lock freed by another program or by
- * expiry is noticed. Timers stand behind every message. script.h has keys and messages.
+ * waiter also watches the key (client-side caching), and so notices an expiry or another program's
+ * DEL. Timers stand behind every message. script.h has keys and messages.
  *
- * This file runs the operation under way (acquire.c, renew.c, status.c): it takes the replies of
- * the node (node.c), asks the route whether they count (route.h), and moves the operation on.
+ * This file runs the operation under way (acquire.c, renew.c, status.c): it takes the node's
+ * replies (node.c), asks the route whether they count (route.h), and moves the operation on.
  *
- * Not guaranteed: the lock lives in one server's memory. A server that loses it (restart without
- * persistence, promotion of a replica that lacks the key, eviction, a jump of its clock) grants it
- * again while the holder's command may still run; restart-grace covers the first of these.
+ * Not guaranteed: the lock lives in one server's memory. A server that loses the key (restart
+ * without persistence, promotion of a replica that lacks the key, eviction, a jump of its clock)
+ * grants the lock again while the holder's command may still run; restart-grace covers restarts.
  */
 #include "operation.h"
 #include "params.h"
@@ -80,7 +80,7 @@ static int read_spec(struct redis_backend *be, struct dlock_error *err)
         return rc;
     be->route.tls = be->tls;
     if (host->password)
-        (void)dlock_uri_param(uri, "password-file"); /* marks it as used */
+        (void)dlock_uri_param(uri, "password-file"); /* marks the parameter as used */
     else
         rc = redis_param_secret(spec, &be->secret, err);
     redis_node_credentials(&be->node, host, be->secret);
@@ -141,7 +141,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
 
 /* -------------------------------------------------------------------- replies */
 
-/* A redirection is followed: the command was sent again, to another node. */
+/* Follow a redirection: the command was sent again, to another node. */
 static bool redirected(struct redis_backend *be, const struct redis_conn_reply *rep)
 {
     const struct redis_operation *op = operations[be->op];
@@ -152,7 +152,7 @@ static bool redirected(struct redis_backend *be, const struct redis_conn_reply *
     if (v == ROUTE_PASS)
         return false;
     redis_node_close(&be->node);
-    op->again(be, v == ROUTE_MOVED);
+    (v == ROUTE_MOVED && op->moved_slot ? op->moved_slot : op->again)(be);
     return true;
 }
 
@@ -188,7 +188,7 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
     case T_HELLO:
     case T_NODES:
         if (!redis_cluster_answered(&be->route, rep, &err) && be->op == OP_ACQUIRE)
-            redis_op_acquire.refused(be, &err, true); /* the release undoes the try behind it */
+            redis_op_acquire.refused(be, &err, true); /* the release undoes the try behind */
         break;
     default:
         if (op && rep->tag == (int)op->tag)
@@ -196,7 +196,7 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
     }
 }
 
-/* The master has moved: say so, and go there with the operation under way. */
+/* The master has moved: say so, and take the operation under way there. */
 static void follow(struct redis_backend *be)
 {
     struct dlock_error *note = &events_add(&be->events, EV_NOTICE)->error;
@@ -206,7 +206,7 @@ static void follow(struct redis_backend *be)
     (be->op == OP_ACQUIRE ? &redis_op_acquire : &redis_op_renew)->moved(be);
 }
 
-/* The operation's answer, if there is one: does it count? */
+/* Does the operation's pending answer count? */
 static void confirm(struct redis_backend *be)
 {
     const struct redis_operation *op = operations[be->op];
@@ -239,7 +239,7 @@ static void cmd_failed(struct redis_backend *be)
         redis_node_close(&be->node);
     } else if (redis_cluster_elsewhere(&be->route)) {
         redis_node_close(&be->node);
-        op->again(be, false);
+        op->again(be);
     } else {
         op->failed(be, &err);
     }
@@ -253,7 +253,7 @@ static void take_replies(struct redis_backend *be)
 
     while (cmd->state != RC_CLOSED && (rc = redis_script_next(cmd, &rep)) == 1) {
         answered(be, &rep);
-        freeReplyObject(rep.r); /* NULL: it was kept */
+        freeReplyObject(rep.r); /* NULL: kept */
         confirm(be);
     }
     if (rc < 0 && cmd->state == RC_FAILED)
@@ -304,8 +304,8 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
 }
 
 /*
- * The checks are asked for when the grant has been handed out, and reported as soon as there is
- * nothing more important to report; a release is the last chance.
+ * The checks are requested once the grant has been handed out, and reported when nothing more
+ * important is pending; a release is the last chance.
  */
 static bool give_checks(struct redis_backend *be, struct dlock_event *ev)
 {
@@ -344,7 +344,7 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
 
 /* ------------------------------------------------------------------- the slots */
 
-/* The key expires, and no renewal of ours prolongs it once its value is another one. */
+/* The key expires, and no renewal of ours prolongs a key with another value. */
 static bool be_stays(struct dlock_be *be)
 {
     (void)be;
@@ -355,7 +355,7 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
 {
     struct redis_backend *be = redis_of(dlock_be);
 
-    /* No event of what it cancels comes after it. */
+    /* No event of the cancelled operation may follow. */
     be->events.n = 0;
     be->answer.what = ANSWER_NONE;
     redis_drop_listing(be);

@@ -1,15 +1,17 @@
 /*
  * renew.c - renewals, and the release.
  *
- * Both name the lock's value, so neither touches a lock that another client has by now. A renewal
- * without a clear answer is reported as unclear, and the next one may begin on another connection;
- * such a release is sent again until its time is up.
+ * Both name the lock's value, so neither touches another client's lock. A renewal without a clear
+ * answer is reported as unclear, and the next renewal may begin on another connection; such a
+ * release is sent again until the time is up.
  */
 #include "operation.h"
 
 #include <stdio.h>
 
-/* "it expired", or the holder: for messages. jump: of the server's clock, 0: none. */
+/*
+ * Say how the lock was lost: found is the value there, or NULL. jump: of the server's clock, or 0.
+ */
 static void name_found(const struct redis_backend *be, struct dlock_error *err, const char *found,
                        size_t len, int64_t jump)
 {
@@ -30,6 +32,15 @@ static void name_found(const struct redis_backend *be, struct dlock_error *err, 
                   jump != 0 ? redis_clock_text(jump, text, sizeof(text)) : "");
 }
 
+/* The reason for an error reply. */
+static void refusal(struct redis_backend *be, const redisReply *r, struct dlock_error *err)
+{
+    if (be->node.cmd.auth_failed)
+        *err = be->node.cmd.error;
+    else
+        redis_cluster_error(&be->route, err, r->str);
+}
+
 /* After an error reply: the next attempt needs a new connection, unless the error is transient. */
 static void close_useless(struct redis_backend *be, const redisReply *r)
 {
@@ -43,7 +54,7 @@ static void close_useless(struct redis_backend *be, const redisReply *r)
     redis_node_close(&be->node);
 }
 
-/* What is left of --min-hold. */
+/* The rest of --min-hold. */
 static int64_t min_hold_left(const struct redis_backend *be)
 {
     return be->spec->min_hold == 0 ? 0 : dlock_max(0, be->spec->hold->until - redis_now(be));
@@ -56,11 +67,11 @@ static void send_renew(struct redis_backend *be)
     struct redis_conn *cmd = &be->node.cmd;
 
     if (redis_conn_is_open(cmd))
-        redis_sentinel_question(&be->route, DLOCK_NEVER); /* a new connection begins with it */
+        redis_sentinel_question(&be->route, DLOCK_NEVER); /* a new connection begins by asking */
     redis_route_connect(&be->route, cmd, be->until);
     if (redis_cluster_asks(&be->route))
         redis_node_asking(&be->node);
-    /* With --min-hold the lock must stay held even if this was the last word of ours. */
+    /* With --min-hold the lock must stay held even if we never speak again. */
     (void)redis_script_send(&be->script, cmd, T_RENEW, SCRIPT_RENEW,
                             &(struct redis_script_args){
                                 .value = be->value,
@@ -86,12 +97,6 @@ void redis_renew(struct dlock_be *dlock_be)
         redis_cluster_begin(&be->route);
         send_renew(be);
     }
-}
-
-static void renew_again(struct redis_backend *be, bool moved)
-{
-    (void)moved;
-    send_renew(be);
 }
 
 /* The master is another server now: is the lock there? */
@@ -148,10 +153,7 @@ static void renew_answered(struct redis_backend *be, struct redis_conn_reply *re
     bool ours;
 
     if (cmd->auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
-        if (cmd->auth_failed)
-            err = cmd->error;
-        else
-            redis_cluster_error(&be->route, &err, rep->r->str);
+        refusal(be, rep->r, &err);
         /* A replica now, or no rights on this connection: the next renewal begins anew. */
         close_useless(be, rep->r);
         unclear(be, &err);
@@ -190,7 +192,7 @@ static void renew_due(struct redis_backend *be, int64_t now)
 
 const struct redis_operation redis_op_renew = {
     .tag = T_RENEW,
-    .again = renew_again,
+    .again = send_renew,
     .answered = renew_answered,
     .failed = renew_failed,
     .confirmed = renewed,
@@ -218,17 +220,14 @@ static void end_release(struct redis_backend *be, enum dlock_release_how how,
     outage_none(&be->out);
 }
 
-/*
- * Requests are served in order, so this goes out behind those without an answer and undoes them
- * too.
- */
+/* Requests are served in order, so this goes out behind, and also undoes, unanswered requests. */
 static void send_leave(struct redis_backend *be)
 {
     bool asking = redis_cluster_asks(&be->route);
     struct redis_script_args args = {.value = be->value, .id = be->queued ? be->acquire.id : NULL};
     struct dlock_run run = {0};
 
-    /* A lock that was only tried has no end of a hold, and leaves the run record as it is. */
+    /* A try without a grant has no end of a hold, and leaves the run record alone. */
     if (be->claim == CLAIM_GRANTED) {
         if (be->spec->once > 0)
             run_record_end(be->spec, &run);
@@ -243,12 +242,6 @@ static void send_leave(struct redis_backend *be)
     redis_conn_flush(&be->node.cmd);
 }
 
-static void leave_again(struct redis_backend *be, bool moved)
-{
-    (void)moved;
-    send_leave(be);
-}
-
 static void leave_now(struct redis_backend *be)
 {
     be->out.retry_at = DLOCK_NEVER;
@@ -260,10 +253,7 @@ void redis_release(struct redis_backend *be, int64_t until)
 {
     struct redis_conn *cmd = &be->node.cmd;
 
-    /*
-     * A connection that waits for replicas serves nothing else; the request that it waits for has
-     * been answered.
-     */
+    /* A connection that waits for replicas serves nothing else; the request has been answered. */
     if (be->op == OP_STATUS || (redis_conn_is_open(cmd) && redis_conn_waits(cmd, T_WAIT)))
         redis_conn_close(cmd);
     if (be->claim == CLAIM_TRIED && !cmd->written) {
@@ -276,14 +266,14 @@ void redis_release(struct redis_backend *be, int64_t until)
     be->release.until = until;
     be->release.answer_lost = false;
     outage_none(&be->out);
-    /* May the server have anything of ours? */
+    /* Can the server hold anything of ours? */
     if (be->value && (be->claim != CLAIM_NONE || be->queued || be->node.undo.n > 0))
         leave_now(be);
     else
         end_release(be, DLOCK_RELEASE_NOTHING, NULL);
 }
 
-/* The release was refused, or the connection has failed: once more while there is time. */
+/* The release was refused, or the connection has failed: retry while there is time. */
 static void leave_later(struct redis_backend *be, const struct dlock_error *err)
 {
     int64_t now = redis_now(be);
@@ -314,16 +304,14 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
     size_t len;
 
     if (r->type == REDIS_REPLY_ERROR) {
-        redis_cluster_error(&be->route, &err, r->str);
-        if (be->node.cmd.auth_failed)
-            err = be->node.cmd.error;
+        refusal(be, r, &err);
         close_useless(be, r);
         leave_later(be, &err);
     } else if (redis_script_owned(r, &ours, &found, &len) != 0) {
         dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a release");
         end_release(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else if (be->node.undo.n > 0) {
-        /* The undo in front of it was refused: both again. */
+        /* The undo in front was refused: send both again. */
         be->release.answer_lost = be->release.answer_lost || ours;
         dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, redis_where(be),
                       "an earlier, unanswered try could not be undone");
@@ -361,7 +349,7 @@ static int64_t release_wake_at(const struct redis_backend *be)
 
 const struct redis_operation redis_op_release = {
     .tag = T_LEAVE,
-    .again = leave_again,
+    .again = send_leave,
     .answered = leave_answered,
     .failed = leave_failed,
     .due = release_due,

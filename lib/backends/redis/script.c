@@ -1,6 +1,6 @@
 /*
  * script.c - calls the Lua scripts of a lock in Redis, and reads their answers. See script.h for
- * keys and messages. The scripts are in scripts/; scripts/embed.awk makes redis_scripts.h of them.
+ * keys and messages; scripts/embed.awk makes redis_scripts.h of scripts/NAME.lua.
  *
  * EVALSHA saves the server the reading of up to 13 KB of text for each call. A server forgets its
  * scripts when it restarts, a replica may not have had them, and SCRIPT FLUSH comes at any time:
@@ -21,7 +21,7 @@
 #define LAST (RUN_RECORD_MAX + 128) /* bytes of the last argument of a script */
 #define WORDS 12                    /* of a command at most */
 #define VOTED_RUN 11                /* elements of a vote with a run record */
-#define SHARED "dlock:shared:"      /* NAME, while it has shared holders or those of slots */
+#define SHARED "dlock:shared:"      /* NAME, with shared holders or holders of slots */
 
 /* ------------------------------------------------------------------ the names */
 
@@ -73,12 +73,12 @@ struct words {
     const char *at[WORDS];
 };
 
-/* A script that was sent by its SHA-1, and is not answered. */
+/* A script that was sent by its SHA-1, still unanswered. */
 struct redis_conn_script {
     enum redis_script_op op;
     bool followed; /* another script was sent since */
     int n;
-    char words[]; /* from the number of KEYS on, each with its '\0' */
+    char words[]; /* from the number of KEYS on, each with a '\0' */
 };
 
 static bool is_undo(enum redis_script_op op)
@@ -138,7 +138,7 @@ static int send_text(struct redis_conn *c, int tag, const struct redis_conn_scri
 }
 
 /*
- * The server does not know the script, or not this way to call it: a user may have +eval without
+ * The server does not know the script, or does not let us call it so: a user may have +eval without
  * +evalsha, and a configuration may have renamed the command.
  */
 static bool is_unknown(const struct redis_conn *c, const redisReply *r)
@@ -151,7 +151,7 @@ static bool is_unknown(const struct redis_conn *c, const redisReply *r)
             strstr(r->str, "EVALSHA"));
 }
 
-/* True: this reply is none. The text was sent, or the script was given up. */
+/* True: not the reply. The text was sent, or the script was given up. */
 static bool unknown(struct redis_conn *c, const struct redis_conn_reply *rep)
 {
     struct redis_conn_script *s = c->script;
@@ -192,7 +192,7 @@ static const char *msec(char *buf, int64_t ns)
     return buf;
 }
 
-/* The last argument of a script, in which several words stand: see scripts/NAME.lua. */
+/* The last argument of a script, of several words: see scripts/NAME.lua. */
 static void last_argument(char last[LAST], enum redis_script_op op,
                           const struct redis_script_args *a)
 {
@@ -255,8 +255,8 @@ int redis_script_send(const struct redis_script *s, struct redis_conn *c, int ta
 }
 
 /*
- * PTTL, not a script: it is the only command of a waiter whose wait goes on as it was. Where the
- * SELECT is refused the scripts are, too.
+ * PTTL, not a script: the only command of a waiter whose wait goes on unchanged. Where the SELECT
+ * is refused the scripts are, too.
  */
 int redis_script_look(const struct redis_script *s, struct redis_conn *c, int tag, int shared_tag)
 {
@@ -283,8 +283,8 @@ int redis_script_look_claim(const struct redis_script *s, struct redis_conn *c, 
 /* -------------------------------------------------------------------- answers */
 
 /*
- * Another program may have written the values, or another server than Redis the reply: each field
- * is checked.
+ * Another program may have written the values, or another server than Redis the reply: check each
+ * field.
  */
 
 static bool is_string(const redisReply *r)
@@ -301,15 +301,15 @@ static uint64_t to_fence(const redisReply *r)
 }
 
 /*
- * ms, or -1. Another program's lease may last for centuries: the sum of now and some of these must
- * fit 64 bits of ns.
+ * ms, or -1. Another program's lease may last for centuries: the sum of now and several of these
+ * must fit 64 bits of ns.
  */
 static int64_t to_left(const redisReply *r)
 {
     return dlock_max(-1, dlock_min(r->integer, INT64_MAX / 4 / DLOCK_MSEC));
 }
 
-/* The same bounds; 0: there is no such element. */
+/* The same bounds; 0: no such element. */
 static int64_t number_at(const redisReply *r, size_t i)
 {
     const int64_t most = INT64_MAX / 4 / DLOCK_MSEC;
@@ -318,12 +318,21 @@ static int64_t number_at(const redisReply *r, size_t i)
     return dlock_max(-most, dlock_min(r->element[i]->integer, most));
 }
 
-/* The element with the server's clock, or a ticket; 0: there is none. */
+/* The element with the server's clock, or a ticket; 0: none. */
 static int64_t clock_at(const redisReply *r, size_t i)
 {
     if (i >= r->elements || r->element[i]->type != REDIS_REPLY_INTEGER)
         return 0;
     return dlock_max(0, r->element[i]->integer);
+}
+
+/* The index of the word in the first element of an answer; n: unknown. */
+static size_t first_word(const redisReply *r, const char *const *words, size_t n)
+{
+    size_t i = 0;
+    while (i < n && strcmp(words[i], r->element[0]->str) != 0)
+        i++;
+    return i;
 }
 
 int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
@@ -335,25 +344,23 @@ int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
         !is_string(r->element[1]) || r->element[2]->type != REDIS_REPLY_INTEGER ||
         r->element[3]->type != REDIS_REPLY_INTEGER || !is_string(r->element[4]))
         return DLOCK_EPROTO;
-    for (size_t i = 0; i < DLOCK_LEN(words); i++) {
-        if (strcmp(words[i], r->element[0]->str) != 0)
-            continue;
-        *t = (struct redis_script_tried){
-            .status = (enum redis_script_status)i,
-            .fence = to_fence(r->element[1]),
-            .left_ms = to_left(r->element[2]),
-            .place = (int)dlock_max(0, dlock_min(r->element[3]->integer, INT32_MAX)),
-            .slot = (int)dlock_max(0, dlock_min(r->element[3]->integer, DLOCK_SLOTS_MAX)),
-            .holder = r->element[4]->str,
-            .holder_len = (size_t)r->element[4]->len,
-            .now_ms = clock_at(r, 5),
-            .up_ms = number_at(r, 6),
-            .longest_ms = dlock_max(0, number_at(r, 7)),
-            .ticket = clock_at(r, 8),
-        };
-        return t->status == RS_GRANTED && t->fence == 0 ? DLOCK_EPROTO : 0;
-    }
-    return DLOCK_EPROTO;
+    size_t status = first_word(r, words, DLOCK_LEN(words));
+    if (status == DLOCK_LEN(words))
+        return DLOCK_EPROTO;
+    *t = (struct redis_script_tried){
+        .status = (enum redis_script_status)status,
+        .fence = to_fence(r->element[1]),
+        .left_ms = to_left(r->element[2]),
+        .place = (int)dlock_max(0, dlock_min(r->element[3]->integer, INT32_MAX)),
+        .slot = (int)dlock_max(0, dlock_min(r->element[3]->integer, DLOCK_SLOTS_MAX)),
+        .holder = r->element[4]->str,
+        .holder_len = (size_t)r->element[4]->len,
+        .now_ms = clock_at(r, 5),
+        .up_ms = number_at(r, 6),
+        .longest_ms = dlock_max(0, number_at(r, 7)),
+        .ticket = clock_at(r, 8),
+    };
+    return t->status == RS_GRANTED && t->fence == 0 ? DLOCK_EPROTO : 0;
 }
 
 bool redis_script_voted_run(const redisReply *r, const char **text, size_t *len, int64_t *kept_ms)
@@ -435,13 +442,8 @@ int redis_script_forgot(const redisReply *r, enum redis_script_forgot *what, con
     if (r->type != REDIS_REPLY_ARRAY || r->elements < 1 || !is_string(r->element[0]))
         return DLOCK_EPROTO;
     *type = r->elements > 1 && is_string(r->element[1]) ? r->element[1]->str : "";
-    for (size_t i = 0; i < DLOCK_LEN(words); i++) {
-        if (strcmp(words[i], r->element[0]->str) == 0) {
-            *what = (enum redis_script_forgot)i;
-            return 0;
-        }
-    }
-    return DLOCK_EPROTO;
+    *what = (enum redis_script_forgot)first_word(r, words, DLOCK_LEN(words));
+    return (size_t)*what < DLOCK_LEN(words) ? 0 : DLOCK_EPROTO;
 }
 
 /* --------------------------------------------------------------------- values */

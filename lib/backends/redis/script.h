@@ -1,36 +1,33 @@
 /*
- * script.h - the Lua scripts of a lock in Redis: arguments and answers. The scripts are
- * scripts/NAME.lua.
+ * script.h - the Lua scripts of a lock in Redis, scripts/NAME.lua: arguments and answers.
  *
- * Keys of the lock NAME (PREFIX is "{NAME}:dlock:", or "NAME::dlock:" where NAME has a hash tag of
- * its own, so that all of them share a cluster slot and no two names share a key):
+ * Keys of the lock NAME (PREFIX is "{NAME}:dlock:", or "NAME::dlock:" where NAME has a hash tag, so
+ * that all of them share a cluster slot and no two names share a key):
  *   NAME           the value of an exclusive holder, "<token> <holder record> ttl=<ms>", PX ttl.
- *                  Each client that uses SET NX PX excludes it and is excluded. With shared holders
- *                  and those of slots: "dlock:shared:<epoch>"; the epoch is the token of the first
- *                  of them, PX the latest expiry. A holder that has released the lock within its
+ *                  Clients that use SET NX PX exclude it and are excluded. With shared holders and
+ *                  holders of slots: "dlock:shared:<epoch>"; the epoch is the token of the first
+ *                  holder, PX the latest expiry. A holder that has released the lock within its
  *                  --min-hold: its value and " over=1"
  *   PREFIXholders:<epoch>
- *                  zset of these holders' values, "s:<token> ..." shared, "n3:<token> ..." one of 3
+ *                  zset of these holders' values, "s:<token> ..." shared, "n3:<token> ..." of 3
  *                  slots; scores: scripts/parts/holders.lua. Expires with NAME
  *   PREFIXfence    decimal, the last fencing token; expires after max(24 h, 10 x ttl) of disuse
  *   PREFIXqueue    zset of waiter ids, "s:" or "n3:" in front as in a value; score: the ticket
- *                  (time of arrival in us, the server's clock; 4e15 is added when the waiter was
- *                  called but did not retry: it stands behind the others until its next try). A
- *                  waiter whose entry is missing when it comes back gets the entry again with its
- *                  old ticket
+ *                  (time of arrival in us, the server's clock; 4e15 more after a call without a
+ *                  retry: the waiter stands behind the others until its next try). A waiter that
+ *                  comes back without an entry gets the entry again with its old ticket
  *   PREFIXwaiters  hash: waiter id -> "<alive until, ms> <claim until, ms or 0> <record>"
  *   PREFIXonce     the record of --once (run_record.h); expires one ttl after the writer's --once,
  *                  counted from its last write
- *   PREFIXlongest  Redlock: the largest ttl of this epoch's shared holders, ms; expires after as
- *                  long
+ *   PREFIXlongest  Redlock: the largest ttl of this epoch's shared holders, ms; also its PX
  *   PREFIXclaim    exists while called waiters have a claim to the free lock (at most 1 s)
  * and the channel PREFIXwake:<waiter id>, on which the scripts publish
- *   go      the lock is free for your kind and it is your turn
+ *   go      the lock is free for your kind, and your turn has come
  *   next    the waiter before you was called; retry in a second
  *   head    you are the first of the queue now: watch NAME; "head <ms> <value>": NAME was granted
  *           just now, for so long
  *   second  you are the second now
- *   ping    no meaning; a waiter that receives it is alive
+ *   ping    no meaning; a waiter that receives a ping is alive
  */
 #ifndef DLOCK_REDIS_SCRIPT_H
 #define DLOCK_REDIS_SCRIPT_H
@@ -57,8 +54,8 @@ void redis_script_done(struct redis_script *);
 enum redis_script_op {
     SCRIPT_TRY,        /* take the lock, or (with an id) join the queue */
     SCRIPT_RENEW,      /* extend the lease if the lock is ours */
-    SCRIPT_LEAVE,      /* delete the lock if it is ours, leave the queue, call the next waiter */
-    SCRIPT_DROP,       /* delete the lock if it is ours, and leave the queue as it is */
+    SCRIPT_LEAVE,      /* delete our lock, leave the queue, call the next waiter */
+    SCRIPT_DROP,       /* delete our lock, and leave the queue alone */
     SCRIPT_VOTE,       /* Redlock: a try on one server. A value is sent to each server once */
     SCRIPT_KEEP,       /* Redlock: renew the vote, raise the fence counter, write the run record */
     SCRIPT_UNVOTE,     /* Redlock: the release on one server; write the run record */
@@ -67,32 +64,32 @@ enum redis_script_op {
     SCRIPT_FORGET_VOTE /* the same on one of several servers, which may have an older record */
 };
 
-/* What the script needs; the rest is zero. Times in ns. */
+/* The script's arguments; the rest is zero. Times in ns. */
 struct redis_script_args {
     const char *value;
-    const char *id; /* of the waiter; NULL or "": not in the queue, do not join it */
+    const char *id; /* of the waiter; NULL or "": neither in the queue nor to join */
     /*
-     * try: of a waiter that comes back, which keeps its place; 0: none. A server that was started
+     * try: of a waiter that comes back, and keeps its place; 0: none. A server that was started
      * just now answers RS_GRACE until it has heard of all its waiters.
      */
     int64_t ticket;
     int64_t ttl;       /* try, renew, vote, keep */
     int64_t grace;     /* restart grace; keep, unvote: 0: no answer is redis_script_forgotten() */
-    int64_t least;     /* try, leave, drop, unvote: the lock stays held so long, if it is ours */
+    int64_t least;     /* try, leave, drop, unvote: our lock stays held so long */
     uint64_t fence;    /* keep: 0: leave the counter; forget_vote */
-    bool heal;         /* keep: set the lock where it is free, or beside other shared holders */
+    bool heal;         /* keep: set the lock where free, or beside other shared holders */
     const char *token; /* forget, forget_vote: of the run */
     /*
      * 0: no run records. try: skip if a run has succeeded within this time; keep our record for as
      * long. vote: the answer tells the record. leave, drop: record the end of the run, for as long;
-     * the answer is "ours", too, where an earlier such command has recorded the end.
+     * the answer is also "ours" where an earlier such command has recorded the end.
      */
     int64_t once;
     enum dlock_run_state state; /* leave, drop, with once: the end */
     int status;
     /*
-     * keep, unvote: a run record (run_record.h) that is written if the vote is ours, unless a newer
-     * record is there. With 0 as its begin, its times are the server's. NULL: none.
+     * keep, unvote: a run record (run_record.h) to write if the vote is ours and no newer record is
+     * there. With 0 as the begin, both times are the server's. NULL: none.
      */
     const char *record;
     int64_t kept; /* for how long the record is kept */
@@ -101,9 +98,9 @@ struct redis_script_args {
 
 /*
  * Queue the script under tag, named by its SHA-1; returns as redis_conn_send. Where the server does
- * not know the script, redis_script_next() sends the text. A script behind an unanswered script
- * goes by its text at once, and means that the script in front was given up: the text of a try is
- * not sent behind its undo, and there is no reply. LEAVE, DROP and UNVOTE are always sent again.
+ * not know the script, redis_script_next() sends the text. A script behind an unanswered script is
+ * sent by its text at once, and gives the script in front up: the text of a try is not sent behind
+ * its undo, and there is no reply. LEAVE, DROP and UNVOTE are always sent again.
  */
 int redis_script_send(const struct redis_script *, struct redis_conn *, int tag,
                       enum redis_script_op, const struct redis_script_args *);
@@ -112,7 +109,7 @@ int redis_script_next(struct redis_conn *, struct redis_conn_reply *);
 /* Before the connection is closed: the text of an unanswered LEAVE, DROP or UNVOTE. */
 void redis_script_last_words(struct redis_conn *);
 
-/* Give back what value may hold (id: see above). */
+/* Give back the lock that value may hold (id: see above). */
 static inline int redis_script_leave(const struct redis_script *s, struct redis_conn *c, int tag,
                                      const char *value, const char *id)
 {
@@ -121,13 +118,13 @@ static inline int redis_script_leave(const struct redis_script *s, struct redis_
 }
 
 /*
- * Plain commands: is the lock held? If it is free: does another waiter have a claim to it?
- * shared_tag (0: none): before that, do shared holders or those of slots hold it?
+ * Plain commands: is the lock held? A free lock: does another waiter have a claim? shared_tag (0:
+ * none), asked before: do shared holders or holders of slots have the lock?
  */
 int redis_script_look(const struct redis_script *, struct redis_conn *, int tag, int shared_tag);
 int redis_script_look_claim(const struct redis_script *, struct redis_conn *, int tag);
 
-/* The text of a script, and its SHA-1 in hexadecimal digits. */
+/* The text of a script, and the SHA-1 in hexadecimal digits. */
 struct lua {
     const char *text, *sha1;
 };
@@ -135,7 +132,7 @@ const struct lua *redis_script_lua(enum redis_script_op);
 
 /* -------------------------------------------------------------------- answers */
 
-/* 0, or DLOCK_EPROTO where the reply does not have the expected form. Not for error replies. */
+/* 0, or DLOCK_EPROTO where the reply has not the expected form. Not for error replies. */
 
 enum redis_script_status {
     RS_GRANTED,
@@ -155,7 +152,7 @@ struct redis_script_tried {
     int64_t left_ms; /* of the lease, claim or grace; -1: a lock without expiry */
     int place;       /* in the queue; for a client that did not join: the place it would get */
     int slot; /* RS_GRANTED: which one, counted from 1, 0: not for slots. RS_SLOTS: their number */
-    /* The value, cut; RS_TYPE, RS_RECORD: the type; RS_SKIPPED: the record. Of the reply. */
+    /* The value, cut; RS_TYPE, RS_RECORD: the type; RS_SKIPPED: the record. Part of the reply. */
     const char *holder;
     size_t holder_len;
     int64_t now_ms; /* the server's clock, Unix; 0: unknown */
@@ -167,15 +164,15 @@ struct redis_script_tried {
 };
 /* try and vote. */
 int redis_script_tried(const redisReply *, struct redis_script_tried *);
-/* vote, with once: the record, and how long it is kept (ms; <= 0: unknown). False: no record. */
+/* vote, with once: the record, and how long kept (ms; <= 0: unknown). False: no record. */
 bool redis_script_voted_run(const redisReply *, const char **text, size_t *len, int64_t *kept_ms);
-/* keep, unvote with a record: is our record there now, by this or an earlier request? */
+/* keep, unvote with a record: is our record there, by this or an earlier request? */
 bool redis_script_recorded(const redisReply *);
 /* look: true for so long (ms; -1: without expiry). False: no, or the reply is an error. */
 bool redis_script_looked(const redisReply *, int64_t *left_ms);
 /* look, under shared_tag. */
 bool redis_script_shared(const redisReply *);
-/* leave, unvote, drop, renew, keep: was it ours? If not, found is the value there, or NULL. */
+/* leave, unvote, drop, renew, keep: was the lock ours? If not, found: the value there, or NULL. */
 int redis_script_owned(const redisReply *, bool *ours, const char **found, size_t *len);
 /* keep, unvote: the server was restarted within the grace, so no client has the vote. */
 static inline bool redis_script_forgotten(const redisReply *r)
@@ -221,24 +218,24 @@ int redis_script_forgot(const redisReply *, enum redis_script_forgot *, const ch
 
 /* --------------------------------------------------------------------- values */
 
-/* What stands in front of a value, and of a waiter's id: "", "s:" or "n3:". Returns buf. */
+/* The prefix of a value and of a waiter's id: "", "s:" or "n3:". Returns buf. */
 #define REDIS_SCRIPT_KIND 8
 const char *redis_script_kind(const struct dlock_spec *, char buf[REDIS_SCRIPT_KIND]);
 /*
  * The lock's value, from kind, token, holder and lease, for a grant now; the caller frees it. NULL:
- * out of memory. From the record on, this is a waiter's record, too; the wait began at the
- * difference of its two times.
+ * out of memory. From the record on, also a waiter's record; the wait began at the difference of
+ * its two times.
  */
 char *redis_script_value(const struct dlock_spec *, const char *token);
-/* The ttl that a value tells, in ms; 0: none, because another program wrote it. */
+/* The ttl in a value, in ms; 0: none, another program's value. */
 int64_t redis_script_ttl(const char *value, size_t len);
-/* The holder that a value describes; foreign: not written by dlock. For "dlock:shared:" unknown. */
+/* The holder in a value; foreign: not written by dlock. For "dlock:shared:" unknown. */
 void redis_script_holder(const char *value, size_t len, struct dlock_info *);
-/* One of state's together. False: not in our format. */
+/* An element of state's together. False: not in our format. */
 bool redis_script_together(const redisReply *, struct dlock_info *);
-/* A waiter of redis_script_state; false: it is dead, or its entry is in no format that we know. */
+/* A waiter of redis_script_state; false: dead, or an entry in an unknown format. */
 bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct dlock_info *);
-/* The bytes of its id, which is the same on each server. */
+/* The length of the id, the same on each server. */
 static inline size_t redis_script_waiter_id(const char *waiter)
 {
     return strcspn(waiter, " ");
@@ -250,11 +247,11 @@ static inline size_t redis_script_waiter_id(const char *waiter)
 char *redis_script_channel(const struct redis_script *, const char *id);
 /*
  * Queue, under these tags: CLIENT ID, for redis_script_track on cmd (RESP2 does not allow it after
- * SUBSCRIBE); the subscriptions to the waiter's channel and to that of changed keys.
+ * SUBSCRIBE); the subscriptions to the waiter's channel and to the channel of changed keys.
  */
 void redis_script_subscribe(struct redis_conn *, const char *channel, int id_tag, int wake_tag,
                             int changed_tag);
-/* Queue: tell connection id when keys change that are read from now on. False: not sent. */
+/* Queue: tell connection id of changes to keys that are read from now on. False: not sent. */
 bool redis_script_track(struct redis_conn *, int tag, long long id);
 
 enum redis_script_call {
@@ -267,7 +264,7 @@ enum redis_script_call {
 };
 /* The meaning of a message (REDIS_CONN_PUSH). */
 enum redis_script_call redis_script_called(const struct redis_script *, const redisReply *message);
-/* RS_HEAD: the lease that began just now, as a try would tell it. False: not told. */
+/* RS_HEAD: the lease that began just now, as from a try. False: not told. */
 bool redis_script_head(const redisReply *message, struct redis_script_tried *);
 
 #endif

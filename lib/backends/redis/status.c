@@ -1,6 +1,6 @@
 /*
- * status.c - the status of a lock: one script that only reads; its answer is handed out entry by
- * entry. And --forget, one script that removes the run record.
+ * status.c - the status of a lock: a script that only reads; the answer is handed out entry by
+ * entry. And --forget, a script that removes the run record.
  */
 #include "operation.h"
 
@@ -18,12 +18,6 @@ static void send_query(struct redis_backend *be)
                             be->status.what == ASK_FORGET ? SCRIPT_FORGET : SCRIPT_STATUS,
                             &(struct redis_script_args){.token = be->status.token});
     redis_conn_flush(cmd);
-}
-
-static void again(struct redis_backend *be, bool moved)
-{
-    (void)moved;
-    send_query(be);
 }
 
 static void fail(struct redis_backend *be, const struct dlock_error *err)
@@ -69,7 +63,7 @@ void redis_foreign_record(const struct redis_backend *be, struct dlock_error *er
     (void)run_record_foreign(err, be->spec, what);
 }
 
-/* True: the query has ended. False: err says why it has failed. */
+/* True: the query has ended. False: failed, with err. */
 static bool forgot(struct redis_backend *be, const redisReply *r, struct dlock_error *err)
 {
     enum redis_script_forgot what;
@@ -117,7 +111,7 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
         be->status.at = 0;
         be->status.place = 0;
         const struct redis_script_state *s = &be->status.state;
-        /* A holder is shown also where foreign data is in the place of the run record. */
+        /* A holder is shown also beside a foreign run record. */
         if (s->run_len > 0 && run_record_parse(s->run, s->run_len, s->now_ms, &be->run))
             events_add(&be->events, EV_RUN)->run = &be->run;
         else if (s->run_len > 0)
@@ -148,16 +142,14 @@ static int64_t wake_at(const struct redis_backend *be)
 
 const struct redis_operation redis_op_status = {
     .tag = T_STATUS,
-    .again = again,
+    .again = send_query,
     .answered = answered,
     .failed = failed,
     .due = due,
     .wake_at = wake_at,
 };
 
-/*
- * Fill in be->info: the holder or those that hold together, then each waiter. False: that was all.
- */
+/* Fill in be->info: the holder or all holders, then each waiter. False: no more. */
 static bool next_entry(struct redis_backend *be)
 {
     const struct redis_script_state *s = &be->status.state;

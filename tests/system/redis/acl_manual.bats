@@ -43,13 +43,10 @@ foreign_by() {
 # are counted.
 everything() {
     local waiting=$1 w1 w2 over
-    rm -f go held
-    start_log hold.log "$DLOCK" --ttl 1 "$L" sh -c ': >held; while [ ! -e go ]; do sleep .02; done'
-    local holder=$STARTED
-    wait_for 5 test -e held || fail "$(cat hold.log)"
+    hold --ttl 1
     run -75 run_t 5 "$DLOCK" -n "$L" true
     run -75 run_t 5 "$DLOCK" --status "$L"
-    assert_out "pid $holder"
+    assert_out "pid $HOLDER"
     start_log w1.log "$DLOCK" "$L" true
     w1=$STARTED
     wait_for 5 "$waiting" 1
@@ -60,9 +57,8 @@ everything() {
     # Renewed: longer than its ttl.
     over=$(($(now_ms) + 1100))
     wait_for 3 eval "[ \$(now_ms) -gt $over ]"
-    pid_alive "$holder"
-    : >go
-    wait_exit 5 "$holder" || fail "$(cat hold.log)"
+    pid_alive "$HOLDER"
+    let_go
     wait_exit 5 "$w1" || fail "$(cat w1.log)"
     wait_exit 5 "$w2" || fail "$(cat w2.log)"
     foreign
@@ -151,9 +147,8 @@ one_server() {
     read -ra words <<<"$(rule Redis runner)"
     read -ra more <<<"$(section Redis | sed -n '/^+/p' | tr '\n' ' ')"
     own acl setuser runner "${words[@]}" "${more[@]}" >/dev/null
-    start_log hold.log "$DLOCK" "$L" sh -c ': >held; while [ ! -e go ]; do sleep .02; done'
-    pids+=("$STARTED")
-    wait_for 5 test -e held
+    hold
+    pids+=("$HOLDER")
     for i in -s -s '--slots 1' '--slots 1' -x; do
         # shellcheck disable=SC2086
         start_log "w${#pids[@]}.log" "$DLOCK" --ttl 10 $i "$L" "$HELPERS/await" "$T/more"
@@ -196,8 +191,7 @@ one_server() {
     all_used own -- +info +select +wait
     for word in info select wait; do
         own acl setuser runner -$word
-        run run_t 5 "$DLOCK" -n "${!word}" touch ran
-        assert_rc 77
+        run -77 run_t 5 "$DLOCK" -n "${!word}" touch ran
         [ ! -e ran ]
         own acl setuser runner +$word
     done
@@ -284,15 +278,12 @@ rl_queue() {
     done
     [ "$(printf '%s\n' "${theirs[@]}" | grep -c '^[+&]')" -eq 3 ]
     # It hears of a failover with these rights, too.
-    start_log hold.log "$DLOCK" --ttl 8 "$L" sh -c \
-        ': >held2; while [ ! -e go2 ]; do sleep .02; done'
-    wait_for 5 test -e held2
+    hold --ttl 8
     sentinel_failover_by "${SENT_PORTS%% *}"
     read -r _ port <<<"$NODE_PORTS"
     renewed() { [ "$(ncli "$port" pttl "$NAME")" -gt 6000 ]; }
     wait_for 8 renewed
-    : >go2
-    wait_exit 5 "$STARTED"
+    let_go
     no_complaint ncli "$port"
     sentinel_stop
 }
@@ -319,8 +310,7 @@ sentinel_failover_by() {
     for n in 0 1 2; do ccli $n config resetstat >/dev/null; done
     # By another node, which is gone soon.
     L="redis://runner:pw@127.0.0.1:${CPORT[2]}#$NAME"
-    start_log hold.log "$DLOCK" --ttl 3 "$L" sh -c ': >held; while [ ! -e go ]; do sleep .02; done'
-    wait_for 5 test -e held || fail "$(cat hold.log)"
+    hold --ttl 3
     # Behind its first renewal it asks for the other nodes.
     listed() { ccli 0 info commandstats | grep -q '^cmdstat_cluster|nodes:calls=[1-9]'; }
     wait_for 5 listed
@@ -331,8 +321,7 @@ sentinel_failover_by() {
     wait_for 6 asked
     slot_shut "$slot" 0 1
     ccli 2 client kill user runner >/dev/null
-    : >go
-    wait_exit 5 "$STARTED"
+    let_go
     [ ! -s hold.log ] || fail "$(cat hold.log)"
     told() { ccli 0 info commandstats; ccli 1 info commandstats; ccli 2 info commandstats; }
     all_used told -- +asking '+cluster|nodes'

@@ -55,21 +55,16 @@ evals() { c "$1" info commandstats | count_evals; }
     names
     local m t0
     for m in 0 1 2; do
-        rm -f go held
-        start_log hold.log "$DLOCK" --ttl 1 "$(at "${N[m]}")" \
-            sh -c ': >held; while [ ! -e go ]; do sleep .02; done'
-        holder=$STARTED
-        wait_for 5 test -e held
+        L=$(at "${N[m]}") hold --ttl 1
         [ "$(c $m exists "${N[m]}")" = 1 ]
-        says 75 "pid $holder" --status "$(at "${N[m]}")"
+        says 75 "pid $HOLDER" --status "$(at "${N[m]}")"
         start_log wait.log "$DLOCK" "$(at "${N[m]}")" true
         waiter=$STARTED
         wait_for 5 queued $m "{${N[m]}}:dlock:queue"
         t0=$(now_ms)
         wait_for 3 eval "[ \$(now_ms) -gt $((t0 + 1100)) ]"
-        pid_alive "$holder"
-        : >go
-        wait_exit 5 "$holder"
+        pid_alive "$HOLDER"
+        let_go
         wait_exit 5 "$waiter"
         [ ! -s hold.log ] || fail "$(cat hold.log)"
         [ "$(c $m exists "${N[m]}")" = 0 ]

@@ -7,7 +7,6 @@ load ../../support/fake
 load ../../support/redis
 load ../../support/redislock
 
-
 # With a password and a database other than 0: AUTH and the request travel together.
 @test "one round trip takes the lock, another one gives it back" {
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
@@ -40,23 +39,20 @@ work() {
     own info commandstats | tr -d '\r' | sed -n 's/^cmdstat_\([^:]*\):calls=\([0-9]*\).*/\1 \2/p' |
         grep -vE '^(info|config|pttl)[| ]'
 }
-in_line() { [ "$(own zcard "{$NAME}:dlock:queue")" = "$1" ]; }
 
 # bats test_tags=slow
 @test "a hand-off is the same 27 commands for 2, 10 and 40 waiters" {
-    redis_start_in own
-    L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
+    own_server
     redis_warm "$L"
     for n in 2 10 40; do
         rm -f held go go2 order
         waiters=()
-        start_log h "$DLOCK" --ttl 100 "$L" sh -c 'echo >held; exec "$HELPERS/await" go'
-        wait_for 5 test -e held
+        hold --ttl 100
         for i in $(seq $((n + 1))); do
             start_log "w$i" "$DLOCK" --ttl 100 "$L" sh -c \
                 "echo $i >>order; exec '$HELPERS/await' go2"
             waiters+=("$STARTED")
-            wait_for 5 in_line "$i"
+            own_waits_for "$i"
         done
         # Whoever came last has said so and has been told what to do.
         wait_for 5 quiet
@@ -68,6 +64,8 @@ in_line() { [ "$(own zcard "{$NAME}:dlock:queue")" = "$1" ]; }
         echo "# $n: $(awk '{ n += $2; s = s " " $1 "=" $2 } END { print n ":" s }' "work.$n")" >&3
         touch go2
         for w in "${waiters[@]}"; do wait_exit 20 "$w"; done
+        own info commandstats | count_evals >evals
+        [ "$(cat evals)" -le $((4 * n + 7)) ] || fail "$(cat evals) scripts for $((n + 1)) waiters"
     done
     diff work.2 work.10
     diff work.2 work.40
@@ -97,10 +95,8 @@ connected() { [ "$(own client list | grep -c 'cmd=')" -ge "$1" ]; }
 
 # bats test_tags=slow,soak
 @test "reconnecting leaks no descriptor, memory or zombie" {
-    redis_start_in own
-    L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
-    background -q --ttl 4 --grace 1 "$L" $SUBJECT -u "$T/end"
-    wait_for 5 running
+    own_server
+    starts 1 -q --ttl 4 --grace 1 "$L" $SUBJECT -u "$T/end"
     start_log w "$DLOCK" -q --ttl 30 "$L" true
     waiter=$STARTED
     # Holder, waiter with its two, and the one that asks: a first contact that is cut fails.

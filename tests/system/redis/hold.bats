@@ -6,20 +6,14 @@
 load ../../support/common
 load ../../support/fake
 load ../../support/redis
-
-own_server() {
-    redis_start_in own "$@"
-    L="redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME"
-}
-own() { rcli_in own "$@"; }
+load ../../support/redislock
 
 # Renewals of a ttl of 3 s are 0.773 s apart.
 INTERVAL=773
 
 @test "a restart without data ends the hold, and the restart grace keeps others out" {
     own_server --appendonly no
-    background -q --ttl 3 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 -q --ttl 3 "$L" $SUBJECT -t -k
     redis_kill own
     redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}"
     restart=$(now_ns)
@@ -37,16 +31,14 @@ INTERVAL=773
     [ ! -e ran ]
 }
 
-left_is_over() { [ "$(own pttl "$NAME")" -gt "$1" ]; }
 rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
 
 # bats test_tags=slow
 @test "a stopped keeper's tree dies before the key can be another's" {
     own_server
-    background -q --ttl 3 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 -q --ttl 3 "$L" $SUBJECT -t -k
     # Just behind a renewal: none is under way when it is stopped.
-    wait_for 8 left_is_over 2850
+    wait_for 8 own_left_is_over 2850
     kill -STOP "$K"
     start "$ROOT/tests/support/helpers/contender.py" "${REDIS_PORTS[own]}" "$NAME" 10 >rival
     wait_for 10 rival_is_in
@@ -69,8 +61,7 @@ rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
 
 @test "a server stopped for longer than the ttl ends the tree in time" {
     own_server
-    background -q --ttl 2 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
+    starts 4 -q --ttl 2 "$L" $SUBJECT -t -k
     kill -STOP "${REDIS_PIDS[own]}"
     stopped=$(now_ns)
     ended
@@ -85,7 +76,7 @@ rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
         assert_between 1 "$(seen $who sig 15)" $((TERM_AT + 250 * NS)) "TERM for $who"
     done
     kill -CONT "${REDIS_PIDS[own]}"
-    wait_for 4 eval '[ "$(own exists "$NAME")" = 0 ]'
+    wait_for 4 own_gone
 }
 
 # Behind a renewal, so that the next one is a whole interval off.
@@ -94,8 +85,7 @@ rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
     for how in "del $NAME" "set $NAME thief px 60000"; do
         rm -f "$C"/*
         own del "$NAME"
-        background -q --ttl 3 "$L" $SUBJECT -t -k
-        wait_for 5 running 4
+        starts 4 -q --ttl 3 "$L" $SUBJECT -t -k
         own $how
         gone=$(now_ns)
         ended

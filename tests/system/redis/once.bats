@@ -280,6 +280,14 @@ enters() {
     start_log "$1.log" "$DLOCK" --ttl 5 "${@:2}" "$L" "$HELPERS/clock" "$T/$1"
     IN+=("$STARTED")
 }
+# entered FILE: the last client that `enters` came within 500 ms of the time $end, and has ended.
+entered() {
+    local at
+    exits 0 5 "${IN[-1]}"
+    at=$(($(cat "$1") / 1000000))
+    [ "$at" -ge $((end - 10)) ] || final "the $1 entered $((end - at)) ms early"
+    [ "$at" -le $((end + 500 + SLOW)) ] || fail "the $1 entered after $((at - end)) ms"
+}
 # Exactly the ms of the server at which the lock is free, as the clock of now: 20 ms for the
 # question. Asked while the lock must still be held.
 free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
@@ -352,20 +360,14 @@ free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
     run -0 run_t 5 "$DLOCK" -q -s -n "$L" true
     run -75 run_t 5 "$DLOCK" -q -n "$L" true
     enters writer
-    exits 0 5 "${IN[0]}"
-    at=$(($(cat writer) / 1000000))
-    [ "$at" -ge $((end - 10)) ] || final "the writer entered $((end - at)) ms early"
-    [ "$at" -le $((end + 500 + SLOW)) ] || fail "the writer entered after $((at - end)) ms"
+    entered writer
     # One of two slots; one client of a free slot comes and goes, another one waits for this.
     run -0 run_t 5 "$DLOCK" -q --slots 2 --ttl 1 --min-hold 3s "$L" true
     end=$(free_at)
     hold --slots 2 --ttl 5
     run -75 run_t 5 "$DLOCK" -q --slots 2 -n "$L" true
     enters third --slots 2
-    exits 0 5 "${IN[1]}"
-    at=$(($(cat third) / 1000000))
-    [ "$at" -ge $((end - 10)) ] || final "the third entered $((end - at)) ms early"
-    [ "$at" -le $((end + 500 + SLOW)) ] || fail "the third entered after $((at - end)) ms"
+    entered third
     let_go
     free
 }

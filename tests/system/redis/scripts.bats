@@ -43,18 +43,16 @@ contended() {
 
 @test "a server that forgets its scripts all the time is harmless" {
     own_server
-    start_log hold.log "$DLOCK" --ttl 1 "$L" sh -c ': >held; exec "$HELPERS/await" go'
-    wait_for 5 test -e held
-    local holder=$STARTED t0
+    local t0
+    hold --ttl 1
     forgetful "${REDIS_PORTS[own]}"
     start_log wait.log "$DLOCK" -q --ttl 1 "$L" touch in
     local waiter=$STARTED
-    wait_for 5 eval '[ "$(own zcard "{$NAME}:dlock:queue")" = 1 ]'
+    own_waits_for 1
     # Holder and waiter have to speak in this time.
     t0=$(now_ms)
     wait_for 4 eval '[ "$(now_ms)" -gt $((t0 + 1500)) ]'
-    : >go
-    wait_exit 5 "$holder"
+    let_go
     wait_exit 5 "$waiter"
     [ ! -s hold.log ] || fail "$(cat hold.log)"
     [ -e in ]

@@ -196,7 +196,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     REDISCLI_AUTH=c4naryS redis-cli -p "${SENT_PORTS% }" acl setuser finder on '>c4naryS' \
         resetchannels '&+switch-master' -@all '+sentinel|get-master-addr-by-name' +subscribe
     run -0 run_t 5 "$DLOCK" "$uri?sentinel-user=finder&sentinel-password-file=$T/s#$NAME" true
-    # And one of the master, besides the rule for one server (lock.bats).
+    # And one of the master, besides the rule for one server (acl_manual.bats).
     REDISCLI_AUTH=c4naryM redis-cli -p "${NODE_PORTS% }" acl setuser runner on '>c4naryR' '~*' \
         '&*' +@all -role
     says 77 "lacks a right" "${uri/:c4naryM/runner:c4naryR}?sentinel-password-file=$T/s#$NAME" true

@@ -27,8 +27,7 @@ names_another() { [ "$(sentinel_master)" = "$REPLICA" ]; }
 # master.
 survives() {
     local t0 fence
-    background --ttl 8 "$L" $SUBJECT -u "$T/end" -r 3
-    wait_for 5 running
+    starts 1 --ttl 8 "$L" $SUBJECT -u "$T/end" -r 3
     wait_for 5 left_over "$REPLICA" 0
     fence=$(ncli "$REPLICA" get "{$NAME}:dlock:fence")
     t0=$(now_ms)

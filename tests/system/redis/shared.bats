@@ -4,7 +4,7 @@
 # the contract.
 
 # bats file_tags=long
-load ../../support/common
+load ../../support/holders
 load ../../support/redis
 load ../../support/redislock
 
@@ -15,28 +15,12 @@ setup() {
     L="redis://127.0.0.1:$REDIS_PORT#$NAME"
 }
 
-# holds ID [ARG...]: it holds until the file go.ID is there. in.ID: its slot; PIDS[ID].
-declare -gA PIDS
-holds() {
-    local id=$1
-    shift
-    start_log "holds.$id.log" "$DLOCK" "$@" "$L" sh -c \
-        'echo "${DLOCK_SLOT:--}" >"in.$1"; "$HELPERS/await" "go.$1"' - "$id"
-    PIDS[$id]=$STARTED
-}
-is_in() { wait_for "${2:-5}" test -s "in.$1" || fail "$1: $(cat "holds.$1.log")"; }
-end() {
-    local id
-    for id; do : >"go.$id"; done
-    for id; do exits 0 8 "${PIDS[$id]}"; done
-}
 # waits N ID [ARG...]: as holds; returns when it is the N-th in the queue.
 waits() {
     holds "${@:2}"
     wait_for 5 queue_is "$1" || fail "$(cat "holds.$2.log")"
 }
-stop() { kill -STOP "${PIDS[$1]}" && wait_for 5 pid_stopped "${PIDS[$1]}"; }
-own_in_line() { [ "$(own zcard "{$NAME}:dlock:queue")" = "$1" ]; }
+stop() { stop_pid "${PIDS[$1]}"; }
 own_holders_are() { [ "$(own zcard "$(own --raw keys "{$NAME}:dlock:holders:*")")" = "$1" ]; }
 calls() { own info commandstats | tr -d '\r' | sed -n "s/^cmdstat_$1:calls=\([0-9]*\),.*/\1/p"; }
 total() {
@@ -53,7 +37,7 @@ total() {
     for n in 10 50; do
         hold --ttl 100
         for ((i = 1; i <= n; i++)); do holds "$n-$i" -s --ttl 100; done
-        wait_for 20 own_in_line $n
+        wait_for 20 own_queue_is $n
         own config resetstat >/dev/null
         let_go
         wait_for 20 own_holders_are $n
@@ -109,9 +93,9 @@ own_back() { [ "$(own pubsub channels "{$NAME}*" | grep -c .)" = "$1" ]; }
     own_server
     hold --ttl 30
     holds a -s --ttl 30
-    wait_for 5 own_in_line 1
+    wait_for 5 own_queue_is 1
     holds b --slots 2 --ttl 30
-    wait_for 5 own_in_line 2
+    wait_for 5 own_queue_is 2
     line=$(own --raw zrange "{$NAME}:dlock:queue" 0 -1 withscores)
     [[ $line == s:*n2:* ]] || fail "$line"
     # In this order: a waiter is back in an instant.
@@ -119,7 +103,7 @@ own_back() { [ "$(own pubsub channels "{$NAME}*" | grep -c .)" = "$1" ]; }
     own client kill type pubsub >/dev/null
     own client kill type normal skipme yes >/dev/null
     wait_for 5 own_back 2
-    wait_for 5 own_in_line 2
+    wait_for 5 own_queue_is 2
     [ "$(own --raw zrange "{$NAME}:dlock:queue" 0 -1 withscores)" = "$line" ]
     let_go
     is_in a
@@ -155,24 +139,20 @@ own_back() { [ "$(own pubsub channels "{$NAME}*" | grep -c .)" = "$1" ]; }
 }
 
 @test "a crashed slot is given to the next waiter, and its number is free" {
-    holds a --slots 2 --ttl 30
-    is_in a
-    holds b --slots 2 --ttl 2
-    is_in b
+    held a --slots 2 --ttl 30
+    held b --slots 2 --ttl 2
     waits 1 c --slots 2 --ttl 30
     kill -KILL "${PIDS[b]}"
     is_in c 4
-    [ "$(cat in.c)" = "$(cat in.b)" ]
+    [ "$(cat slot.c)" = "$(cat slot.b)" ]
     end a c
 }
 
 # An expiry after 2112 does not fit its score.
 @test "no more hold slots than there are with the longest ttl" {
-    holds a --slots 2 --ttl 36500d
-    is_in a
-    holds b --slots 2 --ttl 36500d
-    is_in b
-    [ "$(cat in.a in.b | tr -d '\n')" = 01 ]
+    held a --slots 2 --ttl 36500d
+    held b --slots 2 --ttl 36500d
+    [ "$(cat slot.a slot.b | tr -d '\n')" = 01 ]
     run -75 run_t 5 "$DLOCK" -n --slots 2 --ttl 36500d "$L" touch ran
     [ ! -e ran ] || fail "three holders of two slots"
     end a
@@ -183,10 +163,8 @@ own_back() { [ "$(own pubsub channels "{$NAME}*" | grep -c .)" = "$1" ]; }
 
 @test "a server without memory renews and releases shared locks and slots" {
     own_server
-    holds a -s --ttl 2
-    holds b --slots 2 --ttl 2
-    is_in a
-    is_in b
+    held a -s --ttl 2
+    held b --slots 2 --ttl 2
     own config set maxmemory 1 >/dev/null
     run -69 run_t 5 "$DLOCK" -n -s "$L" true
     nap 2.5
@@ -197,13 +175,10 @@ own_back() { [ "$(own pubsub channels "{$NAME}*" | grep -c .)" = "$1" ]; }
 }
 
 @test "a reader whose epoch is gone is lost, and those of the next one are not" {
-    holds a -s --ttl 2
-    holds b --slots 2 --ttl 2
-    is_in a
-    is_in b
+    held a -s --ttl 2
+    held b --slots 2 --ttl 2
     rcli del "$NAME"
-    holds c -s --ttl 2
-    is_in c
+    held c -s --ttl 2
     exits 79 4 "${PIDS[a]}"
     exits 79 4 "${PIDS[b]}"
     grep -q "the key expired, was deleted" holds.a.log
@@ -216,10 +191,8 @@ own_back() { [ "$(own pubsub channels "{$NAME}*" | grep -c .)" = "$1" ]; }
 
 @test "the list of holders is gone with the lock when the longest hold has ended" {
     local holders name list
-    holds a -s --ttl 20
-    is_in a
-    holds b -s --ttl 600
-    is_in b
+    held a -s --ttl 20
+    held b -s --ttl 600
     end b
     stop a
     holders=$(rcli --raw keys "{$NAME}:dlock:holders:*")
@@ -229,12 +202,12 @@ own_back() { [ "$(own pubsub channels "{$NAME}*" | grep -c .)" = "$1" ]; }
     end a
 }
 
-@test "redis-py's Lock keeps readers and slots out, and they keep it out" {
+@test "redis-py's Lock and each kind of lock exclude each other" {
     /usr/bin/python3 -c 'import redis' 2>/dev/null || skip "python3-redis is not installed"
     cat >lock.py <<PY
 import redis, subprocess
 r = redis.Redis(port=$REDIS_PORT)
-for kind in ("-s", "--slots=2"):
+for kind in ("-x", "-s", "--slots=2"):
     l = r.lock("$NAME", timeout=10)
     assert l.acquire(blocking=False)
     rc = subprocess.call(["$DLOCK", "-q", "-n", kind, "$L", "true"])
@@ -266,14 +239,11 @@ PY
 }
 
 @test "--status names shared holders, slots, and what waiters wait for" {
-    holds a -s
-    holds b --slots 2
-    is_in a
-    is_in b
+    held a -s
+    held b --slots 2
     waits 1 w
     waits 2 r -s
-    run run_t 5 "$DLOCK" --status --json "$L"
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" --status --json "$L"
     echo "$output" | /usr/bin/python3 -c 'import json, sys
 s = json.load(sys.stdin)
 assert sorted((h["mode"], h.get("slot")) for h in s["holders"]) == [("shared", None), ("slots", \
@@ -288,14 +258,11 @@ assert all(h["lease_left_ms"] > 0 for h in s["holders"]), s'
 @test "a restarted server lets no reader in beside readers before its grace is over" {
     own_server
     L="${L%#*}?restart-grace=60s#$NAME"
-    run run_t 5 "$DLOCK" -n "$L" true
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -n "$L" true
     own set "$NAME" dlock:shared:00 px 60000
     own zadd "{$NAME}:dlock:holders:00" 9999999999999 "s:00 dlock1"
-    run run_t 5 "$DLOCK" -n -s "$L" touch ran
-    assert_rc 75
-    run run_t 5 "$DLOCK" -n --slots 2 "$L" touch ran
-    assert_rc 75
+    run -75 run_t 5 "$DLOCK" -n -s "$L" touch ran
+    run -75 run_t 5 "$DLOCK" -n --slots 2 "$L" touch ran
     [ ! -e ran ]
     run -0 run_t 5 "$DLOCK" -n -s "${L/60s/0}" true
 }

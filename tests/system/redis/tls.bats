@@ -166,8 +166,7 @@ recorder() {
     )
     for key in new old; do
         # At a terminal, where OpenSSL would ask.
-        run run_t 5 script -qec "$DLOCK -n '$at&key=$key.key#x' true" /dev/null </dev/null
-        assert_rc 64
+        run -64 run_t 5 script -qec "$DLOCK -n '$at&key=$key.key#x' true" /dev/null </dev/null
         assert_out "protected by a passphrase"
         refute_out "Enter"
     done

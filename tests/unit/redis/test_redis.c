@@ -138,13 +138,40 @@ static int times(const struct server *s, const char *word)
 struct scene {
     struct server s;
     struct user u;
-    int said;
+    const char *const *say; /* for play() */
+    int nsay, said;
+    struct dlock_event ev; /* the last */
 };
 
-static bool scene_open(struct scene *sc)
+static bool scene_open(struct scene *sc, const char *const *say, int nsay)
 {
+    sc->say = say;
+    sc->nsay = nsay;
     sc->said = 0;
     return server_open(&sc->s) && user_open_at(&sc->u, "redis://h:1#n", &sc->s.peer, 2 * DLOCK_SEC);
+}
+
+static enum dlock_ev next(struct scene *sc)
+{
+    return play(&sc->u, &sc->s, sc->say, sc->nsay, &sc->said, &sc->ev);
+}
+
+static enum dlock_ev acquire(struct scene *sc, bool wait)
+{
+    dlock_backend_redis.acquire(sc->u.be, wait);
+    return next(sc);
+}
+
+static enum dlock_ev renew(struct scene *sc)
+{
+    dlock_backend_redis.renew(sc->u.be);
+    return next(sc);
+}
+
+static enum dlock_ev release(struct scene *sc, int64_t until)
+{
+    dlock_backend_redis.release(sc->u.be, until);
+    return next(sc);
 }
 
 static struct redis_node *node_of(struct scene *sc)
@@ -166,16 +193,13 @@ static void scene_close(struct scene *sc)
 TEST(loading_at_first_contact_is_retried)
 {
     static const char *const say[] = {"-LOADING x\r\n", "-BUSY x\r\n", GRANTED, OURS};
-    struct dlock_event ev;
     struct scene sc;
-    REQUIRE(scene_open(&sc));
-    dlock_backend_redis.acquire(sc.u.be, false);
-    CHECK_INT(play(&sc.u, &sc.s, say, 4, &sc.said, &ev), EV_GRANTED);
-    CHECK_INT(ev.fence, 17);
+    REQUIRE(scene_open(&sc, say, 4));
+    CHECK_INT(acquire(&sc, false), EV_GRANTED);
+    CHECK_INT(sc.ev.fence, 17);
     CHECK_INT(sc.said, 3);
-    dlock_backend_redis.release(sc.u.be, SECS(1));
-    CHECK_INT(play(&sc.u, &sc.s, say, 4, &sc.said, &ev), EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
+    CHECK_INT(release(&sc, SECS(1)), EV_RELEASED);
+    CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
     scene_close(&sc);
 }
 
@@ -196,13 +220,11 @@ TEST(refusals_of_an_acquire)
         {"*5\r\n$4\r\ntype\r\n$1\r\n0\r\n:0\r\n:0\r\n$4\r\nhash\r\n", DLOCK_EDATA},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        struct dlock_event ev;
         struct scene sc;
-        REQUIRE(scene_open(&sc));
-        dlock_backend_redis.acquire(sc.u.be, true);
-        CHECK_INT(play(&sc.u, &sc.s, &t[i].text, 1, &sc.said, &ev), EV_FAILED);
-        if (!CHECK_INT(ev.error.code, t[i].code))
-            printf("# %zu: %s\n", i, ev.error.msg);
+        REQUIRE(scene_open(&sc, &t[i].text, 1));
+        CHECK_INT(acquire(&sc, true), EV_FAILED);
+        if (!CHECK_INT(sc.ev.error.code, t[i].code))
+            printf("# %zu: %s\n", i, sc.ev.error.msg);
         scene_close(&sc);
     }
 }
@@ -214,24 +236,21 @@ TEST(renewals_clear_and_unclear)
                                       OURS,    "junk\r\n", "*0\r\n",         OURS, NOT_OURS};
     static const enum dlock_ev want[] = {EV_RENEWED, EV_UNCLEAR, EV_RENEWED, EV_UNCLEAR, EV_RENEWED,
                                          EV_UNCLEAR, EV_UNCLEAR, EV_RENEWED, EV_LOST};
-    struct dlock_event ev;
     struct scene sc;
-    REQUIRE(scene_open(&sc));
-    dlock_backend_redis.acquire(sc.u.be, false);
-    REQUIRE_INT(play(&sc.u, &sc.s, say, 10, &sc.said, &ev), EV_GRANTED);
+    REQUIRE(scene_open(&sc, say, 10));
+    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
     for (size_t i = 0; i < DLOCK_LEN(want); i++) {
         if (i == 6 || i == 7) { /* the client has hung up: take the next connection */
             close(sc.s.cfd);
             sc.s.cfd = -1;
         }
         int64_t before = dlock_now();
-        dlock_backend_redis.renew(sc.u.be);
-        if (!CHECK_INT(play(&sc.u, &sc.s, say, 10, &sc.said, &ev), want[i]))
-            printf("# renewal %zu: %s\n", i, ev.error.msg);
-        if (ev.type == EV_RENEWED)
-            CHECK(ev.from >= before && ev.from <= dlock_now());
+        if (!CHECK_INT(renew(&sc), want[i]))
+            printf("# renewal %zu: %s\n", i, sc.ev.error.msg);
+        if (sc.ev.type == EV_RENEWED)
+            CHECK(sc.ev.from >= before && sc.ev.from <= dlock_now());
         else
-            CHECK(ev.error.code != 0 && ev.error.msg[0] != '\0');
+            CHECK(sc.ev.error.code != 0 && sc.ev.error.msg[0] != '\0');
     }
     scene_close(&sc);
 }
@@ -244,28 +263,23 @@ TEST(checks_delay_no_other_command)
 {
     static const char *const say[] = {GRANTED, OURS, OURS, GRANTED, OURS};
     const struct dlock_backend *t = &dlock_backend_redis;
-    struct dlock_event ev;
     struct scene sc;
-    REQUIRE(scene_open(&sc));
-    t->acquire(sc.u.be, false);
-    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_GRANTED);
+    REQUIRE(scene_open(&sc, say, 5));
+    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
     server_step(&sc.s);
     CHECK_NULL(strstr(sc.s.got, "\nINFO\r"));
-    CHECK_INT(t->process(sc.u.be, NULL, 0, &ev), 0);
+    CHECK_INT(t->process(sc.u.be, NULL, 0, &sc.ev), 0);
     CHECK_INT(unanswered(&sc), 2);
-    t->renew(sc.u.be);
-    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RENEWED);
+    REQUIRE_INT(renew(&sc), EV_RENEWED);
     const char *first = strstr(sc.s.got, "\nINFO\r");
     REQUIRE(first != NULL);
     CHECK_HAS(first, "memory");
     CHECK_HAS(first, "persistence");
-    t->release(sc.u.be, SECS(1));
-    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
+    REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+    CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
     /* Once for a handle. */
-    t->acquire(sc.u.be, false);
-    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_GRANTED);
-    CHECK_INT(t->process(sc.u.be, NULL, 0, &ev), 0);
+    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
+    CHECK_INT(t->process(sc.u.be, NULL, 0, &sc.ev), 0);
     CHECK_INT(unanswered(&sc), 0);
     scene_close(&sc);
 }
@@ -278,25 +292,23 @@ TEST(checks_are_reported_during_a_release)
     static const char answers[] = "+OK\r\n$14\r\naof_enabled:0\n\r\n" OURS;
     static const char *const say[] = {GRANTED};
     const struct dlock_backend *t = &dlock_backend_redis;
-    struct dlock_event ev = {0};
     struct scene sc;
-    REQUIRE(scene_open(&sc));
-    t->acquire(sc.u.be, false);
-    REQUIRE_INT(play(&sc.u, &sc.s, say, 1, &sc.said, &ev), EV_GRANTED);
-    CHECK_INT(t->process(sc.u.be, NULL, 0, &ev), 0);
+    REQUIRE(scene_open(&sc, say, 1));
+    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
+    CHECK_INT(t->process(sc.u.be, NULL, 0, &sc.ev), 0);
     t->release(sc.u.be, SECS(2));
     server_say(&sc.s, answers, strlen(answers));
     struct pollfd p[8];
     int64_t wake = DLOCK_NEVER;
     int n = t->interest(sc.u.be, p, 8, &wake);
     poll(p, (nfds_t)n, 1000);
-    REQUIRE_INT(t->process(sc.u.be, p, n, &ev), 1);
-    CHECK_INT(ev.type, EV_NOTICE);
-    CHECK(ev.error.code != 0);
-    CHECK_HAS(ev.error.msg, "appendonly");
-    REQUIRE_INT(t->process(sc.u.be, NULL, 0, &ev), 1);
-    CHECK_INT(ev.type, EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
+    REQUIRE_INT(t->process(sc.u.be, p, n, &sc.ev), 1);
+    CHECK_INT(sc.ev.type, EV_NOTICE);
+    CHECK(sc.ev.error.code != 0);
+    CHECK_HAS(sc.ev.error.msg, "appendonly");
+    REQUIRE_INT(t->process(sc.u.be, NULL, 0, &sc.ev), 1);
+    CHECK_INT(sc.ev.type, EV_RELEASED);
+    CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
     scene_close(&sc);
 }
 
@@ -316,15 +328,12 @@ TEST(releases)
         {{GRANTED, ":1\r\n", OURS}, DLOCK_RELEASE_UNCLEAR},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        struct dlock_event ev;
         struct scene sc;
-        REQUIRE(scene_open(&sc));
-        dlock_backend_redis.acquire(sc.u.be, false);
-        REQUIRE_INT(play(&sc.u, &sc.s, t[i].say, 3, &sc.said, &ev), EV_GRANTED);
-        dlock_backend_redis.release(sc.u.be, SECS(1));
-        REQUIRE_INT(play(&sc.u, &sc.s, t[i].say, 3, &sc.said, &ev), EV_RELEASED);
-        if (!CHECK_INT(ev.how, t[i].how))
-            printf("# release %zu: %s\n", i, ev.error.msg);
+        REQUIRE(scene_open(&sc, t[i].say, 3));
+        REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
+        REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+        if (!CHECK_INT(sc.ev.how, t[i].how))
+            printf("# release %zu: %s\n", i, sc.ev.error.msg);
         scene_close(&sc);
     }
 }
@@ -335,19 +344,14 @@ TEST(releases)
 TEST(a_replica_is_not_asked_twice)
 {
     static const char *const say[] = {GRANTED, "-READONLY x\r\n", OURS, "-READONLY x\r\n", OURS};
-    struct dlock_event ev;
     struct scene sc;
-    REQUIRE(scene_open(&sc));
-    dlock_backend_redis.acquire(sc.u.be, false);
-    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_GRANTED);
-    dlock_backend_redis.renew(sc.u.be);
-    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_UNCLEAR);
-    dlock_backend_redis.renew(sc.u.be);
-    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RENEWED);
+    REQUIRE(scene_open(&sc, say, 5));
+    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
+    REQUIRE_INT(renew(&sc), EV_UNCLEAR);
+    REQUIRE_INT(renew(&sc), EV_RENEWED);
     CHECK_INT(sc.s.accepted, 2);
-    dlock_backend_redis.release(sc.u.be, SECS(1));
-    REQUIRE_INT(play(&sc.u, &sc.s, say, 5, &sc.said, &ev), EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
+    REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+    CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
     CHECK_INT(sc.said, 5);
     CHECK_INT(sc.s.accepted, 3);
     scene_close(&sc);
@@ -369,13 +373,10 @@ TEST(a_failover_is_no_clock_jump)
     struct server other;
     struct scene sc;
     int said = 0;
-    REQUIRE(scene_open(&sc));
-    REQUIRE(server_open(&other));
+    REQUIRE(scene_open(&sc, first, 2) && server_open(&other));
     warnings = 0;
-    t->acquire(sc.u.be, false);
-    REQUIRE_INT(play(&sc.u, &sc.s, first, 2, &sc.said, &ev), EV_GRANTED);
-    t->renew(sc.u.be);
-    REQUIRE_INT(play(&sc.u, &sc.s, first, 2, &sc.said, &ev), EV_UNCLEAR);
+    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
+    REQUIRE_INT(renew(&sc), EV_UNCLEAR);
     sc.u.spec.peers = &other.peer;
     t->renew(sc.u.be);
     REQUIRE_INT(play(&sc.u, &other, second, 2, &said, &ev), EV_RENEWED);
@@ -461,16 +462,13 @@ TEST(a_refused_undo_is_sent_again)
         "-READONLY x\r\n", NOT_OURS, /* one undo, the release */
         NOT_OURS,          NOT_OURS,
     };
-    struct dlock_event ev;
     struct scene sc;
-    REQUIRE(scene_open(&sc));
-    dlock_backend_redis.acquire(sc.u.be, false);
-    REQUIRE_INT(play(&sc.u, &sc.s, say, 8, &sc.said, &ev), EV_GRANTED);
+    REQUIRE(scene_open(&sc, say, 8));
+    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
     redis_node_remember(node_of(&sc), strdup("stale-one"));
     redis_node_remember(node_of(&sc), strdup("stale-two"));
-    dlock_backend_redis.release(sc.u.be, SECS(2));
-    REQUIRE_INT(play(&sc.u, &sc.s, say, 8, &sc.said, &ev), EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
+    REQUIRE_INT(release(&sc, SECS(2)), EV_RELEASED);
+    CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
     CHECK_INT(sc.said, 8);
     CHECK_INT(times(&sc.s, "stale-one"), 3);
     CHECK_INT(times(&sc.s, "stale-two"), 1);
@@ -510,21 +508,18 @@ TEST(the_text_is_sent_where_the_script_is_unknown)
     };
     const char *const say[] = {GRANTED, OURS, OURS};
     for (size_t i = 0; i < DLOCK_LEN(unknown); i++) {
-        struct dlock_event ev;
         struct scene sc;
-        REQUIRE(scene_open(&sc));
+        REQUIRE(scene_open(&sc, say, 3));
         dlock_backend_redis.acquire(sc.u.be, false);
         REQUIRE(asked(&sc, 1));
         sc.s.seen = sc.s.len;
         int64_t heard = dlock_now();
         server_say(&sc.s, unknown[i], strlen(unknown[i]));
-        REQUIRE_INT(play(&sc.u, &sc.s, say, 3, &sc.said, &ev), EV_GRANTED);
-        CHECK(ev.from < heard);
-        dlock_backend_redis.renew(sc.u.be);
-        REQUIRE_INT(play(&sc.u, &sc.s, say, 3, &sc.said, &ev), EV_RENEWED);
-        dlock_backend_redis.release(sc.u.be, SECS(1));
-        REQUIRE_INT(play(&sc.u, &sc.s, say, 3, &sc.said, &ev), EV_RELEASED);
-        CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
+        REQUIRE_INT(next(&sc), EV_GRANTED);
+        CHECK(sc.ev.from < heard);
+        REQUIRE_INT(renew(&sc), EV_RENEWED);
+        REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+        CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
         CHECK_INT(EVALSHAS(&sc), 1);
         CHECK_INT(EVALS(&sc), 3);
         scene_close(&sc);
@@ -535,16 +530,12 @@ TEST(the_text_is_sent_where_the_script_is_unknown)
 TEST(a_release_of_an_unknown_script_counts_once_its_text_was_run)
 {
     static const char *const say[] = {GRANTED, OURS, NOSCRIPT, OURS, NOSCRIPT, OURS};
-    struct dlock_event ev;
     struct scene sc;
-    REQUIRE(scene_open(&sc));
-    dlock_backend_redis.acquire(sc.u.be, false);
-    REQUIRE_INT(play(&sc.u, &sc.s, say, 6, &sc.said, &ev), EV_GRANTED);
-    dlock_backend_redis.renew(sc.u.be);
-    REQUIRE_INT(play(&sc.u, &sc.s, say, 6, &sc.said, &ev), EV_RENEWED);
-    dlock_backend_redis.release(sc.u.be, SECS(1));
-    REQUIRE_INT(play(&sc.u, &sc.s, say, 6, &sc.said, &ev), EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
+    REQUIRE(scene_open(&sc, say, 6));
+    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
+    REQUIRE_INT(renew(&sc), EV_RENEWED);
+    REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+    CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
     CHECK_INT(sc.said, 4);
     CHECK_INT(EVALSHAS(&sc), 3);
     CHECK_INT(EVALS(&sc), 1);
@@ -557,10 +548,8 @@ TEST(a_release_of_an_unknown_script_counts_once_its_text_was_run)
  */
 TEST(a_given_up_try_is_not_sent_again)
 {
-    struct dlock_event ev;
     struct scene sc;
-    int said = 0;
-    REQUIRE(scene_open(&sc));
+    REQUIRE(scene_open(&sc, NULL, 0));
     dlock_backend_redis.acquire(sc.u.be, true);
     REQUIRE(asked(&sc, 1));
     dlock_backend_redis.release(sc.u.be, SECS(1));
@@ -569,8 +558,8 @@ TEST(a_given_up_try_is_not_sent_again)
     CHECK_INT(EVALS(&sc), 1);
     sc.s.seen = sc.s.len;
     server_say(&sc.s, NOSCRIPT NOT_OURS, strlen(NOSCRIPT NOT_OURS));
-    REQUIRE_INT(play(&sc.u, &sc.s, NULL, 0, &said, &ev), EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_RELEASE_NOTHING);
+    REQUIRE_INT(next(&sc), EV_RELEASED);
+    CHECK_INT(sc.ev.how, DLOCK_RELEASE_NOTHING);
     server_step(&sc.s);
     CHECK_INT(EVALSHAS(&sc) + EVALS(&sc), 2);
     scene_close(&sc);
@@ -580,15 +569,14 @@ TEST(a_given_up_try_is_not_sent_again)
 TEST(an_undo_is_sent_by_its_text)
 {
     static const char *const say[] = {NOT_OURS, GRANTED};
-    struct dlock_event ev;
     struct scene sc;
-    REQUIRE(scene_open(&sc));
+    REQUIRE(scene_open(&sc, say, 2));
     dlock_backend_redis.acquire(sc.u.be, false);
     REQUIRE(asked(&sc, 1));
     redis_node_remember(node_of(&sc), strdup("stale"));
     sc.s.seen = sc.s.len;
     server_say(&sc.s, "-LOADING x\r\n", strlen("-LOADING x\r\n"));
-    REQUIRE_INT(play(&sc.u, &sc.s, say, 2, &sc.said, &ev), EV_GRANTED);
+    REQUIRE_INT(next(&sc), EV_GRANTED);
     CHECK_INT(EVALS(&sc), 1);
     const char *undo = strstr(sc.s.got, "\nEVAL\r");
     REQUIRE(undo != NULL);
@@ -600,17 +588,15 @@ TEST(an_undo_is_sent_by_its_text)
 TEST(the_last_word_on_a_connection_is_a_text)
 {
     static const char *const say[] = {GRANTED};
-    struct dlock_event ev;
     struct scene sc;
-    REQUIRE(scene_open(&sc));
-    dlock_backend_redis.acquire(sc.u.be, false);
-    REQUIRE_INT(play(&sc.u, &sc.s, say, 1, &sc.said, &ev), EV_GRANTED);
+    REQUIRE(scene_open(&sc, say, 1));
+    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
     dlock_backend_redis.release(sc.u.be, dlock_now() + 100 * DLOCK_MSEC);
     REQUIRE(asked(&sc, 2));
     CHECK_INT(EVALS(&sc), 0);
     sc.s.seen = sc.s.len;
-    REQUIRE_INT(play(&sc.u, &sc.s, NULL, 0, &sc.said, &ev), EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_RELEASE_UNCLEAR);
+    REQUIRE_INT(next(&sc), EV_RELEASED);
+    CHECK_INT(sc.ev.how, DLOCK_RELEASE_UNCLEAR);
     server_step(&sc.s);
     CHECK_INT(EVALS(&sc), 1);
     scene_close(&sc);
@@ -623,7 +609,6 @@ TEST(the_last_word_on_a_connection_is_a_text)
 TEST(a_refused_password_and_an_unknown_script)
 {
     static const char said[] = "-WRONGPASS x\r\n" NOSCRIPT;
-    struct dlock_event ev;
     struct scene sc = {0};
     REQUIRE(server_open(&sc.s) &&
             user_open_at(&sc.u, "redis://:pw@h:1#n", &sc.s.peer, 2 * DLOCK_SEC));
@@ -631,11 +616,10 @@ TEST(a_refused_password_and_an_unknown_script)
     REQUIRE(asked(&sc, 1));
     sc.s.seen = sc.s.len;
     server_say(&sc.s, said, strlen(said));
-    REQUIRE_INT(play(&sc.u, &sc.s, NULL, 0, &sc.said, &ev), EV_FAILED);
-    CHECK_INT(ev.error.code, DLOCK_EPERM);
-    dlock_backend_redis.release(sc.u.be, SECS(1));
-    REQUIRE_INT(play(&sc.u, &sc.s, NULL, 0, &sc.said, &ev), EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_RELEASE_NOTHING);
+    REQUIRE_INT(next(&sc), EV_FAILED);
+    CHECK_INT(sc.ev.error.code, DLOCK_EPERM);
+    REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+    CHECK_INT(sc.ev.how, DLOCK_RELEASE_NOTHING);
     CHECK_INT(EVALSHAS(&sc) + EVALS(&sc), 1);
     scene_close(&sc);
 }
@@ -727,6 +711,18 @@ static enum dlock_ev next_event(struct user *u, struct user *other, struct dlock
     return EV_NONE;
 }
 
+static enum dlock_ev acquired(struct user *u, bool wait, struct dlock_event *ev)
+{
+    dlock_backend_redis.acquire(u->be, wait);
+    return next_event(u, NULL, ev, SECS(2));
+}
+
+static enum dlock_ev released(struct user *u, struct dlock_event *ev)
+{
+    dlock_backend_redis.release(u->be, SECS(1));
+    return next_event(u, NULL, ev, SECS(2));
+}
+
 TEST(grant_renew_release)
 {
     const struct dlock_backend *t = &dlock_backend_redis;
@@ -740,8 +736,7 @@ TEST(grant_renew_release)
     char token[DLOCK_TOKEN_LEN + 1] = "";
     for (int i = 0; i < 3; i++) {
         int64_t before = dlock_now();
-        t->acquire(a.be, i == 1);
-        REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_GRANTED);
+        REQUIRE_INT(acquired(&a, i == 1, &ev), EV_GRANTED);
         CHECK(ev.from >= before && ev.from <= dlock_now());
         CHECK_INT(ev.ttl, 2 * DLOCK_SEC);
         CHECK(ev.fence > fence);
@@ -750,18 +745,14 @@ TEST(grant_renew_release)
         memcpy(token, ev.token, sizeof(token));
         t->renew(a.be);
         REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RENEWED);
-        t->acquire(b.be, false);
-        REQUIRE_INT(next_event(&b, NULL, &ev, SECS(2)), EV_BUSY);
+        REQUIRE_INT(acquired(&b, false, &ev), EV_BUSY);
         REQUIRE(ev.info != NULL);
         CHECK_STR(ev.info->token, token);
-        t->release(b.be, SECS(1));
-        REQUIRE_INT(next_event(&b, NULL, &ev, SECS(2)), EV_RELEASED);
+        REQUIRE_INT(released(&b, &ev), EV_RELEASED);
         CHECK_INT(ev.how, DLOCK_RELEASE_NOTHING);
-        t->release(a.be, SECS(1));
-        REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RELEASED);
+        REQUIRE_INT(released(&a, &ev), EV_RELEASED);
         CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
-        t->release(a.be, SECS(1));
-        REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RELEASED);
+        REQUIRE_INT(released(&a, &ev), EV_RELEASED);
         CHECK_INT(ev.how, DLOCK_RELEASE_NOTHING);
     }
     user_close(&a);
@@ -779,8 +770,7 @@ TEST(cancel_at_any_moment)
     REQUIRE(user_open(&b, "cancel", 5 * DLOCK_SEC));
     for (int held = 0; held < 2; held++) {
         if (held) {
-            t->acquire(b.be, false);
-            REQUIRE_INT(next_event(&b, NULL, &ev, SECS(2)), EV_GRANTED);
+            REQUIRE_INT(acquired(&b, false, &ev), EV_GRANTED);
         }
         for (int steps = 0; steps < 12; steps++) {
             REQUIRE(user_open(&a, "cancel", 5 * DLOCK_SEC));
@@ -794,8 +784,7 @@ TEST(cancel_at_any_moment)
                     CHECK(ev.type == EV_WAITING ||
                           ((ev.type == EV_GRANTED || ev.type == EV_NOTICE) && !held));
             }
-            t->release(a.be, SECS(1));
-            REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RELEASED);
+            REQUIRE_INT(released(&a, &ev), EV_RELEASED);
             CHECK(ev.how != DLOCK_RELEASE_UNCLEAR && ev.how != DLOCK_RELEASE_NOT_OURS);
             t->ask(a.be, ASK_STATUS, NULL);
             if (held)
@@ -804,28 +793,9 @@ TEST(cancel_at_any_moment)
                 printf("# held %d, %d steps\n", held, steps);
             user_close(&a);
         }
-        t->release(b.be, SECS(1));
-        REQUIRE_INT(next_event(&b, NULL, &ev, SECS(2)), EV_RELEASED);
+        REQUIRE_INT(released(&b, &ev), EV_RELEASED);
     }
     user_close(&b);
-}
-
-/* SET n x PX with some 290 years: the next try is a third of a ttl away, not always in the past. */
-TEST(a_lease_of_centuries_is_waited_for)
-{
-    static const char *const say[] = {
-        "*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:9223372036853\r\n:1\r\n$1\r\nx\r\n"};
-    struct redisReply *p;
-    struct redis_script_tried tried;
-    redisReader *reader = redisReaderCreate();
-    REQUIRE(reader != NULL);
-    redisReaderFeed(reader, say[0], strlen(say[0]));
-    REQUIRE_INT(redisReaderGetReply(reader, (void **)&p), REDIS_OK);
-    REQUIRE_INT(redis_script_tried(p, &tried), 0);
-    CHECK(tried.left_ms * DLOCK_MSEC > 365 * 86400 * DLOCK_SEC);
-    CHECK(tried.left_ms * DLOCK_MSEC < INT64_MAX / 2);
-    freeReplyObject(p);
-    redisReaderFree(reader);
 }
 
 /* A server that was stopped during the acquire and the undo serves both when it goes on. */
@@ -839,18 +809,15 @@ TEST(undo_of_an_unanswered_acquire)
     REQUIRE(user_open(&a, "undo", 20 * DLOCK_SEC));
     a.spec.connect_timeout = 200 * DLOCK_MSEC;
     kill(redis_pid, SIGSTOP);
-    t->acquire(a.be, true);
-    CHECK_INT(next_event(&a, NULL, &ev, SECS(2)), EV_FAILED);
+    CHECK_INT(acquired(&a, true, &ev), EV_FAILED);
     CHECK_INT(ev.error.code, DLOCK_EUNAVAIL);
     t->release(a.be, dlock_now() + 100 * DLOCK_MSEC);
     CHECK_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RELEASED);
     CHECK_INT(ev.how, DLOCK_RELEASE_UNCLEAR);
     kill(redis_pid, SIGCONT);
     a.spec.connect_timeout = 2 * DLOCK_SEC;
-    t->acquire(a.be, false);
-    CHECK_INT(next_event(&a, NULL, &ev, SECS(2)), EV_GRANTED);
-    t->release(a.be, SECS(1));
-    CHECK_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RELEASED);
+    CHECK_INT(acquired(&a, false, &ev), EV_GRANTED);
+    CHECK_INT(released(&a, &ev), EV_RELEASED);
     user_close(&a);
 }
 
@@ -864,8 +831,7 @@ TEST(a_stopped_server_while_waiting)
         SKIP("no redis-server");
     REQUIRE(user_open(&a, "stopwait", 6 * DLOCK_SEC));
     REQUIRE(user_open(&b, "stopwait", 6 * DLOCK_SEC));
-    t->acquire(a.be, false);
-    REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_GRANTED);
+    REQUIRE_INT(acquired(&a, false, &ev), EV_GRANTED);
     t->acquire(b.be, true);
     CHECK_INT(next_event(&b, NULL, &ev, dlock_now() + 200 * DLOCK_MSEC), EV_NONE);
     away = back = 0;
@@ -881,8 +847,7 @@ TEST(a_stopped_server_while_waiting)
     CHECK_INT(next_event(&a, &b, &ev, SECS(2)), EV_RELEASED);
     CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
     /* b may have got the lock while a was driven: ask. */
-    t->release(b.be, SECS(1));
-    CHECK_INT(next_event(&b, NULL, &ev, SECS(2)), EV_RELEASED);
+    CHECK_INT(released(&b, &ev), EV_RELEASED);
     usleep(100000);
     t->ask(a.be, ASK_STATUS, NULL);
     CHECK_INT(next_event(&a, NULL, &ev, SECS(2)), EV_DONE);

@@ -30,6 +30,14 @@ static redisReply *parse(const char *text)
     return r;
 }
 
+static int tried(const char *text, struct redis_script_tried *t)
+{
+    redisReply *r = parse(text);
+    int rc = redis_script_tried(r, t);
+    freeReplyObject(r);
+    return rc;
+}
+
 TEST(answers_of_the_scripts)
 {
     static const char *const bad[] = {
@@ -56,29 +64,27 @@ TEST(answers_of_the_scripts)
         CHECK_INT(redis_script_state(r, &st), DLOCK_EPROTO);
         freeReplyObject(r);
     }
-    redisReply *r =
-        parse("*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:9223372036854775807\r\n:3\r\n$1\r\nx\r\n");
-    CHECK_INT(redis_script_tried(r, &tr), 0);
-    CHECK(tr.left_ms <= INT64_MAX / DLOCK_MSEC);
+    CHECK_INT(
+        tried("*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:9223372036854775807\r\n:3\r\n$1\r\nx\r\n", &tr), 0);
+    /* A lease of centuries, and the next try a third of a ttl away, not always in the past. */
+    CHECK(tr.left_ms * DLOCK_MSEC > 365 * 86400 * DLOCK_SEC);
+    CHECK(tr.left_ms * DLOCK_MSEC < INT64_MAX / 2);
     CHECK_INT(tr.now_ms, 0);
-    freeReplyObject(r);
-    r = parse("*6\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:0\r\n$0\r\n\r\n:1234\r\n");
-    CHECK_INT(redis_script_tried(r, &tr), 0);
+    CHECK_INT(tried("*6\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:0\r\n$0\r\n\r\n:1234\r\n", &tr), 0);
     CHECK_INT(tr.now_ms, 1234);
     CHECK_INT(tr.up_ms, 0);
-    freeReplyObject(r);
-    r = parse("*8\r\n$5\r\ngrace\r\n$1\r\n0\r\n:1\r\n:0\r\n$0\r\n\r\n:1\r\n:-5\r\n:-9\r\n");
-    CHECK_INT(redis_script_tried(r, &tr), 0);
+    CHECK_INT(
+        tried("*8\r\n$5\r\ngrace\r\n$1\r\n0\r\n:1\r\n:0\r\n$0\r\n\r\n:1\r\n:-5\r\n:-9\r\n", &tr),
+        0);
     CHECK_INT(tr.up_ms, -5);
     CHECK_INT(tr.longest_ms, 0);
     CHECK_INT(tr.ticket, 0);
-    freeReplyObject(r);
-    r = parse("*9\r\n$4\r\nbusy\r\n$1\r\n0\r\n:1\r\n:3\r\n$0\r\n\r\n:1\r\n:0\r\n:0\r\n"
-              ":1795380000000001\r\n");
-    CHECK_INT(redis_script_tried(r, &tr), 0);
+    CHECK_INT(tried("*9\r\n$4\r\nbusy\r\n$1\r\n0\r\n:1\r\n:3\r\n$0\r\n\r\n:1\r\n:0\r\n:0\r\n"
+                    ":1795380000000001\r\n",
+                    &tr),
+              0);
     CHECK_INT(tr.ticket, 1795380000000001);
-    freeReplyObject(r);
-    r = parse("*2\r\n:0\r\n$-1\r\n");
+    redisReply *r = parse("*2\r\n:0\r\n$-1\r\n");
     CHECK_INT(redis_script_owned(r, &ours, &found, &len), 0);
     CHECK(!ours);
     CHECK_NULL(found);
@@ -305,16 +311,12 @@ TEST(answers_about_records)
 TEST(slots_in_answers)
 {
     struct redis_script_tried tr;
-    redisReply *r = parse("*5\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:3\r\n$0\r\n\r\n");
-    CHECK_INT(redis_script_tried(r, &tr), 0);
+    CHECK_INT(tried("*5\r\n$7\r\ngranted\r\n$1\r\n5\r\n:1\r\n:3\r\n$0\r\n\r\n", &tr), 0);
     CHECK_INT(tr.slot, 3);
-    freeReplyObject(r);
-    r = parse("*5\r\n$5\r\nslots\r\n$1\r\n0\r\n:0\r\n:99999\r\n$0\r\n\r\n");
-    CHECK_INT(redis_script_tried(r, &tr), 0);
+    CHECK_INT(tried("*5\r\n$5\r\nslots\r\n$1\r\n0\r\n:0\r\n:99999\r\n$0\r\n\r\n", &tr), 0);
     CHECK_INT(tr.status, RS_SLOTS);
     CHECK_INT(tr.slot, DLOCK_SLOTS_MAX);
-    freeReplyObject(r);
-    r = parse("$13\r\ndlock:shared:\r\n");
+    redisReply *r = parse("$13\r\ndlock:shared:\r\n");
     CHECK(redis_script_shared(r));
     freeReplyObject(r);
     r = parse("$-1\r\n");

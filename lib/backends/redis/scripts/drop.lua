@@ -1,6 +1,5 @@
--- drop.lua - end the hold if the lock is ours, and leave the queue as it is. For a cluster's node
--- to which the slot is being moved: the queue may still be on the old node, and its waiters have
--- subscribed there, so from here they would look dead.
+-- drop.lua - end our hold, and leave the queue alone. For a cluster's node
+-- to which the slot is being moved: queue and waiters may still be at the old node.
 --
 -- ARGV: db, prefix, value, the end of the hold (parts/finish.lua) -> as leave.lua, without the time
 -- include parts/lock.lua

@@ -1,7 +1,6 @@
--- forget.lua - remove the record of a run. KEYS: PREFIXonce, so that a cluster's node which has it
--- answers. ARGV: db, the lock's name, the record's token
--- -> 'done' (removed, or none there), 'busy' (the run goes on), 'changed' (a newer run's record),
--- or 'record' and the type of foreign data
+-- forget.lua - remove a run record. KEYS: PREFIXonce, so that a cluster's node with this key
+-- answers. ARGV: db, the lock's name, the record's token -> 'done' (removed, or no record), 'busy'
+-- (the run goes on), 'changed' (a newer run's record), or 'record' and the type of foreign data
 -- include parts/role.lua
 local name, prefix = ARGV[2], string.match(KEYS[1], '^(.*)once$')
 if ARGV[1] ~= '0' then redis.call('SELECT', ARGV[1]) end

@@ -1,6 +1,6 @@
--- forget_vote.lua - remove the run record from one server of several: that of this run, an older
--- one, which would count again without it, or one that says 'running' and is not held. ARGV: db,
--- prefix, token, fence -> as forget.lua
+-- forget_vote.lua - remove the run record from a Redlock server: the record of this run, an older
+-- record, which would count again, or 'running' without a holder. ARGV: db, prefix, token, fence ->
+-- as forget.lua
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/run_read.lua

@@ -1,10 +1,10 @@
--- keep.lua - renew the vote of one server of several, and raise its fence counter.
+-- keep.lua - renew the vote of a Redlock server, and raise the fence counter.
 --
 -- ARGV: db, prefix, value, ttl ms, fence ('0': leave the counter), heal ('1': set NAME if it is
--- free; for a reader also beside other readers), restart grace ms and, of a client with --once, the
--- record of the run that begins (parts/put.lua)
--- -> is it ours (2: no, but the server was restarted within the grace and has forgotten it), seen,
--- now ms, with a record: is it there now (1 or 0)
+-- free; a reader also joins other readers), restart grace ms and, with --once, the record of the
+-- run that begins (parts/put.lua) -> is the vote ours (2: no, but the server was restarted within
+-- the grace and has forgotten the vote), seen, now ms, with a record: is the record there now (1 or
+-- 0)
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/clock.lua
@@ -14,7 +14,7 @@
 local reader, ttl = kind_of(ARGV[3]) == 's', tonumber(ARGV[4])
 local grace, kept, record = string.match(ARGV[7], '^(%d+) ?(%d*) ?(.*)$')
 local had = reader and ours(ARGV[3])
--- Other readers have not taken a reader's lock.
+-- Other readers take nothing from a reader.
 local free = not seen or (reader and epoch)
 if value ~= ARGV[3] and not had and not (free and ARGV[6] == '1') then
   return {free and young(tonumber(grace)) and 2 or 0, not free and shown(), now}
@@ -29,7 +29,7 @@ if fence ~= '0' and tonumber(redis.call('GET', prefix .. 'fence') or 0) < tonumb
 end
 if reader then
   admit(ARGV[3], 's', ttl, had)
-  -- For the restart grace, see vote.lua. A new epoch forgets that of the one before.
+  -- For the restart grace, see vote.lua. A new epoch begins without the key.
   if tonumber(redis.call('GET', prefix .. 'longest') or 0) <= ttl then
     redis.call('SET', prefix .. 'longest', ARGV[4], 'PX', ARGV[4])
   end

@@ -1,8 +1,8 @@
 -- leave.lua - end the hold if the lock is ours, leave the queue, call the next waiter.
 --
--- ARGV: db, prefix, value, id, the end of the hold (parts/finish.lua)
--- -> was it ours (3: yes, but foreign data is in the place of the run record; nothing was written,
--- and the lock stays ours), seen (3: the type of that data), now ms
+-- ARGV: db, prefix, value, id, the end of the hold (parts/finish.lua) -> was the lock ours (3: yes,
+-- but the run record's key holds foreign data; nothing was written, and the lock stays ours), seen
+-- (3: the type of the foreign data), now ms
 -- include parts/lock.lua
 -- include parts/clock.lua
 local simple = ARGV[4] == '' and ARGV[5] == '0'
@@ -20,6 +20,6 @@ if lease then
   return {1, seen, now}
 end
 if quit(ARGV[4]) then return {1, seen, now} end
--- A reader's lock is not taken by other readers.
+-- Other readers take nothing from a reader.
 if kind_of(ARGV[3]) ~= 'x' then return {0, not epoch and seen, now} end
 return {0, shown(), now}

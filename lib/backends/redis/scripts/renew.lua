@@ -1,6 +1,6 @@
 -- renew.lua - extend the lease if the lock is ours. Never creates the key.
 --
--- ARGV: db, prefix, value, ttl ms -> is it ours, seen, now ms
+-- ARGV: db, prefix, value, ttl ms -> is the lock ours, seen, now ms
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/clock.lua
@@ -11,5 +11,5 @@ end
 -- include parts/holders.lua
 if kind_of(ARGV[3]) == 'x' then return {0, shown(), now} end
 if extend(ARGV[3], tonumber(ARGV[4])) then return {1, false, now} end
--- Other shared holders have not taken it.
+-- Other readers take nothing from a reader.
 return {0, not epoch and seen, now}

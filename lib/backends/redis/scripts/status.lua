@@ -1,8 +1,7 @@
 -- status.lua - the holders and the waiters. Writes nothing.
 --
--- ARGV: db, prefix -> held, seen, now ms, left ms, fence, the shared holders and those of slots,
--- each '<left ms> <slot from 1, 0: shared> <value>', the run record or '', a waiter's id and
--- entry...
+-- ARGV: db, prefix -> held, seen, now ms, left ms, fence, shared holders and holders of slots, each
+-- '<left ms> <slot from 1, 0: shared> <value>', the run record or '', a waiter's id and entry...
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/clock.lua
@@ -12,7 +11,7 @@
 local together = {}
 local out = {value and 1 or 0, seen or '', now, redis.call('PTTL', name), '0', together, ''}
 
--- Those whose scores are over <= score < below.
+-- The holders with over <= score < below.
 local function list(over, below)
   local all = redis.call('ZRANGEBYSCORE', holders, digits(over), '(' .. digits(below), 'WITHSCORES',
     'LIMIT', 0, 1000)
@@ -30,7 +29,7 @@ near(function()
   end
   out[5] = redis.call('GET', prefix .. 'fence') or '0'
 end)
--- The type of something else stands for its text: no record looks like that.
+-- The type of foreign data stands in place of the record: no record looks like a type.
 near(function()
   local text, kind = last_run()
   out[7] = text or kind or ''

@@ -6,8 +6,8 @@
 -- include parts/lock.lua
 -- include parts/clock.lua
 
--- An exclusive client at its first try, a free lock, no waiters: most tries end here, before the
--- functions below are made, which takes the server as long as the try. The steps are those of
+-- An exclusive client's first try at a free lock without waiters, the most frequent case, ends
+-- here: making the functions below takes the server as long as the try. The steps of
 -- parts/grant.lua.
 if not seen and ARGV[4] == '' and ARGV[6] == '0 0 0' and string.find(ARGV[3], '^%x') then
   local line, ttl = redis.pcall('ZRANGE', prefix .. 'queue', 0, 0), tonumber(ARGV[5])
@@ -24,15 +24,14 @@ end
 -- include parts/grant.lua
 local counts, least = string.match(rest, '^(%d+) (%d+)$')
 
--- --once: where a run has succeeded, or foreign data is in the place of the run record, the lock is
--- not taken: the answer is {'skipped', '0', 0, 0, record, ...} or {'record', '0', 0, 0, type, ...};
--- the client has left the queue, and the next waiter is called. Otherwise the record is written
--- before everything else: a server that is out of memory refuses the first write, and nothing has
--- changed.
+-- --once: after a success, or where the run record's key holds foreign data, the lock is not taken:
+-- the client leaves the queue, the next waiter is called, and the answer is {'skipped', '0', 0, 0,
+-- record, ...} or {'record', '0', 0, 0, type, ...}. Otherwise the record is written before anything
+-- else: a server that is out of memory refuses the first write, and nothing has changed.
 local function begin(fence)
   -- include parts/run.lua
   local text, state, _, _, _, ended = last_run()
-  -- A clock that was set back must not let a success be repeated.
+  -- A clock that was set back must not repeat a successful run.
   if text == false or (state == 'succeeded' and now - ended < tonumber(counts)) then
     if value then redis.call('DEL', name) end -- ours already; the record was overwritten since
     value = false

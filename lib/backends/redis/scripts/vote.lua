@@ -1,23 +1,22 @@
--- vote.lua - the vote of one server of several: as try.lua, but the first client that finds room
--- gets it. No client is kept waiting for the head of the queue: each server has its own queue, and
--- all of them would have to agree. Only readers are, by a writer that stands in line before them:
--- otherwise it would starve beside readers that come without pause.
--- ARGV and answer: parts/look.lua. The last argument: restart grace ms, and 'run' where the run
--- record is asked for: unlike a single server, one of several does not decide whether the run is
--- skipped. Then the answer of a vote goes on with 0, the record (false: there is none; the type of
--- foreign data in its place), and for how long the record is kept (ms).
+-- vote.lua - the vote of a Redlock server: as try.lua, but the first client that finds room gets
+-- the vote. The head of the queue has no priority, because each server has its own queue, and all
+-- of them would have to agree. Only readers wait for a writer in front of them, which would starve
+-- beside readers that come without pause. ARGV and answer: parts/look.lua. The last argument:
+-- restart grace ms, and 'run' to ask for the run record: a Redlock's client decides whether the run
+-- is skipped. Then the answer of a vote goes on with 0, the record (false: none; the type of
+-- foreign data), and for how long the record is kept (ms).
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/clock.lua
 -- include parts/look.lua
 -- include parts/grant.lua
 
--- A server is asked once for each value, so this one was asked under two names.
+-- Each server gets a value once: this server was asked under two names.
 if grant then return {'twice', '0', 0, 0, ''} end
 grant = open and status == 'busy'
 
--- The first writer in line before me that lives; those that do not are dropped. Where so many
--- readers stand before it that it is not seen, they get the lock first.
+-- The first live writer in line before me; dead writers are dropped. Readers in front of a writer
+-- beyond IN_FRONT get the lock first.
 local IN_FRONT = 64
 local dropped = false
 local function writer(me)
@@ -34,8 +33,8 @@ local function writer(me)
 end
 
 if grant and kind ~= 'x' and writer(id) then
-  -- While other readers hold the lock, it waits for them. A free lock is kept for it as long as it
-  -- has a claim.
+  -- The writer waits for the readers that hold the lock. A free lock is kept for the writer during
+  -- its claim.
   local ends = not value and offer(id)
   grant = not value and not ends
   if ends then
@@ -43,13 +42,14 @@ if grant and kind ~= 'x' and writer(id) then
     left = ends - now
   end
 end
--- It may have been the head: the next one is called if we are granted the lock, or told to watch.
+-- A dropped writer may have been the head: call the next waiter if we get the lock, or tell it to
+-- watch.
 if dropped then w = grant and id or head(id) end
 
--- A holder or waiter here may have got its lock from other servers, which have forgotten it since.
--- The largest ttl of the readers here is in a key of its own. The queue expires five ttl after the
--- last word of a waiter, and a waiter that is alive has spoken within one: so a quarter of what is
--- left is its ttl, or up to a quarter more, in one step however many wait.
+-- Servers that have forgotten the lock since may have granted it to a holder or waiter known here.
+-- The readers' largest ttl has its own key. The queue expires five ttl after the last word of a
+-- waiter, and a live waiter speaks within one ttl: so a quarter of the queue's expiry is this ttl,
+-- or up to a quarter more, in one step however many wait.
 if grace > 0 then
   if epoch then longest = tonumber(redis.call('GET', prefix .. 'longest') or 0) end
   if redis.call('ZCARD', queue) > (redis.call('ZSCORE', queue, id) and 1 or 0) then
@@ -59,7 +59,7 @@ end
 if grant then
   local text, kind
   -- include parts/run_read.lua
-  -- Before the vote: a script that fails half-way must not have given one.
+  -- Before the vote: a script that fails half-way must not have voted.
   if rest == 'run' then text, kind = last_run() end
   local answer = give()
   if rest == 'run' then

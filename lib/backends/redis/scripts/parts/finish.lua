@@ -1,12 +1,11 @@
--- finish.lua - the end of a hold, for a release. words: what is left of the least hold (ms, 0: the
--- lock is freed), and with --once the state, the status, and the time for which the record is kept
--- (ms).
+-- finish.lua - the end of a hold, for a release. words: the rest of the least hold (ms, 0: the lock
+-- is freed), and with --once the state, the status, and for how long the record is kept (ms).
 --
--- The end of the run is recorded only if the lock is ours, in the step that ends the hold.
--- Otherwise the record may be there already: then the answer to an earlier try of this release was
--- lost. moving: the slot is being moved to this node. The record may still be on the old node, and
--- must not be written here then: the move would fail, or overwrite the record. Returns the answer,
--- if that was all.
+-- The end of the run is recorded only if the lock is ours, in the script that ends the hold.
+-- Otherwise an earlier release, whose answer was lost, may have written the record. moving: the
+-- slot is being moved to this node. A record that is still on the old node must not be written
+-- here: the move would fail, or overwrite the record. Returns the answer where the release ends
+-- here.
 local least
 local function finish(words, moving)
   local ending, status, kept
@@ -21,8 +20,7 @@ local function finish(words, moving)
   end
   -- The record of our begin has expired, or was deleted.
   if by ~= token then fence, begin = '0', '0' end
-  -- A server that is out of memory refuses a script whose first write may need some, and no later
-  -- one.
+  -- A server that is out of memory refuses a first write that may need some: begin with PEXPIRE.
   redis.call('PEXPIRE', name, math.max(1, redis.call('PTTL', name)))
   write_run(ending, status, fence, begin, digits(now), kept)
 end

@@ -1,9 +1,6 @@
--- free.lua - end the exclusive hold, if it is ours: mine. simple: id is '', and the hold has no
--- conditions.
---
--- Where no client waits, this is all, and the answer is given before the functions of the queue are
--- made, which takes the server as long as the release. line: the first waiters, if they were asked
--- for.
+-- free.lua - end the exclusive hold, if the lock is ours: mine. simple: id is '', and the hold has
+-- no conditions: without waiters the answer is given before the functions of the queue are made,
+-- which takes the server as long as the release. line: the first waiters, if asked for.
 local mine, line = value == ARGV[3]
 if mine and simple then
   redis.call('DEL', name)

@@ -1,11 +1,12 @@
 -- grant.lua - the second step of try.lua and vote.lua: set NAME. The grant comes last: a script
 -- that fails half-way (a right is missing) has granted nothing.
 --
--- begin: called with the fencing token before the first write; its result, if there is one, is the
--- answer, and nothing is granted.
+-- begin: called with the fencing token before the first write; a result is the answer, and nothing
+-- is granted.
 local function give(begin)
   -- tostring(1.79e15) would lose digits. The clock keeps the fence growing if the counter is lost.
-  -- Shared holders and slots have the last exclusive one's, so the next one's is greater.
+  -- Shared holders and slots get the last exclusive holder's fence; the next exclusive fence is
+  -- greater.
   local fence, clock = tonumber(redis.call('GET', prefix .. 'fence')), time[1] * 1000000 + time[2]
   fence = digits(kind ~= 'x' and (fence or clock) or math.max((fence or 0) + 1, clock))
   local refused = begin and begin(fence)
@@ -22,7 +23,7 @@ local function give(begin)
     redis.call('SET', name, ARGV[3], 'PX', ttl)
   else
     number = admit(ARGV[3], kind, ttl, had)
-    -- What fails now cannot take the grant back.
+    -- A failure here cannot take the grant back.
     if w == id then pcall(advance, true) end
   end
   return {'granted', fence, ttl, number and number + 1 or 0, '', now, up, longest}

@@ -1,25 +1,25 @@
 -- holders.lua - shared holders, and the holders of slots.
 --
 -- While they hold the lock, NAME is 'dlock:shared:EPOCH'. The first of them begins the epoch; its
--- token is the EPOCH, so it is a new one each time. All of them are members of one zset,
--- PREFIXholders:EPOCH. So when NAME is gone, or of another epoch, each of them has lost the lock.
--- NAME and the zset expire with the holder that has the latest expiry.
+-- token, always a new one, is the EPOCH. All are members of the zset PREFIXholders:EPOCH. So when
+-- NAME is gone, or has another epoch, each has lost the lock. NAME and the zset expire with the
+-- latest expiry of a holder.
 --
 --   a shared holder  member: its value, 's:TOKEN RECORD ttl=MS'; score: its expiry (ms)
 --   a slot's holder  member: its value, 'nN:TOKEN RECORD ttl=MS'; score: SLOT + its expiry (ms)
---                    * 1000 + its number (no expiry is after LAST, in 2112: so all of these come
---                    before FREE, and the numbers are exact)
+--                    * 1000 + its number (no expiry is after LAST, in 2112: so these scores stay
+--                    below FREE, and the numbers are exact)
 --   a free number    member: 'free:NUMBER'; score: FREE + NUMBER. The numbers that are free or in
 --                    use are 0 to some number.
 --
--- One zset, because a cluster moves a slot key by key: where NAME is without it, the holders are on
--- the other node. The server's work does not grow with the number of holders; each that has expired
--- is removed once.
+-- One zset, because a cluster moves a slot key by key: without the zset beside NAME, the holders
+-- are on the other node. The server's work does not grow with the number of holders; each expired
+-- holder is removed once.
 local SLOT, FREE, LAST = 4e15, 8.5e15, 4.49e12
 local epoch = value and string.match(value, '^dlock:shared:(%x+)$')
 local holders = epoch and prefix .. 'holders:' .. epoch
 
--- What a value, or a waiter's id, stands for: 'x' exclusive, 's' shared, or the number of slots.
+-- The kind of a value or a waiter's id: 'x' exclusive, 's' shared, or the number of slots.
 local function kind_of(text)
   local letter, n = string.match(text, '^([sn])(%d*):')
   return letter == 's' and 's' or tonumber(n) or 'x'
@@ -29,7 +29,7 @@ local function digits(n) return string.format('%.0f', n) end
 
 local function expiry(score) return score < SLOT and score or math.floor((score - SLOT) / 1000) end
 
--- The score of a holder; nil: it does not hold the lock (any more).
+-- The score of a holder; nil: not a holder (any more).
 local function holds(member)
   local score = epoch and tonumber(redis.call('ZSCORE', holders, member) or nil)
   if score then return expiry(score) > now and score or nil end
@@ -38,15 +38,15 @@ local function holds(member)
   end
 end
 
--- The same, to renew or end it. A server that is out of memory refuses a script whose first write
--- may need some, and no later one: so this write, which does nothing, comes first.
+-- As holds(), to renew or end the hold. A server that is out of memory refuses a first write that
+-- may need some: begin with a ZREM that does nothing.
 local function ours(member)
   local score = holds(member)
   if score then redis.call('ZREM', holders, '') end
   return score
 end
 
--- The number first: in a cluster, an empty zset could not be written any more while its slot is
+-- The number first: in a cluster, an empty zset could not be written any more while the slot is
 -- being moved.
 local function remove(member, score)
   if score >= SLOT then
@@ -56,8 +56,8 @@ local function remove(member, score)
   redis.call('ZREM', holders, member)
 end
 
--- The slots: how many there are and how many are in use, and the first expiry of a holder. nil:
--- none is in use.
+-- How many slots there are and how many are in use, and the first expiry of a holder. nil: no slot
+-- is in use.
 local function slots()
   local all, free = digits(SLOT), '(' .. digits(FREE)
   local past = digits(SLOT + now * 1000 + 999)
@@ -68,8 +68,8 @@ local function slots()
   return kind_of(first[1]), redis.call('ZCOUNT', holders, all, free), expiry(tonumber(first[2]))
 end
 
--- May a client of this kind have the lock, waiters aside? Also, for slots where there is none: the
--- first expiry of one; and their number where it is another one.
+-- May a client of this kind have the lock, waiters aside? For slots also the first expiry where all
+-- are in use, and another number of slots that is in use.
 local function room(kind)
   if not value then return true end
   if not epoch or kind == 'x' then return false end
@@ -79,7 +79,7 @@ local function room(kind)
   return not n or used < kind, first
 end
 
--- member holds the lock for ttl from now, in the slot number (nil: shared). NAME comes last.
+-- member holds the lock for ttl from now, in slot number (nil: shared). NAME comes last.
 local function hold(member, number, ttl)
   local score = number and SLOT + math.min(now + ttl, LAST) * 1000 + number or now + ttl
   local left = value and redis.call('PTTL', name) or 0
@@ -93,8 +93,8 @@ local function hold(member, number, ttl)
   end
 end
 
--- Let a client in that has room. had: its score, if it holds the lock already. Returns the number
--- of its slot: the lowest that is free; nil for a shared holder.
+-- Let a client in for which there is room. had: the score of a holder. Returns the
+-- number of the slot, the lowest free number; nil for a shared holder.
 local function admit(member, kind, ttl, had)
   if not epoch then
     epoch = string.match(member, ':(%x+)')
@@ -118,7 +118,7 @@ local function admit(member, kind, ttl, had)
   return number
 end
 
--- Renew its lease. False: it is lost. Neither NAME nor a member is ever created.
+-- Renew a lease. False: lost. Creates neither NAME nor a member.
 local function extend(member, ttl)
   local score = ours(member)
   if not score then return false end
@@ -126,7 +126,7 @@ local function extend(member, ttl)
   return true
 end
 
--- The latest expiry of a holder; 0: there is none.
+-- The latest expiry of a holder; 0: no holder.
 local function latest()
   local last = 0
   for _, range in ipairs({{SLOT, 0}, {FREE, SLOT}}) do
@@ -137,7 +137,7 @@ local function latest()
   return last
 end
 
--- End its hold, and that of all if it was the last one. False: it did not hold the lock.
+-- End a hold, and with the last hold the epoch. False: member was no holder.
 local function give_up(member)
   local score = ours(member)
   if not score then return false end
@@ -157,7 +157,7 @@ local function give_up(member)
   return true
 end
 
--- What the client is shown of the holders: the value of one that shares the lock, else NAME's.
+-- The holder for the client's messages: the value of a shared holder, else NAME's.
 local function shown()
   if not epoch then return seen end
   local all = redis.pcall('ZREVRANGEBYSCORE', holders, '(' .. digits(FREE), '-inf', 'LIMIT', 0, 1)

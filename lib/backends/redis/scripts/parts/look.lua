@@ -1,14 +1,11 @@
--- look.lua - is the lock free? The first step of try.lua and vote.lua, which share their ARGV and
--- answer:
+-- look.lua - is the lock free? The first step of try.lua and vote.lua, which share ARGV and answer:
 --
--- ARGV: db, prefix, value, id ("": do not join the queue), ttl ms, restart grace ms and what else
--- the script needs
--- -> status, fence, left ms, place (granted: the slot, counted from 1; slots: the number of slots
--- in use), seen, and unless the lock was not looked at (type, or the queue is elsewhere) the
--- server's clock (ms), its uptime (ms; 0: not asked), from vote.lua the largest ttl of other
--- waiters (ms), and the ticket of a waiter that is in the queue now
---
--- A waiter whose connection was cut says "id@ticket" when it comes back.
+-- ARGV: db, prefix, value, id ("": do not join the queue; "id@ticket": a waiter comes back after
+-- its connection was cut), ttl ms, restart grace ms and the script's own words -> status, fence,
+-- left ms, place (granted: the slot, counted from 1; slots: the number of slots in use), seen, and
+-- unless the lock was not looked at (type, or the queue is elsewhere) the server's clock (ms), its
+-- uptime (ms; 0: not asked), from vote.lua the largest ttl of other waiters (ms), and the ticket of
+-- a waiter that is in the queue now
 --
 -- The last argument is several words with blanks between them, because Redis 7 ends the connection
 -- of a client that sends more than 10 arguments before AUTH, and "NOAUTH" is the better message.
@@ -23,12 +20,11 @@ grace = tonumber(grace)
 local status, left, up, longest = 'busy', 0, 0, 0
 back = tonumber(back)
 
--- A server that was started just now is one to which all its waiters come back, each after a pause
--- of a second at most. So that they are served in their order, and not as they arrive, none of them
--- gets the lock before that.
+-- To a server that was started just now all waiters come back, each after a pause of a second at
+-- most. No waiter gets the lock before, so that they are served in their order.
 local GATHER = 1500
 
--- Ours already: an earlier try with this token was served, its answer lost.
+-- Ours already: the answer to an earlier try with this token was lost.
 local had = kind ~= 'x' and holds(ARGV[3])
 local grant = value == ARGV[3] or had
 local open, expires, other = room(kind)
@@ -42,7 +38,7 @@ if open and not grant and grace > 0 then
   end
 elseif open and not grant and back then
   local ok, seconds = pcall(uptime)
-  -- INFO counts whole seconds of the clock, and less than none where that was set back.
+  -- INFO counts whole seconds of the clock, and negative seconds after the clock was set back.
   left = ok and seconds >= -1000 and math.max(0, GATHER - seconds - now % 1000) or 0
   if left > 0 then status = 'grace' end
 end
@@ -57,7 +53,7 @@ if not all then
   if id == '' and not open and not grant then return {'busy', '0', left, 0, shown()} end
   return redis.error_reply(e)
 end
--- Another number of slots, that of the first waiter: neither may win.
+-- The first waiter wants another number of slots: neither number may win.
 while w and w ~= id and type(kind) == 'number' and not grant do
   if kind_of(w) == kind or type(kind_of(w)) ~= 'number' then break end
   if listening({w}) then return {'slots', '0', 0, kind_of(w), ''} end

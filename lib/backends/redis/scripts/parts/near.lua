@@ -1,8 +1,8 @@
 -- near.lua - call f, which uses keys other than NAME: they may be on another node.
 --
--- A cluster moves a slot key by key. While NAME is still here, a call that touches one of the other
--- keys fails if that key has moved already, or never existed [redis 7.0.15]. True: f was called;
--- false and the error: it failed for that reason. Every other error is raised.
+-- A cluster moves a slot key by key. While NAME is still here, a call to a key that has moved
+-- already, or never existed, fails [redis 7.0.15]. Returns true, or false and this error. Every
+-- other error is raised.
 local function near(f)
   local ok, e = pcall(f)
   if ok then return true end

@@ -1,10 +1,10 @@
--- put.lua - write the run record of one server of several, if the lock is ours. kept: for how long
--- it is kept (ms). With 0 as the record's begin both times are this server's. Returns 1: the record
--- is there now; 0: it is not.
+-- put.lua - write the run record of a Redlock server, if the lock is ours. kept: for how long (ms).
+-- With 0 as the record's begin both times are this server's. Returns 1 if the record is there now,
+-- else 0.
 --
--- A client that skips its run gives the record of the success that it has found elsewhere. That
--- record replaces an older one, and any that says 'running': we hold the lock, so that run has
--- crashed, or has never got the lock. Foreign data stays, and so does the end of a newer run.
+-- A client that skips its run brings the record of the success from another server. This record
+-- replaces an older record, and any 'running': we hold the lock, so the other run has crashed, or
+-- has never got the lock. Foreign data stays, and so does the end of a newer run.
 local function put(kept, record)
   -- include parts/run_read.lua
   local was, state, fence, token, begin = last_run()

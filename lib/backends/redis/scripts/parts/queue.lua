@@ -1,46 +1,44 @@
--- queue.lua - the waiters of a lock, in the order in which they came. script.h has the formats of
--- keys and messages. w: the id of a waiter.
+-- queue.lua - the waiters of a lock, in the order of arrival. script.h has the formats of keys and
+-- messages. w: the id of a waiter.
 --
 -- The server's work does not grow with the number of waiters: a release calls the first and tells
 -- the second; a grant tells the new first two. Dead entries are dropped when they come to the
 -- front.
 --
--- Claims. A called waiter has a claim: until then it may take the free lock, and a try that finds
--- claims in front waits for their end. A waiter whose claim ends without a try (it is stopped, or
--- its machine is cut off) is set aside: SHELF is added to its ticket, so that it stands behind the
--- others until its next try gives it a new ticket. So when the first in the queue is set aside, all
--- are. A try ends the claim of its waiter, whatever it finds: the waiter is alive, and is called
--- again.
+-- Claims. A called waiter has a claim: until its end the waiter may take the free lock, and a try
+-- that finds claims in front waits for their end. A waiter whose claim ends without a try (stopped,
+-- or cut off) is set aside: SHELF is added to the ticket, and the waiter stands behind the others
+-- until the next try gives a new ticket. So when the first in the queue is set aside, all are. A
+-- try ends the claim of its waiter, whatever the result: the waiter is alive, and is called again.
 --
--- Silent waiters in front, however many, delay the next one by 3 s at most. A script cannot know
--- which waiters live, and tells only a few. So every waiter looks every 1.5 s, by PTTL, whether the
--- lock is free (the second every 0.5 s; LOOK_* in acquire.c), and tries if it is. While claims run,
--- the key PREFIXclaim exists: a waiter that sees it looks again when it has expired. So not all of
--- them try.
+-- Silent waiters in front, however many, delay the next live waiter by 3 s at most. A script cannot
+-- know which waiters live, and tells only a few. So every waiter looks every 1.5 s, by PTTL,
+-- whether the lock is free (the second every 0.5 s; LOOK_* in acquire.c), and tries if it is. The
+-- key PREFIXclaim exists while claims run, and a waiter that sees the key looks again after its
+-- expiry. So not all of them try.
 --   release: the first has a claim of 1 s, and the second was told to try at its end: 1.02 s with
---     one silent waiter. Otherwise the next live waiter has looked at 1.5 s.
---   expiry, or a DEL by another program: no claim runs. The first waiter hears of it (tracking). If
---     it has not come when another waiter looks, it gets 0.5 s only, with the three behind it.
+--     a single silent waiter. Otherwise the next live waiter has looked at 1.5 s.
+--   expiry, or a DEL by another program: no claim runs. The first waiter hears of it (tracking),
+--     and gets 0.5 s, with the three behind it, if still absent when another waiter looks.
 -- A try that finds claims over calls, for 0.3 s and all at once, eight times as many waiters as it
--- has set aside: 8 (or 32), 64, 512, ... It waits for these claims itself, and goes on with the
--- next round at most 0.1 s after their end. n silent waiters take log8(n) rounds: 20 of them 1.5 +
--- 2 x 0.4 s, 500 of them 2.7 s. Live waiters among those called keep their order: each waits for
--- the claims in front.
+-- has set aside: 8 (or 32), 64, 512, ... It waits for these claims, and begins the next round at
+-- most 0.1 s after their end. n silent waiters take log8(n) rounds: 20 of them 1.5 + 2 x 0.4 s, 500
+-- of them 2.7 s. Called waiters that live keep their order: each waits for the claims in front.
 local SHELF = 4e15
 local CLAIM, LATE, SHORT = 1000, 500, 300 -- ms; CLAIM: REDIS_SCRIPT_CLAIM in script.h
 local ROUND, GROWTH, MOST = 4, 8, 1000
 local queue, waiters = prefix .. 'queue', prefix .. 'waiters'
 -- include parts/holders.lua
 
--- The waiters' hash first: in a cluster it may be on another node, and then nothing must have been
+-- The waiters' hash first: if a cluster has the hash on another node, nothing may have been
 -- changed.
 local function drop(w)
   redis.call('HDEL', waiters, w)
   redis.call('ZREM', queue, w)
 end
 
--- Claims run for so long; nil: they have ended. pcall: a cluster's node does not touch a key that
--- does not exist while its slot is being moved away. Then waiters that look try, too.
+-- Claims run for ms; nil: they have ended. pcall: a cluster's node does not touch a missing key
+-- while its slot is being moved away. Then waiters that look try, too.
 local function claimed(ms)
   if ms then redis.pcall('SET', prefix .. 'claim', '', 'PX', string.format('%.0f', ms))
   else redis.pcall('DEL', prefix .. 'claim') end
@@ -51,8 +49,7 @@ local function tell(w, message)
   return redis.call('PUBLISH', prefix .. 'wake:' .. w, message) > 0
 end
 
--- alive: until then the waiter counts as alive; claim: until then it may take the lock, 0: it was
--- not called (both ms).
+-- The waiter counts as alive until alive, and may take the lock until claim (ms; 0: not called).
 local function parse(entry)
   local alive, claim, who = string.match(entry or '', '^(%d+) (%d+) (.*)$')
   return tonumber(alive or 0), tonumber(claim or 0), who or ''
@@ -65,8 +62,8 @@ local function put(w, alive, claim, who)
 end
 
 -- Put w behind the others of its kind (base 0: in the queue; SHELF: set aside). A ticket is the
--- time in us, so that it does not depend on the others' (which may be set aside); the last one's
--- keeps the order when the clock goes back. Exact until 2096.
+-- time in us, independent of the others' tickets (which may be set aside); the last ticket keeps
+-- the order when the clock goes back. Exact until 2096.
 local function tail(w, base)
   local ticket = base + time[1] * 1000000 + time[2]
   local last = tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0)
@@ -75,20 +72,20 @@ local function tail(w, base)
   return ticket
 end
 
--- Its ticket; nil: it is not in the queue, or set aside.
+-- The ticket of w; nil: not in the queue, or set aside.
 local function in_line(w)
   local ticket = tonumber(redis.call('ZSCORE', queue, w) or SHELF)
   return ticket < SHELF and ticket or nil
 end
 
--- w has lost its place, which that ticket gave it, and takes it again. One that was set aside stays
--- there, and a ticket from the future is none: the clock was set back.
+-- w takes its lost place, known by ticket, again. A waiter that was set aside stays there, and a
+-- ticket from the future is void: the clock was set back.
 local function rejoin(w, ticket)
   if ticket > time[1] * 1000000 + time[2] or redis.call('ZSCORE', queue, w) then return end
   redis.call('ZADD', queue, string.format('%.0f', ticket), w)
 end
 
--- The first that is alive by its own last word; me is.
+-- The first waiter that is alive by its last word; me is.
 local function head(me)
   while true do
     local w = redis.call('ZRANGE', queue, 0, 0)[1]
@@ -97,9 +94,8 @@ local function head(me)
   end
 end
 
--- There is a new head: it has to watch NAME from now on, and the one behind it to look now and
--- then. A head that does not listen is dead. lease: '', or ' MS VALUE' of a lock that was granted
--- just now.
+-- Tell a new head to watch NAME from now on, and the waiter behind to look now and then. A head
+-- that does not listen is dead. lease: '', or ' MS VALUE' of a lock that was granted just now.
 local function watch(lease)
   while true do
     local two = redis.call('ZRANGE', queue, 0, 1)
@@ -112,9 +108,9 @@ local function watch(lease)
   end
 end
 
--- Those of the first n in line that come before me, up to one for whose kind there is no room,
--- which is the second result. Where there are none because all are set aside, the first of them is
--- told that there is room: it may be on its way back. all: the first n, if they are known.
+-- The waiters among the first n in line that come before me, up to the first waiter for whose kind
+-- there is no room, the second result. Where there are none because all are set aside, the first is
+-- told that there is room: perhaps back soon. all: the first n, if known.
 local function before(me, n, all)
   local ids = {}
   all = all or redis.call('ZRANGE', queue, 0, n - 1, 'WITHSCORES')
@@ -127,8 +123,8 @@ local function before(me, n, all)
   return ids
 end
 
--- Drop those of ids that do not listen. PUBLISH counts clients that listen to all channels, too
--- (PSUBSCRIBE *), so this asks for subscribers where the user may. True: all listen.
+-- Drop the waiters among ids that do not listen; true: all listen. PUBLISH also counts clients that
+-- listen to all channels (PSUBSCRIBE *), so ask for subscribers where the user may.
 local function listening(ids)
   local ask, all = {}, true
   for i, w in ipairs(ids) do ask[i] = prefix .. 'wake:' .. w end
@@ -142,9 +138,9 @@ local function listening(ids)
   return all
 end
 
--- Call the waiters ids, whose entries are said. fresh: only the first one, and the second is told
--- to try when the claim of the first has ended. Returns the end of the claims; nil: some waiters
--- are dead, and were dropped.
+-- Call the waiters ids, whose entries are said. fresh: only the first, and the second is told to
+-- try at the end of the first's claim. Returns the end of the claims; nil: dead waiters were
+-- dropped.
 local function call(ids, said, fresh, claim)
   if not listening(ids) then return end
   local set, dead = {}, false
@@ -163,11 +159,11 @@ local function call(ids, said, fresh, claim)
   return now + claim
 end
 
--- There is room: call those in front of me, as long as there is room for their kind. fresh: NAME
--- was freed just now, so claims begin anew. chain: NAME still stands, and its holders have changed,
--- so a claim goes on: a stopped waiter is set aside however often they change. Returns the end of
--- the claims (ms), or nil: there is no waiter for which the lock is kept; and that waiter in front
--- of me for which there is no room.
+-- There is room: call the waiters in front of me, as long as there is room for their kind. fresh:
+-- NAME was freed just now, so claims begin anew. chain: NAME still stands, and its holders have
+-- changed, so a claim goes on: a stopped waiter is set aside however often they change. Returns the
+-- end of the claims (ms), or nil: the lock is kept for no waiter; and the waiter in front of me for
+-- which there is no room.
 local function offer(me, fresh, chain, all)
   local n, aside, moved = (fresh or chain) and 2 or ROUND, 0, false
   while true do
@@ -205,8 +201,8 @@ local function offer(me, fresh, chain, all)
   end
 end
 
--- NAME still stands, and its holders have changed, or there is a new head: it is called if there is
--- room for it.
+-- NAME still stands, and its holders have changed, or there is a new head: call the head if there
+-- is room for it.
 local function advance(new)
   local _, stop = offer('', false, true)
   if stop and new then watch('') end

@@ -1,8 +1,8 @@
 -- run_read.lua - the record of --once, a string at PREFIXonce; run_record.h has its form.
 local once = prefix .. 'once'
 
--- The record's text, and its state, fence, token, begin and end; nil: there is none. Something that
--- is no record: false and its type. What passes here passes run_record_parse(), too.
+-- The record's text, state, fence, token, begin and end; nil: no record; false and a type: foreign
+-- data. run_record_parse() accepts each record that passes here.
 local function last_run()
   local text = redis.pcall('GET', once)
   if not text then return end

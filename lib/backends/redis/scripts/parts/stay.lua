@@ -1,6 +1,6 @@
--- stay.lua - the end of a hold with --min-hold: the lock stays held for ms from now, by its expiry,
--- which is never moved later. Our value gets ' over=1' at its end: so no renewal of ours that comes
--- late finds it, while all else reads it as before. False: the lock was not ours.
+-- stay.lua - the end of a hold with --min-hold: the lock stays held for ms from now, or until its
+-- earlier expiry. Our value gets ' over=1' at its end: no late renewal of ours finds this value,
+-- and all others read the value as before. False: the lock was not ours.
 local function stay(ms)
   local over = ARGV[3] .. ' over=1'
   if value == ARGV[3] then
@@ -18,6 +18,6 @@ local function stay(ms)
   redis.call('ZREM', holders, ARGV[3])
   local last = digits(latest() - now)
   redis.call('PEXPIRE', name, last)
-  redis.call('PEXPIRE', holders, last) -- nobody is left to delete it
+  redis.call('PEXPIRE', holders, last) -- no client is left to delete the zset
   return ''
 end
