@@ -1009,38 +1009,6 @@ TEST(a_parsed_uri_is_taken_over_also_on_failure)
     CHECK_NULL(d);
 }
 
-TEST(values_of_the_options_are_checked_for_a_file_too)
-{
-    static const struct {
-        int64_t ttl, grace, once, min_hold;
-        enum dlock_mode mode;
-        const char *want;
-    } rows[] = {{0, -1, 0, 0, DLOCK_MODE_EXCLUSIVE, "ttl"},
-                {S - 1, -1, 0, 0, DLOCK_MODE_EXCLUSIVE, "ttl"},
-                {-1, -1, 0, 0, DLOCK_MODE_EXCLUSIVE, "ttl"},
-                {30 * S, -2, 0, 0, DLOCK_MODE_EXCLUSIVE, "grace"},
-                {30 * S, -1, -1, 0, DLOCK_MODE_EXCLUSIVE, "greater than zero"},
-                {30 * S, -1, S, 0, DLOCK_MODE_SHARED, "are for exclusive locks"},
-                {30 * S, -1, S, 0, DLOCK_MODE_SLOTS, "are for exclusive locks"},
-                {30 * S, -1, 0, -1, DLOCK_MODE_EXCLUSIVE, "must not be negative"}};
-    struct dlock_error err;
-    dlock *d = NULL;
-
-    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
-        struct dlock_options o;
-        dlock_options_init(&o, sizeof o);
-        o.ttl_ns = rows[i].ttl;
-        o.grace_ns = rows[i].grace;
-        o.once_ns = rows[i].once;
-        o.min_hold_ns = rows[i].min_hold;
-        o.mode = rows[i].mode;
-        o.slots = rows[i].mode == DLOCK_MODE_SLOTS;
-        CHECK_INT(dlock_open(&d, "file:///dir#n", &o, &err), DLOCK_EUSAGE);
-        CHECK_HAS(err.msg, rows[i].want);
-        CHECK_NULL(d);
-    }
-}
-
 TEST(a_slot_is_held_only_while_it_is_held)
 {
     struct dlock_event ev;
