@@ -92,12 +92,21 @@ static void out_of_range(void)
     REFUSED(holder, (enum dlock_holder)77, "holder");
     REFUSED(mode, DLOCK_MODE_SLOTS, "slots"); /* their number is 0 */
     REFUSED(ttl_ns, INT64_MIN, "ttl");
+    REFUSED(ttl_ns, DLOCK_SEC - 1, "ttl");
     REFUSED(grace_ns, INT64_MIN, "grace");
+    REFUSED(grace_ns, -2, "grace");
     REFUSED(wait_ns, INT64_MIN, "time-out");
     REFUSED(connect_timeout_ns, 0, "time-out");
-    REFUSED(once_ns, INT64_MIN, "record");
-    REFUSED(min_hold_ns, INT64_MIN, "hold");
+    REFUSED(once_ns, -1, "record");
+    REFUSED(min_hold_ns, -1, "hold");
     REFUSED(size, 0, "dlock_options_init");
+    for (int slots = 0; slots < 2; slots++) {
+        struct dlock_options o = defaults();
+        o.once_ns = DLOCK_SEC;
+        o.mode = slots ? DLOCK_MODE_SLOTS : DLOCK_MODE_SHARED;
+        o.slots = (unsigned)slots;
+        refused(o, "are for exclusive locks");
+    }
 }
 
 /* A caller that was compiled with a longer structure. */

@@ -12,15 +12,18 @@
 
 #define SEC DLOCK_SEC
 
-static int reader;
+static struct events *e; /* of the test that runs, or ran last */
+static int reader = -1;
 static char text[64 << 10];
 
-static struct events *open_events(void)
+static void open_events(void)
 {
-    struct events *e = NULL;
     char number[16];
     int p[2];
 
+    events_close(e);
+    e = NULL;
+    close(reader);
     if (!CHECK_INT(pipe(p), 0))
         exit(1);
     reader = p[0];
@@ -28,7 +31,6 @@ static struct events *open_events(void)
     snprintf(number, sizeof(number), "%d", p[1]);
     CHECK_INT(events_open(&e, number, NULL), 0);
     events_set_lock(e, "job", "redis://h:6379/0");
-    return e;
 }
 
 /*
@@ -59,19 +61,13 @@ static const char *lines(void)
     return text;
 }
 
-static void close_events(struct events *e)
-{
-    events_close(e);
-    close(reader);
-}
-
 #define JOB ",\"lock\":\"job\",\"store\":\"redis://h:6379/0\""
 
 TEST(without_the_option_there_is_no_object_and_every_call_is_fine)
 {
-    struct events *e = (struct events *)text;
     struct pollfd p;
 
+    e = (struct events *)text;
     CHECK_INT(events_open(&e, NULL, NULL), 0);
     CHECK_NULL(e);
     CHECK_INT(events_fd(e), -1);
@@ -96,7 +92,7 @@ TEST(without_the_option_there_is_no_object_and_every_call_is_fine)
 
 TEST(a_run_is_told_from_wait_to_end)
 {
-    struct events *e = open_events();
+    open_events();
     int64_t t = dlock_now();
     struct dlock_info holder = {.pid = 7,
                                 .host = "web1",
@@ -142,13 +138,12 @@ TEST(a_run_is_told_from_wait_to_end)
               "79,\"reason\":\"gone\",\"dropped\":0}\n");
     events_end(e, &(struct events_end){EVENTS_ERROR, -1, 71, NULL}, t);
     CHECK_STR(lines(), "");
-    close_events(e);
 }
 
 TEST(what_is_not_known_is_left_out)
 {
     int64_t t = dlock_now();
-    struct events *e = open_events();
+    open_events();
 
     events_waiting(e, NULL, 0, t);
     CHECK_STR(lines(), "\"event\":\"waiting\"" JOB ",\"wait_ms\":0}\n");
@@ -156,12 +151,11 @@ TEST(what_is_not_known_is_left_out)
     events_end(e, &(struct events_end){EVENTS_TIMEOUT, -1, 75, NULL}, t);
     CHECK_STR(lines(), "\"event\":\"end\"" JOB ",\"outcome\":\"timeout\",\"wait_ms\":0,"
                        "\"renewals\":0,\"exit_code\":75,\"dropped\":0}\n");
-    close_events(e);
 }
 
 TEST(a_grant_says_how_the_lock_is_shared)
 {
-    struct events *e = open_events();
+    open_events();
     struct dlock_info held = {.mode = DLOCK_MODE_SHARED, .fence = 7};
 
     events_granted(e, &held, DLOCK_NEVER, 1);
@@ -173,12 +167,11 @@ TEST(a_grant_says_how_the_lock_is_shared)
     held.slot = 0; /* a store that does not number them */
     events_granted(e, &held, 2 * SEC, 1);
     CHECK_HAS(lines(), ",\"mode\":\"slots\",\"slots\":3,\"lease_left_ms\":2000}\n");
-    close_events(e);
 }
 
 TEST(a_wait_has_a_line_for_each_change_but_at_most_one_a_second)
 {
-    struct events *e = open_events();
+    open_events();
     int64_t t = dlock_now();
     struct dlock_info holder = {.pid = 1, .waited_ms = -1};
 
@@ -207,12 +200,11 @@ TEST(a_wait_has_a_line_for_each_change_but_at_most_one_a_second)
     events_turn(e, t + 9 * SEC);
     CHECK_HAS(lines(), "\"event\":\"granted\"");
     CHECK(!strstr(text, "waiting") && !strstr(text, "lease_left_ms") && !strstr(text, "fence"));
-    close_events(e);
 }
 
 TEST(what_was_held_back_about_one_lock_of_a_set_is_not_told_of_another)
 {
-    struct events *e = open_events();
+    open_events();
     int64_t t = dlock_now();
 
     events_waiting(e, &(struct dlock_info){.pid = 1}, 2, t);
@@ -236,7 +228,6 @@ TEST(what_was_held_back_about_one_lock_of_a_set_is_not_told_of_another)
     events_turn(e, t + 5 * SEC);
     CHECK_HAS(lines(), "\"lock\":\"other\"");
     CHECK_HAS(text, "\"place\":1,\"holder\":{\"pid\":1");
-    close_events(e);
 }
 
 /* Fills an array with the text that grows most. */
@@ -248,7 +239,7 @@ TEST(the_longest_line_fits_and_ends_whole)
     char lock[5000], reason[512];
 
     for (size_t i = 0; i < sizeof(bytes); i++) {
-        struct events *e = open_events();
+        open_events();
         struct dlock_info holder = {.foreign = true,
                                     .mode = DLOCK_MODE_SLOTS,
                                     .slots = DLOCK_SLOTS_MAX,
@@ -276,13 +267,12 @@ TEST(the_longest_line_fits_and_ends_whole)
         CHECK(n > 2000 && n <= SINK_LINE);
         text[n > 0 ? n : 0] = '\0';
         CHECK_HAS(text, ",\"dropped\":0}\n");
-        close_events(e);
     }
 }
 
 TEST(texts_are_cut_between_characters_and_secrets_hidden)
 {
-    struct events *e = open_events();
+    open_events();
     char lock[2000];
 
     FILL(lock, '"');
@@ -294,12 +284,11 @@ TEST(texts_are_cut_between_characters_and_secrets_hidden)
     events_set_lock(e, "a", "b");
     events_lost(e, "cannot reach redis://u:geheim@h/0?password=geheim");
     CHECK_HAS(lines(), "\"reason\":\"cannot reach redis://***@h/0?password=***\"}\n");
-    close_events(e);
 }
 
 TEST(what_a_full_pipe_drops_is_counted_in_the_last_line)
 {
-    struct events *e = open_events();
+    open_events();
     char c[4096];
 
     fcntl(reader, F_SETPIPE_SZ, 8192);
@@ -311,19 +300,19 @@ TEST(what_a_full_pipe_drops_is_counted_in_the_last_line)
     lines();
     CHECK_HAS(text, "\"exit_status\":0,\"exit_code\":0,\"dropped\":");
     CHECK(strstr(text, "\"dropped\":0}") == NULL);
-    close_events(e);
 }
 
 TEST(a_line_that_is_drawn_at_the_same_terminal_is_erased_first)
 {
     int master = posix_openpt(O_RDWR | O_NOCTTY), slave, save = dup(2);
-    struct events *e = NULL;
     char number[16];
 
     REQUIRE(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
     REQUIRE((slave = open(ptsname(master), O_RDWR | O_NOCTTY)) >= 0);
     snprintf(number, sizeof(number), "%d", slave);
     dup2(slave, 2);
+    events_close(e);
+    e = NULL;
     REQUIRE_INT(events_open(&e, number, NULL), 0);
     message_draw("waiting");
     events_waiting(e, NULL, 1, SEC);
@@ -340,7 +329,6 @@ TEST(a_line_that_is_drawn_at_the_same_terminal_is_erased_first)
         text[at += (size_t)n] = '\0';
     }
     CHECK_HAS(text, "waiting\033[K\r\033[K{\"v\":1");
-    events_close(e);
     close(master);
 }
 

@@ -268,7 +268,4 @@ TEST(of_too_many_those_stay_that_came_once)
     CHECK_INT(untold.at[untold.n - 2].sig, SIGINT);
 }
 
-int main(int argc, char **argv)
-{
-    return unit_main(argc, argv);
-}
+UNIT_MAIN

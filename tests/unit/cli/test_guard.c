@@ -189,15 +189,18 @@ static bool await(int n)
     return true;
 }
 
+static void sweep_all(struct process_tree *all)
+{
+    for (int64_t until = after(LATE); process_tree_sweep(all, NULL) > 0 && dlock_now() < until;)
+        usleep(500);
+}
+
 static void clean_up(void)
 {
-    pid_t stuck;
-
     if (guard.fd >= 0)
         keeper_dies();
     kill(guard.pid, SIGKILL);
-    for (int64_t until = after(LATE); process_tree_sweep(&tree, &stuck) > 0 && dlock_now() < until;)
-        usleep(1000);
+    sweep_all(&tree);
     CHECK_INT(process_tree_count(&tree), 0);
     close(witness);
     close(say_fd);
@@ -237,11 +240,16 @@ static void ended_by(int number, int flags)
 }
 
 /* A guard whose command has been started. */
-static void start(char *const *argv)
+static bool start_until(char *const *argv, int64_t term, int64_t kill, int64_t hard)
 {
     set_up(argv);
-    order(G_START, 0);
-    CHECK_INT(hear(), G_STARTED);
+    send_times(G_START, 0, term, kill, hard);
+    return CHECK_INT(hear(), G_STARTED);
+}
+
+static void start(char *const *argv)
+{
+    start_until(argv, DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER);
 }
 
 /* The 50 ms hold on a machine with a processor to spare; tests or a build may run beside us. */
@@ -289,9 +297,7 @@ static void dies_at(int64_t from, int64_t width, const char *what)
 
 static bool start_stubborn(int64_t term, int64_t kill, int64_t hard)
 {
-    set_up(SHELL(STUBBORN));
-    send_times(G_START, 0, term, kill, hard);
-    return CHECK_INT(hear(), G_STARTED) && CHECK(await(3));
+    return start_until(SHELL(STUBBORN), term, kill, hard) && CHECK(await(3));
 }
 
 /* ---------------------------------------------------------------- running --- */
@@ -555,29 +561,6 @@ GUARD_TEST(a_guard_that_is_stopped_in_the_grace_is_killed)
 
 /* -------------------------------------------------------------- the guard --- */
 
-static void sweep_all(void)
-{
-    pid_t stuck;
-
-    for (int64_t until = after(LATE); process_tree_sweep(&tree, &stuck) > 0 && dlock_now() < until;)
-        usleep(500);
-}
-
-/* At nine tenths of the time until hard_at: the timer's clock may be slewed. */
-GUARD_TEST(a_stopped_guard_is_killed_before_hard_at)
-{
-    int64_t from = dlock_now(), hard = from + 2 * DLOCK_SEC, early = hard - DLOCK_SEC / 5;
-
-    REQUIRE(start_stubborn(hard - 200 * DLOCK_MSEC, hard - 100 * DLOCK_MSEC, hard));
-    kill(guard.pid, SIGSTOP);
-    CHECK_INT(hear(), -1);
-    in_window(dlock_now(), early, hard - early);
-    sweep_all();
-    int64_t at = death(0);
-    in_window(at, early, hard - early + SOON);
-    printf("# guard stopped, death to hard_at: %" PRId64 " us\n", (hard - at) / 1000);
-}
-
 GUARD_TEST(an_extension_moves_hard_at)
 {
     int64_t from = dlock_now(), hard = from + 200 * DLOCK_MSEC;
@@ -626,25 +609,39 @@ GUARD_TEST(the_raw_clock_ends_the_command_too)
     ended_by(SIGKILL, GUARD_TIMED_OUT);
 }
 
-GUARD_TEST(the_raw_clock_ends_the_command_of_a_stopped_guard_too)
+/* At nine tenths of the time until hard_at: the timer's clock may be slewed. */
+static void stop_guard(int64_t from, int64_t hard)
 {
-    int64_t hard = after(100 * DLOCK_SEC), from = dlock_now();
+    const int64_t early = from + DLOCK_SEC * 9 / 5;
 
-    raw_reaches(hard, DLOCK_SEC);
     REQUIRE(start_stubborn(hard - 200 * DLOCK_MSEC, hard - 100 * DLOCK_MSEC, hard));
     kill(guard.pid, SIGSTOP);
     CHECK_INT(hear(), -1);
-    in_window(dlock_now(), from + 900 * DLOCK_MSEC, 100 * DLOCK_MSEC);
+    in_window(dlock_now(), early, DLOCK_SEC / 5);
+    sweep_all(&tree);
+    int64_t at = death(0);
+    in_window(at, early, DLOCK_SEC / 5 + SOON);
+    printf("# guard stopped, death to hard_at: %" PRId64 " us\n",
+           (early + DLOCK_SEC / 5 - at) / 1000);
+}
+
+GUARD_TEST(a_stopped_guard_is_killed_before_hard_at_by_either_clock)
+{
+    int64_t from = dlock_now();
+
+    stop_guard(from, from + 2 * DLOCK_SEC);
+    clean_up();
+    from = dlock_now();
+    raw_reaches(from + 100 * DLOCK_SEC, 2 * DLOCK_SEC);
+    stop_guard(from, from + 100 * DLOCK_SEC);
 }
 
 GUARD_TEST(an_extension_moves_the_times_of_both_clocks)
 {
     int64_t term = after(100 * DLOCK_SEC), from;
 
-    set_up(SHELL("exec sleep 60"));
     raw_reaches(term, 10 * DLOCK_SEC);
-    send_times(G_START, 0, term, term, term + DLOCK_SEC);
-    CHECK_INT(hear(), G_STARTED);
+    start_until(SHELL("exec sleep 60"), term, term, term + DLOCK_SEC);
     usleep(20000); /* the guard sleeps until its next turn */
     from = dlock_now();
     raw_reaches(term, 300 * DLOCK_MSEC);
@@ -658,7 +655,7 @@ GUARD_TEST(a_killed_guard_is_swept_up)
     int64_t from = dlock_now();
     kill(guard.pid, SIGKILL);
     CHECK_INT(hear(), -1);
-    sweep_all();
+    sweep_all(&tree);
     int64_t at = death(0);
     in_window(at, from, SOON);
     printf("# guard killed, swept after %" PRId64 " us\n", (at - from) / 1000);
@@ -689,12 +686,10 @@ GUARD_TEST(guard_killed_spares_inherited_processes)
     kill(old, SIGCONT);
     CHECK_INT(waitid(P_PID, (id_t)old, &(siginfo_t){0}, WEXITED | WNOWAIT), 0);
     REQUIRE(start_stubborn(after(LATE), after(LATE), after(LATE)));
-    int64_t from = dlock_now();
     kill(guard.pid, SIGKILL);
     CHECK_INT(hear(), -1);
     waitpid(guard.pid, NULL, 0);
-    while (process_tree_sweep(&among, NULL) > 0 && dlock_now() < from + LATE)
-        usleep(500);
+    sweep_all(&among);
     CHECK(!alive());
     CHECK_INT(waitpid(old, NULL, 0), old);
     CHECK_INT(waitpid(-1, &st, WNOHANG), 0); /* one child is left, and is alive */
@@ -703,9 +698,8 @@ GUARD_TEST(guard_killed_spares_inherited_processes)
 /* A dead command that cannot be reaped as long as we trace it: the guard goes on killing. */
 static pid_t start_undying(void)
 {
-    set_up(SHELL("printf x >&9; exec sleep 60"));
-    send_times(G_START, 0, after(LATE), after(LATE), after(LATE));
-    if (!CHECK_INT(hear(), G_STARTED) || !CHECK(await(1)))
+    if (!start_until(SHELL("printf x >&9; exec sleep 60"), after(LATE), after(LATE), after(LATE)) ||
+        !CHECK(await(1)))
         return -1;
     pid_t pid = last.arg;
     return CHECK_INT(ptrace(PTRACE_SEIZE, pid, NULL, NULL), 0) ? pid : -1;
@@ -836,27 +830,37 @@ GUARD_TEST(reports_when_the_background_is_gone)
     CHECK(!alive());
 }
 
-GUARD_TEST(forwards_every_signal)
-{
-    char got[8];
+/* It says which signals it gets. */
+#define TELLING                                                                                    \
+    SHELL("trap 'printf U >&9' USR1; trap 'printf T >&9' TERM; printf x >&9; "                     \
+          "while :; do sleep 0.01; done")
 
-    set_up(SHELL("trap 'printf U >&9' USR1; printf x >&9; while :; do sleep 0.01; done"));
+static char told(void)
+{
+    char got = 0;
+
+    CHECK_INT(read(say_fd, &got, 1), 1);
+    return got;
+}
+
+static void start_telling(void)
+{
+    set_up(TELLING);
     order(G_START, 0);
     CHECK(await(1));
+}
+
+GUARD_TEST(forwards_every_signal)
+{
+    start_telling();
     for (int i = 0; i < 5; i++) {
         signal_command(SIGUSR1);
-        REQUIRE_INT(read(say_fd, got, 1), 1);
-        CHECK_INT(got[0], 'U');
+        REQUIRE_INT(told(), 'U');
     }
     signal_command(SIGKILL);
     CHECK_INT(hear(), G_STARTED);
     CHECK_INT(hear(), G_EXITED);
 }
-
-/* It says which signals it gets. */
-#define TELLING                                                                                    \
-    SHELL("trap 'printf U >&9' USR1; trap 'printf T >&9' TERM; printf x >&9; "                     \
-          "while :; do sleep 0.01; done")
 
 GUARD_TEST(a_signal_waits_for_a_copy_and_no_longer)
 {
@@ -872,22 +876,12 @@ GUARD_TEST(a_signal_that_waits_does_not_delay_the_end)
 {
     char got;
 
-    set_up(TELLING);
-    order(G_START, 0);
-    CHECK(await(1));
+    start_telling();
     int64_t from = dlock_now();
     signal_command(SIGUSR1);
     keeper_dies();
     in_window(death(LATE), from, FORWARD_WAIT / 2);
     CHECK_INT(read(say_fd, &got, 1), 0);
-}
-
-static char told(void)
-{
-    char got = 0;
-
-    CHECK_INT(read(say_fd, &got, 1), 1);
-    return got;
 }
 
 GUARD_TEST(a_signal_that_the_guard_got_too_is_not_forwarded)
@@ -946,14 +940,17 @@ GUARD_TEST(puts_the_command_into_the_callers_group)
 #define TELLS_USR1                                                                                 \
     "exec 2>/dev/null; trap 'printf U >&9' USR1; printf x >&9; while :; do sleep 0.01; done"
 
-GUARD_TEST(a_signal_is_for_the_commands_group)
+static void start_two(char *script)
 {
-    command_is(NULL);
-    config.argv = (char *const[]){"/bin/sh", "-c", "sh -c \"$0\" & eval \"$0\"", TELLS_USR1, NULL};
-    fork_guard();
+    set_up((char *const[]){"/bin/sh", "-c", script, TELLS_USR1, NULL});
     order(G_START, 0);
     CHECK(await(2));
     signal_command(SIGUSR1);
+}
+
+GUARD_TEST(a_signal_is_for_the_commands_group)
+{
+    start_two("sh -c \"$0\" & eval \"$0\"");
     CHECK(await(2));
 }
 
@@ -962,13 +959,7 @@ GUARD_TEST(a_command_that_left_its_group_gets_the_signals_alone)
 {
     char c;
 
-    command_is(NULL);
-    config.argv = (char *const[]){"/bin/sh", "-c", "sh -c \"$0\" & exec setsid sh -c \"$0\"",
-                                  TELLS_USR1, NULL};
-    fork_guard();
-    order(G_START, 0);
-    CHECK(await(2));
-    signal_command(SIGUSR1);
+    start_two("sh -c \"$0\" & exec setsid sh -c \"$0\"");
     CHECK(await(1));
     signal_command(SIGKILL);
     CHECK_INT(hear(), G_STARTED);

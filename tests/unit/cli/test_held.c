@@ -142,32 +142,6 @@ TEST(a_holder_is_an_ancestor_by_its_token_or_by_its_pid_where_the_list_may_lack_
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-TEST(which_kinds_of_inner_locks_a_hold_allows)
-{
-    static const struct {
-        enum dlock_mode outer, inner;
-        unsigned slots; /* outer: 2 */
-        int want;
-    } rows[] = {
-        {DLOCK_MODE_EXCLUSIVE, DLOCK_MODE_EXCLUSIVE, 0, 0},
-        {DLOCK_MODE_EXCLUSIVE, DLOCK_MODE_SHARED, 0, 0},
-        {DLOCK_MODE_EXCLUSIVE, DLOCK_MODE_SLOTS, 3, 0},
-        {DLOCK_MODE_SHARED, DLOCK_MODE_EXCLUSIVE, 0, DLOCK_EBUSY},
-        {DLOCK_MODE_SHARED, DLOCK_MODE_SHARED, 0, 0},
-        {DLOCK_MODE_SHARED, DLOCK_MODE_SLOTS, 2, DLOCK_EBUSY},
-        {DLOCK_MODE_SLOTS, DLOCK_MODE_EXCLUSIVE, 0, DLOCK_EBUSY},
-        {DLOCK_MODE_SLOTS, DLOCK_MODE_SHARED, 0, 0},
-        {DLOCK_MODE_SLOTS, DLOCK_MODE_SLOTS, 2, 0},
-        {DLOCK_MODE_SLOTS, DLOCK_MODE_SLOTS, 3, DLOCK_EDATA},
-    };
-
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        struct nested_hold h = {.mode = (int32_t)rows[i].outer,
-                                .slots = rows[i].outer == DLOCK_MODE_SLOTS ? 2 : 0};
-        CHECK_INT(nested_allows(&h, rows[i].inner, rows[i].slots), rows[i].want);
-    }
-}
-
 static char *key_of(const char *text)
 {
     struct dlock_uri *uri = NULL;

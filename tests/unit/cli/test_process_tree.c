@@ -135,13 +135,13 @@ static pid_t fork_zombie(int code)
 }
 
 /* A chain of depth processes; the last has left its session and lost its parent. */
-static void chain(int depth)
+static void fork_chain(int depth)
 {
     if (fork() != 0)
         return;
     signal(SIGTERM, SIG_IGN);
     if (depth > 1) {
-        chain(depth - 1);
+        fork_chain(depth - 1);
         sleeper();
     }
     if (fork() == 0) {
@@ -153,10 +153,18 @@ static void chain(int depth)
     sleeper();
 }
 
+static void chain(int depth)
+{
+    fork_chain(depth);
+    await(ready[0], depth + 1);
+}
+
 static void fan(int n)
 {
-    if (fork() != 0)
+    if (fork() != 0) {
+        await(ready[0], n);
         return;
+    }
     for (int i = 1; i < n; i++)
         if (fork() == 0)
             sleeper();
@@ -213,7 +221,6 @@ TREE_TEST(an_empty_tree)
 TREE_TEST(kills_a_deep_tree)
 {
     chain(4);
-    await(ready[0], 5);
     /* The chain's head, and the orphan of its tail as soon as that has lost its parent. */
     for (int i = 0; i < 1000 && process_tree_count(&tree) < 2; i++)
         usleep(1000);
@@ -224,7 +231,6 @@ TREE_TEST(kills_a_deep_tree)
 TREE_TEST(kills_a_wide_tree)
 {
     fan(200);
-    await(ready[0], 200);
     is_killed_within(500 * DLOCK_MSEC, "200 processes");
 }
 
@@ -233,7 +239,6 @@ TREE_TEST(works_without_children_files)
     children_file = "/nosuch";
     chain(4);
     fan(20);
-    await(ready[0], 25);
     is_killed_within(DLOCK_SEC, "without children files");
     children_file = "/children";
 }
@@ -257,7 +262,6 @@ TREE_TEST(one_term_reaches_all)
 {
     fan(50);
     fan(50);
-    await(ready[0], 100);
     CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 100);
     ends_by_itself();
 }
@@ -304,7 +308,6 @@ TREE_TEST(leaves_inherited_processes_alone)
     CHECK_INT(tree.ninherited, 1);
     CHECK_INT(process_tree_count(&tree), 0);
     fan(3);
-    await(ready[0], 3);
     CHECK_INT(process_tree_count(&tree), 1);
     CHECK(kill_all() >= 0);
     CHECK_INT(waitpid(old, NULL, WNOHANG), 0);
@@ -374,8 +377,7 @@ TREE_TEST(names_a_process_that_cannot_be_killed)
 
 TREE_TEST(leaves_unrelated_processes_alone)
 {
-    fan(1);
-    await(ready[0], 1);
+    fork_sleeper();
     REQUIRE_INT(list_children(), 0);
     /* Our parent, as if its pid had been read from a child's list. */
     CHECK_INT(visit((struct link){getppid(), work[0].pid}, -1, SIGCONT, true), ESRCH);
@@ -404,11 +406,9 @@ TREE_TEST(outruns_a_hydra)
         }
     }
     await(ready[0], HEADS);
-    int64_t took = kill_all();
-    printf("# hydra: %d forks, %" PRId64 " us\n", *forks_made, took / 1000);
-    CHECK(took >= 0);
+    is_killed_within(10 * DLOCK_SEC, "hydra");
+    printf("# forks: %d\n", *forks_made);
     CHECK(*forks_made < MAX);
-    CHECK(witness_dead());
 }
 
 /* Every process forks again and again; the bound is there only to end a test that fails. */
@@ -436,12 +436,9 @@ TREE_TEST(outgrows_a_fork_bomb)
     await(ready[0], 1);
     usleep(7 * pause_us);
     int at = *n;
-    int64_t took = kill_all();
-    printf("# fork bomb: %d forks at the start, %d at the end, %" PRId64 " us\n", at, *n,
-           took / 1000);
-    CHECK(took >= 0);
+    is_killed_within(10 * DLOCK_SEC, "fork bomb");
+    printf("# forks: %d at the start, %d at the end\n", at, *n);
     CHECK(*n < MAX);
-    CHECK(witness_dead());
 }
 
 /* ------------------------------------------------------------ what /proc shows --- */

@@ -1,4 +1,7 @@
-/* fake_env.h - the clocks and the randomness of a test. Time passes only where the test says so. */
+/*
+ * fake_env.h - the clocks, the randomness and the store of a test. Time passes only where the test
+ * says so.
+ */
 #ifndef FAKE_ENV_H
 #define FAKE_ENV_H
 
@@ -31,12 +34,115 @@ static int get_random(void *ctx, void *buf, size_t len)
 }
 static const struct dlock_env env = {.now = get_now, .raw = get_raw, .random = get_random};
 
-/* A handle over a backend of the test: ttl 10 s, grace 1 s: usable 8.398 s (see test_lease.c). */
-static inline void fake_handle(dlock *d, struct dlock_uri *uri, const struct dlock_backend *table)
+/* The calls that a store received, and the events that it will report. */
+struct stub {
+    char letter;  /* its name in calls[] */
+    bool answers; /* renewals and releases */
+    bool silent;  /* ... but not now */
+    int acquires, renews, releases, asks;
+    bool wait, stays;
+    int64_t until;
+    enum dlock_ask what;
+    char arg[DLOCK_TOKEN_LEN + 1];
+    struct dlock_event say[4];
+    int n;
+    int fd, ready; /* a descriptor to poll, or 0; and how often it was found ready */
+    int blind;     /* how often we worked without a look at it, before that */
+};
+static char calls[200]; /* of all stores with a letter: "A" acquire, "R" release, and its letter */
+
+static void note(char what, const struct stub *st)
+{
+    size_t n = strlen(calls);
+    if (st->letter)
+        snprintf(calls + n, sizeof calls - n, "%c%c ", what, st->letter);
+}
+static void stub_says(struct stub *st, struct dlock_event ev)
+{
+    st->say[st->n++] = ev;
+}
+static void be_acquire(struct dlock_be *b, bool wait)
+{
+    struct stub *st = (struct stub *)b;
+    st->acquires++;
+    st->wait = wait;
+    note('A', st);
+}
+static void be_renew(struct dlock_be *b)
+{
+    struct stub *st = (struct stub *)b;
+    st->renews++;
+    if (st->answers && !st->silent)
+        stub_says(st, (struct dlock_event){.type = EV_RENEWED, .from = clock_now, .ttl = 10 * S});
+}
+static void be_release(struct dlock_be *b, int64_t until)
+{
+    struct stub *st = (struct stub *)b;
+    st->releases++;
+    st->until = until;
+    st->n = 0;
+    note('R', st);
+    if (st->answers)
+        stub_says(st, (struct dlock_event){.type = EV_RELEASED,
+                                           .how = st->silent ? DLOCK_RELEASE_UNCLEAR
+                                                             : DLOCK_RELEASE_CLEAN});
+}
+static void be_ask(struct dlock_be *b, enum dlock_ask what, const char *arg)
+{
+    struct stub *st = (struct stub *)b;
+    st->asks++;
+    st->what = what;
+    snprintf(st->arg, sizeof st->arg, "%s", arg ? arg : "");
+}
+static bool be_stays(struct dlock_be *b)
+{
+    return ((struct stub *)b)->stays;
+}
+static int be_interest(struct dlock_be *b, struct pollfd *p, int cap, int64_t *wake)
+{
+    const struct stub *st = (struct stub *)b;
+    (void)wake;
+    if (st->fd == 0 || cap == 0)
+        return 0;
+    p[0] = (struct pollfd){.fd = st->fd, .events = POLLIN};
+    return 1;
+}
+static int be_process(struct dlock_be *b, const struct pollfd *p, int n, struct dlock_event *ev)
+{
+    struct stub *st = (struct stub *)b;
+    st->ready += n > 0 && p[0].revents != 0;
+    st->blind += st->ready == 0;
+    if (st->n == 0)
+        return 0;
+    *ev = st->say[0];
+    memmove(st->say, st->say + 1, sizeof st->say[0] * (size_t)--st->n);
+    return 1;
+}
+static void be_close(struct dlock_be *b)
+{
+    (void)b;
+}
+
+static const struct dlock_backend table = {
+    .name = "stub",
+    .caps = CAP_LEASE | CAP_FENCE,
+    .acquire = be_acquire,
+    .stays = be_stays,
+    .renew = be_renew,
+    .release = be_release,
+    .ask = be_ask,
+    .interest = be_interest,
+    .process = be_process,
+    .close = be_close,
+};
+
+/* A handle over this store: ttl 10 s, grace 1 s: usable 8.398 s (see test_lease.c). */
+static inline void fake_handle(dlock *d, struct dlock_uri *uri, struct stub *st)
 {
     memset(d, 0, sizeof *d);
     d->uri = d->spec.uri = uri;
-    d->table = table;
+    d->table = &table;
+    d->be = (struct dlock_be *)st;
     d->owner = getpid();
     dlock_options_init(&d->opt, sizeof d->opt);
     d->lease_cfg = (struct lease_config){.ttl = 10 * S, .grace = 1 * S};

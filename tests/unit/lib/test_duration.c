@@ -70,96 +70,59 @@ TEST(good_durations)
     }
 }
 
+static void is_refused(const char *text, const char *why)
+{
+    int64_t ns = -7;
+    struct dlock_error err = {0};
+    char want[200], clean[200];
+
+    if (dlock_parse_duration(text, &ns, &err) != DLOCK_EUSAGE)
+        CHECK_FAIL("\"%s\" was accepted as %" PRId64, text, ns);
+    CHECK_INT(ns, -7);
+    CHECK_INT(err.code, DLOCK_EUSAGE);
+    snprintf(want, sizeof(want), "\"%s\" is %s", text, why);
+    dlock_clean_text(clean, sizeof(clean), want, strlen(want));
+    CHECK_STR(err.msg, clean);
+}
+
+/* The message has the value, and what may be written instead. */
 TEST(bad_durations)
 {
+    static const char why[] = "not a duration: write 10, 0.5, 500ms, 1.5m, 10min, 1h30m or 1d";
     static const char *const bad[] = {
-        "",
-        ".",
-        "..",
-        "-1",
-        "+1",
-        " 1",
-        "1 ",
-        "1 s",
-        "\t1",
-        "1e3",
-        "1E3",
-        "0x10",
-        "inf",
-        "nan",
-        "INF",
-        "infinity",
-        "1,5",
-        "1.2.3",
-        "s",
-        "ms",
-        ".s",
-        "1S",
-        "1M",
-        "1hh",
-        "1H",
-        "1Min",
-        "1month",
-        "1us",
-        "min",
-        "1minn",
-        "1mi",
-        "1h30",
-        "130h30",
-        "30m1h",
-        "1h1h",
-        "1h1hr",
-        "1ms1s",
-        "1.5h30m",
-        "1.h30m",
-        "1h 30m",
-        "1h-30m",
-        "1h+30m",
-        "1h,30m",
-        "h30m",
-        "1h30m!",
-        "1h.m",
-        "1h1h99999999999999999999d",
-        "36524d24.1h",
-        "36525d1ms",
-        "36525d99999999999999999999h",
-        "99999999999999999999h99999999999999999999m",
-        "1w",
-        "abc",
-        "1\n",
-        "٣",
-        "36526d",
-        "36525.1d",
-        "3155760000.000000001",
-        "3155760001",
-        "9223372036854775807",
-        "9223372036854775808",
-        "18446744073709551617",
-        "99999999999999999999999999999999999999",
-        "99999999999999999999ms",
-        "106752d",
-        "2562048h",
-    };
+        "",      ".",       "..",     "-1",     "+1",     " 1",     "1 ",       "1 s",  "\t1",
+        "1e3",   "1E3",     "0x10",   "inf",    "nan",    "INF",    "infinity", "1,5",  "1.2.3",
+        "s",     "ms",      ".s",     "1S",     "1M",     "1hh",    "1H",       "1Min", "1month",
+        "1us",   "min",     "1minn",  "1mi",    "1h30",   "130h30", "30m1h",    "1h1h", "1h1hr",
+        "1ms1s", "1.5h30m", "1.h30m", "1h 30m", "1h-30m", "1h+30m", "1h,30m",   "h30m", "1h30m!",
+        "1h.m",  "1w",      "abc",    "1\n",    "٣"};
 
-    for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
-        int64_t ns = -7;
-        struct dlock_error err = {0};
-
-        if (dlock_parse_duration(bad[i], &ns, &err) != DLOCK_EUSAGE)
-            CHECK_FAIL("\"%s\" was accepted as %" PRId64, bad[i], ns);
-        CHECK_INT(ns, -7);
-        CHECK_INT(err.code, DLOCK_EUSAGE);
-        CHECK(err.msg[0] == '"');
-        CHECK_NULL(strchr(err.msg, '\n'));
-    }
+    for (size_t i = 0; i < DLOCK_LEN(bad); i++)
+        is_refused(bad[i], why);
+    is_refused("1h1h99999999999999999999d", why);
     CHECK_INT(dlock_parse_duration("x", &(int64_t){0}, NULL), DLOCK_EUSAGE);
-    /* The value, and what may be written instead. */
-    struct dlock_error err;
-    dlock_parse_duration("1h30", &(int64_t){0}, &err);
-    CHECK_STR(err.msg,
-              "\"1h30\" is not a duration: write 10, 0.5, 500ms, 1.5m, 10min, 1h30m or 1d");
-    dlock_parse_duration("99999999d1h", &(int64_t){0}, &err);
-    CHECK_STR(err.msg, "\"99999999d1h\" is too long: at most 100 years");
+}
+
+TEST(long_durations)
+{
+    static const char *const bad[] = {"36524d24.1h",
+                                      "36525d1ms",
+                                      "36526d",
+                                      "36525.1d",
+                                      "3155760001",
+                                      "106752d",
+                                      "2562048h",
+                                      "36525d99999999999999999999h",
+                                      "99999999999999999999h99999999999999999999m",
+                                      "3155760000.000000001",
+                                      "9223372036854775807",
+                                      "9223372036854775808",
+                                      "18446744073709551617",
+                                      "99999999999999999999999999999999999999",
+                                      "99999999999999999999ms"};
+
+    for (size_t i = 0; i < DLOCK_LEN(bad); i++)
+        is_refused(bad[i], "too long: at most 100 years");
 }
 
 TEST(a_locale_changes_nothing)

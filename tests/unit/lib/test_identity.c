@@ -15,17 +15,25 @@ static struct dlock_identity sample(void)
     return w;
 }
 
+/* Write the record of an identity into buf, and read it. */
+static char buf[1000];
+static struct dlock_info info;
+static int round_trip(const struct dlock_identity *w, enum dlock_record kind)
+{
+    int n = dlock_identity_format(w, kind, buf, sizeof(buf));
+    CHECK(n > 0 && dlock_identity_parse(buf, (size_t)n, &info));
+    return n;
+}
+
 TEST(record)
 {
     struct dlock_identity w = sample();
-    struct dlock_info info = {.place = 7};
-    char buf[1000];
-    int n = dlock_identity_format(&w, RECORD_WAITS, buf, sizeof(buf));
+    info = (struct dlock_info){.place = 7};
+    int n = round_trip(&w, RECORD_WAITS);
 
     CHECK_STR(buf,
               "dlock1 host=web1 pid=123 user=root since=1790000000000 cmd=backup.sh%20-v note=");
     CHECK_INT(n, strlen(buf));
-    CHECK(dlock_identity_parse(buf, (size_t)n, &info));
     CHECK_STR(info.host, "web1");
     CHECK_STR(info.user, "root");
     CHECK_STR(info.command, "backup.sh -v");
@@ -39,13 +47,9 @@ TEST(record)
 TEST(the_record_of_a_holder_tells_the_grant_and_the_wait)
 {
     struct dlock_identity w = sample();
-    struct dlock_info info;
-    char buf[1000];
-    int n;
 
     w.since = dlock_now() - 90 * DLOCK_SEC;
-    n = dlock_identity_format(&w, RECORD_HOLDS, buf, sizeof(buf));
-    CHECK(dlock_identity_parse(buf, (size_t)n, &info));
+    round_trip(&w, RECORD_HOLDS);
     CHECK(llabs(info.since_ms - (long long)time(NULL) * 1000) < 60000);
     CHECK(info.waited_ms >= 90000 && info.waited_ms < 150000);
 }
@@ -53,15 +57,10 @@ TEST(the_record_of_a_holder_tells_the_grant_and_the_wait)
 TEST(every_character_survives)
 {
     struct dlock_identity w = sample();
-    struct dlock_info info;
-    char buf[1000];
-    int n;
 
     strcpy(w.command, "a=b c%20d \"'\\{}[]|&;<>#?!$*~^`");
     strcpy(w.note, "Größe = 5 € 😀 100%");
-    n = dlock_identity_format(&w, RECORD_WAITS, buf, sizeof(buf));
-    CHECK(n > 0);
-    CHECK(dlock_identity_parse(buf, (size_t)n, &info));
+    round_trip(&w, RECORD_WAITS);
     CHECK_STR(info.command, w.command);
     CHECK_STR(info.note, w.note);
     for (const char *p = buf; *p; p++)
@@ -81,15 +80,11 @@ static void fill(char *dst, size_t size, const char *with)
 TEST(long_records_are_cut)
 {
     struct dlock_identity w = sample();
-    struct dlock_info info;
-    char buf[1000];
-    int n;
 
     fill(w.note, sizeof(w.note), "n");
     fill(w.command, sizeof(w.command), "😀");
-    n = dlock_identity_format(&w, RECORD_WAITS, buf, sizeof(buf));
+    int n = round_trip(&w, RECORD_WAITS);
     CHECK(n > 880 && n <= 900);
-    CHECK(dlock_identity_parse(buf, (size_t)n, &info));
     CHECK_STR(info.note, w.note);
     CHECK(strlen(info.command) > 100 && strlen(info.command) < strlen(w.command));
     CHECK_INT(strlen(info.command) % 4, 0);
@@ -97,9 +92,8 @@ TEST(long_records_are_cut)
 
     fill(w.note, sizeof(w.note), "😀");
     fill(w.host, sizeof(w.host), "h");
-    n = dlock_identity_format(&w, RECORD_WAITS, buf, sizeof(buf));
+    n = round_trip(&w, RECORD_WAITS);
     CHECK(n > 880 && n <= 900);
-    CHECK(dlock_identity_parse(buf, (size_t)n, &info));
     CHECK_STR(info.command, "");
     CHECK(strlen(info.note) > 150);
     CHECK_INT(strlen(info.note) % 4, 0);
@@ -108,10 +102,9 @@ TEST(long_records_are_cut)
 TEST(small_buffers)
 {
     struct dlock_identity w = sample();
-    char buf[200];
 
     strcpy(w.note, "note");
-    for (size_t size = 0; size < sizeof(buf); size++) {
+    for (size_t size = 0; size < 200; size++) {
         memset(buf, '#', sizeof(buf));
         int n = dlock_identity_format(&w, RECORD_WAITS, buf, size);
         if (n < 0)
@@ -135,7 +128,6 @@ TEST(foreign_records)
                                       " dlock1 host=a",
                                       "12345\n",
                                       "\xff\xfe"};
-    struct dlock_info info;
 
     for (size_t i = 0; i < DLOCK_LEN(bad); i++)
         if (dlock_identity_parse(bad[i], strlen(bad[i]), &info))
@@ -147,7 +139,6 @@ TEST(odd_records)
     static const char text[] =
         "dlock1  host=a%41%zz%4 new=1 pid=12x user=%1b[31m since=99999999999999999999 "
         "=x cmd note=%ff%C3%A4%00 hostx=no\ntrailing host=second";
-    struct dlock_info info;
 
     memset(&info, 'z', sizeof(info));
     CHECK(dlock_identity_parse(text, sizeof(text) - 1, &info));
@@ -167,12 +158,9 @@ TEST(odd_records)
 TEST(every_prefix)
 {
     struct dlock_identity w = sample();
-    struct dlock_info info;
-    char buf[1000];
-    int n;
 
     strcpy(w.note, "ä ä");
-    n = dlock_identity_format(&w, RECORD_WAITS, buf, sizeof(buf));
+    int n = round_trip(&w, RECORD_WAITS);
     for (int i = 1; i <= n; i++) {
         char *copy = malloc((size_t)i);
         memcpy(copy, buf, (size_t)i);
@@ -183,11 +171,10 @@ TEST(every_prefix)
 
 TEST(a_long_value)
 {
-    struct dlock_info info;
-    char buf[3000];
-    int n = snprintf(buf, sizeof(buf), "dlock1 cmd=%0*d user=%0*d", 1500, 7, 1000, 8);
+    char text[3000];
+    int n = snprintf(text, sizeof(text), "dlock1 cmd=%0*d user=%0*d", 1500, 7, 1000, 8);
 
-    CHECK(dlock_identity_parse(buf, (size_t)n, &info));
+    CHECK(dlock_identity_parse(text, (size_t)n, &info));
     CHECK_INT(strlen(info.command), 255);
     CHECK_INT(strlen(info.user), 63);
 }
@@ -213,7 +200,6 @@ TEST(clean_text)
         {"abc", "ab", 3},
         {"abc", "", 1},
     };
-    char buf[100];
 
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         memset(buf, '#', sizeof(buf));

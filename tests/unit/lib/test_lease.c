@@ -54,53 +54,57 @@ static struct dlock_event renewed(int64_t from)
 #define USABLE (TERM_AT - SENT)
 #define TROUBLE_AT (SENT + USABLE / 2)
 
-static struct lease granted_at(int64_t now)
+static struct lease acquiring_with(struct lease_config c)
 {
     struct lease l;
-    struct lease_config c = config(10 * S, 1 * S);
     lease_acquire(&l, &c);
+    return l;
+}
+static struct lease acquiring(void)
+{
+    return acquiring_with(config(10 * S, 1 * S));
+}
+/* Of a store that confirms only older requests. */
+static struct lease lagging(void)
+{
+    return acquiring_with((struct lease_config){.ttl = 12 * S, .grace = 1 * S, .lag = true});
+}
+
+static struct lease granted_at(int64_t now)
+{
+    struct lease l = acquiring();
     CHECK_INT(on(&l, now, granted(SENT)), LEASE_START);
     CHECK_INT(step(&l, now, NULL), LEASE_NOTHING);
     return l;
 }
 
+/* The margin is at least 50 ms. A store that lags renews every sixth of the ttl. */
 TEST(timeline)
 {
-    struct dlock_times t;
-    struct lease_config c = config(10 * S, 1 * S);
-    lease_timeline(&t, &c, 10 * S, SENT, 0);
-    CHECK_INT(t.deadline, DEADLINE);
-    CHECK_INT(dlock_hard_at(&t), DEADLINE - 250 * MS);
-    CHECK_INT(t.kill_at, KILL_AT);
-    CHECK_INT(t.term_at, TERM_AT);
-    CHECK_INT(t.renew_at, SENT + USABLE / 3);
-}
-
-TEST(margin_is_at_least_50_ms)
-{
-    struct dlock_times t;
-    struct lease_config c = config(1 * S, 100 * MS);
-    lease_timeline(&t, &c, 1 * S, 0, 0);
-    CHECK_INT(t.deadline, 988 * MS);
-    CHECK_INT(t.kill_at, 938 * MS);
-    CHECK_INT(t.term_at, 838 * MS);
-}
-
-TEST(a_lag_store_renews_every_sixth)
-{
-    struct dlock_times t;
-    struct lease_config c = config(12 * S, 1 * S);
-    c.lag = true;
-    lease_timeline(&t, &c, 12 * S, 0, 0);
-    CHECK_INT(t.renew_at, 2 * S);
+    static const struct {
+        struct lease_config c;
+        int64_t deadline, kill_at, term_at, renew_at;
+    } rows[] = {
+        {{.ttl = 10 * S, .grace = 1 * S}, 9898 * MS, 9398 * MS, 8398 * MS, 8398 * MS / 3},
+        {{.ttl = 1 * S, .grace = 100 * MS}, 988 * MS, 938 * MS, 838 * MS, 838 * MS / 3},
+        {{.ttl = 12 * S, .grace = S, .lag = true}, 11878 * MS, 11278 * MS, 10278 * MS, 2 * S},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        struct dlock_times t;
+        lease_timeline(&t, &rows[i].c, rows[i].c.ttl, SENT, 0);
+        CHECK_INT(t.deadline, SENT + rows[i].deadline);
+        CHECK_INT(dlock_hard_at(&t), SENT + (rows[i].deadline + rows[i].kill_at) / 2);
+        CHECK_INT(t.kill_at, SENT + rows[i].kill_at);
+        CHECK_INT(t.term_at, SENT + rows[i].term_at);
+        CHECK_INT(t.renew_at, SENT + rows[i].renew_at);
+    }
 }
 
 TEST(without_a_lease_nothing_expires)
 {
-    struct lease l;
     struct lease_config c = config(DLOCK_NEVER, 5 * S);
+    struct lease l = acquiring_with(c);
     CHECK_INT(lease_check(&c, NULL), 0);
-    lease_acquire(&l, &c);
     CHECK_INT(on(&l, SENT + 500 * S, event(EV_GRANTED, SENT, DLOCK_NEVER)), LEASE_START);
     CHECK_INT(step(&l, SENT + 100000 * S, NULL), LEASE_NOTHING);
     CHECK_INT(wake(&l, SENT), DLOCK_NEVER);
@@ -230,14 +234,6 @@ TEST(loss_during_grace_kills)
     CHECK_INT(on(&l, TERM_AT + 1, event(EV_LOST, 0, 0)), LEASE_KILL);
 }
 
-static struct lease acquiring(void)
-{
-    struct lease l;
-    struct lease_config c = config(10 * S, 1 * S);
-    lease_acquire(&l, &c);
-    return l;
-}
-
 TEST(a_late_grant_is_confirmed_first)
 {
     struct lease l = acquiring();
@@ -290,22 +286,16 @@ TEST(started_twice_is_impossible)
 
 TEST(a_lag_store_needs_no_confirmation)
 {
-    struct lease l;
-    struct lease_config c = config(12 * S, 1 * S);
-    c.lag = true;
-    lease_acquire(&l, &c);
+    struct lease l = lagging();
     CHECK_INT(on(&l, SENT + 6 * S, event(EV_GRANTED, SENT, 12 * S)), LEASE_START);
 }
 
 /* The confirmed send time is old: the next heartbeat counts from the last one. */
 TEST(a_lag_store_renews_a_sixth_after_the_last_renewal)
 {
-    struct lease l;
-    struct lease_config c = config(12 * S, 1 * S);
+    struct lease l = lagging();
     struct dlock_event grant = event(EV_GRANTED, SENT, 12 * S);
-    c.lag = true;
     grant.asked = SENT + 5 * S;
-    lease_acquire(&l, &c);
     CHECK_INT(step(&l, SENT + 5 * S, &grant), LEASE_START);
     CHECK_INT(wake(&l, SENT + 5 * S), SENT + 7 * S);
     CHECK_INT(step(&l, SENT + 7 * S, NULL), LEASE_RENEW);
@@ -332,10 +322,8 @@ TEST(the_least_ttl_for_a_grace)
 
 TEST(a_negotiated_ttl_brings_its_own_default_grace)
 {
-    struct lease l;
-    struct lease_config c = config(30 * S, 5 * S);
-    c.default_grace = true;
-    lease_acquire(&l, &c);
+    struct lease l =
+        acquiring_with((struct lease_config){.ttl = 30 * S, .grace = 5 * S, .default_grace = true});
     CHECK_INT(on(&l, SENT, event(EV_GRANTED, SENT, 12 * S)), LEASE_START);
     CHECK_INT(l.times.kill_at - l.times.term_at, 2 * S);
 }
@@ -456,15 +444,11 @@ TEST(a_grant_that_is_not_confirmed_yet_is_in_no_trouble)
  */
 TEST(trouble_of_a_lag_store_counts_from_the_renewal)
 {
-    struct lease l;
-    struct lease_config c = config(12 * S, 1 * S);
+    struct lease l = lagging();
     struct dlock_event grant = event(EV_GRANTED, SENT, 12 * S);
-    int64_t term_at = SENT + 10278 * MS;
-    c.lag = true;
     grant.asked = SENT + 6 * S;
-    lease_acquire(&l, &c);
     CHECK_INT(step(&l, SENT + 6 * S, &grant), LEASE_START);
-    CHECK_INT(l.times.term_at, term_at);
+    CHECK_INT(l.times.term_at, SENT + 10278 * MS);
     CHECK_INT(step(&l, SENT + 8 * S, NULL), LEASE_RENEW);
     CHECK_INT(step(&l, SENT + 8 * S + 1139 * MS - 1, NULL), LEASE_NOTHING);
     CHECK_INT(step(&l, SENT + 8 * S + 1139 * MS, NULL), LEASE_TROUBLE);

@@ -1,81 +1,7 @@
 /* The handle (lib/lock.c) over a backend and a clock of the test: time bounds, and undoing. */
 #include "fake_env.h"
 
-/* The calls that the backend received, and the events that it will report. */
-static struct {
-    int acquires, renews, releases, asks;
-    bool wait, stays;
-    int64_t until;
-    enum dlock_ask what;
-    char arg[DLOCK_TOKEN_LEN + 1];
-    struct dlock_event say[4];
-    int n;
-    int fd, ready; /* a descriptor to poll, or 0; and how often it was found ready */
-    int blind;     /* how often we worked without a look at it, before that */
-} be;
-
-static void be_acquire(struct dlock_be *b, bool wait)
-{
-    (void)b;
-    be.acquires++;
-    be.wait = wait;
-}
-static void be_renew(struct dlock_be *b)
-{
-    (void)b;
-    be.renews++;
-}
-static void be_release(struct dlock_be *b, int64_t until)
-{
-    (void)b;
-    be.releases++;
-    be.until = until;
-    be.n = 0;
-}
-static void be_ask(struct dlock_be *b, enum dlock_ask what, const char *arg)
-{
-    (void)b;
-    be.asks++;
-    be.what = what;
-    snprintf(be.arg, sizeof be.arg, "%s", arg ? arg : "");
-}
-static bool be_stays(struct dlock_be *b)
-{
-    (void)b;
-    return be.stays;
-}
-static int be_interest(struct dlock_be *b, struct pollfd *p, int cap, int64_t *wake)
-{
-    (void)b;
-    (void)wake;
-    if (be.fd == 0 || cap == 0)
-        return 0;
-    p[0] = (struct pollfd){.fd = be.fd, .events = POLLIN};
-    return 1;
-}
-static int be_process(struct dlock_be *b, const struct pollfd *p, int n, struct dlock_event *ev)
-{
-    (void)b;
-    be.ready += n > 0 && p[0].revents != 0;
-    be.blind += be.ready == 0;
-    if (be.n == 0)
-        return 0;
-    *ev = be.say[0];
-    memmove(be.say, be.say + 1, sizeof be.say[0] * (size_t)--be.n);
-    return 1;
-}
-
-static const struct dlock_backend table = {
-    .name = "stub",
-    .caps = CAP_LEASE | CAP_FENCE,
-    .acquire = be_acquire,
-    .stays = be_stays,
-    .renew = be_renew,
-    .release = be_release,
-    .ask = be_ask,
-    .interest = be_interest,
-    .process = be_process,
-};
+static struct stub be;
 
 static struct dlock_uri uri = {
     .scheme = (char[]){"stub"}, .name = (char[]){"job"}, .where = (char[]){"stub://"}};
@@ -87,7 +13,7 @@ static void make(dlock *d, int64_t wait)
     memset(&be, 0, sizeof be);
     clock_now = 1000 * S;
     raw_minus_boot = -300 * S;
-    fake_handle(d, &uri, &table);
+    fake_handle(d, &uri, &be);
     d->opt.wait_ns = wait;
 }
 
@@ -99,7 +25,7 @@ static void start(int64_t wait)
 
 static void say(struct dlock_event ev)
 {
-    be.say[be.n++] = ev;
+    stub_says(&be, ev);
 }
 
 /* The backend has read its clock at this time, with the present difference of the clocks. */
@@ -339,10 +265,8 @@ TEST(a_wait_that_ends_after_an_outage_is_busy)
 
 TEST(a_wait_ends_at_once_with_what_an_outage_does_not_explain)
 {
-    struct dlock_event ev = {.type = EV_FAILED};
     lose(60 * S);
-    dlock_fail(&ev.error, DLOCK_EPERM, 0, "wrong password");
-    ON(ev, NONE);
+    ON(failed(EV_FAILED, DLOCK_EPERM, "wrong password"), NONE);
     ON(of(EV_RELEASED), FAILED);
     CHECK_STR(r.error.msg, "wrong password");
 }
@@ -390,9 +314,7 @@ TEST(a_store_that_cannot_be_reached_fails_at_once)
     start(DLOCK_NEVER);
     fail_once(DLOCK_REPORT_FAILED);
     CHECK_INT(r.error.code, DLOCK_EUNAVAIL);
-    make(&lk, 0);
-    lk.opt.retry = true; /* a single try it is */
-    dlock_start_acquire(&lk, NULL);
+    make_retry(0); /* a single try it is */
     fail_once(DLOCK_REPORT_FAILED);
 }
 
@@ -455,12 +377,10 @@ TEST(what_is_refused_at_first_contact_is_not_tried_again)
     static const int codes[] = {DLOCK_EUSAGE, DLOCK_EDATA,  DLOCK_ENOBACKEND, DLOCK_EUNUSABLE,
                                 DLOCK_EOS,    DLOCK_EPROTO, DLOCK_EPERM};
     for (size_t i = 0; i < DLOCK_LEN(codes); i++) {
-        struct dlock_event ev = {.type = EV_FAILED};
         make_retry(DLOCK_NEVER);
         fail_once(DLOCK_REPORT_TROUBLE);
         await_try();
-        dlock_fail(&ev.error, codes[i], 0, "no");
-        ON(ev, NONE);
+        ON(failed(EV_FAILED, codes[i], "no"), NONE);
         ON(of(EV_RELEASED), FAILED);
         CHECK_STR(r.error.msg, "no");
     }
@@ -761,6 +681,13 @@ TEST(a_status_query_reports_and_ends)
 
 /* --- run records and least times --- */
 
+static void start_with_min_hold(int64_t min_hold, int64_t wait)
+{
+    make(&lk, wait);
+    lk.spec.min_hold = min_hold;
+    dlock_start_acquire(&lk, NULL);
+}
+
 TEST(a_skip_ends_an_acquire_with_nothing_held)
 {
     static const struct dlock_run run = {.state = DLOCK_RUN_SUCCEEDED, .pid = 7};
@@ -794,9 +721,7 @@ TEST(a_hold_has_failed_unless_its_result_says_otherwise)
 
 TEST(a_least_time_counts_from_the_grant)
 {
-    make(&lk, DLOCK_NEVER);
-    lk.spec.min_hold = 3 * S;
-    dlock_start_acquire(&lk, NULL);
+    start_with_min_hold(3 * S, DLOCK_NEVER);
     clock_now += 4 * S;
     ON(granted(read_at(&lk, clock_now)), ACQUIRED);
     CHECK_INT(lk.hold.until, clock_now + 3 * S);
@@ -814,9 +739,7 @@ TEST(a_least_time_counts_from_the_grant)
 
 TEST(a_least_time_has_no_overflow)
 {
-    make(&lk, DLOCK_NEVER);
-    lk.spec.min_hold = DLOCK_NEVER;
-    dlock_start_acquire(&lk, NULL);
+    start_with_min_hold(DLOCK_NEVER, DLOCK_NEVER);
     ON(granted(read_at(&lk, clock_now)), ACQUIRED);
     CHECK(lk.hold.until == DLOCK_NEVER - 1);
     CHECK(dlock_min_hold_left(&lk) == DLOCK_NEVER - 1 - clock_now);
@@ -826,9 +749,7 @@ TEST(a_least_time_has_no_overflow)
 TEST(a_grant_without_work_has_no_least_time)
 {
     for (int i = 0; i < 3; i++) {
-        make(&lk, 30 * S);
-        lk.spec.min_hold = 3600 * S;
-        dlock_start_acquire(&lk, NULL);
+        start_with_min_hold(3600 * S, 30 * S);
         clock_now += i < 2 ? 3 * S : 20 * S;
         lk.contacted = true;
         say(granted(read_at(&lk, 1000 * S))); /* late: renewed first, or not usable at all */
@@ -1088,38 +1009,6 @@ TEST(a_parsed_uri_is_taken_over_also_on_failure)
     CHECK_NULL(d);
 }
 
-TEST(values_of_the_options_are_checked_for_a_file_too)
-{
-    static const struct {
-        int64_t ttl, grace, once, min_hold;
-        enum dlock_mode mode;
-        const char *want;
-    } rows[] = {{0, -1, 0, 0, DLOCK_MODE_EXCLUSIVE, "ttl"},
-                {S - 1, -1, 0, 0, DLOCK_MODE_EXCLUSIVE, "ttl"},
-                {-1, -1, 0, 0, DLOCK_MODE_EXCLUSIVE, "ttl"},
-                {30 * S, -2, 0, 0, DLOCK_MODE_EXCLUSIVE, "grace"},
-                {30 * S, -1, -1, 0, DLOCK_MODE_EXCLUSIVE, "greater than zero"},
-                {30 * S, -1, S, 0, DLOCK_MODE_SHARED, "are for exclusive locks"},
-                {30 * S, -1, S, 0, DLOCK_MODE_SLOTS, "are for exclusive locks"},
-                {30 * S, -1, 0, -1, DLOCK_MODE_EXCLUSIVE, "must not be negative"}};
-    struct dlock_error err;
-    dlock *d = NULL;
-
-    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
-        struct dlock_options o;
-        dlock_options_init(&o, sizeof o);
-        o.ttl_ns = rows[i].ttl;
-        o.grace_ns = rows[i].grace;
-        o.once_ns = rows[i].once;
-        o.min_hold_ns = rows[i].min_hold;
-        o.mode = rows[i].mode;
-        o.slots = rows[i].mode == DLOCK_MODE_SLOTS;
-        CHECK_INT(dlock_open(&d, "file:///dir#n", &o, &err), DLOCK_EUSAGE);
-        CHECK_HAS(err.msg, rows[i].want);
-        CHECK_NULL(d);
-    }
-}
-
 TEST(a_slot_is_held_only_while_it_is_held)
 {
     struct dlock_event ev;
@@ -1150,34 +1039,27 @@ TEST(after_term_no_renewal_makes_dlock_keep_say_that_all_is_well)
     CHECK_HAS(r.error.msg, "did not run for 4.199");
 }
 
-/* A program that ends its work although it was interrupted needs its lock for so long. */
-TEST(dlock_keep_looks_at_the_store_also_when_it_is_interrupted)
+/*
+ * An interrupted program ends its work, and needs its lock for so long. Without a look at the
+ * answer, a backend takes a time-out for silence, and disconnects.
+ */
+TEST(dlock_keep_looks_for_answers_before_the_time_counts_and_when_it_is_interrupted)
 {
     struct dlock_error err;
-    int fds[2];
-    hold();
-    REQUIRE(pipe(fds) == 0 && write(fds[1], "x", 1) == 1);
-    lk.opt.cancel_fd = be.fd = fds[0];
-    CHECK_INT(dlock_keep(&lk, 0, &err), DLOCK_ECANCELED);
-    CHECK_INT(be.ready, 1);
-    close(fds[0]);
-    close(fds[1]);
-}
-
-/* Without a look at the answer, a backend takes a time-out for silence, and disconnects. */
-TEST(dlock_keep_looks_for_answers_before_the_time_counts)
-{
-    struct dlock_error err;
-    int fds[2];
-    hold();
-    REQUIRE(pipe(fds) == 0 && write(fds[1], "x", 1) == 1);
-    be.fd = fds[0];
-    be.blind = 0;
-    CHECK_INT(dlock_keep(&lk, 0, &err), 0);
-    CHECK_INT(be.blind, 0);
-    CHECK(be.ready > 0);
-    close(fds[0]);
-    close(fds[1]);
+    for (int interrupted = 0; interrupted < 2; interrupted++) {
+        int fds[2];
+        hold();
+        REQUIRE(pipe(fds) == 0 && write(fds[1], "x", 1) == 1);
+        be.fd = fds[0];
+        be.blind = 0;
+        if (interrupted)
+            lk.opt.cancel_fd = fds[0];
+        CHECK_INT(dlock_keep(&lk, 0, &err), interrupted ? DLOCK_ECANCELED : 0);
+        CHECK(interrupted ? be.ready == 1 : be.ready > 0);
+        CHECK_INT(be.blind, 0);
+        close(fds[0]);
+        close(fds[1]);
+    }
 }
 
 /* The descriptor knows nothing of other calls that drive the handle, and must not be silent. */

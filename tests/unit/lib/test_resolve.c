@@ -14,185 +14,146 @@
 #include <signal.h>
 #include <unistd.h>
 
-static struct dlock_resolver *start(const char *text)
-{
-    struct dlock_resolver *r = NULL;
-    struct dlock_uri *uri = NULL;
-    struct dlock_error err = {0};
+static struct dlock_resolver *r; /* of the URI that was started last */
+static struct dlock_peer *peers;
+static int n;
+static struct dlock_error err;
 
+static void drop(void)
+{
+    free(peers);
+    dlock_resolver_free(r);
+    r = NULL;
+    peers = NULL;
+    n = -1;
+}
+
+static void start(const char *text)
+{
+    struct dlock_uri *uri = NULL;
+
+    drop();
+    err = (struct dlock_error){0};
     if (dlock_uri_parse(&uri, text, &err) < 0 || dlock_resolver_start(&r, uri, &err) < 0)
         CHECK_FAIL("%s: %s", text, err.msg);
     dlock_uri_free(uri); /* nothing of it may be needed later */
-    return r;
 }
 
-static int finish(struct dlock_resolver *r, struct dlock_peer **peers, int *n,
-                  struct dlock_error *err)
+static int finish(void)
 {
     struct pollfd p = {.fd = dlock_resolver_fd(r), .events = POLLIN};
     int rc;
 
-    while ((rc = dlock_resolver_result(r, peers, n, err)) == 0)
+    free(peers);
+    peers = NULL;
+    while ((rc = dlock_resolver_result(r, &peers, &n, &err)) == 0)
         if (p.fd < 0 || poll(&p, 1, 30000) <= 0)
             return -1000;
     return rc;
 }
 
-static const char *show(const struct dlock_peer *p, char *buf, size_t size)
+/* Some peers, as HOST:ADDRESS:PORT. */
+static const char *show(int from, int to)
 {
-    char ip[INET6_ADDRSTRLEN] = "?";
-    unsigned port = 0;
+    static char buf[400];
+    size_t at = 0;
 
-    if (p->addr.ss_family == AF_INET) {
-        const struct sockaddr_in *a = (const struct sockaddr_in *)&p->addr;
-        inet_ntop(AF_INET, &a->sin_addr, ip, sizeof(ip));
-        port = ntohs(a->sin_port);
-    } else if (p->addr.ss_family == AF_INET6) {
-        const struct sockaddr_in6 *a = (const struct sockaddr_in6 *)&p->addr;
-        inet_ntop(AF_INET6, &a->sin6_addr, ip, sizeof(ip));
-        port = ntohs(a->sin6_port);
+    buf[0] = '\0';
+    for (int i = from; i < to; i++) {
+        char ip[INET6_ADDRSTRLEN] = "?";
+        const struct sockaddr_in *a = (const struct sockaddr_in *)&peers[i].addr;
+        const struct sockaddr_in6 *b = (const struct sockaddr_in6 *)&peers[i].addr;
+        bool six = peers[i].addr.ss_family == AF_INET6;
+        inet_ntop(peers[i].addr.ss_family, six ? (void *)&b->sin6_addr : (void *)&a->sin_addr, ip,
+                  sizeof(ip));
+        CHECK_INT(peers[i].len, six ? sizeof(*b) : sizeof(*a));
+        at += (size_t)snprintf(buf + at, sizeof(buf) - at, "%s%d:%s:%u", i > from ? " " : "",
+                               peers[i].host, ip, ntohs(six ? b->sin6_port : a->sin_port));
     }
-    snprintf(buf, size, "%d:%s:%u", p->host, ip, port);
     return buf;
 }
 
-TEST(numbers_need_no_thread)
+TEST(addresses_and_sockets_need_no_thread)
 {
-    struct dlock_resolver *r = start("redlock://10.0.0.1,[2001:db8::1]:7000,10.0.0.3:99#x");
-    struct dlock_peer *peers = NULL;
-    int n = 0;
-    char buf[80];
+    static const struct {
+        const char *uri, *want;
+    } rows[] = {
+        {"redlock://10.0.0.1,[2001:db8::1]:7000,10.0.0.3:99#x",
+         "0:10.0.0.1:6379 1:2001:db8::1:7000 2:10.0.0.3:99"},
+        {"./file", ""},
+        {"redis+unix:///run/redis.sock#x", ""},
+        {"postgres:///db#x", ""},
+        {"redis+unix://u:p@/run/redis.sock#x", ""},
+        {"postgres://u@/db#x", ""},
+        {"postgres://%2Frun%2Fpostgresql/db#x", ""},
+    };
 
-    REQUIRE(r);
-    CHECK_INT(dlock_resolver_fd(r), -1);
-    CHECK_INT(finish(r, &peers, &n, NULL), 1);
-    REQUIRE_INT(n, 3);
-    CHECK_STR(show(&peers[0], buf, sizeof(buf)), "0:10.0.0.1:6379");
-    CHECK_STR(show(&peers[1], buf, sizeof(buf)), "1:2001:db8::1:7000");
-    CHECK_STR(show(&peers[2], buf, sizeof(buf)), "2:10.0.0.3:99");
-    CHECK_INT(peers[0].len, sizeof(struct sockaddr_in));
-    CHECK_INT(peers[1].len, sizeof(struct sockaddr_in6));
-    free(peers);
-    dlock_resolver_free(r);
-}
-
-TEST(nothing_to_resolve)
-{
-    static const char *const none[] = {"./file",
-                                       "redis+unix:///run/redis.sock#x",
-                                       "postgres:///db#x",
-                                       "redis+unix://u:p@/run/redis.sock#x",
-                                       "postgres://u@/db#x",
-                                       "postgres://%2Frun%2Fpostgresql/db#x"};
-
-    for (size_t i = 0; i < DLOCK_LEN(none); i++) {
-        struct dlock_resolver *r = start(none[i]);
-        struct dlock_peer *peers = NULL;
-        int n = -1;
-
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        start(rows[i].uri);
         REQUIRE(r);
         CHECK_INT(dlock_resolver_fd(r), -1);
-        CHECK_INT(finish(r, &peers, &n, NULL), 1);
-        CHECK_INT(n, 0);
-        free(peers);
-        dlock_resolver_free(r);
+        CHECK_INT(finish(), 1);
+        CHECK(n >= 0);
+        CHECK_STR(show(0, n), rows[i].want);
     }
 }
 
 TEST(a_name)
 {
-    struct dlock_resolver *r = start("redis://localhost:1234#x");
-    struct dlock_peer *peers = NULL;
-    int n = 0;
-    char buf[80];
-
+    start("redis://localhost:1234#x");
     REQUIRE(r);
     CHECK(dlock_resolver_fd(r) >= 0);
     CHECK(fcntl(dlock_resolver_fd(r), F_GETFD) & FD_CLOEXEC);
-    CHECK_INT(finish(r, &peers, &n, NULL), 1);
-    CHECK(n >= 1);
-    for (int i = 0; i < n; i++) {
-        show(&peers[i], buf, sizeof(buf));
-        CHECK(strcmp(buf, "0:127.0.0.1:1234") == 0 || strcmp(buf, "0:::1:1234") == 0);
+    for (int twice = 0; twice < 2; twice++) {
+        CHECK_INT(finish(), 1);
+        CHECK(n >= 1);
+        for (int i = 0; i < n; i++)
+            if (strcmp(show(i, i + 1), "0:127.0.0.1:1234") != 0)
+                CHECK_STR(show(i, i + 1), "0:::1:1234");
     }
-    free(peers);
-    /* A second call returns the same. */
-    CHECK_INT(dlock_resolver_result(r, &peers, &n, NULL), 1);
-    free(peers);
-    dlock_resolver_free(r);
 }
 
-TEST(an_unknown_name)
+TEST(unknown_names)
 {
-    struct dlock_resolver *r = start("redis://no-such-host.invalid#x");
-    struct dlock_peer *peers = NULL;
-    struct dlock_error err = {0};
-    int n = -1;
-
+    start("redis://no-such-host.invalid#x");
     REQUIRE(r);
-    CHECK_INT(finish(r, &peers, &n, &err), DLOCK_EUNAVAIL);
+    CHECK_INT(finish(), DLOCK_EUNAVAIL);
     CHECK_INT(err.code, DLOCK_EUNAVAIL);
     CHECK_HAS(err.msg, "cannot resolve no-such-host.invalid: ");
     CHECK_NULL(peers);
     CHECK_INT(n, -1);
-    dlock_resolver_free(r);
 }
 
 /* One unknown name of several is no failure; the addresses of the others keep their host index. */
 TEST(some_unknown)
 {
-    struct dlock_resolver *r = start("redlock://no-such-host.invalid,10.0.0.2,localhost#x");
-    struct dlock_peer *peers = NULL;
-    int n = 0;
-
+    start("redlock://no-such-host.invalid,10.0.0.2,localhost#x");
     REQUIRE(r);
-    CHECK_INT(finish(r, &peers, &n, NULL), 1);
+    CHECK_INT(finish(), 1);
     CHECK(n >= 2);
     CHECK_INT(peers[0].host, 1);
     for (int i = 1; i < n; i++)
         CHECK_INT(peers[i].host, 2);
-    free(peers);
-    dlock_resolver_free(r);
 }
 
 /* Results before the last look-up has ended: numeric addresses are there at once. */
 TEST(so_far)
 {
-    struct dlock_resolver *r = start("redlock://no-such-host.invalid,10.0.0.2,[::1]#x");
-    struct dlock_peer *peers = NULL;
-    int n = 0;
+    static const char both[] = "1:10.0.0.2:6379 2:::1:6379";
 
+    start("redlock://no-such-host.invalid,10.0.0.2,[::1]#x");
     REQUIRE(r);
     CHECK_INT(dlock_resolver_so_far(r, &peers, &n), 1);
-    REQUIRE_INT(n, 2);
-    CHECK_INT(peers[0].host, 1);
-    CHECK_INT(peers[1].host, 2);
-    free(peers);
-    /* The full result still has them. */
-    CHECK_INT(finish(r, &peers, &n, NULL), 1);
-    CHECK_INT(n, 2);
-    free(peers);
-    dlock_resolver_free(r);
+    CHECK_STR(show(0, n), both);
+    CHECK_INT(finish(), 1);
+    CHECK_STR(show(0, n), both);
 
-    r = start("redlock://no-such-host.invalid,b.invalid#x");
+    start("redlock://a.invalid,b.invalid#x");
     REQUIRE(r);
     CHECK_INT(dlock_resolver_so_far(r, &peers, &n), 0);
-    CHECK_INT(finish(r, &peers, &n, NULL), DLOCK_EUNAVAIL);
-    CHECK_INT(dlock_resolver_so_far(r, &peers, &n), 0);
-    dlock_resolver_free(r);
-}
-
-TEST(all_unknown)
-{
-    struct dlock_resolver *r = start("redlock://a.invalid,b.invalid#x");
-    struct dlock_peer *peers = NULL;
-    struct dlock_error err = {0};
-    int n = 0;
-
-    REQUIRE(r);
-    CHECK_INT(finish(r, &peers, &n, &err), DLOCK_EUNAVAIL);
+    CHECK_INT(finish(), DLOCK_EUNAVAIL);
     CHECK_HAS(err.msg, "a.invalid");
-    dlock_resolver_free(r);
+    CHECK_INT(dlock_resolver_so_far(r, &peers, &n), 0);
 }
 
 /* Count event descriptors only: a look-up that goes on has sockets in the C library. */
@@ -201,26 +162,28 @@ static int count_eventfds(void)
     DIR *d = opendir("/proc/self/fd");
     struct dirent *e;
     char target[64];
-    int n = 0;
+    int count = 0;
 
     while (d && (e = readdir(d))) {
         ssize_t len = readlinkat(dirfd(d), e->d_name, target, sizeof(target) - 1);
         target[len > 0 ? len : 0] = '\0';
-        n += strstr(target, "eventfd") != NULL;
+        count += strstr(target, "eventfd") != NULL;
     }
     if (d)
         closedir(d);
-    return n;
+    return count;
 }
 
 /* Freed while threads run: no wait, no descriptor left, no use of freed memory. */
 TEST(abandoned)
 {
+    drop();
     int before = count_eventfds();
     int64_t t = dlock_now();
 
     for (int i = 0; i < 20; i++)
-        dlock_resolver_free(start("redlock://localhost,no-such-host.invalid#x"));
+        start("redlock://localhost,no-such-host.invalid#x");
+    drop();
     CHECK(dlock_now() - t < unit_bound(5 * DLOCK_SEC));
     CHECK_INT(count_eventfds(), before);
     dlock_resolver_free(NULL);
@@ -230,12 +193,11 @@ TEST(abandoned)
 TEST(signals_stay_ours)
 {
     sigset_t before, after, mine, pending;
-    struct dlock_resolver *r;
 
     sigemptyset(&mine);
     sigaddset(&mine, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &mine, &before);
-    r = start("redis://localhost#x");
+    start("redis://localhost#x");
     pthread_sigmask(SIG_BLOCK, NULL, &after);
     CHECK_INT(sigismember(&after, SIGUSR1), 1);
     CHECK_INT(sigismember(&after, SIGTERM), 0);
@@ -244,7 +206,7 @@ TEST(signals_stay_ours)
     CHECK_INT(sigismember(&pending, SIGUSR1), 1);
     sigwaitinfo(&mine, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    dlock_resolver_free(r);
+    drop();
 }
 
 /* The last test: a leak checker reports the memory of a running thread as a leak. */
@@ -253,8 +215,7 @@ TEST(threads_end)
 #ifdef __SANITIZE_THREAD__
     return; /* has a thread of its own */
 #endif
-    int n = 2;
-
+    n = 2;
     for (int i = 0; i < 300 && n > 1; i++) {
         DIR *d = opendir("/proc/self/task");
         struct dirent *e;

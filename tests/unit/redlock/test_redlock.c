@@ -63,6 +63,12 @@ static bool grant(void)
     return acquire(false, MSEC(10), EV_GRANTED);
 }
 
+/* A client that holds the lock of n servers. */
+static bool start_held(int n)
+{
+    return start(n, TTL, OP) && grant();
+}
+
 static bool give_back(enum dlock_release_how how)
 {
     RELEASE(&w);
@@ -126,7 +132,7 @@ TEST(a_slow_confirmation_causes_no_busy_loop)
 TEST(a_connection_lost_in_the_vote_is_no_loss_at_the_release)
 {
     REQUIRE(start(3, TTL, OP));
-    w.f[0].slow[F_KEEP] = w.f[1].slow[F_KEEP] = true;
+    slow(2, F_KEEP, true);
     w.f[2].slow[F_VOTE] = true;
     ACQUIRE(&w, false);
     pass(&w, MSEC(5));
@@ -148,8 +154,7 @@ TEST(a_connection_lost_in_the_vote_is_no_loss_at_the_release)
 TEST(a_deadline_that_passes_before_poll_is_not_missed)
 {
     struct pollfd p[DLOCK_POLL_MAX];
-    REQUIRE(start(3, TTL, OP));
-    REQUIRE(grant());
+    REQUIRE(start_held(3));
     w.f[2].slow[F_LEAVE] = true;
     RELEASE(&w);
     CHECK(settle(&w) < fake_clock + MSEC(100));
@@ -167,10 +172,9 @@ TEST(a_slow_majority_is_enough_for_a_waiter)
     set(3, other);
     ACQUIRE(&w, true);
     pass(&w, MSEC(100));
-    for (int i = 0; i < 3; i++) {
-        w.f[i].value[0] = '\0';
-        w.f[i].slow[F_VOTE] = w.f[i].slow[F_KEEP] = true;
-    }
+    set(3, "");
+    slow(3, F_VOTE, true);
+    slow(3, F_KEEP, true);
     for (int i = 0; i < 1000 && !w.f[2].held[F_VOTE]; i++)
         pass(&w, MSEC(1));
     pass(&w, MSEC(80));
@@ -184,8 +188,7 @@ TEST(a_slow_majority_is_enough_for_a_waiter)
 TEST(half_of_the_servers_is_no_majority)
 {
     for (int n = 2; n <= 4; n += 2) {
-        REQUIRE(start(n, TTL, OP));
-        REQUIRE(grant());
+        REQUIRE(start_held(n));
         fake_clock += 8 * DLOCK_SEC;
         set(n / 2, "");
         CHECK(renew(DLOCK_SEC, EV_RENEWED));
@@ -193,8 +196,7 @@ TEST(half_of_the_servers_is_no_majority)
         set(n / 2 + 1, "");
         CHECK(renew(DLOCK_SEC, EV_LOST));
 
-        REQUIRE(start(n, TTL, OP));
-        REQUIRE(grant());
+        REQUIRE(start_held(n));
         set(n / 2, "");
         CHECK(give_back(DLOCK_RELEASE_CLEAN));
         REQUIRE(grant());
@@ -220,8 +222,7 @@ static bool renew_with_one_emptied(enum dlock_ev ends)
 TEST(a_majority_that_lost_it_does_not_get_it_back_one_by_one)
 {
     for (int released = 0; released <= 1; released++) {
-        REQUIRE(start(5, TTL, OP));
-        REQUIRE(grant());
+        REQUIRE(start_held(5));
         REQUIRE(renew_with_one_emptied(EV_UNCLEAR));
         CHECK(strstr(w.ended.error.msg, "gone on 1 of 5 servers, and 2 do not answer") != NULL);
         w.f[1].value[0] = w.f[2].value[0] = '\0';
@@ -236,8 +237,7 @@ TEST(a_majority_that_lost_it_does_not_get_it_back_one_by_one)
 /* The others have it: only a minority has lost it, and the doubt ends. */
 TEST(a_lost_minority_raises_no_doubt_once_the_others_answer)
 {
-    REQUIRE(start(5, TTL, OP));
-    REQUIRE(grant());
+    REQUIRE(start_held(5));
     for (int i = 0; i < 3; i++) {
         REQUIRE(renew_with_one_emptied(EV_UNCLEAR));
         CHECK(renew(OP, EV_RENEWED));
@@ -248,8 +248,7 @@ TEST(a_lost_minority_raises_no_doubt_once_the_others_answer)
 /* A server away for longer than the ttl has lost nothing: it may come back while two servers go. */
 TEST(a_server_whose_lease_ran_out_raises_no_doubt)
 {
-    REQUIRE(start(5, TTL, OP));
-    REQUIRE(grant());
+    REQUIRE(start_held(5));
     w.f[0].stopped = true;
     for (int i = 0; i < 4; i++) {
         fake_clock += 9 * DLOCK_SEC;
@@ -290,8 +289,7 @@ TEST(one_server_under_two_names_is_found_late)
 TEST(an_address_that_moves_to_another_name_is_counted_once)
 {
     for (int both = 0; both < 2; both++) {
-        REQUIRE(start(3, TTL, OP));
-        REQUIRE(grant());
+        REQUIRE(start_held(3));
         fake_clock += 8 * DLOCK_SEC;
         fake_cut(&w.f[1], true);
         fake_cut(&w.f[2], true);
@@ -319,20 +317,19 @@ TEST(a_lock_for_three_centuries_is_waited_for_quietly)
 TEST(a_wake_up_in_the_middle_of_a_round_is_heard)
 {
     REQUIRE(start(3, TTL, OP));
-    for (int i = 0; i < 3; i++) {
-        strcpy(w.f[i].value, other);
+    set(3, other);
+    for (int i = 0; i < 3; i++)
         w.f[i].place = 2;
-    }
     ACQUIRE(&w, true);
     pass(&w, DLOCK_SEC);
-    for (int i = 0; i < 3; i++)
-        w.f[i].slow[F_LEAVE] = w.f[i].slow[F_VOTE] = true;
+    slow(3, F_LEAVE, true);
+    slow(3, F_VOTE, true);
     for (int i = 0; i < 20000 && !w.f[2].held[F_VOTE]; i++)
         pass(&w, MSEC(1));
     fake_call(&w.f[0], "next");
     settle(&w);
-    for (int i = 0; i < 3; i++)
-        w.f[i].slow[F_LEAVE] = w.f[i].slow[F_VOTE] = false;
+    slow(3, F_LEAVE, false);
+    slow(3, F_VOTE, false);
     settle(&w);
     set(3, "");
     CHECK(until(MSEC(1100), EV_GRANTED));
@@ -356,10 +353,16 @@ static void hold_third(void)
     w.f[2].ends = fake_clock + 20 * DLOCK_SEC;
 }
 
+static bool two_restarted_beside_a_holder(void)
+{
+    bool ok = two_restarted();
+    hold_third();
+    return ok;
+}
+
 TEST(a_restarted_server_is_young_for_the_ttl_of_the_holder)
 {
-    REQUIRE(two_restarted());
-    hold_third();
+    REQUIRE(two_restarted_beside_a_holder());
     CHECK(acquire(false, DLOCK_SEC, EV_BUSY));
     CHECK(w.ended.info != NULL && w.ended.info->pid == 1);
     CHECK_INT(w.notices, 1);
@@ -373,8 +376,7 @@ TEST(a_restarted_server_is_young_for_the_ttl_of_the_holder)
 /* No vote is given and taken back in each round; the newcomer enters once the holder is gone. */
 TEST(a_waiter_leaves_young_servers_alone)
 {
-    REQUIRE(two_restarted());
-    hold_third();
+    REQUIRE(two_restarted_beside_a_holder());
     CHECK(acquire(true, 10 * DLOCK_SEC, EV_NONE));
     CHECK_INT(w.f[0].granted, 1);
     CHECK(w.f[0].served[F_VOTE] > 2 && w.f[0].served[F_VOTE] < 70);
@@ -420,8 +422,7 @@ TEST(a_restarted_server_is_young_for_the_ttl_of_a_waiter)
 
 TEST(a_young_vote_waits_for_a_busy_server)
 {
-    REQUIRE(two_restarted());
-    hold_third();
+    REQUIRE(two_restarted_beside_a_holder());
     w.f[2].slow[F_VOTE] = true;
     CHECK(acquire(false, MSEC(240), EV_NONE));
     CHECK_INT(w.f[0].granted, 1);
@@ -454,8 +455,7 @@ TEST(a_given_restart_grace_is_the_largest_ttl)
 
 TEST(a_young_vote_waits_for_a_late_answer)
 {
-    REQUIRE(two_restarted());
-    hold_third();
+    REQUIRE(two_restarted_beside_a_holder());
     w.f[2].slow[F_VOTE] = true;
     for (int i = 0; i < 2; i++)
         snprintf(w.f[i].value, sizeof(w.f[i].value), "%s ttl=1000", other);
@@ -482,8 +482,7 @@ TEST(a_young_vote_waits_for_a_late_answer)
 /* Only its connection to us is broken. */
 TEST(a_holders_ttl_is_not_forgotten_when_its_server_falls_silent)
 {
-    REQUIRE(two_restarted());
-    hold_third();
+    REQUIRE(two_restarted_beside_a_holder());
     CHECK(acquire(true, DLOCK_SEC, EV_NONE));
     w.f[2].slow[F_VOTE] = true;
     CHECK(until(25 * DLOCK_SEC, EV_NONE));
@@ -505,14 +504,13 @@ TEST(another_programs_lock_is_forgotten_with_its_server)
 /* Until the grant: the others are about to have their fence counters raised. */
 TEST(a_busy_server_is_heard_after_it_timed_out)
 {
-    REQUIRE(two_restarted());
-    hold_third();
+    REQUIRE(two_restarted_beside_a_holder());
     w.f[0].slow[F_KEEP] = w.f[1].slow[F_KEEP] = w.f[2].slow[F_VOTE] = true;
     CHECK(acquire(false, MSEC(260), EV_NONE));
     CHECK(w.f[0].held[F_KEEP] && w.f[1].held[F_KEEP]);
     w.f[2].slow[F_VOTE] = false;
     pass(&w, MSEC(10));
-    w.f[0].slow[F_KEEP] = w.f[1].slow[F_KEEP] = false;
+    slow(2, F_KEEP, false);
     CHECK(until(DLOCK_SEC, EV_BUSY));
     CHECK_INT(left(), 1);
 }
@@ -618,8 +616,7 @@ TEST(a_lock_that_is_kept_for_a_writer_has_no_holder)
 
 TEST(a_reader_is_healed_only_where_no_writer_holds)
 {
-    REQUIRE(open_reader(5, TTL, OP));
-    REQUIRE(grant());
+    REQUIRE(open_reader(5, TTL, OP) && grant());
     fake_clock += 8 * DLOCK_SEC;
     w.f[0].nreaders = 0;
     fake_admit(&w.f[0], reader, 60000); /* of a new epoch */
@@ -676,12 +673,12 @@ TEST(a_writer_asks_ten_times_a_second_while_readers_renew)
 
 #define ONCE (3600 * DLOCK_SEC)
 
-static bool open_once(int n)
+static bool open_once(void)
 {
     fake_once = ONCE;
-    bool opened = start(n, TTL, OP);
+    bool opened = start(3, TTL, OP);
     fake_once = 0;
-    for (int i = 0; opened && i < n; i++) {
+    for (int i = 0; opened && i < 3; i++) {
         w.f[i].fence = 10;
         w.f[i].skew = (i - 2) * 5 * DLOCK_SEC;
     }
@@ -715,8 +712,7 @@ static bool ends(bool success, enum dlock_release_how how)
 
 TEST(a_run_is_recorded_everywhere_and_skipped_from_then_on)
 {
-    REQUIRE(open_once(3));
-    REQUIRE(grant());
+    REQUIRE(open_once() && grant());
     settle(&w);
     CHECK_INT(runs_say("running -1 "), 3);
     CHECK(ends(false, DLOCK_RELEASE_CLEAN));
@@ -735,7 +731,7 @@ TEST(a_run_is_recorded_everywhere_and_skipped_from_then_on)
 TEST(a_success_that_one_server_knows_is_skipped_and_given_to_the_others)
 {
     for (int late = 0; late < 2; late++) {
-        REQUIRE(open_once(3));
+        REQUIRE(open_once());
         has_run(&w.f[2], "succeeded", 10, DLOCK_SEC);
         has_run(&w.f[1], "running", 9, 2 * DLOCK_SEC);
         if (late) {
@@ -760,7 +756,7 @@ TEST(a_success_that_one_server_knows_is_skipped_and_given_to_the_others)
 
 TEST(a_round_without_a_majority_changes_no_record)
 {
-    REQUIRE(open_once(3));
+    REQUIRE(open_once());
     has_run(&w.f[0], "succeeded", 10, DLOCK_SEC);
     has_run(&w.f[1], "failed", 10, DLOCK_SEC);
     strcpy(w.f[1].value, other);
@@ -773,7 +769,7 @@ TEST(a_round_without_a_majority_changes_no_record)
 /* Its writer was granted the lock: it asked for a success within a shorter time. */
 TEST(a_newer_end_makes_an_older_success_void)
 {
-    REQUIRE(open_once(3));
+    REQUIRE(open_once());
     for (int i = 0; i < 3; i++)
         has_run(&w.f[i], i == 0 ? "failed" : "succeeded", i == 0 ? 11 : 10, DLOCK_SEC);
     w.f[2].stopped = true; /* the first two are the majority */
@@ -784,7 +780,7 @@ TEST(a_newer_end_makes_an_older_success_void)
 /* "running" was left by a round without a grant: a later grant has a lower token. */
 TEST(a_run_that_has_only_begun_makes_no_success_void)
 {
-    REQUIRE(open_once(3));
+    REQUIRE(open_once());
     has_run(&w.f[0], "succeeded", 10, DLOCK_SEC);
     has_run(&w.f[1], "running", 99, 2 * DLOCK_SEC);
     w.f[2].stopped = true;
@@ -794,8 +790,7 @@ TEST(a_run_that_has_only_begun_makes_no_success_void)
 
 TEST(a_success_on_a_minority_is_not_recorded)
 {
-    REQUIRE(open_once(3));
-    REQUIRE(grant());
+    REQUIRE(open_once() && grant());
     settle(&w);
     w.f[1].stopped = w.f[2].stopped = true;
     int64_t before = fake_clock;
@@ -804,8 +799,7 @@ TEST(a_success_on_a_minority_is_not_recorded)
     CHECK(strstr(w.ended.error.msg, "1 of 3 servers have recorded") != NULL);
 
     /* Where the lock is gone no end is recorded. */
-    REQUIRE(open_once(3));
-    REQUIRE(grant());
+    REQUIRE(open_once() && grant());
     w.f[1].value[0] = w.f[2].value[0] = '\0';
     CHECK(ends(true, DLOCK_RELEASE_NOT_OURS));
     CHECK_INT(runs_say("succeeded"), 1);
@@ -815,8 +809,7 @@ TEST(a_success_on_a_minority_is_not_recorded)
 TEST(a_release_that_is_sent_again_finds_its_record)
 {
     for (int lost = 0; lost < 2; lost++) {
-        REQUIRE(open_once(3));
-        REQUIRE(grant());
+        REQUIRE(open_once() && grant());
         settle(&w);
         for (int i = 1; i < 3; i++)
             w.f[i].slow[F_LEAVE] = true;
@@ -847,7 +840,7 @@ TEST(a_release_that_is_sent_again_finds_its_record)
 TEST(something_else_in_the_place_of_the_record_stays)
 {
     for (int n = 1; n < 3; n++) {
-        REQUIRE(open_once(3));
+        REQUIRE(open_once());
         for (int i = 0; i < n; i++)
             strcpy(w.f[i].run, "theirs");
         ACQUIRE(&w, false);

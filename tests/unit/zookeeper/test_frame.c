@@ -54,7 +54,9 @@ static size_t header(struct buf *b, int xid, int err)
     return at;
 }
 
-static void ask(struct zk_frame *f, int xid, int op)
+static struct zk_frame f; /* of all tests: each begins a connection of its own */
+
+static void ask(int xid, int op)
 {
     struct buf b = {.n = 0};
     size_t at = open_packet(&b);
@@ -63,10 +65,10 @@ static void ask(struct zk_frame *f, int xid, int op)
     str(&b, "/some/path");
     close_packet(&b, at, 0);
     for (size_t i = 0; i < b.n; i++) /* byte by byte */
-        zk_frame_sent(f, b.d + i, 1);
+        zk_frame_sent(&f, b.d + i, 1);
 }
 /* A multi of these operations (0 ends them), in pieces of that size. */
-static void ask_multi(struct zk_frame *f, int xid, const int *ops, size_t piece)
+static void ask_multi(int xid, const int *ops, size_t piece)
 {
     struct buf b = {.n = 0};
     size_t at = open_packet(&b);
@@ -94,7 +96,7 @@ static void ask_multi(struct zk_frame *f, int xid, const int *ops, size_t piece)
     num(&b, -1, 4);
     close_packet(&b, at, 0);
     for (size_t i = 0; i < b.n; i += piece)
-        zk_frame_sent(f, b.d + i, piece < b.n - i ? piece : b.n - i);
+        zk_frame_sent(&f, b.d + i, piece < b.n - i ? piece : b.n - i);
 }
 /* One result in the answer; type 0: the end. */
 static void result(struct buf *b, int type, int err)
@@ -110,7 +112,7 @@ static void result(struct buf *b, int type, int err)
         zeros(b, 68);
 }
 
-static void ask_session(struct zk_frame *f, int64_t id)
+static void ask_session(int64_t id)
 {
     struct buf b = {.n = 0};
     size_t at = open_packet(&b);
@@ -121,8 +123,8 @@ static void ask_session(struct zk_frame *f, int64_t id)
     num(&b, 16, 4);
     zeros(&b, 17);
     close_packet(&b, at, 0);
-    zk_frame_begin(f);
-    zk_frame_sent(f, b.d, b.n);
+    zk_frame_begin(&f);
+    zk_frame_sent(&f, b.d, b.n);
 }
 static void session(struct buf *b, int timeout, int64_t id, int password)
 {
@@ -136,10 +138,10 @@ static void session(struct buf *b, int timeout, int64_t id, int password)
 }
 
 /* A new connection, and the answer that begins its session. */
-static void begin_session(struct zk_frame *f, struct buf *b)
+static void begin_session(struct buf *b)
 {
     b->n = 0;
-    ask_session(f, 0);
+    ask_session(0);
     session(b, 3000, 1, 16);
 }
 /* An answer without a body. */
@@ -150,16 +152,16 @@ static void empty_answer(struct buf *b, int xid)
 }
 
 /* All our requests and the answers to them; ends: where each packet ends. */
-static void dialogue(struct zk_frame *f, struct buf *b, size_t *ends)
+static void dialogue(struct buf *b, size_t *ends)
 {
     static const int ops[] = {2, -11, 3, 5, 4, 4, 4, 8, 8, 1, 9, 15, 19, 15};
     size_t at, n = 0;
-    begin_session(f, b);
+    begin_session(b);
     ends[n++] = b->n;
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         static const char *const names[] = {"a", "", "_c_x-lock-0000000001"};
         int xid = 500 + (int)i;
-        ask(f, xid, ops[i]);
+        ask(xid, ops[i]);
         at = header(b, xid, i == 6 ? -101 : 0);
         switch (i == 6 ? 0 : ops[i]) {
         case 3:
@@ -194,22 +196,22 @@ static void dialogue(struct zk_frame *f, struct buf *b, size_t *ends)
         ends[n++] = b->n;
     }
     static const int multi[] = {2, 5, 1, 0}, refused[] = {5, 1, 0};
-    ask_multi(f, 600, multi, 1);
+    ask_multi(600, multi, 1);
     at = header(b, 600, 0);
     for (size_t i = 0; i < 4; i++)
         result(b, multi[i], 0);
     close_packet(b, at, 0);
     ends[n++] = b->n;
-    ask_multi(f, 601, refused, 7);
+    ask_multi(601, refused, 7);
     at = header(b, 601, 0);
     result(b, -1, -103);
     result(b, -1, -2);
     result(b, 0, 0);
     close_packet(b, at, 0);
     ends[n++] = b->n;
-    ask(f, -2, 11);
-    ask(f, -8, 101);
-    ask(f, -4, 100);
+    ask(-2, 11);
+    ask(-8, 101);
+    ask(-4, 100);
     for (int xid = -8; xid <= -2; xid += xid == -8 ? 4 : 2) {
         empty_answer(b, xid);
         ends[n++] = b->n;
@@ -227,30 +229,27 @@ static void dialogue(struct zk_frame *f, struct buf *b, size_t *ends)
 
 TEST(accepts_all_answers_whole_or_split_anywhere)
 {
-    struct zk_frame f = {.session = 0};
     struct buf b = {.n = 0};
     size_t ends[64];
-    dialogue(&f, &b, ends);
+    dialogue(&b, ends);
     CHECK(zk_frame_received(&f, b.d, b.n));
     for (size_t cut = 1; cut < b.n; cut++) {
-        dialogue(&f, &b, ends);
+        dialogue(&b, ends);
         CHECK(zk_frame_received(&f, b.d, cut));
         CHECK(zk_frame_received(&f, b.d + cut, b.n - cut));
     }
-    dialogue(&f, &b, ends);
+    dialogue(&b, ends);
     for (size_t i = 0; i < b.n; i++) {
         CHECK_INT(zk_frame_silent(&f), i == 0);
         CHECK(zk_frame_received(&f, b.d + i, 1));
     }
-    zk_frame_done(&f);
 }
 
 TEST(lets_no_read_cross_the_end_of_length_or_packet)
 {
-    struct zk_frame f = {.session = 0};
     struct buf b = {.n = 0};
     size_t ends[64], at = 0, n = 0;
-    dialogue(&f, &b, ends);
+    dialogue(&b, ends);
     while (at < b.n) {
         size_t begin = at;
         CHECK_INT(zk_frame_room(&f), 4);
@@ -262,19 +261,17 @@ TEST(lets_no_read_cross_the_end_of_length_or_packet)
         CHECK(zk_frame_received(&f, b.d + begin + 4, at - begin - 4));
     }
     CHECK_INT(ends[n], 0);
-    zk_frame_done(&f);
 }
 
 TEST(remembers_many_unanswered_requests)
 {
-    struct zk_frame f = {.session = 0};
     struct buf b;
-    begin_session(&f, &b);
+    begin_session(&b);
     CHECK(zk_frame_received(&f, b.d, b.n));
     int asked = 0, answered = 0;
     for (int round = 0; round < 40; round++) {
         for (int i = 0; i < 50; i++)
-            ask(&f, asked++, 2);
+            ask(asked++, 2);
         for (int i = 0; i < (round < 20 ? 30 : 70); i++) {
             b.n = 0;
             empty_answer(&b, answered++);
@@ -285,17 +282,15 @@ TEST(remembers_many_unanswered_requests)
     b.n = 0;
     empty_answer(&b, asked);
     CHECK(!zk_frame_received(&f, b.d, b.n));
-    zk_frame_done(&f);
 }
 
 TEST(accepts_an_answer_of_the_largest_size_and_none_beyond)
 {
-    struct zk_frame f = {.session = 0};
     static unsigned char data[1 << 16];
     for (int extra = 0; extra < 2; extra++) {
         struct buf b;
-        begin_session(&f, &b);
-        ask(&f, 1, 4);
+        begin_session(&b);
+        ask(1, 4);
         num(&b, ZK_FRAME_MAX + extra, 4);
         num(&b, 1, 4);
         num(&b, 1, 8);
@@ -309,7 +304,6 @@ TEST(accepts_an_answer_of_the_largest_size_and_none_beyond)
             len -= n;
         }
     }
-    zk_frame_done(&f);
 }
 
 TEST(accepts_a_new_a_resumed_and_an_expired_session)
@@ -328,17 +322,16 @@ TEST(accepts_a_new_a_resumed_and_an_expired_session)
         {9, 0, 9, 16, false},    {9, -1, 0, 16, false},         {0, 3000, 1, 17, false},
         {0, 3000, 1, -1, false}, {0, 3000, 1, 0x100000, false},
     };
-    struct zk_frame f = {.session = 0};
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         struct buf b = {.n = 0};
-        ask_session(&f, t[i].asked);
+        ask_session(t[i].asked);
         session(&b, t[i].timeout, t[i].got, t[i].password);
         CHECK_INT(zk_frame_received(&f, b.d, b.n), t[i].ok);
     }
     /* Before 3.4 without the last byte; it is not 1 either. */
     for (int which = 0; which < 3; which++) {
         struct buf b;
-        begin_session(&f, &b);
+        begin_session(&b);
         if (which == 0)
             b.d[3]--, b.n--;
         else if (which == 1)
@@ -347,7 +340,6 @@ TEST(accepts_a_new_a_resumed_and_an_expired_session)
             b.d[3]++;
         CHECK_INT(zk_frame_received(&f, b.d, b.n), which == 0);
     }
-    zk_frame_done(&f);
 }
 
 /* ------------------------------------------------------------------ what is not */
@@ -355,10 +347,9 @@ TEST(accepts_a_new_a_resumed_and_an_expired_session)
 /* A session, and one request with that answer. */
 static bool answer(int op, int xid, int err, const struct buf *body, int extra)
 {
-    struct zk_frame f = {.session = 0};
     struct buf b;
-    begin_session(&f, &b);
-    ask(&f, 10, op);
+    begin_session(&b);
+    ask(10, op);
     size_t at = header(&b, xid, err);
     memcpy(b.d + b.n, body->d, body->n);
     b.n += body->n;
@@ -368,7 +359,7 @@ static bool answer(int op, int xid, int err, const struct buf *body, int extra)
     /* A bad connection stays bad; the next one starts good. */
     if (!ok)
         CHECK(!zk_frame_received(&f, b.d, 1));
-    begin_session(&f, &b);
+    begin_session(&b);
     CHECK(zk_frame_received(&f, b.d, b.n));
     zk_frame_done(&f);
     return ok;
@@ -387,32 +378,28 @@ TEST(refuses_answers_without_a_request)
     CHECK(!answer(2, -8, 0, &none, 0));
     CHECK(!answer(2, -3, 0, &none, 0));
     CHECK(!answer(77, 10, 0, &none, 0)); /* of an unknown form */
-    struct zk_frame f = {.session = 0};
     struct buf b;
-    begin_session(&f, &b);
-    ask(&f, 10, 2);
-    ask(&f, 11, 2);
+    begin_session(&b);
+    ask(10, 2);
+    ask(11, 2);
     CHECK(zk_frame_received(&f, b.d, b.n));
     b.n = 0;
     empty_answer(&b, 11); /* out of order */
     CHECK(!zk_frame_received(&f, b.d, b.n));
-    zk_frame_done(&f);
 }
 
 TEST(refuses_impossible_lengths)
 {
     static const int64_t lens[] = {0, 1, 15, -1, INT32_MIN, INT32_MAX, ZK_FRAME_MAX + 1};
     for (size_t i = 0; i < sizeof lens / sizeof *lens; i++) {
-        struct zk_frame f = {.session = 0};
         struct buf b = {.n = 0};
-        ask_session(&f, 0);
+        ask_session(0);
         num(&b, lens[i], 4);
         CHECK(!zk_frame_received(&f, b.d, b.n));
-        begin_session(&f, &b);
+        begin_session(&b);
         num(&b, lens[i], 4);
         CHECK(zk_frame_received(&f, b.d, b.n - 1));
         CHECK(!zk_frame_received(&f, b.d + b.n - 1, 1));
-        zk_frame_done(&f);
     }
 }
 
@@ -436,11 +423,8 @@ TEST(refuses_bodies_that_do_not_fill_their_packet)
         CHECK(answer(good[i].op, 10, 0, &b, 0));
         CHECK(answer(good[i].op, 10, -101, &b, 0)); /* ignored */
         CHECK(!answer(good[i].op, 10, 0, &b, 1));
-        for (size_t n = b.n; n-- > 0;) {
-            struct buf less = b;
-            less.n = n;
+        for (struct buf less = b; less.n-- > 0;)
             CHECK(!answer(good[i].op, 10, 0, &less, 0));
-        }
         static const int64_t lens[] = {-2, INT32_MIN, INT32_MAX, 1000, 2, 4};
         for (size_t j = 0; good[i].text && j < sizeof lens / sizeof *lens; j++) {
             struct buf l = b;
@@ -457,12 +441,11 @@ static bool multi_answer(const int *ops, int err, const struct buf *body)
 {
     bool all = true;
     for (size_t piece = 1; piece < 300; piece += 7) {
-        struct zk_frame f = {.session = 0};
         struct buf b;
-        begin_session(&f, &b);
-        ask(&f, 9, 2);
-        ask_multi(&f, 10, ops, piece);
-        ask(&f, 11, 2);
+        begin_session(&b);
+        ask(9, 2);
+        ask_multi(10, ops, piece);
+        ask(11, 2);
         for (int xid = 9; xid < 12; xid++) {
             size_t at = header(&b, xid, xid == 10 ? err : 0);
             if (xid == 10) {
@@ -515,11 +498,8 @@ TEST(checks_each_result_of_a_multi)
     for (size_t i = 0; i < 4; i++)
         result(&b, ops[i], 0);
     CHECK(multi_answer(ops, 0, &b));
-    for (size_t n = b.n; n-- > 0;) {
-        struct buf less = b;
-        less.n = n;
+    for (struct buf less = b; less.n-- > 0;)
         CHECK(!multi_answer(ops, 0, &less));
-    }
     b.d[4] = 2; /* neither the end nor not */
     CHECK(!multi_answer(ops, 0, &b));
 }
@@ -579,13 +559,12 @@ TEST(checks_lists_and_strings)
 /* Any bytes: no access to other memory (under a sanitizer), and no packet that is too long. */
 TEST(survives_garbage)
 {
-    struct zk_frame f = {.session = 0};
     unsigned seed = 1;
     int bad = 0;
     for (int round = 0; round < 20000; round++) {
         struct buf b = {.n = 0};
         size_t ends[64];
-        dialogue(&f, &b, ends);
+        dialogue(&b, ends);
         for (int i = 0; i < 1 + round % 3; i++) {
             seed = seed * 1103515245 + 12345;
             size_t at = (seed >> 8) % b.n;
@@ -605,7 +584,6 @@ TEST(survives_garbage)
         }
     }
     CHECK(bad > 1000);
-    zk_frame_done(&f);
 }
 
 UNIT_MAIN

@@ -14,42 +14,38 @@ struct user {
     int rc;
 };
 
-/* Without I/O; 0 or the code, in u->rc. */
-static int open_uri(struct user *u, const char *text)
+static struct user u; /* of the URI that was opened last */
+
+/* Without I/O; 0 or the code, in u.rc. */
+static int open_uri(const char *text)
 {
-    memset(u, 0, sizeof *u);
-    u->rc = dlock_uri_parse(&u->uri, text, &u->err);
-    if (u->rc != 0)
-        return u->rc;
-    dlock_identity_init(&u->identity, "unit", "");
-    u->spec = (struct dlock_spec){
+    zk_done(&u.be);
+    dlock_uri_free(u.uri);
+    memset(&u, 0, sizeof u);
+    u.rc = dlock_uri_parse(&u.uri, text, &u.err);
+    if (u.rc != 0)
+        return u.rc;
+    dlock_identity_init(&u.identity, "unit", "");
+    u.spec = (struct dlock_spec){
         .env = &dlock_env_system,
-        .uri = u->uri,
+        .uri = u.uri,
         .ttl = 30 * DLOCK_SEC,
         .connect_timeout = 5 * DLOCK_SEC,
         .op_timeout = DLOCK_SEC,
-        .identity = &u->identity,
+        .identity = &u.identity,
     };
-    u->be.spec = &u->spec;
-    u->rc = zk_check_spec(&u->be, &u->err);
-    return u->rc;
-}
-
-static void done(struct user *u)
-{
-    zk_done(&u->be);
-    dlock_uri_free(u->uri);
+    u.be.spec = &u.spec;
+    u.rc = zk_check_spec(&u.be, &u.err);
+    return u.rc;
 }
 
 /* Each of these is refused as wrong usage, by one line with that text. */
 static void check_refused(const char *const *uris, size_t n, const char *text)
 {
     for (size_t i = 0; i < n; i++) {
-        struct user u;
-        if (!CHECK_INT(open_uri(&u, uris[i]), DLOCK_EUSAGE) || !CHECK_HAS(u.err.msg, text))
+        if (!CHECK_INT(open_uri(uris[i]), DLOCK_EUSAGE) || !CHECK_HAS(u.err.msg, text))
             printf("# %s\n", uris[i]);
         CHECK(!strchr(u.err.msg, '\n') && !strstr(u.err.msg, ":pw"));
-        done(&u);
     }
 }
 
