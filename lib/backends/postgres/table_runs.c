@@ -7,16 +7,16 @@
  *   | fence bigint | owner text: the token of the hold | host, pid, username, command, note
  *   | began, ended timestamptz | expires timestamptz: how long the record is kept
  *
- * The record is read in a statement behind the try, in the same message and transaction. In one
- * statement with the try, 20 of 20 runners missed the success of the runner they had waited for.
- * Likewise a release locks the row in a statement of its own: a release that comes again, its first
- * answer lost, then sees what the first wrote. (Where the role's default is a stricter isolation
- * level, the first statement fails if the row was changed meanwhile, and all is tried again.)
+ * The record is read in a statement behind the try, in the same message and transaction. In a
+ * single statement with the try, 20 of 20 runners missed the success of the runner before. Likewise
+ * a release locks the row in a separate statement: a repeated release, after a lost answer, then
+ * sees the writes of the first. (Where the role's default is a stricter isolation level, the first
+ * statement fails if the row was changed meanwhile, and all is tried again.)
  *
  * A runner that finds a success gives the lock back in the same statement, and calls the next in
- * line. All others write that they run: a store that cannot take the record undoes the grant. The
- * end is written by the statement that releases, and only if the lock was still ours: then no other
- * client can have begun a run.
+ * line. Any other runner writes the state running: a store that cannot take the record undoes the
+ * grant. The end is written by the releasing statement, and only if the lock was still ours: then
+ * no further client can have begun a run.
  */
 #include "postgres_sql.h"
 #include "run_record.h"
@@ -33,9 +33,7 @@ static const char run_columns[] =
     "pid 20 0 t,username 25 100 t,command 25 100 t,note 25 100 t,began 1184 0 t,ended 1184 0 f,"
     "expires 1184 0 t";
 
-/*
- * The columns of the fragment record, V_..., stand behind those of the statements begin and status.
- */
+/* The columns of the fragment record, V_..., come last in the statements begin and status. */
 enum {
     V_STATE,
     V_STATUS,
@@ -69,7 +67,7 @@ enum { F_FORGOTTEN, F_OTHER, F_VALID, F_COLUMNS };
 
 /* ----------------------------------------------------------------- what is sent */
 
-/* In front of them, once for each connection: is the third table what we made? */
+/* Once for each connection, check the third table first. */
 static void send_checked(struct pg_backend *be, enum pg_tag tag, const struct pg_place *own,
                          const char *const *statements)
 {
