@@ -70,8 +70,15 @@ enum {
     R_NAMED,
     R_COLUMNS
 };
+/* As the statement check lists them: 23 is the type int. */
 static const char lock_columns[] = "name 25 950 t,fence 20 0 t,owner 25 100 t,expires 1184 0 t,"
                                    "holder 25 100 t,freed 1184 0 f,passed 20 0 f";
+static const char holder_columns[] = "name 25 950 t,token 25 100 t,epoch 25 100 t,slots 23 0 t,"
+                                     "place 20 0 t,expires 1184 0 t,holder 25 100 t";
+static const char run_columns[] =
+    "name 25 950 t,state 25 100 t,status 23 0 f,fence 20 0 t,owner 25 100 t,host 25 100 t,"
+    "pid 20 0 t,username 25 100 t,command 25 100 t,note 25 100 t,began 1184 0 t,ended 1184 0 f,"
+    "expires 1184 0 t";
 #define FINDING "dlock finding: " /* in the error of the statement check */
 
 /* The rest of --min-hold, after the grant. */
@@ -111,20 +118,19 @@ static char *table_schema(const struct pg_backend *be)
 
 /* ----------------------------------------------------------------- what is sent */
 
-static void add_check(struct pg_message *m, const struct pg_backend *be,
-                      const struct table_more *table)
+static void add_check(struct pg_message *m, const struct pg_backend *be, const char *table,
+                      const char *columns, int number)
 {
     sql_add(m, be->table.unsure ? sql_table_check : sql_table_glance,
-            PLACES({"checked", table->name, 0}, {"owner", be->table.owner, 0},
-                   {"columns", table->columns, 0}, {"number", NULL, table->number}),
+            PLACES({"checked", table, 0}, {"owner", be->table.owner, 0}, {"columns", columns, 0},
+                   {"number", NULL, number}),
             NULL);
 }
 
-void table_send(struct pg_backend *be, enum pg_tag tag, const struct table_more *more,
+void table_send(struct pg_backend *be, enum pg_tag tag, enum table_more more,
                 const struct pg_place *own, const char *const *statements)
 {
     struct pg_message m = {.n = 0};
-    const struct table_more first = {be->table.name, lock_columns, 1, !be->conn.guarded};
     struct pg_keepalives keep = pg_keepalives(dlock_min(be->spec->ttl, CUT_OFF));
     const struct dlock_identity *who = be->spec->identity;
     int pid = PQbackendPID(be->conn.pq);
@@ -161,12 +167,16 @@ void table_send(struct pg_backend *be, enum pg_tag tag, const struct table_more 
     };
     if (be->conn.state != PC_UP)
         return;
-    if (!first.checked)
-        add_check(&m, be, &first);
-    if (more && !more->checked) {
-        add_check(&m, be, more);
+    if (be->conn.guarded)
+        add_check(&m, be, be->table.name, lock_columns, 1);
+    bool holders = more == AND_HOLDERS && !be->table.checked.holders;
+    bool runs = more == AND_RUNS && !be->table.checked.runs;
+    if (holders)
+        add_check(&m, be, be->table.holders, holder_columns, 2);
+    if (runs)
+        add_check(&m, be, be->table.runs, run_columns, 3);
+    if (holders || runs)
         sql_add(&m, sql_table_alive, NULL, common);
-    }
     for (; *statements; statements++)
         if (*statements != sql_table_grace || be->restart_grace > 0)
             sql_add(&m, *statements, own, common);
@@ -199,7 +209,7 @@ static void send_try(struct pg_backend *be)
     if (be->spec->once > 0)
         runs_send_try(be, look);
     else
-        table_send(be, T_TRY, NULL, look,
+        table_send(be, T_TRY, NO_MORE, look,
                    STATEMENTS(sql_session_durable, sql_table_grace, sql_table_try));
 }
 
@@ -211,7 +221,7 @@ static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *t
         shared_send_give_back(be, tag, token, stays_ms);
     else
         table_send(
-            be, tag, NULL, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
+            be, tag, NO_MORE, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
             STATEMENTS(sql_session_durable, stays_ms > 0 ? sql_table_stay : sql_table_release));
 }
 
@@ -249,7 +259,7 @@ static void maybe_sweep(struct pg_backend *be)
         runs_send_sweep(be); /* with dates in their names, each run leaves a record */
     if (random_part(be, be->spec->once > 0 ? SWEEP_ONE_OF_RUNS : SWEEP_ONE_OF) != 0)
         return;
-    table_send(be, T_SWEEP, NULL, NULL, STATEMENTS(sql_table_sweep));
+    table_send(be, T_SWEEP, NO_MORE, NULL, STATEMENTS(sql_table_sweep));
     if (is_shared(be))
         shared_send_sweep(be);
 }
@@ -366,8 +376,8 @@ static void wait_on(struct pg_backend *be, const struct table_refusal *why)
         be->table.line.joined = true;
         shared_kind(be->spec, kind);
         snprintf(ticket, sizeof(ticket), "%016" PRId64, be->table.line.ticket);
-        table_send(be, T_LISTEN, NULL, NULL, STATEMENTS(sql_table_listen));
-        table_send(be, T_LISTEN, NULL, PLACES({"ticket", ticket, 0}, {"kind", kind, 0}),
+        table_send(be, T_LISTEN, NO_MORE, NULL, STATEMENTS(sql_table_listen));
+        table_send(be, T_LISTEN, NO_MORE, PLACES({"ticket", ticket, 0}, {"kind", kind, 0}),
                    STATEMENTS(sql_table_stand_in_line));
         send_try(be);
     } else {
@@ -453,7 +463,7 @@ void table_try_failed(struct pg_backend *be, const struct pg_reply *r)
         be->table.created = true;
         /* Without the check: CREATE TABLE runs no code of a table that was made meanwhile. */
         be->conn.guarded = false;
-        table_send(be, T_SCHEMA, NULL, NULL,
+        table_send(be, T_SCHEMA, NO_MORE, NULL,
                    STATEMENTS(sql_table_schema, is_shared(be)        ? sql_table_shared_schema
                                                 : be->spec->once > 0 ? sql_table_runs_schema
                                                                      : NULL));
@@ -622,7 +632,8 @@ static void table_ready(struct pg_backend *be)
         if (is_shared(be))
             shared_send_renew(be);
         else
-            table_send(be, T_RENEW, NULL, NULL, STATEMENTS(sql_session_durable, sql_table_renew));
+            table_send(be, T_RENEW, NO_MORE, NULL,
+                       STATEMENTS(sql_session_durable, sql_table_renew));
         break;
     case OP_RELEASE:
         send_release(be);
@@ -637,7 +648,7 @@ static void table_ready(struct pg_backend *be)
         if (be->forget[0])
             runs_send_forget(be);
         else
-            table_send(be, T_STATUS, NULL, PLACES({"runs_name", be->table.runs, 0}),
+            table_send(be, T_STATUS, NO_MORE, PLACES({"runs_name", be->table.runs, 0}),
                        STATEMENTS(sql_table_status));
         break;
     case OP_NONE:

@@ -57,18 +57,14 @@ int64_t table_lasts_ms(const struct pg_backend *);
 /* --min-hold: the rest of the hold after our release, in ms; 0: none. */
 int64_t table_stays_ms(const struct pg_backend *);
 
-/* A table beside the first one. */
-struct table_more {
-    const char *name, *columns; /* columns, number: for the statement check */
-    int number;
-    bool checked;
-};
+/* Beside the table of the locks. */
+enum table_more { NO_MORE, AND_HOLDERS, AND_RUNS };
 /*
- * Send the statements in one message. more: a table to be checked first, once for each connection,
- * or NULL. own: further places, or NULL.
+ * Send the statements in one message, behind a check of the tables once for each connection. own:
+ * further places, or NULL.
  */
-void table_send(struct pg_backend *, enum pg_tag, const struct table_more *more,
-                const struct pg_place *own, const char *const *statements);
+void table_send(struct pg_backend *, enum pg_tag, enum table_more, const struct pg_place *own,
+                const char *const *statements);
 
 /* --------------------------------------------------------- table_shared.c */
 

@@ -27,12 +27,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As the statement check lists them. */
-static const char run_columns[] =
-    "name 25 950 t,state 25 100 t,status 23 0 f,fence 20 0 t,owner 25 100 t,host 25 100 t,"
-    "pid 20 0 t,username 25 100 t,command 25 100 t,note 25 100 t,began 1184 0 t,ended 1184 0 f,"
-    "expires 1184 0 t";
-
 /* The columns of the fragment record, V_..., come last in the statements begin and status. */
 enum {
     V_STATE,
@@ -67,18 +61,10 @@ enum { F_FORGOTTEN, F_OTHER, F_VALID, F_COLUMNS };
 
 /* ----------------------------------------------------------------- what is sent */
 
-/* Once for each connection, check the third table first. */
-static void send_checked(struct pg_backend *be, enum pg_tag tag, const struct pg_place *own,
-                         const char *const *statements)
-{
-    const struct table_more third = {be->table.runs, run_columns, 3, be->table.checked.runs};
-    table_send(be, tag, &third, own, statements);
-}
-
 void runs_send_try(struct pg_backend *be, const struct pg_place *own)
 {
-    send_checked(
-        be, T_TRY, own,
+    table_send(
+        be, T_TRY, AND_RUNS, own,
         STATEMENTS(sql_session_durable, sql_table_grace, sql_table_try, sql_table_runs_begin));
 }
 
@@ -88,27 +74,27 @@ void runs_send_release(struct pg_backend *be)
     run_record_end(be->spec, &end);
     /* A connection that is silent may hide a server that is back. */
     be->op_until = pg_now(be) + pg_patience(be);
-    send_checked(be, T_RELEASE,
-                 PLACES({"stays", NULL, table_stays_ms(be)},
-                        {"state", run_record_state(end.state), 0}, {"status", NULL, end.status},
-                        {"began", NULL, be->run.begin_ms}),
-                 STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_runs_end));
+    table_send(be, T_RELEASE, AND_RUNS,
+               PLACES({"stays", NULL, table_stays_ms(be)},
+                      {"state", run_record_state(end.state), 0}, {"status", NULL, end.status},
+                      {"began", NULL, be->run.begin_ms}),
+               STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_runs_end));
 }
 
 void runs_send_sweep(struct pg_backend *be)
 {
-    send_checked(be, T_SWEEP, NULL, STATEMENTS(sql_table_runs_sweep));
+    table_send(be, T_SWEEP, AND_RUNS, NULL, STATEMENTS(sql_table_runs_sweep));
 }
 
 void runs_send_status(struct pg_backend *be)
 {
-    send_checked(be, T_STATUS, NULL, STATEMENTS(sql_table_runs_status));
+    table_send(be, T_STATUS, AND_RUNS, NULL, STATEMENTS(sql_table_runs_status));
 }
 
 void runs_send_forget(struct pg_backend *be)
 {
-    send_checked(be, T_FORGET, PLACES({"token", be->forget, 0}),
-                 STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_runs_forget));
+    table_send(be, T_FORGET, AND_RUNS, PLACES({"token", be->forget, 0}),
+               STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_runs_forget));
 }
 
 /* --------------------------------------------------------------------- answers */

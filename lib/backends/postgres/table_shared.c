@@ -40,10 +40,6 @@
 
 #define NOTICE_LIFE (9 * DLOCK_SEC)
 
-/* As the statement check lists them: 23 is the type int. */
-static const char holder_columns[] = "name 25 950 t,token 25 100 t,epoch 25 100 t,slots 23 0 t,"
-                                     "place 20 0 t,expires 1184 0 t,holder 25 100 t";
-
 /* The columns of the answer to a look. */
 enum {
     L_PID,
@@ -83,25 +79,16 @@ void shared_kind(const struct dlock_spec *spec, char buf[8])
         snprintf(buf, 8, "%s", spec->mode == DLOCK_MODE_SHARED ? "s" : "");
 }
 
-/* Once for each connection, check the second table first. */
-static void send_checked(struct pg_backend *be, enum pg_tag tag, const struct pg_place *own,
-                         const char *const *statements)
-{
-    const struct table_more second = {be->table.holders, holder_columns, 2,
-                                      be->table.checked.holders};
-    table_send(be, tag, &second, own, statements);
-}
-
 void shared_send_try(struct pg_backend *be)
 {
     char kind[8];
     bool look = be->table.line.tries++ % LOOK_ONE_OF == 0;
     table_trying(be);
     shared_kind(be->spec, kind);
-    send_checked(be, T_TRY,
-                 PLACES({"kind", kind, 0}, {"look", NULL, look}, {"orphan", be->table.orphan, 0},
-                        {"table_name", be->table.name, 0}),
-                 STATEMENTS(sql_session_durable, sql_table_grace, sql_table_shared_look));
+    table_send(be, T_TRY, AND_HOLDERS,
+               PLACES({"kind", kind, 0}, {"look", NULL, look}, {"orphan", be->table.orphan, 0},
+                      {"table_name", be->table.name, 0}),
+               STATEMENTS(sql_session_durable, sql_table_grace, sql_table_shared_look));
 }
 
 /* passed: waiters in our way did not take the lock in their turns. */
@@ -109,33 +96,34 @@ static void send_grant(struct pg_backend *be, bool passed)
 {
     table_trying(be);
     pg_describe(be, RECORD_HOLDS);
-    send_checked(be, T_CONFIRM, PLACES({"passed", NULL, passed ? be->table.line.ticket - 1 : 0}),
-                 STATEMENTS(sql_session_durable, sql_table_grace, sql_table_shared_lock,
-                            sql_table_shared_grant));
+    table_send(be, T_CONFIRM, AND_HOLDERS,
+               PLACES({"passed", NULL, passed ? be->table.line.ticket - 1 : 0}),
+               STATEMENTS(sql_session_durable, sql_table_grace, sql_table_shared_lock,
+                          sql_table_shared_grant));
 }
 
 void shared_send_renew(struct pg_backend *be)
 {
-    send_checked(be, T_RENEW, NULL,
-                 STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_shared_renew));
+    table_send(be, T_RENEW, AND_HOLDERS, NULL,
+               STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_shared_renew));
 }
 
 void shared_send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token,
                            int64_t stays_ms)
 {
-    send_checked(be, tag, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
-                 STATEMENTS(sql_session_durable, sql_table_lock_row,
-                            stays_ms > 0 ? sql_table_shared_stay : sql_table_shared_release));
+    table_send(be, tag, AND_HOLDERS, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
+               STATEMENTS(sql_session_durable, sql_table_lock_row,
+                          stays_ms > 0 ? sql_table_shared_stay : sql_table_shared_release));
 }
 
 void shared_send_sweep(struct pg_backend *be)
 {
-    send_checked(be, T_SWEEP, NULL, STATEMENTS(sql_table_shared_sweep));
+    table_send(be, T_SWEEP, AND_HOLDERS, NULL, STATEMENTS(sql_table_shared_sweep));
 }
 
 void shared_send_status(struct pg_backend *be)
 {
-    send_checked(be, T_STATUS, NULL, STATEMENTS(sql_table_shared_status));
+    table_send(be, T_STATUS, AND_HOLDERS, NULL, STATEMENTS(sql_table_shared_status));
 }
 
 /* --------------------------------------------------------------- a writer waits */
@@ -148,10 +136,10 @@ int64_t shared_notice_life(const struct pg_backend *be)
 void shared_send_notice(struct pg_backend *be)
 {
     be->table.notice.at = pg_now(be) + shared_notice_life(be) / 4;
-    send_checked(be, T_NOTICE,
-                 PLACES({"token", be->table.notice.token, 0},
-                        {"life", NULL, shared_notice_life(be) / DLOCK_MSEC}),
-                 STATEMENTS(sql_session_not_durable, sql_table_shared_notice));
+    table_send(be, T_NOTICE, AND_HOLDERS,
+               PLACES({"token", be->table.notice.token, 0},
+                      {"life", NULL, shared_notice_life(be) / DLOCK_MSEC}),
+               STATEMENTS(sql_session_not_durable, sql_table_shared_notice));
 }
 
 void shared_withdraw_notice(struct pg_backend *be)
@@ -160,8 +148,8 @@ void shared_withdraw_notice(struct pg_backend *be)
     be->table.notice.at = 0;
     if (!given)
         return;
-    send_checked(be, T_NOTICE, PLACES({"token", be->table.notice.token, 0}),
-                 STATEMENTS(sql_table_shared_withdraw));
+    table_send(be, T_NOTICE, AND_HOLDERS, PLACES({"token", be->table.notice.token, 0}),
+               STATEMENTS(sql_table_shared_withdraw));
 }
 
 /* --------------------------------------------------------------------- acquire */
