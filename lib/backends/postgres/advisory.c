@@ -6,18 +6,17 @@
  *   renew    any statement: it restarts the idle time
  *   release  pg_advisory_unlock, then the session ends
  *
- * Readers and slots hold the same key in shared mode; what else they lock is in advisory_sql.c. The
- * first one in line for a slot waits without a statement: a slot that is given back is notified
- * (NOTIFY).
+ * Readers and slots hold the same key in shared mode; their further keys are in advisory_sql.c. The
+ * first client in line for a slot waits without a statement: a returned slot is notified (NOTIFY).
  *
- * Nothing may be set or locked on a session that other clients use as well. Behind a pooler the
- * backend's pid is not the one that the connection began with, so every setting and lock depends on
- * that pid in SQL: through a pooler the statement does nothing [measured with PgBouncer]. The same
- * holds for a standby: its advisory locks exclude no client of the primary.
+ * Nothing may be set or locked on a session that is shared with other clients. Behind a pooler the
+ * pid of the backend differs from the pid at the connection's begin, so every setting and lock
+ * checks the pid in SQL: through a pooler the statement does nothing [measured with PgBouncer]. The
+ * same holds for a standby, whose advisory locks exclude no client of the primary.
  *
  * Waiting is cut into chunks, since a waiting statement holds a snapshot, and CREATE INDEX
- * CONCURRENTLY in the holder's command would wait for it indefinitely. A DO block catches the
- * lock_timeout, which otherwise writes two lines into the server's log each time.
+ * CONCURRENTLY in the holder's command would wait for the snapshot indefinitely. A DO block catches
+ * the lock_timeout, which otherwise writes two lines into the server's log each time.
  */
 #include "advisory_sql.h"
 
@@ -28,18 +27,18 @@
 
 #define OLDEST 120000
 #define HOLDER_EVERY 32 /* chunks from one look at the holder to the next */
-#define POLL_MS 1000 /* the first one in line for a slot looks again: its holder may have crashed */
+#define POLL_MS 1000    /* the first in line for a slot looks again: a holder may have crashed */
 
 /* ---------------------------------------------------------------------- status */
 
-/* The number in our own " key=N" of a comment; -1: there is none. */
+/* The number in our own " key=N" of a comment; -1: none. */
 static int64_t comment_number(const char *text, size_t len, const char *key)
 {
     const char *at = memmem(text, len, key, strlen(key));
     return at ? strtoll(at + strlen(key), NULL, 10) : -1;
 }
 
-/* The locks tell the kind of a session, and where a waiter has none for a moment, its comment. */
+/* The locks tell the kind of a session; of a waiter without locks for a moment, the comment. */
 static void read_kind(const PGresult *res, int i, const char *record, size_t len,
                       struct dlock_info *info)
 {
@@ -73,26 +72,20 @@ static bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
                 dlock_max(0, dlock_min(ttl, INT32_MAX) - pg_ms(res, i, S_IDLE)) * DLOCK_MSEC;
         if (fence > 0 && !info->waiter)
             info->fence = (uint64_t)fence;
-        /* The record of its newest try, as a holder's. */
+        /* The record of the newest try is a holder's. */
         if (info->waiter && info->waited_ms >= 0) {
             info->since_ms -= info->waited_ms;
             info->waited_ms = -1;
         }
         return true;
     }
-    /*
-     * Another program, or our role may not read the queries of this dlock: only the session is
-     * known.
-     */
+    /* A foreign program, or a dlock whose queries our role may not read. */
     const char *app = pg_text(res, i, S_APP), *user = pg_text(res, i, S_USER);
     const char *client = pg_text(res, i, S_CLIENT);
     info->foreign = strncmp(app, "dlock:", 6) != 0;
     info->pid = (long)pg_number(res, i, S_PID);
     if (!info->foreign) {
-        /*
-         * A waiter begins its session to wait. When the lock was granted is in the query that we
-         * may not read.
-         */
+        /* A waiter begins a session to wait; the time of a grant is in the unreadable query. */
         if (info->waiter)
             info->since_ms = pg_number(res, i, S_BEGIN);
         return true;
@@ -108,11 +101,11 @@ static bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
 
 static void send_sql(struct pg_backend *be, enum pg_tag tag, char *sql)
 {
-    pg_conn_send(&be->conn, (int)tag, sql, 0, NULL);
+    pg_conn_send(&be->conn, (int)tag, sql);
     free(sql);
 }
 
-/* Until when the next answer is due, beyond the more ns that the server takes by itself. */
+/* Bound the time for the next answer; the server takes more ns by itself. */
 static void bound_answer(struct pg_backend *be, int64_t more)
 {
     if (!be->contact.pending)
@@ -134,7 +127,7 @@ static void pause_try(struct pg_backend *be, int64_t ms)
     be->acquire.try_at = pg_now(be) + ms * DLOCK_MSEC;
 }
 
-/* Wait for a key that others hold. */
+/* Wait for the next key. */
 static void send_wait(struct pg_backend *be)
 {
     bool gate = be->spec->mode == DLOCK_MODE_SLOTS && !be->advisory.has.gate;
@@ -156,7 +149,7 @@ static void ask_or_wait(struct pg_backend *be)
     } else if (!be->advisory.has.gate || !be->advisory.has.main) {
         send_wait(be);
     } else if (!be->advisory.has.hears) {
-        /* All slots are taken: from now on look when one is given back, and each second. */
+        /* All slots are taken: look when a slot is given back, and each second. */
         bound_answer(be, 0);
         send_sql(be, T_LISTEN, adv_listen_sql(be));
     } else if (be->conn.notified >= 0) {
@@ -201,9 +194,7 @@ static void adv_acquire(struct pg_backend *be)
 
 /* ------------------------------------------------------------- acquire: answers */
 
-/*
- * "0/16B3748" of "000000010000000000000001": (timeline << 48) | (position >> 3). 0: not understood.
- */
+/* "0/16B3748" of "000000010000000000000001": timeline << 48 | position >> 3. 0: not understood. */
 static uint64_t make_fence(const char *lsn, const char *wal)
 {
     char part[9] = "";
@@ -234,10 +225,7 @@ static void granted(struct pg_backend *be, const struct pg_reply *r)
     pg_fail(be, &err);
 }
 
-/*
- * A time as the server shows it, "1500ms", "30s", "2min", in the largest unit that is exact; -1:
- * not understood.
- */
+/* A time as the server's text: "1500ms", "30s", "2min". -1: not understood. */
 static int64_t shown_ms(const char *text)
 {
     static const struct {
@@ -252,7 +240,7 @@ static int64_t shown_ms(const char *text)
     return -1;
 }
 
-/* Does the server keep our lease? Otherwise the session is left, and acquire goes on or fails. */
+/* Does the server keep our lease? Otherwise leave the session; acquire goes on or fails. */
 static bool check_session(struct pg_backend *be, const struct pg_reply *r)
 {
     bool slots = be->spec->mode == DLOCK_MODE_SLOTS;
@@ -266,13 +254,13 @@ static bool check_session(struct pg_backend *be, const struct pg_reply *r)
                       adv_ttl_ms(be));
     else
         return true;
-    pg_try_later(be, &err, false); /* another server may be the primary by now */
+    pg_try_later(be, &err, false); /* the primary may have changed */
     return false;
 }
 
 /*
- * An error may leave the session's lock behind although the message was rolled back, so the session
- * ends. Another server may be the primary by now.
+ * An error may leave the session's lock behind although the message was rolled back, so end the
+ * session. The primary may have changed.
  */
 static void refused(struct pg_backend *be, const struct pg_reply *r)
 {
@@ -322,8 +310,7 @@ static void try_answered(struct pg_backend *be, const struct pg_reply *r)
 
 static void holder_answered(struct pg_backend *be, const struct pg_reply *r)
 {
-    const struct dlock_info *info =
-        NULL; /* an error, or no holder any more: nothing else is missing */
+    const struct dlock_info *info = NULL; /* an error, or no holder any more: go on */
     if (!r->sqlstate[0] && r->rows && PQntuples(r->rows) > 0) {
         adv_read_info(r->rows, 0, &be->info);
         info = &be->info;
@@ -336,7 +323,7 @@ static void holder_answered(struct pg_backend *be, const struct pg_reply *r)
     ask_or_wait(be);
 }
 
-/* Done: the answer is the token of this acquire. A role may set dlock.got to any other value. */
+/* Done: the answer is the token of this acquire. Any role may set dlock.got to other values. */
 static bool says_done(const struct pg_backend *be, const struct pg_reply *r)
 {
     return strcmp(pg_text(r->rows, 0, 0), be->token) == 0;
@@ -373,7 +360,7 @@ static void wait_answered(struct pg_backend *be, const struct pg_reply *r)
             send_try(be);
             break;
         }
-        /* With the main key a lease begins, which counts from a request that is sent only now. */
+        /* With the main key a lease begins, and counts from the following request. */
         bound_answer(be, 0);
         pg_describe(be, RECORD_HOLDS);
         send_sql(be, T_CONFIRM, adv_confirm_sql(be));
@@ -390,7 +377,7 @@ static void adv_renew(struct pg_backend *be)
     be->advisory.renewed_from = 0;
     if (from != 0) {
         pg_renewed(be, from);
-    } else if (!pg_conn_busy(&be->conn)) { /* otherwise the answer to the last one still counts */
+    } else if (!pg_conn_busy(&be->conn)) { /* else the answer to the last renewal still counts */
         char *sql = adv_renew_sql(be);
         struct dlock_error err;
         if (!pg_conn_try(&be->conn, T_RENEW, sql)) {
@@ -401,7 +388,7 @@ static void adv_renew(struct pg_backend *be)
     }
 }
 
-/* An answer that is an error (to pg_cancel_backend, say) ends no session. The next one counts. */
+/* An error (by pg_cancel_backend, say) ends no session: the next answer counts. */
 static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
@@ -425,9 +412,7 @@ static void send_unlock(struct pg_backend *be)
     send_sql(be, T_RELEASE, adv_unlock_sql(be));
 }
 
-/*
- * The connection is idle. Where nothing was granted, the end of the session undoes everything else.
- */
+/* The connection is idle. Where nothing was granted, the end of the session undoes the rest. */
 static void unlock_or_end(struct pg_backend *be)
 {
     if (be->granted)
@@ -440,7 +425,7 @@ static void unlock_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     if (strcmp(r->sqlstate, "57014") == 0) {
-        send_unlock(be); /* our own cancel came late: it was for the request before this one */
+        send_unlock(be); /* our cancel of the request before came late */
     } else if (r->sqlstate[0] || !pg_one_row(r, 1)) {
         pg_conn_reply_error(&be->conn, r, &err);
         pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
@@ -464,9 +449,8 @@ static void adv_release(struct pg_backend *be)
         unlock_or_end(be);
     } else if (!be->granted || be->advisory.renew_writes) {
         /*
-         * To leave the queue now and not at the end of the chunk; and for a commit that waits for a
-         * standby: such a session watches neither its socket nor its idle time, and would keep the
-         * lock.
+         * Leave the queue at once, not at the end of the chunk; and end a commit that waits for a
+         * standby: such a session watches neither socket nor idle time, and would keep the lock.
          */
         pg_conn_cancel(&be->conn);
     }
@@ -523,7 +507,7 @@ static void adv_failed(struct pg_backend *be, const struct dlock_error *err)
     } else if (be->op == OP_ACQUIRE) {
         pg_try_later(be, err, be->conn.transient);
     } else if (be->op == OP_RELEASE) {
-        /* DLOCK_ENOMEM: we ended the session, so it was there as long as the command ran. */
+        /* DLOCK_ENOMEM: we ended the session, which was alive as long as the command ran. */
         bool unclear = be->conn.unanswered == T_RELEASE || err->code == DLOCK_ENOMEM;
         pg_released(be,
                     !be->granted ? DLOCK_RELEASE_NOTHING
@@ -564,7 +548,6 @@ static void adv_timeout(struct pg_backend *be, int64_t now)
 }
 
 const struct pg_protocol pg_advisory = {
-    .kinds = CAP_SHARED | CAP_SLOTS,
     .session = true,
     .acquire = adv_acquire,
     .renew = adv_renew,

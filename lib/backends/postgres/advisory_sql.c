@@ -1,17 +1,17 @@
 /*
  * advisory_sql.c - see advisory_sql.h; the statements are in sql/advisory.sql.
  *
- * The main key is taken by the lock functions' own rules; it excludes all other clients. Beside it
+ * The main key, with the lock functions' own rules, excludes all clients. The further keys:
  *
- *   turnstile  Readers and slots pass it in shared mode on their way to the main key. A writer that
- *              has to wait holds it exclusively, and so waits only for the readers that are in.
- *              Without it, a writer that waits in chunks never gets between readers that
+ *   turnstile  passed by readers and slots in shared mode on their way to the main key. Held
+ *              exclusively by a writer that has to wait, who so waits only for present readers.
+ *              Without the turnstile, a writer that waits in chunks never gets between readers that
  *              come without pause [measured].
- *   size       The key first_size + N is shared by all holders and waiters of N slots. It is taken
- *              while no other client looks at these keys (the key sizes), so that all have one N.
- *   gate       The first client in line for a slot holds it exclusively, and waits alone for the
- *              main key and for a slot. A newcomer passes it in shared mode, which fails meanwhile.
- *   slot i     is held exclusively.
+ *   size       first_size + N: shared by all holders and waiters of N slots. Taken under the key
+ *              sizes, so that all have the same N.
+ *   gate       held exclusively by the first client in line for a slot, which waits alone for the
+ *              main key and for a slot. A newcomer passes in shared mode, which fails meanwhile.
+ *   slot i     held exclusively.
  */
 #include "advisory_sql.h"
 
@@ -72,10 +72,7 @@ static char *slot_keys(const struct pg_backend *be)
     return fclose(f) == 0 ? text : (free(text), NULL);
 }
 
-/*
- * The message, malloc'ed; NULL: out of memory. record: NULL: no comment. grace: the chain has the
- * statement grace.
- */
+/* The message, malloc'ed, or NULL. record: a comment or NULL. grace: is in the chain. */
 static char *text_of(const struct pg_backend *be, const char *record, struct chain *c,
                      const char *slots, bool grace)
 {
@@ -161,7 +158,7 @@ static void add_slots(struct chain *c, const struct pg_backend *be)
     add(c, sql_advisory_answer_slot);
 }
 
-/* A try, or what follows a wait that brought the main key. */
+/* A try (with all settings), or a confirmation. */
 static char *lock_sql(const struct pg_backend *be, bool all_settings)
 {
     struct chain c = {.n = 0};

@@ -6,18 +6,15 @@
 
 #define WITH_IDLE_TIMEOUT 140000 /* the first version that ends a silent session */
 #define CHUNK_MS 900             /* one statement waits no longer */
-#define WAIT_IDLE_MS 3000 /* a waiter that is silent for so long, or for its ttl, loses its place */
-
-/* Each statement is malloc'ed; NULL: out of memory. */
+#define WAIT_IDLE_MS 3000 /* a waiter that is silent for so long, or for a ttl, loses its place */
 
 /* In the error of the statement gate. */
 #define FOUND_POOLER "dlock finding: pooler;"
 #define FOUND_STANDBY "dlock finding: standby;"
 
-/*
- * One try, with the session's settings, or what follows a wait that brought the main key: check the
- * session and the server, and take the fence.
- */
+/* Each message is malloc'ed; NULL: out of memory. */
+
+/* The answer to a try, or to a confirmation, which follows a wait that brought the main key. */
 enum {
     R_WAL,
     R_GRACE,
@@ -27,7 +24,7 @@ enum {
     R_LSN, /* NULL: not granted */
     R_COLUMNS,
     R_SIZE = R_COLUMNS, /* of a try for a slot */
-    R_OTHER,            /* so many slots, not ours, are in use; 0: as many as ours, or none */
+    R_OTHER,            /* a number of slots in use that differs from ours; 0: none */
     R_SLOT,             /* counted from 1; 0: none */
     R_SLOT_COLUMNS
 };
@@ -35,19 +32,19 @@ char *adv_try_sql(const struct pg_backend *);
 char *adv_confirm_sql(const struct pg_backend *);
 
 /*
- * Wait for what be->advisory.awaits says, for CHUNK_MS, or with ?fair=1 without end. Answers our
- * token when it is ours.
+ * Wait for the key of be->advisory.awaits, for CHUNK_MS, or with ?fair=1 without end. The answer is
+ * our token if we have got the key.
  */
 char *adv_wait_sql(const struct pg_backend *);
 /* Hear of each slot that is given back. Answers our token. */
 char *adv_listen_sql(const struct pg_backend *);
 char *adv_renew_sql(const struct pg_backend *);
-/* Answers 1: all that was granted was still there. */
+/* Answers true if we still had all granted locks. */
 char *adv_unlock_sql(const struct pg_backend *);
 
 /* Sessions that hold the lock or wait for it, and the last query of each. */
 enum { S_PID, S_GRANTED, S_SHARED, S_SLOTS, S_USER, S_QUERY, S_CLIENT, S_BEGIN, S_IDLE, S_APP };
-/* One holder at most. */
+/* At most a single holder. */
 char *adv_holder_sql(const struct pg_backend *);
 char *adv_status_sql(const struct pg_backend *);
 

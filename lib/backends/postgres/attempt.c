@@ -27,17 +27,14 @@
 #endif
 
 struct pg_attempt {
-    /*
-     * ALONE: no thread. Else caller and thread share the attempt, and the second to leave frees it.
-     */
+    /* ALONE: no thread. Else caller and thread share it, and the last to leave frees it. */
     enum { ALONE, RUNNING, ENDED, DROPPED } _Atomic state;
     PGconn *_Atomic pq; /* the thread's while RUNNING; NULL: not made yet */
     PostgresPollingStatusType want;
     pthread_t thread;
-    /* The ends of a socket pair: each side closes its own end, and the other side sees that. */
-    int fd, thread_fd;
-    ino_t thread_ino; /* tells whether thread_fd is still the thread's end */
-    size_t size;      /* of the whole allocation, wiped at the end: there may be a password */
+    int fd, thread_fd; /* a socket pair: each side closes its end to tell the other side */
+    ino_t thread_ino;  /* tells whether thread_fd is still the thread's end */
+    size_t size;       /* of the whole allocation, wiped at the end: there may be a password */
     const char **keys, **values;
     const char *lists[]; /* keys and values, and the copied texts behind the lists */
 };
@@ -48,9 +45,7 @@ static void free_attempt(struct pg_attempt *a)
     free(a);
 }
 
-/*
- * A fork of the caller may have copies of both ends: close() alone would not tell the other side.
- */
+/* A fork of the caller may have copies of both ends: close() alone would tell nothing. */
 static void close_end(int fd)
 {
     shutdown(fd, SHUT_RDWR);
@@ -120,10 +115,7 @@ static void *run(void *arg)
     while (is_unfinished(a)) {
         /* The caller sends nothing: its end of the socket pair is closed. */
         struct pollfd p[] = {server(a), {.fd = fd, .events = POLLIN}};
-        /*
-         * Never without poll(): PQconnectPoll would take an unfinished connect() for a finished
-         * one.
-         */
+        /* Without poll() PQconnectPoll would take an unfinished connect() for a finished call. */
         int got = poll(p, 2, -1);
         if (got < 0 && errno == EINTR)
             continue;
@@ -206,9 +198,9 @@ struct pollfd pg_attempt_pollfd(const struct pg_attempt *a)
 /*
  * Will PQconnectPoll() only read what the server has sent, and perhaps send a password? Not
  * harmless are TLS (reads files, computes, may use a token, and hides what follows), SCRAM
- * (computes for as long as the server says), GSS (asks a Kerberos server) and a message that is not
- * complete. A server that sends such a request between this look and libpq's would make us wait: no
- * server does, since each request follows our answer to the one before.
+ * (computes for as long as the server says), GSS (asks a Kerberos server) and an incomplete
+ * message. No server sends a request between this look and libpq's: each request follows our answer
+ * to the request before.
  */
 static bool is_harmless(PGconn *pq)
 {
@@ -219,10 +211,7 @@ static bool is_harmless(PGconn *pq)
     ssize_t n = recv(PQsocket(pq), in, sizeof(in), MSG_PEEK | MSG_DONTWAIT);
     if (n <= 0 || in[0] == 'E' || at == CONNECTION_SSL_STARTUP)
         return n <= 0 || in[0] == 'E' || in[0] == 'N';
-    /*
-     * Authentication requests: 'R', the length without 'R', the kind (0: accepted; 3, 5: a
-     * password).
-     */
+    /* Authentication requests: 'R', length without 'R', kind (0: accepted; 3, 5: a password). */
     for (ssize_t i = 0; i < n;) {
         uint32_t length, kind;
         if (n - i < 9 || in[i] != 'R')

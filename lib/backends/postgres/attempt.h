@@ -1,11 +1,10 @@
 /*
- * attempt.h - one attempt of libpq to connect, which never blocks the caller.
+ * attempt.h - an attempt of libpq to connect, which never blocks the caller.
  *
- * libpq's calls that connect do not wait for the database server, but for other servers: for the
- * user database, for a directory server (a service file can refer to a directory), for the name
- * server, for a Kerberos server (27 s if the server is silent). libpq has no time-out for these. So
- * a thread connects where libpq may ask another server. Elsewhere the caller connects, without a
- * thread.
+ * libpq's calls that connect do not wait for the database server, but for the user database, a
+ * directory server (a service file can refer to a directory), the name server or a Kerberos server
+ * (27 s if the server is silent), all without a time-out. So a thread connects where libpq may ask
+ * such a server. Elsewhere the caller connects, without a thread.
  */
 #ifndef DLOCK_PG_ATTEMPT_H
 #define DLOCK_PG_ATTEMPT_H
@@ -19,9 +18,9 @@ struct pg_attempt;
 
 /*
  * keys and values: for PQconnectStartParams(). thread: connect in a thread from the start, because
- * the parameters alone can make libpq block. Without it the attempt goes on in a thread when the
- * server chooses TLS or an authentication that may block. 0 or a negative errno; *out is untouched
- * then.
+ * the parameters alone can make libpq block. Otherwise the attempt goes on in a thread when the
+ * server chooses TLS or an authentication that may block. 0, or a negative errno with *out
+ * untouched.
  */
 int pg_attempt_start(struct pg_attempt **out, const char *const *keys, const char *const *values,
                      bool thread);
@@ -49,8 +48,7 @@ int pg_attempt_work(struct pg_attempt *, PGconn **out);
 void pg_attempt_drop(struct pg_attempt *);
 /*
  * In a child of the process that started the attempt, where no thread of the attempt runs: frees
- * the attempt and closes the descriptors. The memory of libpq leaks if a thread was using the
- * memory.
+ * the attempt and closes the descriptors. libpq's memory leaks if a thread was using it.
  */
 void pg_attempt_close_in_child(struct pg_attempt *);
 

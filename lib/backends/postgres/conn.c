@@ -65,7 +65,7 @@ static void fail_no_memory(struct pg_conn *c)
     conn_fail(c, DLOCK_ENOMEM, "out of memory");
 }
 
-/* DLOCK_ENOMEM: we end the session ourselves, for lack of memory; until now it was alive. */
+/* DLOCK_ENOMEM: we end a session that was alive, for lack of memory. */
 static int fail_pq(struct pg_conn *c)
 {
     const char *text = PQerrorMessage(c->pq);
@@ -75,9 +75,8 @@ static int fail_pq(struct pg_conn *c)
 }
 
 /*
- * With PQERRORS_VERBOSE the server's refusal reads "... FATAL:  28P01: text": these five characters
- * are all of it that no translation changes. They are cut out of text. sqlstate "": the error is
- * not the server's.
+ * With PQERRORS_VERBOSE the server's refusal reads "... FATAL:  28P01: text". Only these five
+ * characters are never translated. They are cut out of text. sqlstate "": the error is libpq's.
  */
 static void take_state(char *text, char sqlstate[6])
 {
@@ -93,81 +92,47 @@ static void take_state(char *text, char sqlstate[6])
 }
 
 /*
- * libpq refuses the server. Its texts are not translated, since dlock does not call setlocale(3).
+ * state: the begin of an SQLSTATE, "" for an error of libpq; text: a part of the message, or NULL.
+ * 08P01: PgBouncer has one code for all refusals. Neither PgBouncer nor libpq (since dlock does not
+ * call setlocale(3)) translates these texts.
  */
-static bool is_untrusted(const char *text)
-{
-    static const char *const texts[] = {"certificate verify failed", "does not match host name",
-                                        "root certificate file", "server does not support SSL"};
-    for (size_t i = 0; i < DLOCK_LEN(texts); i++)
-        if (strstr(text, texts[i]))
-            return true;
-    return false;
-}
-
-/* PgBouncer has one code for all of its refusals, and does not translate their texts. */
-static bool pooler_says(const char *sqlstate, const char *text, const char *what)
-{
-    return strcmp(sqlstate, "08P01") == 0 && strstr(text, what);
-}
-
-/*
- * 0A: not supported. 22, 42: it does not understand us, or an option in the URI. 3D, 3F: no such
- * database, schema.
- */
-static bool is_for_good(const char *sqlstate)
-{
-    static const char *const classes[] = {"0A", "22", "3D", "3F", "42"};
-    for (size_t i = 0; i < DLOCK_LEN(classes); i++)
-        if (strncmp(sqlstate, classes[i], 2) == 0)
-            return true;
-    return false;
-}
+static const struct {
+    const char *state, *text;
+    int code;
+} codes[] = {
+    {"28", NULL, DLOCK_EPERM},
+    {"42501", NULL, DLOCK_EPERM},
+    {"08P01", "no such user", DLOCK_EPERM},
+    {"08P01", "authentication failed", DLOCK_EPERM},
+    {"0A", NULL, DLOCK_EUNUSABLE}, /* not supported */
+    {"22", NULL, DLOCK_EUNUSABLE}, /* the server does not understand us or an option of the URI */
+    {"3D", NULL, DLOCK_EUNUSABLE}, /* no such database */
+    {"3F", NULL, DLOCK_EUNUSABLE}, /* no such schema */
+    {"42", NULL, DLOCK_EUNUSABLE}, /* like 22 */
+    {"08P01", "no such database", DLOCK_EUNUSABLE},
+    {"08P01", "unsupported startup parameter", DLOCK_EUNUSABLE},
+    {"", "certificate verify failed", DLOCK_EUNUSABLE},
+    {"", "does not match host name", DLOCK_EUNUSABLE},
+    {"", "root certificate file", DLOCK_EUNUSABLE},
+    {"", "server does not support SSL", DLOCK_EUNUSABLE},
+};
 
 static int code_of(const char *sqlstate, const char *text)
 {
-    if (strncmp(sqlstate, "28", 2) == 0 || strcmp(sqlstate, "42501") == 0 ||
-        pooler_says(sqlstate, text, "no such user") ||
-        pooler_says(sqlstate, text, "authentication failed"))
-        return DLOCK_EPERM;
-    if (is_for_good(sqlstate) || pooler_says(sqlstate, text, "no such database") ||
-        pooler_says(sqlstate, text, "unsupported startup parameter"))
-        return DLOCK_EUNUSABLE;
     if (sqlstate[0] == '\0' && pg_conn_says_no_memory(text))
         return DLOCK_ENOMEM;
-    return sqlstate[0] == '\0' && is_untrusted(text) ? DLOCK_EUNUSABLE : DLOCK_EUNAVAIL;
+    for (size_t i = 0; i < DLOCK_LEN(codes); i++) {
+        size_t len = strlen(codes[i].state);
+        if ((len > 0 ? strncmp(sqlstate, codes[i].state, len) == 0 : sqlstate[0] == '\0') &&
+            (!codes[i].text || strstr(text, codes[i].text)))
+            return codes[i].code;
+    }
+    return DLOCK_EUNAVAIL;
 }
 
 /* ---------------------------------------------------------------- connecting */
 
-static void add_address(struct pg_conn *c, int host, const struct dlock_peer *p)
-{
-    if (c->address.n == PG_ADDRESSES)
-        return;
-    struct pg_address *a = &c->address.list[c->address.n];
-    a->host = host;
-    a->text[0] = '\0';
-    if (p && getnameinfo((const struct sockaddr *)&p->addr, p->len, a->text, sizeof(a->text), NULL,
-                         0, NI_NUMERICHOST) != 0)
-        return;
-    c->address.n++;
-}
-
-/* All addresses of the first host of the URI, then of the second, and so on. */
-static void list_addresses(struct pg_conn *c, const struct dlock_spec *spec)
-{
-    c->address.n = 0;
-    for (int i = 0; i < c->settings->nhosts; i++) {
-        const char *host = c->settings->hosts[i];
-        if (*host == '\0' || *host == '/' || *host == '@') /* a Unix socket */
-            add_address(c, i, NULL);
-        for (int k = 0; k < spec->npeers; k++)
-            if (spec->peers[k].host == i)
-                add_address(c, i, &spec->peers[k]);
-    }
-}
-
-/* A message that no request asked for: it may say why the server is about to end the session. */
+/* An unrequested message may say why the server is about to end the session. */
 static void on_notice(void *arg, const PGresult *res)
 {
     struct pg_conn *c = arg;
@@ -200,7 +165,7 @@ static int code_of_service(char *text, size_t size)
     return DLOCK_EPERM;
 }
 
-/* This address failed, and that is the error. True: the next one is worth a try. */
+/* This address failed; set the error. True: the next address is worth a try. */
 static bool address_failed(struct pg_conn *c, const char *why)
 {
     char text[PATH_MAX + 64], sqlstate[6];
@@ -224,7 +189,7 @@ static bool address_failed(struct pg_conn *c, const char *why)
 static void connected(struct pg_conn *c)
 {
     int pid = PQbackendPID(c->pq);
-    /* Linux has no such pid: a pooler makes up a random one, to recognise a request to cancel. */
+    /* No pid on Linux: a pooler makes up a random number, to recognise a request to cancel. */
     c->one_by_one = pid <= 0 || pid > 4194304;
     c->guarded = true;
     c->address.good = (c->address.good + c->address.tried - 1) % c->address.n;
@@ -238,10 +203,7 @@ static void connected(struct pg_conn *c)
         fail_pq(c);
 }
 
-/*
- * Connect as far as possible without waiting: begin with an address, go on with the running
- * attempt, or pass over to the next address when the attempt has failed or its time is over.
- */
+/* Go on with the running attempt. When it has failed or its time is over, try the next address. */
 static void work_connect(struct pg_conn *c)
 {
     struct pg_settings *s = c->settings;
@@ -264,10 +226,7 @@ static void work_connect(struct pg_conn *c)
             int64_t time = c->address.until - now;
             const struct pg_address *a =
                 &c->address.list[(c->address.good + c->address.tried++) % c->address.n];
-            /*
-             * An equal share of the remaining time for each: a silent address does not use up all
-             * of it.
-             */
+            /* Equal shares of the remaining time: a silent address does not use up all of it. */
             c->address.next_at =
                 left == 1 ? c->address.until : now + dlock_max(time / left, MIN_SHARE);
             c->state = PC_CONNECTING;
@@ -300,7 +259,21 @@ void pg_conn_open(struct pg_conn *c, const struct dlock_spec *spec, struct pg_se
         .address.until = until,
         .notified = -1,
     };
-    list_addresses(c, spec);
+    /* All addresses of the first host of the URI, then of the second, and so on. */
+    for (int i = 0; i < settings->nhosts; i++) {
+        const char *host = settings->hosts[i];
+        bool is_socket = *host == '\0' || *host == '/' || *host == '@';
+        for (int k = is_socket ? -1 : 0; k < spec->npeers && c->address.n < PG_ADDRESSES; k++) {
+            const struct dlock_peer *p = k >= 0 ? &spec->peers[k] : NULL;
+            struct pg_address *a = &c->address.list[c->address.n];
+            if (p && p->host != i)
+                continue;
+            a->host = i;
+            if (!p || getnameinfo((const struct sockaddr *)&p->addr, p->len, a->text,
+                                  sizeof(a->text), NULL, 0, NI_NUMERICHOST) == 0)
+                c->address.n++;
+        }
+    }
     c->address.good = good < c->address.n ? good : 0;
     /* next_at is 0: the next call of pg_conn_work() begins, at once. */
     if (c->address.n > 0)
@@ -337,26 +310,6 @@ static void send_now(struct pg_conn *c, int tag, const struct pg_statement *all,
         fail_pq(c);
 }
 
-static void enqueue(struct pg_conn *c, int tag, const struct pg_statement *all, int n)
-{
-    struct pg_queued *q = &c->queue.list[c->queue.n];
-    if (c->queue.n == PG_REQUESTS) {
-        conn_fail(c, DLOCK_EUNAVAIL, "no answer to earlier requests");
-        return;
-    }
-    c->queue.n++;
-    *q = (struct pg_queued){.tag = tag, .n = n};
-    bool ok = true;
-    for (int i = 0; i < n; i++) {
-        q->list[i].n = all[i].n;
-        ok = (q->list[i].sql = strdup(all[i].sql)) && ok;
-        for (int v = 0; v < all[i].n; v++)
-            ok = (q->list[i].values[v] = strdup(all[i].values[v])) && ok;
-    }
-    if (!ok)
-        fail_no_memory(c);
-}
-
 static void send_queued(struct pg_conn *c)
 {
     struct pg_statement all[PG_STATEMENTS];
@@ -373,23 +326,35 @@ static void send_queued(struct pg_conn *c)
 
 void pg_conn_send_all(struct pg_conn *c, int tag, const struct pg_statement *all, int n)
 {
-    for (int i = 0; i < n; i++) {
-        if (!all[i].sql) {
-            fail_no_memory(c);
-            return;
-        }
-    }
-    if (c->state != PC_UP)
+    struct pg_queued *q = &c->queue.list[c->queue.n];
+    bool ok = true;
+    for (int i = 0; i < n; i++)
+        ok = ok && all[i].sql;
+    if (!ok) {
+        fail_no_memory(c);
+    } else if (c->state != PC_UP) {
         return;
-    if (c->pipeline && c->requests.n > 0 && (c->one_by_one || c->queue.n > 0))
-        enqueue(c, tag, all, n);
-    else
+    } else if (!c->pipeline || c->requests.n == 0 || (!c->one_by_one && c->queue.n == 0)) {
         send_now(c, tag, all, n);
+    } else if (c->queue.n == PG_REQUESTS) {
+        conn_fail(c, DLOCK_EUNAVAIL, "no answer to earlier requests");
+    } else {
+        c->queue.n++;
+        *q = (struct pg_queued){.tag = tag, .n = n};
+        for (int i = 0; i < n; i++) {
+            q->list[i].n = all[i].n;
+            ok = (q->list[i].sql = strdup(all[i].sql)) && ok;
+            for (int v = 0; v < all[i].n; v++)
+                ok = (q->list[i].values[v] = strdup(all[i].values[v])) && ok;
+        }
+        if (!ok)
+            fail_no_memory(c);
+    }
 }
 
-void pg_conn_send(struct pg_conn *c, int tag, const char *sql, int n, const char *const *values)
+void pg_conn_send(struct pg_conn *c, int tag, const char *sql)
 {
-    pg_conn_send_all(c, tag, &(struct pg_statement){sql, n, values}, 1);
+    pg_conn_send_all(c, tag, &(struct pg_statement){.sql = sql}, 1);
 }
 
 bool pg_conn_try(struct pg_conn *c, int tag, const char *sql)
@@ -418,9 +383,8 @@ static void *cancel_thread(void *arg)
 }
 
 /*
- * PQcancel makes a connection of its own and waits for it. The thread owns all that it touches;
- * while the server cannot be reached it is left behind. If it cannot be started, we wait out the
- * running chunk instead.
+ * PQcancel makes a connection and waits for it. The thread owns all data in use; while the server
+ * cannot be reached, the thread stays behind. Without a thread we wait out the running chunk.
  */
 void pg_conn_cancel(const struct pg_conn *c)
 {
@@ -456,7 +420,7 @@ static bool take_result(struct pg_conn *c, PGresult *res)
 {
     switch (PQresultStatus(res)) {
     case PGRES_TUPLES_OK:
-        /* A statement that sets something in the session or transaction is no question. */
+        /* A statement that sets something is no question. */
         if ((PQnfields(res) > 0 && strcmp(PQfname(res, 0), "set_config") == 0) ||
             (PQntuples(res) == 0 && c->requests.reply.rows))
             break;
@@ -478,18 +442,7 @@ static bool take_result(struct pg_conn *c, PGresult *res)
     return false;
 }
 
-static void finish_request(struct pg_conn *c, struct pg_reply *out)
-{
-    *out = c->requests.reply;
-    out->tag = c->requests.list[0].tag;
-    out->sent = c->requests.list[0].sent;
-    memset(&c->requests.reply, 0, sizeof(c->requests.reply));
-    c->requests.n--;
-    memmove(c->requests.list, c->requests.list + 1,
-            sizeof(c->requests.list[0]) * (size_t)c->requests.n);
-}
-
-/* PQnotifies() also parses messages that no request asked for, such as "terminating connection". */
+/* PQnotifies() also parses unrequested messages such as "terminating connection". */
 static void take_notifies(struct pg_conn *c)
 {
     PGnotify *n;
@@ -518,7 +471,13 @@ int pg_conn_next(struct pg_conn *c, struct pg_reply *out)
             continue; /* the gap between a statement and its sync */
         if (res && !take_result(c, res))
             continue;
-        finish_request(c, out);
+        *out = c->requests.reply;
+        out->tag = c->requests.list[0].tag;
+        out->sent = c->requests.list[0].sent;
+        memset(&c->requests.reply, 0, sizeof(c->requests.reply));
+        c->requests.n--;
+        memmove(c->requests.list, c->requests.list + 1,
+                sizeof(c->requests.list[0]) * (size_t)c->requests.n);
         take_notifies(c);
         send_queued(c);
         return 1;
@@ -532,11 +491,17 @@ void pg_conn_done(struct pg_reply *r)
     memset(r, 0, sizeof(*r));
 }
 
-static void work_up(struct pg_conn *c)
+void pg_conn_work(struct pg_conn *c)
 {
+    if (c->state == PC_CONNECTING) {
+        work_connect(c);
+        return;
+    }
+    if (c->state != PC_UP)
+        return;
     int left = c->requests.unflushed ? PQflush(c->pq) : 0;
     if (left < 0 || !PQconsumeInput(c->pq)) {
-        /* The server's last message may be in what was read before the end of the stream. */
+        /* The bytes before the end of the stream may have the server's last message. */
         (void)PQisBusy(c->pq);
         fail_pq(c);
         return;
@@ -545,14 +510,6 @@ static void work_up(struct pg_conn *c)
     take_notifies(c);
     if (PQstatus(c->pq) != CONNECTION_OK || (c->last_words[0] && c->requests.n == 0))
         fail_pq(c);
-}
-
-void pg_conn_work(struct pg_conn *c)
-{
-    if (c->state == PC_CONNECTING)
-        work_connect(c);
-    else if (c->state == PC_UP)
-        work_up(c);
 }
 
 int pg_conn_fd(const struct pg_conn *c)
@@ -577,7 +534,7 @@ int pg_conn_interest(const struct pg_conn *c, struct pollfd *pfd, int64_t *wake_
     }
     *pfd = (struct pollfd){.fd = PQsocket(c->pq),
                            .events = c->requests.unflushed ? POLLIN | POLLOUT : POLLIN};
-    /* libpq also reads while it sends: poll() does not show what it has read already. */
+    /* libpq also reads while it sends, and poll() does not show bytes that were read. */
     if (c->requests.n > 0 && !PQisBusy(c->pq))
         *wake_at = 0;
     return 1;

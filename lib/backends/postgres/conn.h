@@ -2,9 +2,9 @@
  * conn.h - one connection to PostgreSQL, through libpq, that never blocks.
  *
  * libpq would look up names, and wait for each server as long as the network does. So libpq gets
- * one numeric address at a time, and we limit the time for each address. Everything else (TLS,
- * authentication, service files, passwords) is left to libpq; where libpq may block, a thread
- * connects (attempt.h).
+ * a single numeric address at a time, and we limit the time for each address. TLS, authentication,
+ * service files and passwords are left to libpq; where libpq may block, a thread connects
+ * (attempt.h).
  */
 #ifndef DLOCK_PG_CONN_H
 #define DLOCK_PG_CONN_H
@@ -23,24 +23,15 @@
 #define PG_STATEMENTS 8
 #define PG_VALUES 12
 
-/*
- * The hosts of a service are tried by libpq, which waits for each as long as TCP does: this long
- * (ms), by TCP_USER_TIMEOUT, until the connection is up. TCP takes a second at least.
- */
+/* TCP_USER_TIMEOUT (ms) while libpq tries the hosts of a service. TCP takes a second at least. */
 #define PG_SERVICE_PATIENCE "1500"
 
-/*
- * The parameters of every connection, for PQconnectStartParams(). The first three differ from
- * address to address.
- */
+/* For PQconnectStartParams(). The first three differ from address to address. */
 enum { PG_HOST, PG_HOSTADDR, PG_PORT, PG_FIRST_PARAM };
 struct pg_settings {
     const char *keys[PG_PARAMS + 2], *values[PG_PARAMS + 2];
     int n;
-    /*
-     * One for each host of the URI. hosts[i] "": the hosts of the service, or the default Unix
-     * socket.
-     */
+    /* For each host of the URI. hosts[i] "": the service's hosts, or the default Unix socket. */
     char **hosts, **ports;
     int nhosts;
     bool service;  /* a service is named */
@@ -58,10 +49,7 @@ struct pg_statement {
 struct pg_reply {
     int tag;
     int64_t sent; /* the clock before the first byte of the request could leave */
-    /*
-     * The last result that had rows, or NULL. A column named set_config comes first: it is no
-     * answer.
-     */
+    /* The last result with rows, or NULL. A result with a column set_config first is no answer. */
     PGresult *rows;
     char sqlstate[6]; /* "": no error */
     bool unheard;   /* the error is libpq's, out of memory say: the request may have been served */
@@ -71,15 +59,9 @@ struct pg_reply {
 enum pg_conn_state { PC_CLOSED, PC_CONNECTING, PC_UP, PC_FAILED };
 
 struct pg_conn {
-    /*
-     * Several requests at a time, with parameters; else one, of several statements. Set before the
-     * first open.
-     */
-    bool pipeline;
-    /*
-     * From the start of a connection until the owner clears it: its tables have yet to be checked.
-     */
-    bool guarded;
+    /* Several requests at a time, with parameters; else a single request of several statements. */
+    bool pipeline; /* set before the first open */
+    bool guarded;  /* set when connected; the owner clears it when the tables are checked */
 
     const struct dlock_env *env;
     struct pg_settings *settings;
@@ -93,9 +75,9 @@ struct pg_conn {
             char text[INET6_ADDRSTRLEN + IF_NAMESIZE + 1]; /* "": a Unix socket */
         } list[PG_ADDRESSES];
         int n, tried;
-        int good;                   /* the one that worked last time: comes first */
-        int64_t until;              /* the end of the time for all addresses */
-        int64_t next_at;            /* ... for the current address */
+        int good;                   /* the address that worked last time comes first */
+        int64_t until;              /* for all addresses */
+        int64_t next_at;            /* for the current address */
         struct pg_attempt *attempt; /* PC_CONNECTING; NULL: not begun */
     } address;
 
@@ -111,9 +93,9 @@ struct pg_conn {
     } requests;
 
     /*
-     * One request at a time, because a pooler is or may be in between. PgBouncer before 1.21 takes
-     * a session for free at the first answer, and gives the answer to our next request to the
-     * client that was assigned that session by then.
+     * A single request at a time, since a pooler may be in between. PgBouncer before 1.21 takes a
+     * session for free at the first answer, and may send our next answer to the session's next
+     * client.
      */
     bool one_by_one;
     struct {
@@ -127,22 +109,19 @@ struct pg_conn {
         int n;
     } queue;
 
-    /*
-     * The least number that a NOTIFY carried since the owner set this to -1; other text counts as
-     * 0.
-     */
+    /* The least number of any NOTIFY since the owner set -1; text that is no number counts as 0. */
     int64_t notified;
 
     /* PC_FAILED */
     struct dlock_error error;
-    bool transient; /* it passes by itself: the server is starting, or has no free connection */
-    int unanswered; /* the tag of the oldest request without an answer; 0: none */
+    bool transient;       /* the server is starting, or has no free connection: try again */
+    int unanswered;       /* the tag of the oldest request without an answer; 0: none */
     char last_words[256]; /* why the server ends the session */
 };
 
 /*
- * Start to connect: each address of settings->hosts in turn, at most until then. Errors show as
- * PC_FAILED. spec and settings stay the caller's, and valid until close.
+ * Start to connect: each address of settings->hosts in turn. Errors show as PC_FAILED. spec and
+ * settings stay the caller's, and valid until close.
  */
 void pg_conn_open(struct pg_conn *, const struct dlock_spec *, struct pg_settings *, int64_t until);
 static inline bool pg_conn_is_open(const struct pg_conn *c)
@@ -154,33 +133,30 @@ static inline bool pg_conn_busy(const struct pg_conn *c)
     return c->requests.n > 0;
 }
 /*
- * Send sql; ignored unless PC_UP. sql NULL: the caller had no memory for it, and the connection
- * fails. tag (not 0) marks the answer.
- *
- * pipeline: one statement with n text parameters, at most PG_VALUES; it may have to queue.
- * Otherwise one or more statements without parameters, and only while the connection is not busy.
+ * Without pipeline: send statements without parameters. Ignored unless PC_UP; only while the
+ * connection is not busy. sql NULL: out of memory, and the connection fails. tag (not 0) marks the
+ * answer.
  */
-void pg_conn_send(struct pg_conn *, int tag, const char *sql, int n, const char *const *values);
+void pg_conn_send(struct pg_conn *, int tag, const char *sql);
 /*
- * The same without pipeline, for a session that must live on. False: there is no memory (sql may be
- * NULL), nothing was sent, and the connection is as it was.
+ * Likewise for a session that must live on. False: there is no memory (sql may be NULL), nothing
+ * was sent, and the connection stays as before.
  */
 bool pg_conn_try(struct pg_conn *, int tag, const char *sql);
 /*
- * pipeline: at most PG_STATEMENTS in one message and one transaction. Each sees what was committed
- * before it began, also while the one before it waited for a lock; where the role's default is a
- * stricter isolation level, that one fails then. One answer: the error that undid all of them, or
- * the rows of the last that had any.
+ * pipeline: at most PG_STATEMENTS with text parameters, in one message and one transaction; they
+ * may have to queue. Each statement sees what was committed before its own begin, so also what was
+ * committed while the statement before waited for a lock; where the role's default is a stricter
+ * isolation level, the waiting statement fails. One answer: the error that undid all statements, or
+ * the last result with rows.
  */
 void pg_conn_send_all(struct pg_conn *, int tag, const struct pg_statement *, int n);
 /*
  * Ask the server to cancel the running request, in a detached thread since libpq's call blocks. The
- * request itself is answered as always.
+ * request is answered as always.
  */
 void pg_conn_cancel(const struct pg_conn *);
-/*
- * The descriptor to poll: while connecting it differs from address to address. Only if it is open.
- */
+/* The descriptor to poll, of an open connection. Changes from address to address. */
 int pg_conn_fd(const struct pg_conn *);
 /* What to wait for: fills in *pfd, only lowers *wake_at; returns the number of entries, 0 or 1. */
 int pg_conn_interest(const struct pg_conn *, struct pollfd *, int64_t *wake_at);
@@ -189,21 +165,21 @@ void pg_conn_work(struct pg_conn *);
 /* 1: an answer, for pg_conn_done() to free; 0: none; negative: the connection has failed. */
 int pg_conn_next(struct pg_conn *, struct pg_reply *);
 void pg_conn_done(struct pg_reply *);
-/* Any state. Sends a goodbye, so that the server frees the session at once. */
+/* In any state. Sends a goodbye: the server frees the session at once. */
 void pg_conn_close(struct pg_conn *);
-/* The same in a child of the process that opened it: nothing is sent. */
+/* The same in a child of the process that opened the connection: nothing is sent. */
 void pg_conn_close_in_child(struct pg_conn *);
 
 /* Fill err from an answer that is an error; returns its code. */
 int pg_conn_reply_error(const struct pg_conn *, const struct pg_reply *, struct dlock_error *err);
-/* libpq reports this by its text alone (never translated: dlock does not call setlocale(3)). */
+/* libpq reports this by text alone (never translated: dlock does not call setlocale(3)). */
 static inline bool pg_conn_says_no_memory(const char *text)
 {
     return strstr(text, "out of memory") != NULL ||
            strstr(text, "Memory allocation failure") != NULL;
 }
 
-/* A field of a row: its text, "" when NULL; its number, 0 when NULL; a boolean, false when NULL. */
+/* A field of a row: text, "" when NULL; number, 0 when NULL; boolean, false when NULL. */
 static inline const char *pg_text(const PGresult *res, int row, int col)
 {
     return PQgetvalue(res, row, col);
@@ -213,10 +189,7 @@ static inline bool pg_true(const PGresult *res, int row, int col)
     return pg_text(res, row, col)[0] == 't';
 }
 int64_t pg_number(const PGresult *, int row, int col);
-/*
- * Milliseconds. A row may say anything: in nanoseconds the sum of now and some of these must fit 64
- * bits.
- */
+/* Milliseconds of any row: bounded, so that sums with the time fit 64 bits in nanoseconds. */
 int64_t pg_ms(const PGresult *, int row, int col);
 /* No error, and exactly one row of n columns? */
 bool pg_one_row(const struct pg_reply *, int n);

@@ -1,9 +1,9 @@
 /*
- * foreign.c - what people have in the URL of a PostgreSQL server for ORMs and for clients that are
- * not libpq. What dlock has no use for is ignored; what says where the lock is, or how the server
- * is verified, is mapped to libpq's parameters or refused, never ignored.
+ * foreign.c - parameters in the URL of a PostgreSQL server for ORMs and for clients without libpq.
+ * dlock ignores parameters without meaning here; a parameter for the place of the lock, or for the
+ * verification of the server, is mapped to libpq's parameters or refused, never ignored.
  *
- * The names are those of the programs' documentation, and of the functions that parse their URLs.
+ * The names come from the programs' documentation, and from the functions that parse their URLs.
  */
 #include "postgres.h"
 
@@ -56,7 +56,7 @@ static const char *const ignored[] = {
     NULL,
 };
 
-/* Advisory locks have no schema; in lease mode table= says it. */
+/* Advisory locks have no schema; in lease mode table= names the schema. */
 static const char *const schemas[] = {
     "schema",                           /* Prisma */
     "search_path",                      /* pgx, lib/pq */
@@ -122,10 +122,7 @@ static bool is_one_of(const char *value, const char *const *words)
     return false;
 }
 
-/*
- * ?ssl= of JDBC, node-postgres and asyncpg as libpq's sslmode; "true" means what it does to libpq.
- * It adds to the sslmode of the URI, and never weakens it.
- */
+/* ?ssl= of JDBC, node-postgres and asyncpg as libpq's sslmode; never weakens the URI's sslmode. */
 static int read_ssl(struct dlock_uri *uri, const char **mode, struct dlock_error *err)
 {
     static const char *const yes[] = {"true", "1", "on", "yes", NULL};
@@ -153,10 +150,7 @@ static int read_ssl(struct dlock_uri *uri, const char **mode, struct dlock_error
     return 0;
 }
 
-/*
- * ?sslaccept= of Prisma. What verifies nothing is not obeyed, even if libpq's default verifies no
- * more.
- */
+/* ?sslaccept= of Prisma. All values but strict verify nothing, and are refused. */
 static int read_sslaccept(struct dlock_uri *uri, const char **mode, struct dlock_error *err)
 {
     const char *accept = dlock_uri_param(uri, "sslaccept");
@@ -182,7 +176,7 @@ int pg_foreign_params(struct dlock_uri *uri, bool no_table, const char **sslmode
     static const struct dlock_foreign no_rules[] = {{NULL, 0, NULL, NULL}};
     int rc;
 
-    /* Marks them as used: the rules refuse other names that begin so. */
+    /* Mark both as used: the rules refuse all further names that begin with ssl. */
     (void)dlock_uri_param(uri, "ssl");
     (void)dlock_uri_param(uri, "sslaccept");
     if ((rc = dlock_uri_foreign(uri, no_table ? none : schemas, no_table ? schema_rules : no_rules,

@@ -1,6 +1,6 @@
 /*
- * keys.c - the keys of an advisory lock beside its main key, each a part of SHA-256(NAME NUL WORD),
- * so that all clients of a lock have the same ones.
+ * keys.c - the further keys of an advisory lock, each a part of SHA-256(NAME NUL WORD), and so the
+ * same for all clients of a lock.
  */
 #include "postgres.h"
 

@@ -1,7 +1,6 @@
 /*
- * operation.c - the operation that the core started: connect for it, end it with its event, or try
- * again later. The modes and the slots call this; it calls only the connection, and the mode's
- * ready().
+ * operation.c - the operation that the core started: connect, end the operation with its event, or
+ * try again later. Called by the modes and the slots; calls the connection and the mode's ready().
  */
 #include "postgres.h"
 
@@ -29,10 +28,7 @@ bool pg_new_token(struct pg_backend *be)
     return false;
 }
 
-/*
- * It goes into comments in SQL. It is percent-encoded, so it contains neither a quote nor the end
- * of a comment.
- */
+/* For comments in SQL: percent-encoded, so without quotes and without the end of a comment. */
 void pg_describe(struct pg_backend *be, enum dlock_record as)
 {
     char *buf = as == RECORD_WAITS ? be->waiter : be->holder;
@@ -139,10 +135,7 @@ void pg_try_later(struct pg_backend *be, const struct dlock_error *err, bool tra
         return;
     }
     be->op_until = DLOCK_NEVER;
-    /*
-     * pg_fail() may leave the session open: release then waits for its cancel, as the end of the
-     * process would not.
-     */
+    /* pg_fail() may leave the session open: release waits for the cancel, unlike an exit. */
     if (outage_goes_on(&be->outage, be->spec, &be->events, &why))
         pg_conn_close(&be->conn);
     else

@@ -4,17 +4,17 @@
  * advisory.c  the default: a session's advisory lock, with the session's idle time-out as the lease
  * table.c     ?mode=lease: a row in a table; table_shared.c: shared locks and slots in the table;
  *             table_runs.c: run records
- * operation.c what both modes do to the operation: connect, end it, try again later
+ * operation.c what both modes do to the operation: connect, end, try again later
  * uri.c       the URI, and libpq's settings
  * conn.c      one connection
  * attempt.c   libpq connects, in a thread where libpq may block
  *
  * postgres.c drives the connection and the timers, and hands answers, errors and time-outs to the
- * mode, which decides what comes next, and says so through operation.c.
+ * mode, which decides through operation.c what comes next.
  *
- * Not guaranteed: the lock is the primary's. When a standby is promoted while the old primary and a
- * holder connected to it live on, the new primary knows nothing of the lock (?renew=write helps
- * where a synchronous standby is required).
+ * Not guaranteed: only the primary knows the lock. When a standby is promoted while the old primary
+ * and a holder connected there live on, the new primary knows nothing of the lock (?renew=write
+ * helps where a synchronous standby is required).
  */
 #include "postgres.h"
 
@@ -33,8 +33,11 @@ static struct pg_backend *self(struct dlock_be *be)
     return (struct pg_backend *)be;
 }
 
-static void close_backend(struct pg_backend *be)
+static void slot_close(struct dlock_be *slot)
 {
+    struct pg_backend *be = self(slot);
+    if (!be)
+        return;
     pg_conn_close(&be->conn);
     PQclear(be->status.rows);
     PQclear(be->status.first);
@@ -42,17 +45,10 @@ static void close_backend(struct pg_backend *be)
     free(be);
 }
 
-static void slot_close(struct dlock_be *slot)
-{
-    if (slot)
-        close_backend(self(slot));
-}
-
 static void slot_close_in_child(struct dlock_be *slot)
 {
-    struct pg_backend *be = self(slot);
-    pg_conn_close_in_child(&be->conn);
-    close_backend(be);
+    pg_conn_close_in_child(&self(slot)->conn);
+    slot_close(slot);
 }
 
 static int slot_open(struct dlock_be **out, const struct dlock_spec *spec, struct dlock_error *err)
@@ -65,7 +61,7 @@ static int slot_open(struct dlock_be **out, const struct dlock_spec *spec, struc
     outage_none(&be->outage);
     int rc = pg_settings_init(be, err);
     if (rc < 0) {
-        close_backend(be);
+        slot_close((struct dlock_be *)be);
         return rc;
     }
     be->conn.pipeline = be->protocol->pipeline;
@@ -131,7 +127,7 @@ static void slot_ask(struct dlock_be *slot, enum dlock_ask what, const char *arg
     struct dlock_error err;
     start(be, OP_STATUS);
     snprintf(be->forget, sizeof(be->forget), "%s", what == ASK_FORGET ? arg : "");
-    if (what == ASK_STATUS || (what == ASK_FORGET && (be->protocol->kinds & CAP_ONCE))) {
+    if (what == ASK_STATUS || (what == ASK_FORGET && be->protocol->records)) {
         pg_connect(be);
         return;
     }
@@ -171,7 +167,7 @@ static void status_answered(struct pg_backend *be, struct pg_reply *r)
     if (be->protocol->more_status && be->protocol->more_status(be, r))
         return;
     if (strcmp(r->sqlstate, "42P01") == 0 && be->protocol->schema) {
-        pg_op_done(be); /* the table does not exist, so no lock was ever taken in it */
+        pg_op_done(be); /* no table: no lock was ever taken */
         events_add(&be->events, EV_DONE);
         return;
     }
@@ -232,55 +228,47 @@ static void take_replies(struct pg_backend *be)
     }
 }
 
-/*
- * CockroachDB speaks the protocol and has the functions for advisory locks, but those do nothing.
- */
-static bool refused_by_name(struct pg_backend *be)
-{
-    struct dlock_error err;
-    bool first = be->op == OP_ACQUIRE || be->op == OP_STATUS;
-    if (!first || !PQparameterStatus(be->conn.pq, "crdb_version"))
-        return false;
-    dlock_fail_at(&err, DLOCK_EUNUSABLE, 0, pg_where(be),
-                  "this is CockroachDB, whose advisory locks exclude no client: use PostgreSQL");
-    pg_fail(be, &err);
-    return true;
-}
-
 static void drive(struct pg_backend *be)
 {
-    bool connecting = be->conn.state == PC_CONNECTING;
-    pg_conn_work(&be->conn);
-    if (connecting && be->conn.state == PC_UP && !refused_by_name(be))
-        be->protocol->ready(be);
-}
-
-/* The time for the first contact is over. */
-static void contact_timeout(struct pg_backend *be)
-{
     struct dlock_error err;
-    if (be->contact.refusal.code != 0)
-        err = be->contact.refusal;
-    else
-        no_answer(&err, be->spec, be->spec->connect_timeout);
-    if (be->op == OP_ACQUIRE && be->protocol->abandon)
-        be->protocol->abandon(be);
-    pg_fail(be, &err);
+    bool connecting = be->conn.state == PC_CONNECTING;
+    bool first = be->op == OP_ACQUIRE || be->op == OP_STATUS;
+    pg_conn_work(&be->conn);
+    if (!connecting || be->conn.state != PC_UP)
+        return;
+    /* CockroachDB has PostgreSQL's protocol and lock functions, but the functions do nothing. */
+    if (first && PQparameterStatus(be->conn.pq, "crdb_version")) {
+        dlock_fail_at(
+            &err, DLOCK_EUNUSABLE, 0, pg_where(be),
+            "this is CockroachDB, whose advisory locks exclude no client: use PostgreSQL");
+        pg_fail(be, &err);
+        return;
+    }
+    be->protocol->ready(be);
 }
 
 static void timers(struct pg_backend *be)
 {
+    struct dlock_error err;
     int64_t now = pg_now(be);
     if (be->conn.state == PC_CONNECTING && now >= be->conn.address.next_at)
         drive(be);
     if (be->op == OP_NONE)
         return;
-    if (be->contact.pending && now >= be->op_until)
-        contact_timeout(be);
-    else if (now >= be->outage.retry_at)
+    if (be->contact.pending && now >= be->op_until) {
+        /* The time for the first contact is over. */
+        if (be->contact.refusal.code != 0)
+            err = be->contact.refusal;
+        else
+            no_answer(&err, be->spec, be->spec->connect_timeout);
+        if (be->op == OP_ACQUIRE && be->protocol->abandon)
+            be->protocol->abandon(be);
+        pg_fail(be, &err);
+    } else if (now >= be->outage.retry_at) {
         pg_connect(be);
-    else
+    } else {
         be->protocol->timeout(be, now);
+    }
 }
 
 static int slot_interest(struct dlock_be *slot, struct pollfd *pfd, int cap, int64_t *wake_at)
@@ -296,19 +284,14 @@ static int slot_interest(struct dlock_be *slot, struct pollfd *pfd, int cap, int
     return n;
 }
 
-static bool is_ready(const struct pg_backend *be, const struct pollfd *pfd, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (pfd[i].revents != 0 && pg_conn_is_open(&be->conn) && pfd[i].fd == pg_conn_fd(&be->conn))
-            return true;
-    return false;
-}
-
 static int slot_process(struct dlock_be *slot, const struct pollfd *pfd, int n,
                         struct dlock_event *ev)
 {
     struct pg_backend *be = self(slot);
-    if (is_ready(be, pfd, n))
+    bool ready = false;
+    for (int i = 0; i < n && pg_conn_is_open(&be->conn); i++)
+        ready = ready || (pfd[i].revents != 0 && pfd[i].fd == pg_conn_fd(&be->conn));
+    if (ready)
         drive(be);
     take_replies(be);
     timers(be);

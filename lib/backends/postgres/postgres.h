@@ -5,10 +5,10 @@
 #include "backends/networked.h"
 #include "conn.h"
 
-/* The operation that the core started and that has not ended yet. */
+/* The unfinished operation that the core started. */
 enum pg_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS };
 
-/* What a request is for. */
+/* The purpose of a request. */
 enum pg_tag {
     T_TRY = 1,
     T_HOLDER,
@@ -27,26 +27,23 @@ enum pg_tag {
 
 /* keys.c: the keys of an advisory lock beside its main key. */
 struct pg_keys {
-    char name[256]; /* what they are made from: the lock's name, or NUL and the number of ?key= */
+    char name[256]; /* hashed: the lock's name, or NUL and the number of ?key= */
     size_t name_len;
-    int64_t turnstile;  /* a waiting writer has it exclusively, readers and slots pass it */
-    int64_t gate;       /* those who wait for a slot stand here */
-    int64_t first_size; /* plus N: a holder of one of N slots, or a waiter, has it shared */
-    int64_t sizes;      /* held while these keys are looked at */
+    int64_t turnstile;  /* held exclusively by a waiting writer; readers and slots pass it */
+    int64_t gate;       /* of the waiters for a slot */
+    int64_t first_size; /* plus N: held shared by each holder of N slots and each waiter */
+    int64_t sizes;      /* held while a client looks at the sizes */
     char channel[24];   /* NOTIFY: a slot was given back */
 };
 
 struct pg_backend;
 
-/*
- * One of the two modes. The slots are called in any state of the connection, ready only when it is
- * idle.
- */
+/* A mode. Its slots are called in any state of the connection, ready only when that is idle. */
 struct pg_protocol {
-    unsigned kinds; /* CAP_SHARED, CAP_SLOTS, CAP_ONCE */
-    bool session;   /* the session holds the lock, and its end releases it */
-    bool stays;     /* --min-hold: a lock stays held after its release, until it expires */
-    bool pipeline;  /* for pg_conn */
+    bool records;  /* of --once */
+    bool session;  /* the session holds the lock, and its end releases it */
+    bool stays;    /* --min-hold: a lock stays held after a release, until the expiry */
+    bool pipeline; /* for pg_conn */
 
     void (*acquire)(struct pg_backend *);
     void (*renew)(struct pg_backend *);
@@ -54,34 +51,22 @@ struct pg_protocol {
 
     /* The connection is up. */
     void (*ready)(struct pg_backend *);
-    /*
-     * Say in the server's place what an error means. True: asked anew. The slot is NULL: nothing
-     * more.
-     */
+    /* Replace an error by its meaning. True: the request was sent again. NULL: nothing to do. */
     bool (*found)(struct pg_backend *, struct pg_reply *);
-    /* A request was answered, other than T_STATUS. */
+    /* A request was answered; not called for T_STATUS. */
     void (*answered)(struct pg_backend *, const struct pg_reply *);
     /* The connection failed, and is closed already. */
     void (*failed)(struct pg_backend *, const struct dlock_error *);
-    /*
-     * The first contact of an acquire is given up, and so will be the connection. NULL: nothing to
-     * do.
-     */
+    /* The first contact of an acquire is given up; the connection follows. NULL: nothing to do. */
     void (*abandon)(struct pg_backend *);
     /* Handle what is due. */
     void (*timeout)(struct pg_backend *, int64_t now);
 
-    /*
-     * An answer to T_STATUS, which may be replaced: is another request sent, whose answer counts?
-     * NULL: never.
-     */
+    /* May replace an answer to T_STATUS. True: the answer to a further request counts. NULL: no. */
     bool (*more_status)(struct pg_backend *, struct pg_reply *);
-    /* A row of the answer to T_STATUS. False: it is neither a holder nor a waiter. */
+    /* A row of the answer to T_STATUS. False: neither a holder nor a waiter. */
     bool (*read_info)(const PGresult *, int row, struct dlock_info *);
-    /*
-     * The statements that make the tables, malloc'ed; NULL: out of memory. The slot is NULL: no
-     * table.
-     */
+    /* The statements that make the tables, malloc'ed or NULL. The slot is NULL: no table. */
     char *(*schema)(const struct pg_backend *);
 };
 extern const struct pg_protocol pg_advisory, pg_table;
@@ -91,18 +76,18 @@ struct adv_state {
     /* From the URI. The main key: as arguments of the lock functions, and in a comment. */
     bool fair, renew_writes;
     char key[96], key_id[32];
-    uint32_t high, low; /* ... and as classid, objid, objsubid of pg_locks */
+    uint32_t high, low; /* the main key as classid, objid, objsubid of pg_locks */
     int sub;
-    char number[32]; /* ... and in decimal */
+    char number[32]; /* the main key in decimal */
     struct pg_keys keys;
 
     /* What the session has in this acquire. */
     struct {
-        bool turn;  /* the turnstile, and waits for the main key */
+        bool turn;  /* the turnstile, while the session waits for the main key */
         bool main;  /* the main key */
-        bool size;  /* the key that tells the number of slots */
+        bool size;  /* the key for the number of slots */
         bool gate;  /* the gate: this client is the first in line for a slot */
-        bool hears; /* of each slot that is given back (LISTEN) */
+        bool hears; /* LISTEN: of each slot that is given back */
     } has;
     enum { WAIT_TURN, WAIT_MAIN, WAIT_GATE } awaits;
 
@@ -117,16 +102,16 @@ struct table_state {
     /* From the URI: "schema.name", quoted; the channel of a waiter, less the pid. */
     char *name, channel[64];
     char *holders, *runs; /* the second and the third table, likewise */
-    const char *owner;    /* a role that is trusted with the tables; "": none but the usual */
+    const char *owner;    /* a further role that is trusted with the tables, or "" */
 
     /* token: not tried, or refused; sent, perhaps granted; sent on a connection that broke. */
     enum { TRY_NONE, TRY_SENT, TRY_ORPHANED } try;
-    /* An orphaned token that was undone, and whose try may still be served. "": none. */
+    /* An orphaned token, undone, whose try may still be served. "": none. */
     char orphan[DLOCK_TOKEN_LEN + 1];
     bool created;      /* CREATE TABLE was sent in this acquire */
-    const char *lacks; /* the table that does not exist */
-    bool unsure;       /* a glance at the tables does not do: they are checked thoroughly */
-    struct {           /* in this connection: the table is what we make */
+    const char *lacks; /* the missing table */
+    bool unsure;       /* the statement glance does not do: send check */
+    struct {           /* in this connection: the table is ours */
         bool holders, runs;
     } checked;
     struct {
@@ -134,15 +119,15 @@ struct table_state {
         int place;      /* in line, when we last looked; 0: unknown */
         int tries;      /* of this acquire */
         bool joined;    /* this session bears the ticket, and LISTENs */
-        bool deaf;      /* the server refused that */
+        bool deaf;      /* the server refused LISTEN */
     } line;
     struct {        /* of a waiting writer, to readers and slots */
-        int64_t at; /* when it is written anew; 0: there is none */
+        int64_t at; /* of the next notice; 0: none was written */
         char token[DLOCK_TOKEN_LEN + 1];
     } notice;
-    char epoch[80]; /* of the holders that we stand with */
+    char epoch[80]; /* of the holders beside us */
 
-    enum { LOOK_FIRST, LOOK_HOLDERS, LOOK_RUN } look; /* which table a status is at */
+    enum { LOOK_FIRST, LOOK_HOLDERS, LOOK_RUN } look; /* the table that a status reads */
     /* UNHEARD: the answer never came, so the release may have been served. */
     enum { RELEASE_UNSENT, RELEASE_SENT, RELEASE_UNHEARD } release;
 };
@@ -154,31 +139,31 @@ struct pg_backend {
     /* From the URI and spec, by pg_settings_init(). */
     struct pg_settings settings;
     struct {
-        char *host, *port; /* libpq's lists of the hosts behind "//"; NULL: they need none */
+        char *host, *port; /* libpq's lists of the hosts behind "//", or NULL */
     } named;
     char *password;        /* from a file; zeroed when freed */
     char keepalive[3][24]; /* ?fair=1: values in settings */
     char app[32];          /* application_name of our sessions */
-    /* The records that describe us while we wait, and as the holder from the newest try on. */
+    /* Our records as a waiter, and as the holder from the newest try on. */
     char waiter[1024], holder[1024];
 
     struct pg_conn conn;
     struct outage outage;
     enum pg_op op;
-    int64_t op_until; /* for the answer that op waits for; DLOCK_NEVER: unbounded */
+    int64_t op_until; /* for the answer to op; DLOCK_NEVER: unbounded */
     bool granted;
     char token[DLOCK_TOKEN_LEN + 1];
     uint64_t fence;
     int slot; /* DLOCK_MODE_SLOTS: as in dlock_event */
 
-    /* From the URI: so long after its start or promotion a server grants nothing. 0: off. */
+    /* From the URI: after a start or promotion a server grants nothing for so long. 0: off. */
     int64_t restart_grace;
     bool told_grace; /* in this acquire */
 
     /* An acquire until the first answer to a try; a status. */
     struct {
         bool pending;
-        struct dlock_error refusal; /* an error that may pass by itself; code 0: none */
+        struct dlock_error refusal; /* a transient error; code 0: none */
     } contact;
     struct {
         bool wait;
@@ -190,11 +175,11 @@ struct pg_backend {
     /* rows: the answer, handed out row by row; NULL: none yet, or all handed out. */
     struct {
         PGresult *rows;
-        PGresult *first; /* what counts where a second request is refused */
+        PGresult *first; /* the answer where a second request is refused */
         int next, place;
-        bool run; /* there is a run record, in run */
+        bool run; /* run holds a run record */
     } status;
-    char forget[DLOCK_TOKEN_LEN + 1]; /* the record that is to go; "": a status */
+    char forget[DLOCK_TOKEN_LEN + 1]; /* the record to remove; "": a status */
 
     struct adv_state advisory;
     struct table_state table;
@@ -218,7 +203,7 @@ static inline const char *pg_where(const struct pg_backend *be)
     return be->spec->uri->where;
 }
 
-/* The operation has ended, and waits for nothing. */
+/* The operation has ended. */
 static inline void pg_op_done(struct pg_backend *be)
 {
     be->op = OP_NONE;
@@ -226,51 +211,45 @@ static inline void pg_op_done(struct pg_backend *be)
 }
 
 /*
- * uri.c: fill in what comes from spec and spec->uri; no I/O but files. 0 or a negative code;
+ * uri.c: fill in what comes from spec and spec->uri; reads only files. 0 or a negative code;
  * _done() is due in any case.
  */
 int pg_settings_init(struct pg_backend *, struct dlock_error *);
 /*
- * foreign.c: what the URI has for other programs; used are so far the parameters of ours and of
- * libpq's. no_table: in lease mode nothing says which table. *sslmode: libpq's sslmode by all of
- * them, or NULL; of uri, or constant. 0 or a negative code.
+ * foreign.c: parameters for other programs; called when our own and libpq's are marked as used.
+ * no_table: lease mode without table=. *sslmode: libpq's sslmode by all parameters, or NULL; of
+ * uri, or constant. 0 or a negative code.
  */
 int pg_foreign_params(struct dlock_uri *, bool no_table, const char **sslmode,
                       struct dlock_error *);
 /* The refusal of run records in advisory mode; returns its code. */
 int pg_no_records(const struct pg_backend *, struct dlock_error *);
 void pg_settings_done(struct pg_backend *);
-/*
- * In seconds, for both ends of the connection: a peer that is silent for a ttl is given up within 2
- * s after that.
- */
+/* In seconds: each end gives up a silent peer between ttl and ttl + 2 s. */
 struct pg_keepalives {
     int64_t idle, interval, count;
 };
 struct pg_keepalives pg_keepalives(int64_t ttl);
 
 /* keys.c */
-/* given: by ?key=, so that its number stands for the name. */
+/* given: the number of ?key= stands for the name. */
 void pg_keys_init(struct pg_backend *, bool given);
 /* Slot i, counted from 0. */
 int64_t pg_slot_key(const struct pg_keys *, int i);
 
 /* operation.c */
-/*
- * Connect, at most until op_until: protocol->ready follows (at once if connected already), or
- * ->failed.
- */
+/* Connect, at most until op_until: protocol->ready (at once if connected) or ->failed follows. */
 void pg_connect(struct pg_backend *);
 /* A fresh owner token. False: acquire has failed. */
 bool pg_new_token(struct pg_backend *);
 
-/* Write the record of that kind. A holder's has the time, so it is written for each try. */
+/* Write a record. The record of a holder has the time, so write it for each try. */
 void pg_describe(struct pg_backend *, enum dlock_record);
 
 /* The ends of an operation; each queues its event. */
 /* The lock is ours by a request sent at from; fence is set. */
 void pg_granted(struct pg_backend *, int64_t from);
-/* Held by another, and acquire does not wait. info: the holder, or NULL. Closes the connection. */
+/* Held, and acquire does not wait. info: the holder, or NULL. Closes the connection. */
 void pg_busy(struct pg_backend *, const struct dlock_info *);
 /* Not held: the work has been done, as run says. Closes the connection. */
 void pg_skipped(struct pg_backend *);
@@ -278,24 +257,17 @@ void pg_skipped(struct pg_backend *);
 void pg_in_grace(struct pg_backend *, int64_t left_ms);
 void pg_renewed(struct pg_backend *, int64_t from);
 void pg_unclear(struct pg_backend *, const struct dlock_error *);
-/* Closes the connection. err: NULL, or why it is not clean. */
+/* Closes the connection. err: NULL, or why the release is not clean. */
 void pg_released(struct pg_backend *, enum dlock_release_how, const struct dlock_error *err);
-/*
- * Acquire or status failed. Closes the connection, except where release has to cancel what the
- * session does.
- */
+/* Acquire or status failed. Closes the connection, unless release has to cancel its request. */
 void pg_fail(struct pg_backend *, const struct dlock_error *);
 /*
- * Acquire or status met an error: close the connection, and connect anew after a pause; or fail,
- * when that is no use. transient: it can pass by itself even at the first contact (a server that
- * starts).
+ * Acquire or status met an error: close the connection, and connect anew after a pause; or fail.
+ * transient: try again even at the first contact (a server that starts).
  */
 void pg_try_later(struct pg_backend *, const struct dlock_error *, bool transient);
 
-/*
- * The record in the comment in front of a query, parsed into info. Its length, with *begin set; 0:
- * there is none.
- */
+/* Parse the record in the comment before a query. The record's length, with *begin set; 0: none. */
 size_t pg_read_comment(const char *query, struct dlock_info *info, const char **begin);
 
 #endif

@@ -17,10 +17,7 @@ static const struct pg_place *find(const struct pg_place *list, const char *name
     return NULL;
 }
 
-/*
- * Write the statement with its places filled in. values: of the parameters, of which there are *n;
- * NULL: there are none.
- */
+/* Write the statement with its places filled in. values: of the *n parameters, or NULL. */
 static void put(FILE *f, const char *p, const struct pg_place *own, const struct pg_place *common,
                 const char **values, int *n)
 {

@@ -1,9 +1,8 @@
 /*
- * sql.h - the statements of sql/X.sql, which embed.awk makes sql_X_NAME, and their places,
- * "{name}".
+ * sql.h - the statements of sql/X.sql, which embed.awk makes sql_X_NAME, and their places "{name}".
  *
- * Every message begins with sql_session_path. Behind it SQL is written as usual, and only the
- * user's tables have their schema; `make lint` holds that no other SQL is sent.
+ * Every message begins with sql_session_path. Behind the path SQL is written as usual, and only the
+ * user's tables have a schema; `make lint` keeps all SQL in these files.
  */
 #ifndef DLOCK_PG_SQL_H
 #define DLOCK_PG_SQL_H
@@ -26,20 +25,19 @@ struct pg_message {
     int n;
 };
 /*
- * One more statement. A text in a quoted place, '{name}', becomes a parameter, and must live until
- * the message is sent. A place of own wins over one of common; own may be NULL.
+ * Add a statement. A text in a quoted place, '{name}', becomes a parameter, and must live until the
+ * message is sent. A place of own wins over common; own may be NULL.
  */
 void sql_add(struct pg_message *, const char *statement, const struct pg_place *own,
              const struct pg_place *common);
 void sql_send(struct pg_conn *, int tag, struct pg_message *);
 
 /*
- * A message of the simple protocol: a comment, the path and the statements, malloc'ed; NULL: out of
- * memory. A text in a quoted place must hold no quote. comment: NULL: none; it is seen in
- * pg_stat_activity.
+ * A message of the simple protocol: a comment (for pg_stat_activity, or NULL), the path and the
+ * statements, malloc'ed; NULL: out of memory. A text in a quoted place must hold no quote.
  */
 char *sql_text(const char *comment, const char *const *statements, const struct pg_place *);
-/* The statement alone, to be shown. */
+/* The statement alone, for people. */
 char *sql_fill(const char *statement, const struct pg_place *);
 
 #endif

@@ -1,39 +1,38 @@
 /*
  * table.c - ?mode=lease: a row of a table is the lock, and expires by the server's clock. Exclusive
- * locks, and what does not depend on the kind; table_shared.c has the rest.
+ * locks, and the parts common to all kinds.
  *
  *   name text primary key | fence bigint | owner text | expires timestamptz | holder text
  *   | freed timestamptz: the last release | passed bigint: see below
  *
- * All that decides a grant is in the lock's own row, so one INSERT ... ON CONFLICT DO UPDATE ...
- * WHERE expires <= clock_timestamp() decides it: the second client waits for the row and then sees
- * what the first one wrote. owner is a new token for each grant; renew and release name it. The
- * fence is the larger of the stored one plus one and the server's time in microseconds, so unused
- * rows can be deleted.
+ * The lock's own row decides a grant, by a single INSERT ... ON CONFLICT DO UPDATE ... WHERE
+ * expires <= clock_timestamp(): the second client waits for the row and then sees what the first
+ * client wrote. owner is a new token for each grant; renew and release name the token. The fence is
+ * the larger of the stored fence plus one and the server's time in microseconds, so unused rows can
+ * be deleted.
  *
- * A refused INSERT, too, locks the row and commits: the polls of many waiters would keep the holder
- * from its renewal. So a try only reads while the row that it sees is held.
+ * A refused INSERT, too, locks the row and commits: the polls of many waiters would delay the
+ * holder's renewal. So a try only reads while the row is held.
  *
  * No session is needed, so this works through a pooler in transaction mode, and neither a reconnect
- * nor the promotion of a standby that has the row loses the lock.
+ * nor the promotion of a standby with the row loses the lock.
  *
- * Waiters connected directly stand in line. The ticket of a waiter is the server's time of its
- * first try, and stays its own when it connects anew. It stands in the session's application_name
- * (dlock:KEY:TICKET), which every role may read. A try counts the tickets before its own, and with
- * k of them it may take the lock only once that has been free for turn(k): 0, 0.8, 1.2, 1.5 s and
- * so on, below 2.8 s for any k. So a waiter that does not answer delays the others, but not by more
- * than that. A waiter that is granted the lock in spite of others before it writes its ticket into
- * passed: all tickets below count no more. The waiters of these, if they are alive, get a new one
- * with their next try.
+ * Waiters connected directly stand in line. The ticket of a waiter is the server's time of the
+ * first try, also after a reconnect, and stands in the session's application_name
+ * (dlock:KEY:TICKET), which every role may read. A try counts the tickets before its own. With k
+ * tickets before, the try may take the lock only once the lock has been free for turn(k): 0, 0.8,
+ * 1.2, 1.5 s and so on, below 2.8 s for any k. So silent waiters delay a grant by 2.8 s at most. A
+ * waiter that is granted the lock before earlier tickets writes its own ticket into passed: all
+ * tickets below count no more. Their waiters, if alive, get a new ticket with the next try.
  *
- * A release calls the first few, each for its turn. All waiters poll within that same 2.8 s, so a
- * call that is lost, and the silence of all that were called, cost no more. At the end of a dead
- * holder's lease each has its turn, too. Behind a pooler waiters only poll, without order, and
- * after those in line.
+ * A release calls the first few waiters, each for its turn. All waiters poll within the same 2.8 s,
+ * so a lost call, or the silence of all called waiters, costs no more. At the end of a dead
+ * holder's lease each waiter has its turn, too. Behind a pooler waiters only poll, without order,
+ * and after the line.
  *
- * Not guaranteed: the server's clock decides; when it steps forward, a lease ends early. When it
- * steps back, new tickets are before old ones. Another role can set an application_name as well,
- * and so delay each grant by 2.8 s.
+ * Not guaranteed: the server's clock decides; when the clock steps forward, a lease ends early.
+ * When the clock steps back, new tickets are before old tickets. A foreign role can set such an
+ * application_name as well, and so delay each grant by 2.8 s.
  */
 #include "table.h"
 #include "postgres_sql.h"
@@ -44,16 +43,16 @@
 #include <string.h>
 
 #define POLL_ALONE DLOCK_SEC             /* between tries of a waiter that no release can wake */
-#define POLL_IN_LINE (2500 * DLOCK_MSEC) /* ... and of one that is in line */
+#define POLL_IN_LINE (2500 * DLOCK_MSEC) /* between tries of a waiter in line */
 #define JITTER (200 * DLOCK_MSEC)
 #define SWEEP_ONE_OF 100
 /*
- * A name with a date in it leaves its row behind. It goes with its run record if that is a week
- * old; for shorter records each run here deletes two rows on average.
+ * A name with a date leaves a row behind. The row goes with a run record that is a week old; for
+ * shorter records each run deletes two rows on average.
  */
 #define SWEEP_ONE_OF_RUNS 10
-#define CUT_OFF                                                                                    \
-    (6 * DLOCK_SEC) /* a client that is cut off keeps the row at most so long, and 2 s */
+/* A client that is cut off keeps the row at most so long, and 2 s. */
+#define CUT_OFF (6 * DLOCK_SEC)
 
 /* The columns of the answer to a try. */
 enum {
@@ -67,15 +66,22 @@ enum {
     R_OWNER,
     R_TICKET,
     R_AHEAD,
-    R_TURN, /* in ms: from now on; of a held lock, from its expiry on */
+    R_TURN, /* in ms: from now on, or of a held lock, from the expiry on */
     R_NAMED,
     R_COLUMNS
 };
+/* As the statement check lists them: 23 is the type int. */
 static const char lock_columns[] = "name 25 950 t,fence 20 0 t,owner 25 100 t,expires 1184 0 t,"
                                    "holder 25 100 t,freed 1184 0 f,passed 20 0 f";
+static const char holder_columns[] = "name 25 950 t,token 25 100 t,epoch 25 100 t,slots 23 0 t,"
+                                     "place 20 0 t,expires 1184 0 t,holder 25 100 t";
+static const char run_columns[] =
+    "name 25 950 t,state 25 100 t,status 23 0 f,fence 20 0 t,owner 25 100 t,host 25 100 t,"
+    "pid 20 0 t,username 25 100 t,command 25 100 t,note 25 100 t,began 1184 0 t,ended 1184 0 f,"
+    "expires 1184 0 t";
 #define FINDING "dlock finding: " /* in the error of the statement check */
 
-/* What is left of --min-hold, after the grant. */
+/* The rest of --min-hold, after the grant. */
 static int64_t min_hold_left(const struct pg_backend *be)
 {
     return be->spec->min_hold > 0 ? dlock_max(0, be->spec->hold->until - pg_now(be)) : 0;
@@ -112,21 +118,19 @@ static char *table_schema(const struct pg_backend *be)
 
 /* ----------------------------------------------------------------- what is sent */
 
-/* Is the table what we made, or our role trusts? */
-static void add_check(struct pg_message *m, const struct pg_backend *be,
-                      const struct table_more *table)
+static void add_check(struct pg_message *m, const struct pg_backend *be, const char *table,
+                      const char *columns, int number)
 {
     sql_add(m, be->table.unsure ? sql_table_check : sql_table_glance,
-            PLACES({"checked", table->name, 0}, {"owner", be->table.owner, 0},
-                   {"columns", table->columns, 0}, {"number", NULL, table->number}),
+            PLACES({"checked", table, 0}, {"owner", be->table.owner, 0}, {"columns", columns, 0},
+                   {"number", NULL, number}),
             NULL);
 }
 
-void table_send(struct pg_backend *be, enum pg_tag tag, const struct table_more *more,
+void table_send(struct pg_backend *be, enum pg_tag tag, enum table_more more,
                 const struct pg_place *own, const char *const *statements)
 {
     struct pg_message m = {.n = 0};
-    const struct table_more first = {be->table.name, lock_columns, 1, !be->conn.guarded};
     struct pg_keepalives keep = pg_keepalives(dlock_min(be->spec->ttl, CUT_OFF));
     const struct dlock_identity *who = be->spec->identity;
     int pid = PQbackendPID(be->conn.pq);
@@ -163,12 +167,16 @@ void table_send(struct pg_backend *be, enum pg_tag tag, const struct table_more 
     };
     if (be->conn.state != PC_UP)
         return;
-    if (!first.checked)
-        add_check(&m, be, &first);
-    if (more && !more->checked) {
-        add_check(&m, be, more);
+    if (be->conn.guarded)
+        add_check(&m, be, be->table.name, lock_columns, 1);
+    bool holders = more == AND_HOLDERS && !be->table.checked.holders;
+    bool runs = more == AND_RUNS && !be->table.checked.runs;
+    if (holders)
+        add_check(&m, be, be->table.holders, holder_columns, 2);
+    if (runs)
+        add_check(&m, be, be->table.runs, run_columns, 3);
+    if (holders || runs)
         sql_add(&m, sql_table_alive, NULL, common);
-    }
     for (; *statements; statements++)
         if (*statements != sql_table_grace || be->restart_grace > 0)
             sql_add(&m, *statements, own, common);
@@ -201,7 +209,7 @@ static void send_try(struct pg_backend *be)
     if (be->spec->once > 0)
         runs_send_try(be, look);
     else
-        table_send(be, T_TRY, NULL, look,
+        table_send(be, T_TRY, NO_MORE, look,
                    STATEMENTS(sql_session_durable, sql_table_grace, sql_table_try));
 }
 
@@ -213,7 +221,7 @@ static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *t
         shared_send_give_back(be, tag, token, stays_ms);
     else
         table_send(
-            be, tag, NULL, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
+            be, tag, NO_MORE, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
             STATEMENTS(sql_session_durable, stays_ms > 0 ? sql_table_stay : sql_table_release));
 }
 
@@ -241,9 +249,9 @@ static int64_t random_part(const struct pg_backend *be, int64_t most)
 }
 
 /*
- * One release in a hundred (of --once, in ten) deletes unused rows: behind the release on the same
- * connection, where nothing waits for it. Through a pooler nothing may follow the release that we
- * wait for, so there the grants do it.
+ * A release in a hundred (of --once, in ten) deletes unused rows: behind the release on the same
+ * connection, where nothing waits. Through a pooler nothing may follow the release, so there the
+ * grants delete.
  */
 static void maybe_sweep(struct pg_backend *be)
 {
@@ -251,7 +259,7 @@ static void maybe_sweep(struct pg_backend *be)
         runs_send_sweep(be); /* with dates in their names, each run leaves a record */
     if (random_part(be, be->spec->once > 0 ? SWEEP_ONE_OF_RUNS : SWEEP_ONE_OF) != 0)
         return;
-    table_send(be, T_SWEEP, NULL, NULL, STATEMENTS(sql_table_sweep));
+    table_send(be, T_SWEEP, NO_MORE, NULL, STATEMENTS(sql_table_sweep));
     if (is_shared(be))
         shared_send_sweep(be);
 }
@@ -271,7 +279,7 @@ static void table_acquire(struct pg_backend *be)
     pg_connect(be);
 }
 
-/* An unanswered try may be served later: its undo follows it on the same connection. */
+/* An unanswered try may be served later: the undo follows on the same connection. */
 static void table_abandon(struct pg_backend *be)
 {
     if (be->table.try != TRY_NONE && be->conn.state == PC_UP && pg_conn_busy(&be->conn))
@@ -282,21 +290,6 @@ static void orphan_try(struct pg_backend *be)
 {
     if (be->table.try == TRY_SENT)
         be->table.try = TRY_ORPHANED;
-}
-
-static void acquire_timeout(struct pg_backend *be)
-{
-    struct dlock_error err;
-    no_answer(&err, be->spec, pg_patience(be));
-    if (be->conn.one_by_one) {
-        orphan_try(be); /* nothing may follow the try: its undo goes first on the next connection */
-        pg_try_later(be, &err, true);
-        return;
-    }
-    table_abandon(be);
-    be->table.try = TRY_NONE;
-    if (pg_new_token(be))
-        pg_try_later(be, &err, true);
 }
 
 void table_granted(struct pg_backend *be, int64_t from)
@@ -314,7 +307,7 @@ void table_read_holder(struct dlock_info *info, const char *holder, int64_t left
     *info = (struct dlock_info){
         .left_ns = left_ms * DLOCK_MSEC, .waited_ms = -1, .fence = (uint64_t)fence};
     info->foreign = !dlock_identity_parse(holder, strlen(holder), info);
-    /* A holder of a slot has this behind its record. */
+    /* Behind the record of a holder of a slot. */
     unsigned n = 0, slot = 0;
     const char *at = strstr(holder, " slots=");
     if (at && sscanf(at, " slots=%4u slot=%4u", &n, &slot) == 2 && n <= DLOCK_SLOTS_MAX &&
@@ -325,10 +318,7 @@ void table_read_holder(struct dlock_info *info, const char *holder, int64_t left
     }
 }
 
-/*
- * A release has called us, for a number of ms from now on. Any role can NOTIFY, so the number may
- * be anything.
- */
+/* A release has called us for a number of ms from now on. Any role can NOTIFY any number. */
 static void heed_call(struct pg_backend *be)
 {
     int64_t turn = dlock_min(be->conn.notified, LONGEST_TURN / DLOCK_MSEC) * DLOCK_MSEC;
@@ -337,10 +327,7 @@ static void heed_call(struct pg_backend *be)
     be->conn.notified = -1;
 }
 
-/*
- * Wait for a call, and poll: also at our turn after the end of the lease, as the holder may be
- * dead.
- */
+/* Wait for a call, and poll: also at our turn after the lease, as the holder may be dead. */
 static void try_again_in_time(struct pg_backend *be, const struct table_refusal *why)
 {
     int64_t now = pg_now(be), turn = now + (dlock_max(0, why->turn_ms) + 1) * DLOCK_MSEC;
@@ -371,26 +358,26 @@ static void wait_on(struct pg_backend *be, const struct table_refusal *why)
         be->table.line.place = (int)why->ahead + 1;
     ev->place = direct ? be->table.line.place : 0;
     be->table.line.ticket = why->ticket;
-    /* A writer tells later waiters. In front of all else, so that the notice is there in time. */
+    /* A writer tells later waiters, before all further messages. */
     if (!is_shared(be) && shared && pg_now(be) >= be->table.notice.at)
         shared_send_notice(be);
     if (why->info && be->table.orphan[0] && strcmp(why->owner, be->table.orphan) == 0) {
-        /* Ours: the orphan waited for the row, in a session that missed the broken connection. */
+        /* Our orphan waited for the row, in a session that missed the broken connection. */
         send_undo(be, be->table.orphan);
         be->table.orphan[0] = '\0';
         send_try(be);
     } else if (direct && !stands) {
         /*
-         * Only a session that is ours alone bears the ticket: behind a pooler another client would
-         * inherit it. From now on later tries count this waiter, and a release can call it. An
-         * earlier release did not, so another try follows.
+         * Only a session of our own bears the ticket: behind a pooler the next client would inherit
+         * the ticket. From now on later tries count this waiter, and releases call this waiter. An
+         * earlier release did not call, so try again.
          */
         char ticket[24], kind[8];
         be->table.line.joined = true;
         shared_kind(be->spec, kind);
         snprintf(ticket, sizeof(ticket), "%016" PRId64, be->table.line.ticket);
-        table_send(be, T_LISTEN, NULL, NULL, STATEMENTS(sql_table_listen));
-        table_send(be, T_LISTEN, NULL, PLACES({"ticket", ticket, 0}, {"kind", kind, 0}),
+        table_send(be, T_LISTEN, NO_MORE, NULL, STATEMENTS(sql_table_listen));
+        table_send(be, T_LISTEN, NO_MORE, PLACES({"ticket", ticket, 0}, {"kind", kind, 0}),
                    STATEMENTS(sql_table_stand_in_line));
         send_try(be);
     } else {
@@ -401,7 +388,7 @@ static void wait_on(struct pg_backend *be, const struct table_refusal *why)
 void table_refused(struct pg_backend *be, const struct table_refusal *why)
 {
     be->table.try = TRY_NONE;
-    /* Our caller may find that it waits for itself. */
+    /* Our caller may find from the token that the caller itself is the holder. */
     if (why->info && strspn(why->owner, "0123456789abcdef") == DLOCK_TOKEN_LEN &&
         why->owner[DLOCK_TOKEN_LEN] == '\0')
         memcpy(be->info.token, why->owner, DLOCK_TOKEN_LEN + 1);
@@ -441,7 +428,7 @@ static void not_granted(struct pg_backend *be, const struct pg_reply *r)
 static void create_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    /* 23505, 42P07, 42710 (its type): another client created it at the same time. */
+    /* 23505, 42P07, 42710 (the row type): a second client created the table at the same time. */
     if (!r->sqlstate[0] || strcmp(r->sqlstate, "23505") == 0 || strcmp(r->sqlstate, "42P07") == 0 ||
         strcmp(r->sqlstate, "42710") == 0) {
         send_try(be);
@@ -453,15 +440,13 @@ static void create_answered(struct pg_backend *be, const struct pg_reply *r)
               : sql_fill(second ? sql_table_shared_schema : sql_table_schema,
                          PLACES({"table", be->table.name, 0}, {"holders", be->table.holders, 0}));
     int code = pg_conn_reply_error(&be->conn, r, &err);
-    dlock_fail_at(
-        &err, code, 0, pg_where(be),
-        "the table for %s does not exist and cannot be created: %s; "
-        "a role with that permission must run: %s",
-        third    ? "run records"
-        : second ? "holders"
-                 : "locks",
-        r->text,
-        ddl ? ddl : "what dlock --schema prints"); /* all of it, which is too long for a message */
+    dlock_fail_at(&err, code, 0, pg_where(be),
+                  "the table for %s does not exist and cannot be created: %s; "
+                  "a role with that permission must run: %s",
+                  third    ? "run records"
+                  : second ? "holders"
+                           : "locks",
+                  r->text, ddl ? ddl : "what dlock --schema prints"); /* too long for a message */
     free(ddl);
     be->table.created = false;
     pg_try_later(be, &err, false);
@@ -476,9 +461,9 @@ void table_try_failed(struct pg_backend *be, const struct pg_reply *r)
                           : strstr(r->text, be->table.runs)  ? be->table.runs
                                                              : be->table.name;
         be->table.created = true;
-        /* Without the check: this runs no code of a table that another client made meanwhile. */
+        /* Without the check: CREATE TABLE runs no code of a table that was made meanwhile. */
         be->conn.guarded = false;
-        table_send(be, T_SCHEMA, NULL, NULL,
+        table_send(be, T_SCHEMA, NO_MORE, NULL,
                    STATEMENTS(sql_table_schema, is_shared(be)        ? sql_table_shared_schema
                                                 : be->spec->once > 0 ? sql_table_runs_schema
                                                                      : NULL));
@@ -497,10 +482,7 @@ static bool is_ours(const struct pg_backend *be, const struct pg_reply *r, int c
     return pg_one_row(r, columns) && strcmp(pg_text(r->rows, 0, column), be->token) == 0;
 }
 
-/*
- * Why it does not: the server's error; or the answer makes no sense, which is an error with this
- * code.
- */
+/* The server's error; or, for an answer that makes no sense, an error with this code. */
 static void not_ours(const struct pg_backend *be, const struct pg_reply *r, int code,
                      struct dlock_error *err)
 {
@@ -545,7 +527,7 @@ static void try_answered(struct pg_backend *be, const struct pg_reply *r)
 
 /* ----------------------------------------------------------------------- renew */
 
-/* The row is not ours: what we found instead. */
+/* The row is not ours: who holds the lock. */
 static void describe_row(const struct pg_backend *be, const struct pg_reply *r,
                          struct dlock_error *err)
 {
@@ -587,23 +569,19 @@ static void table_release(struct pg_backend *be)
         pg_connect(be);
 }
 
-static void release_later(struct pg_backend *be, const struct dlock_error *err)
+/* unheard: the release may have been served. */
+static void release_failed(struct pg_backend *be, bool unheard, const struct dlock_error *err)
 {
     int64_t now = pg_now(be);
     bool transient = err->code == DLOCK_EUNAVAIL || err->code == DLOCK_ENOMEM;
+    if (unheard && be->table.release == RELEASE_SENT)
+        be->table.release = RELEASE_UNHEARD;
     be->op_until = DLOCK_NEVER;
     if (now >= be->release.until || !transient)
         pg_released(be, DLOCK_RELEASE_UNCLEAR, err);
     else
         be->outage.retry_at = dlock_min(be->release.until,
                                         now + dlock_backoff_next(&be->outage.pause, be->spec->env));
-}
-
-static void release_failed(struct pg_backend *be, const struct dlock_error *err)
-{
-    if (be->table.release == RELEASE_SENT)
-        be->table.release = RELEASE_UNHEARD;
-    release_later(be, err);
 }
 
 static void release_answered(struct pg_backend *be, const struct pg_reply *r)
@@ -616,10 +594,8 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
         end = runs_ended(be, r, &err);
     if (!is_ours(be, r, columns, U_TOKEN)) {
         not_ours(be, r, DLOCK_EUNAVAIL, &err);
-        if (r->unheard || !r->sqlstate[0])
-            be->table.release = RELEASE_UNHEARD;
         pg_conn_close(&be->conn);
-        release_later(be, &err);
+        release_failed(be, r->unheard || !r->sqlstate[0], &err);
     } else if (end == END_NOT_RECORDED) {
         pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else if (end == END_RECORDED || pg_number(r->rows, 0, U_OURS) == 1 ||
@@ -656,7 +632,8 @@ static void table_ready(struct pg_backend *be)
         if (is_shared(be))
             shared_send_renew(be);
         else
-            table_send(be, T_RENEW, NULL, NULL, STATEMENTS(sql_session_durable, sql_table_renew));
+            table_send(be, T_RENEW, NO_MORE, NULL,
+                       STATEMENTS(sql_session_durable, sql_table_renew));
         break;
     case OP_RELEASE:
         send_release(be);
@@ -671,7 +648,7 @@ static void table_ready(struct pg_backend *be)
         if (be->forget[0])
             runs_send_forget(be);
         else
-            table_send(be, T_STATUS, NULL, PLACES({"runs_name", be->table.runs, 0}),
+            table_send(be, T_STATUS, NO_MORE, PLACES({"runs_name", be->table.runs, 0}),
                        STATEMENTS(sql_table_status));
         break;
     case OP_NONE:
@@ -679,23 +656,9 @@ static void table_ready(struct pg_backend *be)
     }
 }
 
-/* The statement glance was not sure: ask again, with the statement check. */
-static void ask_again(struct pg_backend *be, int tag)
-{
-    bool first = !be->table.unsure;
-    be->table.unsure = true;
-    if (tag == T_NOTICE)
-        be->table.notice.at = pg_now(be); /* comes again with the next refusal */
-    else if (tag != T_SWEEP && first) {
-        if (be->op == OP_ACQUIRE && be->table.orphan[0])
-            send_undo(be, be->table.orphan);
-        table_ready(be);
-    }
-}
-
 /*
- * The findings of the statements glance and check. A finding of check becomes the error that it
- * stands for. True: the request was sent anew.
+ * The findings of the statements glance and check. A finding of check becomes an error with a
+ * text for people. True: the request was sent again.
  */
 static bool table_found(struct pg_backend *be, struct pg_reply *r)
 {
@@ -709,8 +672,16 @@ static bool table_found(struct pg_backend *be, struct pg_reply *r)
                                         : be->table.name;
     snprintf(what, sizeof(what), "%s", *found ? found + 1 : found);
     what[strcspn(what, ";")] = '\0';
-    if (strcmp(what, "unsure") == 0) {
-        ask_again(be, r->tag);
+    if (strcmp(what, "unsure") == 0) { /* of glance: ask again, with check */
+        bool first = !be->table.unsure;
+        be->table.unsure = true;
+        if (r->tag == T_NOTICE)
+            be->table.notice.at = pg_now(be); /* comes again with the next refusal */
+        else if (r->tag != T_SWEEP && first) {
+            if (be->op == OP_ACQUIRE && be->table.orphan[0])
+                send_undo(be, be->table.orphan);
+            table_ready(be);
+        }
         return true;
     }
     if (strcmp(what, "missing") == 0) {
@@ -750,18 +721,18 @@ static void table_answered(struct pg_backend *be, const struct pg_reply *r)
         runs_forgotten(be, r);
 }
 
-/* A connection is only a way to the row, so this loses no lock. */
+/* A connection is only a way to the row: no lock is lost. */
 static void table_failed(struct pg_backend *be, const struct dlock_error *err)
 {
     if (be->op == OP_ACQUIRE && be->contact.pending && !be->conn.transient) {
-        pg_fail(be, err); /* the core gives up, and its release undoes this try */
+        pg_fail(be, err); /* the core gives up; the release undoes this try */
     } else if (be->op == OP_ACQUIRE) {
-        orphan_try(be); /* it may have been served: we would wait for ourselves */
+        orphan_try(be); /* a served try would make us wait for ourselves */
         pg_try_later(be, err, be->conn.transient);
     } else if (be->op == OP_RENEW) {
         pg_unclear(be, err);
     } else if (be->op == OP_RELEASE) {
-        release_failed(be, err);
+        release_failed(be, true, err);
     }
 }
 
@@ -774,13 +745,22 @@ static void table_timeout(struct pg_backend *be, int64_t now)
     } else if (be->op == OP_RELEASE && now >= be->op_until) {
         no_answer(&err, be->spec, pg_patience(be));
         pg_conn_close(&be->conn);
-        release_failed(be, &err);
+        release_failed(be, true, &err);
     } else if (be->op == OP_RENEW && now >= be->op_until) {
         no_answer(&err, be->spec, be->spec->op_timeout);
         pg_conn_close(&be->conn);
         pg_unclear(be, &err);
     } else if (be->op == OP_ACQUIRE && now >= be->op_until) {
-        acquire_timeout(be);
+        no_answer(&err, be->spec, pg_patience(be));
+        if (be->conn.one_by_one) {
+            orphan_try(be); /* nothing may follow the try: undo first on the next connection */
+            pg_try_later(be, &err, true);
+            return;
+        }
+        table_abandon(be);
+        be->table.try = TRY_NONE;
+        if (pg_new_token(be))
+            pg_try_later(be, &err, true);
     } else if (be->op == OP_ACQUIRE && be->conn.state == PC_UP && !pg_conn_busy(&be->conn)) {
         heed_call(be);
         if (now >= be->acquire.try_at)
@@ -823,7 +803,7 @@ static bool table_read_info(const PGresult *res, int i, struct dlock_info *info)
     return true;
 }
 
-/* A further table is read: keep the answer, whose holders and waiters count. */
+/* Read a further table; keep the answer with the holders and waiters. */
 static bool look_on(struct pg_backend *be, struct pg_reply *r, bool run)
 {
     be->table.look = run ? LOOK_RUN : LOOK_HOLDERS;
@@ -840,9 +820,9 @@ static bool look_on(struct pg_backend *be, struct pg_reply *r, bool run)
 }
 
 /*
- * The name's row stands for readers and slots, which are in the second table: that may not exist,
- * so it comes second. The run record is in the third table. A role that may not use the second or
- * third table sees what the name's row says.
+ * The name's row stands for readers and slots, which are in the second table. Tables two (which may
+ * be missing) and three (the run record) are read later; a role without access to these sees only
+ * the name's row.
  */
 static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
 {
@@ -878,7 +858,7 @@ static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
 }
 
 const struct pg_protocol pg_table = {
-    .kinds = CAP_SHARED | CAP_SLOTS | CAP_ONCE,
+    .records = true,
     .stays = true,
     .pipeline = true,
     .acquire = table_acquire,

@@ -1,6 +1,6 @@
 /*
- * table.h - what the two files of the lease table share: table.c, exclusive locks and all that does
- * not depend on the kind, and table_shared.c, shared locks and slots.
+ * table.h - shared by the files of the lease table: table.c (exclusive locks, and the parts common
+ * to all kinds), table_shared.c (shared locks and slots) and table_runs.c (run records).
  */
 #ifndef DLOCK_PG_TABLE_H
 #define DLOCK_PG_TABLE_H
@@ -13,26 +13,24 @@
 
 /* The owner of the name's row while readers or slots hold the lock begins so. */
 #define SHARED_OWNER "shared:"
-/*
- * --min-hold: what a holder that has released the lock is called until its time is over; its token
- * follows. So a renewal that is late cannot prolong it.
- */
+/* --min-hold: owner after a release; the token follows. A late renewal cannot prolong the hold. */
 #define OVER_OWNER "over:"
 
-/* The first columns of the answer to a renewal; a release also says how many waiters it woke. */
+/* The first columns of the answer to a renewal; then those of a release: the called waiters. */
 enum { U_OURS, U_HOLDER, U_TOKEN, U_RENEW_COLUMNS, U_RELEASE_COLUMNS };
 
 /* A row of a status. Kind: as in the line. */
 enum { S_WAITER, S_HOLDER, S_FENCE, S_LEFT, S_USER, S_PID, S_KIND, S_SLOT, S_OVER };
+
 /* ---------------------------------------------------------------- table.c */
 
 /* A try was answered, and not granted. */
 struct table_refusal {
-    const struct dlock_info *info; /* a holder, or NULL: none is in our way but the line */
-    const char *owner;             /* of the lock; our orphan's token if that has it */
-    bool direct;                   /* the answer is from the session that we are connected to */
+    const struct dlock_info *info; /* a holder, or NULL: only the line is in our way */
+    const char *owner;             /* of the lock; the orphan's token if the orphan holds it */
+    bool direct;                   /* answered by the session of our connection */
     int64_t ticket;                /* ours from now on */
-    int64_t ahead;                 /* how many are before us in line; -1: not looked */
+    int64_t ahead;                 /* waiters before us in line; -1: unknown */
     bool held; /* try again in left_ms and turn_ms, or earlier; else in turn_ms (0: at once) */
     int64_t left_ms, turn_ms;
 };
@@ -40,58 +38,49 @@ void table_refused(struct pg_backend *, const struct table_refusal *);
 /* The answer was an error: nothing was granted, since the message was rolled back as a whole. */
 void table_try_failed(struct pg_backend *, const struct pg_reply *);
 /*
- * Does this answer our own statement? Then it has our token in the given column. A pooler that
- * mixes up the answers of its clients (see struct pg_conn) would make us believe in another
- * client's grant. False: the acquire has failed. At the first answer we also learn here whether
- * there is a pooler.
+ * Does the reply answer our own statement, with our token in the given column? A pooler that mixes
+ * up answers (see struct pg_conn) would make us believe in a foreign grant. False: the acquire has
+ * failed. The first answer also tells whether there is a pooler.
  */
 bool table_try_is_ours(struct pg_backend *, const struct pg_reply *, int columns, int pid,
                        int token);
 /* Granted; be->fence and be->slot are set. */
 void table_granted(struct pg_backend *, int64_t from);
-/* What is to be done before a try: the state, and the time for its answer. */
+/* Before a try: set the state, and the time for the answer. */
 void table_trying(struct pg_backend *);
-/* The number in a kind as in a place in line, "n3"; 0: it has none. */
+/* The number in a kind "n3", as in a place in line; 0: none. */
 unsigned table_slots_of(const char *kind);
-/*
- * The holder column of a row. An older dlock, or a person, may have written something that is no
- * record.
- */
+/* The holder column of a row. An older dlock, or a person, may have written no record. */
 void table_read_holder(struct dlock_info *, const char *holder, int64_t left_ms, int64_t fence);
-/* For how many ms a grant or a renewal is to last. */
+/* The duration of a grant or a renewal in ms. */
 int64_t table_lasts_ms(const struct pg_backend *);
-/* For how many ms the lock stays held after our release; 0: it does not. */
+/* --min-hold: the rest of the hold after our release, in ms; 0: none. */
 int64_t table_stays_ms(const struct pg_backend *);
 
-/* A table beside the first one. */
-struct table_more {
-    const char *name, *columns; /* columns, number: for the statement check */
-    int number;
-    bool checked;
-};
+/* Beside the table of the locks. */
+enum table_more { NO_MORE, AND_HOLDERS, AND_RUNS };
 /*
- * Send the statements in one message. more: in front of them, once for each connection, the check
- * that this table is what we made; NULL: none. own: places beside those of every statement, or
- * NULL.
+ * Send the statements in one message, behind a check of the tables once for each connection. own:
+ * further places, or NULL.
  */
-void table_send(struct pg_backend *, enum pg_tag, const struct table_more *more,
-                const struct pg_place *own, const char *const *statements);
+void table_send(struct pg_backend *, enum pg_tag, enum table_more, const struct pg_place *own,
+                const char *const *statements);
 
 /* --------------------------------------------------------- table_shared.c */
 
 void shared_send_try(struct pg_backend *);
 void shared_send_renew(struct pg_backend *);
-/* stays_ms: for how long the lock stays held; 0: it does not. */
+/* stays_ms: see table_stays_ms(). */
 void shared_send_give_back(struct pg_backend *, enum pg_tag, const char *token, int64_t stays_ms);
 void shared_send_sweep(struct pg_backend *);
 void shared_send_status(struct pg_backend *);
 /* T_TRY and T_CONFIRM while an acquire is under way. */
 void shared_answered(struct pg_backend *, const struct pg_reply *);
-/* The kind of this waiter, as it stands in the line. */
+/* The kind of this waiter, as in the line. */
 void shared_kind(const struct dlock_spec *, char buf[8]);
 /*
  * A writer that waits for readers or slots keeps a row in the second table, which later waiters
- * respect. The row lives for shared_notice_life(), and is written anew after a third of this time.
+ * respect. The row lives for shared_notice_life(), and is written anew after a third of the time.
  */
 int64_t shared_notice_life(const struct pg_backend *);
 void shared_send_notice(struct pg_backend *);
@@ -100,23 +89,23 @@ void shared_withdraw_notice(struct pg_backend *);
 /* ----------------------------------------------------------- table_runs.c */
 
 enum table_end {
-    END_UNKNOWN, /* the row of the lock says it all */
+    END_UNKNOWN, /* only the row of the lock tells */
     END_RECORDED,
     END_NOT_RECORDED
 };
 #define RUNS_END_COLUMNS (U_RELEASE_COLUMNS + 2) /* in the answer to a release */
 
-/* With spec->once: the try, and the run's record if it is granted. */
+/* With spec->once: the try, and the run's record if the lock is granted. */
 void runs_send_try(struct pg_backend *, const struct pg_place *own);
-/* False: this answers the try itself, which was not granted. */
+/* False: the answer is that of a refused try. */
 bool runs_answered(struct pg_backend *, const struct pg_reply *);
 void runs_send_release(struct pg_backend *);
-/* The end of our run in the store after runs_send_release(); err: why it is missing. */
+/* The end of our run in the store after runs_send_release(); err: why the end is missing. */
 enum table_end runs_ended(const struct pg_backend *, const struct pg_reply *,
                           struct dlock_error *err);
 void runs_send_sweep(struct pg_backend *);
 void runs_send_status(struct pg_backend *);
-/* 1: there is a record, now in run; 0: there is none; negative: the row is foreign. */
+/* 1: be->run has the record; 0: no record; negative: the row is foreign. */
 int runs_read_status(struct pg_backend *, const struct pg_reply *, struct dlock_error *err);
 void runs_send_forget(struct pg_backend *);
 void runs_forgotten(struct pg_backend *, const struct pg_reply *);

@@ -7,16 +7,16 @@
  *   | fence bigint | owner text: the token of the hold | host, pid, username, command, note
  *   | began, ended timestamptz | expires timestamptz: how long the record is kept
  *
- * The record is read in a statement behind the try, in the same message and transaction. In one
- * statement with the try, 20 of 20 runners missed the success of the runner they had waited for.
- * Likewise a release locks the row in a statement of its own: a release that comes again, its first
- * answer lost, then sees what the first wrote. (Where the role's default is a stricter isolation
- * level, the first statement fails if the row was changed meanwhile, and all is tried again.)
+ * The record is read in a statement behind the try, in the same message and transaction. In a
+ * single statement with the try, 20 of 20 runners missed the success of the runner before. Likewise
+ * a release locks the row in a separate statement: a repeated release, after a lost answer, then
+ * sees the writes of the first. (Where the role's default is a stricter isolation level, the first
+ * statement fails if the row was changed meanwhile, and all is tried again.)
  *
  * A runner that finds a success gives the lock back in the same statement, and calls the next in
- * line. All others write that they run: a store that cannot take the record undoes the grant. The
- * end is written by the statement that releases, and only if the lock was still ours: then no other
- * client can have begun a run.
+ * line. Any other runner writes the state running: a store that cannot take the record undoes the
+ * grant. The end is written by the releasing statement, and only if the lock was still ours: then
+ * no further client can have begun a run.
  */
 #include "postgres_sql.h"
 #include "run_record.h"
@@ -27,15 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As the statement check lists them. */
-static const char run_columns[] =
-    "name 25 950 t,state 25 100 t,status 23 0 f,fence 20 0 t,owner 25 100 t,host 25 100 t,"
-    "pid 20 0 t,username 25 100 t,command 25 100 t,note 25 100 t,began 1184 0 t,ended 1184 0 f,"
-    "expires 1184 0 t";
-
-/*
- * The columns of the fragment record, V_..., stand behind those of the statements begin and status.
- */
+/* The columns of the fragment record, V_..., come last in the statements begin and status. */
 enum {
     V_STATE,
     V_STATUS,
@@ -69,18 +61,10 @@ enum { F_FORGOTTEN, F_OTHER, F_VALID, F_COLUMNS };
 
 /* ----------------------------------------------------------------- what is sent */
 
-/* In front of them, once for each connection: is the third table what we made? */
-static void send_checked(struct pg_backend *be, enum pg_tag tag, const struct pg_place *own,
-                         const char *const *statements)
-{
-    const struct table_more third = {be->table.runs, run_columns, 3, be->table.checked.runs};
-    table_send(be, tag, &third, own, statements);
-}
-
 void runs_send_try(struct pg_backend *be, const struct pg_place *own)
 {
-    send_checked(
-        be, T_TRY, own,
+    table_send(
+        be, T_TRY, AND_RUNS, own,
         STATEMENTS(sql_session_durable, sql_table_grace, sql_table_try, sql_table_runs_begin));
 }
 
@@ -90,27 +74,27 @@ void runs_send_release(struct pg_backend *be)
     run_record_end(be->spec, &end);
     /* A connection that is silent may hide a server that is back. */
     be->op_until = pg_now(be) + pg_patience(be);
-    send_checked(be, T_RELEASE,
-                 PLACES({"stays", NULL, table_stays_ms(be)},
-                        {"state", run_record_state(end.state), 0}, {"status", NULL, end.status},
-                        {"began", NULL, be->run.begin_ms}),
-                 STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_runs_end));
+    table_send(be, T_RELEASE, AND_RUNS,
+               PLACES({"stays", NULL, table_stays_ms(be)},
+                      {"state", run_record_state(end.state), 0}, {"status", NULL, end.status},
+                      {"began", NULL, be->run.begin_ms}),
+               STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_runs_end));
 }
 
 void runs_send_sweep(struct pg_backend *be)
 {
-    send_checked(be, T_SWEEP, NULL, STATEMENTS(sql_table_runs_sweep));
+    table_send(be, T_SWEEP, AND_RUNS, NULL, STATEMENTS(sql_table_runs_sweep));
 }
 
 void runs_send_status(struct pg_backend *be)
 {
-    send_checked(be, T_STATUS, NULL, STATEMENTS(sql_table_runs_status));
+    table_send(be, T_STATUS, AND_RUNS, NULL, STATEMENTS(sql_table_runs_status));
 }
 
 void runs_send_forget(struct pg_backend *be)
 {
-    send_checked(be, T_FORGET, PLACES({"token", be->forget, 0}),
-                 STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_runs_forget));
+    table_send(be, T_FORGET, AND_RUNS, PLACES({"token", be->forget, 0}),
+               STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_runs_forget));
 }
 
 /* --------------------------------------------------------------------- answers */

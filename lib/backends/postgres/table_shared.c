@@ -11,26 +11,25 @@
  * holder and ends with the last; rows of an older epoch do not count. EPOCH is the server's time in
  * microseconds and the first holder's token.
  *
- * Each change of the holders (grant, renewal, release) is one message of two statements, and one
+ * Each change of the holders (grant, renewal, release) is a message of two statements in a single
  * transaction: the first locks the name's row, the second reads, counts and writes. A statement
- * sees what was committed before it began: a statement that waited for the row would count without
- * the change it waited for. Where the role's default is a stricter isolation level, both statements
+ * sees the commits before its own begin: a single statement would wait for the row and then count
+ * without the new change. Where the role's default is a stricter isolation level, both statements
  * see the same; but then the first fails if the row was changed meanwhile, as by each change of the
  * holders. So no BEGIN is needed, whose transaction an error would leave open.
  *
  * A try first reads without a lock, and only if there is room, a second message locks and counts
  * again.
  *
- * The fence is that of the last exclusive grant: holders that stand together have the same number,
- * and the next exclusive grant has a greater one.
+ * The fence is the fence of the last exclusive grant: concurrent holders have the same number, and
+ * the next exclusive grant has a greater number.
  *
  * Waiters stand in the line of table.c, and their place in line has their kind. In the way of a
- * reader are the writers before it; in the way of a slot also the slots before it, unless there is
- * one for each. A waiting writer also keeps a row in the second table, with the epoch "" and the
- * ticket as its place: no later ticket joins while the row lives. The line alone would not do: a
- * stopped writer stays in line, and a writer behind a pooler is not in line at all. A writer in
- * line without such a row is respected in the first seconds of an epoch, which the writer may not
- * have noticed yet.
+ * reader are the writers before; in the way of a slot also the slots before, unless each has a free
+ * slot. A waiting writer also keeps a row in the second table, with the epoch "" and the ticket as
+ * place: no later ticket joins while the row lives. The line alone would not do: a stopped writer
+ * stays in line, and a writer behind a pooler is not in line at all. A writer in line without such
+ * a row is respected in the first seconds of an epoch, since the writer may not know the epoch yet.
  */
 #include "postgres_sql.h"
 #include "table.h"
@@ -40,10 +39,6 @@
 #include <string.h>
 
 #define NOTICE_LIFE (9 * DLOCK_SEC)
-
-/* As the statement check lists them: 23 is the type int. */
-static const char holder_columns[] = "name 25 950 t,token 25 100 t,epoch 25 100 t,slots 23 0 t,"
-                                     "place 20 0 t,expires 1184 0 t,holder 25 100 t";
 
 /* The columns of the answer to a look. */
 enum {
@@ -55,23 +50,23 @@ enum {
     L_HOLDER,
     L_FENCE,
     L_LEFT,
-    L_FREE, /* since when in ms, of a free lock */
+    L_FREE, /* ms since the lock became free */
     L_YOUNG,
     L_ORPHAN,
     L_TICKET,
-    L_BARRED, /* in ms, for how long the notice of a writer still lives; 0: there is none */
+    L_BARRED, /* the rest of a writer's notice in ms; 0: no notice */
     L_USED,
-    L_OTHER, /* another number of slots is held */
+    L_OTHER, /* a different number of slots is held */
     L_SLOT_LEFT,
-    L_SLOT_FREE, /* since when in ms the last one that came back has been free */
+    L_SLOT_FREE, /* ms since the last slot came back */
     L_AHEAD,
     L_WRITERS,
     L_SLOTS,
-    L_OTHER_KIND, /* another number of slots is waited for */
+    L_OTHER_KIND, /* a different number of slots is waited for */
     L_COLUMNS
 };
 enum state { FREE, EXCLUSIVE, SHARED };
-/* ... and to a grant. */
+/* The columns of the answer to a grant. */
 enum { G_FENCE, G_SLOT, G_EPOCH, G_PID, G_TOKEN, G_NAMED, G_COLUMNS };
 
 /* ----------------------------------------------------------------- what is sent */
@@ -84,59 +79,51 @@ void shared_kind(const struct dlock_spec *spec, char buf[8])
         snprintf(buf, 8, "%s", spec->mode == DLOCK_MODE_SHARED ? "s" : "");
 }
 
-/* In front of them, once for each connection: is the second table what we made? */
-static void send_checked(struct pg_backend *be, enum pg_tag tag, const struct pg_place *own,
-                         const char *const *statements)
-{
-    const struct table_more second = {be->table.holders, holder_columns, 2,
-                                      be->table.checked.holders};
-    table_send(be, tag, &second, own, statements);
-}
-
 void shared_send_try(struct pg_backend *be)
 {
     char kind[8];
     bool look = be->table.line.tries++ % LOOK_ONE_OF == 0;
     table_trying(be);
     shared_kind(be->spec, kind);
-    send_checked(be, T_TRY,
-                 PLACES({"kind", kind, 0}, {"look", NULL, look}, {"orphan", be->table.orphan, 0},
-                        {"table_name", be->table.name, 0}),
-                 STATEMENTS(sql_session_durable, sql_table_grace, sql_table_shared_look));
+    table_send(be, T_TRY, AND_HOLDERS,
+               PLACES({"kind", kind, 0}, {"look", NULL, look}, {"orphan", be->table.orphan, 0},
+                      {"table_name", be->table.name, 0}),
+               STATEMENTS(sql_session_durable, sql_table_grace, sql_table_shared_look));
 }
 
-/* passed: this many in our way did not take the lock in their turns. */
+/* passed: waiters in our way did not take the lock in their turns. */
 static void send_grant(struct pg_backend *be, bool passed)
 {
     table_trying(be);
     pg_describe(be, RECORD_HOLDS);
-    send_checked(be, T_CONFIRM, PLACES({"passed", NULL, passed ? be->table.line.ticket - 1 : 0}),
-                 STATEMENTS(sql_session_durable, sql_table_grace, sql_table_shared_lock,
-                            sql_table_shared_grant));
+    table_send(be, T_CONFIRM, AND_HOLDERS,
+               PLACES({"passed", NULL, passed ? be->table.line.ticket - 1 : 0}),
+               STATEMENTS(sql_session_durable, sql_table_grace, sql_table_shared_lock,
+                          sql_table_shared_grant));
 }
 
 void shared_send_renew(struct pg_backend *be)
 {
-    send_checked(be, T_RENEW, NULL,
-                 STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_shared_renew));
+    table_send(be, T_RENEW, AND_HOLDERS, NULL,
+               STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_shared_renew));
 }
 
 void shared_send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token,
                            int64_t stays_ms)
 {
-    send_checked(be, tag, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
-                 STATEMENTS(sql_session_durable, sql_table_lock_row,
-                            stays_ms > 0 ? sql_table_shared_stay : sql_table_shared_release));
+    table_send(be, tag, AND_HOLDERS, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
+               STATEMENTS(sql_session_durable, sql_table_lock_row,
+                          stays_ms > 0 ? sql_table_shared_stay : sql_table_shared_release));
 }
 
 void shared_send_sweep(struct pg_backend *be)
 {
-    send_checked(be, T_SWEEP, NULL, STATEMENTS(sql_table_shared_sweep));
+    table_send(be, T_SWEEP, AND_HOLDERS, NULL, STATEMENTS(sql_table_shared_sweep));
 }
 
 void shared_send_status(struct pg_backend *be)
 {
-    send_checked(be, T_STATUS, NULL, STATEMENTS(sql_table_shared_status));
+    table_send(be, T_STATUS, AND_HOLDERS, NULL, STATEMENTS(sql_table_shared_status));
 }
 
 /* --------------------------------------------------------------- a writer waits */
@@ -149,10 +136,10 @@ int64_t shared_notice_life(const struct pg_backend *be)
 void shared_send_notice(struct pg_backend *be)
 {
     be->table.notice.at = pg_now(be) + shared_notice_life(be) / 4;
-    send_checked(be, T_NOTICE,
-                 PLACES({"token", be->table.notice.token, 0},
-                        {"life", NULL, shared_notice_life(be) / DLOCK_MSEC}),
-                 STATEMENTS(sql_session_not_durable, sql_table_shared_notice));
+    table_send(be, T_NOTICE, AND_HOLDERS,
+               PLACES({"token", be->table.notice.token, 0},
+                      {"life", NULL, shared_notice_life(be) / DLOCK_MSEC}),
+               STATEMENTS(sql_session_not_durable, sql_table_shared_notice));
 }
 
 void shared_withdraw_notice(struct pg_backend *be)
@@ -161,16 +148,13 @@ void shared_withdraw_notice(struct pg_backend *be)
     be->table.notice.at = 0;
     if (!given)
         return;
-    send_checked(be, T_NOTICE, PLACES({"token", be->table.notice.token, 0}),
-                 STATEMENTS(sql_table_shared_withdraw));
+    table_send(be, T_NOTICE, AND_HOLDERS, PLACES({"token", be->table.notice.token, 0}),
+               STATEMENTS(sql_table_shared_withdraw));
 }
 
 /* --------------------------------------------------------------------- acquire */
 
-/*
- * With so many before: for how long the lock must have been free, in ms. It grows towards
- * LONGEST_TURN. The statements try and calls have the same.
- */
+/* How long the lock must have been free, in ms, below LONGEST_TURN. As in the statement try. */
 static int64_t turn(int64_t ahead)
 {
     return ahead * LONGEST_TURN / DLOCK_MSEC * 2 / (ahead * 2 + 5);
@@ -181,21 +165,14 @@ static int64_t number(const struct pg_reply *r, int column)
     return pg_number(r->rows, 0, column);
 }
 
-/* How many that wait are in our way, with so many slots free. */
+/* The waiters in our way, with room free slots. */
 static int64_t in_our_way(const struct pg_backend *be, const struct pg_reply *r, int64_t room)
 {
     int64_t slots = be->spec->slots > 0 ? dlock_max(0, number(r, L_SLOTS) + 1 - room) : 0;
     return number(r, L_WRITERS) + slots;
 }
 
-/* The lock is free: our turn may come later. */
-static void judge_free(const struct pg_backend *be, const struct pg_reply *r,
-                       struct table_refusal *why)
-{
-    why->turn_ms = turn(in_our_way(be, r, be->spec->slots)) - pg_ms(r->rows, 0, L_FREE);
-}
-
-/* It is shared: is there room for one more of our kind? */
+/* Is there room for a further holder of our kind? */
 static void judge_shared(const struct pg_backend *be, const struct pg_reply *r,
                          struct table_refusal *why)
 {
@@ -240,31 +217,24 @@ static void judge(struct pg_backend *be, const struct pg_reply *r, struct table_
         why->held = true;
         why->left_ms = pg_ms(r->rows, 0, L_BARRED);
     } else if (state == FREE) {
-        judge_free(be, r, why);
+        why->turn_ms = turn(in_our_way(be, r, be->spec->slots)) - pg_ms(r->rows, 0, L_FREE);
     } else {
         judge_shared(be, r, why);
     }
-}
-
-/* The number of slots that others hold or wait for, if it is not ours; else 0. */
-static unsigned other_number(const struct pg_backend *be, const struct pg_reply *r)
-{
-    if (be->spec->slots == 0)
-        return 0;
-    if (number(r, L_OTHER) > 0)
-        return (unsigned)number(r, L_OTHER);
-    return table_slots_of(pg_text(r->rows, 0, L_OTHER_KIND));
 }
 
 static void looked(struct pg_backend *be, const struct pg_reply *r)
 {
     struct table_refusal why;
     struct dlock_error err;
-    unsigned other = other_number(be, r);
     int64_t room = be->spec->slots;
+    /* The number of slots that other clients hold or wait for, if not ours. */
+    unsigned other = (unsigned)number(r, L_OTHER);
+    if (other == 0)
+        other = table_slots_of(pg_text(r->rows, 0, L_OTHER_KIND));
     be->table.try = TRY_NONE;
     judge(be, r, &why);
-    if (other > 0) {
+    if (other > 0 && room > 0) {
         other_slots(&err, be->spec, other);
         pg_fail(be, &err);
     } else if (why.held || why.turn_ms > 0) {

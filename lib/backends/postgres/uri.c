@@ -21,7 +21,7 @@
 #define HOLDERS_SUFFIX "_holders"
 #define RUNS_SUFFIX "_runs"
 
-/* The parameter's value, NULL: not given. Marks the parameter as used. */
+/* A parameter's value, or NULL. Marks the parameter as used. */
 static const char *param(const struct dlock_spec *spec, const char *key)
 {
     return dlock_uri_param(spec->uri, key);
@@ -55,10 +55,7 @@ static const PQconninfoOption *find_option(const PQconninfoOption *known, const 
     return known->keyword ? known : NULL;
 }
 
-/*
- * What libpq uses where no service is named: the parameter, else its variable, else libpq's
- * default.
- */
+/* The value that libpq uses without a service: parameter, else variable, else libpq's default. */
 static const char *option(const struct pg_backend *be, const PQconninfoOption *known,
                           const char *key)
 {
@@ -148,10 +145,9 @@ static bool is_local_disk(const char *path)
 
 /*
  * Can libpq block before the server has said anything? A service may be in a directory server, and
- * names its hosts; GSS encryption asks a Kerberos server; without a user, a home directory or for
- * requirepeer libpq asks the user database; the password file may be on another machine. (libpq
- * looks into $HOME since 15.) sslnegotiation=direct begins with TLS, which attempt.c leaves to a
- * thread.
+ * names the hosts; GSS encryption asks a Kerberos server; without a user, a home directory or for
+ * requirepeer libpq asks the user database; the password file may be remote. (libpq looks into
+ * $HOME since 15.) sslnegotiation=direct begins with TLS, which attempt.c leaves to a thread.
  */
 static bool may_block(const struct pg_backend *be, const PQconninfoOption *known)
 {
@@ -169,8 +165,8 @@ static bool may_block(const struct pg_backend *be, const PQconninfoOption *known
 
 /*
  * TCP gives up at idle + count * interval. Not before the ttl is over: a server without
- * TCP_USER_TIMEOUT (which only Linux has) would free the lock of a holder that is cut off and has
- * not ended yet. Linux takes an idle time and an interval of 32767 s, and 127 probes, at most.
+ * TCP_USER_TIMEOUT (which only Linux has) would free the lock of a holder that is cut off but still
+ * runs. Linux takes an idle time and an interval of 32767 s, and 127 probes, at most.
  */
 struct pg_keepalives pg_keepalives(int64_t ttl)
 {
@@ -179,26 +175,6 @@ struct pg_keepalives pg_keepalives(int64_t ttl)
     k.idle = dlock_min(all - k.count, 32767);
     k.interval = (all - k.idle + k.count - 1) / k.count;
     return k;
-}
-
-/*
- * A waiter in one long query has no other way to notice within about a ttl that the server is gone.
- */
-static int set_keepalives(struct pg_backend *be, struct dlock_error *err)
-{
-    struct pg_keepalives k = pg_keepalives(be->spec->ttl);
-    const struct {
-        const char *key;
-        int64_t value;
-    } all[] = {{"keepalives_idle", k.idle},
-               {"keepalives_interval", k.interval},
-               {"keepalives_count", k.count}};
-    int rc = 0;
-    for (size_t i = 0; i < DLOCK_LEN(all) && rc == 0; i++) {
-        snprintf(be->keepalive[i], sizeof(be->keepalive[i]), "%" PRId64, all[i].value);
-        rc = set_param(be, all[i].key, be->keepalive[i], err);
-    }
-    return rc;
 }
 
 /*
@@ -223,7 +199,7 @@ static int check_trust(const struct pg_backend *be, const PQconninfoOption *know
     return 0;
 }
 
-/* What the URI says goes in, and over the URI what we need. */
+/* The parameters of the URI, and then what we need. */
 static int set_params(struct pg_backend *be, const PQconninfoOption *known, struct dlock_error *err)
 {
     const struct dlock_uri *uri = be->spec->uri;
@@ -248,7 +224,19 @@ static int set_params(struct pg_backend *be, const PQconninfoOption *known, stru
         (rc = set_param(be, "fallback_application_name", be->app, err)) != 0)
         return rc;
     be->settings.thread = may_block(be, known);
-    return be->advisory.fair ? set_keepalives(be, err) : 0;
+    /* Only keepalives tell a waiter in a long query within about a ttl of a lost server. */
+    struct pg_keepalives k = pg_keepalives(be->spec->ttl);
+    const struct {
+        const char *key;
+        int64_t value;
+    } all[] = {{"keepalives_idle", k.idle},
+               {"keepalives_interval", k.interval},
+               {"keepalives_count", k.count}};
+    for (size_t i = 0; i < DLOCK_LEN(all) && be->advisory.fair && rc == 0; i++) {
+        snprintf(be->keepalive[i], sizeof(be->keepalive[i]), "%" PRId64, all[i].value);
+        rc = set_param(be, all[i].key, be->keepalive[i], err);
+    }
+    return rc;
 }
 
 /* -------------------------------------------------------------------- hosts */
@@ -258,7 +246,7 @@ struct address_lists {
     const char *host, *addr, *port;
 };
 
-/* Part n of a list, malloc'ed; "" past the end. one_for_all: a list of one part holds for all n. */
+/* Part n of a list, malloc'ed; "" past the end. one_for_all: a single part holds for all n. */
 static char *list_part(const char *list, int n, bool one_for_all)
 {
     if (one_for_all && !strchr(list, ','))
@@ -299,7 +287,7 @@ static int join_hosts(struct pg_backend *be, struct dlock_error *err)
     bool ok = host && port;
     ok = host && fclose(host) == 0 && ok;
     ok = port && fclose(port) == 0 && ok;
-    /* fclose() does not report a lack of memory. Without the texts we would ask another server. */
+    /* fclose() does not report a lack of memory. Without the texts we would ask a wrong server. */
     ok = ok && be->named.host && be->named.port;
     if (ok && !has_port) {
         free(be->named.port);
@@ -308,10 +296,7 @@ static int join_hosts(struct pg_backend *be, struct dlock_error *err)
     return ok ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
-/*
- * Host i of libpq's lists, for connections (settings) and for the core to look up (h). False: no
- * memory.
- */
+/* Host i of libpq's lists, to connect (s) and for the core to look up (h). False: no memory. */
 static bool set_host(struct pg_settings *s, struct dlock_host *h, int i,
                      const struct address_lists *all)
 {
@@ -319,10 +304,7 @@ static bool set_host(struct pg_settings *s, struct dlock_host *h, int i,
     char *host = list_part(all->host, i, false);
     char *port = list_part(all->port, i, true);
     bool ok = addr && host && port;
-    /*
-     * Connect to the address; a name beside an address is for the certificate. No name is not the
-     * default socket.
-     */
+    /* A name beside an address is for the certificate. No name is not the default socket. */
     if (ok && *addr && !*host) {
         free(host);
         host = strdup(addr);
@@ -330,7 +312,7 @@ static bool set_host(struct pg_settings *s, struct dlock_host *h, int i,
         free(addr);
         addr = strdup(host);
     }
-    /* libpq's rule for an empty part of a list; an empty port alone would be the port of PGPORT. */
+    /* libpq's rule for an empty part of a list; a single empty port would mean PGPORT. */
     if (ok && !*port && *all->port) {
         free(port);
         port = strdup("5432");
@@ -390,10 +372,7 @@ static int set_hosts(struct pg_backend *be, const PQconninfoOption *known, struc
     bool ok = hosts && s->hosts && s->ports;
     for (int i = 0; i < n && ok; i++)
         ok = set_host(s, &hosts[i], i, &all);
-    /*
-     * The settings point to the user and the password of the URI's first host, so these must live
-     * on.
-     */
+    /* The settings point to the user and the password of the URI's first host: keep both. */
     if (hosts && uri->nhosts > 0) {
         hosts[0].user = uri->hosts[0].user;
         hosts[0].password = uri->hosts[0].password;
@@ -447,9 +426,8 @@ static int parse_key(struct pg_backend *be, const char *text, struct dlock_error
 
 /*
  * The first eight bytes of SHA-256(name), big-endian. Lease mode hashes the table's name as well,
- * and uses it only so that sessions find each other. Not OpenSSL's SHA-256: it would read its
- * configuration and initialise all of itself, a millisecond or two that a connection without TLS
- * and password need not spend.
+ * only to let sessions find each other. Not OpenSSL's SHA-256, which would read a configuration and
+ * initialise all of OpenSSL: 1 to 2 ms that a connection without TLS and password need not spend.
  */
 static int set_key(struct pg_backend *be, struct dlock_error *err)
 {
@@ -477,17 +455,6 @@ static int set_key(struct pg_backend *be, struct dlock_error *err)
 
 /* ------------------------------------------------------------------- options */
 
-static int read_flag(const struct dlock_spec *spec, const char *key, bool *flag,
-                     struct dlock_error *err)
-{
-    const char *v = param(spec, key);
-    if (v && strcmp(v, "0") != 0 && strcmp(v, "1") != 0)
-        return dlock_fail_at(err, DLOCK_EUSAGE, 0, spec->uri->where, "%s=%.40s: expected 0 or 1",
-                             key, v);
-    *flag = v && *v == '1';
-    return 0;
-}
-
 /* "schema.name" and a suffix, each part quoted; malloc'ed; NULL: out of memory. */
 static char *quote_table(const char *text, const char *dot, const char *suffix)
 {
@@ -500,7 +467,7 @@ static char *quote_table(const char *text, const char *dot, const char *suffix)
     for (const char *p = text; *p; p++)
         fputs(p == dot ? "\".\"" : *p == '"' ? "\"\"" : (char[]){*p, '\0'}, f);
     fprintf(f, "%s\"", suffix);
-    /* fclose() shrinks the memory to the used size, and does not report when that fails. */
+    /* fclose() shrinks the memory to the used size, and reports no failure. */
     return fclose(f) == 0 ? out : NULL;
 }
 
@@ -511,36 +478,23 @@ static int set_table(struct pg_backend *be, const char *text, struct dlock_error
     if (!dot || dot == text || !dot[1] || strchr(dot + 1, '.') || strlen(text) > 127)
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
                              "table=%.80s: expected SCHEMA.NAME", text);
-    /* The server would cut the second table's name, perhaps to that of the first. */
-    if (be->spec->mode != DLOCK_MODE_EXCLUSIVE && strlen(dot + 1) + strlen(HOLDERS_SUFFIX) > 63)
-        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
-                             "table=%.80s: with shared locks and slots the name may have %d bytes",
-                             text, 63 - (int)strlen(HOLDERS_SUFFIX));
-    if (be->spec->once > 0 && strlen(dot + 1) + strlen(RUNS_SUFFIX) > 63)
-        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
-                             "table=%.80s: with run records the name may have %d bytes", text,
-                             63 - (int)strlen(RUNS_SUFFIX));
+    /* The server would cut the name of a second table, perhaps to the name of the first. */
+    const struct {
+        bool used;
+        const char *suffix, *what;
+    } more[] = {{be->spec->mode != DLOCK_MODE_EXCLUSIVE, HOLDERS_SUFFIX, "shared locks and slots"},
+                {be->spec->once > 0, RUNS_SUFFIX, "run records"}};
+    for (size_t i = 0; i < DLOCK_LEN(more); i++)
+        if (more[i].used && strlen(dot + 1) + strlen(more[i].suffix) > 63)
+            return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
+                                 "table=%.80s: with %s the name may have %d bytes", text,
+                                 more[i].what, 63 - (int)strlen(more[i].suffix));
     be->table.name = quote_table(text, dot, "");
     be->table.holders = quote_table(text, dot, HOLDERS_SUFFIX);
     be->table.runs = quote_table(text, dot, RUNS_SUFFIX);
     return be->table.name && be->table.holders && be->table.runs
                ? 0
                : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-}
-
-/* A parameter that would have no effect is a mistake of the user. */
-static int check_mode_params(const struct pg_backend *be, bool lease, struct dlock_error *err)
-{
-    static const struct {
-        const char *key;
-        bool lease;
-    } only[] = {
-        {"table", true}, {"table-owner", true}, {"key", false}, {"fair", false}, {"renew", false}};
-    for (size_t i = 0; i < DLOCK_LEN(only); i++)
-        if (only[i].lease != lease && dlock_uri_peek(be->spec->uri, only[i].key))
-            return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), "%s= applies only to mode=%s",
-                                 only[i].key, only[i].lease ? "lease" : "advisory");
-    return 0;
 }
 
 int pg_no_records(const struct pg_backend *be, struct dlock_error *err)
@@ -550,22 +504,13 @@ int pg_no_records(const struct pg_backend *be, struct dlock_error *err)
                          "?mode=lease in the URI");
 }
 
-static int check_kind(const struct pg_backend *be, const char *mode, struct dlock_error *err)
-{
-    enum dlock_mode kind = be->spec->mode;
-    unsigned needed = kind == DLOCK_MODE_SHARED  ? CAP_SHARED
-                      : kind == DLOCK_MODE_SLOTS ? CAP_SLOTS
-                                                 : 0;
-    if (be->spec->once > 0 && !(be->protocol->kinds & CAP_ONCE))
-        return pg_no_records(be, err);
-    if (!(needed & ~be->protocol->kinds))
-        return 0;
-    return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), "%s not available with mode=%s",
-                         kind == DLOCK_MODE_SHARED ? "shared locks are" : "slots are", mode);
-}
-
 static int set_mode(struct pg_backend *be, struct dlock_error *err)
 {
+    static const struct {
+        const char *key;
+        bool lease;
+    } only[] = {
+        {"table", true}, {"table-owner", true}, {"key", false}, {"fair", false}, {"renew", false}};
     const struct dlock_spec *spec = be->spec;
     const char *mode = param(spec, "mode"), *table = param(spec, "table");
     const char *owner = param(spec, "table-owner");
@@ -575,22 +520,28 @@ static int set_mode(struct pg_backend *be, struct dlock_error *err)
                              "mode=%.40s: expected advisory or lease", mode);
     be->protocol = lease ? &pg_table : &pg_advisory;
     be->table.owner = owner ? owner : "";
-    int rc = check_mode_params(be, lease, err);
-    if (rc == 0)
-        rc = check_kind(be, mode ? mode : "advisory", err);
-    return rc == 0 && lease ? set_table(be, table ? table : "public.dlock_locks", err) : rc;
+    /* A parameter that would have no effect is a mistake of the user. */
+    for (size_t i = 0; i < DLOCK_LEN(only); i++)
+        if (only[i].lease != lease && dlock_uri_peek(spec->uri, only[i].key))
+            return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), "%s= applies only to mode=%s",
+                                 only[i].key, only[i].lease ? "lease" : "advisory");
+    if (spec->once > 0 && !be->protocol->records)
+        return pg_no_records(be, err);
+    return lease ? set_table(be, table ? table : "public.dlock_locks", err) : 0;
 }
 
 static int set_options(struct pg_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
     const char *grace = param(spec, "restart-grace"), *renew = param(spec, "renew");
+    const char *fair = param(spec, "fair");
     int rc = grace ? dlock_parse_duration(grace, &be->restart_grace, err) : 0;
-    if (rc == 0)
-        rc = read_flag(spec, "fair", &be->advisory.fair, err);
+    if (rc == 0 && fair && strcmp(fair, "0") != 0 && strcmp(fair, "1") != 0)
+        rc = dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), "fair=%.40s: expected 0 or 1", fair);
     if (rc == 0 && renew && strcmp(renew, "write") != 0 && strcmp(renew, "read") != 0)
         rc = dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
                            "renew=%.40s: expected read or write", renew);
+    be->advisory.fair = fair && *fair == '1';
     be->advisory.renew_writes = renew && strcmp(renew, "write") == 0;
     return rc;
 }
@@ -605,10 +556,7 @@ int pg_settings_init(struct pg_backend *be, struct dlock_error *err)
     if ((rc = set_mode(be, err)) != 0 || (rc = set_options(be, err)) != 0 ||
         (rc = set_key(be, err)) != 0)
         return rc;
-    /*
-     * Not PQconndefaults(): it looks up the user, perhaps in a directory server, even if the URI
-     * names one.
-     */
+    /* Not PQconndefaults(), which looks up the user, perhaps in a directory server. */
     PQconninfoOption *known = PQconninfoParse("", NULL);
     if (!known)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");

@@ -1,39 +1,38 @@
 -- advisory.sql - a session's advisory lock. advisory_sql.c puts these statements together.
 --
--- A message is one string of the simple protocol, and one transaction. Each statement is analysed
--- when the statement before it has run, so the locks are taken in the order of the statements.
--- SET costs the server next to nothing; each name in another statement is looked up in the
--- catalogue by a new server process, and before version 16 each new setting "dlock.x" sorts all
--- settings. So an exclusive or shared try is one statement. The steps for a slot hand on what they
--- found by settings of the transaction: dlock.may (go on), .turn, .main, .size (the session has
--- it), .slot (its number, 0: none), .other (the lock is in use with so many slots, not with ours).
--- dlock.grace: ms left, in which nothing is granted.
+-- A message is a single string of the simple protocol, and a single transaction. Each statement is
+-- analysed when the statement before has run, so the locks are taken in the order of the
+-- statements. SET costs the server next to nothing; each name in any further statement is looked up
+-- in the catalogue by a new server process, and before version 16 each new setting "dlock.x" sorts
+-- all settings. So an exclusive or shared try is a single statement. The steps for a slot pass
+-- results on in settings of the transaction: dlock.may (go on), .turn, .main, .size (the session
+-- has the key), .slot (the number, 0: none), .other (a number of slots in use that differs from
+-- ours). dlock.grace: ms left, in which nothing is granted.
 --
 -- A place in braces stands for a key as a number, or for
 --   {key}        arguments of the lock functions: '1'::bigint, or '1'::int, '2'::int
 --   {_shared}    "_shared" or nothing: how readers and slots lock
---   {wait_key}, {_wait}   likewise, of the key that is waited for: main key, turnstile or gate
---   {turn}, {main}, {size}   true or false: the session has it already
+--   {wait_key}, {_wait}   likewise, of the awaited key: main key, turnstile or gate
+--   {turn}, {main}, {size}   true or false: the session has the key already
 --   {wait}, {keep}   true or false: the client waits for the lock; without the main key the
 --                turnstile is kept
---   {may}        true, or the setting that says so
---   {pid}        of the session that the connection began with
+--   {may}        true, or the setting with the answer
+--   {pid}        of the session at the connection's begin
 --   times        in ms, or as named
--- To run a statement in psql, put text there. Every message begins with local_path of session.sql.
+-- To run a statement in psql, fill in text. Every message begins with local_path of session.sql.
 
 -- statement gate
--- In front of all that sets or locks something: behind a pooler the session is not ours alone, and
--- a standby's locks exclude no client of the primary. Only an error keeps the server from running
--- the statements behind, so the finding is the name of a setting that does not exist. libpq
--- refuses a standby when it connects; the server's log has an error only where a proxy has
--- passed the connection on to a standby.
+-- Before all settings and locks: behind a pooler the session is shared, and a standby's locks
+-- exclude no client of the primary. Only an error keeps the server from running the next
+-- statements, so the finding is the name of a setting that does not exist. libpq refuses to connect
+-- to a standby; the server's log has an error only where a proxy has passed the connection on.
 SELECT set_config(CASE WHEN pg_backend_pid() <> {pid} THEN 'dlock finding: pooler;'
     ELSE 'dlock finding: standby;' END, '', true)
 WHERE pg_backend_pid() <> {pid} OR pg_is_in_recovery()
 
 -- statement settings
--- With these the server notices a dead client while it waits. Its time-outs for statements are
--- meant for queries, not for locks.
+-- With these the server notices a dead client during a wait. Time-outs for statements are meant for
+-- queries, not for locks.
 SET tcp_keepalives_idle = {idle};
 SET tcp_keepalives_interval = {interval};
 SET tcp_keepalives_count = {count};
@@ -51,14 +50,14 @@ SET transaction_timeout = 0
 SET lock_timeout = 0
 
 -- statement lease_since_14
--- idle_session_timeout is the lease: the server ends a session that is silent for so long.
+-- idle_session_timeout is the lease: the server ends a session after a silence of a ttl.
 SET idle_session_timeout = {ttl}
 
 -- statement grace
--- How long the server still grants nothing after its start or promotion, in ms. A primary has a
--- walwriter, and a standby has none; but only a role with pg_read_all_stats may read when it
--- began. For others a promotion is at least as late as the last transaction that the standby
--- replayed; renewals see to it that there is one.
+-- The rest of the time without grants after a start or promotion, in ms. A primary has a walwriter,
+-- and a standby has none; but only a role with pg_read_all_stats may read the walwriter's start.
+-- For the rest a promotion is at least as late as the last transaction that the standby replayed;
+-- renewals write transactions.
 SELECT set_config('dlock.grace', ({grace} - (extract(epoch FROM clock_timestamp() - greatest(
         pg_postmaster_start_time(), pg_stat_get_bgwriter_stat_reset_time(),
         pg_last_xact_replay_timestamp(), (
@@ -68,15 +67,15 @@ SELECT set_config('dlock.grace', ({grace} - (extract(epoch FROM clock_timestamp(
 
 -- fragment answer
 -- Around a subquery t: lsn is the position of our record in the write-ahead log, the fence, or
--- NULL: not granted. A session that waits may be silent for a shorter time than a holder: a
--- stopped waiter would keep the turnstile or the gate. So the lease is set before the lock, and
--- shortened without it.
+-- NULL: not granted. A waiter's session may be silent for a shorter time than a holder's: a stopped
+-- waiter would keep the turnstile or the gate. So the lease is set first, and shortened without the
+-- lock.
 SELECT CASE WHEN t.lsn IS NOT NULL THEN pg_walfile_name(t.lsn)
     WHEN {shorten} THEN set_config('idle_session_timeout', '{wait_idle}ms', false) END AS wal, t.*
 
 -- statement try_exclusive
--- A writer that has to wait takes the turnstile before any later reader, and leaves it when it has
--- the main key.
+-- A writer that has to wait holds the turnstile, before any later reader, until it has the main
+-- key.
 -- include answer
 FROM (
     SELECT {grace_left} AS grace, {lease} AS lease, k.main,
@@ -92,7 +91,7 @@ FROM (
 
 -- fragment pass
 -- Readers and slots go through the turnstile to the main key. The turnstile is left behind with
--- the main key; without that it is kept where {keep} says so.
+-- the main key; without the main key {keep} decides.
 SELECT k.main, CASE WHEN k.turn AND (k.main OR NOT {keep})
     THEN NOT pg_advisory_unlock_shared('{turnstile}') ELSE k.turn END AS turn
 FROM (
@@ -113,15 +112,14 @@ FROM (
         OFFSET 0) k OFFSET 0) t
 
 -- statement begin_slots
--- What the session has before this try.
+-- The state before this try.
 SET LOCAL dlock.size = {size};
 SET LOCAL dlock.slot = 0;
 SET LOCAL dlock.other = 0;
 SELECT set_config('dlock.may', ({grace_left} <= 0)::text, true)
 
 -- statement take_size
--- Take the key that tells N, unless there is one for another N. {sizes} is held while these keys
--- are looked at.
+-- Take the key for N, unless a key for a different N is held. {sizes} is held meanwhile.
 SELECT CASE WHEN current_setting('dlock.may')::bool THEN pg_advisory_lock('{sizes}') END;
 SELECT set_config('dlock.other', CASE WHEN current_setting('dlock.may')::bool THEN (
     SELECT coalesce(max(l.objid::bigint - {low}), 0) FROM pg_locks l
@@ -137,7 +135,7 @@ SELECT CASE WHEN current_setting('dlock.may')::bool THEN pg_advisory_unlock('{si
 SELECT set_config('dlock.may', current_setting('dlock.size'), true)
 
 -- statement pass_gate
--- A newcomer passes the gate, which fails while another client waits for a slot.
+-- A newcomer passes the gate, which fails while a client waits for a slot.
 SELECT set_config('dlock.may', CASE WHEN current_setting('dlock.may')::bool
     THEN pg_try_advisory_lock_shared('{gate}') ELSE false END::text, true)
 
@@ -148,7 +146,7 @@ FROM (
     OFFSET 0) k
 
 -- statement take_slot
--- The first slot that is free, counted from 1. '{slot_keys}': {1,2,3}
+-- The first free slot, counted from 1. '{slot_keys}': {1,2,3}
 SELECT set_config('dlock.slot', CASE
     WHEN current_setting('dlock.may')::bool AND current_setting('dlock.main')::bool
     THEN coalesce((
@@ -157,11 +155,11 @@ SELECT set_config('dlock.slot', CASE
     ELSE 0 END::text, true)
 
 -- statement leave_gate_first
--- The first client in line for a slot has it.
+-- The first client in line has got a slot.
 SELECT CASE WHEN current_setting('dlock.slot') <> '0' THEN pg_advisory_unlock('{gate}') END
 
 -- statement leave_main
--- A newcomer found no slot: what it has taken on its way goes back.
+-- A newcomer that found no slot gives the main key back.
 SELECT set_config('dlock.main', CASE
     WHEN current_setting('dlock.main')::bool AND current_setting('dlock.slot') = '0'
     THEN NOT pg_advisory_unlock_shared({key})
@@ -186,14 +184,13 @@ FROM (
 
 -- statement wait
 -- The lock is taken for the transaction first, and for the session when nothing can interrupt any
--- more: the time-out can fire although the lock was taken, and what belongs to the session stays
--- behind then. '{token}' shows that it was.
+-- more: the time-out can fire although the lock was taken, and the locks of the session stay behind
+-- then. '{token}' shows the success.
 --
--- For one request to cancel the postmaster sends two signals, to the session and to its process
--- group [PostgreSQL, signal_child()]. The second may come when the first has been dealt with: it
--- is awaited, since outside the block it would be an error in the server's log. A cancel that meets
--- the session between two chunks, as on a busy machine, is one all the same: only a block catches
--- errors, and to wait longer would slow down each cancel.
+-- For a request to cancel the postmaster sends two signals, to the session and to the process group
+-- [PostgreSQL, signal_child()]. The second may come late: the block awaits the second, which would
+-- be an error in the server's log outside. A cancel between two chunks, as on a busy machine, is
+-- logged all the same: only a block catches errors, and a longer wait would slow down each cancel.
 DO $dlock$BEGIN
     PERFORM set_config('lock_timeout', '{chunk}', true);
     PERFORM pg_advisory_xact_lock{_wait}({wait_key});
@@ -216,7 +213,7 @@ SELECT '{token}'
 SELECT pg_is_in_recovery()
 
 -- statement emit
--- A commit. Where nothing waits for it: a standby has replayed it when it is promoted, see grace.
+-- A commit. Without synchronous_commit: a promoted standby has replayed the commit, see grace.
 SELECT pg_logical_emit_message(true, 'dlock', ''::text)
 
 -- statement deaf
@@ -226,8 +223,7 @@ UNLISTEN *
 SELECT pg_advisory_unlock{_shared}({key})
 
 -- statement unlock_slot
--- A slot goes back before the gate shows whether another client waits: one that comes later finds
--- the slot.
+-- Give the slot back before the look at the gate for waiters: a later client finds the slot.
 SELECT set_config('dlock.slot', pg_advisory_unlock('{slot_key}')::text, true);
 SELECT set_config('dlock.size', pg_advisory_unlock_shared('{size_key}')::text, true);
 SELECT set_config('dlock.main', pg_advisory_unlock_shared({key})::text, true);
@@ -239,9 +235,9 @@ SELECT current_setting('dlock.slot')::bool AND current_setting('dlock.size')::bo
     AND current_setting('dlock.main')::bool
 
 -- fragment sessions
--- l: the locks of this name, with what each is on; s: a row for each session. It holds the lock if
--- it has the main key and waits for nothing more: the first one in line for a slot has the main
--- key, and the gate.
+-- l: the locks of this name, with the kind of each key; s: a row for each session. A session holds
+-- the lock with the main key and without a further wait: the first client in line for a slot has
+-- the main key, and the gate.
 l AS MATERIALIZED (
     SELECT l.pid, l.granted, l.mode, CASE
         WHEN (l.classid, l.objid, l.objsubid) = ('{main_high}', '{main_low}', {main_sub})
@@ -274,7 +270,7 @@ CASE a.state WHEN 'idle'
 a.application_name
 
 -- statement holder
--- Of several holders one of a slot: it may be in the way where a shared one is not.
+-- A slot's holder comes first: a slot may be in the way of a client that a reader is not.
 WITH
 -- include sessions
 SELECT
@@ -283,8 +279,8 @@ FROM s LEFT JOIN pg_stat_activity a ON a.pid = s.pid WHERE s.granted
 ORDER BY s.slots DESC, a.query_start, s.pid LIMIT 1
 
 -- statement status
--- All holders and waiters. A waiter tries anew about once a second, and for a moment in between it
--- may not be in pg_locks: its last query says that it waits for this lock.
+-- All holders and waiters. A waiter tries about once a second, and may be missing in pg_locks for a
+-- moment in between: the last query tells the awaited lock.
 WITH
 -- include sessions
 SELECT

@@ -1,10 +1,10 @@
 -- session.sql - statements in front of others, in the same transaction.
 
 -- statement path
--- Begins every message of the extended protocol. Other roles may have put functions and operators
+-- Begins every message of the extended protocol. Foreign roles may have put functions and operators
 -- into the search path of our role, and the server takes the best match for the operands:
--- "numeric * int" of PostgreSQL is worse than an operator for just these types. All statements
--- behind this find only what is PostgreSQL's own. Temporary tables come last.
+-- "numeric * int" of PostgreSQL is worse than an operator for just these types. All further
+-- statements find only PostgreSQL's own. Temporary tables come last.
 SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)
 
 -- statement local_path

@@ -1,4 +1,4 @@
--- table.sql - the lease table: exclusive locks, and what does not depend on the kind. See table.c.
+-- table.sql - the lease table: exclusive locks, and statements for all kinds. See table.c.
 --
 -- A place in braces stands for
 --   a value    '{name}' of the lock, '{token}' of the hold, '{holder}' its record; {ttl}, {stays},
@@ -6,18 +6,17 @@
 --   SQL        {table}, {holders}, {runs}: schema and table, quoted; {app}: application_name of the
 --              lock's sessions, "dlock:" and 16 hex digits; {channel}: of NOTIFY, less the pid;
 --              {waiter}: a record in a comment
--- To run a statement in psql, put text there. Every message to the server begins with path of
--- session.sql.
+-- To run a statement in psql, fill in text. Every message begins with path of session.sql.
 --
--- application_name of a waiter in line: {app}, a colon, its ticket of 16 digits, and its kind:
--- nothing (exclusive), "s" (shared) or "n3" (one of 3 slots). So it is above "{app}:" and below
--- "{app};", compared by codes. Another role may have made it up: a kind is parsed only where it has
--- the right form. The view pg_stat_activity takes long to plan, so the function behind it is read.
+-- application_name of a waiter in line: {app}, a colon, the ticket of 16 digits, and the kind:
+-- nothing (exclusive), "s" (shared) or "n3" (a slot of 3). So the name is above "{app}:" and below
+-- "{app};", compared by codes. A foreign role may set any name: a kind is parsed only in the right
+-- form. The view pg_stat_activity takes long to plan, so the function below the view is read.
 
 -- statement alive
--- A network that is cut within a message leaves the row locked, which all renewals would wait for,
--- until the server takes the client for dead: by default after two hours. Behind a pooler the
--- session is not ours to set. {pid}: of the session that we are connected to.
+-- A network that is cut within a message leaves the row locked, and all renewals waiting, until the
+-- server takes the client for dead: by default after two hours. Behind a pooler the session is not
+-- ours to set. {pid}: of the session of our connection.
 SELECT set_config('tcp_keepalives_idle', '{idle}', false),
     set_config('tcp_keepalives_interval', '{interval}', false),
     set_config('tcp_keepalives_count', '{count}', false)
@@ -30,10 +29,10 @@ SELECT set_config('application_name', '{app}:{ticket}{kind}', false) WHERE pg_ba
 LISTEN "{channel}{pid}"
 
 -- statement grace
--- In front of a try, with a grace: a promoted standby may lack the newest rows. The row of the
--- empty name remembers the timeline and when it was first seen. The try that sees another timeline
--- writes that, and is refused; so are all others for the length of the grace from then on. On
--- timeline 1 no server was ever promoted. Finds how much of the grace is left, in ms.
+-- Before a try, with a grace: a promoted standby may lack the newest rows. The row of the empty
+-- name remembers the timeline and the time when that was first seen. A try that sees a new timeline
+-- writes both, and is refused; so are all tries for the length of the grace from then on. On
+-- timeline 1 no server was ever promoted. Finds the rest of the grace, in ms.
 WITH k AS MATERIALIZED (
     SELECT w.timeline, CASE w.timeline WHEN '00000001' THEN 'epoch'::timestamptz
         ELSE (SELECT m.expires FROM {table} m WHERE m.name = '' AND m.owner = w.timeline)
@@ -50,15 +49,16 @@ SELECT set_config('dlock.grace', ceil(extract(epoch FROM
 FROM k
 
 -- statement try
--- {grace_left}: 0, or what grace has found, current_setting('dlock.grace')::bigint. {ticket}: ours,
--- 0: none. {pid_in_line}: of a session that is in line: it leaves the line when the lock is
--- granted; 0: none. {look}: 1 to look at the line in any case, to tell our place.
+-- {grace_left}: 0, or the result of grace, current_setting('dlock.grace')::bigint. {ticket}: ours,
+-- 0: none. {pid_in_line}: of a session in line, which leaves the line when the lock is granted; 0:
+-- none. {look}: 1 to look at the line in any case, to tell our place.
 --
--- h: the row as we see it; m: our ticket from now on; t: how many are before us (NULL: not looked),
+-- h: the row as we see it; m: our ticket from now on; t: the number before us (NULL: not looked),
 -- and our turn. The turn is decided in the row, too, but as with a held lock, the row is not
--- touched before it. The line takes the server milliseconds per 1000 connections, so it is not
--- looked at where it decides nothing: when the lock has been free for longer than the longest turn,
--- and is there for all; and when it stays held for longer, until our next try or call.
+-- touched before the turn. A look at the line takes the server milliseconds per 1000 connections,
+-- and is left out where the line decides nothing: when the lock has been free for longer than the
+-- longest turn, and is there for all; and when the lock stays held for longer, until our next try
+-- or call.
 /* {waiter} */ WITH
 h AS MATERIALIZED (
     SELECT r.holder, r.fence, r.owner, r.expires, r.passed, greatest(r.expires, r.freed) AS since
@@ -120,12 +120,12 @@ SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
 
 -- fragment calls
--- Which waiters a release calls. u: at most one row; passed: as in the name's row; whole: the lock
--- is free for all, else only slots; used: how many slots are still held; stays: for how many ms the
--- lock stays held; me: a session that is not called. ahead: how many before a waiter stand in its
--- way. A reader has only writers in its way, a slot also the slots before it, as far as there is
--- not one for each. All with none in their way are called, and of the others as many as make four,
--- each with the number of ms until its turn.
+-- The waiters that a release calls. u: at most a single row; passed: as in the name's row; whole:
+-- the lock is free for all, else only slots; used: the number of held slots; stays: the ms that the
+-- lock stays held; me: a session that is not called. ahead: how many waiters are in the way of a
+-- waiter: for a reader only the writers before, for a slot also the slots before, as far as slots
+-- are missing. All waiters with a free way are called, and of the rest as many as make four, each
+-- with the number of ms until its turn.
 q AS (
     SELECT a.pid, a.place, a.kind, count(*) OVER b AS before,
         count(*) FILTER (WHERE a.kind = '') OVER b AS writers,
@@ -168,8 +168,8 @@ FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
 
 -- statement stay
--- --min-hold: the lock stays held for {stays}. Until then the owner is "over:" and the token, so
--- that a renewal that is late prolongs nothing.
+-- --min-hold: the lock stays held for {stays}. Until then the owner is "over:" and the token: a
+-- late renewal prolongs nothing.
 WITH u AS (
     UPDATE {table} l SET expires = least(l.expires,
         clock_timestamp() + '{stays}'::float8 * interval '1 ms'), owner = concat('over:', l.owner)
@@ -186,7 +186,7 @@ LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires 
 SELECT 1 FROM {table} l WHERE l.name = '{name}' FOR UPDATE
 
 -- statement sweep
--- Rows that were unused for a week.
+-- Rows without use for a week.
 DELETE FROM {table} d WHERE d.name = ANY (
     SELECT t.name FROM {table} t WHERE t.name <> ''
         AND t.expires < clock_timestamp() - interval '7 days'
@@ -194,7 +194,7 @@ DELETE FROM {table} d WHERE d.name = ANY (
     LIMIT 20 FOR UPDATE SKIP LOCKED)
 
 -- fragment waiters
--- Waiters that were passed come last.
+-- Passed waiters come last.
 (SELECT 1, w.query, 0, 0, w.usename::text, w.pid, substr(w.application_name, 40), 0, 0
     FROM pg_stat_activity w
     WHERE w.application_name COLLATE "C" > '{app}:' AND w.application_name COLLATE "C" < '{app};'
@@ -223,15 +223,15 @@ owner text NOT NULL, expires timestamptz NOT NULL, holder text NOT NULL, freed t
 passed bigint)
 
 -- statement glance
--- In front of the first request of a connection, instead of check, which costs a new server process
--- three times as much: is {checked} certainly what check accepts? If not, check is sent.
+-- Before the first request of a connection, instead of check, which costs a new server process
+-- three times as much: will check certainly accept {checked}? If not, check is sent.
 --
 -- {columns}: as in the table, with type, collation and NOT NULL: 25, 20, 1184, 950 are text,
 -- bigint, timestamptz and the collation "C". relhastriggers is true for foreign keys, too, in both
 -- tables; these flags stay true for a while after the last trigger, rule or child has gone, and
--- are never false too early. A child has attinhcount. r: the roles that have power over the table;
--- 6171 is pg_database_owner, which stands for the owner of the database. Only to superusers the
--- server grants INSERT on a catalogue; to read pg_roles takes long to plan.
+-- are never false too early. A child has attinhcount. r: the roles with power over the table; 6171
+-- is pg_database_owner, which stands for the owner of the database. Only to superusers the server
+-- grants INSERT on a catalogue; to read pg_roles takes long to plan.
 SELECT set_config('dlock finding: {number}unsure;', '', true) WHERE (
     SELECT concat_ws(' ', c.relkind, c.relpersistence, c.reloftype, c.relchecks, c.relhastriggers,
             c.relhasrules, c.relrowsecurity, c.relhassubclass, c.relispartition)
@@ -264,23 +264,21 @@ SELECT set_config('dlock finding: {number}unsure;', '', true) WHERE (
         FROM pg_class c WHERE c.oid = to_regclass('{checked}')::oid OFFSET 0) c) IS NOT TRUE
 
 -- statement check
--- Is the table {checked} what a schema statement makes, and nothing more? What else it may have is
--- code of its owner, which our statements would run: triggers, rules, policies, and as early as the
--- server plans them, the expressions of defaults, constraints and indexes. And the schema's owner
--- could put another table in its place; a role with the right to create triggers or foreign keys
--- could add code later. So all of these must be trusted, and then the answer holds for as long as
--- the connection: only a trusted role can change it.
+-- Is the table {checked} the result of a schema statement, and nothing more? Our statements would
+-- run any further code of the owner: triggers, rules, policies, and as early as in the planner, the
+-- expressions of defaults, constraints and indexes. And the schema's owner could replace the table;
+-- a role with the right to create triggers or foreign keys could add code later. So all these roles
+-- must be trusted, and then the answer holds for as long as the connection: only a trusted role can
+-- change the table.
 --
--- A superuser whose session was given another role (ALTER DATABASE ... SET role, which its owner
--- may) is still one: that role's code could take the rights back.
+-- A superuser whose session was given a different role (ALTER DATABASE ... SET role, which the
+-- database's owner may do) is still a superuser: the role's code could take the rights back.
 --
--- {owner}: a role that is trusted, too. {columns}: those of the table. {number}: of the table, for
--- the finding. t: the table; a: its columns; r: a role that has power over it. 6171 is
--- pg_database_owner, which stands for the owner of the database; 25, 20, 1184 and 950 are the types
--- text, bigint and timestamptz, and the collation "C".
+-- {owner}: a role that is trusted, too. {columns}, {number}: of the table; the number is for the
+-- finding. t: the table; a: its columns; r: a role with power over the table. For the numbers see
+-- glance.
 --
--- Only an error keeps the server from running the statement that follows. So the finding becomes
--- one: it is no number.
+-- Only an error keeps the server from running the next statement: the finding is no number.
 WITH
 t AS (
     SELECT c.oid, c.relowner, c.relkind, c.relpersistence, c.relacl, c.relrowsecurity, c.reloftype,

@@ -1,7 +1,7 @@
 -- table_runs.sql - the run records of --once in the lease table. See table_runs.c; the places are
 -- those of table.sql.
 --
--- '{host}', '{user}', '{command}', '{note}', {client_pid}: who we are. {once}: --once, in ms: how
+-- '{host}', '{user}', '{command}', '{note}', {client_pid}: our identity. {once}: --once, in ms: how
 -- long a success counts, and how long our record is kept.
 
 -- statement schema
@@ -11,8 +11,7 @@ username text NOT NULL, command text NOT NULL, note text NOT NULL, began timesta
 ended timestamptz, expires timestamptz NOT NULL, UNIQUE (expires, name))
 
 -- fragment valid
--- Did a dlock write the row r? Only then it is sent, so that no size and no character of it can do
--- harm.
+-- Did a dlock write the row r? Only then send the row: no size and no character can do harm.
 ((r.state = 'running' AND r.ended IS NULL)
     OR (r.state IN ('failed', 'succeeded') AND isfinite(r.ended))) IS TRUE
 AND coalesce(r.status, 0) BETWEEN 0 AND 255 AND r.fence >= 0 AND r.pid >= 0
@@ -29,9 +28,8 @@ r.state, r.status, r.fence, r.owner, r.host, r.pid, r.username, r.command, r.not
 (extract(epoch FROM r.expires - coalesce(r.ended, r.began)) * 1000.0)::bigint
 
 -- statement begin
--- Behind the try: if that was granted (g). k: the record that is there; s: what comes of it: 0 we
--- run, 1 it is done, 2 the row is not one of ours; u: a lock that we do not use goes back; n: the
--- new record.
+-- Behind a granted try (g). k: the present record; s: the outcome: 0 we run, 1 done, 2 a foreign
+-- row; u: an unused lock goes back; n: the new record.
 WITH
 g AS MATERIALIZED (
     SELECT l.fence, clock_timestamp() AS began FROM {table} l WHERE l.name = '{name}'
@@ -70,8 +68,8 @@ SELECT pg_backend_pid(), '{token}'::text, s.fence, s.what,
 FROM s LEFT JOIN {runs} r ON s.what = 1 AND r.name = '{name}'
 
 -- statement end
--- {stays}: for how long the lock stays held, 0: not. '{state}', {status} (-1: unknown): how the run
--- ended. {began}: when it began, in ms. The record is made anew if a person has removed it; that of
+-- {stays}: how long the lock stays held; 0: not. '{state}', {status} (-1: unknown): the end of the
+-- run. {began}: its begin, in ms. A record that a person has removed is made anew; the record of
 -- another run stays.
 WITH
 u AS (
@@ -108,9 +106,8 @@ FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
 
 -- statement sweep
--- Records whose time is over, and with them the rows of their locks, since no run may ever come
--- again under a name with a date. statement_timestamp() can be looked up in an index. None waits
--- for another: a row that is in use is left.
+-- Expired records, and the rows of their locks, since no run may ever come again under a name with
+-- a date. statement_timestamp() can be looked up in an index. Rows in use are left, without a wait.
 WITH d AS (
     DELETE FROM {runs} r WHERE r.name = ANY (
         SELECT e.name FROM {runs} e WHERE e.expires < statement_timestamp()
@@ -123,7 +120,7 @@ DELETE FROM {table} l WHERE l.name = ANY (
     FOR UPDATE SKIP LOCKED)
 
 -- statement status
--- v: there is a record; it is sent if it is one.
+-- v: a row is there; only a valid record is sent.
 SELECT CASE WHEN v.valid THEN 1 ELSE 0 END,
 -- include record
 FROM (

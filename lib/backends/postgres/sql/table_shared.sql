@@ -1,5 +1,5 @@
--- table_shared.sql - shared locks and slots in the lease table. See table_shared.c; the places are
--- those of table.sql.
+-- table_shared.sql - shared locks and slots in the lease table. See table_shared.c; places as in
+-- table.sql.
 
 -- statement schema
 CREATE TABLE IF NOT EXISTS {holders} (name text COLLATE "C", token text, epoch text NOT NULL,
@@ -9,9 +9,9 @@ PRIMARY KEY (name, token))
 -- statement look
 -- {ticket}: ours, 0: none. {slots}: N, 0: shared. {look}: 1 to look at the line in any case.
 -- '{kind}': ours, as in the line. '{orphan}': an orphaned token. '{table_name}': any role can stand
--- in the line, but only a role that may use the table can say that N is another number.
+-- in the line, but only a role with access to the table can claim a different N.
 --
--- h: the name's row; m: our ticket from now on; d: the rows of the second table; o: those of the
+-- h: the name's row; m: our ticket from now on; d: the rows of the second table; o: the rows of the
 -- living epoch; w: the notices of writers before us; q: the line before us.
 /* {waiter} */ WITH
 h AS MATERIALIZED (
@@ -80,8 +80,8 @@ ON CONFLICT (name) DO UPDATE SET freed = l.freed
 -- statement grant
 -- {slots}: N, 0: shared. {passed}: all tickets up to this are passed; 0: none.
 --
--- e: the epoch that lives or that we begin; d: the slots that are held; g: what we get; p: the rows
--- of older epochs go, and what has expired.
+-- e: the living epoch, or our new epoch; d: the held slots; g: our grant; p: the rows of older
+-- epochs go, and expired rows.
 /* {waiter} */ WITH
 e AS MATERIALIZED (
     SELECT CASE WHEN h.expires > clock_timestamp() THEN h.owner ELSE concat('shared:',
@@ -139,7 +139,7 @@ SELECT (SELECT count(*) FROM v), o.holder, '{token}'::text FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{epoch}' AND o.expires > clock_timestamp()
 
 -- statement release
--- z: our row; k: the holders that are left.
+-- z: our row; k: the remaining holders.
 WITH
 z AS (
     DELETE FROM {holders} c WHERE c.name = '{name}' AND c.token = '{token}'
@@ -166,8 +166,8 @@ LEFT JOIN {table} o ON o.name = '{name}' AND o.owner NOT LIKE 'shared:%'
     AND o.expires > clock_timestamp()
 
 -- statement stay
--- --min-hold: our row stays for {stays}, under another token. It counts as that of a crashed holder
--- would; whole, used: without it.
+-- --min-hold: our row stays for {stays}, under a new token, like the row of a crashed holder;
+-- whole, used: without our row.
 WITH
 z AS (
     UPDATE {holders} c SET token = concat('over:', c.token),
@@ -214,8 +214,8 @@ UNION ALL
 -- include waiters
 
 -- statement notice
--- Of a writer that waits: behind not_durable, since what a crash of the server undoes is written
--- again soon. {life}: for how long it lives.
+-- Of a waiting writer: behind not_durable, since the notice is written again soon after a crash of
+-- the server. {life}: how long a notice lives.
 INSERT INTO {holders} AS n (name, token, epoch, slots, place, expires, holder)
 VALUES ('{name}', '{token}', '', 0, {ticket},
     clock_timestamp() + '{life}'::float8 * interval '1 ms', '')
