@@ -25,7 +25,7 @@ struct pg_attempt;
 int pg_attempt_start(struct pg_attempt **out, const char *const *keys, const char *const *values,
                      bool thread);
 /*
- * "sslkey=ENGINE:KEY": OpenSSL would load a library, by any path, into a program that may be root's.
+ * "sslkey=ENGINE:KEY": OpenSSL would load a library, by any path, into what may be root's program.
  */
 static inline bool pg_loads_code(const char *sslkey)
 {

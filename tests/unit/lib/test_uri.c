@@ -732,7 +732,6 @@ TEST(root_below_sudo_takes_no_file_from_the_environment)
     };
     static const char *const taken[] = {"redis://u:p@h/1?restart-grace=3s", "zk://h?layout=x",
                                         "postgres://u@h/db?key=1&sslmode=require", "/var/lock"};
-    struct dlock_error err = {0};
     char *out = NULL;
 
     if (geteuid() != 0)
@@ -767,7 +766,6 @@ TEST(a_file_names_the_store)
         {"redis://:hunter@h#n\n", "has a '#'"},     {"relative", "neither a URI"},
     };
     char path[] = "/tmp/dlock-store-XXXXXX", *out = NULL;
-    struct dlock_error err = {0};
     int fd = mkstemp(path);
 
     REQUIRE(fd >= 0);

@@ -136,7 +136,7 @@ TEST(refuses_malformed_parameters)
         "mode=x", "fair=2", "fair=", "renew=x", "restart-grace=x", "table=public.x",
         "key=1&mode=lease", "fair=1&mode=lease", "renew=write&mode=lease",
         "restart-grace=x&mode=lease", "table=x&mode=lease", "table=.x&mode=lease",
-        "table=x.&mode=lease", "table=a.b.c&mode=lease", "sslkey=engine:key"};
+        "table=x.&mode=lease", "table=a.b.c&mode=lease"};
     /* clang-format on */
     for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
         struct user u;
@@ -566,6 +566,8 @@ TEST(keepalives_give_up_between_ttl_and_two_seconds_more)
 TEST(variables_of_a_user_name_no_file_to_root)
 {
     struct user u;
+    CHECK_INT(open_uri(&u, "postgres://h/db?sslkey=engine:key#n"), DLOCK_EUSAGE);
+    done(&u);
     setenv("PGSSLKEY", "/x", 1);
     CHECK_INT(open_uri(&u, "postgres://h/db#n"), 0);
     done(&u);
