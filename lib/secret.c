@@ -145,7 +145,7 @@ static bool is_secret_key(struct piece key)
         int hi = *p == '%' && key.end - p > 2 ? dlock_hex(p[1]) : -1;
         int lo = hi >= 0 ? dlock_hex(p[2]) : -1;
 
-        text[n] = lo >= 0 ? (char)(hi << 4 | lo) : *p;
+        text[n] = (char)(lo >= 0 ? hi << 4 | lo : *p);
         p += lo >= 0 ? 3 : 1;
     }
     return dlock_names_secret(text, n) || (n == 3 && memcmp(text, "sig", n) == 0) ||
