@@ -15,7 +15,7 @@
  * other failure (a read-only or full file system) is an error: a process may be using the
  * first directory.
  */
-#include "uri.h"
+#include "uri_parts.h"
 #include "util.h"
 
 #include <errno.h>
@@ -209,13 +209,6 @@ static int given_store(char **store, const char *text, const char *source, struc
     return *store ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
-static void wipe(char *text)
-{
-    if (text)
-        explicit_bzero(text, strlen(text));
-    free(text);
-}
-
 /* The URI of any lock in the store base. */
 static int parse_base(struct dlock_uri **uri, const char *base, struct dlock_error *err)
 {
@@ -223,7 +216,7 @@ static int parse_base(struct dlock_uri **uri, const char *base, struct dlock_err
     int r = asprintf(&text, "%s#name", base) < 0 ? dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory")
                                                  : dlock_uri_parse(uri, text, err);
 
-    wipe(text);
+    uri_wipe(text);
     return r;
 }
 
@@ -294,10 +287,10 @@ int dlock_find_store(char **base, const char *store, struct dlock_error *err)
             r = 0;
         else
             dlock_fail(err, r, why.sys, "%s (DLOCK_STORE can name the store)", why.msg);
-        wipe(text);
+        uri_wipe(text);
     }
     if (r < 0) {
-        wipe(*base);
+        uri_wipe(*base);
         *base = NULL;
     }
     return r;
@@ -327,7 +320,7 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
         r = embedded_store(&base, err);
     if (r == 0 && asprintf(&uri, "%s#%s", base, name) < 0)
         r = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    wipe(base);
+    uri_wipe(base);
     if (r == 0)
         *out = uri;
     return r;

@@ -1,6 +1,6 @@
 /*
- * uri_parts.h - what the parser of URIs (uri.c), its messages about typos (uri_typo.c) and
- * parameters (uri_params.c) share.
+ * uri_parts.h - what the parser of URIs (uri.c), its messages about typos (uri_typo.c), parameters
+ * (uri_params.c) and "@name" (default.c) share.
  */
 #ifndef DLOCK_URI_PARTS_H
 #define DLOCK_URI_PARTS_H
