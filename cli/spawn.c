@@ -202,6 +202,12 @@ static int last_check(const struct spawn *sp)
 /* Of one spawn_command. Each pair is a pipe. */
 struct start {
     pid_t parent;
+    /*
+     * vfork(2): our process sleeps until the exec, and the child sets the command's environment in
+     * our memory, where nothing reads the variables later. Not for the guard, which watches the
+     * lease's times beside an exec from a slow disk.
+     */
+    bool quick;
     int go[2];     /* a byte: groups and sessions are as they must be; -1: no pipe needed */
     int result[2]; /* why the command could not be executed; EOF: it was */
 };
@@ -213,11 +219,29 @@ static void close_pipe(const int ends[2])
             close(ends[i]);
 }
 
+static void do_nothing(int sig)
+{
+    (void)sig;
+}
+
+/* A child that Ctrl-Z stops would keep our process in vfork(2). The exec removes the handlers. */
+static void outlast_ctrl_z(void)
+{
+    static const int stops[] = {SIGTSTP, SIGTTIN, SIGTTOU};
+    struct sigaction is;
+
+    for (size_t i = 0; i < sizeof(stops) / sizeof(stops[0]); i++)
+        if (sigaction(stops[i], NULL, &is) == 0 && is.sa_handler == SIG_DFL)
+            signal(stops[i], do_nothing);
+}
+
 static int become_command(const struct spawn *sp, const struct start *s)
 {
     char go;
     int why;
 
+    if (s->quick)
+        outlast_ctrl_z();
     if (sp->die_with_parent) {
         if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0)
             return errno;
@@ -265,7 +289,7 @@ static pid_t fork_leader(void)
 /* Fork the command and let it go. Its pid, or -errno. */
 static pid_t fork_command(const struct spawn *sp, const struct start *s)
 {
-    pid_t pid = fork();
+    pid_t pid = s->quick ? vfork() : fork();
     int why = 0;
 
     if (pid < 0)
@@ -292,7 +316,8 @@ static pid_t fork_command(const struct spawn *sp, const struct start *s)
 
 pid_t spawn_command(const struct spawn *sp, int *exec_fd)
 {
-    struct start s = {.parent = getpid(), .go = {-1, -1}};
+    bool quick = !sp->group && !sp->leave_session && !sp->die_with_parent;
+    struct start s = {.parent = getpid(), .quick = quick, .go = {-1, -1}};
     int why = last_check(sp);
     pid_t leader = 0, pid;
 

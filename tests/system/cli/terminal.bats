@@ -110,6 +110,24 @@ PY
     done
 }
 
+@test "Ctrl-Z before the exec of the command does not stop dlock for good" {
+    # The search for the command takes a while: 30 000 folders of PATH are missing.
+    at_terminal <<'PY'
+os.environ['PATH'] = '/n:' * 30000 + os.environ['PATH']
+j = t.start([DLOCK, T + '/x.lock', 'true'])
+dlock = '/proc/%d/' % j.pids[0]
+def child():
+    return read(dlock + 'task/%d/children' % j.pids[0]).split()
+def takes_stops():
+    mask = re.search(r'SigBlk:\t(\w+)', read('/proc/%s/status' % child()[0]) if child() else '')
+    return mask and not int(mask.group(1), 16) >> signal.SIGTSTP - 1 & 1
+t.until(takes_stops)
+check(read('/proc/%s/comm' % child()[0]), 'dlock\n', 'before the exec: name')
+t.type(b'\x1a')
+check(j.status(), 'exit 0', 'dlock')
+PY
+}
+
 # no_stop WORD...: WORD... dlock, in a session without a job-control shell, does not stop by Ctrl-Z.
 no_stop() {
     PREFIX=$(printf '%s\n' "$@") at_terminal <<'PY'
