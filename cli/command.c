@@ -67,7 +67,8 @@ int command_signal(struct command *c, const struct signalfd_siginfo *si)
     int sig = (int)si->ssi_signo;
     bool forward = true;
 
-    c->continued |= sig == SIGCONT;
+    if (sig == SIGCONT)
+        c->continued_at = dlock_now();
     if (sig == SIGCHLD) {
         forward = false;
     } else if (si->ssi_code != SI_KERNEL) {
@@ -112,13 +113,14 @@ bool command_job_stopped(const struct command *c)
 }
 
 /*
- * The shell sees its job as stopped only when we are stopped, too. But a SIGCONT that is waiting
- * for us was for the whole job: the command runs again, or will, and nothing would continue us.
- * (A later stop by the terminal removes a waiting SIGCONT: a SIGCONT is never an old one.)
+ * The shell sees its job as stopped only when we are stopped, too. But a SIGCONT that we read after
+ * the stop was seen was for the whole job: the command runs again, or will, and nothing would
+ * continue us. (A later stop by the terminal removes a SIGCONT that waits for us, so a SIGCONT is
+ * never older than a stop that is seen after it was read.)
  */
 void command_follow_stop(struct command *c)
 {
-    if (command_job_stopped(c) && !c->continued)
+    if (command_job_stopped(c) && c->continued_at <= c->stopped_at)
         signals_stop_self(c->stopped_by);
     c->stopped_by = 0; /* a report from before our own stop must not stop us again */
 }

@@ -39,7 +39,7 @@ struct command {
     int status;       /* exited: the wait status */
     int exec_error;   /* 0, or why it never ran: errno, SPAWN_TOO_LATE, SPAWN_FORK_FAILED|errno */
     int stopped_by;   /* the signal that stopped the command, by the last report; 0: it runs */
-    bool continued;   /* a SIGCONT has come to us since this was cleared */
+    int64_t stopped_at, continued_at; /* when that stop was seen; when we last read a SIGCONT */
     bool end_signal;  /* TERM, INT, HUP or QUIT was forwarded: the command's descendants end, too */
     int terminal_sig; /* INT or QUIT that the terminal sent to us and to the command */
     bool stuck_reported;

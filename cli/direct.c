@@ -84,12 +84,12 @@ static void on_child(struct hold *h)
     struct command *c = h->c;
     int st;
 
-    c->continued = false;
     do {
         /* Only the last state of waitpid(2) counts: the command may run again meanwhile. */
         while (!c->exited && waitpid(h->pid, &st, WNOHANG | WUNTRACED | WCONTINUED) == h->pid) {
             if (WIFSTOPPED(st)) {
                 c->stopped_by = WSTOPSIG(st);
+                c->stopped_at = dlock_now();
             } else if (WIFCONTINUED(st)) {
                 c->stopped_by = 0;
             } else {

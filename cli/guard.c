@@ -157,7 +157,7 @@ static void post(struct guard_state *g, int type, int arg)
 {
     int i = type - OUT_FIRST;
 
-    g->out[i] = (struct guard_msg){.type = type, .arg = arg};
+    g->out[i] = (struct guard_msg){.type = type, .arg = arg, .signal.at = dlock_now()};
     if (g->timed_out)
         g->out[i].flags |= GUARD_TIMED_OUT;
     g->pending |= 1U << i;

@@ -28,7 +28,8 @@ enum guard_msg_type {
     /* arg: errno, SPAWN_TOO_LATE, or SPAWN_FORK_FAILED|errno; G_TREE_EMPTY follows */
     G_EXEC_FAILED,
     G_OVERRUN,    /* max_run has passed; arg: the signal for the tree, TERM or KILL */
-    G_STOPPED,    /* arg: signal that stopped the command; 0: the command was continued */
+    /* arg: the signal that stopped the command; 0: the command was continued; signal.at: when */
+    G_STOPPED,
     G_EXITED,     /* arg: wait status of the command; flags */
     G_TREE_EMPTY, /* no descendant is left; flags */
     G_STUCK,      /* sent once; arg: a pid that cannot be killed; 0: /proc does not show the tree */

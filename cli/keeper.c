@@ -793,6 +793,7 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
         break;
     case G_STOPPED:
         k->c->stopped_by = m->arg;
+        k->c->stopped_at = m->signal.at;
         break;
     case G_EXITED:
         /* A Ctrl-C that ended the command came to us before: it belongs to the run. */
@@ -880,10 +881,8 @@ static void read_guard(struct keeper *k)
     if (!is_guarded(k))
         return;
     /* Only the last report of a stop counts. Without a terminal we go on renewing meanwhile. */
-    if (command_job_stopped(k->c)) {
-        k->c->continued = false;
+    if (command_job_stopped(k->c))
         read_signals(k);
-    }
     command_follow_stop(k->c);
 }
 

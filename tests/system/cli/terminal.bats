@@ -110,6 +110,29 @@ PY
     done
 }
 
+# The guard does not run until dlock has read an old report of a stop.
+@test "fg resumes dlock although it hears late of an earlier stop" {
+    LOCK_ARGS="--ttl 20 $L" at_terminal <<'PY'
+j = t.subject('-u', T + '/end', '-r', '3')
+dlock, main = j.pids[0], int(read(C + '/events').split()[2])
+guard = [int(p) for p in read('/proc/%d/task/%d/children' % (dlock, dlock)).split()][0]
+t.until(lambda: settled(dlock))
+j.suspend()
+for sig, want in (signal.SIGCONT, 'S'), (signal.SIGTSTP, 'T'):
+    os.kill(main, sig)
+    t.until(lambda: state(main) in want + 'R')
+    t.quiet(0.1)
+    t.until(lambda: state(guard) == 'S', name='the guard has sent its report')
+os.kill(guard, signal.SIGSTOP)
+j.foreground()
+t.until(lambda: state(dlock) != 'T', name='dlock runs')
+t.quiet(0.2)
+check(state(dlock), 'S', 'dlock')
+os.kill(guard, signal.SIGCONT)
+j.finish('exit 3')
+PY
+}
+
 @test "Ctrl-Z before the exec of the command does not stop dlock for good" {
     # The search for the command takes a while: 30 000 folders of PATH are missing.
     at_terminal <<'PY'
