@@ -115,7 +115,10 @@ enum dlock_ev {
     EV_INFO,     /* for each holder and waiter that ask has found: info */
     EV_RUN,      /* at most once, if ask has found a run record: run */
     EV_DONE,     /* ends ask; error.msg: why the lock is free ("no such file"), or "" */
-    /* At any time, now and then: no connection; error: why; the core looks the names up again. */
+    /*
+     * At any time, now and then: no connection; error: why; the core looks the names up again.
+     * While granted: the store may have lost the lock; the core renews at once (not with CAP_LAG).
+     */
     EV_AWAY,
     EV_BACK,   /* while acquire waits: the first answer since EV_AWAY */
     EV_NOTICE, /* at any time: as DLOCK_REPORT_NOTICE */

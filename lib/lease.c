@@ -1,5 +1,7 @@
 #include "lease.h"
 
+#include <errno.h>
+
 #define MARGIN_MIN (50 * DLOCK_MSEC)
 #define DRIFT_FIXED (2 * DLOCK_MSEC)
 #define GRACE_MAX (5 * DLOCK_SEC)
@@ -7,6 +9,10 @@
 /* Pause after an unclear renewal: short for a lost packet, then longer for a dead server. */
 #define RETRY_FIRST (10 * DLOCK_MSEC)
 #define RETRY_MAX DLOCK_SEC
+/* A store that refuses connections may be about to come back, perhaps without the lock. */
+#define RETRY_REFUSED (100 * DLOCK_MSEC)
+/* Between renewals before renew_at: a server may accept and close again and again. */
+#define ASK_AGAIN (DLOCK_SEC / 2)
 
 void lease_clocks_init(struct lease_clocks *c, int64_t ttl)
 {
@@ -175,11 +181,26 @@ static bool came_late(const struct lease *l, struct dlock_clocks now, int64_t pa
     return later_clock(l, now) - l->sent > (l->times.term_at - l->sent) / part;
 }
 
+/* No process listens at the address, TCP or Unix socket. */
+static bool is_refused(const struct dlock_error *err)
+{
+    return err->sys == ECONNREFUSED || err->sys == ENOENT;
+}
+
+/* No renewal before this time, and a pause between renewals that only EV_AWAY demands. */
+static void retry_from(struct lease *l, int64_t at)
+{
+    int64_t again = dlock_min(l->asked + ASK_AGAIN, l->times.renew_at);
+    l->retry_at = l->doubted_at != 0 ? dlock_max(at, again) : at;
+}
+
 static void on_renewed(struct lease *l, struct dlock_clocks now, const struct dlock_event *ev)
 {
     l->renewing = false;
-    l->retry_at = 0;
     l->pause = 0;
+    if (l->asked >= l->doubted_at)
+        l->doubted_at = 0;
+    retry_from(l, 0);
     bool moved = confirm(l, ev->from, ev->raw_minus_boot, ev->ttl);
     if (!moved && l->cfg.lag) {
         l->times.renew_at = l->asked + lag_pause(l);
@@ -210,7 +231,13 @@ static void on_event(struct lease *l, struct dlock_clocks now, const struct dloc
     } else if (ev->type == EV_UNCLEAR && granted) {
         l->renewing = false;
         l->pause = dlock_min(most, l->pause ? l->pause * 2 : RETRY_FIRST);
-        l->retry_at = now.boot + l->pause;
+        if (is_refused(&ev->error))
+            l->retry_at = now.boot + dlock_min(l->pause, RETRY_REFUSED);
+        else
+            retry_from(l, now.boot + l->pause);
+    } else if (ev->type == EV_AWAY && granted && !l->cfg.lag) {
+        l->doubted_at = now.boot;
+        retry_from(l, l->retry_at);
     } else if (ev->type == EV_LOST && granted) {
         l->state = LEASE_GONE;
     }
@@ -220,6 +247,12 @@ static void on_event(struct lease *l, struct dlock_clocks now, const struct dloc
 static bool is_renewed(const struct lease *l)
 {
     return l->state != LEASE_GONE && !l->cfg.follows && l->ttl != DLOCK_NEVER;
+}
+
+static int64_t next_renewal(const struct lease *l)
+{
+    bool due = l->state == LEASE_CONFIRMING || l->doubted_at != 0;
+    return dlock_max(l->retry_at, due ? 0 : l->times.renew_at);
 }
 
 /* What is due by time alone, most urgent first. */
@@ -236,8 +269,7 @@ static enum lease_do on_time(struct lease *l, struct dlock_clocks now)
         l->state = LEASE_LOST;
         return LEASE_KILL;
     }
-    bool due = l->state == LEASE_CONFIRMING || now.boot >= l->times.renew_at;
-    if (due && !l->renewing && is_renewed(l) && now.boot >= l->retry_at) {
+    if (now.boot >= next_renewal(l) && !l->renewing && is_renewed(l)) {
         l->renewing = true;
         l->asked = now.boot;
         if (l->first_asked == 0)
@@ -305,10 +337,8 @@ int64_t lease_wake(const struct lease *l, struct dlock_clocks now)
         end = dlock_min(end, trouble_at(l));
     if (end != DLOCK_NEVER)
         wake = now.boot + dlock_wait_part(end - later_clock(l, now));
-    if (!l->renewing && is_renewed(l)) {
-        int64_t due = l->state == LEASE_CONFIRMING ? 0 : l->times.renew_at;
-        wake = dlock_min(wake, dlock_max(due, l->retry_at));
-    }
+    if (!l->renewing && is_renewed(l))
+        wake = dlock_min(wake, next_renewal(l));
     return wake;
 }
 

@@ -11,7 +11,8 @@
  *   hard_at  = deadline - margin/2                  kernel timer (dlock_hard_at())
  *   kill_at  = deadline - margin
  *   term_at  = kill_at - grace
- *   usable   = term_at - sent; renew at sent + usable/3 (with lag: ttl/6)
+ *   usable   = term_at - sent; renew at sent + usable/3 (with lag: ttl/6), or when the store has
+ *              closed the connection (EV_AWAY), at most twice a second
  *   trouble  at sent + usable/2 (with lag: half-way from renew_at to term_at), and later by the
  *            delay of the first renewal without an answer
  *
@@ -64,6 +65,7 @@ struct lease {
     int64_t retry_at;    /* after an unclear renewal: no renewal before this */
     int64_t pause;       /* before retry_at */
     int64_t asked;       /* when the last renewal began; with lag, the confirmed sent is older */
+    int64_t doubted_at;  /* EV_AWAY since the last confirmed renewal began: the next is due; or 0 */
     int64_t first_asked; /* when the first renewal since renew_at was set began; 0: none */
     bool renewing;       /* a renewal awaits its answer */
     bool unusable;       /* the confirmation took too long for this ttl */
@@ -113,8 +115,8 @@ int lease_check(const struct lease_config *, struct dlock_error *);
 void lease_acquire(struct lease *, const struct lease_config *);
 void lease_release(struct lease *); /* release has been called: no more renewals */
 /*
- * One step. ev: an event from the backend (GRANTED, RENEWED, UNCLEAR, LOST matter) or NULL. Call
- * again with NULL until the result is LEASE_NOTHING.
+ * One step. ev: an event from the backend (GRANTED, RENEWED, UNCLEAR, AWAY, LOST matter) or NULL.
+ * Call again with NULL until the result is LEASE_NOTHING.
  */
 enum lease_do lease_step(struct lease *, struct dlock_clocks now, const struct dlock_event *ev);
 /* When lease_step() must run next at the latest, by CLOCK_BOOTTIME; DLOCK_NEVER: on an event. */

@@ -877,7 +877,7 @@ const struct dlock_report *lock_process(dlock *d, const struct pollfd *pfd, int 
             return NULL;
         on_event(d, &ev);
         if (ev.type != EV_GRANTED && ev.type != EV_RENEWED && ev.type != EV_UNCLEAR &&
-            ev.type != EV_LOST)
+            ev.type != EV_AWAY && ev.type != EV_LOST)
             continue;
         if (!(d->table->caps & CAP_NESTED))
             ev.raw_minus_boot = lease_clocks_difference(&d->clocks, ev.from);

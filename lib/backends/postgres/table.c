@@ -721,7 +721,7 @@ static void table_answered(struct pg_backend *be, const struct pg_reply *r)
         runs_forgotten(be, r);
 }
 
-/* A connection is only a way to the row: no lock is lost. */
+/* A connection is only a way to the row: no lock is lost, but a holder asks now. */
 static void table_failed(struct pg_backend *be, const struct dlock_error *err)
 {
     if (be->op == OP_ACQUIRE && be->contact.pending && !be->conn.transient) {
@@ -733,6 +733,8 @@ static void table_failed(struct pg_backend *be, const struct dlock_error *err)
         pg_unclear(be, err);
     } else if (be->op == OP_RELEASE) {
         release_failed(be, true, err);
+    } else if (be->op == OP_NONE && be->granted) {
+        events_add(&be->events, EV_AWAY)->error = *err;
     }
 }
 

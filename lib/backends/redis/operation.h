@@ -88,9 +88,6 @@ struct redis_backend {
         char holder_token[DLOCK_TOKEN_LEN + 1]; /* last reported */
     } acquire;
     struct {
-        bool unasked; /* the core has not asked for this renewal: the master has moved */
-    } renew;
-    struct {
         int64_t until;
         bool answer_lost; /* a release was sent, and never answered */
     } release;

@@ -196,14 +196,26 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
     }
 }
 
+/* The idle cmd of a holder is useless: is the lock still there? */
+static void ask_now(struct redis_backend *be, const struct dlock_error *err)
+{
+    if (be->claim == CLAIM_GRANTED)
+        events_add(&be->events, EV_AWAY)->error = *err;
+    redis_node_close(&be->node);
+}
+
 /* The master has moved: say so, and take the operation under way there. */
 static void follow(struct redis_backend *be)
 {
+    const struct redis_operation *op = operations[be->op];
     struct dlock_error *note = &events_add(&be->events, EV_NOTICE)->error;
 
     redis_sentinel_doubt(&be->route, note);
     note->code = 0;
-    (be->op == OP_ACQUIRE ? &redis_op_acquire : &redis_op_renew)->moved(be);
+    if (op && op->moved)
+        op->moved(be);
+    else if (!op)
+        ask_now(be, note);
 }
 
 /* Does the operation's pending answer count? */
@@ -235,7 +247,9 @@ static void cmd_failed(struct redis_backend *be)
     struct dlock_error err = be->node.cmd.error;
 
     /* A server may close an idle connection: the next request opens a new one. */
-    if (!op || (op->idle_closed && op->idle_closed(be, &err))) {
+    if (!op) {
+        ask_now(be, &err);
+    } else if (op->idle_closed && op->idle_closed(be, &err)) {
         redis_node_close(&be->node);
     } else if (redis_cluster_elsewhere(&be->route)) {
         redis_node_close(&be->node);

@@ -33,6 +33,7 @@ void redlock_renew(struct redlock_backend *be)
     be->proven = false;
     be->until = be->began + be->spec->op_timeout;
     for_each_server (be, s) {
+        s->retry_at = 0; /* the lease has its own pauses */
         if (redlock_reach(be, s, be->until))
             keep(be, s, REDLOCK_TAG(be->serial, K_RENEW), false);
     }

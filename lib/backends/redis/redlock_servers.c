@@ -167,9 +167,10 @@ void redlock_failed(struct redlock_backend *be, struct redlock_server *s)
 {
     /* Servers and proxies close idle connections: told only when the next attempt fails, too. */
     bool idle = s->node.cmd.answered && s->node.cmd.error.code == DLOCK_EUNAVAIL && !s->hung_up;
+    bool pending = s->answer == A_PENDING;
 
     s->error = s->last = s->node.cmd.error;
-    if (s->answer == A_PENDING)
+    if (pending)
         s->answer = A_FAILED;
     if (be->op == OP_ACQUIRE && !s->node.cmd.written)
         s->touched = false; /* the vote has never left */
@@ -177,6 +178,10 @@ void redlock_failed(struct redlock_backend *be, struct redlock_server *s)
     s->retry_at = redlock_now(be) + dlock_backoff_next(&s->pause, be->spec->env);
     if (!idle)
         tell_down(be, s);
+    /* Once for each good answer: the other servers are well, and are asked, too. */
+    if (be->claim == CLAIM_GRANTED && !s->hung_up &&
+        (be->op == OP_NONE || (be->op == OP_RENEW && !pending)))
+        events_add(&be->events, EV_AWAY)->error = s->error;
     s->hung_up = true;
 }
 

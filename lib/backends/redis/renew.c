@@ -80,23 +80,14 @@ static void send_renew(struct redis_backend *be)
     redis_conn_flush(cmd);
 }
 
-static void begin_renew(struct redis_backend *be, bool unasked)
-{
-    be->op = OP_RENEW;
-    be->renew.unasked = unasked;
-    be->until = redis_now(be) + be->spec->op_timeout;
-}
-
 void redis_renew(struct dlock_be *dlock_be)
 {
     struct redis_backend *be = redis_of(dlock_be);
-    bool under_way = be->op == OP_RENEW; /* unasked */
 
-    begin_renew(be, false);
-    if (!under_way) {
-        redis_cluster_begin(&be->route);
-        send_renew(be);
-    }
+    be->op = OP_RENEW;
+    be->until = redis_now(be) + be->spec->op_timeout;
+    redis_cluster_begin(&be->route);
+    send_renew(be);
 }
 
 /* The master is another server now: is the lock there? */
@@ -104,16 +95,12 @@ static void renew_there(struct redis_backend *be)
 {
     redis_conn_close(&be->node.cmd);
     be->answer.what = ANSWER_NONE;
-    if (be->op != OP_RENEW)
-        begin_renew(be, true);
     send_renew(be);
 }
 
 static void unclear(struct redis_backend *be, const struct dlock_error *err)
 {
-    redis_idle(be);
-    if (!be->renew.unasked)
-        events_add(&be->events, EV_UNCLEAR)->error = *err;
+    redis_end(be, EV_UNCLEAR)->error = *err;
 }
 
 static void renew_failed(struct redis_backend *be, const struct dlock_error *err)
@@ -124,16 +111,13 @@ static void renew_failed(struct redis_backend *be, const struct dlock_error *err
 
 static void renewed(struct redis_backend *be, const struct redis_answer *a)
 {
-    redis_idle(be);
     if (a->what == ANSWER_LOSS) {
-        events_add(&be->events, EV_LOST)->error = a->lost;
+        redis_end(be, EV_LOST)->error = a->lost;
         return;
     }
-    if (!be->renew.unasked) {
-        struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
-        ev->from = a->sent;
-        ev->ttl = be->spec->ttl;
-    }
+    struct dlock_event *ev = redis_end(be, EV_RENEWED);
+    ev->from = a->sent;
+    ev->ttl = be->spec->ttl;
     redis_cluster_learn(&be->route);
     redis_conn_flush(&be->node.cmd);
 }

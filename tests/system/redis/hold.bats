@@ -11,9 +11,9 @@ load ../../support/redislock
 # Renewals of a ttl of 3 s are 0.773 s apart.
 INTERVAL=773
 
-@test "a restart without data ends the hold, and the restart grace keeps others out" {
+@test "a restart without data ends the hold at once, and the restart grace keeps others out" {
     own_server --appendonly no
-    starts 4 -q --ttl 3 "$L" $SUBJECT -t -k
+    starts 4 -q --ttl 30 "$L" $SUBJECT -t -k
     redis_kill own
     redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}"
     restart=$(now_ns)
@@ -23,12 +23,35 @@ INTERVAL=773
     assert_rc 79
     assert_out "is lost"
     [ "$(grep -c '^dlock: ' out)" = 1 ]
-    assert_between 0 "$(last_beat)" $((restart + 1100 * NS)) "last sign of life"
+    assert_between 0 "$(last_beat)" $((restart + (300 + BUSY) * NS)) "last sign of life"
     [ "$(count_seen main sig 15)" = 0 ]
     # The holder that wants no grace finds a lock that is free: it is the grace that kept it out.
     run -75 run_t 5 "$DLOCK" -n "${L/\#/?restart-grace=3#}" touch ran
     run -0 run_t 5 "$DLOCK" -q -n "$L" true
     [ ! -e ran ]
+}
+
+asked() { own info commandstats | count_evals; }
+has_asked() { [ "$(asked)" -gt "$1" ]; }
+cut() { own client kill type normal skipme yes; }
+
+# As after a restart with the data.
+@test "a holder that is cut off asks at once, twice a second at most, and goes on" {
+    own_server
+    redis_warm "$L.warm"
+    starts 1 -q --ttl 30 "$L" $SUBJECT -u end
+    nap 0.6
+    before=$(asked)
+    for i in 1 2; do
+        [ "$(cut)" -ge 1 ]
+        wait_for 1 has_asked $((before + i - 1))
+    done
+    t0=$(now_ms)
+    for i in $(seq 30); do cut >cut && nap 0.05; done
+    most=$(((($(now_ms) - t0) * 2 + 1999) / 1000 + 3))
+    [ "$(asked)" -gt $((before + 2)) ]
+    [ "$(asked)" -le $((before + most)) ] || fail "$(($(asked) - before)) renewals, not $most"
+    unharmed 0
 }
 
 rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }

@@ -157,6 +157,14 @@ sys.exit(rc if kb < int(sys.argv[1]) else 1)' "$([ -n "${SAN:-}" ] && echo 40000
 }
 rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
 
+@test "a hold ends at once when three nodes come back empty" {
+    own_nodes
+    subject --ttl 60
+    rl_die 1 2 3
+    rl_revive 1 2 3
+    loses 4 0 "$(now_ns)" $((300 + BUSY))
+}
+
 @test "a hold heals two lost keys, and ends when three are lost" {
     subject --ttl 3
     on "2 5" del "$NAME"
@@ -327,6 +335,7 @@ restarted_since() {
 @test "restarted nodes do not vote while the holder's longer ttl may last" {
     own_nodes 3
     hold --ttl 60
+    stop_pid "$HOLDER"
     rl_die 1 2
     rl_revive 1 2
     L=$(rl_uri "$NAME" -)
@@ -336,6 +345,7 @@ restarted_since() {
     [ "$(rl_holds "$NAME")" = 1 ]
     [ ! -e ran ]
     # The holder is gone, and so is its ttl.
+    kill -CONT "$HOLDER"
     let_go 79
     run -0 run_t 5 "$DLOCK" --ttl 1 -n "$L" true
 }

@@ -3,6 +3,8 @@
 #include "unit.h"
 #include "util.h"
 
+#include <errno.h>
+
 #define S DLOCK_SEC
 #define MS DLOCK_MSEC
 
@@ -190,6 +192,67 @@ TEST(unclear_is_retried_with_growing_pauses_until_the_end)
     CHECK(tries >= 8 && tries <= 30);
     CHECK_INT(troubles, 1);
     CHECK_INT(step(&l, now, NULL), LEASE_TERM);
+}
+
+/* The time from an early renewal to the next, after these failures; sys: of the last. */
+static int64_t pause_after(struct lease *l, int64_t at, int failures, int sys)
+{
+    struct dlock_event ev = event(EV_UNCLEAR, 0, 0);
+    int64_t before = at;
+    for (int i = 0; i < failures; i++) {
+        ev.error.sys = i == failures - 1 ? sys : 0;
+        CHECK_INT(step(l, at, NULL), LEASE_RENEW);
+        CHECK_INT(on(l, at + 1 * MS, ev), LEASE_NOTHING);
+        before = at;
+        at = wake(l, at + 1 * MS);
+    }
+    return at - before;
+}
+
+TEST(a_lost_connection_makes_the_renewal_due_at_once)
+{
+    struct lease l = granted_at(SENT);
+    int64_t now = SENT + 1 * S;
+    CHECK_INT(on(&l, now, event(EV_AWAY, 0, 0)), LEASE_RENEW);
+    CHECK_INT(on(&l, now + 3 * MS, renewed(now)), LEASE_EXTEND);
+    CHECK_INT(wake(&l, now + 3 * MS), now + USABLE / 3);
+    /* The server hangs up again and again: two renewals a second. */
+    CHECK_INT(on(&l, now + 4 * MS, event(EV_AWAY, 0, 0)), LEASE_NOTHING);
+    CHECK_INT(wake(&l, now + 4 * MS), now + 500 * MS);
+    CHECK_INT(step(&l, now + 500 * MS, NULL), LEASE_RENEW);
+    /* The connection was lost behind the request that is confirmed. */
+    CHECK_INT(on(&l, now + 501 * MS, event(EV_AWAY, 0, 0)), LEASE_NOTHING);
+    CHECK_INT(on(&l, now + 502 * MS, renewed(now + 500 * MS)), LEASE_EXTEND);
+    CHECK_INT(wake(&l, now + 502 * MS), now + 1 * S);
+}
+
+TEST(early_renewals_are_retried_soon_only_where_none_listens)
+{
+    for (int failures = 1; failures <= 4; failures++) {
+        struct lease l = granted_at(SENT), r = granted_at(SENT), late = granted_at(SENT);
+        CHECK_INT(on(&l, SENT + 100 * MS, event(EV_AWAY, 0, 0)), LEASE_RENEW);
+        CHECK_INT(on(&l, SENT + 101 * MS, event(EV_UNCLEAR, 0, 0)), LEASE_NOTHING);
+        CHECK_INT(pause_after(&l, SENT + 600 * MS, failures, 0), 500 * MS);
+        CHECK_INT(on(&r, SENT + 100 * MS, event(EV_AWAY, 0, 0)), LEASE_RENEW);
+        r.renewing = false;
+        CHECK(pause_after(&r, SENT + 600 * MS, failures, ECONNREFUSED) <= 101 * MS);
+        /* The regular time comes first. */
+        CHECK_INT(on(&late, late.times.renew_at - 10 * MS, event(EV_AWAY, 0, 0)), LEASE_RENEW);
+        late.renewing = false;
+        CHECK(pause_after(&late, late.times.renew_at - 10 * MS, failures, 0) <= 81 * MS);
+    }
+}
+
+/* ZooKeeper's client connects again by itself, and hears of the end of its session. */
+TEST(a_lost_connection_of_a_store_with_lag_changes_nothing)
+{
+    struct lease l = lagging();
+    struct dlock_event ev = event(EV_GRANTED, SENT, 12 * S);
+    ev.asked = SENT;
+    CHECK_INT(on(&l, SENT, ev), LEASE_START);
+    int64_t due = wake(&l, SENT);
+    CHECK_INT(on(&l, SENT + 1 * S, event(EV_AWAY, 0, 0)), LEASE_NOTHING);
+    CHECK_INT(wake(&l, SENT + 1 * S), due);
 }
 
 TEST(term_then_kill_and_renewals_go_on)
