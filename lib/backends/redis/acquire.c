@@ -594,14 +594,6 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
     contacted(be);
     be->claim = CLAIM_NONE;
     switch (t.status) {
-    case RS_TYPE: {
-        char type[32];
-        dlock_clean_text(type, sizeof(type), t.holder, t.holder_len);
-        dlock_fail_at(&err, DLOCK_EDATA, 0, redis_where(be),
-                      "the key '%s' is a %s, not a lock of dlock or SET NX; use another name",
-                      be->spec->uri->name, type);
-        break;
-    }
     case RS_SLOTS:
         (void)other_slots(&err, be->spec, (unsigned)t.slot);
         break;

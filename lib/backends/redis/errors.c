@@ -7,6 +7,8 @@
 
 /* ------------------------------------------------------------------- meanings */
 
+#define FOREIGN "FOREIGN " /* another program has written a key: scripts/parts/wrong.lua */
+
 struct meaning {
     enum redis_conn_class class;
     int code;
@@ -23,6 +25,8 @@ static const struct meaning
                       "set a password there or turn its protected mode off"},
     no_permission = {RE_PERM, DLOCK_EPERM, "the ACL user lacks a right",
                      "see the manual for the rule it needs"},
+    /* A sentence of our scripts. */
+    foreign = {RE_TYPE, DLOCK_EDATA, "a key of the lock was written by another program", NULL},
     wrong_type = {RE_TYPE, DLOCK_EDATA, "a key of the lock is not a string", NULL},
     transient = {RE_TRANSIENT, DLOCK_EUNAVAIL, "the server refuses", NULL},
     replica = {RE_REPLICA, DLOCK_EUNAVAIL, "the server is a replica", "name the master"},
@@ -40,6 +44,7 @@ static const struct {
     const char *word;
     const struct meaning *meaning;
 } words[] = {
+    {FOREIGN, &foreign},
     {"NOAUTH", &need_password},
     {"unauthenticated", &need_password}, /* 7.0: a long command before AUTH */
     {"WRONGPASS", &wrong_password},
@@ -158,11 +163,18 @@ int redis_conn_sentinel_error(struct dlock_error *err, const char *where)
 int redis_conn_reply_error(struct dlock_error *err, const char *where, const struct redis_conn *c,
                            const char *text)
 {
-    char shown[200];
-    if (c->kind == KIND_SENTINEL && meaning_of(text) == &too_old)
+    const struct meaning *m = meaning_of(text);
+    char shown[200], sentence[400];
+    if (m == &foreign) { /* names keys, perhaps with the user's name in them */
+        const struct redis_conn_auth secret = {.password = c->auth.password};
+        text = strstr(text, FOREIGN) + strlen(FOREIGN);
+        redis_conn_show(sentence, sizeof(sentence), &secret, text);
+        return dlock_fail_at(err, m->code, 0, where, "%s", sentence);
+    }
+    if (c->kind == KIND_SENTINEL && m == &too_old)
         return redis_conn_sentinel_error(err, where);
     redis_conn_show(shown, sizeof(shown), &c->auth, text);
-    return explain(err, where, meaning_of(text), shown);
+    return explain(err, where, m, shown);
 }
 
 int redis_conn_auth_error(struct dlock_error *err, const char *where,

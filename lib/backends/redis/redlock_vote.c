@@ -16,6 +16,12 @@
  * least R's token and counted on, so W's token is above R's. A server without its counter begins at
  * its clock, for a reader as well.
  *
+ * A counter far ahead of the other voters' was written by another program: its server has no vote
+ * in this round, and its counter does not become the token (count_votes). Tokens grow all the same.
+ * The two arguments need the votes that count, in each round a majority, and the majority that
+ * confirms: the server in common has a vote that counts, and the counter behind this vote was at
+ * least the earlier token since its server confirmed the token.
+ *
  * The votes of a round without a majority are given back everywhere before anything else happens.
  * Then the pauses are random, so that two clients do not split the votes indefinitely.
  *
@@ -112,6 +118,41 @@ static int64_t grace_left_ms(const struct redlock_backend *be, const struct redl
 {
     struct redlock_young y = young_of(be);
     return dlock_max(0, redlock_young_age_ms(&y) - s->up_ms);
+}
+
+/* ------------------------------------------------------------------ fence counters */
+
+/* Ten years: the counters follow the servers' clocks, in us. */
+#define FENCE_LEAD (INT64_C(10) * 366 * 86400 * 1000000)
+
+/*
+ * How many votes count: with a counter of at most FENCE_LEAD above the median (the lower one of two
+ * middle counters). decided: the remaining votes are void for the round, as in discount().
+ */
+static int count_votes(struct redlock_backend *be, bool decided)
+{
+    int64_t fences[REDLOCK_NODES], median;
+    int n = 0, count = 0;
+
+    for_each_server (be, s)
+        if (s->answer == A_YES)
+            fences[n++] = (int64_t)s->fence;
+    median = redlock_reached(fences, n, n / 2 + 1);
+    for_each_server (be, s) {
+        bool ahead = (int64_t)s->fence - median > FENCE_LEAD;
+        count += s->answer == A_YES && !ahead;
+        if (s->answer != A_YES || !ahead || !decided)
+            continue;
+        s->answer = A_TYPE;
+        s->from = 0;
+        dlock_fail_at(&s->error, DLOCK_EDATA, 0, s->where,
+                      "the key '%sfence' holds %llu, more than ten years ahead of the other "
+                      "servers: find out who wrote it, then delete it",
+                      be->script.prefix, (unsigned long long)s->fence);
+        if (redlock_may_notice(be))
+            events_add(&be->events, EV_NOTICE)->error = s->error;
+    }
+    return count;
 }
 
 /* ------------------------------------------------------- subscriptions and wake-ups */
@@ -457,14 +498,6 @@ static void read_vote(struct redlock_backend *be, struct redlock_server *s,
     case RS_GRACE:
         s->answer = A_GRACE;
         break;
-    case RS_TYPE:
-        s->answer = A_TYPE;
-        char type[32];
-        dlock_clean_text(type, sizeof(type), t->holder, t->holder_len);
-        dlock_fail_at(&s->error, DLOCK_EDATA, 0, s->where,
-                      "the key '%s' is a %s, not a lock of dlock or SET NX; use another name",
-                      be->spec->uri->name, type);
-        break;
     case RS_TWICE:
         s->answer = A_REFUSED;
         s->error = s->last;
@@ -543,7 +576,9 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
     /* The counters of a majority are being raised: this voter's, too. */
     struct redlock_young y = young_of(be);
     const struct redlock_server *success;
-    if (discount(s, redlock_young_needed_ms(&y, redlock_now(be))))
+    (void)discount(s, redlock_young_needed_ms(&y, redlock_now(be)));
+    (void)count_votes(be, true);
+    if (s->answer != A_YES)
         return;
     if ((success = redlock_run_success(be)))
         skip_run(be, success);
@@ -565,9 +600,10 @@ static void end_votes(struct redlock_backend *be, int64_t now)
             return;
         for_each_server (be, s)
             (void)discount(s, needed_ms);
-        yes = redlock_count(be, A_YES);
+        yes = count_votes(be, false);
     }
     if (yes >= be->quorum && !be->acquire.twice) {
+        (void)count_votes(be, true);
         const struct redlock_server *success = redlock_run_success(be);
         if (success) {
             skip_run(be, success);
@@ -590,8 +626,10 @@ static void end_votes(struct redlock_backend *be, int64_t now)
     bool patient = redlock_patient(be, usable, now);
     bool all_heard = possible == yes || now >= be->began + HEAR_ALL;
     if (be->acquire.twice || !patient ||
-        (possible < be->quorum && (usable >= be->quorum || all_heard)))
+        (possible < be->quorum && (usable >= be->quorum || all_heard))) {
+        (void)count_votes(be, true);
         round_failed(be);
+    }
 }
 
 /* ----------------------------------------------------------- stage: raise the fences */

@@ -337,7 +337,7 @@ static size_t first_word(const redisReply *r, const char *const *words, size_t n
 
 int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
 {
-    static const char *const words[] = {"granted", "busy",  "claim",   "grace", "type",
+    static const char *const words[] = {"granted", "busy",  "claim",   "grace",
                                         "twice",   "slots", "skipped", "record"};
     if (r->type != REDIS_REPLY_ARRAY || r->elements < 5 ||
         (r->elements > 9 && r->elements != VOTED_RUN) || !is_string(r->element[0]) ||

@@ -139,7 +139,6 @@ enum redis_script_status {
     RS_BUSY,    /* held */
     RS_CLAIM,   /* free, but another waiter is the first and has been called */
     RS_GRACE,   /* free, but the server has not been up for long enough */
-    RS_TYPE,    /* foreign type */
     RS_TWICE,   /* vote: this server has voted for the value before */
     RS_SLOTS,   /* in use with another number of slots */
     RS_SKIPPED, /* with once: a run has succeeded; we have left, and the next waiter is called */
@@ -152,7 +151,7 @@ struct redis_script_tried {
     int64_t left_ms; /* of the lease, claim or grace; -1: a lock without expiry */
     int place;       /* in the queue; for a client that did not join: the place it would get */
     int slot; /* RS_GRANTED: which one, counted from 1, 0: not for slots. RS_SLOTS: their number */
-    /* The value, cut; RS_TYPE, RS_RECORD: the type; RS_SKIPPED: the record. Part of the reply. */
+    /* The value, cut; RS_RECORD: the type; RS_SKIPPED: the record. Part of the reply. */
     const char *holder;
     size_t holder_len;
     int64_t now_ms; /* the server's clock, Unix; 0: unknown */

@@ -58,9 +58,29 @@ key_is_gone() { [ "$(rcli exists "$NAME")" = 0 ]; }
 }
 
 @test "the fence grows although the server's counter is ahead of its clock" {
-    rcli set "{$NAME}:dlock:fence" 5000000000000000
+    rcli set "{$NAME}:dlock:fence" 4000000000000000
     run run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE'
-    [ "$output" = 5000000000000001 ]
+    [ "$output" = 4000000000000001 ]
+}
+
+@test "a fence counter that cannot grow is refused, and left alone" {
+    local value kind key="{$NAME}:dlock:fence"
+    for value in 4503599627370496 9007199254740991 1e300 nan abc -5 1.5 ' 7' ''; do
+        rcli set "$key" "$value"
+        for kind in -x -s '--slots 2' --once; do
+            # shellcheck disable=SC2086
+            says 65 "the key '$key' holds $value, no fencing token" -n $kind "$L" touch ran
+        done
+        [ "$(rcli get "$key")" = "$value" ]
+        [ "$(rcli --scan --pattern "*$NAME*")" = "$key" ] || fail "$value: a key is left"
+    done
+    [ ! -e ran ]
+    # The largest token; then the next one would not be larger.
+    rcli set "$key" 4503599627370495
+    says 0 4503599627370496 "$L" sh -c 'echo $DLOCK_FENCE'
+    says 65 "delete it" "$L" touch ran
+    rcli del "$key"
+    run -0 run_t 5 "$DLOCK" "$L" true
 }
 
 @test "nothing is left behind but the fence's key, which expires" {

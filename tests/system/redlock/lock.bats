@@ -204,6 +204,41 @@ setup() {
     on_all del "$NAME"
 }
 
+# next_fence: of a grant now; greater than the last one, and of this century.
+next_fence() {
+    local f
+    f=$(run_t 9 "$DLOCK" --connect-timeout 2 "$L" sh -c 'echo $DLOCK_FENCE') || fail "$f" || return
+    assert_between $((LAST + 1)) "$f" 2500000000000000 "the fence" || return
+    LAST=$f
+}
+
+@test "a foreign fence counter costs its node the vote, and fences go on growing" {
+    rl_start 3
+    L=$(rl_uri "$NAME")
+    local key="{$NAME}:dlock:fence" value node down i LAST=0
+    next_fence
+    for value in 4000000000000000 nan; do
+        for node in 1 2 3; do
+            rl $node set "$key" "$value"
+            # Both others must vote.
+            for i in 1 2 3; do next_fence; done
+            down=$((node % 3 + 1))
+            rl_freeze $down
+            says 65 "127.0.0.1:$(rl_port $node): the key '$key' holds ${value:0:9}" -w 3 \
+                --connect-timeout 1 "$L" touch ran
+            rl_thaw $down
+            [[ $(rl $node get "$key") == "${value:0:9}"* ]]
+            rl $node del "$key"
+            for i in 1 2; do next_fence; done
+        done
+    done
+    [ ! -e ran ]
+    rl 2 set "$key" 4000000000000000
+    # Where its vote is one of the first two.
+    told() { CI=1 run_t 5 "$DLOCK" "$L" true 2>&1 | grep "ten years ahead of the other servers"; }
+    wait_for 5 told
+}
+
 @test "a foreign lock on two nodes does not block, on three it does" {
     on "1 2" set "$NAME" theirs nx px 60000
     hold --ttl 1

@@ -305,6 +305,8 @@ TEST(error_replies_show_no_secret)
         {NULL, long_one, "ERR '0123456789ab' x", "w: unexpected error (ERR '***' x)"},
         {NULL, long_one, "ERR unknown command `0123456789ab",
          "w: Redis 6.0 or later is needed (ERR unknown command `***)"},
+        /* a sentence of a script: the key may have the user's name */
+        {"ann", "pw1", "FOREIGN the key 'ann:x' holds pw1, no", "w: the key 'ann:x' holds ***, no"},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
         struct redis_conn c = {.auth = {t[i].user, t[i].password}};

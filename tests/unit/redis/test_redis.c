@@ -217,7 +217,7 @@ TEST(refusals_of_an_acquire)
         {"+OK\r\n", DLOCK_EPROTO},
         {HANG_UP, DLOCK_EUNAVAIL},
         {"$-1\r\n", DLOCK_EPROTO},
-        {"*5\r\n$4\r\ntype\r\n$1\r\n0\r\n:0\r\n:0\r\n$4\r\nhash\r\n", DLOCK_EDATA},
+        {"-FOREIGN the key 'x' is a hash\r\n", DLOCK_EDATA},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
         struct scene sc;

@@ -8,6 +8,7 @@
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/clock.lua
+-- include parts/fence.lua
 -- include parts/young.lua
 -- include parts/holders.lua
 -- include parts/put.lua
@@ -23,9 +24,8 @@ local recorded = kept ~= '' and put(kept, record) or nil
 
 -- The counter first: a script that fails half-way must not leave NAME set.
 local fence = ARGV[5]
-if fence ~= '0' and tonumber(redis.call('GET', prefix .. 'fence') or 0) < tonumber(fence) then
-  local kept_ms = string.format('%.0f', math.max(86400000, 10 * ttl))
-  redis.call('SET', prefix .. 'fence', fence, 'PX', kept_ms)
+if fence ~= '0' and (tonumber(redis.call('GET', prefix .. 'fence')) or 0) < tonumber(fence) then
+  keep_fence(fence, ttl)
 end
 if reader then
   admit(ARGV[3], 's', ttl, had)

@@ -8,6 +8,8 @@
 -- include parts/near.lua
 -- include parts/holders.lua
 -- include parts/run_read.lua
+-- include parts/wrong.lua
+if foreign then return wrong_name() end
 local together = {}
 local out = {value and 1 or 0, seen or '', now, redis.call('PTTL', name), '0', together, ''}
 

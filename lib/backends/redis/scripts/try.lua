@@ -5,6 +5,7 @@
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/clock.lua
+-- include parts/fence.lua
 
 -- An exclusive client's first try at a free lock without waiters, the most frequent case, ends
 -- here: making the functions below takes the server as long as the try. The steps of
@@ -12,10 +13,9 @@
 if not seen and ARGV[4] == '' and ARGV[6] == '0 0 0' and string.find(ARGV[3], '^%x') then
   local line, ttl = redis.pcall('ZRANGE', prefix .. 'queue', 0, 0), tonumber(ARGV[5])
   if not line.err and not line[1] then
-    local last, clock = tonumber(redis.call('GET', prefix .. 'fence')), time[1] * 1000000 + time[2]
-    local fence = string.format('%.0f', math.max((last or 0) + 1, clock))
-    local kept_ms = string.format('%.0f', math.max(86400000, 10 * ttl))
-    redis.call('SET', prefix .. 'fence', fence, 'PX', kept_ms)
+    local fence, refused = next_fence(1)
+    if refused then return refused end
+    keep_fence(fence, ttl)
     redis.call('SET', name, ARGV[3], 'PX', ARGV[5])
     return {'granted', fence, ttl, 0, '', now, 0, 0}
   end

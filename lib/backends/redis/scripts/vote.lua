@@ -8,6 +8,7 @@
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/clock.lua
+-- include parts/fence.lua
 -- include parts/look.lua
 -- include parts/grant.lua
 

@@ -4,15 +4,10 @@
 -- begin: called with the fencing token before the first write; a result is the answer, and nothing
 -- is granted.
 local function give(begin)
-  -- tostring(1.79e15) would lose digits. The clock keeps the fence growing if the counter is lost.
-  -- Shared holders and slots get the last exclusive holder's fence; the next exclusive fence is
-  -- greater.
-  local fence, clock = tonumber(redis.call('GET', prefix .. 'fence')), time[1] * 1000000 + time[2]
-  fence = digits(kind ~= 'x' and (fence or clock) or math.max((fence or 0) + 1, clock))
-  local refused = begin and begin(fence)
+  local fence, refused = next_fence(kind == 'x' and 1 or 0)
+  refused = refused or (begin and begin(fence))
   if refused then return refused end
-  local kept_ms = string.format('%.0f', math.max(86400000, 10 * ttl))
-  redis.call('SET', prefix .. 'fence', fence, 'PX', kept_ms)
+  keep_fence(fence, ttl)
   if id ~= '' then
     drop(id)
     claimed(nil)

@@ -10,14 +10,14 @@
 local name, prefix = KEYS[1], ARGV[2]
 if ARGV[1] ~= '0' then redis.call('SELECT', ARGV[1]) end
 
--- value: false if NAME does not exist. foreign: the type of NAME if no string, for the
--- client's message; so GET is a pcall.
+-- value: false if NAME does not exist; the type of NAME if no string, so GET is a pcall.
 local value, foreign = redis.pcall('GET', name)
 if type(value) == 'table' then
   foreign = redis.call('TYPE', name).ok
   if foreign == 'string' or foreign == 'none' then return value end
+  value = foreign
 end
 
 -- For the client's messages, and cut: the value of another program may be huge.
 local SHOWN = 1200
-local seen = foreign or (value and string.sub(value, 1, SHOWN))
+local seen = value and string.sub(value, 1, SHOWN)

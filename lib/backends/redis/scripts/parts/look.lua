@@ -3,13 +3,13 @@
 -- ARGV: db, prefix, value, id ("": do not join the queue; "id@ticket": a waiter comes back after
 -- its connection was cut), ttl ms, restart grace ms and the script's own words -> status, fence,
 -- left ms, place (granted: the slot, counted from 1; slots: the number of slots in use), seen, and
--- unless the lock was not looked at (type, or the queue is elsewhere) the server's clock (ms), its
--- uptime (ms; 0: not asked), from vote.lua the largest ttl of other waiters (ms), and the ticket of
--- a waiter that is in the queue now
+-- unless the queue is elsewhere the server's clock (ms), its uptime (ms; 0: not asked), from
+-- vote.lua the largest ttl of other waiters (ms), and the ticket of a waiter that is in the queue
+-- now
 --
 -- The last argument is several words with blanks between them, because Redis 7 ends the connection
 -- of a client that sends more than 10 arguments before AUTH, and "NOAUTH" is the better message.
-if foreign then return {'type', '0', 0, 0, foreign} end
+if foreign then return wrong_name() end
 -- include parts/near.lua
 -- include parts/queue.lua
 -- include parts/uptime.lua
