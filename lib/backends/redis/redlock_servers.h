@@ -24,7 +24,11 @@ enum redlock_stage {
 
 /* The tag of a command is its kind and the serial number of its operation. */
 enum redlock_kind {
-    K_VOTE = 1,
+    /* Up to K_CLAIM: looks of a waiter. The answer to SELECT is not read. */
+    K_SELECT,
+    K_LOOK,
+    K_CLAIM, /* does a waiter that was called have a claim to the free lock? */
+    K_VOTE,
     K_RAISE,
     K_UNDO,
     K_STALE,
@@ -132,6 +136,7 @@ struct redlock_backend {
         int splits; /* rounds in a row without a winner */
         int64_t not_before, try_at;
         int64_t told_at; /* the latest try_at: a server has woken us in the middle of a round */
+        int64_t look_at; /* ST_PAUSE: is the lock free? */
         enum dlock_ev outcome;  /* ST_UNDO: what follows; EV_WAITING: a new round */
         struct dlock_error why; /* of EV_FAILED, or of an outage (else code 0) */
         bool twice;             /* a server has two names */

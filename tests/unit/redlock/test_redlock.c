@@ -647,6 +647,54 @@ TEST(a_restarted_server_with_readers_is_young)
     CHECK(grant());
 }
 
+/* ---------------------------------------------------------------------------- looks */
+
+/* A waiter behind silent waiters: it waits on all three servers. */
+static bool wait_third(void)
+{
+    if (!start(3, TTL, OP))
+        return false;
+    set(3, other);
+    for (int i = 0; i < 3; i++)
+        w.f[i].place = 3;
+    return acquire(true, DLOCK_SEC, EV_NONE);
+}
+
+TEST(a_waiter_looks_and_leaves_the_lock_to_claims)
+{
+    REQUIRE(wait_third());
+    CHECK_INT(w.f[0].looks, 0);
+    CHECK(until(3 * DLOCK_SEC, EV_NONE));
+    CHECK_INT(w.f[0].looks, 2);
+    int votes = w.f[0].served[F_VOTE];
+    /* On a minority a free lock means nothing. */
+    set(1, "");
+    CHECK(until(2 * DLOCK_SEC, EV_NONE));
+    set(3, "");
+    for (int i = 0; i < 3; i++)
+        w.f[i].claim_ms = 500;
+    CHECK(until(1600 * DLOCK_MSEC, EV_NONE));
+    CHECK_INT(w.f[0].served[F_VOTE], votes);
+    for (int i = 0; i < 3; i++)
+        w.f[i].claim_ms = 0;
+    CHECK(until(700 * DLOCK_MSEC, EV_GRANTED));
+}
+
+/* A server that owes only the answer to a look is asked for its vote. */
+TEST(a_wake_up_in_the_middle_of_a_look_is_not_lost)
+{
+    REQUIRE(wait_third());
+    slow(3, F_OTHER, true);
+    CHECK(until(DLOCK_SEC, EV_NONE));
+    CHECK(w.f[0].held[F_OTHER]);
+    set(3, "");
+    for (int i = 0; i < 3; i++)
+        fake_call(&w.f[i], "go");
+    CHECK(until(MSEC(10), EV_NONE));
+    slow(3, F_OTHER, false);
+    CHECK(until(MSEC(10), EV_GRANTED));
+}
+
 /* Each renewal of a reader changes the key that the first waiter watches. */
 TEST(a_writer_asks_ten_times_a_second_while_readers_renew)
 {
