@@ -262,8 +262,11 @@ bool redlock_run_newer(const struct dlock_run *, const struct dlock_run *than);
 /* Foreign data is in the place of the server's run record. */
 void redlock_run_foreign(const struct redlock_backend *, const struct redlock_server *,
                          struct dlock_error *);
-/* A voter with the record of a success that skips our run; NULL: our run may begin. */
-const struct redlock_server *redlock_run_success(const struct redlock_backend *);
+/*
+ * A voter with the record of a success that skips our run; NULL: our run may begin. Not sure: the
+ * missing votes may decide otherwise.
+ */
+const struct redlock_server *redlock_run_success(const struct redlock_backend *, bool *sure);
 /* Ask a voter to confirm the vote, and to record the begin of the run. */
 void redlock_run_begin(struct redlock_backend *, struct redlock_server *, int tag);
 /* Give a vote back because of this success, which a server without the record gets, too. */

@@ -359,7 +359,7 @@ static void fail_acquire(struct redlock_backend *be, const struct dlock_error *e
     redlock_end(be, EV_FAILED)->error = *err;
 }
 
-/* A majority has voted for us, and a voter knows of a run's success. */
+/* A majority has voted for us, and a run's success counts. */
 static void skip_run(struct redlock_backend *be, const struct redlock_server *success)
 {
     be->run = success->once.run;
@@ -607,12 +607,7 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
         return;
     /* The counters of a majority are being raised: this voter's, too. */
     struct redlock_young y = young_of(be);
-    const struct redlock_server *success;
-    if (discount(s, redlock_young_needed_ms(&y, redlock_now(be))))
-        return;
-    if ((success = redlock_run_success(be)))
-        skip_run(be, success);
-    else
+    if (!discount(s, redlock_young_needed_ms(&y, redlock_now(be))))
         ask_raise(be, s);
 }
 
@@ -620,11 +615,11 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
 static void end_votes(struct redlock_backend *be, int64_t now)
 {
     int yes = redlock_count(be, A_YES);
+    struct redlock_young y = young_of(be);
 
     if (yes >= be->quorum && !be->acquire.twice) {
         /* The patience with the remaining servers begins when a majority has voted. */
         (void)redlock_patient(be, be->quorum, now);
-        struct redlock_young y = young_of(be);
         int64_t needed_ms = redlock_young_needed_ms(&y, now);
         if (!redlock_young_decides(&y, now))
             return;
@@ -633,7 +628,10 @@ static void end_votes(struct redlock_backend *be, int64_t now)
         yes = redlock_count(be, A_YES);
     }
     if (yes >= be->quorum && !be->acquire.twice) {
-        const struct redlock_server *success = redlock_run_success(be);
+        bool sure;
+        const struct redlock_server *success = redlock_run_success(be, &sure);
+        if (!sure && now < redlock_young_heard_at(&y))
+            return;
         if (success) {
             skip_run(be, success);
             return;
