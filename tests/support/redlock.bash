@@ -193,6 +193,8 @@ waiter() {
     WAITER=$STARTED
     wait_for 5 watched 1
 }
+# in_line N: so many waiters stand in the queue of each node.
+in_line() { [ "$(rl_count "zcard {$NAME}:dlock:queue" "$1")" = "$(rl_all | wc -l)" ]; }
 # As many watch the lock on a majority of the nodes.
 watched() {
     local k n=0 all

@@ -119,6 +119,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
     be->spec = spec;
     be->until = be->patient_until = DLOCK_NEVER;
     be->acquire.try_at = be->acquire.not_before = be->acquire.told_at = DLOCK_NEVER;
+    be->acquire.look_at = DLOCK_NEVER;
     outage_none(&be->acquire.out);
     int rc = read_spec(be, err);
     if (rc != 0) {
@@ -154,6 +155,7 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
     static const struct redlock_operation *const of_kind[16] = {
         [K_VOTE] = &redlock_op_acquire,  [K_RAISE] = &redlock_op_acquire,
         [K_UNDO] = &redlock_op_acquire,  [K_TRACK] = &redlock_op_acquire,
+        [K_LOOK] = &redlock_op_acquire,  [K_CLAIM] = &redlock_op_acquire,
         [K_RENEW] = &redlock_op_renew,   [K_HEAL] = &redlock_op_renew,
         [K_LEAVE] = &redlock_op_release, [K_STATUS] = &redlock_op_status,
         [K_FORGET] = &redlock_op_status,
@@ -168,7 +170,7 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
             redis_node_undo_answered(&s->node, rep.r);
         else if (kind == K_MEMORY)
             memory_answered(be, s, rep.r);
-        else if (of_kind[kind]) /* SELECT has no kind */
+        else if (of_kind[kind])
             of_kind[kind]->answered(be, s, &rep);
         freeReplyObject(rep.r); /* NULL: the operation keeps the reply */
     }

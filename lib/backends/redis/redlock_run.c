@@ -5,11 +5,20 @@
  * the end of the newest run counts. Fencing tokens tell which run is the newest, because the
  * servers' clocks differ. The age of a record is measured by the clock of its server.
  *
+ * A record counts if it may be on so many servers that no majority is without it (2 of 3, 2 of 4,
+ * 3 of 5): on the voters that tell it and on the servers that have not voted. So a single server
+ * of three, with a forged record or with the record of a success that was never confirmed (79),
+ * decides nothing. A missing vote that could decide is waited for, as for the votes of young
+ * servers. If it does not come, the record counts: rather is a run skipped than a success repeated.
+ *
  * Why no second run follows a success that a majority has recorded. The next client needs the votes
- * of a majority, so a voter has the record. This vote was given after the record was written, and
- * between a vote and its end no other client writes there. So the client sees the success before it
- * writes anything: a vote changes no record. Only a client with the votes of a majority, and
- * without a success among them, records in the second round that its run begins.
+ * of a majority. Each server with the record either tells it with its vote, which was given after
+ * the record was written, or has not voted: so the record counts. Between a vote and its end no
+ * other client writes there, and a vote changes no record. So the client sees the success before it
+ * writes anything. Only a client with the votes of a majority, and without a success that counts,
+ * records in the second round that its run begins. A vote that comes later cannot change that: it
+ * makes the servers without a vote fewer. Servers that lose the record are too few as long as the
+ * others with it still meet every majority.
  *
  * Why "failed" with a higher token makes an older success void, and "running" does not. An end is
  * written by a client that was granted the lock, and the tokens of such clients have the order of
@@ -17,8 +26,7 @@
  * left by a round whose second half has failed. The token of "running" has no order with the tokens
  * of grants: a later grant by other servers may have a lower token.
  *
- * A success recorded by fewer servers was not confirmed to its client (79). A client that finds
- * such a success respects it all the same, and gives it to the voters that lack it.
+ * A client that skips its run gives the record of the success to the voters that lack it.
  */
 #include "redlock_servers.h"
 
@@ -61,17 +69,44 @@ bool redlock_run_newer(const struct dlock_run *r, const struct dlock_run *than)
     return r->fence > than->fence;
 }
 
-const struct redlock_server *redlock_run_success(const struct redlock_backend *be)
+/* Both servers tell the same end of the same run, and both or neither skip ours. */
+static bool same_end(const struct redlock_backend *be, const struct redlock_server *a,
+                     const struct redlock_server *b)
+{
+    return strcmp(a->once.run.token, b->once.run.token) == 0 &&
+           a->once.run.state == b->once.run.state &&
+           run_record_skips(&a->once.run, be->spec->once) ==
+               run_record_skips(&b->once.run, be->spec->once);
+}
+
+static bool tells(const struct redlock_server *s)
+{
+    return s->answer == A_YES && s->once.found;
+}
+
+/* The newest end of a run that counts if so many silent servers know it, too. */
+static const struct redlock_server *last_end(const struct redlock_backend *be, int silent)
 {
     const struct redlock_server *newest = NULL;
 
     for (int i = 0; i < be->n && be->spec->once > 0; i++) {
         const struct redlock_server *s = &be->servers[i];
-        if (s->answer == A_YES && s->once.found && s->once.run.state != DLOCK_RUN_RUNNING &&
+        int with = silent;
+        for (int k = 0; k < be->n && tells(s); k++)
+            with += tells(&be->servers[k]) && same_end(be, s, &be->servers[k]);
+        if (tells(s) && with > be->n - be->quorum && s->once.run.state != DLOCK_RUN_RUNNING &&
             (!newest || redlock_run_newer(&s->once.run, &newest->once.run)))
             newest = s;
     }
-    return newest && run_record_skips(&newest->once.run, be->spec->once) ? newest : NULL;
+    return newest;
+}
+
+const struct redlock_server *redlock_run_success(const struct redlock_backend *be, bool *sure)
+{
+    const struct redlock_server *last = last_end(be, be->n - redlock_count(be, A_YES));
+
+    *sure = last == last_end(be, 0);
+    return last && run_record_skips(&last->once.run, be->spec->once) ? last : NULL;
 }
 
 /* Our record; servers fill in the times. Kept a ttl longer than it counts, for a second release. */

@@ -24,7 +24,11 @@ enum redlock_stage {
 
 /* The tag of a command is its kind and the serial number of its operation. */
 enum redlock_kind {
-    K_VOTE = 1,
+    /* Up to K_CLAIM: looks of a waiter. The answer to SELECT is not read. */
+    K_SELECT,
+    K_LOOK,
+    K_CLAIM, /* does a waiter that was called have a claim to the free lock? */
+    K_VOTE,
     K_RAISE,
     K_UNDO,
     K_STALE,
@@ -132,6 +136,7 @@ struct redlock_backend {
         int splits; /* rounds in a row without a winner */
         int64_t not_before, try_at;
         int64_t told_at; /* the latest try_at: a server has woken us in the middle of a round */
+        int64_t look_at; /* ST_PAUSE: is the lock free? */
         enum dlock_ev outcome;  /* ST_UNDO: what follows; EV_WAITING: a new round */
         struct dlock_error why; /* of EV_FAILED, or of an outage (else code 0) */
         bool twice;             /* a server has two names */
@@ -257,8 +262,11 @@ bool redlock_run_newer(const struct dlock_run *, const struct dlock_run *than);
 /* Foreign data is in the place of the server's run record. */
 void redlock_run_foreign(const struct redlock_backend *, const struct redlock_server *,
                          struct dlock_error *);
-/* A voter with the record of a success that skips our run; NULL: our run may begin. */
-const struct redlock_server *redlock_run_success(const struct redlock_backend *);
+/*
+ * A voter with the record of a success that skips our run; NULL: our run may begin. Not sure: the
+ * missing votes may decide otherwise.
+ */
+const struct redlock_server *redlock_run_success(const struct redlock_backend *, bool *sure);
 /* Ask a voter to confirm the vote, and to record the begin of the run. */
 void redlock_run_begin(struct redlock_backend *, struct redlock_server *, int tag);
 /* Give a vote back because of this success, which a server without the record gets, too. */

@@ -29,7 +29,9 @@
  * lock is free there. The queues may differ, so they decide nothing: they keep all but a few
  * waiters from rushing at a released lock. A waiter woken by a majority asks for votes at
  * once. A waiter woken by fewer servers asks a little later: a single server may have lost the key,
- * or have a different queue. Timers stand behind every wake-up.
+ * or have a different queue. Timers stand behind every wake-up. Behind silent waiters no message
+ * comes, so a waiter also looks now and then (PTTL) whether the lock is free on a majority, and no
+ * waiter that was called has a claim there.
  *
  * The stages of a round stand below in the order of time, each with the function that begins it and
  * the function that decides its end: start_round, end_votes; end_raise; give_votes_back,
@@ -45,8 +47,10 @@
 #define UNDO_TIME (50 * DLOCK_MSEC)
 /* How long a hopeless round waits for all servers, for its message. */
 #define HEAR_ALL (200 * DLOCK_MSEC)
-#define SPLITS 10                     /* rounds of a client without -w while the votes are split */
-#define POLL_PAUSE (200 * DLOCK_MSEC) /* where the servers cannot report changes */
+#define SPLITS 10                      /* rounds of a client without -w while the votes are split */
+#define POLL_PAUSE (200 * DLOCK_MSEC)  /* between the looks of a first waiter without reports */
+#define LOOK_PAUSE (1500 * DLOCK_MSEC) /* between the looks of all other waiters */
+#define LOOK_SPREAD (100 * DLOCK_MSEC)
 /* between the rounds of the waiters behind the first waiter */
 #define PLACE_STEP (100 * DLOCK_MSEC)
 #define FEW_PAUSE (30 * DLOCK_MSEC) /* woken by less than a majority */
@@ -64,13 +68,13 @@ static int64_t jitter(const struct redlock_backend *be, int64_t max)
 
 /* ------------------------------------------------------------------- young servers */
 
-/* Since when the server owes an answer (AUTH aside), from began on; 0: no answer is missing. */
+/* Since when the server owes an answer (but to AUTH or a look), from began on; 0: to no request. */
 static int64_t owes_since(const struct redlock_server *s, int64_t began)
 {
     const struct redis_conn *cmd = &s->node.cmd;
     int64_t since = 0;
     for (int i = 0; i < cmd->ntags; i++)
-        if (cmd->tags[i].tag >= 0)
+        if (cmd->tags[i].tag >= 0 && REDLOCK_TAG_KIND(cmd->tags[i].tag) > K_CLAIM)
             since = dlock_min(since == 0 ? began : since,
                               cmd->tags[i].sent == 0 ? began : cmd->tags[i].sent);
     return since;
@@ -215,7 +219,7 @@ static int count_freed(const struct redlock_backend *be)
 }
 
 /* Ask for votes then, also after a round under way: its votes may be older than the wake-up. */
-static void look_at(struct redlock_backend *be, int64_t at)
+static void ask_at(struct redlock_backend *be, int64_t at)
 {
     int64_t *when = be->acquire.stage == ST_PAUSE ? &be->acquire.try_at : &be->acquire.told_at;
     if (be->op == OP_ACQUIRE)
@@ -228,7 +232,7 @@ static void server_freed(struct redlock_backend *be, struct redlock_server *s)
     if (s->freed)
         return;
     s->freed = true;
-    look_at(be, count_freed(be) >= be->quorum ? now : now + FEW_PAUSE + jitter(be, 2 * FEW_PAUSE));
+    ask_at(be, count_freed(be) >= be->quorum ? now : now + FEW_PAUSE + jitter(be, 2 * FEW_PAUSE));
 }
 
 void redlock_wake_heard(struct redlock_backend *be, struct redlock_server *s,
@@ -248,7 +252,7 @@ void redlock_wake_heard(struct redlock_backend *be, struct redlock_server *s,
             ready += o->node.wake_state == WAKE_READY;
             starting += o->node.wake_state == WAKE_STARTING;
         }
-        look_at(be, now + (starting == 0 ? 0 : ready >= be->quorum ? FEW_PAUSE : POLL_PAUSE));
+        ask_at(be, now + (starting == 0 ? 0 : ready >= be->quorum ? FEW_PAUSE : POLL_PAUSE));
     }
     if (heard != HEARD_MESSAGE)
         return;
@@ -256,12 +260,12 @@ void redlock_wake_heard(struct redlock_backend *be, struct redlock_server *s,
     case RS_CHANGED:
         /* A reader's renewal is a change, too. RS_GO comes when the last reader has left. */
         if (s->info.mode != DLOCK_MODE_EXCLUSIVE)
-            look_at(be, dlock_max(now + HEAD_PAUSE, be->began + CHANGED_STEP));
+            ask_at(be, dlock_max(now + HEAD_PAUSE, be->began + CHANGED_STEP));
         else
             server_freed(be, s);
         break;
     case RS_NEXT:
-        look_at(be, now + REDIS_SCRIPT_CLAIM + CLAIM_SLACK);
+        ask_at(be, now + REDIS_SCRIPT_CLAIM + CLAIM_SLACK);
         break;
     case RS_GO:
         s->place = 1;
@@ -269,11 +273,71 @@ void redlock_wake_heard(struct redlock_backend *be, struct redlock_server *s,
         break;
     case RS_HEAD:
         s->place = 1;
-        look_at(be, now + HEAD_PAUSE);
+        ask_at(be, now + HEAD_PAUSE);
         break;
     case RS_SECOND: /* each round joins all queues: the place in a single queue decides nothing */
     case RS_NOTHING:
         break;
+    }
+}
+
+/* --------------------------------------------------------------------------- looks */
+
+/* A server that reports changes, or where the lock is free, is not asked. */
+static bool to_look_at(const struct redlock_server *s)
+{
+    return s->answer == A_BUSY && !s->freed && s->node.tracking != TRACK_ON;
+}
+
+static void plan_look(struct redlock_backend *be)
+{
+    int64_t pause = LOOK_PAUSE;
+    int tracked = 0;
+
+    for_each_server (be, s) {
+        tracked += s->node.tracking == TRACK_ON;
+        if (to_look_at(s) && s->place == 1)
+            pause = POLL_PAUSE;
+    }
+    be->acquire.look_at =
+        tracked >= be->quorum ? DLOCK_NEVER : redlock_now(be) + pause + jitter(be, LOOK_SPREAD);
+}
+
+static void look(struct redlock_backend *be)
+{
+    plan_look(be);
+    for_each_server (be, s) {
+        struct redis_conn *cmd = &s->node.cmd;
+        if (!to_look_at(s) || cmd->state != RC_UP || cmd->ntags > 0)
+            continue;
+        (void)redis_script_look(&be->script, cmd, REDLOCK_TAG(be->serial, K_LOOK), 0);
+        redis_conn_flush(cmd);
+    }
+}
+
+/* A lock that is free for a majority is free for us after the claim of a waiter that was called. */
+static void looked(struct redlock_backend *be, struct redlock_server *s,
+                   const struct redis_conn_reply *rep)
+{
+    bool claims = REDLOCK_TAG_KIND(rep->tag) == K_CLAIM;
+    int64_t left_ms = 0, now = redlock_now(be);
+    bool yes = redis_script_looked(rep->r, &left_ms);
+
+    if (be->op != OP_ACQUIRE || be->acquire.stage != ST_PAUSE ||
+        REDLOCK_TAG_SERIAL(rep->tag) != (be->serial & REDLOCK_SERIALS) ||
+        rep->r->type == REDIS_REPLY_ERROR)
+        return;
+    if (claims && yes && left_ms >= 0 && left_ms <= REDIS_SCRIPT_CLAIM / DLOCK_MSEC) {
+        int64_t over = now + left_ms * DLOCK_MSEC + CLAIM_SLACK;
+        be->acquire.look_at = dlock_min(be->acquire.look_at, over + jitter(be, LOOK_SPREAD));
+    } else if (claims) {
+        s->freed = true;
+        if (count_freed(be) >= be->quorum)
+            ask_at(be, now);
+    } else if (!yes) {
+        int tag = REDLOCK_TAG(be->serial, K_CLAIM);
+        (void)redis_script_look_claim(&be->script, &s->node.cmd, tag);
+        redis_conn_flush(&s->node.cmd);
     }
 }
 
@@ -292,13 +356,12 @@ static int64_t free_at(const struct redlock_backend *be, const struct redlock_se
     return now + s->left_ms * DLOCK_MSEC + DLOCK_MSEC;
 }
 
-static int64_t next_try(const struct redlock_backend *be)
+/* When the next round begins, and when a waiter looks before. */
+static void plan_round(struct redlock_backend *be)
 {
     int64_t now = redlock_now(be), at = DLOCK_NEVER;
-    int place = INT32_MAX, tracked = 0, unknown = 0;
+    int place = INT32_MAX, unknown = 0;
 
-    if (count_freed(be) >= be->quorum)
-        return now;
     for_each_server (be, s) {
         int earlier = 0;
         int64_t t = free_at(be, s, now);
@@ -308,7 +371,6 @@ static int64_t next_try(const struct redlock_backend *be)
             at = dlock_min(at, t);
         if (s->answer == A_BUSY)
             place = s->place < place ? s->place : place;
-        tracked += s->node.tracking == TRACK_ON;
         unknown += s->answer == A_BUSY && may_track(s);
     }
     if (place == INT32_MAX)
@@ -316,11 +378,13 @@ static int64_t next_try(const struct redlock_backend *be)
     if (at != DLOCK_NEVER)
         at += (place - 1) * PLACE_STEP + jitter(be, 10 * DLOCK_MSEC);
     at = dlock_min(at, now + be->spec->ttl / 3);
-    if (unknown > 0) /* the key may have changed before the server tracked it */
-        return now + HEAD_PAUSE;
-    if (place == 1 && tracked < be->quorum)
-        at = dlock_min(at, now + POLL_PAUSE + jitter(be, POLL_PAUSE / 4));
-    return at;
+    if (count_freed(be) >= be->quorum)
+        at = now;
+    else if (unknown > 0) /* the key may have changed before the server tracked it */
+        at = now + HEAD_PAUSE;
+    be->acquire.try_at = dlock_min(at, be->acquire.told_at);
+    if (be->acquire.wait)
+        plan_look(be);
 }
 
 /* -------------------------------------------------------------------- the outcomes */
@@ -336,7 +400,7 @@ static void fail_acquire(struct redlock_backend *be, const struct dlock_error *e
     redlock_end(be, EV_FAILED)->error = *err;
 }
 
-/* A majority has voted for us, and a voter knows of a run's success. */
+/* A majority has voted for us, and a run's success counts. */
 static void skip_run(struct redlock_backend *be, const struct redlock_server *success)
 {
     be->run = success->once.run;
@@ -390,6 +454,7 @@ static void start_round(struct redlock_backend *be)
     redlock_begin(be, OP_ACQUIRE);
     be->acquire.stage = ST_VOTE;
     be->acquire.try_at = be->acquire.not_before = be->acquire.told_at = DLOCK_NEVER;
+    be->acquire.look_at = DLOCK_NEVER;
     be->acquire.twice = false;
     be->fence = 0;
     be->acquire.holder = NULL;
@@ -575,14 +640,9 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
         return;
     /* The counters of a majority are being raised: this voter's, too. */
     struct redlock_young y = young_of(be);
-    const struct redlock_server *success;
     (void)discount(s, redlock_young_needed_ms(&y, redlock_now(be)));
     (void)count_votes(be, true);
-    if (s->answer != A_YES)
-        return;
-    if ((success = redlock_run_success(be)))
-        skip_run(be, success);
-    else
+    if (s->answer == A_YES)
         ask_raise(be, s);
 }
 
@@ -590,11 +650,11 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
 static void end_votes(struct redlock_backend *be, int64_t now)
 {
     int yes = redlock_count(be, A_YES);
+    struct redlock_young y = young_of(be);
 
     if (yes >= be->quorum && !be->acquire.twice) {
         /* The patience with the remaining servers begins when a majority has voted. */
         (void)redlock_patient(be, be->quorum, now);
-        struct redlock_young y = young_of(be);
         int64_t needed_ms = redlock_young_needed_ms(&y, now);
         if (!redlock_young_decides(&y, now))
             return;
@@ -603,8 +663,11 @@ static void end_votes(struct redlock_backend *be, int64_t now)
         yes = count_votes(be, false);
     }
     if (yes >= be->quorum && !be->acquire.twice) {
+        bool sure;
         (void)count_votes(be, true);
-        const struct redlock_server *success = redlock_run_success(be);
+        const struct redlock_server *success = redlock_run_success(be, &sure);
+        if (!sure && now < redlock_young_heard_at(&y))
+            return;
         if (success) {
             skip_run(be, success);
             return;
@@ -823,7 +886,7 @@ static void pause_round(struct redlock_backend *be)
         be->acquire.told_waiting = true;
         wait_start(be);
     }
-    be->acquire.try_at = dlock_min(next_try(be), be->acquire.told_at);
+    plan_round(be);
     if (be->acquire.split) {
         be->acquire.splits++;
         be->acquire.not_before = now + dlock_backoff_next(&be->acquire.split_pause, be->spec->env);
@@ -840,6 +903,8 @@ static void acquire_step(struct redlock_backend *be, int64_t now)
 {
     if (be->acquire.stage == ST_PAUSE && now >= be->acquire.try_at && now >= be->acquire.not_before)
         start_round(be);
+    else if (be->acquire.stage == ST_PAUSE && now >= be->acquire.look_at)
+        look(be);
     else if (be->acquire.stage == ST_VOTE)
         end_votes(be, now);
     else if (be->acquire.stage == ST_RAISE)
@@ -877,6 +942,7 @@ static int64_t acquire_wake_at(const struct redlock_backend *be)
         break;
     case ST_PAUSE:
         at = dlock_max(be->acquire.try_at, be->acquire.not_before);
+        at = dlock_min(at, be->acquire.look_at);
         break;
     }
     for_each_server (be, s)
@@ -901,6 +967,10 @@ static void acquire_answered(struct redlock_backend *be, struct redlock_server *
         break;
     case K_TRACK:
         redis_node_track_answered(&s->node, rep->r);
+        break;
+    case K_LOOK:
+    case K_CLAIM:
+        looked(be, s, rep);
         break;
     default:
         break;

@@ -148,7 +148,7 @@ setup() {
     local queue="{$NAME}:dlock:queue" waiters="{$NAME}:dlock:waiters" id entry
     on_all set "$NAME" theirs px 60000
     waiter got --ttl 60
-    wait_for 5 eval '[ "$(rl_count "zcard $queue" 1)" = 3 ]'
+    wait_for 5 in_line 1
     id=$(rl 3 zrange "$queue" 0 0)
     entry=$(rl 3 hget "$waiters" "$id")
     rl 3 hset "$waiters" "$id" "${entry/ since=/ since=1}"
@@ -285,6 +285,29 @@ next_fence() {
     promptly on_all flushall
     # A majority is enough, also if the others never let go.
     promptly on "2 3 5" del "$NAME"
+}
+
+@test "three stopped waiters delay the next by 1.6 s at most, and each once" {
+    own_nodes
+    local i w stopped=() live=()
+    hold --ttl 30
+    for i in 1 2 3 4 5 6 7; do
+        start_log w.log "$DLOCK" --ttl 30 "$L" "$HELPERS/clock" "$T/got$i"
+        [ "$i" -gt 3 ] && live+=("$STARTED") || stopped+=("$STARTED")
+        wait_for 5 in_line "$i"
+    done
+    for w in "${stopped[@]}"; do stop_pid "$w"; done
+    clock >t0
+    let_go
+    for w in "${live[@]}"; do wait_exit 10 "$w"; done
+    cat got[4-7] | sort -n >got
+    w=$(($(head -n 1 got) - $(cat t0)))
+    assert_between 0 $((w / NS)) $((1700 + SLOW)) "ms behind three stopped waiters"
+    w=$(($(tail -n 1 got) - $(sed -n 3p got)))
+    assert_between 0 $((w / NS)) $((500 + SLOW)) "ms after each of them was called"
+    for w in "${stopped[@]}"; do kill -CONT "$w"; done
+    for w in "${stopped[@]}"; do wait_exit 10 "$w"; done
+    nothing_left
 }
 
 @test "a waiter notices that the keys expire" {

@@ -158,7 +158,7 @@ stands() {
             continue
         fi
         holds b -s --ttl 60
-        wait_for 5 watched_by 2
+        wait_for 5 in_line 2
         t0=$(clock)
         end a
         is_in b
@@ -169,8 +169,22 @@ stands() {
     done
     nothing_left
 }
-# watched_by N: so many stand in line on each node.
-watched_by() { [ "$(rl_count "zcard {$NAME}:dlock:queue" "$1")" = 5 ]; }
+
+@test "a waiting reader passes a stopped writer when the writer's ttl is over" {
+    local writer t0
+    held a -s --ttl 60
+    start_log writer.log "$DLOCK" --ttl 2 "$L" true
+    writer=$STARTED
+    wait_for 5 in_line 1
+    stop_pid "$writer"
+    t0=$(clock)
+    held b -s --ttl 60
+    assert_between 0 $((($(cat in.b) - t0) / NS)) $((2500 + SLOW)) "ms behind a writer of ttl 2"
+    end a b
+    kill -CONT "$writer"
+    exits 0 5 "$writer"
+    nothing_left
+}
 
 @test "restarted nodes do not vote while a reader's longer ttl may last" {
     local id holders long

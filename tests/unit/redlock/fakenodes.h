@@ -53,6 +53,7 @@ struct fake {
     int64_t started;          /* for the restart grace; 0: long ago */
     long long fence, left_ms; /* left_ms: of another client's lock */
     long long longest_ms;     /* the largest ttl of other waiters */
+    long long claim_ms;       /* of a waiter that was called; 0: none */
     int granted;              /* votes */
     int place;
     /* Set by the test. */
@@ -63,6 +64,7 @@ struct fake {
     bool held[F_KINDS];  /* it has stopped at one */
     const char *error;   /* what it answers to every script */
     int served[F_KINDS]; /* commands so far */
+    int looks;           /* PTTL */
 };
 
 static int64_t fake_clock = 1000 * DLOCK_SEC;
@@ -162,9 +164,18 @@ __attribute__((unused)) static void fake_change(struct fake *f)
                      "*3\r\n$7\r\nmessage\r\n$20\r\n__redis__:invalidate\r\n*1\r\n$1\r\nn\r\n");
 }
 
-static void fake_other(struct fake_conn *c, char **argv, int argc)
+static void fake_other(struct fake *f, struct fake_conn *c, char **argv, int argc)
 {
     int fd = c->fd;
+    bool held = f->value[0] != '\0' || f->nreaders > 0;
+    if (strcmp(argv[0], "PTTL") == 0) {
+        f->looks++;
+        if (strcmp(argv[1], "n") == 0)
+            fake_say(fd, ":%lld\r\n", held ? f->left_ms : -2);
+        else
+            fake_say(fd, ":%lld\r\n", f->claim_ms > 0 ? f->claim_ms : -2);
+        return;
+    }
     if (strcmp(argv[0], "SUBSCRIBE") == 0 && argc == 2 && strstr(argv[1], "wake:") != NULL)
         snprintf(c->channel, sizeof(c->channel), "%s", argv[1]);
     if (strcmp(argv[0], "SUBSCRIBE") == 0 && argc == 2)
@@ -350,7 +361,7 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
 
     f->served[kind]++;
     if (kind == F_OTHER) {
-        fake_other(c, argv, argc);
+        fake_other(f, c, argv, argc);
     } else if (f->error != NULL) {
         fake_say(fd, "-%s\r\n", f->error);
     } else if (kind == F_LEAVE && runs) {

@@ -16,8 +16,8 @@
 if grant then return {'twice', '0', 0, 0, ''} end
 grant = open and status == 'busy'
 
--- The first live writer in line before me; dead writers are dropped. Readers in front of a writer
--- beyond IN_FRONT get the lock first.
+-- The first live writer in line before me, and until when it counts as alive; dead writers are
+-- dropped. Readers in front of a writer beyond IN_FRONT get the lock first.
 local IN_FRONT = 64
 local dropped = false
 local function writer(me)
@@ -26,26 +26,39 @@ local function writer(me)
     local id = all[i]
     if id == me or tonumber(all[i + 1]) >= SHELF then return end
     if kind_of(id) == 'x' then
-      if parse(redis.call('HGET', waiters, id)) < now then drop(id)
-      elseif listening({id}) then return id end
+      local alive = parse(redis.call('HGET', waiters, id))
+      if alive < now then drop(id)
+      elseif listening({id}) then return alive end
       dropped = true
     end
   end
 end
 
-if grant and kind ~= 'x' and writer(id) then
-  -- The writer waits for the readers that hold the lock. A free lock is kept for the writer during
-  -- its claim.
+local alive = grant and kind ~= 'x' and writer(id)
+if alive then
+  -- The writer waits for the readers that hold the lock, for as long as it is alive. A free lock is
+  -- kept for the writer during its claim.
   local ends = not value and offer(id)
   grant = not value and not ends
   if ends then
     status = 'claim'
     left = ends - now
+  elseif value then
+    left = math.min(left, alive - now)
   end
 end
 -- A dropped writer may have been the head: call the next waiter if we get the lock, or tell it to
 -- watch.
 if dropped then w = grant and id or head(id) end
+-- A head that did not retry within its claim is set aside, or each release would call it again.
+if grant and w and w ~= id then
+  local alive, claim, who = parse(redis.call('HGET', waiters, w))
+  if claim > 0 and claim <= now then
+    tail(w, SHELF)
+    put(w, alive, 0, who)
+    w = id
+  end
+end
 
 -- Servers that have forgotten the lock since may have granted it to a holder or waiter known here.
 -- The readers' largest ttl has its own key. The queue expires five ttl after the last word of a
