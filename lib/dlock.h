@@ -143,7 +143,10 @@ struct dlock_run {
     enum dlock_run_state state;
     int status; /* 0 to 255; 128 + N for signal N; -1 while the run goes on, or unknown */
     int64_t begin_ms, end_ms; /* end_ms: 0 while the run goes on */
-    /* Time since the end, or since the begin while the run goes on, by the store's clock; >= 0. */
+    /*
+     * Time since the end, or since the begin while the run goes on, by the store's clock. Negative:
+     * the record lies more than 1000 s in the future, and counts for nothing.
+     */
     int64_t age_ns;
     int64_t kept_ns; /* the writer's once_ns: how long the record is kept */
     uint64_t fence;  /* of the hold; 0: none */

@@ -111,7 +111,7 @@ int file_record_read(const struct file_place *p, struct file_record *rec, struct
         close(fd);
         return bad_fence(p, "is not a regular file", err);
     }
-    stranger = file_stranger(p->dir, &st);
+    stranger = file_stranger(p->dir, &st, S_ISVTX);
     n = stranger ? 0 : file_read_all(fd, buf, sizeof(buf));
     close(fd);
     if (stranger)
