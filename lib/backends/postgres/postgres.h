@@ -108,7 +108,7 @@ struct table_state {
     enum { TRY_NONE, TRY_SENT, TRY_ORPHANED } try;
     /* An orphaned token, undone, whose try may still be served. "": none. */
     char orphan[DLOCK_TOKEN_LEN + 1];
-    bool created;      /* CREATE TABLE was sent in this acquire */
+    int creates;       /* how often CREATE TABLE was sent in this acquire */
     const char *lacks; /* the missing table */
     bool unsure;       /* the statement glance does not do: send check */
     struct {           /* in this connection: the table is ours */

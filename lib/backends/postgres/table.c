@@ -79,6 +79,8 @@ static const char run_columns[] =
     "name 25 950 t,state 25 100 t,status 23 0 f,fence 20 0 t,owner 25 100 t,host 25 100 t,"
     "pid 20 0 t,username 25 100 t,command 25 100 t,note 25 100 t,began 1184 0 t,ended 1184 0 f,"
     "expires 1184 0 t";
+/* Other clients thwart two, one for each table that we need; more only where tables are dropped. */
+#define CREATES_MAX 5
 #define FINDING "dlock finding: " /* in the error of the statement check */
 
 /* The rest of --min-hold, after the grant. */
@@ -270,7 +272,7 @@ static void table_acquire(struct pg_backend *be)
 {
     be->table.try = TRY_NONE;
     be->table.orphan[0] = '\0';
-    be->table.created = false;
+    be->table.creates = 0;
     be->table.line.ticket = 0;
     be->table.line.tries = be->table.line.place = 0;
     be->table.release = RELEASE_UNSENT;
@@ -428,7 +430,10 @@ static void not_granted(struct pg_backend *be, const struct pg_reply *r)
 static void create_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    /* 23505, 42P07, 42710 (the row type): a second client created the table at the same time. */
+    /*
+     * 23505, 42P07, 42710 (the row type): a second client created a table at the same time. That
+     * has rolled back the whole request: the next try finds the other table missing, and creates.
+     */
     if (!r->sqlstate[0] || strcmp(r->sqlstate, "23505") == 0 || strcmp(r->sqlstate, "42P07") == 0 ||
         strcmp(r->sqlstate, "42710") == 0) {
         send_try(be);
@@ -448,7 +453,7 @@ static void create_answered(struct pg_backend *be, const struct pg_reply *r)
                            : "locks",
                   r->text, ddl ? ddl : "what dlock --schema prints"); /* too long for a message */
     free(ddl);
-    be->table.created = false;
+    be->table.creates = 0;
     pg_try_later(be, &err, false);
 }
 
@@ -456,11 +461,11 @@ void table_try_failed(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     be->table.try = TRY_NONE;
-    if (strcmp(r->sqlstate, "42P01") == 0 && !be->table.created) {
+    if (strcmp(r->sqlstate, "42P01") == 0 && be->table.creates < CREATES_MAX) {
         be->table.lacks = strstr(r->text, be->table.holders) ? be->table.holders
                           : strstr(r->text, be->table.runs)  ? be->table.runs
                                                              : be->table.name;
-        be->table.created = true;
+        be->table.creates++;
         /* Without the check: CREATE TABLE runs no code of a table that was made meanwhile. */
         be->conn.guarded = false;
         table_send(be, T_SCHEMA, NO_MORE, NULL,
