@@ -294,8 +294,23 @@ static void orphan_try(struct pg_backend *be)
         be->table.try = TRY_ORPHANED;
 }
 
+/* Only another program writes such a row. Returns DLOCK_EDATA. */
+static int bad_row(const struct pg_backend *be, struct dlock_error *err)
+{
+    return dlock_fail_at(err, DLOCK_EDATA, 0, pg_where(be),
+                         "the fence (or passed) in the row of '%s' in %s is not between 1 and "
+                         "2^63 - 2: correct the row, or delete it while the lock is free",
+                         be->spec->uri->name, be->table.name);
+}
+
 void table_granted(struct pg_backend *be, int64_t from)
 {
+    struct dlock_error err;
+    if (be->fence == 0 || be->fence > INT64_MAX) { /* the release undoes the grant */
+        bad_row(be, &err);
+        pg_fail(be, &err);
+        return;
+    }
     be->table.release = RELEASE_UNSENT;
     be->table.line.joined = false;
     shared_withdraw_notice(be);
@@ -307,7 +322,7 @@ void table_granted(struct pg_backend *be, int64_t from)
 void table_read_holder(struct dlock_info *info, const char *holder, int64_t left_ms, int64_t fence)
 {
     *info = (struct dlock_info){
-        .left_ns = left_ms * DLOCK_MSEC, .waited_ms = -1, .fence = (uint64_t)fence};
+        .left_ns = left_ms * DLOCK_MSEC, .waited_ms = -1, .fence = (uint64_t)dlock_max(0, fence)};
     info->foreign = !dlock_identity_parse(holder, strlen(holder), info);
     /* Behind the record of a holder of a slot. */
     unsigned n = 0, slot = 0;
@@ -475,7 +490,10 @@ void table_try_failed(struct pg_backend *be, const struct pg_reply *r)
         be->conn.guarded = true;
         return;
     }
-    pg_conn_reply_error(&be->conn, r, &err);
+    if (strcmp(r->sqlstate, "22003") == 0) /* a sum beyond bigint */
+        bad_row(be, &err);
+    else
+        pg_conn_reply_error(&be->conn, r, &err);
     bool transient = strncmp(r->sqlstate, "53", 2) == 0 || strncmp(r->sqlstate, "57", 2) == 0 ||
                      strncmp(r->sqlstate, "40", 2) == 0 || strcmp(r->sqlstate, "55P03") == 0;
     pg_try_later(be, &err, transient);
