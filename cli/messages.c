@@ -303,7 +303,8 @@ static void add_who(char *buf, size_t size, const struct dlock_info *i)
     else
         add(buf, size, "%s", i->host);
     if (i->pid > 0)
-        add(buf, size, "%spid %ld", i->user[0] || i->host[0] ? ", " : "", i->pid);
+        add(buf, size, "%s%s %ld", i->user[0] || i->host[0] ? ", " : "",
+            i->server_pid ? "server process" : "pid", i->pid);
     if (i->command[0])
         add(buf, size, " (%s)", i->command);
 }

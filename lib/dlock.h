@@ -120,6 +120,7 @@ struct dlock_info {
     unsigned slots; /* DLOCK_MODE_SLOTS: the number of slots; 0 unknown */
     int slot;       /* DLOCK_MODE_SLOTS: the holder's slot, counted from 1; 0 unknown */
     long pid;
+    bool server_pid; /* pid is that of the server's process for this client, whose own is unknown */
     /*
      * Unix milliseconds, when the holder was granted the lock, or the waiter came. By the wall
      * clock of that process or of the store: for display only.

@@ -142,6 +142,7 @@ void table_send(struct pg_backend *be, enum pg_tag tag, enum table_more more,
         {"holders", be->table.holders, 0},
         {"runs", be->table.runs, 0},
         {"app", be->app, 0},
+        {"session", be->session, 0},
         {"channel", be->table.channel, 0},
         {"waiter", be->waiter, 0},
         {"holder", be->holder, 0},
@@ -820,6 +821,7 @@ static bool table_read_info(const PGresult *res, int i, struct dlock_info *info)
     *info = (struct dlock_info){.waiter = true, .left_ns = -1, .waited_ms = -1};
     if (pg_read_comment(text, info, &begin) == 0) { /* our role may not read this waiter's query */
         info->pid = (long)pg_number(res, i, S_PID);
+        info->server_pid = true;
         dlock_clean_text(info->user, sizeof(info->user), user, strlen(user));
     }
     read_kind(info, pg_text(res, i, S_KIND), 0);

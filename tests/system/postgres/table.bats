@@ -64,32 +64,6 @@ crowd() {
     [ "$(wc -l <ran)" -eq $((8 * n)) ]
 }
 
-@test "a fence that none can follow is refused, and the row stays" {
-    local fence kind row state="fence, owner = '' or expires < now()"
-    while read -r fence kind; do
-        pgsql -c "delete from dlock_locks where name = '$NAME'" -c "insert into dlock_locks
-            values ('$NAME', $fence, '', '-infinity', '')"
-        says 65 "in the row of '$NAME' in \"public\".\"dlock_locks\" is not between 1 and" \
-            --ttl 2 $kind "$L" touch no
-        [ "$(row "$state")" = "$fence|t" ] || fail "$fence $kind: $(row '*')"
-    done <<<'9223372036854775807
-        9223372036854775807 --once
-        -1 -s
-        0 --slots=2
-        -9223372036854775808 -s'
-    [ ! -e no ]
-    # What is above the numbers of JSON readers is exact, and none comes twice.
-    pgsql -c "update dlock_locks set fence = 9007199254740992 where name = '$NAME'"
-    for fence in 9007199254740993 9007199254740994; do
-        run -0 run_t 5 "$DLOCK" --events events "$L" sh -c \
-            'echo "=$DLOCK_FENCE="; ! "$DLOCK" --status --json "$0"' "$L"
-        assert_out "=$fence=" "\"fence\":\"$fence\""
-        file_has events "\"fence\":\"$fence\""
-    done
-    pgsql -c "update dlock_locks set fence = -5 where name = '$NAME'"
-    run -0 run_t 5 "$DLOCK" "$L" sh -c '[ "$DLOCK_FENCE" -gt 1700000000000000 ]'
-}
-
 @test "a role without the right is told the CREATE TABLE statement" {
     own_database dlock_locks
     local ddl
@@ -383,4 +357,30 @@ assert len(lines) == 45' "$note" <told
         done
     done
     ! grep -v '\[pgsql\]' "$PG_LOG" | grep -F c4n4ry || fail "found"
+}
+
+@test "a fence that none can follow is refused, and the row stays" {
+    local fence kind row state="fence, owner = '' or expires < now()"
+    while read -r fence kind; do
+        pgsql -c "delete from dlock_locks where name = '$NAME'" -c "insert into dlock_locks
+            values ('$NAME', $fence, '', '-infinity', '')"
+        says 65 "in the row of '$NAME' in \"public\".\"dlock_locks\" is not between 1 and" \
+            --ttl 2 $kind "$L" touch no
+        [ "$(row "$state")" = "$fence|t" ] || fail "$fence $kind: $(row '*')"
+    done <<<'9223372036854775807
+        9223372036854775807 --once
+        -1 -s
+        0 --slots=2
+        -9223372036854775808 -s'
+    [ ! -e no ]
+    # What is above the numbers of JSON readers is exact, and none comes twice.
+    pgsql -c "update dlock_locks set fence = 9007199254740992 where name = '$NAME'"
+    for fence in 9007199254740993 9007199254740994; do
+        run -0 run_t 5 "$DLOCK" --events events "$L" sh -c \
+            'echo "=$DLOCK_FENCE="; ! "$DLOCK" --status --json "$0"' "$L"
+        assert_out "=$fence=" "\"fence\":\"$fence\""
+        file_has events "\"fence\":\"$fence\""
+    done
+    pgsql -c "update dlock_locks set fence = -5 where name = '$NAME'"
+    run -0 run_t 5 "$DLOCK" "$L" sh -c '[ "$DLOCK_FENCE" -gt 1700000000000000 ]'
 }
