@@ -165,7 +165,7 @@ bool held_by_ancestor(const char *list, const struct dlock_info *info)
     /* The list is complete: it names every dlock above. */
     if (info->token[0] && n > 0 && n < HELD_MAX)
         return false;
-    if (info->pid <= 1 || gethostname(host, sizeof(host) - 1) != 0)
+    if (info->pid <= 1 || info->server_pid || gethostname(host, sizeof(host) - 1) != 0)
         return false;
     if (info->host[0] && strcmp(info->host, host) != 0)
         return false;

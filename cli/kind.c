@@ -38,7 +38,7 @@ void kind_json_process(struct json *j, const struct dlock_info *i, bool cut)
 {
     json_known(j, "host", i->host, cut ? HOST_MAX : SIZE_MAX);
     if (i->pid > 0)
-        json_int(j, "pid", i->pid);
+        json_int(j, i->server_pid ? "server_pid" : "pid", i->pid);
     json_known(j, "user", i->user, cut ? USER_MAX : SIZE_MAX);
     json_known(j, "command", i->command, cut ? TEXT_MAX : SIZE_MAX);
     json_known(j, "note", i->note, cut ? TEXT_MAX : SIZE_MAX);

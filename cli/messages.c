@@ -303,7 +303,8 @@ static void add_who(char *buf, size_t size, const struct dlock_info *i)
     else
         add(buf, size, "%s", i->host);
     if (i->pid > 0)
-        add(buf, size, "%spid %ld", i->user[0] || i->host[0] ? ", " : "", i->pid);
+        add(buf, size, "%s%s %ld", i->user[0] || i->host[0] ? ", " : "",
+            i->server_pid ? "server process" : "pid", i->pid);
     if (i->command[0])
         add(buf, size, " (%s)", i->command);
 }
@@ -379,8 +380,9 @@ const char *message_run(const struct dlock_run *r, bool crashed, char *buf, size
     const struct dlock_info i = kind_of_run(r);
     char text[32];
 
-    snprintf(buf, size, "%s %s ago", words[r->state],
-             format_ms(r->age_ns / DLOCK_MSEC, text, sizeof(text)));
+    snprintf(buf, size, "%s %s %s", words[r->state],
+             format_ms((r->age_ns < 0 ? -r->age_ns : r->age_ns) / DLOCK_MSEC, text, sizeof(text)),
+             r->age_ns < 0 ? "in the future" : "ago");
     if (r->status > 0 || (r->status == 0 && r->state == DLOCK_RUN_FAILED)) /* see --success-codes */
         add(buf, size, " with status %d", r->status);
     if (crashed)

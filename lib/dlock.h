@@ -120,6 +120,7 @@ struct dlock_info {
     unsigned slots; /* DLOCK_MODE_SLOTS: the number of slots; 0 unknown */
     int slot;       /* DLOCK_MODE_SLOTS: the holder's slot, counted from 1; 0 unknown */
     long pid;
+    bool server_pid; /* pid is that of the server's process for this client, whose own is unknown */
     /*
      * Unix milliseconds, when the holder was granted the lock, or the waiter came. By the wall
      * clock of that process or of the store: for display only.
@@ -143,7 +144,10 @@ struct dlock_run {
     enum dlock_run_state state;
     int status; /* 0 to 255; 128 + N for signal N; -1 while the run goes on, or unknown */
     int64_t begin_ms, end_ms; /* end_ms: 0 while the run goes on */
-    /* Time since the end, or since the begin while the run goes on, by the store's clock; >= 0. */
+    /*
+     * Time since the end, or since the begin while the run goes on, by the store's clock. Negative:
+     * the record lies more than 1000 s in the future, and counts for nothing.
+     */
     int64_t age_ns;
     int64_t kept_ns; /* the writer's once_ns: how long the record is kept */
     uint64_t fence;  /* of the hold; 0: none */

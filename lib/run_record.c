@@ -111,16 +111,35 @@ bool run_record_parse(const char *text, size_t len, int64_t now_ms, struct dlock
     memcpy(run.user, who.user, sizeof(run.user));
     memcpy(run.command, who.command, sizeof(run.command));
     memcpy(run.note, who.note, sizeof(run.note));
-    int64_t since = run.end_ms ? run.end_ms : run.begin_ms;
-    /* A clock set back must not let a success be repeated. */
-    run.age_ns = dlock_min(dlock_max(0, now_ms - since), INT64_MAX / DLOCK_MSEC) * DLOCK_MSEC;
+    run.age_ns = run_record_age(now_ms - (run.end_ms ? run.end_ms : run.begin_ms));
     *r = run;
     return true;
 }
 
+int64_t run_record_age(int64_t ms)
+{
+    int64_t limit = INT64_MAX / DLOCK_MSEC;
+    return ms < 0 && ms >= -RUN_RECORD_AHEAD_MS ? 0
+                                                : dlock_max(-limit, dlock_min(ms, limit)) * DLOCK_MSEC;
+}
+
 bool run_record_skips(const struct dlock_run *r, int64_t once)
 {
-    return r->state == DLOCK_RUN_SUCCEEDED && r->age_ns < once;
+    return r->state == DLOCK_RUN_SUCCEEDED && r->age_ns >= 0 && r->age_ns < once;
+}
+
+bool run_record_ahead(const struct dlock_run *r, const struct dlock_spec *spec,
+                      struct dlock_error *warning)
+{
+    char text[32];
+    if (r->state != DLOCK_RUN_SUCCEEDED || r->age_ns >= 0)
+        return false;
+    dlock_format_duration(-r->age_ns / DLOCK_SEC * DLOCK_SEC, text, sizeof(text));
+    dlock_fail_lock(warning, DLOCK_ELOST, 0, spec->uri,
+                    "the last run succeeded %s in the future: its record is forged, or the clock "
+                    "was set back; it does not count",
+                    text);
+    return true;
 }
 
 void run_record_end(const struct dlock_spec *spec, struct dlock_run *r)

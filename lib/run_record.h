@@ -31,8 +31,21 @@ int run_record_format(const struct dlock_run *r, const char *who, char *buf, siz
  */
 bool run_record_parse(const char *text, size_t len, int64_t now_ms, struct dlock_run *r);
 
+/*
+ * A record may lie this far in the future, and counts as made now: a clock that was set back must
+ * not repeat a success. ntpd makes no larger step by itself. A record beyond is no success, or a
+ * forged record could suppress all runs. try.lua and table_runs.sql have the same number.
+ */
+#define RUN_RECORD_AHEAD_MS 1000000
+
+/* dlock_run.age_ns of a record that was made ms ago. */
+int64_t run_record_age(int64_t ms);
+
 /* Must a run with this spec->once be skipped? */
 bool run_record_skips(const struct dlock_run *, int64_t once);
+/* A success that does not count because it lies in the future: true, and fill in the warning. */
+bool run_record_ahead(const struct dlock_run *, const struct dlock_spec *,
+                      struct dlock_error *warning);
 
 /* Set state and status of r at the end of a hold, by spec->hold. */
 void run_record_end(const struct dlock_spec *, struct dlock_run *r);

@@ -11,6 +11,7 @@
 #     store_record                the record, or what is in its place, as text
 #     store_spoil N      puts foreign data number N in the record's place; WHAT: what messages say
 #                        of it. 1: no more
+#     store_ends MS      the record's run ended at that time, in Unix ms
 #     store_unanswered begin|end
 #                        P: the lock, behind a proxy that holds back the answer to the write that
 #                        begins or ends a run
@@ -865,6 +866,8 @@ day() {
         timeout 20 "$DLOCK" -n --once "$lock" sh -c 'echo "$0" >>days' "$1"
 }
 
+# ended MS: a record, without an end of line, whose run ended at that time.
+ended() { sed -E "s/^(([^ ]+ ){6})[^ ]+/\1$1/" | tr -d '\n'; }
 # offers HOOK: the store's file defines it (the head of this file lists the hooks).
 offers() { declare -F "store_$1" >/dev/null; }
 
@@ -890,6 +893,24 @@ offers() { declare -F "store_$1" >/dev/null; }
     done
     [ "$n" -ge 3 ] || fail "only $n kinds of foreign data"
     [ ! -e no ] || final "a command ran"
+}
+
+@test "--once: a success in the far future is no success" {
+    offers ends || return 0
+    once 0 "$L" true
+    store_ends $(($(date +%s%3N) + 900000)) # as if the clock had been set back by a quarter of an hour
+    once 0 "$L" touch no
+    [ ! -e no ] || final "run again after a success"
+    store_ends $(($(date +%s%3N) + 30000000))
+    CI=1 says 0 "last run: succeeded 8h" --status "$L"
+    assert_out "in the future"
+    says 3 "in the future: its record is forged, or the clock was set back" --once "$L" \
+        sh -c "$ADD" a 3
+    [ "$(grep -c 'in the future' <<<"$output")" = 1 ] || fail "$output"
+    once 0 "$L" sh -c "$ADD" b 0
+    [ "$(tr -d '\n' <ran)" = ab ] || fail "$(cat ran)"
+    once 0 "$L" touch no
+    [ ! -e no ] || final "run again after a success"
 }
 
 # Killed before the command starts: a record and no run. Killed after the release: a success.

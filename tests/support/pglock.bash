@@ -40,7 +40,7 @@ role_named() {
 # is_sql EXPRESSION...: is it true?
 is_sql() { [ "$(pgsql -c "select $1")" = t ]; }
 
-app_of() { echo "dlock:$(printf %s "$1" | sha256sum | cut -c 1-16)"; }
+app_of() { echo "dlock: $1"; }
 
 # Sessions of $NAME: those that wait (also in the moment between two chunks), the one that holds.
 waiting() {
@@ -57,8 +57,8 @@ locks_are() { [ "$(locks "$1")" = "$2" ]; }
 holder_pid() {
     pgsql -c "select l.pid from pg_locks l join pg_stat_activity a using (pid)
         where l.locktype = 'advisory' and l.granted and a.application_name = '$(app_of "$NAME")'
-        and classid::bigint << 32 | objid::bigint = ('x' || substr(a.application_name,
-        7))::bit(64)::bigint"
+        and classid::bigint << 32 | objid::bigint =
+            x'$(printf %s "$NAME" | sha256sum | cut -c 1-16)'::bigint"
 }
 # log_has PID TEXT: the server has said TEXT about its process PID.
 log_has() { grep -F "[$1] " "$PG_LOG" | grep -qF "$2"; }

@@ -344,6 +344,8 @@ static void granted(struct file_backend *b)
     }
     if (spec->once != 0)
         rc = once_read(&b->once.place, spec, &b->once.run, &err);
+    if (rc == 1 && run_record_ahead(&b->once.run, spec, &err))
+        put(b, EV_NOTICE)->error = err;
     if (rc == 1 && run_record_skips(&b->once.run, spec->once)) {
         drop_unheld(b);
         b->op = OP_IDLE;

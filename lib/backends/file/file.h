@@ -52,12 +52,12 @@ enum file_how {
 #define FILE_LEASED "another process has a lease on the file (F_SETLEASE)"
 int file_open(struct file_place *, enum file_how, int *fd, struct dlock_error *);
 /*
- * NULL, or what is wrong with a file in this directory: where any user can add a file (a sticky
- * directory), another user could have added this one, and could replace it. Only our files, root's
- * and those of the directory's owner count. Without the sticky bit a user who can add a file can
- * replace any file.
+ * NULL, or what is wrong with a file in this directory, if its mode has one of modes: another user
+ * could have added the file. Only our files, root's and those of the directory's owner count. In a
+ * sticky directory (S_ISVTX) no other user can replace these. In one that is only S_IWOTH any user
+ * can, so there the check is for the contents: a run record of another user's making.
  */
-const char *file_stranger(int dir, const struct stat *);
+const char *file_stranger(int dir, const struct stat *, mode_t modes);
 /* Stat the present file. False: the file is missing, or cannot be seen. */
 bool file_find(struct file_place *, struct stat *);
 /* 1: the path still names fd; 0: the file was unlinked or replaced; or an error. */

@@ -108,11 +108,11 @@ static bool good_type(const struct file_place *p, enum file_how how, mode_t mode
     return S_ISREG(mode) || (any_type(p, how) && (S_ISDIR(mode) || S_ISBLK(mode)));
 }
 
-const char *file_stranger(int dir, const struct stat *st)
+const char *file_stranger(int dir, const struct stat *st, mode_t modes)
 {
     struct stat d;
 
-    if (fstat(dir, &d) != 0 || !(d.st_mode & S_ISVTX))
+    if (fstat(dir, &d) != 0 || !(d.st_mode & modes))
         return NULL;
     if (st->st_uid != geteuid() && st->st_uid != 0 && st->st_uid != d.st_uid)
         return "other user's file";
@@ -182,7 +182,7 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
             return fail_open(p, FILE_FOR_LOCK, ELOOP, err);
         if (!good_type(p, how, st.st_mode))
             return fail_type(p, how, err);
-        stranger = p->named && make ? file_stranger(p->dir, &st) : NULL;
+        stranger = p->named && make ? file_stranger(p->dir, &st, S_ISVTX) : NULL;
         if (stranger)
             return fail_stranger(p, stranger, err);
         /* When a writable disk is closed, udev probes the disk as if its content had changed. */
@@ -209,7 +209,7 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
         return fail_open(p, how, -r, err);
     bool good = fstat(r, &st) == 0 && good_type(p, how, st.st_mode);
     if (good && p->named && make)
-        stranger = file_stranger(p->dir, &st);
+        stranger = file_stranger(p->dir, &st, S_ISVTX);
     if (!good || stranger) {
         close(r);
         return good ? fail_stranger(p, stranger, err) : fail_type(p, how, err);

@@ -111,7 +111,7 @@ int file_record_read(const struct file_place *p, struct file_record *rec, struct
         close(fd);
         return bad_fence(p, "is not a regular file", err);
     }
-    stranger = file_stranger(p->dir, &st);
+    stranger = file_stranger(p->dir, &st, S_ISVTX);
     n = stranger ? 0 : file_read_all(fd, buf, sizeof(buf));
     close(fd);
     if (stranger)
@@ -128,7 +128,7 @@ int file_record_read(const struct file_place *p, struct file_record *rec, struct
     *rec = (struct file_record){0};
     if (len > magic && memcmp(buf, family, strlen(family)) == 0 && memcmp(buf, MAGIC, magic) != 0)
         return bad_fence(p, "was written by another version of dlock", err);
-    return bad_fence(p, "is not a fencing token of dlock", err);
+    return bad_fence(p, "is not a fencing token of dlock, or none above it is left", err);
 }
 
 /* 0 or an errno. */

@@ -84,6 +84,8 @@ static bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
     const char *client = pg_text(res, i, S_CLIENT);
     info->foreign = strncmp(app, "dlock:", 6) != 0;
     info->pid = (long)pg_number(res, i, S_PID);
+    info->server_pid = true;
+    dlock_clean_text(info->user, sizeof(info->user), user, strlen(user));
     if (!info->foreign) {
         /* A waiter begins a session to wait; the time of a grant is in the unreadable query. */
         if (info->waiter)
@@ -91,7 +93,6 @@ static bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
         return true;
     }
     info->left_ns = DLOCK_NEVER;
-    dlock_clean_text(info->user, sizeof(info->user), user, strlen(user));
     dlock_clean_text(info->host, sizeof(info->host), client, strlen(client));
     dlock_clean_text(info->command, sizeof(info->command), app, strlen(app));
     return true;

@@ -34,10 +34,14 @@ static void add(struct chain *c, const char *statement)
     c->list[c->n++] = statement;
 }
 
-/* A record for pg_stat_activity. more: further " key=value" pairs. */
+/*
+ * A record for pg_stat_activity. more: further " key=value" pairs. The lock's name comes last, where
+ * the server, which by default keeps 1024 bytes of a query, has room.
+ */
 static void comment(const struct pg_backend *be, const char *record, const char *more,
                     char buf[1200])
 {
+    const int room = 1024 - (int)strlen("/*  */ ");
     char kind[64] = "";
     if (be->spec->mode == DLOCK_MODE_SHARED)
         snprintf(kind, sizeof(kind), " shared=1");
@@ -45,7 +49,11 @@ static void comment(const struct pg_backend *be, const char *record, const char 
         snprintf(kind, sizeof(kind), " slots=%u slot=%d", be->spec->slots, be->slot);
     else if (be->spec->mode == DLOCK_MODE_SLOTS)
         snprintf(kind, sizeof(kind), " slots=%u", be->spec->slots);
-    snprintf(buf, 1200, "%s ttl=%" PRId64 "%s%s", record, adv_ttl_ms(be), more, kind);
+    int n = snprintf(buf, 1200, "%s ttl=%" PRId64 "%s%s", record, adv_ttl_ms(be), more, kind);
+    const char *name = be->session + strlen(SESSION_NAME);
+    if (strncmp(be->session, SESSION_NAME, strlen(SESSION_NAME)) == 0 &&
+        n + (int)strlen(name) + (int)strlen(" lock=") < room)
+        snprintf(buf + n, (size_t)(1200 - n), " lock=%s", name);
 }
 
 static bool has_idle(const struct pg_backend *be)

@@ -108,7 +108,7 @@ struct table_state {
     enum { TRY_NONE, TRY_SENT, TRY_ORPHANED } try;
     /* An orphaned token, undone, whose try may still be served. "": none. */
     char orphan[DLOCK_TOKEN_LEN + 1];
-    bool created;      /* CREATE TABLE was sent in this acquire */
+    int creates;       /* how often CREATE TABLE was sent in this acquire */
     const char *lacks; /* the missing table */
     bool unsure;       /* the statement glance does not do: send check */
     struct {           /* in this connection: the table is ours */
@@ -132,6 +132,8 @@ struct table_state {
     enum { RELEASE_UNSENT, RELEASE_SENT, RELEASE_UNHEARD } release;
 };
 
+#define SESSION_NAME "dlock: "
+
 struct pg_backend {
     const struct dlock_spec *spec;
     const struct pg_protocol *protocol;
@@ -143,7 +145,9 @@ struct pg_backend {
     } named;
     char *password;        /* from a file; zeroed when freed */
     char keepalive[3][24]; /* ?fair=1: values in settings */
-    char app[32];          /* application_name of our sessions */
+    char app[32];          /* "dlock:" and the hash of the lock */
+    /* application_name: "dlock: NAME" for people, or app. A waiter in line (table.c) has app. */
+    char session[64];
     /* Our records as a waiter, and as the holder from the newest try on. */
     char waiter[1024], holder[1024];
 

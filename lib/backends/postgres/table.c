@@ -79,6 +79,8 @@ static const char run_columns[] =
     "name 25 950 t,state 25 100 t,status 23 0 f,fence 20 0 t,owner 25 100 t,host 25 100 t,"
     "pid 20 0 t,username 25 100 t,command 25 100 t,note 25 100 t,began 1184 0 t,ended 1184 0 f,"
     "expires 1184 0 t";
+/* Other clients thwart two, one for each table that we need; more only where tables are dropped. */
+#define CREATES_MAX 5
 #define FINDING "dlock finding: " /* in the error of the statement check */
 
 /* The rest of --min-hold, after the grant. */
@@ -140,6 +142,7 @@ void table_send(struct pg_backend *be, enum pg_tag tag, enum table_more more,
         {"holders", be->table.holders, 0},
         {"runs", be->table.runs, 0},
         {"app", be->app, 0},
+        {"session", be->session, 0},
         {"channel", be->table.channel, 0},
         {"waiter", be->waiter, 0},
         {"holder", be->holder, 0},
@@ -270,7 +273,7 @@ static void table_acquire(struct pg_backend *be)
 {
     be->table.try = TRY_NONE;
     be->table.orphan[0] = '\0';
-    be->table.created = false;
+    be->table.creates = 0;
     be->table.line.ticket = 0;
     be->table.line.tries = be->table.line.place = 0;
     be->table.release = RELEASE_UNSENT;
@@ -292,8 +295,23 @@ static void orphan_try(struct pg_backend *be)
         be->table.try = TRY_ORPHANED;
 }
 
+/* Only another program writes such a row. Returns DLOCK_EDATA. */
+static int bad_row(const struct pg_backend *be, struct dlock_error *err)
+{
+    return dlock_fail_at(err, DLOCK_EDATA, 0, pg_where(be),
+                         "the fence (or passed) in the row of '%s' in %s is not between 1 and "
+                         "2^63 - 2: correct the row, or delete it while the lock is free",
+                         be->spec->uri->name, be->table.name);
+}
+
 void table_granted(struct pg_backend *be, int64_t from)
 {
+    struct dlock_error err;
+    if (be->fence == 0 || be->fence > INT64_MAX) { /* the release undoes the grant */
+        bad_row(be, &err);
+        pg_fail(be, &err);
+        return;
+    }
     be->table.release = RELEASE_UNSENT;
     be->table.line.joined = false;
     shared_withdraw_notice(be);
@@ -305,7 +323,7 @@ void table_granted(struct pg_backend *be, int64_t from)
 void table_read_holder(struct dlock_info *info, const char *holder, int64_t left_ms, int64_t fence)
 {
     *info = (struct dlock_info){
-        .left_ns = left_ms * DLOCK_MSEC, .waited_ms = -1, .fence = (uint64_t)fence};
+        .left_ns = left_ms * DLOCK_MSEC, .waited_ms = -1, .fence = (uint64_t)dlock_max(0, fence)};
     info->foreign = !dlock_identity_parse(holder, strlen(holder), info);
     /* Behind the record of a holder of a slot. */
     unsigned n = 0, slot = 0;
@@ -428,7 +446,10 @@ static void not_granted(struct pg_backend *be, const struct pg_reply *r)
 static void create_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    /* 23505, 42P07, 42710 (the row type): a second client created the table at the same time. */
+    /*
+     * 23505, 42P07, 42710 (the row type): a second client created a table at the same time. That
+     * has rolled back the whole request: the next try finds the other table missing, and creates.
+     */
     if (!r->sqlstate[0] || strcmp(r->sqlstate, "23505") == 0 || strcmp(r->sqlstate, "42P07") == 0 ||
         strcmp(r->sqlstate, "42710") == 0) {
         send_try(be);
@@ -448,7 +469,7 @@ static void create_answered(struct pg_backend *be, const struct pg_reply *r)
                            : "locks",
                   r->text, ddl ? ddl : "what dlock --schema prints"); /* too long for a message */
     free(ddl);
-    be->table.created = false;
+    be->table.creates = 0;
     pg_try_later(be, &err, false);
 }
 
@@ -456,11 +477,11 @@ void table_try_failed(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     be->table.try = TRY_NONE;
-    if (strcmp(r->sqlstate, "42P01") == 0 && !be->table.created) {
+    if (strcmp(r->sqlstate, "42P01") == 0 && be->table.creates < CREATES_MAX) {
         be->table.lacks = strstr(r->text, be->table.holders) ? be->table.holders
                           : strstr(r->text, be->table.runs)  ? be->table.runs
                                                              : be->table.name;
-        be->table.created = true;
+        be->table.creates++;
         /* Without the check: CREATE TABLE runs no code of a table that was made meanwhile. */
         be->conn.guarded = false;
         table_send(be, T_SCHEMA, NO_MORE, NULL,
@@ -470,7 +491,10 @@ void table_try_failed(struct pg_backend *be, const struct pg_reply *r)
         be->conn.guarded = true;
         return;
     }
-    pg_conn_reply_error(&be->conn, r, &err);
+    if (strcmp(r->sqlstate, "22003") == 0) /* a sum beyond bigint */
+        bad_row(be, &err);
+    else
+        pg_conn_reply_error(&be->conn, r, &err);
     bool transient = strncmp(r->sqlstate, "53", 2) == 0 || strncmp(r->sqlstate, "57", 2) == 0 ||
                      strncmp(r->sqlstate, "40", 2) == 0 || strcmp(r->sqlstate, "55P03") == 0;
     pg_try_later(be, &err, transient);
@@ -799,6 +823,7 @@ static bool table_read_info(const PGresult *res, int i, struct dlock_info *info)
     *info = (struct dlock_info){.waiter = true, .left_ns = -1, .waited_ms = -1};
     if (pg_read_comment(text, info, &begin) == 0) { /* our role may not read this waiter's query */
         info->pid = (long)pg_number(res, i, S_PID);
+        info->server_pid = true;
         dlock_clean_text(info->user, sizeof(info->user), user, strlen(user));
     }
     read_kind(info, pg_text(res, i, S_KIND), 0);

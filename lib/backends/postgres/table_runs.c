@@ -54,7 +54,7 @@ enum {
     B_RECORD,
     B_COLUMNS = B_RECORD + V_COLUMNS
 };
-enum { WHAT_RUN, WHAT_SKIP, WHAT_FOREIGN };
+enum { WHAT_RUN, WHAT_AHEAD, WHAT_SKIP, WHAT_FOREIGN };
 enum { E_WRITTEN = U_RELEASE_COLUMNS, E_ENDED };
 enum { Q_VALID, Q_RECORD };
 enum { F_FORGOTTEN, F_OTHER, F_VALID, F_COLUMNS };
@@ -99,11 +99,6 @@ void runs_send_forget(struct pg_backend *be)
 
 /* --------------------------------------------------------------------- answers */
 
-static int64_t ns_of(int64_t ms)
-{
-    return dlock_min(dlock_max(0, ms), INT64_MAX / DLOCK_MSEC) * DLOCK_MSEC;
-}
-
 static void copy(char *dst, size_t size, const PGresult *rows, int column)
 {
     const char *text = pg_text(rows, 0, column);
@@ -118,9 +113,8 @@ static void read_record(struct dlock_run *run, const PGresult *rows, int at)
         .status = PQgetisnull(rows, 0, at + V_STATUS) ? -1 : (int)pg_number(rows, 0, at + V_STATUS),
         .begin_ms = pg_number(rows, 0, at + V_BEGAN),
         .end_ms = pg_number(rows, 0, at + V_ENDED),
-        /* A clock that was set back must not let a success be repeated. */
-        .age_ns = ns_of(pg_number(rows, 0, at + V_AGE)),
-        .kept_ns = ns_of(pg_number(rows, 0, at + V_KEPT)),
+        .age_ns = run_record_age(pg_number(rows, 0, at + V_AGE)),
+        .kept_ns = dlock_max(0, run_record_age(pg_number(rows, 0, at + V_KEPT))),
         .fence = (uint64_t)pg_number(rows, 0, at + V_FENCE),
         .pid = (long)pg_number(rows, 0, at + V_PID),
     };
@@ -149,14 +143,20 @@ bool runs_answered(struct pg_backend *be, const struct pg_reply *r)
     if (!table_try_is_ours(be, r, B_COLUMNS, B_PID, B_TOKEN))
         return true;
     be->fence = (uint64_t)pg_number(r->rows, 0, B_FENCE);
-    be->run.begin_ms = pg_number(r->rows, 0, B_BEGAN);
-    if (pg_number(r->rows, 0, B_WHAT) == WHAT_RUN) {
+    int64_t what = pg_number(r->rows, 0, B_WHAT), began = pg_number(r->rows, 0, B_BEGAN);
+    if (what == WHAT_AHEAD) {
+        read_record(&be->run, r->rows, B_RECORD);
+        if (run_record_ahead(&be->run, be->spec, &err))
+            events_add(&be->events, EV_NOTICE)->error = err;
+    }
+    be->run.begin_ms = began;
+    if (what < WHAT_SKIP) {
         table_granted(be, r->sent);
         return true;
     }
     be->table.try = TRY_NONE;
     shared_withdraw_notice(be);
-    if (pg_number(r->rows, 0, B_WHAT) == WHAT_SKIP) {
+    if (what == WHAT_SKIP) {
         read_record(&be->run, r->rows, B_RECORD);
         pg_skipped(be);
     } else {

@@ -221,7 +221,7 @@ static int set_params(struct pg_backend *be, const PQconninfoOption *known, stru
         /* A standby grants advisory locks that exclude no client of the primary. */
         (rc = set_param(be, "target_session_attrs", "read-write", err)) != 0 ||
         (rc = set_param(be, "client_encoding", "UTF8", err)) != 0 ||
-        (rc = set_param(be, "fallback_application_name", be->app, err)) != 0)
+        (rc = set_param(be, "fallback_application_name", be->session, err)) != 0)
         return rc;
     be->settings.thread = may_block(be, known);
     /* Only keepalives tell a waiter in a long query within about a ttl of a lost server. */
@@ -445,6 +445,12 @@ static int set_key(struct pg_backend *be, struct dlock_error *err)
     for (int i = 0; i < 8; i++)
         n = n << 8 | hash[i];
     snprintf(be->app, sizeof(be->app), "dlock:%016llx", (unsigned long long)n);
+    /* Plain characters, of which neither a comment's end nor a secret can be made. */
+    bool plain = name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                   "0123456789-._~/:,+")] == '\0';
+    len = snprintf(be->session, sizeof(be->session), SESSION_NAME "%s", name);
+    if (!plain || len >= (int)sizeof(be->session))
+        memcpy(be->session, be->app, sizeof(be->app));
     snprintf(be->table.channel, sizeof(be->table.channel), "dlock_%016llx_", (unsigned long long)n);
     snprintf(text, sizeof(text), "%lld", (long long)(int64_t)n);
     int rc = parse_key(be, given ? given : text, err);

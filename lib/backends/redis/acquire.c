@@ -576,6 +576,9 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
     }
     if (t.status == RS_GRANTED) {
         int64_t now = redis_now(be);
+        if (run_record_parse(t.holder, t.holder_len, t.now_ms, &be->run) &&
+            run_record_ahead(&be->run, be->spec, &err))
+            events_add(&be->events, EV_NOTICE)->error = err;
         be->node.clock = (struct redis_clock){0};
         (void)redis_node_clock(&be->node, t.now_ms, rep->sent, now);
         if (!be->acquire.first)

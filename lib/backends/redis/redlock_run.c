@@ -44,6 +44,7 @@ void redlock_run_foreign(const struct redlock_backend *be, const struct redlock_
 void redlock_run_read(struct redlock_backend *be, struct redlock_server *s, const redisReply *r)
 {
     struct redis_script_tried t;
+    struct dlock_error err;
     const char *text;
     size_t len;
     int64_t kept_ms;
@@ -56,6 +57,10 @@ void redlock_run_read(struct redlock_backend *be, struct redlock_server *s, cons
         memcpy(s->once.text, text, len);
         s->once.text[len] = '\0';
         s->once.kept = kept_ms > 0 ? kept_ms * DLOCK_MSEC : s->once.run.kept_ns;
+        s->once.found = !run_record_ahead(&s->once.run, be->spec, &err);
+        if (!s->once.found && !be->acquire.told_ahead)
+            events_add(&be->events, EV_NOTICE)->error = err;
+        be->acquire.told_ahead |= !s->once.found;
         return;
     }
     /* The server keeps our vote until the round or the lock is given back. */

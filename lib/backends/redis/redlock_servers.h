@@ -131,7 +131,7 @@ struct redlock_backend {
 
     struct {
         enum redlock_stage stage;
-        bool wait, first, told_grace, told_waiting;
+        bool wait, first, told_grace, told_waiting, told_ahead;
         char id[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 1], *channel;
         int splits; /* rounds in a row without a winner */
         int64_t not_before, try_at;

@@ -514,7 +514,7 @@ void redlock_acquire(struct redlock_backend *be, bool wait)
     be->acquire.wait = wait;
     be->acquire.first = true;
     be->claim = CLAIM_NONE;
-    be->acquire.told_grace = be->acquire.told_waiting = false;
+    be->acquire.told_grace = be->acquire.told_waiting = be->acquire.told_ahead = false;
     be->acquire.splits = 0;
     be->acquire.told_holder = 0;
     be->acquire.id[0] = '\0';

@@ -158,6 +158,8 @@ static enum zk_verdict record_read_at_turn(struct zk_backend *be, const struct z
         *mine = f->run;
         return running_is_written(be);
     }
+    if (f->there && run_record_ahead(&f->run, be->spec, err))
+        events_add(&be->events, EV_NOTICE)->error = *err;
     if (f->there && run_record_skips(&f->run, be->spec->once)) {
         be->acquire.stage = STAGE_SKIPPED;
         zk_delete_node(be);

@@ -111,7 +111,8 @@ const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r
         run.begin_ms = at_ms;
     else
         run.end_ms = at_ms;
-    run.age_ns = dlock_max(0, dlock_min(now_ms - at_ms, INT64_MAX / DLOCK_MSEC)) * DLOCK_MSEC;
+    /* The time in the data is the writer's: a time in the future remains. */
+    run.age_ns = dlock_min(run.age_ns, run_record_age(now_ms - at_ms));
     r->there = true;
     r->version = m->stat.version;
     r->run = run;

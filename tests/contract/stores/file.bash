@@ -12,6 +12,10 @@ store_lock() { mkdir -p "$DISK/locks" && echo "file://$DISK/locks#$1"; }
 store_clean() { flock -n "$DISK/locks/$1.lock" true; }
 
 store_record() { ls -ld "$DISK/locks/$NAME.once"; }
+store_ends() {
+    ended "$1" <"$DISK/locks/$NAME.once" >changed
+    { cat changed; echo; } >"$DISK/locks/$NAME.once"
+}
 store_spoil() {
     local f=$DISK/locks/$NAME.once what=file
     # It has a record of a run, which the other kinds are made of.

@@ -22,6 +22,10 @@ store_take() { pgsql -v name="$1" <<<"delete from public.dlock_locks where name 
 record() { pgsql -v name="$NAME" <<<"select $1 from public.dlock_locks_runs where name = :'name'"; }
 store_has_run() { [ "$(record state)" = "$1" ]; }
 store_record() { record 'md5(dlock_locks_runs::text)'; }
+store_ends() {
+    pgsql -v name="$NAME" <<<"update public.dlock_locks_runs
+        set ended = to_timestamp($1 / 1000.0) where name = :'name'"
+}
 store_spoil() {
     local bad=("state = 'done'" "state = 'running'" "ended = null" "ended = 'infinity'"
         "began = '-infinity'" "status = 256"

@@ -20,6 +20,12 @@ store_record() {
     local k
     for k in $(rl_all); do rl "$k" dump "$(R)" | md5sum; done
 }
+store_ends() {
+    local k
+    for k in $(rl_all); do
+        rl "$k" get "$(R)" | ended "$1" | rl "$k" -x set "$(R)"
+    done
+}
 store_spoil() {
     WHAT="is in the place of the run record"
     on_all del "$(R)"

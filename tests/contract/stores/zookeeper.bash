@@ -28,6 +28,11 @@ store_take() { zk_rm "/$1/$(zk_ls "/$1")"; }
 record() { zk_tree /dlock-once/r | grep -m1 "/$NAME\$"; }
 store_has_run() { [ "$(zk_get "$(record)" | cut -d' ' -f2)" = "$1" ]; }
 store_record() { zk_stat "$RECORD" | grep -E 'mzxid|numChildren'; }
+store_ends() {
+    local record
+    record=$(record)
+    zk_get "$record" | ended "$1" | zk_set "$record" -
+}
 store_spoil() {
     local what="a node with other data"
     RECORD=${RECORD:-$(record)}

@@ -539,6 +539,28 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
     [ -z "$(ls -A | grep dlock- || :)" ]
 }
 
+@test "a fence that none can follow is refused, and the file stays" {
+    local fence kind
+    for fence in 9223372036854775807 18446744073709551617 -1 0 nan 1e9 '' $'\xff'; do
+        echo "dlock-fence1 $fence 0123456789abcdef0123456789abcdef" >n.fence
+        cp n.fence before
+        for kind in -x -s; do
+            says 65 "$T/n.fence is not a fencing token of dlock" $kind "$DIR#n" touch no
+        done
+        cmp n.fence before
+    done
+    for fence in : 'head -c 4096 /dev/zero'; do
+        $fence >n.fence
+        says 65 "$T/n.fence is not a fencing token of dlock" "$DIR#n" touch no
+    done
+    [ ! -e no ]
+    echo "dlock-fence1 9007199254740992 0123456789abcdef0123456789abcdef" >n.fence
+    for fence in 9007199254740993 9007199254740994; do
+        run -0 run_t 5 "$DLOCK" "$DIR#n" sh -c 'echo "$DLOCK_FENCE"'
+        [ "$output" = $fence ]
+    done
+}
+
 @test "named lock files are private" {
     umask 022
     run_t 5 "$DLOCK" "$DIR#n" true

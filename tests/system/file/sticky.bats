@@ -41,6 +41,28 @@ refused() { # refused TEXT...: no run; the stranger's file stays
     run -0 run_t 5 "$DLOCK" -n "$L" true
 }
 
+@test "refuses a run record that a stranger has made, without the sticky bit too" {
+    local mode now
+    now=$(date +%s%3N)
+    for mode in 1777 0777; do
+        chmod $mode "$D"
+        stranger sh -c 'umask 0; echo "$1" >"$0"' "$D/a.once" "dlock-run1 succeeded 0 1 \
+0123456789abcdef0123456789abcdef $now $now 86400000 dlock1 host=h pid=1"
+        run -65 run_t 5 "$DLOCK" -n --once "$L" touch ran
+        assert_out "other user's file a.once is in the place of the run record"
+        [ ! -e ran ]
+        rm "$D/a.once"
+        run -0 run_t 5 "$DLOCK" -n --once "$L" true
+        rm "$D/a.once"
+    done
+    # Those who share a group share its records.
+    chmod 0775 "$D"
+    run -0 run_t 5 "$DLOCK" -n --once "$L" true
+    chown 54321 "$D/a.once"
+    run -0 run_t 5 "$DLOCK" -n --once "$L" touch ran
+    [ ! -e ran ]
+}
+
 @test "a stranger's temporary file does not stop a run" {
     local tmp
     run -0 run_t 5 "$DLOCK" -n "$L" true

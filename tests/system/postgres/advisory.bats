@@ -308,6 +308,20 @@ assert "since_ms" not in h[0] and "since_ms" not in w[0], s' "$output"
     sql_let_go
 }
 
+@test "the sessions have the lock's name for people, where it fits" {
+    hold
+    is_sql "application_name = 'dlock: $NAME' and query like '/* dlock1 % lock=$NAME */ %'
+        from pg_stat_activity where pid = $(holder_pid)"
+    says 75 "pid $HOLDER" --status "$L"
+    let_go
+    # A name that does not fit, or that could end a comment, is its hash.
+    for name in "$(printf 'x%.0s' {1..57})" 'a b' 'x*%2F' 'p=w'; do
+        run -0 run_t 5 "$DLOCK" "$U#$name" "${PSQL[@]}" -c "select count(*) from pg_stat_activity
+            where application_name ~ '^dlock:[0-9a-f]{16}\$' and query not like '% lock=%'"
+        [ "$output" = 1 ] || fail "$name: $output"
+    done
+}
+
 @test "--status tells the grant and the wait of a holder after a renewal too" {
     local before after began
     hold

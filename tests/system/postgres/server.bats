@@ -85,7 +85,7 @@ hold_and_wait() {
     let_go
 }
 
-@test "--status without rights names the holder's session" {
+@test "--status without rights names the holder's role and the server's process" {
     hold --note hidden
     local pid
     pid=$(pgsql -c "select pid from pg_locks where locktype = 'advisory'")
@@ -93,7 +93,10 @@ hold_and_wait() {
     run -75 run_t 5 "$DLOCK" --status --json "$L"
     refute_out hidden
     refute_out foreign
-    assert_out "\"pid\":$pid"
+    refute_out '"pid"'
+    assert_out "\"server_pid\":$pid"
+    says 75 "held by postgres, server process $pid" --status "$L"
+    refute_out ", pid "
     # Waiting, too, and -n.
     says 75 "$pid" -vn "$L" true
     run -75 run_t 5 "$DLOCK" -w 1.2 "$L" true

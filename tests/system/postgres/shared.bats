@@ -141,7 +141,7 @@ entered_are() { [ "$(cat in.b in.c 2>/dev/null | wc -l)" -eq "$1" ]; }
 # The holder and the first one in line are idle; that one has looked again since it listens.
 listens() {
     is_sql "count(*) = 2 from pg_stat_activity a
-        where state = 'idle' and query like '% slots=1 */ %tcp_keepalives_idle%'
+        where state = 'idle' and query like '% slots=1 %*/ %tcp_keepalives_idle%'
         and exists (select from pg_locks l where l.pid = a.pid and l.mode = 'ExclusiveLock')"
 }
 

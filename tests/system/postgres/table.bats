@@ -28,15 +28,16 @@ crowd() {
     done
     [ "$(wc -l <ran)" -eq 30 ]
     # Another has begun to make it: all of them wait for that one, and then it is there, or not.
+    # Readers need the second table, too.
     local end
     for end in commit rollback; do
         NAME=$NAME.$end
         own_database dlock_locks
         session -d "$DB"
-        { echo begin\;; "$DLOCK" --schema "$L"; echo '\echo made'; } >&8
+        { echo begin\;; "$DLOCK" --schema "$L" | sed 's/; .*/;/'; echo '\echo made'; } >&8
         wait_for 5 file_has session.log made
         for i in $(seq 10); do
-            start_log "w$i.log" "$DLOCK" --connect-timeout 20 "$L$i" true 8>&-
+            start_log "w$i.log" "$DLOCK" -s --connect-timeout 20 "$L$i" true 8>&-
             pids[i]=$STARTED
         done
         wait_for 10 blocked_are 10
@@ -44,6 +45,23 @@ crowd() {
         for i in $(seq 10); do exits 0 20 "${pids[i]}"; done
         [ "$(in_db -c 'select count(*) from dlock_locks')" = 10 ]
     done
+}
+
+@test "clients of all kinds make the tables at once" {
+    local n i pids kinds=('' -s '--slots 2' --once) tables=dlock_locks,dlock_locks_holders
+    own_database dlock_locks
+    for n in $(seq "$(amount first_uses)"); do
+        pids=()
+        for i in {0..7}; do
+            # shellcheck disable=SC2086
+            start_log "w$i.log" "$DLOCK" --connect-timeout 20 ${kinds[i % 4]} "$L.$n.$i" \
+                sh -c 'echo >>ran'
+            pids+=("$STARTED")
+        done
+        for i in "${pids[@]}"; do exits 0 20 "$i"; done
+        in_db -c "drop table $tables,dlock_locks_runs"
+    done
+    [ "$(wc -l <ran)" -eq $((8 * n)) ]
 }
 
 @test "a role without the right is told the CREATE TABLE statement" {
@@ -339,4 +357,30 @@ assert len(lines) == 45' "$note" <told
         done
     done
     ! grep -v '\[pgsql\]' "$PG_LOG" | grep -F c4n4ry || fail "found"
+}
+
+@test "a fence that none can follow is refused, and the row stays" {
+    local fence kind row state="fence, owner = '' or expires < now()"
+    while read -r fence kind; do
+        pgsql -c "delete from dlock_locks where name = '$NAME'" -c "insert into dlock_locks
+            values ('$NAME', $fence, '', '-infinity', '')"
+        says 65 "in the row of '$NAME' in \"public\".\"dlock_locks\" is not between 1 and" \
+            --ttl 2 $kind "$L" touch no
+        [ "$(row "$state")" = "$fence|t" ] || fail "$fence $kind: $(row '*')"
+    done <<<'9223372036854775807
+        9223372036854775807 --once
+        -1 -s
+        0 --slots=2
+        -9223372036854775808 -s'
+    [ ! -e no ]
+    # What is above the numbers of JSON readers is exact, and none comes twice.
+    pgsql -c "update dlock_locks set fence = 9007199254740992 where name = '$NAME'"
+    for fence in 9007199254740993 9007199254740994; do
+        run -0 run_t 5 "$DLOCK" --events events "$L" sh -c \
+            'echo "=$DLOCK_FENCE="; ! "$DLOCK" --status --json "$0"' "$L"
+        assert_out "=$fence=" "\"fence\":\"$fence\""
+        file_has events "\"fence\":\"$fence\""
+    done
+    pgsql -c "update dlock_locks set fence = -5 where name = '$NAME'"
+    run -0 run_t 5 "$DLOCK" "$L" sh -c '[ "$DLOCK_FENCE" -gt 1700000000000000 ]'
 }

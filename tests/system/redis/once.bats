@@ -77,17 +77,19 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
 }
 
 # The server's clock is the one that counts, however it jumps.
-@test "a success counts by the server's clock, and one from the future counts" {
+@test "a success counts by the server's clock, also set back a little" {
     with_clock own_server
     once 0 "$L" true
     jump 7200
     skips
     run -3 run_t 5 "$DLOCK" -q --once=1h "$L" sh -c 'exit 3'
     once 0 "$L" true
-    jump 0
+    jump 6300
     skips
     run -0 run_t 5 "$DLOCK" -q --once=1ms "$L" touch ran
     [ ! -e ran ]
+    jump 0
+    runs
 }
 
 # 100 years, the longest, and a fence counter near its end: the record that says so is still read.

@@ -106,8 +106,12 @@ TEST(only_a_success_within_the_time_of_this_run_skips)
         /* A clock that was set back, or forward by centuries. */
         {"succeeded", 5000, 4000, 1, true},
         {"succeeded", 5000, -1, 1, true},
+        {"succeeded", 2000000, 1000000, 1, true},
         {"succeeded", 5000, INT64_MAX / 2, 9999999, false},
-        {"succeeded", INT64_MAX / 2, 0, 1, true},
+        /* A forged record, or a clock that was set back further. */
+        {"succeeded", 2000001, 1000000, 9999999, false},
+        {"succeeded", INT64_MAX / 2, 0, 9999999, false},
+        {"failed", INT64_MAX / 2, 0, 9999999, false},
     };
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         struct dlock_run r;
@@ -117,7 +121,10 @@ TEST(only_a_success_within_the_time_of_this_run_skips)
         if (!CHECK(parse(text, rows[i].now, &r)) ||
             !CHECK_INT(run_record_skips(&r, rows[i].once * MS), rows[i].skips))
             printf("# ... row %zu\n", i);
-        CHECK(r.age_ns >= 0);
+        struct dlock_error why = {.code = 0};
+        bool ahead = rows[i].end > rows[i].now + 1000000 && r.state == DLOCK_RUN_SUCCEEDED;
+        CHECK_INT(run_record_ahead(&r, &spec, &why), ahead);
+        CHECK_INT(why.code, ahead ? DLOCK_ELOST : 0);
     }
 }
 
@@ -223,7 +230,7 @@ TEST(no_byte_of_a_record_is_believed)
         if (run_record_parse(exact, len, 1790000006000, &r)) {
             read++;
             CHECK(is_clean(r.host) && is_clean(r.user) && is_clean(r.command) && is_clean(r.note));
-            CHECK(r.status >= -1 && r.status <= 255 && r.age_ns >= 0 && r.kept_ns >= 0);
+            CHECK(r.status >= -1 && r.status <= 255 && r.kept_ns >= 0);
             CHECK_INT(strlen(r.token), DLOCK_TOKEN_LEN);
         }
         free(exact);

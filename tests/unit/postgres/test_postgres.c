@@ -90,6 +90,7 @@ TEST(key_of_a_name_is_the_first_half_of_its_sha256)
     REQUIRE_INT(open_uri(&u, "postgres://h/db#nightly"), 0);
     /* printf nightly | sha256sum */
     CHECK_STR(u.be.app, "dlock:2a3b62b53ddb9f16");
+    CHECK_STR(given(&u, "fallback_application_name"), "dlock: nightly");
     CHECK_STR(u.be.advisory.key, "'3043134503785307926'::bigint");
     CHECK_STR(u.be.advisory.key_id, "2a3b62b53ddb9f16.1");
     CHECK_INT(u.be.advisory.high, 708534965);

@@ -3,9 +3,9 @@
 -- A place in braces stands for
 --   a value    '{name}' of the lock, '{token}' of the hold, '{holder}' its record; {ttl}, {stays},
 --              {grace}: in ms
---   SQL        {table}, {holders}, {runs}: schema and table, quoted; {app}: application_name of the
---              lock's sessions, "dlock:" and 16 hex digits; {channel}: of NOTIFY, less the pid;
---              {waiter}: a record in a comment
+--   SQL        {table}, {holders}, {runs}: schema and table, quoted; {app}: "dlock:" and 16 hex
+--              digits for the lock; '{session}': application_name, but in line; {channel}: of
+--              NOTIFY, less the pid; {waiter}: a record in a comment
 -- To run a statement in psql, fill in text. Every message begins with path of session.sql.
 --
 -- application_name of a waiter in line: {app}, a colon, the ticket of 16 digits, and the kind:
@@ -108,7 +108,7 @@ SELECT g.fence, pg_backend_pid(), o.holder, o.fence,
             clock_timestamp()) + t.turn - clock_timestamp())
         ELSE t.turn END) * 1000.0)::bigint,
     CASE WHEN g.fence IS NOT NULL AND pg_backend_pid() = {pid_in_line}
-        THEN set_config('application_name', '{app}', false) END
+        THEN set_config('application_name', '{session}', false) END
 FROM t LEFT JOIN got g ON true LEFT JOIN h o ON o.expires > clock_timestamp()
 
 -- statement renew

@@ -28,8 +28,9 @@ r.state, r.status, r.fence, r.owner, r.host, r.pid, r.username, r.command, r.not
 (extract(epoch FROM r.expires - coalesce(r.ended, r.began)) * 1000.0)::bigint
 
 -- statement begin
--- Behind a granted try (g). k: the present record; s: the outcome: 0 we run, 1 done, 2 a foreign
--- row; u: an unused lock goes back; n: the new record.
+-- Behind a granted try (g). k: the present record; s: the outcome: 0 we run, 1 we run, since the
+-- success lies in the future (run_record.h), 2 done, 3 a foreign row; u: an unused lock goes back;
+-- n: the new record.
 WITH
 g AS MATERIALIZED (
     SELECT l.fence, clock_timestamp() AS began FROM {table} l WHERE l.name = '{name}'
@@ -37,15 +38,18 @@ g AS MATERIALIZED (
 k AS MATERIALIZED (
     SELECT
 -- include valid
-        AS valid, r.state = 'succeeded' AND r.ended
-            > clock_timestamp() - '{once}'::float8 * interval '1 ms' AS done
+        AS valid, CASE
+            WHEN r.state <> 'succeeded' THEN 0
+            WHEN r.ended > clock_timestamp() + interval '1000 s' THEN 1
+            WHEN r.ended > clock_timestamp() - '{once}'::float8 * interval '1 ms' THEN 2
+            ELSE 0 END AS done
     FROM {runs} r WHERE r.name = '{name}' AND EXISTS (SELECT 1 FROM g)),
 s AS MATERIALIZED (
-    SELECT g.fence, g.began, CASE WHEN NOT k.valid THEN 2 WHEN k.done THEN 1 ELSE 0 END AS what
+    SELECT g.fence, g.began, CASE WHEN NOT k.valid THEN 3 ELSE coalesce(k.done, 0) END AS what
     FROM g LEFT JOIN k ON true),
 u AS (
     UPDATE {table} l SET expires = '-infinity', owner = '', freed = clock_timestamp()
-    FROM s WHERE s.what > 0 AND l.name = '{name}' AND l.owner = '{token}'
+    FROM s WHERE s.what > 1 AND l.name = '{name}' AND l.owner = '{token}'
     RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, 0 AS stays,
         pg_backend_pid() AS me),
 -- include calls
@@ -55,7 +59,7 @@ u AS (
     SELECT '{name}'::text, 'running', NULL, s.fence, '{token}'::text, '{host}'::text, {client_pid},
         '{user}'::text, '{command}'::text, '{note}'::text, s.began, NULL,
         s.began + '{once}'::float8 * interval '1 ms'
-    FROM s WHERE s.what = 0
+    FROM s WHERE s.what < 2
     ON CONFLICT (name) DO UPDATE SET state = excluded.state, status = excluded.status,
         fence = excluded.fence, owner = excluded.owner, host = excluded.host, pid = excluded.pid,
         username = excluded.username, command = excluded.command, note = excluded.note,
@@ -65,7 +69,7 @@ SELECT pg_backend_pid(), '{token}'::text, s.fence, s.what,
     (extract(epoch FROM s.began) * 1000.0)::bigint,
     (SELECT count(*) FROM c),
 -- include record
-FROM s LEFT JOIN {runs} r ON s.what = 1 AND r.name = '{name}'
+FROM s LEFT JOIN {runs} r ON s.what IN (1, 2) AND r.name = '{name}'
 
 -- statement end
 -- {stays}: how long the lock stays held; 0: not. '{state}', {status} (-1: unknown): the end of the

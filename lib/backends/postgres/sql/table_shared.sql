@@ -119,7 +119,7 @@ i AS (
         '{holder}'::text FROM g)
 SELECT g.fence, g.slot, g.epoch, pg_backend_pid(), '{token}'::text,
     CASE WHEN g.fence IS NOT NULL AND pg_backend_pid() = {pid_in_line}
-        THEN set_config('application_name', '{app}', false) END
+        THEN set_config('application_name', '{session}', false) END
 FROM (SELECT 1) x LEFT JOIN g ON true
 
 -- statement renew

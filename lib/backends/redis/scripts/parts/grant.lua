@@ -2,10 +2,11 @@
 -- that fails half-way (a right is missing) has granted nothing.
 --
 -- begin: called with the fencing token before the first write; a result is the answer, and nothing
--- is granted.
+-- is granted. A second result: the record of a success in the future, for a warning.
 local function give(begin)
   local fence, refused = next_fence(kind == 'x' and 1 or 0)
-  refused = refused or (begin and begin(fence))
+  local ahead
+  if begin and not refused then refused, ahead = begin(fence) end
   if refused then return refused end
   keep_fence(fence, ttl)
   if id ~= '' then
@@ -21,5 +22,5 @@ local function give(begin)
     -- A failure here cannot take the grant back.
     if w == id then pcall(advance, true) end
   end
-  return {'granted', fence, ttl, number and number + 1 or 0, '', now, up, longest}
+  return {'granted', fence, ttl, number and number + 1 or 0, ahead or '', now, up, longest}
 end
