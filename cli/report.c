@@ -18,8 +18,6 @@
 #define WAIT_REDRAW DLOCK_SEC
 #define WAIT_EVERY (30 * DLOCK_SEC)
 
-#define HOLDER_TEXT_MAX 1400
-
 /* The beginning of a message, as of message_lock(). */
 static const char *subject(const struct report *r, const char *words, char *buf)
 {
