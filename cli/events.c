@@ -30,6 +30,7 @@
 /* The longest text in a line, in bytes of JSON. */
 #define PLACE_MAX 900 /* lock, store */
 #define REASON_MAX 1030
+#define PART_MAX 500 /* address, database, parameters */
 
 struct events {
     struct sink *sink;
@@ -151,6 +152,31 @@ static void finish(struct events *e, struct line *l, bool last)
         sink_drop(e->sink);
     else
         sink_put(e->sink, l->text, (size_t)n, last);
+}
+
+/* ------------------------------------------------------------- start --- */
+
+void events_start(struct events *e, const struct dlock_uri *u, const char *path)
+{
+    char params[PART_MAX], address[PLACE_MAX];
+    const char *hosts = strstr(u->where, "://");
+    struct line l;
+
+    if (!e)
+        return;
+    events_set_lock(e, u->name, u->where);
+    if (!begin(e, &l, "start"))
+        return;
+    json_str(&l.j, "kind", u->scheme);
+    json_known(&l.j, "path", path, PLACE_MAX);
+    if (!*path && hosts) {
+        size_t n = u->nhosts > 0 ? strcspn(hosts + 3, "/") : strlen(hosts + 3);
+        snprintf(address, sizeof(address), "%.*s", (int)n, hosts + 3);
+        json_known(&l.j, "address", address, PART_MAX);
+        json_known(&l.j, "database", hosts[3 + n] ? hosts + 3 + n + 1 : "", PART_MAX);
+    }
+    json_known(&l.j, "parameters", dlock_uri_params_text(u, params, sizeof(params)), PART_MAX);
+    finish(e, &l, false);
 }
 
 /* -------------------------------------------------------------- wait --- */

@@ -8,7 +8,7 @@
 #ifndef CLI_EVENTS_H
 #define CLI_EVENTS_H
 
-#include "dlock.h"
+#include "uri.h"
 
 struct events;
 
@@ -20,6 +20,8 @@ int events_fd(const struct events *);
 void events_start_thread(struct events *);
 /* The lock of the following lines. */
 void events_set_lock(struct events *, const char *lock, const char *store);
+/* Before any other line: the parts of the lock's URI; path: of a file lock's file, else "". */
+void events_start(struct events *, const struct dlock_uri *, const char *path);
 
 /*
  * A line for each change, but at most one line a second. Unknown: holder NULL, place 0. now: by

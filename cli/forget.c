@@ -68,16 +68,20 @@ static int refuse_running(const struct options *o, const dlock *lk, const struct
  * The status had no record. Forget the record of a token that no run has: the store then reports
  * foreign data in the record's place, or a run that has begun meanwhile.
  */
-static int check_none(const struct options *o, const struct sigstate *sig, dlock *lk)
+static int check_none(const struct options *o, const struct sigstate *sig, dlock *lk,
+                      const struct found *shown)
 {
-    char lock[LOCK_TEXT_MAX];
+    char lock[LOCK_TEXT_MAX], holder[HOLDER_TEXT_MAX];
+    const struct dlock_info *held = query_holder(shown);
     struct found f = {0};
     int code;
 
     dlock_start_forget(lk, "00000000000000000000000000000000", NULL);
     code = query_run(o, sig, lk, &f);
-    if (code < 0 && message_tells(o, ABOUT_HELD))
-        message("%s has no record of a run", message_lock(lk, "", lock));
+    if (code < 0 && message_tells(o, ABOUT_TIMEOUT))
+        message("%s has no record of a run%s%s", message_lock(lk, "", lock),
+                held ? "; the lock is " : "",
+                held ? message_holder(held, holder, sizeof(holder)) : "");
     query_free(&f);
     return code < 0 ? 0 : code;
 }
@@ -118,7 +122,7 @@ int forget_mode(const struct options *o, const struct sigstate *sig)
     dlock_start_status(lk, NULL);
     code = query_run(o, sig, lk, &f);
     if (code < 0 && !f.has_run) {
-        code = check_none(o, sig, lk);
+        code = check_none(o, sig, lk, &f);
     } else if (code < 0 && f.run.state == DLOCK_RUN_RUNNING && !query_crashed(&f)) {
         code = refuse_running(o, lk, &f.run);
     } else if (code < 0 && !o->yes) {

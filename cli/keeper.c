@@ -1031,6 +1031,12 @@ int keeper_run(struct command *c, struct dlock_uri **uris, dlock **held)
     code = open_locks(&k, uris, 0);
     if (code != 0)
         return code; /* the guard exits by itself when our end of its socket closes */
+    for (int i = 0; i < k.nlocks && c->events; i++) {
+        const struct dlock_uri *u = dlock_uri_of(k.locks[i]);
+        char path[PATH_MAX];
+        open_path(u, path);
+        events_start(c->events, u, path);
+    }
     report_begin(&k.report, c->o, k.locks[0], c->events);
     driven_start_acquire(k.store, NULL);
     loop(&k);

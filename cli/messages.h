@@ -50,6 +50,7 @@ void message_flush(int wait_ms);
 
 /* "2m10s", "5m", "1h3m", "1.5s", "250ms": at most two units, rounded down. Returns buf. */
 const char *message_duration(int64_t ns, char *buf, size_t size);
+#define HOLDER_TEXT_MAX 1400
 /* "held for 5m by root@ci-4, pid 812 (deploy.sh), note "disk 2"". NULL: unknown. Returns buf. */
 const char *message_holder(const struct dlock_info *, char *buf, size_t size);
 /* For --status: "root@ci-4, pid 812 (deploy.sh), since 2026-11-20 17:00:03 +0100 ...". */

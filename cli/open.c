@@ -5,10 +5,12 @@
 #include "messages.h"
 #include "util.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Beyond the memory in use: room for the longest answer, and stacks for the libraries' threads. */
@@ -45,14 +47,40 @@ int open_uris(const struct options *o, struct dlock_uri *uris[DLOCK_SET_MAX])
     return code;
 }
 
+/* NULL also for a lock that is no file's. */
+static char *path_of(const struct dlock_uri *uri)
+{
+    bool is_file = dlock_registry_hold(uri->scheme) & CAP_FD;
+    const struct dlock_backend *be = is_file ? dlock_registry_find(uri->scheme, NULL) : NULL;
+
+    return be ? be->path(uri) : NULL;
+}
+
+bool open_path(const struct dlock_uri *uri, char buf[PATH_MAX])
+{
+    char *path = path_of(uri), *plain = path ? strdup(path) : NULL;
+
+    buf[0] = '\0';
+    if (plain)
+        dlock_hide_secrets(plain, false);
+    /* Of a missing file glibc resolves the directory, and fails. */
+    if (plain && (strcmp(path, plain) != 0 || (!realpath(path, buf) && !buf[0])))
+        snprintf(buf, PATH_MAX, "%s", plain);
+    free(path);
+    free(plain);
+    return buf[0];
+}
+
 char *open_key(const struct dlock_uri *uri, bool fcntl)
 {
     struct stat st;
 
     if (!(dlock_registry_hold(uri->scheme) & CAP_FD))
         return nested_key(uri);
-    const struct dlock_backend *be = dlock_registry_find(uri->scheme, NULL);
-    return be && be->stat(uri, &st) ? nested_file_key(&st, fcntl) : NULL;
+    char *path = path_of(uri);
+    bool found = path && fstatat(AT_FDCWD, path, &st, uri->bare ? 0 : AT_SYMLINK_NOFOLLOW) == 0;
+    free(path);
+    return found ? nested_file_key(&st, fcntl) : NULL;
 }
 
 /*
@@ -82,6 +110,19 @@ int64_t open_wait(const struct options *o, int64_t waited)
     if (o->nonblock)
         return 0;
     return o->wait_ns == DLOCK_NEVER ? DLOCK_NEVER : dlock_max(1, o->wait_ns - waited);
+}
+
+/* For -v: which lock this is. */
+static void tell_lock(const dlock *lk)
+{
+    const struct dlock_uri *uri = dlock_uri_of(lk);
+    char text[LOCK_TEXT_MAX], path[PATH_MAX], params[256];
+
+    if (open_path(uri, path))
+        message("the lock is the file %s", path);
+    else
+        message("%s%s%s", message_lock(lk, "the lock is ", text),
+                *dlock_uri_params_text(uri, params, sizeof(params)) ? ", " : "", params);
 }
 
 dlock *open_handle(const struct options *o, enum dlock_mode mode, struct dlock_uri **uri,
@@ -115,6 +156,8 @@ dlock *open_handle(const struct options *o, enum dlock_mode mode, struct dlock_u
     lo.min_hold_ns = o->min_hold_ns;
     if (dlock_open_nested(&lk, uri, how->outer, &lo, &err) < 0)
         *code = message_error(o, &err);
+    else if (message_tells(o, ABOUT_DETAIL) && how->waited == 0)
+        tell_lock(lk);
     free(command);
     return lk;
 }

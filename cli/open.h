@@ -6,11 +6,15 @@
 #include "options.h"
 #include "uri.h"
 
+#include <limits.h>
+
 /*
  * Parse lock, which is options.lock or of options.also; "@name" is resolved. The caller calls
  * dlock_uri_free. NULL after printing the error; then *code is the exit code.
  */
 struct dlock_uri *open_uri(const struct options *, const char *lock, int *code);
+/* The path of a file lock's file, with links resolved. False: another store, or no memory. */
+bool open_path(const struct dlock_uri *, char buf[PATH_MAX]);
 /* The lock's key (nested.h), malloc'ed. NULL: out of memory, or the file is not accessible. */
 char *open_key(const struct dlock_uri *, bool fcntl);
 struct open_how {

@@ -36,12 +36,12 @@ bool query_crashed(const struct found *f)
     return true;
 }
 
-bool query_held(const struct found *f)
+const struct dlock_info *query_holder(const struct found *f)
 {
     for (size_t i = 0; i < f->n; i++)
         if (!f->all[i].waiter)
-            return true;
-    return false;
+            return &f->all[i];
+    return NULL;
 }
 
 void query_free(struct found *f)

@@ -25,8 +25,8 @@ int query_run(const struct options *, const struct sigstate *, dlock *, struct f
 bool query_signals(const struct sigstate *, dlock *lk);
 /* Is the recorded run in progress, with no holder that can be this run? */
 bool query_crashed(const struct found *);
-/* Is there a holder? */
-bool query_held(const struct found *);
+/* A holder, or NULL. */
+const struct dlock_info *query_holder(const struct found *);
 void query_free(struct found *);
 
 #endif

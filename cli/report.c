@@ -4,7 +4,6 @@
 #include "messages.h"
 #include "util.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,8 +16,6 @@
 #define WAIT_FIRST DLOCK_SEC
 #define WAIT_REDRAW DLOCK_SEC
 #define WAIT_EVERY (30 * DLOCK_SEC)
-
-#define HOLDER_TEXT_MAX 1400
 
 /* The beginning of a message, as of message_lock(). */
 static const char *subject(const struct report *r, const char *words, char *buf)
@@ -122,8 +119,8 @@ void report_continue(struct report *r)
 
 void report_granted(struct report *r)
 {
-    char lock[LOCK_TEXT_MAX], waited[32];
-    int64_t us = (dlock_now() - r->wait.since) / 1000;
+    char lock[LOCK_TEXT_MAX], text[32];
+    int64_t waited = dlock_now() - r->wait.since;
 
     report_cancelled(r);
     if (r->lk) {
@@ -133,12 +130,10 @@ void report_granted(struct report *r)
                                         .fence = dlock_fence(r->lk)};
         events_granted(r->events, &held, dlock_time_left(r->lk), dlock_now());
     }
-    if (r->wait.said)
+    if (r->wait.said || message_tells(r->o, ABOUT_DETAIL))
         message("got %s after %s", short_text(r, r->lk, lock),
-                message_duration(dlock_now() - r->wait.since, waited, sizeof(waited)));
-    if (message_tells(r->o, ABOUT_DETAIL))
-        message("%s: getting lock took %" PRId64 ".%06" PRId64 " seconds", lock_text(r, lock),
-                us / 1000000, us % 1000000); /* as flock(1) -v says */
+                waited < DLOCK_SEC ? dlock_format_duration(waited, text, sizeof(text))
+                                   : message_duration(waited, text, sizeof(text)));
 }
 
 /* Why the lock is not granted. Returns buf. */

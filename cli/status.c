@@ -17,7 +17,7 @@
 
 static void text_one(const struct dlock_info *i)
 {
-    char holder[1400], left[32], kind[KIND_TEXT_SIZE];
+    char holder[HOLDER_TEXT_MAX], left[32], kind[KIND_TEXT_SIZE];
     message_process(i, holder, sizeof(holder));
     kind_text(i, kind);
     if (i->waiter && i->place > 0)
@@ -109,7 +109,7 @@ static void print(const struct options *o, const dlock *lk, const struct found *
         json_int(&j, "schema", 1);
         json_str(&j, "lock", name);
         json_str(&j, "store", where);
-        json_str(&j, "state", query_held(f) ? "held" : "free");
+        json_str(&j, "state", query_holder(f) ? "held" : "free");
         if (all > 0) {
             json_int(&j, "slots", all);
             json_int(&j, "slots_held", taken);
@@ -126,7 +126,7 @@ static void print(const struct options *o, const dlock *lk, const struct found *
     if (all > 0)
         snprintf(slots, sizeof(slots), ", %d of %u slots", taken, all);
     int n = snprintf(text, sizeof(text), "%s (%s): %s%s", name, where,
-                     query_held(f) ? "held" : "free", slots);
+                     query_holder(f) ? "held" : "free", slots);
     dlock_clean_text(lock, sizeof(lock), text, strlen(text));
     dlock_hide_secrets(lock, n >= (int)sizeof(lock));
     printf(f->why_free[0] ? "%s (%s)\n" : "%s%s\n", lock, f->why_free);
@@ -165,7 +165,7 @@ int status_mode(const struct options *o, const struct sigstate *sig)
     code = query_run(o, sig, lk, &f);
     if (code < 0) {
         print(o, lk, &f);
-        code = query_held(&f) ? dlock_error_exit(DLOCK_EBUSY) : 0;
+        code = query_holder(&f) ? dlock_error_exit(DLOCK_EBUSY) : 0;
     }
     query_free(&f);
     dlock_close(lk);

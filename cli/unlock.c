@@ -15,8 +15,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 
@@ -164,6 +166,11 @@ int fdlock_mode(const struct options *o, const struct sigstate *sig)
     if (fcntl(o->fd, F_GETFD) != 0) {
         dlock_fail(&err, DLOCK_EUSAGE, EBADF, "descriptor %d is not open", o->fd);
         return message_error(o, &err);
+    }
+    if (o->mode == MODE_FD && message_tells(o, ABOUT_DETAIL)) {
+        char link[32], path[PATH_MAX];
+        snprintf(link, sizeof(link), "/proc/self/fd/%d", o->fd);
+        message("descriptor %d is %s", o->fd, realpath(link, path) ? path : "no file with a path");
     }
     int64_t now = l.report.wait.since;
     int sys = flock_try(o->fd, op, o->fcntl);

@@ -18,9 +18,8 @@
 #include <poll.h>
 #include <stddef.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
-#define DLOCK_BACKEND_ABI 8
+#define DLOCK_BACKEND_ABI 9
 
 enum dlock_cap {
     CAP_SHARED = 1,
@@ -230,8 +229,8 @@ struct dlock_backend {
 
     /* CAP_FD, in any state: does the lock's name lead to the file open as fd? Else NULL. */
     bool (*is_file)(struct dlock_be *, int fd);
-    /* CAP_FD: stat the lock's file, which is not made. False: missing, or hidden. Else NULL. */
-    bool (*stat)(const struct dlock_uri *, struct stat *);
+    /* CAP_FD: the path of the lock's file, malloc'ed. NULL: out of memory. Else NULL. */
+    char *(*path)(const struct dlock_uri *);
 
     /*
      * While granted: the connection whose end frees the lock at once, or -1. A process that

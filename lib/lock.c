@@ -1101,6 +1101,11 @@ const char *dlock_where(const dlock *d)
     return d->uri->where;
 }
 
+const struct dlock_uri *dlock_uri_of(const dlock *d)
+{
+    return d->uri;
+}
+
 const char *dlock_backend_name(const dlock *d)
 {
     return d->table->name;

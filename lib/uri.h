@@ -96,6 +96,8 @@ int dlock_uri_foreign(struct dlock_uri *, const char *const *ignored, const stru
 const char *dlock_uri_file_param(const struct dlock_uri *);
 /* The names of ignored parameters, "a, b", cut to size (which may be 0). False: none is ignored. */
 bool dlock_uri_ignored(const struct dlock_uri *, char *buf, size_t size);
+/* "a=1&b=2": the parameters that count, without user and secrets, cut to size. Returns buf. */
+const char *dlock_uri_params_text(const struct dlock_uri *, char *buf, size_t size);
 /* 0, or DLOCK_EUSAGE that names the first unused parameter, and known names like it. */
 int dlock_uri_check_params(const struct dlock_uri *, struct dlock_error *);
 
@@ -122,6 +124,8 @@ int dlock_state_dir(char **out, int *fd, bool make, struct dlock_error *);
 /* lock.c: dlock_open() for a parsed URI. Takes *uri over, and sets it to NULL, also on failure. */
 int dlock_open_uri(dlock **out, struct dlock_uri **uri, const struct dlock_options *,
                    struct dlock_error *);
+/* lock.c: as dlock_open() has completed it; of the handle. */
+const struct dlock_uri *dlock_uri_of(const dlock *);
 /*
  * lock.c: the descriptors that a file lock needs for its release, beside dlock_fd(): for a caller
  * that closes unknown descriptors. Fills at most DLOCK_FDS_MAX entries and returns their number; 0

@@ -205,6 +205,21 @@ bool dlock_uri_ignored(const struct dlock_uri *u, char *buf, size_t size)
     return any;
 }
 
+const char *dlock_uri_params_text(const struct dlock_uri *u, char *buf, size_t size)
+{
+    size_t n = 0;
+
+    buf[0] = '\0';
+    for (int i = 0; i < u->nparams && n < size; i++) {
+        const struct dlock_param *p = &u->params[i];
+
+        if (!p->ignored && !hides_key(u, i) && strcmp(p->key, "user") != 0 &&
+            !dlock_names_secret(p->key, strlen(p->key)))
+            n += (size_t)snprintf(buf + n, size - n, "%s%s=%s", n > 0 ? "&" : "", p->key, p->value);
+    }
+    return buf;
+}
+
 int dlock_uri_check_params(const struct dlock_uri *u, struct dlock_error *err)
 {
     for (int i = 0; i < u->nparams; i++) {

@@ -754,7 +754,11 @@ state_is() { "$DLOCK" --status "$L" | grep -q "last run: $1"; }
     once 0 "$L" sh -c "$ADD" e 0
     [ "$(tr -d '\n' <ran)" = ade ] || fail "$(cat ran)"
     forget
-    forget
+    says 0 "'$NAME' has no record of a run" --forget --yes "$L"
+    hold --ttl 4
+    says 0 "'$NAME' has no record of a run; the lock is held" --forget --yes "$L"
+    assert_out "pid $HOLDER"
+    let_go
     store_clean "$NAME"
 }
 

@@ -25,6 +25,7 @@
 #include "util.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -172,14 +173,6 @@ static void failed_flock(struct file_backend *b, int sys)
 }
 
 /* ------------------------------------------------------------- acquire --- */
-
-/* For -v: where "@name" is. */
-static void tell_path(struct file_backend *b)
-{
-    if (b->place.named)
-        dlock_fail(&put(b, EV_NOTICE)->error, 0, 0, "the lock is the file %s/%s", b->place.path,
-                   b->place.lock);
-}
 
 static int lock_op(const struct file_backend *b)
 {
@@ -507,7 +500,6 @@ static void file_acquire(struct dlock_be *be, bool wait)
         *failed(b) = err;
         return;
     }
-    tell_path(b);
     try_now(b);
 }
 
@@ -702,7 +694,6 @@ static void file_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
                    what == ASK_LIST ? "a list of locks" : "to break a lock");
         return;
     }
-    tell_path(b);
     if (file_status(&b->place, &b->status.found, &err) < 0) {
         drop_holders(b);
         put(b, EV_FAILED)->error = err;
@@ -796,13 +787,15 @@ static bool file_is_file(struct dlock_be *be, int fd)
     return file_is_current(&self(be)->place, fd, NULL) == 1;
 }
 
-static bool file_stat(const struct dlock_uri *uri, struct stat *st)
+static char *file_path(const struct dlock_uri *uri)
 {
     struct file_place place;
-    bool found = file_place_init(&place, uri, NULL) == 0 && file_find(&place, st);
+    char *path;
 
-    file_place_done(&place);
-    return found;
+    if (file_place_init(&place, uri, NULL) < 0 ||
+        asprintf(&path, "%s%s%s", place.path, place.slash, place.lock) < 0)
+        return NULL;
+    return path;
 }
 
 static void file_close(struct dlock_be *be)
@@ -879,7 +872,7 @@ const struct dlock_backend dlock_backend_file = {
     .process = file_process,
     .inherit_fd = file_inherit_fd,
     .is_file = file_is_file,
-    .stat = file_stat,
+    .path = file_path,
     .own_fds = file_own_fds,
     .close = file_close,
     .close_in_child = file_close_in_child,

@@ -58,8 +58,6 @@ int file_open(struct file_place *, enum file_how, int *fd, struct dlock_error *)
  * can, so there the check is for the contents: a run record of another user's making.
  */
 const char *file_stranger(int dir, const struct stat *, mode_t modes);
-/* Stat the present file. False: the file is missing, or cannot be seen. */
-bool file_find(struct file_place *, struct stat *);
 /* 1: the path still names fd; 0: the file was unlinked or replaced; or an error. */
 int file_is_current(const struct file_place *, int fd, struct dlock_error *);
 /* The network file system of fd, or NULL. */

@@ -218,11 +218,6 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
     return 0;
 }
 
-bool file_find(struct file_place *p, struct stat *st)
-{
-    return file_place_open(p, NULL) == 0 && stat_place(p, st) == 0;
-}
-
 int file_is_current(const struct file_place *p, int fd, struct dlock_error *err)
 {
     struct stat mine, there;

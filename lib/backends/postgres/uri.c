@@ -384,6 +384,12 @@ static int set_hosts(struct pg_backend *be, const PQconninfoOption *known, struc
         uri->hosts = hosts;
         uri->nhosts = n;
     }
+    const char *database = option(be, known, "dbname");
+    if (ok && !s->service && strlen(uri->path) <= 1 && *database) { /* for messages */
+        free(uri->path);
+        ok = asprintf(&uri->path, "/%s", database) >= 0;
+        uri->path = ok ? uri->path : NULL;
+    }
     return ok ? dlock_uri_settle_where(uri, err)
               : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }

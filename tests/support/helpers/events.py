@@ -2,9 +2,9 @@
 """events.py FILE|- [CODE] - read the lines of --events with a JSON parser and check their schema.
 
 Every line must be whole: one object in UTF-8, at most 4096 bytes, with only the event's keys, each
-of its type. Then CODE, in Python, checks them: `events` are the objects, `names` their events,
-`end` the last object if its event is "end" (else None), and by["granted"] lists the objects of that
-event. `events.py --keys` prints all events, keys and words, one a line, for a look into the manual.
+of its type. Then CODE, in Python, checks them: `starts` are the objects of "start", which come
+first, `events` the others, `names` their events, `end` the last object if its event is "end" (else
+None), and by["granted"] lists the objects of that event. `events.py --keys` prints all events, keys and words, one a line, for a look into the manual.
 """
 import json
 import re
@@ -18,6 +18,8 @@ HOLDER = {"kind": ["foreign"], "mode": MODES, "slots": int, "slot": int, "host":
           "fence": FENCE}
 HEAD = {"v": [1], "event": str, "time": TIME, "pid": int, "lock?": str, "store?": str}
 EVENTS = {
+    "start": {"kind": str, "path?": str, "address?": str, "database?": str,
+              "parameters?": str},
     "waiting": {"wait_ms": int, "place?": int, "holder?": HOLDER},
     "granted": {"wait_ms": int, "mode?": MODES, "slots?": int, "slot?": int, "fence?": FENCE,
                 "lease_left_ms?": int},
@@ -79,9 +81,14 @@ with (sys.stdin.buffer if sys.argv[1] == "-" else open(sys.argv[1], "rb")) as f:
     lines = f.read().split(b"\n")
 assert lines.pop() == b"", "the last line has no end"
 events = [check(line) for line in lines]
+by = {name: [e for e in events if e["event"] == name] for name in EVENTS}
+starts = by["start"]
+for i, event in enumerate(events):
+    before = {e["event"] for e in events[:i] if e["pid"] == event["pid"]}
+    assert event["event"] != "start" or before <= {"start"}, events
+events = [e for e in events if e["event"] != "start"]
 names = [e["event"] for e in events]
 end = events[-1] if names and names[-1] == "end" else None
-by = {name: [e for e in events if e["event"] == name] for name in EVENTS}
 if len(sys.argv) > 2:
     try:
         exec(sys.argv[2])

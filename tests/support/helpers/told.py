@@ -13,10 +13,10 @@ HOLDER = r'held by fakehost, pid 4711 \(fakecommand\)'
 LOCK = r"\S+: (the lock )?'NAME'"
 # Every line is one of these.
 KINDS = {
-    'took': LOCK + r': getting lock took [0-9]+\.[0-9]{6} seconds',
+    'which': r"fake://\S+: the lock is 'NAME'",
     'busy': LOCK + ' is busy: ' + HOLDER,
     'waits': r"waiting for 'NAME': [1-9][0-9]*s( of 3\.5s)?, next in line; " + HOLDER,
-    'got': r"got 'NAME' after [0-9.]+s",
+    'got': r"got 'NAME' after ([0-9.]+s|[0-9.]+ ms)",
     'gave-up': LOCK + r' is still (busy after 3\.5s: ' + HOLDER + ')',
     'setup': 'fake: notice of setup',
     'exclusion': 'fake: notice of exclusion',

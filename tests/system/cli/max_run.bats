@@ -195,8 +195,9 @@ time.sleep(60)' "$(cat pid)"
 @test "tells programs of it" {
     run_t 5 "$DLOCK" --events ev --max-run 1 --grace 0.2 "$F" sh -c \
         'trap "" TERM; while :; do sleep 0.01; done' || :
-    [ "$(jq -r .event ev | tr '\n' ' ')" = "granted term kill released end " ] || fail "$(cat ev)"
-    jq -es '.[1].kill_in_ms == 200 and
+    [ "$(jq -r .event ev | tr '\n' ' ')" = "start granted term kill released end " ] ||
+        fail "$(cat ev)"
+    jq -es '.[2].kill_in_ms == 200 and
         (.[-1] | .outcome == "overrun" and .exit_code == 124 and .signal == 9)' ev
     run_t 5 "$DLOCK" --events ev2 --max-run 1 "$F" sh -c \
         'trap "exit 4" TERM; while :; do sleep 0.01; done' || :

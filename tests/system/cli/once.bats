@@ -350,9 +350,10 @@ assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h
 }
 
 @test "--forget --yes: cleared, nothing there, running, crashed" {
-    run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+    says 0 "'$NAME' has no record of a run" --forget --yes "$L"
+    refute_out held
+    run -0 run_t 5 "$DLOCK" -q --forget --yes "$L"
     [ -z "$output" ] || fail "$output"
-    CI=1 says 0 "'$NAME' has no record of a run" --forget --yes "$L"
     record succeeded 0
     CI=1 run -0 --separate-stderr run_t 5 "$DLOCK" --forget --yes "$L"
     [ -z "$output" ]

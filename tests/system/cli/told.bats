@@ -17,21 +17,21 @@ told() {
 
 @test "what is printed depends on the event and on who reads it" {
     told <<'TABLE'
-event                  |terminal        |CI              |neither     |-v               |-q
-uncontended            |                |                |            |took             |
--n, held               |busy            |busy            |            |busy             |
-waits, granted         |waits got       |waits got       |            |waits got took   |
-wait runs out          |waits gave-up   |waits gave-up   |gave-up     |waits gave-up    |
-store set up badly     |setup           |setup           |            |setup took       |
-may not exclude        |exclusion       |exclusion       |exclusion   |exclusion took   |
-detail                 |                |                |            |detail took      |
-renewed late           |trouble over    |trouble over    |trouble over|took trouble over|
-lost                   |lost            |lost            |lost        |took lost        |lost
-not ours at the release|not-ours        |not-ours        |not-ours    |took not-ours    |not-ours
-release not confirmed  |unclear         |unclear         |unclear     |took unclear     |
-store silent           |connects silence|connects silence|silence     |connects silence |silence
-store unreachable      |error           |error           |error       |error            |error
-no such command        |no-command      |no-command      |no-command  |took no-command  |no-command
-a signal ends the wait |waits           |waits           |            |waits            |
+event                  |terminal        |CI              |neither     |-v                    |-q
+uncontended            |                |                |            |which got             |
+-n, held               |busy            |busy            |            |which busy            |
+waits, granted         |waits got       |waits got       |            |which waits got       |
+wait runs out          |waits gave-up   |waits gave-up   |gave-up     |which waits gave-up   |
+store set up badly     |setup           |setup           |            |which setup got       |
+may not exclude        |exclusion       |exclusion       |exclusion   |which exclusion got   |
+detail                 |                |                |            |which detail got      |
+renewed late           |trouble over    |trouble over    |trouble over|which got trouble over|
+lost                   |lost            |lost            |lost        |which got lost        |lost
+not ours at the release|not-ours        |not-ours        |not-ours    |which got not-ours    |not-ours
+release not confirmed  |unclear         |unclear         |unclear     |which got unclear     |
+store silent           |connects silence|connects silence|silence     |which connects silence|silence
+store unreachable      |error           |error           |error       |which error           |error
+no such command        |no-command      |no-command      |no-command  |which got no-command  |no-command
+a signal ends the wait |waits           |waits           |            |which waits           |
 TABLE
 }

@@ -69,7 +69,7 @@ no_standby() {
     t0=$(now_ms)
     kill -KILL "$(pgsql -c "select pid from pg_stat_activity where wait_event = 'PgSleep'")"
     wait_for 5 file_has "$PG_LOG" 'terminating any other active server processes'
-    says 75 restart-grace -vn "$L" touch ran
+    says 75 "(restart-grace)" -vn "$L" touch ran
     [ ! -e ran ]
     # It is the same postmaster, and the grace ends.
     pid_alive "${PG_PIDS[own]}"

@@ -193,7 +193,7 @@ fails() {
     hba 'host all u 127.0.0.1/32 scram-sha-256' 'host all all 127.0.0.1/32 trust'
     fails 77 "password" "postgres://u:c4nary-wrong@$H#$NAME"
     refute_out c4nary
-    fails 77 "password" -v "postgres://u@$H#$NAME"
+    fails 77 "password" "postgres://u@$H#$NAME"
     works() {
         run -0 run_t 5 "$DLOCK" "$@" true
         [ -z "$output" ]
@@ -264,14 +264,14 @@ fails() {
 @test "a server that just started grants nothing during the restart grace" {
     own_server
     L="$U?restart-grace=5#$NAME"
-    says 75 restart-grace -vn "$L" touch ran
+    says 75 "(restart-grace)" -vn "$L" touch ran
     [ ! -e ran ]
     # Without it there is no such thing.
     run -0 run_t 5 "$DLOCK" -n "$U#$NAME" true
     run -0 run_t 15 "$DLOCK" -v "$L" "${PSQL[@]}" \
         -c "select 'up for ', clock_timestamp() - pg_postmaster_start_time() between '5 s'
         and '8 s'"
-    assert_out restart-grace
+    assert_out "(restart-grace)"
     assert_out "up for |t"
     run -0 run_t 5 "$DLOCK" -n "$L" true
     [ -z "$output" ]
@@ -381,14 +381,14 @@ grace_left() {
     run -0 run_t 5 "$DLOCK" -n "${L/=60/=1ms}" true
     # The lease table: since the first try on this timeline. A lock that is held is told as such.
     L="postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease&restart-grace=60#$NAME"
-    says 75 restart-grace -vn "$L" touch ran
+    says 75 "(restart-grace)" -vn "$L" touch ran
     run -75 run_t 5 "$DLOCK" -w 0.1 "$L" touch ran
     [ ! -e ran ]
     says 75 "held by" -n "${L/&restart-grace=60/}" "$DLOCK" -vn "$L" true
-    refute_out restart-grace
+    refute_out "(restart-grace)"
     pgsql -c "update dlock_locks set expires = expires - interval '1 min' where name = ''"
     run -0 run_t 5 "$DLOCK" -n "$L" true
     pgsql -c "update dlock_locks set owner = '00000001' where name = ''"
-    says 75 restart-grace -vn "$L" touch ran
+    says 75 "(restart-grace)" -vn "$L" touch ran
     [ ! -e ran ]
 }

@@ -18,7 +18,7 @@ setup() {
 @test "the restart grace counts as held, and is waited for" {
     own_server --appendonly no
     L="redis://127.0.0.1:${REDIS_PORTS[own]}?restart-grace=1#$NAME"
-    says 75 restart-grace -vn "$L" true
+    says 75 "restart-grace: " -vn "$L" true
     local t0
     t0=$(wall_ms)
     run -0 run_t 9 "$DLOCK" "$L" true
@@ -38,7 +38,7 @@ setup() {
     set_clock -3600
     wait_for 5 eval 'rcli_in own info server | grep -q uptime_in_seconds:-'
     run -75 run_t 5 "$DLOCK" -vn "$L" touch ran
-    assert_out restart-grace
+    assert_out "restart-grace: "
     run -75 run_t 5 "$DLOCK" -w 0.3 "$L" touch ran
     [ ! -e ran ]
     set_clock 0

@@ -169,6 +169,33 @@ TEST(a_grant_says_how_the_lock_is_shared)
     CHECK_HAS(lines(), ",\"mode\":\"slots\",\"slots\":3,\"lease_left_ms\":2000}\n");
 }
 
+TEST(the_start_names_the_parts_of_the_lock)
+{
+    static const struct {
+        const char *uri, *path, *parts;
+    } all[] = {
+        {"redis://u:secret@h/3?db=4&auth=secret&user=u#job", "",
+         "redis\",\"address\":\"h:6379\",\"database\":\"3\",\"parameters\":\"db=4\"}\n"},
+        {"redis+unix:///tmp/s?db=1#job", "",
+         "redis+unix\",\"address\":\"/tmp/s\",\"parameters\":\"db=1\"}\n"},
+        {"zk://h1,[::1]:7/a/b#job", "",
+         "zk\",\"address\":\"h1:2181,[::1]:7\",\"database\":\"a/b\"}\n"},
+        {"file:///tmp#job", "/tmp/job.lock", "file\",\"path\":\"/tmp/job.lock\"}\n"},
+    };
+
+    open_events();
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        struct dlock_uri *u;
+        REQUIRE_INT(dlock_uri_parse(&u, all[i].uri, NULL), 0);
+        events_start(e, u, all[i].path);
+        CHECK_HAS(lines(), "\"event\":\"start\"");
+        CHECK_HAS(text, "\"lock\":\"job\"");
+        CHECK_HAS(text, "\"kind\":\"");
+        CHECK_STR(strstr(text, "\"kind\":\"") + 8, all[i].parts);
+        dlock_uri_free(u);
+    }
+}
+
 TEST(a_wait_has_a_line_for_each_change_but_at_most_one_a_second)
 {
     open_events();
@@ -254,9 +281,18 @@ TEST(the_longest_line_fits_and_ends_whole)
         FILL(holder.user, bytes[i]);
         FILL(holder.command, bytes[i]);
         FILL(holder.note, bytes[i]);
-        events_set_lock(e, lock, lock);
+        struct dlock_host host = {0};
+        struct dlock_param param = {.key = lock, .value = lock};
+        struct dlock_uri u = {.raw = lock, .name = lock, .where = lock, .scheme = "redis+sentinel",
+                              .hosts = &host, .nhosts = 1, .params = &param, .nparams = 1};
+        memcpy(lock + 2000, "://", 3);
+        lock[3500] = '/';
+        ssize_t n;
+        events_start(e, &u, "");
+        n = read(reader, text, sizeof(text));
+        CHECK(n > 2500 && n <= SINK_LINE);
         events_waiting(e, &holder, INT32_MAX, INT64_MAX / 2);
-        ssize_t n = read(reader, text, sizeof(text));
+        n = read(reader, text, sizeof(text));
         CHECK(n > 2500 && n <= SINK_LINE);
         CHECK(n > 0 && memcmp(text + n - 3, "}}\n", 3) == 0);
         CHECK(memchr(text, '\n', (size_t)n) == text + n - 1);
