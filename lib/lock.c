@@ -353,6 +353,8 @@ static void ask_backend(dlock *d)
     d->fence_text[0] = '\0';
     d->slot = 0;
     d->hold = (struct dlock_hold){.status = -1};
+    if (d->in_set && d->spec.once > 0)
+        d->hold.begin = RUN_LATER;
     d->token[0] = '\0';
     lease_acquire(&d->lease, &d->lease_cfg);
     dlock_identity_begin(&d->identity);
@@ -467,6 +469,20 @@ void lock_start_acquire(dlock *d)
     d->wait_until = wait == 0 ? DLOCK_NEVER : dlock_after(now_of(d), wait);
     d->unusable = 0;
     begin(d, LOCK_ACQUIRING);
+}
+
+bool lock_begin_run(dlock *d)
+{
+    if (d->hold.begin == RUN_BEGINS)
+        return true;
+    if (d->hold.begin == RUN_NOW || d->lease.renewing) /* a renewal sent before records nothing */
+        return false;
+    d->hold.begin = RUN_NOW;
+    if (d->table->caps & CAP_LEASE)
+        lease_renew_now(&d->lease, now_of(d));
+    else
+        d->table->renew(d->be);
+    return false;
 }
 
 static void start_asking(dlock *d, const char *forget)
@@ -657,6 +673,12 @@ static void on_granted(dlock *d, const struct dlock_event *ev)
     d->why.code = 0;
 }
 
+/* The store could not record that the run begins: is another renewal worth a try? */
+static bool begins_later(const dlock *d, int code)
+{
+    return (d->table->caps & CAP_LEASE) && dlock_error_retryable(code);
+}
+
 static void on_event(dlock *d, const struct dlock_event *ev)
 {
     switch (ev->type) {
@@ -709,6 +731,8 @@ static void on_event(dlock *d, const struct dlock_event *ev)
             answered(d);
         if (ev->error.code != 0)
             resolve_again(d);
+        if (d->hold.begin == RUN_NOW)
+            d->hold.begin = RUN_BEGINS;
         d->why.code = 0;
         break;
     case EV_UNCLEAR:
@@ -716,6 +740,8 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         dlock_error_cause(&d->why, &ev->error, d->uri->where);
         if (ev->type == EV_UNCLEAR)
             resolve_again(d);
+        if (ev->type == EV_UNCLEAR && d->hold.begin == RUN_NOW && !begins_later(d, ev->error.code))
+            report(d, DLOCK_REPORT_FAILED)->error = ev->error;
         break;
     case EV_AWAY:
         resolve_again(d);

@@ -97,6 +97,11 @@ void lock_set_env(dlock *, const struct dlock_env *, int64_t ttl);
  */
 void lock_start_acquire(dlock *);
 void lock_start_release(dlock *, int64_t until);
+/*
+ * Held in a set that is complete: with spec.once, have the run recorded as running. True: the
+ * record is there, or there is none. False: call again. A report FAILED may follow.
+ */
+bool lock_begin_run(dlock *);
 int lock_interest(dlock *, struct pollfd *, int cap, int64_t *wake_at);
 const struct dlock_report *lock_process(dlock *, const struct pollfd *, int n);
 void lock_close(dlock *);

@@ -258,13 +258,20 @@ static const dlock *own_holder(const dlock_set *s, const struct dlock_info *info
     return NULL;
 }
 
-/* A held lock without a renewal for half of its time; NULL: none. */
-static const dlock *first_troubled(const dlock_set *s)
+/*
+ * All locks are held: a lock without a renewal for half of its time, or with a run that is not
+ * recorded as running yet; NULL: none. The runs begin when no lock is in trouble.
+ */
+static const dlock *first_unready(const dlock_set *s)
 {
-    for (int i = 0; i < s->next; i++)
+    const dlock *unready = NULL;
+    for (int i = 0; i < s->n; i++)
         if (s->at[i]->lease.troubled)
             return s->at[i];
-    return NULL;
+    for (int i = 0; i < s->n; i++)
+        if (!lock_begin_run(s->at[i]))
+            unready = s->at[i];
+    return unready;
 }
 
 /* --- what happens ----------------------------------------------------------------------------- */
@@ -352,7 +359,7 @@ static void on_time(dlock_set *s)
     bool over = now >= s->wait_until;
     if (s->phase == SET_ACQUIRING && s->next == s->n) {
         /* A troubled lock must be renewed first: the work needs time. */
-        const dlock *lk = first_troubled(s);
+        const dlock *lk = first_unready(s);
         struct dlock_error why;
         if (!lk) {
             s->phase = SET_HELD;

@@ -34,6 +34,12 @@ bool run_record_parse(const char *text, size_t len, int64_t now_ms, struct dlock
 /* Must a run with this spec->once be skipped? */
 bool run_record_skips(const struct dlock_run *, int64_t once);
 
+/* Does the release record the end of a run? Otherwise the run has not begun, or not for sure. */
+static inline bool run_record_begun(const struct dlock_spec *spec)
+{
+    return spec->once > 0 && spec->hold->begin == RUN_BEGINS;
+}
+
 /* Set state and status of r at the end of a hold, by spec->hold. */
 void run_record_end(const struct dlock_spec *, struct dlock_run *r);
 
