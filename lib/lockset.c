@@ -174,32 +174,42 @@ static void give_back(dlock_set *s, struct dlock_report end)
     release_all(s, end, lock_undo_until(now_of(s), s->wait_until));
 }
 
-static void give_back_failed(dlock_set *s, const dlock *which, const struct dlock_error *why)
+static struct dlock_report failed(dlock_set *s, const dlock *which, const struct dlock_error *why)
 {
-    struct dlock_report end = report_of(DLOCK_REPORT_FAILED, which);
-    end.error = *why;
-    end.retry_at = lock_retry_at(why->code, &s->failures, s->env);
-    give_back(s, end);
+    struct dlock_report r = report_of(DLOCK_REPORT_FAILED, which);
+    r.error = *why;
+    r.retry_at = lock_retry_at(why->code, &s->failures, s->env);
+    return r;
 }
 
-/* The held locks cannot be kept: begin again later, if the caller waits. */
-static void begin_again(dlock_set *s, const dlock *which, const char *what)
+static void give_back_failed(dlock_set *s, const dlock *which, const struct dlock_error *why)
 {
-    struct dlock_error why;
-    bool waits = s->wait_ns != 0;
-    dlock_fail_at(&why, waits ? DLOCK_OK : DLOCK_EUNAVAIL, 0, dlock_where(which),
-                  "the lock '%s' %s: all are given back%s", dlock_name(which), what,
-                  waits ? " and taken again" : "");
-    if (!waits) {
-        give_back_failed(s, which, &why);
+    give_back(s, failed(s, which, why));
+}
+
+/* The held locks cannot be kept, because of which: begin again later, if the caller waits. */
+static void begin_again(dlock_set *s, const dlock *which, bool lost)
+{
+    const char *what = lost ? "was lost before the others were held"
+                            : "was not free for 10 s while others were held";
+    struct dlock_report again = report_of(DLOCK_REPORT_NONE, which);
+    /* The failure, should the wait end in the pause; none: the lock is busy. */
+    if (lost)
+        dlock_fail_at(&again.error, DLOCK_EUNAVAIL, 0, dlock_where(which),
+                      "the lock '%s' %s: all are given back", dlock_name(which), what);
+    else
+        (void)lock_unanswered(which, NO_PROGRESS, &again.error);
+    if (s->wait_ns == 0) {
+        give_back_failed(s, which, &again.error);
         return;
     }
     /* The wait goes on, and rides out an outage of a store reached before. */
     for (int i = 0; i < s->n; i++)
         s->at[i]->begins_again |= s->at[i]->contacted;
-    give_back(s, report_of(DLOCK_REPORT_NONE, which));
+    give_back(s, again);
     s->report = report_of(DLOCK_REPORT_NOTICE, which);
-    s->report.error = why;
+    dlock_fail_at(&s->report.error, DLOCK_OK, 0, dlock_where(which),
+                  "the lock '%s' %s: all are given back and taken again", dlock_name(which), what);
 }
 
 static struct dlock_report busy(const dlock *which)
@@ -308,7 +318,7 @@ static void while_acquiring(dlock_set *s, const dlock *lk, const struct dlock_re
         break;
     case DLOCK_REPORT_TERM:
     case DLOCK_REPORT_LOST:
-        begin_again(s, lk, "was lost before the others were held");
+        begin_again(s, lk, true);
         break;
     case DLOCK_REPORT_EXTENDED:
         break;
@@ -372,10 +382,11 @@ static void on_time(dlock_set *s)
             give_back_failed(s, lk, &why);
         }
     } else if (s->phase == SET_ACQUIRING && now >= s->give_up_at) {
-        begin_again(s, s->at[s->next], "was not free for 10 s while others were held");
+        begin_again(s, s->at[s->next], false);
     } else if (s->phase == SET_PAUSING && over) {
         s->phase = SET_IDLE;
-        s->report = busy(s->end.lock);
+        s->report =
+            s->end.error.code != 0 ? failed(s, s->end.lock, &s->end.error) : busy(s->end.lock);
     } else if (s->phase == SET_PAUSING && now >= s->again_at) {
         take_first(s);
     }

@@ -269,6 +269,46 @@ TEST(a_set_that_begins_again_rides_out_an_outage_of_a_store_that_it_has_reached)
     NEXT(FAILED);
 }
 
+TEST(a_wait_that_ends_in_the_pause)
+{
+    static const struct {
+        enum { BUSY, SILENT, NEVER_ASKED, LOST } b;
+        int report, code;
+        const char *text, *which;
+    } rows[] = {
+        {BUSY, DLOCK_REPORT_BUSY, 0, "", "b"},
+        {SILENT, DLOCK_REPORT_FAILED, DLOCK_EUNAVAIL, "; no answer for 10 s (lock 'b')", "b"},
+        {NEVER_ASKED, DLOCK_REPORT_FAILED, DLOCK_EUNAVAIL, "no answer within 10 s", "b"},
+        {LOST, DLOCK_REPORT_FAILED, DLOCK_EUNAVAIL, "the lock 'a' was lost before the others", "a"},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        make(10 * S + 10 * MS);
+        locks[2]->opt.retry = rows[i].b == SILENT;
+        locks[2]->opt.connect_timeout_ns = 60 * S;
+        dlock_set_start_acquire(set, NULL);
+        GRANT('a', "ta", NONE);
+        if (rows[i].b == BUSY)
+            waits('b');
+        if (rows[i].b == SILENT) {
+            no_answer('b');
+            NEXT(TROUBLE);
+        }
+        while (clock_now < 1009 * S)
+            AT(clock_now + S, NONE);
+        if (rows[i].b == LOST)
+            lose('a');
+        else
+            clock_is(1010 * S);
+        NEXT(NOTICE);
+        NEXT(NONE);
+        clock_is(1010 * S + 10 * MS);
+        CHECK_INT(next(), rows[i].report);
+        CHECK_INT(r.error.code, rows[i].code);
+        CHECK_HAS(r.error.msg, rows[i].text);
+        CHECK_STR(dlock_name(which), rows[i].which);
+    }
+}
+
 TEST(the_time_to_wait_is_that_of_the_set)
 {
     start(5 * S);
