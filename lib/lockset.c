@@ -12,6 +12,7 @@
 #include "lock.h"
 
 #include "driven.h"
+#include "nested.h"
 #include "util.h"
 
 #include <stdio.h>
@@ -23,6 +24,8 @@
 /* The pause before a set begins again: random, so that one of two sets comes first. */
 #define AGAIN_BASE (100 * DLOCK_MSEC)
 #define AGAIN_MAX DLOCK_SEC
+/* By how much a holder's record may tell another begin of the wait than our own clock. */
+#define SAME_ACQUIRE_MS 5
 
 enum set_phase { SET_IDLE, SET_ACQUIRING, SET_PAUSING, SET_HELD, SET_RELEASING };
 
@@ -58,12 +61,22 @@ static int64_t now_of(const dlock_set *s)
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
+/*
+ * 0: one lock, in one spelling. In another spelling, which may be another lock, the store decides:
+ * see own_holder(), and is_file().
+ */
 static int compare(const dlock *a, const dlock *b)
 {
     int c = strcmp(dlock_name(a), dlock_name(b));
     if (c == 0)
         c = strcmp(dlock_backend_name(a), dlock_backend_name(b));
-    return c != 0 ? c : strcmp(dlock_where(a), dlock_where(b));
+    if (c != 0)
+        return c;
+    char *one = nested_key(a->uri), *two = nested_key(b->uri);
+    c = one && two ? strcmp(one, two) : 0;
+    free(one);
+    free(two);
+    return c;
 }
 
 static int by_order(const void *a, const void *b)
@@ -259,11 +272,20 @@ static void take_first(dlock_set *s)
     take_next(s);
 }
 
-/* The held lock whose token this holder has; NULL: none. */
+/* Stores without tokens: is the holder this process, by an acquire that began with this one? */
+static bool began_with(const struct dlock_info *info, const struct dlock_identity *id)
+{
+    int64_t apart = info->since_ms - dlock_max(0, info->waited_ms) - id->since_ms;
+    return info->pid == id->pid && strcmp(info->host, id->host) == 0 && apart >= -SAME_ACQUIRE_MS &&
+           apart <= SAME_ACQUIRE_MS;
+}
+
+/* The held lock with this holder; NULL: none. */
 static const dlock *own_holder(const dlock_set *s, const struct dlock_info *info)
 {
-    for (int i = 0; info && info->token[0] && i < s->next; i++)
-        if (strcmp(s->at[i]->token, info->token) == 0)
+    for (int i = 0; info && i < s->next; i++)
+        if (info->token[0] ? strcmp(s->at[i]->token, info->token) == 0
+                           : began_with(info, &s->at[i]->identity))
             return s->at[i];
     return NULL;
 }
