@@ -35,10 +35,10 @@ struct command {
     struct held held[DLOCK_SET_MAX]; /* the entries of DLOCK_HELD, LOCK's last */
     int nheld;
 
-    bool exited;      /* reaped, or never ran */
-    int status;       /* exited: the wait status */
-    int exec_error;   /* 0, or why it never ran: errno, SPAWN_TOO_LATE, SPAWN_FORK_FAILED|errno */
-    int stopped_by;   /* the signal that stopped the command, by the last report; 0: it runs */
+    bool exited;    /* reaped, or never ran */
+    int status;     /* exited: the wait status */
+    int exec_error; /* 0, or why it never ran: errno, SPAWN_TOO_LATE, SPAWN_FORK_FAILED|errno */
+    int stopped_by; /* the signal that stopped the command, by the last report; 0: it runs */
     int64_t stopped_at, continued_at; /* when that stop was seen; when we last read a SIGCONT */
     bool end_signal;  /* TERM, INT, HUP or QUIT was forwarded: the command's descendants end, too */
     int terminal_sig; /* INT or QUIT that the terminal sent to us and to the command */

@@ -27,7 +27,7 @@ enum guard_msg_type {
     G_STARTED, /* arg: pid */
     /* arg: errno, SPAWN_TOO_LATE, or SPAWN_FORK_FAILED|errno; G_TREE_EMPTY follows */
     G_EXEC_FAILED,
-    G_OVERRUN,    /* max_run has passed; arg: the signal for the tree, TERM or KILL */
+    G_OVERRUN, /* max_run has passed; arg: the signal for the tree, TERM or KILL */
     /* arg: the signal that stopped the command; 0: the command was continued; signal.at: when */
     G_STOPPED,
     G_EXITED,     /* arg: wait status of the command; flags */

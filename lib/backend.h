@@ -60,10 +60,24 @@ struct dlock_identity {
     int64_t since;    /* the same moment by dlock_now() */
 };
 
+/*
+ * spec->once: when the run record says "running". A command that never ran must not look failed,
+ * and the record of a success must not be lost to it. So in a set, whose other locks may never be
+ * granted, the grant only reads the record. The record changes when all locks are held: by a
+ * renewal, which is one message more. Killed before: the record is as it was; killed after: it says
+ * "running", as that of each run that was killed before its end.
+ */
+enum dlock_begin {
+    RUN_BEGINS, /* with the grant; of a set: has begun */
+    RUN_LATER,  /* in a set: a success is skipped; grant, renewal and release write nothing */
+    RUN_NOW     /* the next renewal writes "running": EV_RENEWED confirms the record as well */
+};
+
 /* What the core knows of the hold, for renewals and the release. */
 struct dlock_hold {
     /* spec->min_hold: the lock stays held until then, by env->now; 0: until the release. */
     int64_t until;
+    enum dlock_begin begin;
     /* spec->once: what the release records. Unless ended, the run has failed, with status -1. */
     bool ended, success;
     int status;
@@ -107,7 +121,10 @@ enum dlock_ev {
     /* Ends acquire with spec->once: run has succeeded already; we have left and woken the next. */
     EV_SKIPPED,
     EV_RENEWED, /* ends renew: from, ttl (as negotiated); error: some servers were not reached */
-    /* Ends renew: no result, the old deadline stands; error says why; the core renews again. */
+    /*
+     * Ends renew: no result, the old deadline stands; error says why; the core renews again. With
+     * RUN_NOW, and an error that no later try mends, it gives the lock back.
+     */
     EV_UNCLEAR,
     EV_RELEASED, /* ends release: how; error: why the release is unclear */
     EV_LOST,     /* at any time while granted, or ends renew: certain loss; error says why */
@@ -190,16 +207,16 @@ struct dlock_backend {
     bool (*stays)(struct dlock_be *);
 
     /*
-     * Granted only, one at a time. Read the clock immediately before sending. NULL without
-     * CAP_LEASE, and with CAP_NESTED.
+     * Granted only, one at a time. Read the clock immediately before sending. Without CAP_LEASE:
+     * only with RUN_NOW, and NULL without CAP_ONCE. NULL with CAP_NESTED.
      */
     void (*renew)(struct dlock_be *);
 
     /*
      * In any state: release, or cancel: leave the queue, undo an unclear acquire, give up a renewal
      * or a query. EV_RELEASED comes at the latest at the time until, and no event of the cancelled
-     * operation after it. With spec->once the conditional step of the store that ends our hold also
-     * records the end of the run, from spec->hold.
+     * operation after it. With spec->once, and a run that has begun, the conditional step of the
+     * store that ends our hold also records the end of the run, from spec->hold.
      */
     void (*release)(struct dlock_be *, int64_t until);
 

@@ -189,7 +189,8 @@ struct dlock_options {
      * Skip the work if it has succeeded within this time: then the acquire ends with
      * DLOCK_REPORT_SKIPPED. dlock_note_result() before the release says how the work has ended.
      * 0: no record is read or written. Exclusive locks only; of the stores, Redis, Redlock,
-     * PostgreSQL's lease table, ZooKeeper and named files have records.
+     * PostgreSQL's lease table, ZooKeeper and named files have records. In a set the run begins
+     * when all locks are held.
      */
     int64_t once_ns;
     /*

@@ -112,6 +112,11 @@ void lease_acquire(struct lease *l, const struct lease_config *cfg)
     *l = (struct lease){.cfg = *cfg, .ttl = cfg->ttl, .state = LEASE_ACQUIRING};
 }
 
+void lease_renew_now(struct lease *l, int64_t now)
+{
+    l->times.renew_at = dlock_min(l->times.renew_at, now);
+}
+
 void lease_release(struct lease *l)
 {
     l->state = LEASE_IDLE;

@@ -113,6 +113,8 @@ int lease_check(const struct lease_config *, struct dlock_error *);
 
 /* The backend's acquire has been called: begin anew. */
 void lease_acquire(struct lease *, const struct lease_config *);
+/* The lease is renewed now, unless a renewal is under way, or has just failed. */
+void lease_renew_now(struct lease *, int64_t now);
 void lease_release(struct lease *); /* release has been called: no more renewals */
 /*
  * One step. ev: an event from the backend (GRANTED, RENEWED, UNCLEAR, AWAY, LOST matter) or NULL.

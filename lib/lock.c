@@ -353,6 +353,8 @@ static void ask_backend(dlock *d)
     d->fence_text[0] = '\0';
     d->slot = 0;
     d->hold = (struct dlock_hold){.status = -1};
+    if (d->in_set && d->spec.once > 0)
+        d->hold.begin = RUN_LATER;
     d->token[0] = '\0';
     lease_acquire(&d->lease, &d->lease_cfg);
     dlock_identity_begin(&d->identity);
@@ -467,6 +469,20 @@ void lock_start_acquire(dlock *d)
     d->wait_until = wait == 0 ? DLOCK_NEVER : dlock_after(now_of(d), wait);
     d->unusable = 0;
     begin(d, LOCK_ACQUIRING);
+}
+
+bool lock_begin_run(dlock *d)
+{
+    if (d->hold.begin == RUN_BEGINS)
+        return true;
+    if (d->hold.begin == RUN_NOW || d->lease.renewing) /* a renewal sent before records nothing */
+        return false;
+    d->hold.begin = RUN_NOW;
+    if (d->table->caps & CAP_LEASE)
+        lease_renew_now(&d->lease, now_of(d));
+    else
+        d->table->renew(d->be);
+    return false;
 }
 
 static void start_asking(dlock *d, const char *forget)
@@ -657,6 +673,12 @@ static void on_granted(dlock *d, const struct dlock_event *ev)
     d->why.code = 0;
 }
 
+/* The store could not record that the run begins: is another renewal worth a try? */
+static bool begins_later(const dlock *d, int code)
+{
+    return (d->table->caps & CAP_LEASE) && dlock_error_retryable(code);
+}
+
 static void on_event(dlock *d, const struct dlock_event *ev)
 {
     switch (ev->type) {
@@ -709,6 +731,8 @@ static void on_event(dlock *d, const struct dlock_event *ev)
             answered(d);
         if (ev->error.code != 0)
             resolve_again(d);
+        if (d->hold.begin == RUN_NOW)
+            d->hold.begin = RUN_BEGINS;
         d->why.code = 0;
         break;
     case EV_UNCLEAR:
@@ -716,6 +740,8 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         dlock_error_cause(&d->why, &ev->error, d->uri->where);
         if (ev->type == EV_UNCLEAR)
             resolve_again(d);
+        if (ev->type == EV_UNCLEAR && d->hold.begin == RUN_NOW && !begins_later(d, ev->error.code))
+            report(d, DLOCK_REPORT_FAILED)->error = ev->error;
         break;
     case EV_AWAY:
         resolve_again(d);
@@ -733,11 +759,11 @@ static void on_event(dlock *d, const struct dlock_event *ev)
     }
 }
 
-static void no_answer(dlock *d, int64_t waited)
+static void no_answer(const dlock *d, int64_t waited, struct dlock_error *err)
 {
     char text[32];
     const char *to = d->phase == LOCK_RESOLVING ? " to the name look-up" : "";
-    dlock_fail_lock(&d->why, DLOCK_EUNAVAIL, 0, d->uri, "no answer within %s%s",
+    dlock_fail_lock(err, DLOCK_EUNAVAIL, 0, d->uri, "no answer within %s%s",
                     dlock_format_duration(waited, text, sizeof(text)), to);
 }
 
@@ -745,7 +771,7 @@ static void no_answer(dlock *d, int64_t waited)
  * d->why is the latest failure of an outage: add how long the outage has lasted, and the lock. A
  * cause that is too long loses its end.
  */
-static void still_away(dlock *d)
+static void still_away(const dlock *d, struct dlock_error *err)
 {
     char lasted[32], rest[sizeof(d->why.msg) / 2];
     int64_t ns = now_of(d) - d->away_since, shown = ns < DLOCK_SEC ? DLOCK_MSEC : 100 * DLOCK_MSEC;
@@ -753,7 +779,16 @@ static void still_away(dlock *d)
     int len = snprintf(rest, sizeof(rest), "; no answer for %s (lock '%s')", lasted, d->uri->name);
     int room = (int)sizeof(d->why.msg) - 1 - (int)dlock_min(len, (int)sizeof(rest) - 1);
     int end = (int)dlock_min(room, d->why.cause_at + d->why.cause_len);
-    dlock_fail(&d->why, DLOCK_EUNAVAIL, d->why.sys, "%.*s%s", end, d->why.msg, rest);
+    dlock_fail(err, DLOCK_EUNAVAIL, d->why.sys, "%.*s%s", end, d->why.msg, rest);
+}
+
+bool lock_unanswered(const dlock *d, int64_t waited, struct dlock_error *err)
+{
+    if (d->away_since != 0)
+        still_away(d, err);
+    else if (!d->contacted)
+        no_answer(d, waited, err);
+    return d->away_since != 0 || !d->contacted;
 }
 
 /* Does an acquire or a query await an answer, which -w and --connect-timeout bound? */
@@ -768,17 +803,13 @@ static void on_time(dlock *d)
     int64_t now = now_of(d);
     if (!trying(d))
         return;
-    if (now >= d->wait_until && d->away_since != 0) {
-        still_away(d);
+    if (now >= d->wait_until && lock_unanswered(d, d->opt.wait_ns, &d->why)) {
         try_failed(d, false);
-    } else if (now >= d->wait_until && d->contacted) {
+    } else if (now >= d->wait_until) {
         /* For the report, look for the holder where no event has named one. */
         if (d->table->look && d->opt.holder != DLOCK_HOLDER_NEVER)
             d->have_holder = d->table->look(d->be, &d->holder);
         release_then(d, THEN_BUSY, now + UNDO_BRIEF);
-    } else if (now >= d->wait_until) {
-        no_answer(d, d->opt.wait_ns);
-        try_failed(d, false);
     } else if (d->phase == LOCK_PAUSING) {
         if (now < d->retry_at)
             return;
@@ -786,7 +817,7 @@ static void on_time(dlock *d)
         if (d->phase == LOCK_ACQUIRING)
             resolve_again(d); /* for the next try: this one has the old addresses */
     } else if (now >= d->contact_by && !d->contacted) {
-        no_answer(d, d->opt.connect_timeout_ns);
+        no_answer(d, d->opt.connect_timeout_ns, &d->why);
         try_failed(d, true);
     }
 }

@@ -97,6 +97,11 @@ void lock_set_env(dlock *, const struct dlock_env *, int64_t ttl);
  */
 void lock_start_acquire(dlock *);
 void lock_start_release(dlock *, int64_t until);
+/*
+ * Held in a set that is complete: with spec.once, have the run recorded as running. True: the
+ * record is there, or there is none. False: call again. A report FAILED may follow.
+ */
+bool lock_begin_run(dlock *);
 int lock_interest(dlock *, struct pollfd *, int cap, int64_t *wake_at);
 const struct dlock_report *lock_process(dlock *, const struct pollfd *, int n);
 void lock_close(dlock *);
@@ -110,6 +115,11 @@ bool lock_is_foreign(const dlock *);
 bool lock_is_ending(const dlock *);
 /* DLOCK_EUSAGE: what is not possible in this state. in_set: the handle belongs to a set. */
 int lock_refuse(enum dlock_state, bool in_set, const char *what, struct dlock_error *);
+/*
+ * The wait ends now: has the store not answered since it began, or since an outage began? Then err
+ * is the failure. waited: since it began.
+ */
+bool lock_unanswered(const dlock *, int64_t waited, struct dlock_error *err);
 /* Does this report, not given yet, end an acquire or a query, which goes on until then? */
 bool lock_end_waits(const struct dlock_report *);
 /* dlock_report.retry_at after a failure with this code. */

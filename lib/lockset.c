@@ -12,6 +12,7 @@
 #include "lock.h"
 
 #include "driven.h"
+#include "nested.h"
 #include "util.h"
 
 #include <stdio.h>
@@ -23,6 +24,8 @@
 /* The pause before a set begins again: random, so that one of two sets comes first. */
 #define AGAIN_BASE (100 * DLOCK_MSEC)
 #define AGAIN_MAX DLOCK_SEC
+/* By how much a holder's record may tell another begin of the wait than our own clock. */
+#define SAME_ACQUIRE_MS 5
 
 enum set_phase { SET_IDLE, SET_ACQUIRING, SET_PAUSING, SET_HELD, SET_RELEASING };
 
@@ -58,12 +61,22 @@ static int64_t now_of(const dlock_set *s)
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
+/*
+ * 0: one lock, in one spelling. In another spelling, which may be another lock, the store decides:
+ * see own_holder(), and is_file().
+ */
 static int compare(const dlock *a, const dlock *b)
 {
     int c = strcmp(dlock_name(a), dlock_name(b));
     if (c == 0)
         c = strcmp(dlock_backend_name(a), dlock_backend_name(b));
-    return c != 0 ? c : strcmp(dlock_where(a), dlock_where(b));
+    if (c != 0)
+        return c;
+    char *one = nested_key(a->uri), *two = nested_key(b->uri);
+    c = one && two ? strcmp(one, two) : 0;
+    free(one);
+    free(two);
+    return c;
 }
 
 static int by_order(const void *a, const void *b)
@@ -174,32 +187,42 @@ static void give_back(dlock_set *s, struct dlock_report end)
     release_all(s, end, lock_undo_until(now_of(s), s->wait_until));
 }
 
-static void give_back_failed(dlock_set *s, const dlock *which, const struct dlock_error *why)
+static struct dlock_report failed(dlock_set *s, const dlock *which, const struct dlock_error *why)
 {
-    struct dlock_report end = report_of(DLOCK_REPORT_FAILED, which);
-    end.error = *why;
-    end.retry_at = lock_retry_at(why->code, &s->failures, s->env);
-    give_back(s, end);
+    struct dlock_report r = report_of(DLOCK_REPORT_FAILED, which);
+    r.error = *why;
+    r.retry_at = lock_retry_at(why->code, &s->failures, s->env);
+    return r;
 }
 
-/* The held locks cannot be kept: begin again later, if the caller waits. */
-static void begin_again(dlock_set *s, const dlock *which, const char *what)
+static void give_back_failed(dlock_set *s, const dlock *which, const struct dlock_error *why)
 {
-    struct dlock_error why;
-    bool waits = s->wait_ns != 0;
-    dlock_fail_at(&why, waits ? DLOCK_OK : DLOCK_EUNAVAIL, 0, dlock_where(which),
-                  "the lock '%s' %s: all are given back%s", dlock_name(which), what,
-                  waits ? " and taken again" : "");
-    if (!waits) {
-        give_back_failed(s, which, &why);
+    give_back(s, failed(s, which, why));
+}
+
+/* The held locks cannot be kept, because of which: begin again later, if the caller waits. */
+static void begin_again(dlock_set *s, const dlock *which, bool lost)
+{
+    const char *what = lost ? "was lost before the others were held"
+                            : "was not free for 10 s while others were held";
+    struct dlock_report again = report_of(DLOCK_REPORT_NONE, which);
+    /* The failure, should the wait end in the pause; none: the lock is busy. */
+    if (lost)
+        dlock_fail_at(&again.error, DLOCK_EUNAVAIL, 0, dlock_where(which),
+                      "the lock '%s' %s: all are given back", dlock_name(which), what);
+    else
+        (void)lock_unanswered(which, NO_PROGRESS, &again.error);
+    if (s->wait_ns == 0) {
+        give_back_failed(s, which, &again.error);
         return;
     }
     /* The wait goes on, and rides out an outage of a store reached before. */
     for (int i = 0; i < s->n; i++)
         s->at[i]->begins_again |= s->at[i]->contacted;
-    give_back(s, report_of(DLOCK_REPORT_NONE, which));
+    give_back(s, again);
     s->report = report_of(DLOCK_REPORT_NOTICE, which);
-    s->report.error = why;
+    dlock_fail_at(&s->report.error, DLOCK_OK, 0, dlock_where(which),
+                  "the lock '%s' %s: all are given back and taken again", dlock_name(which), what);
 }
 
 static struct dlock_report busy(const dlock *which)
@@ -249,22 +272,38 @@ static void take_first(dlock_set *s)
     take_next(s);
 }
 
-/* The held lock whose token this holder has; NULL: none. */
+/* Stores without tokens: is the holder this process, by an acquire that began with this one? */
+static bool began_with(const struct dlock_info *info, const struct dlock_identity *id)
+{
+    int64_t apart = info->since_ms - dlock_max(0, info->waited_ms) - id->since_ms;
+    return info->pid == id->pid && strcmp(info->host, id->host) == 0 && apart >= -SAME_ACQUIRE_MS &&
+           apart <= SAME_ACQUIRE_MS;
+}
+
+/* The held lock with this holder; NULL: none. */
 static const dlock *own_holder(const dlock_set *s, const struct dlock_info *info)
 {
-    for (int i = 0; info && info->token[0] && i < s->next; i++)
-        if (strcmp(s->at[i]->token, info->token) == 0)
+    for (int i = 0; info && i < s->next; i++)
+        if (info->token[0] ? strcmp(s->at[i]->token, info->token) == 0
+                           : began_with(info, &s->at[i]->identity))
             return s->at[i];
     return NULL;
 }
 
-/* A held lock without a renewal for half of its time; NULL: none. */
-static const dlock *first_troubled(const dlock_set *s)
+/*
+ * All locks are held: a lock without a renewal for half of its time, or with a run that is not
+ * recorded as running yet; NULL: none. The runs begin when no lock is in trouble.
+ */
+static const dlock *first_unready(const dlock_set *s)
 {
-    for (int i = 0; i < s->next; i++)
+    const dlock *unready = NULL;
+    for (int i = 0; i < s->n; i++)
         if (s->at[i]->lease.troubled)
             return s->at[i];
-    return NULL;
+    for (int i = 0; i < s->n; i++)
+        if (!lock_begin_run(s->at[i]))
+            unready = s->at[i];
+    return unready;
 }
 
 /* --- what happens ----------------------------------------------------------------------------- */
@@ -301,7 +340,7 @@ static void while_acquiring(dlock_set *s, const dlock *lk, const struct dlock_re
         break;
     case DLOCK_REPORT_TERM:
     case DLOCK_REPORT_LOST:
-        begin_again(s, lk, "was lost before the others were held");
+        begin_again(s, lk, true);
         break;
     case DLOCK_REPORT_EXTENDED:
         break;
@@ -352,7 +391,7 @@ static void on_time(dlock_set *s)
     bool over = now >= s->wait_until;
     if (s->phase == SET_ACQUIRING && s->next == s->n) {
         /* A troubled lock must be renewed first: the work needs time. */
-        const dlock *lk = first_troubled(s);
+        const dlock *lk = first_unready(s);
         struct dlock_error why;
         if (!lk) {
             s->phase = SET_HELD;
@@ -365,10 +404,11 @@ static void on_time(dlock_set *s)
             give_back_failed(s, lk, &why);
         }
     } else if (s->phase == SET_ACQUIRING && now >= s->give_up_at) {
-        begin_again(s, s->at[s->next], "was not free for 10 s while others were held");
+        begin_again(s, s->at[s->next], false);
     } else if (s->phase == SET_PAUSING && over) {
         s->phase = SET_IDLE;
-        s->report = busy(s->end.lock);
+        s->report =
+            s->end.error.code != 0 ? failed(s, s->end.lock, &s->end.error) : busy(s->end.lock);
     } else if (s->phase == SET_PAUSING && now >= s->again_at) {
         take_first(s);
     }

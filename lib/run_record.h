@@ -47,6 +47,12 @@ bool run_record_skips(const struct dlock_run *, int64_t once);
 bool run_record_ahead(const struct dlock_run *, const struct dlock_spec *,
                       struct dlock_error *warning);
 
+/* Does the release record the end of a run? Otherwise the run has not begun, or not for sure. */
+static inline bool run_record_begun(const struct dlock_spec *spec)
+{
+    return spec->once > 0 && spec->hold->begin == RUN_BEGINS;
+}
+
 /* Set state and status of r at the end of a hold, by spec->hold. */
 void run_record_end(const struct dlock_spec *, struct dlock_run *r);
 

@@ -10,7 +10,7 @@
 #     store_has_run STATE         the store has a record of a run in that state
 #     store_record                the record, or what is in its place, as text
 #     store_spoil N      puts foreign data number N in the record's place; WHAT: what messages say
-#                        of it. 1: no more
+#                        of it. 1: no more. 0: in the place of a good record
 #     store_ends MS      the record's run ended at that time, in Unix ms
 #     store_unanswered begin|end
 #                        P: the lock, behind a proxy that holds back the answer to the write that
@@ -862,6 +862,43 @@ crowd() {
     store_clean "$NAME"
 }
 
+has_no_run() { ! "$DLOCK" --status "$L" | grep -q "last run"; }
+is_held() { ! "$DLOCK" -qn "$L" true; }
+
+# L is granted first: '~' comes behind each name of a test.
+@test "--once: a set that does not get all its locks leaves the record alone" {
+    needs ONCE || return 0
+    local also=(--also "file://$T#~")
+    L=${also[1]} hold
+    once 75 -n "${also[@]}" "$L" touch no
+    has_no_run
+    once 0 "$L" true
+    # A success of 1 ms ago counts no more.
+    run -75 run_t 5 "$DLOCK" -q --once=1ms -n "${also[@]}" "$L" touch no
+    state_is succeeded
+    start_log set.log "$DLOCK" --ttl 2 --once=1ms "${also[@]}" "$L" touch no
+    wait_for 5 is_held
+    state_is succeeded
+    kill -KILL "$STARTED"
+    once 0 -w 6 "$L" touch no
+    [ ! -e no ] || final "a command ran without its locks"
+    forget
+    # shellcheck disable=SC2016
+    start_log set.log "$DLOCK" --ttl 2 --once "${also[@]}" "$L" \
+        sh -c '"$DLOCK" --status "$1" >during; exit 3' - "$L"
+    wait_for 5 is_held
+    has_no_run
+    let_go
+    exits 3 5 "$STARTED"
+    file_has during "last run: began" || fail "$(cat during set.log)"
+    state_is "failed .* with status 3"
+    once 0 "${also[@]}" "$L" sh -c "$ADD" a 0
+    once 0 "${also[@]}" "$L" sh -c "$ADD" b 0
+    ran a
+    forget
+    store_clean "$NAME"
+}
+
 # day NUMBER HOST: that host's cron starts the job of the day. The wall clocks are 5 s apart.
 day() {
     local lock
@@ -915,6 +952,21 @@ offers() { declare -F "store_$1" >/dev/null; }
     [ "$(tr -d '\n' <ran)" = ab ] || fail "$(cat ran)"
     once 0 "$L" touch no
     [ ! -e no ] || final "run again after a success"
+}
+
+@test "--once: a set refuses foreign data that comes while it waits" {
+    offers spoil || return 0
+    local also=(--also "file://$T#~")
+    once 0 "$L" true
+    L=${also[1]} hold
+    start_log set.log "$DLOCK" --ttl 2 --once=1ms "${also[@]}" "$L" touch no
+    wait_for 5 is_held
+    store_spoil 0
+    let_go
+    exits 65 5 "$STARTED"
+    file_has set.log "$WHAT" || fail "$(cat set.log)"
+    [ ! -e no ] || final "a command ran"
+    run -0 run_t 5 "$DLOCK" -n "$L" true
 }
 
 # Killed before the command starts: a record and no run. Killed after the release: a success.

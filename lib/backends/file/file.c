@@ -277,7 +277,7 @@ static void no_slot(struct file_backend *b)
     tell_wait(b);
 }
 
-/* Record the begin of our run. 0 or a negative DLOCK_E*. */
+/* Record the begin of our run, or note it for later. 0 or a negative DLOCK_E*. */
 static int begin_run(struct file_backend *b, uint64_t fence, struct dlock_error *err)
 {
     struct dlock_run *r = &b->once.run;
@@ -288,7 +288,15 @@ static int begin_run(struct file_backend *b, uint64_t fence, struct dlock_error 
     memcpy(r->token, b->acquire.token, sizeof(r->token));
     if (run_record_who(b->spec, b->once.who, sizeof(b->once.who)) < 0)
         return dlock_fail(err, DLOCK_EOS, 0, "the run record has no room for its owner");
+    if (b->spec->hold->begin == RUN_LATER)
+        return 0;
     return once_write(&b->once.place, b->fd, r, b->once.who, err);
+}
+
+static void replaced(const struct file_backend *b, struct dlock_error *err)
+{
+    dlock_fail(err, DLOCK_ELOST, 0, "the lock file %s/%s, or the run record, was replaced",
+               b->place.path, b->place.lock);
 }
 
 /*
@@ -306,8 +314,7 @@ static enum dlock_release_how end_run(struct file_backend *b, struct dlock_error
         rc = rc < 0 ? rc : rc == 0 || strcmp(there.token, r->token) == 0;
     }
     if (rc == 0) {
-        dlock_fail(err, DLOCK_ELOST, 0, "the lock file %s/%s, or the run record, was replaced",
-                   b->place.path, b->place.lock);
+        replaced(b, err);
         return DLOCK_RELEASE_NOT_OURS;
     }
     run_record_end(b->spec, r);
@@ -578,6 +585,25 @@ static void drop_holders(struct file_backend *b)
     b->status.has_run = false;
 }
 
+/* RUN_NOW: there is no lease to renew. */
+static void file_renew(struct dlock_be *be)
+{
+    struct file_backend *b = self(be);
+    struct dlock_error err = {0};
+    struct dlock_run there;
+    int rc = file_is_current(&b->place, b->fd, &err);
+
+    if (rc == 0)
+        replaced(b, &err);
+    else if (rc == 1 && (once_read(&b->once.place, b->spec, &there, &err) < 0 ||
+                         begin_run(b, b->once.run.fence, &err) < 0))
+        rc = -1;
+    struct dlock_event *ev = put(b, rc == 1 ? EV_RENEWED : rc == 0 ? EV_LOST : EV_UNCLEAR);
+    ev->from = now_of(b);
+    ev->ttl = DLOCK_NEVER;
+    ev->error = err;
+}
+
 static void file_release(struct dlock_be *be, int64_t until)
 {
     struct file_backend *b = self(be);
@@ -599,7 +625,7 @@ static void file_release(struct dlock_be *be, int64_t until)
         flock_wait_cancel(b->acquire.thread);
         return;
     }
-    if (held && told && b->spec->once != 0)
+    if (held && told && run_record_begun(b->spec))
         how = end_run(b, &err);
     if (held && told)
         drop_fd(b); /* not LOCK_UN: a child with a copy keeps the lock */
@@ -865,6 +891,7 @@ const struct dlock_backend dlock_backend_file = {
     .caps = CAP_SHARED | CAP_SLOTS | CAP_FD | CAP_FENCE | CAP_ONCE,
     .open = file_open_lock,
     .acquire = file_acquire,
+    .renew = file_renew,
     .release = file_release,
     .look = file_look,
     .ask = file_ask,

@@ -36,6 +36,7 @@
  */
 #include "table.h"
 #include "postgres_sql.h"
+#include "run_record.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -156,6 +157,7 @@ void table_send(struct pg_backend *be, enum pg_tag tag, enum table_more more,
         {"grace", NULL, be->restart_grace / DLOCK_MSEC},
         {"grace_left", grace_left, 0},
         {"once", NULL, be->spec->once / DLOCK_MSEC},
+        {"begins", NULL, be->spec->hold->begin != RUN_LATER},
         {"host", who->host, 0},
         {"user", who->user, 0},
         {"command", who->command, 0},
@@ -232,7 +234,7 @@ static void send_release(struct pg_backend *be)
 {
     if (be->table.release == RELEASE_UNSENT)
         be->table.release = RELEASE_SENT; /* once unheard, always unheard */
-    if (be->spec->once > 0 && be->granted)
+    if (run_record_begun(be->spec) && be->granted)
         runs_send_release(be);
     else
         send_give_back(be, T_RELEASE, be->token, table_stays_ms(be));
@@ -569,6 +571,8 @@ static void describe_row(const struct pg_backend *be, const struct pg_reply *r,
 static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
+    if (be->spec->hold->begin == RUN_NOW && runs_begun(be, r))
+        return;
     if (!is_ours(be, r, U_RENEW_COLUMNS, U_TOKEN)) {
         not_ours(be, r, DLOCK_EUNAVAIL, &err);
         /* Perhaps "read-only": by now another server may be the primary. */
@@ -611,7 +615,7 @@ static void release_failed(struct pg_backend *be, bool unheard, const struct dlo
 static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    bool records = be->spec->once > 0 && be->granted; /* the end of a run */
+    bool records = run_record_begun(be->spec) && be->granted; /* the end of a run */
     int columns = records ? RUNS_END_COLUMNS : U_RELEASE_COLUMNS;
     enum table_end end = END_UNKNOWN;
     if (records && is_ours(be, r, columns, U_TOKEN))
@@ -655,6 +659,8 @@ static void table_ready(struct pg_backend *be)
     case OP_RENEW:
         if (is_shared(be))
             shared_send_renew(be);
+        else if (be->spec->hold->begin == RUN_NOW)
+            runs_send_begin(be);
         else
             table_send(be, T_RENEW, NO_MORE, NULL,
                        STATEMENTS(sql_session_durable, sql_table_renew));

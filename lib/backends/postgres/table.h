@@ -99,6 +99,10 @@ enum table_end {
 void runs_send_try(struct pg_backend *, const struct pg_place *own);
 /* False: the answer is that of a refused try. */
 bool runs_answered(struct pg_backend *, const struct pg_reply *);
+/* A renewal, and the run's record: RUN_NOW. */
+void runs_send_begin(struct pg_backend *);
+/* False: the answer is that of a refused renewal. */
+bool runs_begun(struct pg_backend *, const struct pg_reply *);
 void runs_send_release(struct pg_backend *);
 /* The end of our run in the store after runs_send_release(); err: why the end is missing. */
 enum table_end runs_ended(const struct pg_backend *, const struct pg_reply *,

@@ -15,8 +15,8 @@
  *
  * A runner that finds a success gives the lock back in the same statement, and calls the next in
  * line. Any other runner writes the state running: a store that cannot take the record undoes the
- * grant. The end is written by the releasing statement, and only if the lock was still ours: then
- * no further client can have begun a run.
+ * grant. In a set a later renewal writes the state. The end is written by the releasing statement,
+ * and only if the lock was still ours: then no further client can have begun a run.
  */
 #include "postgres_sql.h"
 #include "run_record.h"
@@ -66,6 +66,12 @@ void runs_send_try(struct pg_backend *be, const struct pg_place *own)
     table_send(
         be, T_TRY, AND_RUNS, own,
         STATEMENTS(sql_session_durable, sql_table_grace, sql_table_try, sql_table_runs_begin));
+}
+
+void runs_send_begin(struct pg_backend *be)
+{
+    table_send(be, T_RENEW, AND_RUNS, NULL,
+               STATEMENTS(sql_session_durable, sql_table_renew, sql_table_runs_begin));
 }
 
 void runs_send_release(struct pg_backend *be)
@@ -162,6 +168,21 @@ bool runs_answered(struct pg_backend *be, const struct pg_reply *r)
     } else {
         foreign(be, &err);
         pg_fail(be, &err);
+    }
+    return true;
+}
+
+bool runs_begun(struct pg_backend *be, const struct pg_reply *r)
+{
+    struct dlock_error err;
+    if (!pg_one_row(r, B_COLUMNS) || strcmp(pg_text(r->rows, 0, B_TOKEN), be->token) != 0)
+        return false;
+    be->run.begin_ms = pg_number(r->rows, 0, B_BEGAN);
+    if (pg_number(r->rows, 0, B_WHAT) < WHAT_SKIP) {
+        pg_renewed(be, r->sent);
+    } else {
+        foreign(be, &err);
+        pg_unclear(be, &err);
     }
     return true;
 }

@@ -252,6 +252,7 @@ static void try_now(struct redis_backend *be)
                                 .ttl = be->spec->ttl,
                                 .grace = be->restart_grace,
                                 .once = be->spec->once,
+                                .later = be->spec->hold->begin == RUN_LATER,
                                 .least = be->spec->min_hold,
                             });
     redis_conn_flush(&node->cmd);
@@ -392,7 +393,7 @@ static void granted(struct redis_backend *be, const struct redis_answer *a)
     struct dlock_event *ev = redis_end(be, EV_GRANTED);
     ev->from = a->sent;
     ev->ttl = be->spec->ttl;
-    ev->fence = a->fence;
+    ev->fence = be->fence = a->fence;
     ev->slot = a->slot;
     memcpy(ev->token, be->token, sizeof(ev->token));
 }

@@ -64,7 +64,8 @@ struct redis_backend {
     /* New for each acquire, and after a connection was given up with a try unanswered. */
     char token[DLOCK_TOKEN_LEN + 1], *value;
     enum redis_claim claim;
-    bool queued; /* we have an entry in the queue, or may have */
+    uint64_t fence; /* CLAIM_GRANTED */
+    bool queued;    /* we have an entry in the queue, or may have */
 
     struct {
         bool wait;

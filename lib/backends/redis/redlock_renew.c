@@ -15,15 +15,19 @@
 
 static void keep(struct redlock_backend *be, struct redlock_server *s, int tag, bool heal)
 {
+    struct redis_script_args args = {
+        .value = be->value,
+        .ttl = dlock_max(be->spec->ttl, redlock_stay(be)),
+        .fence = be->fence,
+        .heal = heal,
+        .grace = be->restart_grace,
+    };
+    char text[RUN_RECORD_MAX];
+
     s->answer = A_PENDING;
-    (void)redis_script_send(&be->script, &s->node.cmd, tag, SCRIPT_KEEP,
-                            &(struct redis_script_args){
-                                .value = be->value,
-                                .ttl = dlock_max(be->spec->ttl, redlock_stay(be)),
-                                .fence = be->fence,
-                                .heal = heal,
-                                .grace = be->restart_grace,
-                            });
+    if (be->spec->hold->begin == RUN_NOW)
+        (void)redis_script_run(&args, be->spec, be->token, be->fence, false, text);
+    (void)redis_script_send(&be->script, &s->node.cmd, tag, SCRIPT_KEEP, &args);
     redis_conn_flush(&s->node.cmd);
 }
 
@@ -112,6 +116,15 @@ static void not_ours(struct redlock_backend *be, struct redlock_server *s, const
         tell_lost(be);
 }
 
+/* With RUN_NOW the server must have the record, too. A server has none before it is healed. */
+static void renewed(const struct redlock_backend *be, struct redlock_server *s, const redisReply *r)
+{
+    bool recorded = be->spec->hold->begin != RUN_NOW || redis_script_recorded(r);
+    s->answer = recorded ? A_YES : s->loss != LOSS_NONE ? A_GONE : A_TYPE;
+    if (s->answer == A_TYPE)
+        redlock_run_foreign(be, s, &s->error);
+}
+
 static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
                            struct redis_conn_reply *rep)
 {
@@ -143,7 +156,7 @@ static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
     if (ours && be->claim != CLAIM_NONE && since_vote <= be->serial - be->vote_serial) {
         s->from = dlock_max(s->from, rep->sent);
         if (current)
-            s->answer = A_YES;
+            renewed(be, s, rep->r);
     } else if (current && be->claim != CLAIM_NONE) {
         not_ours(be, s, found, len, redis_script_forgotten(rep->r));
     }

@@ -114,33 +114,6 @@ const struct redlock_server *redlock_run_success(const struct redlock_backend *b
     return last && run_record_skips(&last->once.run, be->spec->once) ? last : NULL;
 }
 
-/* Our record; servers fill in the times. Kept a ttl longer than it counts, for a second release. */
-static bool our_record(const struct redlock_backend *be, bool ended, char text[RUN_RECORD_MAX],
-                       struct redis_script_args *args)
-{
-    struct dlock_run run = {
-        .state = DLOCK_RUN_RUNNING, .status = -1, .fence = be->fence, .kept_ns = be->spec->once};
-    char who[RUN_RECORD_MAX];
-
-    memcpy(run.token, be->token, sizeof(run.token));
-    if (ended)
-        run_record_end(be->spec, &run);
-    args->record = text;
-    args->kept = dlock_min(be->spec->once, DLOCK_NEVER / 2) + be->spec->ttl;
-    return run_record_who(be->spec, who, sizeof(who)) >= 0 &&
-           run_record_format(&run, who, text, RUN_RECORD_MAX) >= 0;
-}
-
-void redlock_run_begin(struct redlock_backend *be, struct redlock_server *s, int tag)
-{
-    struct redis_script_args args = {
-        .value = be->value, .ttl = redlock_lease(be->spec), .fence = be->fence};
-    char text[RUN_RECORD_MAX];
-
-    (void)our_record(be, false, text, &args);
-    (void)redis_script_send(&be->script, &s->node.cmd, tag, SCRIPT_KEEP, &args);
-}
-
 void redlock_run_skip(struct redlock_backend *be, struct redlock_server *s, int tag,
                       const struct redlock_server *success)
 {
@@ -165,7 +138,8 @@ void redlock_run_end(struct redlock_backend *be, struct redlock_server *s, int t
 
     if (be->claim == CLAIM_GRANTED) {
         args.least = redlock_stay(be);
-        if (be->spec->once > 0 && !our_record(be, true, text, &args))
+        if (run_record_begun(be->spec) &&
+            !redis_script_run(&args, be->spec, be->token, be->fence, true, text))
             args.record = NULL;
     }
     (void)redis_script_send(&be->script, &s->node.cmd, tag, SCRIPT_UNVOTE, &args);

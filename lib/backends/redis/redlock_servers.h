@@ -267,8 +267,6 @@ void redlock_run_foreign(const struct redlock_backend *, const struct redlock_se
  * missing votes may decide otherwise.
  */
 const struct redlock_server *redlock_run_success(const struct redlock_backend *, bool *sure);
-/* Ask a voter to confirm the vote, and to record the begin of the run. */
-void redlock_run_begin(struct redlock_backend *, struct redlock_server *, int tag);
 /* Give a vote back because of this success, which a server without the record gets, too. */
 void redlock_run_skip(struct redlock_backend *, struct redlock_server *, int tag,
                       const struct redlock_server *success);

@@ -532,17 +532,15 @@ void redlock_acquire(struct redlock_backend *be, bool wait)
 
 static void ask_raise(struct redlock_backend *be, struct redlock_server *s)
 {
-    int tag = REDLOCK_TAG(be->serial, K_RAISE);
+    struct redis_script_args args = {
+        .value = be->value, .ttl = redlock_lease(be->spec), .fence = be->fence};
+    char text[RUN_RECORD_MAX];
+
     s->raise = RAISE_ASKED;
-    if (be->spec->once > 0)
-        redlock_run_begin(be, s, tag);
-    else
-        (void)redis_script_send(&be->script, &s->node.cmd, tag, SCRIPT_KEEP,
-                                &(struct redis_script_args){
-                                    .value = be->value,
-                                    .ttl = redlock_lease(be->spec),
-                                    .fence = be->fence,
-                                });
+    if (run_record_begun(be->spec))
+        (void)redis_script_run(&args, be->spec, be->token, be->fence, false, text);
+    (void)redis_script_send(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_RAISE),
+                            SCRIPT_KEEP, &args);
     redis_conn_flush(&s->node.cmd);
 }
 
@@ -711,7 +709,7 @@ static void raise_answered(struct redlock_backend *be, struct redlock_server *s,
         redlock_refused(be, s, rep->r);
     } else if (redis_script_owned(rep->r, &ours, &found, &len) != 0) {
         redlock_misread(s, "a renewal");
-    } else if (ours && (be->spec->once == 0 || redis_script_recorded(rep->r))) {
+    } else if (ours && (!run_record_begun(be->spec) || redis_script_recorded(rep->r))) {
         s->raise = RAISE_DONE;
         s->from = rep->sent;
     } else {

@@ -62,21 +62,29 @@ static int64_t min_hold_left(const struct redis_backend *be)
 
 /* ---------------------------------------------------------------------- renew */
 
+static bool begins(const struct redis_backend *be)
+{
+    return be->spec->hold->begin == RUN_NOW;
+}
+
 static void send_renew(struct redis_backend *be)
 {
     struct redis_conn *cmd = &be->node.cmd;
+    /* With --min-hold the lock must stay held even if we never speak again. */
+    struct redis_script_args args = {.ttl = dlock_max(be->spec->ttl, min_hold_left(be)),
+                                     .value = be->value};
+    char text[RUN_RECORD_MAX];
 
     if (redis_conn_is_open(cmd))
         redis_sentinel_question(&be->route, DLOCK_NEVER); /* a new connection begins by asking */
     redis_route_connect(&be->route, cmd, be->until);
     if (redis_cluster_asks(&be->route))
         redis_node_asking(&be->node);
-    /* With --min-hold the lock must stay held even if we never speak again. */
-    (void)redis_script_send(&be->script, cmd, T_RENEW, SCRIPT_RENEW,
-                            &(struct redis_script_args){
-                                .value = be->value,
-                                .ttl = dlock_max(be->spec->ttl, min_hold_left(be)),
-                            });
+    /* RUN_NOW: the script of a Redlock server renews as well, and writes the record. */
+    if (begins(be))
+        (void)redis_script_run(&args, be->spec, be->token, be->fence, false, text);
+    (void)redis_script_send(&be->script, cmd, T_RENEW, begins(be) ? SCRIPT_KEEP : SCRIPT_RENEW,
+                            &args);
     redis_conn_flush(cmd);
 }
 
@@ -149,6 +157,11 @@ static void renew_answered(struct redis_backend *be, struct redis_conn_reply *re
         unclear(be, &err);
         return;
     }
+    if (ours && begins(be) && !redis_script_recorded(rep->r)) {
+        redis_foreign_record(be, &err, "value");
+        unclear(be, &err);
+        return;
+    }
     int64_t jump =
         redis_node_clock(&be->node, redis_script_owned_at(rep->r), rep->sent, redis_now(be));
     be->answer =
@@ -213,9 +226,10 @@ static void send_leave(struct redis_backend *be)
 
     /* A try without a grant has no end of a hold, and leaves the run record alone. */
     if (be->claim == CLAIM_GRANTED) {
-        if (be->spec->once > 0)
+        if (run_record_begun(be->spec)) {
             run_record_end(be->spec, &run);
-        args.once = be->spec->once;
+            args.once = be->spec->once;
+        }
         args.least = min_hold_left(be);
         args.state = run.state;
         args.status = run.status;

@@ -9,7 +9,6 @@
 #include "script.h"
 
 #include "redis_scripts.h"
-#include "run_record.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -202,7 +201,8 @@ static void last_argument(char last[LAST], enum redis_script_op op,
     msec(grace, a->grace);
     msec(least, a->least);
     if (op == SCRIPT_TRY)
-        snprintf(last, LAST, "%s %s %s", grace, msec(time, a->once), least);
+        snprintf(last, LAST, "%s %s %s%s", grace, msec(time, a->once), least,
+                 a->later ? " later" : "");
     else if (op == SCRIPT_VOTE)
         snprintf(last, LAST, "%s%s", grace, a->once > 0 ? " run" : "");
     else if ((op == SCRIPT_LEAVE || op == SCRIPT_DROP) && a->once > 0)
@@ -215,6 +215,22 @@ static void last_argument(char last[LAST], enum redis_script_op op,
                              op == SCRIPT_UNVOTE ? least : "");
     if (n > 0 && a->record)
         snprintf(last + n, LAST - n, " %s %s", msec(time, a->kept), a->record);
+}
+
+bool redis_script_run(struct redis_script_args *args, const struct dlock_spec *spec,
+                      const char *token, uint64_t fence, bool ended, char text[RUN_RECORD_MAX])
+{
+    struct dlock_run run = {
+        .state = DLOCK_RUN_RUNNING, .status = -1, .fence = fence, .kept_ns = spec->once};
+    char who[RUN_RECORD_MAX];
+
+    snprintf(run.token, sizeof(run.token), "%s", token);
+    if (ended)
+        run_record_end(spec, &run);
+    args->record = text;
+    args->kept = dlock_min(spec->once, DLOCK_NEVER / 2) + spec->ttl;
+    return run_record_who(spec, who, sizeof(who)) >= 0 &&
+           run_record_format(&run, who, text, RUN_RECORD_MAX) >= 0;
 }
 
 int redis_script_send(const struct redis_script *s, struct redis_conn *c, int tag,

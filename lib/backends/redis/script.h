@@ -33,6 +33,7 @@
 #define DLOCK_REDIS_SCRIPT_H
 
 #include "conn.h"
+#include "run_record.h"
 
 #include <string.h>
 
@@ -85,6 +86,7 @@ struct redis_script_args {
      * the answer is also "ours" where an earlier such command has recorded the end.
      */
     int64_t once;
+    bool later;                 /* try, with once: write no record, the run begins later */
     enum dlock_run_state state; /* leave, drop, with once: the end */
     int status;
     /*
@@ -95,6 +97,13 @@ struct redis_script_args {
     int64_t kept; /* for how long the record is kept */
     bool at_once; /* send the text: the caller may not read the answer */
 };
+
+/*
+ * keep, unvote: the record of our run, in text; servers fill in the times. ended: by spec->hold.
+ * Kept a ttl longer than it counts, for a second release. False: no room, and text is cut.
+ */
+bool redis_script_run(struct redis_script_args *, const struct dlock_spec *, const char *token,
+                      uint64_t fence, bool ended, char text[RUN_RECORD_MAX]);
 
 /*
  * Queue the script under tag, named by its SHA-1; returns as redis_conn_send. Where the server does

@@ -165,7 +165,7 @@ static enum zk_verdict part_made(struct zk_backend *be, const struct zk_msg *m,
 {
     const char *path = be->making.path;
     size_t len = be->making.len;
-    if ((be->op != OP_ACQUIRE && be->op != OP_RELEASE) || len == 0)
+    if ((be->op != OP_ACQUIRE && be->op != OP_RELEASE && !zk_run_begins(be)) || len == 0)
         return ZK_GOES_ON;
     switch (m->rc) {
     case ZOK:

@@ -1,5 +1,6 @@
 /*
- * once.c - the run record of --once: read at our turn, written with the grant and with the release.
+ * once.c - the run record of --once: read at our turn, written with the grant, or in a set with a
+ * renewal, and with the release.
  *
  * When our node is the first, no client but us writes the record: a release deletes its node and
  * writes the end of its run in one multi, so what we read then has the end of each run before ours.
@@ -130,17 +131,33 @@ enum zk_verdict zk_run_turn(struct zk_backend *be)
     return ZK_GOES_ON;
 }
 
-/* The record says "running" for us: a lease grown old meanwhile is renewed first. */
-static enum zk_verdict running_is_written(struct zk_backend *be)
+bool zk_run_begins(const struct zk_backend *be)
 {
-    be->run.running.written = true;
-    if (!zk_lease_is_old(be))
+    return be->op == OP_HOLD && be->spec->hold->begin == RUN_NOW;
+}
+
+/* Is it time to write "running"? */
+static bool at_turn(const struct zk_backend *be)
+{
+    return (be->op == OP_ACQUIRE && be->acquire.stage == STAGE_RECORD) || zk_run_begins(be);
+}
+
+/* A lease grown old while the record was read and written is renewed first. */
+static enum zk_verdict ready(struct zk_backend *be)
+{
+    if (be->op == OP_HOLD || !zk_lease_is_old(be))
         return ZK_GRANTED;
     be->again_at = 0;
     return ZK_GOES_ON;
 }
 
-/* Our turn: skip a run that has succeeded, else write "running". */
+static enum zk_verdict running_is_written(struct zk_backend *be)
+{
+    be->run.running.written = true;
+    return ready(be);
+}
+
+/* Our turn: skip a run that has succeeded, else write "running". Or the run of a set begins. */
 static enum zk_verdict record_read_at_turn(struct zk_backend *be, const struct zk_msg *m,
                                            struct dlock_error *err)
 {
@@ -158,13 +175,15 @@ static enum zk_verdict record_read_at_turn(struct zk_backend *be, const struct z
         *mine = f->run;
         return running_is_written(be);
     }
-    if (f->there && run_record_ahead(&f->run, be->spec, err))
+    if (be->op == OP_ACQUIRE && f->there && run_record_ahead(&f->run, be->spec, err))
         events_add(&be->events, EV_NOTICE)->error = *err;
-    if (f->there && run_record_skips(&f->run, be->spec->once)) {
+    if (be->op == OP_ACQUIRE && f->there && run_record_skips(&f->run, be->spec->once)) {
         be->acquire.stage = STAGE_SKIPPED;
         zk_delete_node(be);
         return ZK_GOES_ON;
     }
+    if (be->spec->hold->begin == RUN_LATER)
+        return ready(be);
     *mine = (struct dlock_run){.state = DLOCK_RUN_RUNNING,
                                .status = -1,
                                .fence = be->node.fence,
@@ -185,7 +204,7 @@ static enum zk_verdict running_answered(struct zk_backend *be, const struct zk_m
                                         struct dlock_error *err)
 {
     enum zk_verdict v;
-    if (be->op != OP_ACQUIRE || be->acquire.stage != STAGE_RECORD)
+    if (!at_turn(be) || m->serial != be->run.serial)
         return ZK_GOES_ON;
     if (m->rc == ZOK) {
         be->run.found.version = be->run.found.there ? be->run.found.version + 1 : 0;
@@ -199,6 +218,10 @@ static enum zk_verdict running_answered(struct zk_backend *be, const struct zk_m
     }
     if (zk_transient(m->rc))
         return zk_again(be);
+    if (m->failed == OP_NODE && be->op == OP_HOLD) {
+        zk_beat(be); /* its answer tells a loss */
+        return ZK_GOES_ON;
+    }
     if (m->failed == OP_NODE)
         return m->rc == ZNONODE ? zk_node_gone(be)
                                 : zk_failed(be, m->rc, "cannot write to our node", err);
@@ -209,7 +232,7 @@ static enum zk_verdict running_answered(struct zk_backend *be, const struct zk_m
 
 bool zk_run_ends(const struct zk_backend *be)
 {
-    return be->spec->once > 0 && be->hold.grant == GRANT_HELD && be->run.running.written;
+    return run_record_begun(be->spec) && be->hold.grant == GRANT_HELD && be->run.running.written;
 }
 
 enum zk_verdict zk_run_end(struct zk_backend *be, struct dlock_error *err)
@@ -302,7 +325,7 @@ enum zk_verdict zk_run_message(struct zk_backend *be, const struct zk_msg *m,
             return ZK_GOES_ON;
         if (be->op == OP_RELEASE && zk_run_ends(be) && be->node.delete_serial == 0)
             return record_read_at_end(be, m, err);
-        if (be->op == OP_ACQUIRE && be->acquire.stage == STAGE_RECORD)
+        if (at_turn(be))
             return record_read_at_turn(be, m, err);
         return ZK_GOES_ON;
     case T_RUNNING:

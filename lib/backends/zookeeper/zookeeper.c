@@ -94,6 +94,20 @@ static void failed(struct zk_backend *be, const struct dlock_error *err)
     events_add(&be->events, EV_FAILED)->error = *err;
 }
 
+static void unclear(struct zk_backend *be, const struct dlock_error *why)
+{
+    be->hold.renew_until = DLOCK_NEVER;
+    events_add(&be->events, EV_UNCLEAR)->error = *why;
+}
+
+static void renewed(struct zk_backend *be)
+{
+    struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
+    be->hold.renew_until = DLOCK_NEVER;
+    ev->from = zk_lease_from(&be->session);
+    ev->ttl = be->session.timeout;
+}
+
 /* No more can be done for the operation. */
 static void give_up(struct zk_backend *be, const struct dlock_error *err)
 {
@@ -135,6 +149,15 @@ static void granted(struct zk_backend *be)
     memcpy(ev->token, be->node.token, sizeof(ev->token));
 }
 
+/* The run of a set has begun. A renewal that was given up is repeated, and finds the record. */
+static void begun(struct zk_backend *be)
+{
+    if (be->hold.renew_until == DLOCK_NEVER)
+        return;
+    renewed(be);
+    zk_sweep(be);
+}
+
 static void conclude(struct zk_backend *be, enum zk_verdict v, const struct dlock_error *err)
 {
     struct dlock_event *ev;
@@ -142,7 +165,10 @@ static void conclude(struct zk_backend *be, enum zk_verdict v, const struct dloc
     case ZK_GOES_ON:
         break;
     case ZK_GRANTED:
-        granted(be);
+        if (be->op == OP_HOLD)
+            begun(be);
+        else
+            granted(be);
         break;
     case ZK_BUSY:
         if (be->op == OP_FORGET) {
@@ -168,7 +194,10 @@ static void conclude(struct zk_backend *be, enum zk_verdict v, const struct dloc
             released(be, be->release.how, err->code != 0 ? err : NULL);
         break;
     case ZK_FAILED:
-        give_up(be, err);
+        if (be->op == OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
+            unclear(be, err);
+        else
+            give_up(be, err);
         break;
     }
 }
@@ -183,17 +212,11 @@ static void lost(struct zk_backend *be, const char *why)
                   why);
 }
 
-static void unclear(struct zk_backend *be, const struct dlock_error *why)
-{
-    be->hold.renew_until = DLOCK_NEVER;
-    events_add(&be->events, EV_UNCLEAR)->error = *why;
-}
-
 /* The answer to a heartbeat, which may be a renewal. */
 static void hold_beat(struct zk_backend *be, const struct zk_msg *m)
 {
     struct dlock_error err;
-    bool renewing = be->hold.renew_until != DLOCK_NEVER;
+    bool renewing = be->hold.renew_until != DLOCK_NEVER && !zk_run_begins(be);
     /* Our node's data was changed after the heartbeat was sent. */
     if (m->rc == ZOK && be->node.data.confirmed != be->node.data.edition)
         zk_beat(be);
@@ -210,13 +233,18 @@ static void hold_beat(struct zk_backend *be, const struct zk_msg *m)
         unclear(be, &err);
         return;
     }
-    struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
-    be->hold.renew_until = DLOCK_NEVER;
-    ev->from = zk_lease_from(&be->session);
-    ev->ttl = be->session.timeout;
+    renewed(be);
 }
 
 /* -------------------------------------------------------------------- driving */
+
+static void send_renewal(struct zk_backend *be)
+{
+    if (!zk_run_begins(be))
+        zk_beat(be);
+    else if (be->session.connected)
+        zk_ask_record(be);
+}
 
 /* Connected, or time to go on: do what the operation needs next. */
 static void step(struct zk_backend *be)
@@ -232,7 +260,7 @@ static void step(struct zk_backend *be)
         break;
     case OP_HOLD:
         if (be->hold.renew_until != DLOCK_NEVER)
-            zk_beat(be);
+            send_renewal(be);
         break;
     case OP_STATUS:
     case OP_FORGET:
@@ -294,6 +322,8 @@ static void on_message(struct zk_backend *be, struct zk_msg *m)
     case OP_HOLD:
         if (m->what == ZK_ANSWER && m->tag == T_BEAT)
             hold_beat(be, m);
+        else if (m->tag == T_RECORD || m->tag == T_RUNNING || m->tag == T_PARENT)
+            conclude(be, zk_node_message(be, m, &err), &err);
         break;
     case OP_FORGET:
         conclude(be, zk_forget_answer(be, m, &err), &err);
@@ -439,7 +469,7 @@ static void be_renew(struct dlock_be *b)
 {
     struct zk_backend *be = self(b);
     be->hold.renew_until = zk_now(be) + zk_patience(be);
-    zk_beat(be);
+    send_renewal(be);
 }
 
 static void be_release(struct dlock_be *b, int64_t until)

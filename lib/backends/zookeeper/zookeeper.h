@@ -450,6 +450,8 @@ void zk_ask_record(struct zk_backend *be);
 int64_t zk_server_ms(const struct zk_backend *be);
 /* Our turn has come: ZK_GRANTED, or the record comes first. */
 enum zk_verdict zk_run_turn(struct zk_backend *be);
+/* Does a renewal write the begin of a run? Then it begins with zk_ask_record(). */
+bool zk_run_begins(const struct zk_backend *be);
 /* Does the release write the end of a run? Then zk_run_end deletes our node. */
 bool zk_run_ends(const struct zk_backend *be);
 enum zk_verdict zk_run_end(struct zk_backend *be, struct dlock_error *err);

@@ -33,8 +33,11 @@ store_spoil() {
         "command = E'\\033[31m'" "note = E'a\\nb'")
     WHAT='a row of "public"."dlock_locks_runs"'
     [ "$1" -lt ${#bad[@]} ] || return 1
-    pgsql -v name="$NAME" <<<"delete from public.dlock_locks_runs where name = :'name'" >/dev/null
-    run_t 5 "$DLOCK" -q --once "$L" true
+    if [ "$1" -gt 0 ]; then # before that the record is good
+        pgsql -v name="$NAME" >/dev/null \
+            <<<"delete from public.dlock_locks_runs where name = :'name'"
+        run_t 5 "$DLOCK" -q --once "$L" true
+    fi
     pgsql -v name="$NAME" <<<"update public.dlock_locks_runs set ${bad[$1]} where name = :'name'" \
         >/dev/null
 }

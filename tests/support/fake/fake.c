@@ -318,7 +318,7 @@ static int do_acquire(struct dlock_be *b, struct dlock_event *ev)
         ev->fence = b->fence = next_fence(b);
         memcpy(ev->token, b->token, sizeof ev->token);
         extend(b, ev->from);
-        if (b->spec->once)
+        if (run_record_begun(b->spec))
             begin_record(b);
         return 1;
     }
@@ -358,6 +358,8 @@ static int do_renew(struct dlock_be *b, struct dlock_event *ev)
     }
     if (strcmp(w, "unclear") == 0)
         return fail_event(b, ev, EV_UNCLEAR, DLOCK_EUNAVAIL, "no answer");
+    if (b->spec->hold->begin == RUN_NOW)
+        begin_record(b);
     ev->type = EV_RENEWED;
     ev->from = b->started;
     ev->ttl = b->spec->ttl;
@@ -370,7 +372,7 @@ static void end_hold(struct dlock_be *b)
 {
     char path[512];
     int64_t until = b->spec->hold->until;
-    if (b->spec->once) {
+    if (run_record_begun(b->spec)) {
         run_record_end(b->spec, &b->run);
         b->run.end_ms = wall_ms();
         write_record(b);

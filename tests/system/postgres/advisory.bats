@@ -23,6 +23,27 @@ wait_in_line() {
 
 # -------------------------------------------------------------- exclusion ---
 
+# Advisory locks without a token: the set would wait for itself.
+@test "a set takes locks that differ in a parameter, and one lock in no two spellings" {
+    local pair n
+    local -a differ=("?key=7# ?key=8#" "# ?mode=lease#"
+        "?mode=lease&table=public.one# ?mode=lease&table=public.two#")
+    local -a same=("# ?connect_timeout=3#" "# ?mode=advisory#" "?key=7#a ?key=7#b"
+        "?mode=lease# ?mode=lease&table=public.dlock_locks#")
+    for pair in "${differ[@]}"; do
+        run -0 run_t 10 "$DLOCK" --also "$U${pair% *}$NAME" "$U${pair#* }$NAME" true
+        [ -z "$output" ] || fail "$output"
+    done
+    for n in '' -n; do
+        for pair in "${same[@]}"; do
+            CI=1 says 64 "this is the same lock as " $n --also "$U${pair% *}$NAME" \
+                "$U${pair#* }$NAME" touch ran
+        done
+        says 64 "this is the same lock as " $n --also "${L/127.0.0.1/localhost}" "$L" touch ran
+    done
+    [ ! -e ran ]
+}
+
 @test "dlock and a client of the documented key exclude each other" {
     local name uri key
     # The name as it is, and as the URI has it.

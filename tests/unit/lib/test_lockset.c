@@ -269,6 +269,46 @@ TEST(a_set_that_begins_again_rides_out_an_outage_of_a_store_that_it_has_reached)
     NEXT(FAILED);
 }
 
+TEST(a_wait_that_ends_in_the_pause)
+{
+    static const struct {
+        enum { BUSY, SILENT, NEVER_ASKED, LOST } b;
+        int report, code;
+        const char *text, *which;
+    } rows[] = {
+        {BUSY, DLOCK_REPORT_BUSY, 0, "", "b"},
+        {SILENT, DLOCK_REPORT_FAILED, DLOCK_EUNAVAIL, "; no answer for 10 s (lock 'b')", "b"},
+        {NEVER_ASKED, DLOCK_REPORT_FAILED, DLOCK_EUNAVAIL, "no answer within 10 s", "b"},
+        {LOST, DLOCK_REPORT_FAILED, DLOCK_EUNAVAIL, "the lock 'a' was lost before the others", "a"},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        make(10 * S + 10 * MS);
+        locks[2]->opt.retry = rows[i].b == SILENT;
+        locks[2]->opt.connect_timeout_ns = 60 * S;
+        dlock_set_start_acquire(set, NULL);
+        GRANT('a', "ta", NONE);
+        if (rows[i].b == BUSY)
+            waits('b');
+        if (rows[i].b == SILENT) {
+            no_answer('b');
+            NEXT(TROUBLE);
+        }
+        while (clock_now < 1009 * S)
+            AT(clock_now + S, NONE);
+        if (rows[i].b == LOST)
+            lose('a');
+        else
+            clock_is(1010 * S);
+        NEXT(NOTICE);
+        NEXT(NONE);
+        clock_is(1010 * S + 10 * MS);
+        CHECK_INT(next(), rows[i].report);
+        CHECK_INT(r.error.code, rows[i].code);
+        CHECK_HAS(r.error.msg, rows[i].text);
+        CHECK_STR(dlock_name(which), rows[i].which);
+    }
+}
+
 TEST(the_time_to_wait_is_that_of_the_set)
 {
     start(5 * S);
@@ -400,6 +440,74 @@ TEST(a_set_that_was_not_complete_has_no_least_time)
     dlock_set_start_release(set, clock_now + S, NULL);
     for (int i = 0; i < 3; i++)
         CHECK_INT(locks[i]->hold.until, clock_now + 3600 * S);
+}
+
+/* b has a record of its runs. The set is complete, and the clock is at 1001 s. */
+static void start_with_record(int64_t wait)
+{
+    make(wait);
+    locks[2]->spec.once = S;
+    dlock_set_start_acquire(set, NULL);
+    for (const char *c = "abc"; *c; c++) {
+        CHECK_INT(named('b')->renews, 0);
+        grant(*c, (char[]){'t', *c, '\0'});
+        NEXT(NONE);
+    }
+    CHECK_INT(locks[2]->hold.begin, RUN_NOW);
+    clock_is(1001 * S);
+}
+
+TEST(a_run_begins_when_the_set_is_complete_by_a_renewal_of_its_own)
+{
+    start_with_record(DLOCK_NEVER);
+    CHECK(wake() <= clock_now);
+    NEXT(ACQUIRED);
+    CHECK_INT(named('a')->renews + named('c')->renews, 0);
+    CHECK_INT(named('b')->renews, 1);
+    CHECK_INT(locks[2]->hold.begin, RUN_BEGINS);
+    CHECK_INT(locks[0]->hold.begin, RUN_BEGINS);
+}
+
+TEST(a_renewal_under_way_does_not_begin_the_run)
+{
+    start_with_a(DLOCK_NEVER);
+    locks[1]->spec.once = S;
+    locks[1]->hold.begin = RUN_LATER;
+    named('a')->silent = true;
+    AT(1003 * S, NONE);
+    CHECK_INT(named('a')->renews, 1);
+    GRANT('b', "tb", NONE);
+    GRANT('c', "tc", NONE);
+    CHECK_INT(locks[1]->hold.begin, RUN_LATER);
+    stub_says(named('a'),
+              (struct dlock_event){.type = EV_RENEWED, .from = clock_now, .ttl = 10 * S});
+    NEXT(NONE);
+    CHECK_INT(locks[1]->hold.begin, RUN_NOW);
+    named('a')->silent = false;
+    AT(1004 * S, ACQUIRED);
+    CHECK_INT(named('a')->renews, 2);
+}
+
+TEST(a_run_that_could_not_begin)
+{
+    static const struct {
+        int code, report;
+    } rows[] = {{DLOCK_EDATA, DLOCK_REPORT_FAILED}, {DLOCK_EUNAVAIL, DLOCK_REPORT_NONE}};
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        start_with_record(3 * S);
+        named('b')->silent = true;
+        NEXT(NONE);
+        stub_says(named('b'), (struct dlock_event){.type = EV_UNCLEAR, .error.code = rows[i].code});
+        CHECK_INT(next(), rows[i].report);
+        if (rows[i].report == DLOCK_REPORT_NONE) {
+            AT(1003 * S, NONE);
+            NEXT(FAILED);
+        }
+        CHECK_INT(r.error.code, rows[i].code);
+        CHECK_STR(dlock_name(which), "b");
+        CHECK_STR(calls, "Aa Ab Ac Rc Rb Ra ");
+        CHECK_INT(locks[2]->hold.begin, RUN_NOW); /* the release records nothing */
+    }
 }
 
 TEST(the_descriptor_of_a_handle_is_silent_in_a_set)

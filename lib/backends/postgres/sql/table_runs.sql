@@ -2,7 +2,7 @@
 -- those of table.sql.
 --
 -- '{host}', '{user}', '{command}', '{note}', {client_pid}: our identity. {once}: --once, in ms: how
--- long a success counts, and how long our record is kept.
+-- long a success counts, and how long our record is kept. {begins}: 1, or 0 before the run begins.
 
 -- statement schema
 CREATE TABLE IF NOT EXISTS {runs} (name text COLLATE "C" PRIMARY KEY, state text NOT NULL,
@@ -28,13 +28,13 @@ r.state, r.status, r.fence, r.owner, r.host, r.pid, r.username, r.command, r.not
 (extract(epoch FROM r.expires - coalesce(r.ended, r.began)) * 1000.0)::bigint
 
 -- statement begin
--- Behind a granted try (g). k: the present record; s: the outcome: 0 we run, 1 we run, since the
--- success lies in the future (run_record.h), 2 done, 3 a foreign row; u: an unused lock goes back;
--- n: the new record.
+-- Behind a granted try (g), or a renewal. k: the present record; s: the outcome: 0 we run, 1 we run,
+-- since the success lies in the future (run_record.h), 2 done, 3 a foreign row; u: an unused lock
+-- goes back; n: the new record.
 WITH
 g AS MATERIALIZED (
     SELECT l.fence, clock_timestamp() AS began FROM {table} l WHERE l.name = '{name}'
-        AND l.owner = '{token}'),
+        AND l.owner = '{token}' AND l.expires > clock_timestamp()),
 k AS MATERIALIZED (
     SELECT
 -- include valid
@@ -59,7 +59,7 @@ u AS (
     SELECT '{name}'::text, 'running', NULL, s.fence, '{token}'::text, '{host}'::text, {client_pid},
         '{user}'::text, '{command}'::text, '{note}'::text, s.began, NULL,
         s.began + '{once}'::float8 * interval '1 ms'
-    FROM s WHERE s.what < 2
+    FROM s WHERE s.what < 2 AND {begins} = 1
     ON CONFLICT (name) DO UPDATE SET state = excluded.state, status = excluded.status,
         fence = excluded.fence, owner = excluded.owner, host = excluded.host, pid = excluded.pid,
         username = excluded.username, command = excluded.command, note = excluded.note,

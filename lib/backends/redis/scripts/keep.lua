@@ -1,4 +1,5 @@
--- keep.lua - renew the vote of a Redlock server, and raise the fence counter.
+-- keep.lua - renew the vote of a Redlock server, and raise the fence counter. For a lock in one
+-- Redis server: the renewal with which a run begins.
 --
 -- ARGV: db, prefix, value, ttl ms, fence ('0': leave the counter), heal ('1': set NAME if it is
 -- free; a reader also joins other readers), restart grace ms and, with --once, the record of the

@@ -1,7 +1,8 @@
 -- try.lua - take the lock if there is room and no waiter comes before us.
 --
 -- ARGV and answer: parts/look.lua. The last argument: restart grace, the time within which the
--- success of a run counts (0: no run records), the least hold (all ms).
+-- success of a run counts (0: no run records), the least hold (all ms), and 'later' for a run that
+-- has not begun: its record is written by keep.lua.
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/clock.lua
@@ -22,7 +23,7 @@ if not seen and ARGV[4] == '' and ARGV[6] == '0 0 0' and string.find(ARGV[3], '^
 end
 -- include parts/look.lua
 -- include parts/grant.lua
-local counts, least = string.match(rest, '^(%d+) (%d+)$')
+local counts, least, later = string.match(rest, '^(%d+) (%d+) ?(%l*)$')
 
 -- --once: after a success, or where the run record's key holds foreign data, the lock is not taken:
 -- the client leaves the queue, the next waiter is called, and the answer is {'skipped', '0', 0, 0,
@@ -43,7 +44,7 @@ local function begin(fence)
     near(function() offer('', true) end)
     return {text and 'skipped' or 'record', '0', 0, 0, text or state, now, up, longest}
   end
-  write_run('running', '-1', fence, digits(now), '0', counts)
+  if later == '' then write_run('running', '-1', fence, digits(now), '0', counts) end
   return nil, ahead and text
 end
 
