@@ -27,6 +27,9 @@
  * Memory: without memory a call fails with DLOCK_ENOMEM, and a held lock stays held. But
  * libzookeeper then ends the program (SIGSEGV, or SIGABRT by assert(3)), and the GSSAPI library may
  * crash where libpq uses it: with another gssencmode than "disable", or a server that wants GSSAPI.
+ * The library sets no limit. A PostgreSQL server decides how long an answer is, and libpq keeps all
+ * of it: a hostile server can fill the memory. dlock(1) sets RLIMIT_DATA for itself; where servers
+ * are not trusted, the program does so, too.
  *
  * Times are int64_t nanoseconds; DLOCK_NEVER means "without end" as an argument. Points in time are
  * on CLOCK_BOOTTIME (dlock_now()). A time service may slew that clock: so each time of a lease also

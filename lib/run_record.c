@@ -118,10 +118,10 @@ bool run_record_parse(const char *text, size_t len, int64_t now_ms, struct dlock
 
 int64_t run_record_age(int64_t ms)
 {
-    int64_t limit = INT64_MAX / DLOCK_MSEC;
-    return ms < 0 && ms >= -RUN_RECORD_AHEAD_MS
-               ? 0
-               : dlock_max(-limit, dlock_min(ms, limit)) * DLOCK_MSEC;
+    const int64_t limit = INT64_MAX / DLOCK_MSEC;
+    if (ms < 0 && ms >= -RUN_RECORD_AHEAD_MS)
+        return 0;
+    return dlock_max(-limit, dlock_min(ms, limit)) * DLOCK_MSEC;
 }
 
 bool run_record_skips(const struct dlock_run *r, int64_t once)

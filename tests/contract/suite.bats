@@ -939,7 +939,8 @@ offers() { declare -F "store_$1" >/dev/null; }
 @test "--once: a success in the far future is no success" {
     offers ends || return 0
     once 0 "$L" true
-    store_ends $(($(date +%s%3N) + 900000)) # as if the clock had been set back by a quarter of an hour
+    # As if the clock had been set back by a quarter of an hour.
+    store_ends $(($(date +%s%3N) + 900000))
     once 0 "$L" touch no
     [ ! -e no ] || final "run again after a success"
     store_ends $(($(date +%s%3N) + 30000000))

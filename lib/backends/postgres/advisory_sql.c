@@ -35,8 +35,8 @@ static void add(struct chain *c, const char *statement)
 }
 
 /*
- * A record for pg_stat_activity. more: further " key=value" pairs. The lock's name comes last, where
- * the server, which by default keeps 1024 bytes of a query, has room.
+ * A record for pg_stat_activity. more: further " key=value" pairs. The lock's name comes last, if
+ * it fits into the 1024 bytes that a server keeps of a query by default.
  */
 static void comment(const struct pg_backend *be, const char *record, const char *more,
                     char buf[1200])

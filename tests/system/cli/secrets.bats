@@ -418,6 +418,8 @@ nobody=(setpriv --reuid=54321 --regid=54321 --clear-groups --)
 
 # --- the binary --------------------------------------------------------------
 
+cet() { [[ $(readelf -n "$1" 2>/dev/null) == *IBT*SHSTK* ]]; }
+
 @test "the program is hardened" {
     # A sanitizer's build is not for use.
     [ -z "${SAN:-}" ] || return 0
@@ -436,13 +438,17 @@ nobody=(setpriv --reuid=54321 --regid=54321 --clear-groups --)
         grep -Eq '__(snprintf|vsnprintf|memcpy|memmove|strcpy|read|recv|poll|ppoll)_chk' \
             <<<"$symbols" || fail "$file: not fortified"
     done
-    # CET, of what we compile: a static hiredis without CET takes it from the whole program.
+    # CET, of what we compile. An input without CET takes it from all that is linked: libhiredis.a
+    # from the program, and the C library's start files.
     case $(uname -m) in
     x86_64)
         for file in "$BUILD"/obj/{cli,lib,lib/tls,lib/backends/*}/*.o; do
-            notes=$(readelf -n "$file" 2>/dev/null)
-            grep -q IBT <<<"$notes" && grep -q SHSTK <<<"$notes" || fail "$file: no CET"
+            cet "$file" || fail "$file: no CET"
         done
+        cc -shared -nostartfiles -o "$T/ours.so" "$BUILD"/obj/mod/lib/backends/postgres/*.o
+        cet "$T/ours.so" || fail "not marked: all of the PostgreSQL store"
+        for file in crti.o crtn.o; do cet "$(cc -print-file-name=$file)" || return 0; done
+        cet "$BUILD/dlock-modules/postgres.so" || fail "not marked: the module"
         ;;
     esac
     grep -q INTERP <<<"$(readelf -l "$BUILD/dlock")"

@@ -50,6 +50,17 @@ watched() {
     done
 }
 
+# The library sets no limit, and the manual says so.
+# bats test_tags=plain
+@test "a program that bounds itself outlives an endless answer" {
+    bounded
+    fake row
+    # It tries again and again, until a signal ends it in its own way.
+    run -124 peak timeout 2 prlimit --data=100000000 "$BUILD/programs/steps" "$P#$NAME"
+    assert_out "was interrupted"
+    small
+}
+
 # bats test_tags=plain
 @test "an endless answer to a renewal ends the hold" {
     bounded
