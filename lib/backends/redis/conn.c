@@ -488,7 +488,8 @@ static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *
         c->is_replica = true;
         return conn_fail(c, DLOCK_EUNAVAIL, 0, "the server is not the master (any more)");
     default:
-        *out = (struct redis_conn_reply){.tag = of.tag, .sent = of.sent, .sha1 = of.sha1, .r = r};
+        *out = (struct redis_conn_reply){
+            .tag = of.tag, .sent = of.sent, .sha1 = of.sha1, .explain = of.explain, .r = r};
         return 1;
     }
 }
@@ -584,7 +585,9 @@ void redis_conn_close(struct redis_conn *c)
     c->script = NULL;
     if (c->held.r)
         freeReplyObject(c->held.r);
-    c->held.r = NULL;
+    if (c->unclear.r)
+        freeReplyObject(c->unclear.r);
+    c->held.r = c->unclear.r = NULL;
 }
 
 void redis_conn_close_in_child(struct redis_conn *c)

@@ -94,6 +94,7 @@ struct redis_script_args {
     const char *record;
     int64_t kept; /* for how long the record is kept */
     bool at_once; /* send the text: the caller may not read the answer */
+    bool undo;    /* of a vote: its error comes in the order of the requests, unexplained */
 };
 
 /*
@@ -104,17 +105,21 @@ struct redis_script_args {
  */
 int redis_script_send(const struct redis_script *, struct redis_conn *, int tag,
                       enum redis_script_op, const struct redis_script_args *);
-/* As redis_conn_next, where scripts are sent. A reply's sent is the time of the first request. */
+/*
+ * As redis_conn_next, where scripts are sent. A reply's sent is the time of the first request. An
+ * error that does not name the missing right, or the foreign key, is kept until a further script
+ * (why.lua) has found out, or the connection has failed.
+ */
 int redis_script_next(struct redis_conn *, struct redis_conn_reply *);
 /* Before the connection is closed: the text of an unanswered LEAVE, DROP or UNVOTE. */
 void redis_script_last_words(struct redis_conn *);
 
-/* Give back the lock that value may hold (id: see above). */
+/* Give back the vote that value may have (id: see above). */
 static inline int redis_script_leave(const struct redis_script *s, struct redis_conn *c, int tag,
                                      const char *value, const char *id)
 {
     return redis_script_send(s, c, tag, SCRIPT_LEAVE,
-                             &(struct redis_script_args){.value = value, .id = id});
+                             &(struct redis_script_args){.value = value, .id = id, .undo = true});
 }
 
 /*

@@ -197,7 +197,12 @@ setup() {
     rl 2 hset "$NAME" f v
     quick -n "$L" true
     on "3 5" hset "$NAME" f v
-    says 65 hash --connect-timeout 1 "$L" touch ran
+    local mode
+    for mode in -n '-w 2' '-n -s' '-n --once' --status '--forget --yes'; do
+        # shellcheck disable=SC2086
+        says 65 "the key '$NAME' is a hash, not a lock of dlock or SET NX; use another name" \
+            --connect-timeout 1 $mode "$L" $([[ $mode == --* ]] || echo touch ran)
+    done
     [ ! -e ran ]
     for k in 2 3 5; do [ "$(rl $k hget "$NAME" f)" = v ]; done
     [ "$(rl_count "exists $NAME" 0)" = 2 ]
