@@ -101,7 +101,8 @@ struct redis_conn {
     bool tls_failed; /* the handshake with an earlier address failed */
     /* AUTH was refused. A default user may still have served the commands behind AUTH. */
     bool auth_failed;
-    bool is_replica; /* only_master was set, and the server is a replica */
+    bool auth_ignored; /* the server has no password */
+    bool is_replica;   /* only_master was set, and the server is a replica */
     struct dlock_error error;
 
     char *out; /* not written yet */

@@ -357,6 +357,18 @@ the ACL user lacks a right: ACL SETUSER USER ${want[i]}"
     [ -z "$output" ]
 }
 
+@test "warns of a password that the server does not have" {
+    local who
+    for who in :c4nary default:c4nary; do
+        L="redis://$who@127.0.0.1:$REDIS_PORT#$NAME"
+        CI=1 says 0 "a password was sent, but this server has none" "$L" true
+        [ "${#lines[@]}" = 1 ] || fail "$output"
+        refute_out c4nary
+        run -0 run_t 5 "$DLOCK" "$L" true
+        [ -z "$output" ]
+    done
+}
+
 @test "a server without INFO is warned of, and grants" {
     own_server --rename-command INFO ''
     CI=1 run -0 run_t 5 "$DLOCK" "$L" true

@@ -193,6 +193,13 @@ setup() {
     run -0 run_t 5 "$DLOCK" "$(rl_uri "$NAME" "restart-grace=0&password-file=$T/pw")" true
 }
 
+@test "warns once of a password that the servers do not have" {
+    CI=1 says 0 "a password was sent, but this server has none" \
+        "$(rl_uri "$NAME" | sed 's,//,//:c4nary@,')" true
+    [ "${#lines[@]}" = 1 ] || fail "$output"
+    refute_out c4nary
+}
+
 @test "a key of another type costs one vote and is left alone" {
     rl 2 hset "$NAME" f v
     quick -n "$L" true
