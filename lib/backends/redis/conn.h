@@ -23,7 +23,6 @@
 #define REDIS_CONN_AUTH (-2) /* tags of our own AUTH and ROLE; the caller never sees them */
 #define REDIS_CONN_ROLE (-3)
 #define REDIS_CONN_KIND (-4) /* ROLE again: the kind of a server without EVAL */
-#define REDIS_CONN_WHY (-5)  /* of script.c */
 #define REDIS_CONN_MAX_REPLY (1024 * 1024)
 #define REDIS_CONN_PEERS 8 /* addresses tried at most */
 
@@ -40,7 +39,7 @@ struct redis_conn_tag {
     int tag;
     int64_t sent; /* clock before the write that carried the command; 0: not written yet */
     bool sha1;    /* the script conn->script */
-    bool explain; /* of script.c: an error reply may be explained */
+    enum { WHY_NOT, WHY_MAY, WHY_IS } why; /* of script.c: may an error be explained? */
 };
 
 struct redis_conn_auth {
@@ -68,7 +67,7 @@ struct redis_conn_reply {
     int tag;
     int64_t sent;
     bool sha1;     /* the answer to conn->script */
-    bool explain;  /* as in the tag */
+    int why;       /* as in the tag */
     redisReply *r; /* the caller frees it (freeReplyObject) */
 };
 
@@ -120,7 +119,7 @@ struct redis_conn {
     bool by_text;                     /* the server does not know the scripts by their SHA-1 */
     const struct redis_script *lock;  /* of the last script */
     bool together;                    /* the last script was a shared holder's, or a slot's */
-    struct redis_conn_reply unclear;  /* the error that REDIS_CONN_WHY explains; r NULL: none */
+    struct redis_conn_reply unclear;  /* the error to be explained by WHY_IS; r NULL: none */
 
     enum { KIND_ANY, KIND_ASKED, KIND_SERVER, KIND_SENTINEL } kind;
     struct redis_conn_reply held; /* the reply because of which we ask; r NULL: none */

@@ -104,7 +104,7 @@ void redlock_run_begin(struct redlock_backend *be, struct redlock_server *s, int
 void redlock_run_skip(struct redlock_backend *be, struct redlock_server *s, int tag,
                       const struct redlock_server *success)
 {
-    struct redis_script_args args = {.value = be->value, .undo = true};
+    struct redis_script_args args = {.value = be->value};
     /* The texts may differ: each server fills in its own times. */
     bool knows = s->raise == RAISE_NONE && s->answer == A_YES && s->once.found &&
                  s->once.run.state == success->once.run.state &&

@@ -94,7 +94,6 @@ struct redis_script_args {
     const char *record;
     int64_t kept; /* for how long the record is kept */
     bool at_once; /* send the text: the caller may not read the answer */
-    bool undo;    /* of a vote: its error comes in the order of the requests, unexplained */
 };
 
 /*
@@ -119,7 +118,7 @@ static inline int redis_script_leave(const struct redis_script *s, struct redis_
                                      const char *value, const char *id)
 {
     return redis_script_send(s, c, tag, SCRIPT_LEAVE,
-                             &(struct redis_script_args){.value = value, .id = id, .undo = true});
+                             &(struct redis_script_args){.value = value, .id = id});
 }
 
 /*
