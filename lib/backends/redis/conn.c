@@ -266,7 +266,8 @@ int redis_conn_open_later(struct redis_conn *c, const struct redis_conn_target *
 
     /* Our own commands, in front of the caller's. */
     if (c->auth.password) {
-        bool named = c->auth.user && *c->auth.user != '\0';
+        /* A default user without a password would take any behind its name, and say nothing. */
+        bool named = c->auth.user && *c->auth.user != '\0' && strcmp(c->auth.user, "default") != 0;
         const char *argv[] = {"AUTH", named ? c->auth.user : c->auth.password, c->auth.password};
         size_t len[] = {4, strlen(argv[1]), strlen(argv[2])};
         if (redis_conn_send(c, REDIS_CONN_AUTH, named ? 3 : 2, argv, len) != 0)
@@ -466,10 +467,13 @@ static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *
     case REDIS_CONN_AUTH:
         /*
          * A server without a password does no harm (REDISCLI_AUTH may be meant for another server);
-         * redis-cli goes on, too. After a refused AUTH the connection stays: the commands sent
-         * behind AUTH may need to be undone on it.
+         * redis-cli goes on, too, with a warning. After a refused AUTH the connection stays: the
+         * commands sent behind AUTH may need to be undone on it.
          */
-        if (r->type == REDIS_REPLY_ERROR && !strstr(r->str, "without any password configured")) {
+        c->auth_ignored = r->type == REDIS_REPLY_ERROR &&
+                          (strstr(r->str, "without any password configured") ||
+                           strstr(r->str, "no password is set")); /* before Redis 6 */
+        if (r->type == REDIS_REPLY_ERROR && !c->auth_ignored) {
             c->auth_failed = true;
             redis_conn_auth_error(&c->error, c->where, &c->auth, r->str);
         }
@@ -488,7 +492,8 @@ static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *
         c->is_replica = true;
         return conn_fail(c, DLOCK_EUNAVAIL, 0, "the server is not the master (any more)");
     default:
-        *out = (struct redis_conn_reply){.tag = of.tag, .sent = of.sent, .sha1 = of.sha1, .r = r};
+        *out = (struct redis_conn_reply){
+            .tag = of.tag, .sent = of.sent, .sha1 = of.sha1, .why = (int)of.why, .r = r};
         return 1;
     }
 }
@@ -584,7 +589,9 @@ void redis_conn_close(struct redis_conn *c)
     c->script = NULL;
     if (c->held.r)
         freeReplyObject(c->held.r);
-    c->held.r = NULL;
+    if (c->unclear.r)
+        freeReplyObject(c->unclear.r);
+    c->held.r = c->unclear.r = NULL;
 }
 
 void redis_conn_close_in_child(struct redis_conn *c)

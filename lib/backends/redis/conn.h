@@ -39,6 +39,7 @@ struct redis_conn_tag {
     int tag;
     int64_t sent; /* clock before the write that carried the command; 0: not written yet */
     bool sha1;    /* the script conn->script */
+    enum { WHY_NOT, WHY_MAY, WHY_IS } why; /* of script.c: may an error be explained? */
 };
 
 struct redis_conn_auth {
@@ -66,6 +67,7 @@ struct redis_conn_reply {
     int tag;
     int64_t sent;
     bool sha1;     /* the answer to conn->script */
+    int why;       /* as in the tag */
     redisReply *r; /* the caller frees it (freeReplyObject) */
 };
 
@@ -98,7 +100,8 @@ struct redis_conn {
     bool tls_failed; /* the handshake with an earlier address failed */
     /* AUTH was refused. A default user may still have served the commands behind AUTH. */
     bool auth_failed;
-    bool is_replica; /* only_master was set, and the server is a replica */
+    bool auth_ignored; /* the server has no password */
+    bool is_replica;   /* only_master was set, and the server is a replica */
     struct dlock_error error;
 
     char *out; /* not written yet */
@@ -114,6 +117,9 @@ struct redis_conn {
     /* Of script.c. */
     struct redis_conn_script *script; /* malloc'ed: sent by its SHA-1, and not answered; or NULL */
     bool by_text;                     /* the server does not know the scripts by their SHA-1 */
+    const struct redis_script *lock;  /* of the last script */
+    bool together;                    /* the last script was a shared holder's, or a slot's */
+    struct redis_conn_reply unclear;  /* the error to be explained by WHY_IS; r NULL: none */
 
     enum { KIND_ANY, KIND_ASKED, KIND_SERVER, KIND_SENTINEL } kind;
     struct redis_conn_reply held; /* the reply because of which we ask; r NULL: none */
@@ -174,6 +180,9 @@ enum redis_conn_class {
     RE_REFUSED    /* MISCONF OOM NOREPLICAS, too many clients */
 };
 enum redis_conn_class redis_conn_classify(const char *text);
+/* The script scripts/why.lua may tell more; this reply is the script's explanation. */
+bool redis_conn_is_vague(const char *text);
+bool redis_conn_explains(const redisReply *);
 /*
  * Fill err from an error reply on this connection; returns its code. Servers quote unknown words,
  * so user and password are blanked in err's text.

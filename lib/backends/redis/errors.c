@@ -7,7 +7,9 @@
 
 /* ------------------------------------------------------------------- meanings */
 
-#define FOREIGN "FOREIGN " /* another program has written a key: scripts/parts/wrong.lua */
+/* The first words of our scripts' own errors: scripts/parts/wrong.lua, scripts/why.lua. */
+#define FOREIGN "FOREIGN "
+#define LACKS "LACKS "
 
 struct meaning {
     enum redis_conn_class class;
@@ -25,7 +27,7 @@ static const struct meaning
                       "set a password there or turn its protected mode off"},
     no_permission = {RE_PERM, DLOCK_EPERM, "the ACL user lacks a right",
                      "see the manual for the rule it needs"},
-    /* A sentence of our scripts. */
+    lacks = {RE_PERM, DLOCK_EPERM, "the ACL user lacks a right", "ACL SETUSER USER"},
     foreign = {RE_TYPE, DLOCK_EDATA, "a key of the lock was written by another program", NULL},
     wrong_type = {RE_TYPE, DLOCK_EDATA, "a key of the lock is not a string", NULL},
     transient = {RE_TRANSIENT, DLOCK_EUNAVAIL, "the server refuses", NULL},
@@ -45,6 +47,7 @@ static const struct {
     const struct meaning *meaning;
 } words[] = {
     {FOREIGN, &foreign},
+    {LACKS, &lacks},
     {"NOAUTH", &need_password},
     {"unauthenticated", &need_password}, /* 7.0: a long command before AUTH */
     {"WRONGPASS", &wrong_password},
@@ -98,6 +101,17 @@ static const struct meaning *meaning_of(const char *text)
 enum redis_conn_class redis_conn_classify(const char *text)
 {
     return meaning_of(text)->class;
+}
+
+bool redis_conn_is_vague(const char *text)
+{
+    return meaning_of(text) == &no_permission || meaning_of(text) == &wrong_type;
+}
+
+bool redis_conn_explains(const redisReply *r)
+{
+    const struct meaning *m = r->type == REDIS_REPLY_ERROR ? meaning_of(r->str) : NULL;
+    return m == &lacks || m == &foreign;
 }
 
 /* -------------------------------------------------------------------- secrets */
@@ -164,16 +178,22 @@ int redis_conn_reply_error(struct dlock_error *err, const char *where, const str
                            const char *text)
 {
     const struct meaning *m = meaning_of(text);
-    char shown[200], sentence[400];
-    if (m == &foreign) { /* names keys, perhaps with the user's name in them */
+    char shown[200], ours[400];
+    if (m == &foreign || m == &lacks) { /* names keys, perhaps with the user's name in them */
         const struct redis_conn_auth secret = {.password = c->auth.password};
-        text = strstr(text, FOREIGN) + strlen(FOREIGN);
-        redis_conn_show(sentence, sizeof(sentence), &secret, text);
-        return dlock_fail_at(err, m->code, 0, where, "%s", sentence);
+        redis_conn_show(ours, sizeof(ours), &secret, strchr(text, ' ') + 1);
+        return m == &foreign
+                   ? dlock_fail_at(err, m->code, 0, where, "%s", ours)
+                   : dlock_fail_at(err, m->code, 0, where, "%s: %s %s", m->what, m->advice, ours);
     }
     if (c->kind == KIND_SENTINEL && m == &too_old)
         return redis_conn_sentinel_error(err, where);
     redis_conn_show(shown, sizeof(shown), &c->auth, text);
+    const char *command = m == &no_permission ? strstr(shown, "run the '") : NULL;
+    int n = command ? (int)strspn(command += 9, "abcdefghijklmnopqrstuvwxyz|") : 0;
+    if (n > 0)
+        return dlock_fail_at(err, m->code, 0, where, "%s: %s +%.*s", lacks.what, lacks.advice, n,
+                             command);
     return explain(err, where, m, shown);
 }
 

@@ -76,6 +76,15 @@ void redis_check_refused(const char *where, struct dlock_error *warning)
         "forgets locks; allow INFO (+info)");
 }
 
+bool redis_check_password(const struct redis_conn *c, struct dlock_error *warning)
+{
+    if (c->auth_ignored)
+        dlock_fail_at(warning, DLOCK_EUNAVAIL, 0, c->where,
+                      "a password was sent, but this server has none: leave the password out, or "
+                      "make sure that this is the right server");
+    return c->auth_ignored;
+}
+
 /* ------------------------------------------------------------------- warnings */
 
 void redis_checks_ask(struct redis_checks *c, struct redis_conn *conn, int memory_tag,
@@ -88,6 +97,7 @@ void redis_checks_ask(struct redis_checks *c, struct redis_conn *conn, int memor
     if (conn->state != RC_UP)
         return;
     c->asked = true;
+    c->ntold += redis_check_password(conn, &c->told[c->ntold]);
     if (redis_conn_send(conn, memory_tag, 2, argv, len) != 0)
         return;
     argv[1] = "persistence";
@@ -135,8 +145,7 @@ bool redis_checks_take(struct redis_checks *c, struct dlock_error *out)
     if (c->ntold == 0)
         return false;
     *out = c->told[0];
-    c->told[0] = c->told[1];
-    c->ntold--;
+    memmove(c->told, c->told + 1, sizeof(c->told[0]) * (size_t)--c->ntold);
     return true;
 }
 

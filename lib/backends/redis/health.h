@@ -27,10 +27,13 @@ bool redis_check_persistence(const char *info, size_t len, const char *where, in
 /* INFO was answered by an error: the warning. */
 void redis_check_refused(const char *where, struct dlock_error *warning);
 
-/* Both, asked once for each handle, after its first grant. Zeroed: not asked yet. */
+/* True: the server has no password, and was sent one; warning is for EV_NOTICE. */
+bool redis_check_password(const struct redis_conn *, struct dlock_error *warning);
+
+/* All of these, once for each handle, after its first grant. Zeroed: not asked yet. */
 struct redis_checks {
     bool due, asked, refused;
-    struct dlock_error told[2]; /* not taken yet */
+    struct dlock_error told[3]; /* not taken yet */
     int ntold;
 };
 
@@ -39,7 +42,7 @@ static inline void redis_checks_granted(struct redis_checks *c)
 {
     c->due = !c->asked;
 }
-/* Queue the questions under these tags, and write them. persistence: ask for it too. */
+/* Queue what INFO tells under these tags, and write it. persistence: ask for it too. */
 void redis_checks_ask(struct redis_checks *, struct redis_conn *, int memory_tag,
                       int persistence_tag, bool persistence);
 /* The replies. */

@@ -161,13 +161,16 @@ static inline void redis_retry_later(struct redis_backend *be, const struct dloc
     be->refused = *err;
     be->out.retry_at = redis_now(be) + dlock_backoff_next(&be->out.pause, be->spec->env);
 }
-/* no_answer(), or why cmd could not connect. */
+/* no_answer(), or why cmd could not connect, or the error that was to be explained. */
 static inline void redis_no_answer(const struct redis_backend *be, struct dlock_error *err,
                                    int64_t waited)
 {
     no_answer(err, be->spec, waited);
     if (be->node.cmd.state == RC_FAILED || be->node.cmd.tls_failed)
         *err = be->node.cmd.error;
+    else if (be->node.cmd.unclear.r)
+        redis_conn_reply_error(err, be->spec->uri->where, &be->node.cmd,
+                               be->node.cmd.unclear.r->str);
 }
 static inline void redis_drop_listing(struct redis_backend *be)
 {

@@ -185,6 +185,26 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
         redlock_wake_failed(be, s);
 }
 
+/* Once for each handle, when the command has been started. */
+static void check_servers(struct redlock_backend *be)
+{
+    const char *argv[] = {"INFO", "memory"};
+    int tag = REDLOCK_TAG(be->serial, K_MEMORY);
+    struct dlock_error warning;
+    bool told = false;
+
+    be->check = CHECK_ASKED;
+    for_each_server (be, s) {
+        struct redis_conn *c = &s->node.cmd;
+        if (c->state != RC_UP)
+            continue;
+        if (!told && redlock_may_notice(be) && (told = redis_check_password(c, &warning)))
+            events_add(&be->events, EV_NOTICE)->error = warning;
+        if (c->ntags < 4 && redis_conn_send(c, tag, 2, argv, (size_t[]){4, 6}) == 0)
+            redis_conn_flush(c);
+    }
+}
+
 /* -------------------------------------------------------------------- driving */
 
 static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, int64_t *wake_at)
@@ -218,18 +238,8 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
         operations[be->op]->step(be, be->stepped);
     if (events_take(&be->events, ev))
         return 1;
-    /* Once for each handle, when the command has been started. */
-    if (be->claim != CLAIM_NONE && be->check == CHECK_DUE) {
-        const char *argv[] = {"INFO", "memory"};
-        int tag = REDLOCK_TAG(be->serial, K_MEMORY);
-        be->check = CHECK_ASKED;
-        for_each_server (be, s) {
-            struct redis_conn *c = &s->node.cmd;
-            if (c->state == RC_UP && c->ntags < 4 &&
-                redis_conn_send(c, tag, 2, argv, (size_t[]){4, 6}) == 0)
-                redis_conn_flush(c);
-        }
-    }
+    if (be->claim != CLAIM_NONE && be->check == CHECK_DUE)
+        check_servers(be);
     return be->status.listing ? redlock_status_next(be, ev) : 0;
 }
 

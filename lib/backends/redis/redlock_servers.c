@@ -158,7 +158,8 @@ void redlock_drop(struct redlock_backend *be, struct redlock_server *s)
         redlock_remember(be, s);
     }
     if (be->op == OP_RELEASE && s->node.cmd.written &&
-        redis_conn_waits(&s->node.cmd, REDLOCK_TAG(be->serial, K_LEAVE)))
+        redis_conn_waits(&s->node.cmd, REDLOCK_TAG(be->serial, K_LEAVE)) &&
+        !s->node.cmd.unclear.r) /* refused */
         s->left = true;
     redis_node_close(&s->node);
 }

@@ -151,7 +151,7 @@ static int count_votes(struct redlock_backend *be, bool decided)
         s->from = 0;
         dlock_fail_at(&s->error, DLOCK_EDATA, 0, s->where,
                       "the key '%sfence' holds %llu, more than ten years ahead of the other "
-                      "servers: find out who wrote it, then delete it",
+                      "servers: find out who wrote it, then delete it (or set the clocks right)",
                       be->script.prefix, (unsigned long long)s->fence);
         if (redlock_may_notice(be))
             events_add(&be->events, EV_NOTICE)->error = s->error;

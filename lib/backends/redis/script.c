@@ -163,6 +163,7 @@ static bool unknown(struct redis_conn *c, const struct redis_conn_reply *rep)
         gone = undo || s->followed || !c->auth_failed;
         if ((undo || (gone && !s->followed)) && send_text(c, rep->tag, s) == 0) {
             c->tags[c->ntags - 1].sent = rep->sent;
+            c->tags[c->ntags - 1].why = rep->why;
             redis_conn_flush(c);
         }
     }
@@ -170,12 +171,60 @@ static bool unknown(struct redis_conn *c, const struct redis_conn_reply *rep)
     return gone;
 }
 
+/*
+ * Keep an error that says too little, and ask for more under the same tag: the command still counts
+ * as unanswered. False: the reply is no such error.
+ */
+static bool ask_why(struct redis_conn *c, const struct redis_conn_reply *rep)
+{
+    if (rep->why != WHY_MAY || c->unclear.r || c->auth_failed ||
+        rep->r->type != REDIS_REPLY_ERROR || !redis_conn_is_vague(rep->r->str))
+        return false;
+    const struct redis_script *s = c->lock;
+    const char *kind = c->together ? "s" : "";
+    const char *argv[] = {"EVAL", lua_why.text, "0", s->name, s->db, s->prefix, kind};
+    c->unclear = *rep;
+    if (send_argv(c, rep->tag, DLOCK_LEN(argv), argv) == 0) {
+        c->tags[c->ntags - 1].why = WHY_IS;
+        redis_conn_flush(c);
+    }
+    return true;
+}
+
+/*
+ * The kept error; with why in its place if that is a known explanation. NULL: the connection has
+ * failed, but the command was answered.
+ */
+static void explained(struct redis_conn *c, struct redis_conn_reply *rep, redisReply *why)
+{
+    *rep = c->unclear;
+    c->unclear.r = NULL;
+    for (int i = 0; i < c->ntags; i++)
+        if (c->tags[i].why == WHY_IS)
+            c->tags[i].tag = 0;
+    if (why && redis_conn_explains(why)) {
+        redisReply *vague = rep->r;
+        rep->r = why;
+        why = vague;
+    }
+    freeReplyObject(why);
+}
+
 int redis_script_next(struct redis_conn *c, struct redis_conn_reply *rep)
 {
     int rc;
-    while ((rc = redis_conn_next(c, rep)) == 1 && rep->sha1 && unknown(c, rep))
-        freeReplyObject(rep->r);
-    return rc;
+    while ((rc = redis_conn_next(c, rep)) == 1) {
+        if (rep->why == WHY_IS)
+            break;
+        if (rep->sha1 && unknown(c, rep))
+            freeReplyObject(rep->r);
+        else if (!ask_why(c, rep))
+            return 1;
+    }
+    if (!c->unclear.r || rc == 0)
+        return rc;
+    explained(c, rep, rc == 1 ? rep->r : NULL);
+    return 1;
 }
 
 void redis_script_last_words(struct redis_conn *c)
@@ -266,6 +315,11 @@ int redis_script_send(const struct redis_script *s, struct redis_conn *c, int ta
         w.at[5] = s->name;
     }
     int rc = send_script(c, tag, op, a->at_once, &w);
+    if (rc == 0) {
+        c->lock = s;
+        c->together = a->value && strchr("sn", *a->value);
+        c->tags[c->ntags - 1].why = a->at_once ? WHY_NOT : WHY_MAY;
+    }
     free(key);
     return rc;
 }

@@ -113,12 +113,16 @@ bool redis_script_run(struct redis_script_args *, const struct dlock_spec *, con
  */
 int redis_script_send(const struct redis_script *, struct redis_conn *, int tag,
                       enum redis_script_op, const struct redis_script_args *);
-/* As redis_conn_next, where scripts are sent. A reply's sent is the time of the first request. */
+/*
+ * As redis_conn_next, where scripts are sent. A reply's sent is the time of the first request. An
+ * error that does not name the missing right, or the foreign key, is kept until a further script
+ * (why.lua) has found out, or the connection has failed.
+ */
 int redis_script_next(struct redis_conn *, struct redis_conn_reply *);
 /* Before the connection is closed: the text of an unanswered LEAVE, DROP or UNVOTE. */
 void redis_script_last_words(struct redis_conn *);
 
-/* Give back the lock that value may hold (id: see above). */
+/* Give back the vote that value may have (id: see above). */
 static inline int redis_script_leave(const struct redis_script *s, struct redis_conn *c, int tag,
                                      const char *value, const char *id)
 {

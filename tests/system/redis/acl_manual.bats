@@ -326,5 +326,11 @@ sentinel_failover_by() {
     told() { ccli 0 info commandstats; ccli 1 info commandstats; ccli 2 info commandstats; }
     all_used told -- +asking '+cluster|nodes'
     for n in 0 1 2; do no_complaint ccli $n; done
+    # By a redirection, too.
+    ccli 1 acl setuser runner -set -zadd >/dev/null
+    for n in 1 0; do
+        says 77 "a right: ACL SETUSER USER +set +zadd" \
+            "redis://runner:pw@127.0.0.1:${CPORT[n]}#$NAME" true
+    done
     cluster_stop
 }

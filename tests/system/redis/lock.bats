@@ -116,10 +116,54 @@ key_is_gone() { [ "$(rcli exists "$NAME")" = 0 ]; }
 
 # ----------------------------------------------------------- errors, rights ---
 
-@test "refuses a key of another type and leaves it alone" {
+# made TYPE KEY
+made() {
+    case $1 in
+        hash) rcli hset "$2" f v ;; list) rcli rpush "$2" v ;; set) rcli sadd "$2" v ;;
+        zset) rcli zadd "$2" 1 v ;; stream) rcli xadd "$2" '*' f v ;; string) rcli set "$2" v ;;
+    esac >/dev/null
+}
+# refused KEY TYPE WHY [MODE...]: each mode says so, and leaves the key alone.
+refused() {
+    local mode
+    for mode in --status '--status --json' '--forget --yes' -n '-w 1' '-n -s' '-n --slots 2' \
+        '-n --once'; do
+        # shellcheck disable=SC2086
+        says 65 "the key '$1' $3" $mode "$L" $([[ $mode == --* ]] || echo touch ran) || return
+        [ "$(rcli type "$1")" = "$2" ] || fail "$mode: $(rcli type "$1")" || return
+    done
+    [ ! -e ran ]
+    rcli del "$1"
+}
+
+@test "each mode names a key of another type, and leaves it alone" {
+    local type p="{$NAME}:dlock:" why="not one of dlock; use another name"
+    for type in hash list set zset stream; do
+        made $type "$NAME"
+        refused "$NAME" $type "is a $type, not a lock of dlock or SET NX; use another name"
+    done
+    for type in hash string; do
+        made $type "${p}queue"
+        refused "${p}queue" $type "is a $type, $why"
+    done
+    made hash "${p}fence"
+    refused "${p}fence" hash "is a hash, $why"
+    rcli zadd "${p}queue" 1 waiter
+    made string "${p}waiters"
+    refused "${p}waiters" string "is a string, $why"
+    # The run record does not hide who holds the lock.
+    rcli del "${p}queue"
+    made hash "${p}once"
+    CI=1 says 0 "a hash at the key '${p}once'" --status "$L"
+    says 65 "a hash at the key '${p}once'" --forget --yes "$L"
+}
+
+@test "a holder whose key turns into another type has lost the lock" {
+    hold --ttl 1
+    rcli del "$NAME"
     rcli hset "$NAME" f v
-    says 65 hash "$L" true
-    [ "$(rcli hget "$NAME" f)" = v ]
+    exits 79 5 "$HOLDER"
+    file_has hold.log "another program took the lock"
 }
 
 @test "refuses a wrong password and does not show it" {
@@ -174,7 +218,7 @@ key_is_gone() { [ "$(rcli exists "$NAME")" = 0 ]; }
     run -77 run_t 5 "$DLOCK" "$L" true
 }
 
-@test "a user without tracking polls; a missing right is named" {
+@test "a user without tracking polls" {
     own_server
     rcli_in own acl setuser u on '>pw' '~*' '&*' +@all -client
     L="redis://u:pw@127.0.0.1:${REDIS_PORTS[own]}#$NAME"
@@ -182,14 +226,40 @@ key_is_gone() { [ "$(rcli exists "$NAME")" = 0 ]; }
     start_log w.log "$DLOCK" "$L" sh -c "$(stamp got)"
     own_waits_for 1
     wakes 400 "$STARTED" own del "$NAME"
-    rcli_in own acl setuser u -set
-    run -77 run_t 5 "$DLOCK" "$L" true
+    own_gone
+}
+
+@test "each missing right is named, with the manual's rule" {
+    own_server
+    local u="redis://u:pw@127.0.0.1:${REDIS_PORTS[own]}" p="{$NAME}:dlock:" rules options want
+    local share='+zcount +zrangebyscore +zrevrangebyscore +zremrangebyscore +getrange'
+    while IFS='|' read -r rules options want; do
+        # shellcheck disable=SC2086
+        rcli_in own acl setuser u reset on '>pw' '~*' '&*' +@all $rules
+        # shellcheck disable=SC2086
+        run -77 run_t 5 "$DLOCK" ${options//URI/$u}
+        [[ $output == *": the ACL user lacks a right: ACL SETUSER USER $want" ]] ||
+            fail "$rules: $output"
+    done <<END
+-eval -evalsha|-n URI#$NAME touch ran|+eval
+-set -zadd -time|-n URI#$NAME touch ran|+time +set +zadd
+-time -get|--status URI#$NAME|+get +time
+-time -get|--forget --yes URI#$NAME|+get +time
+resetkeys|-n URI#$NAME touch ran|~$NAME ~$p*
+resetkeys ~$NAME|-n URI#$NAME touch ran|~$p*
+${share//+/-}|-n -s URI#$NAME touch ran|$share
+-zremrangebyscore|-n --slots 2 URI#$NAME touch ran|+zremrangebyscore
+-info|-n URI?restart-grace=1ms#$NAME touch ran|+info
+-select|-n URI/3#$NAME touch ran|+select
+-wait|-n URI?wait-replicas=1#$NAME touch ran|+wait
+END
+    [ ! -e ran ]
     own_gone
 }
 
 @test "a refused release is not called unanswered" {
     own_server
-    local p=${REDIS_PORTS[own]} rule i=0
+    local p=${REDIS_PORTS[own]} rule i=0 want=('' +publish "&{$NAME.2}:dlock:*")
     # The next waiter is told by a message that this user may not send.
     for rule in '&* -publish' 'resetchannels +publish'; do
         # shellcheck disable=SC2086
@@ -199,7 +269,7 @@ key_is_gone() { [ "$(rcli exists "$NAME")" = 0 ]; }
         wait_for 5 eval '[ "$(rcli_in own zcard "{$NAME.$i}:dlock:queue")" = 1 ]'
         let_go 0
         file_has hold.log "redis://127.0.0.1:$p/0: the release of '$NAME.$i' is not confirmed: \
-the ACL user lacks a right"
+the ACL user lacks a right: ACL SETUSER USER ${want[i]}"
         [ "$(wc -l <hold.log)" = 1 ]
         exits 0 5 "$STARTED"
     done
@@ -285,6 +355,18 @@ the ACL user lacks a right"
     rcli_in own config set appendonly yes
     CI=1 run run_t 5 "$DLOCK" "$L" true
     [ -z "$output" ]
+}
+
+@test "warns of a password that the server does not have" {
+    local who
+    for who in :c4nary default:c4nary; do
+        L="redis://$who@127.0.0.1:$REDIS_PORT#$NAME"
+        CI=1 says 0 "a password was sent, but this server has none" "$L" true
+        [ "${#lines[@]}" = 1 ] || fail "$output"
+        refute_out c4nary
+        run -0 run_t 5 "$DLOCK" "$L" true
+        [ -z "$output" ]
+    done
 }
 
 @test "a server without INFO is warned of, and grants" {

@@ -66,6 +66,8 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     free_at "$MASTER"
     run run_t 5 "$DLOCK" "${L/svc#/svc/3#}" timeout 5 redis-cli -n 3 -p "$MASTER" exists "$NAME"
     [ "$output" = 1 ]
+    CI=1 says 0 "a password was sent, but this server has none" "${L/:\/\//://:c4nary@}" true
+    refute_out c4nary
 }
 
 @test "URIs and services that cannot be" {

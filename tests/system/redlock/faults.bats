@@ -217,7 +217,7 @@ rl_same() { [ "$(rl_count "get $NAME" "$1")" = 5 ]; }
     wait_for 5 eval '[ "$(rl_count "zcard {$NAME}:dlock:queue" 1)" = 3 ]'
     let_go 0
     file_has hold.log "the release of '$NAME' is not confirmed: 127.0.0.1:"
-    file_has hold.log "the ACL user lacks a right"
+    file_has hold.log "the ACL user lacks a right: ACL SETUSER USER +publish"
     [ "$(wc -l <hold.log)" = 1 ]
     exits 0 5 "$waiter"
 }

@@ -193,11 +193,23 @@ setup() {
     run -0 run_t 5 "$DLOCK" "$(rl_uri "$NAME" "restart-grace=0&password-file=$T/pw")" true
 }
 
+@test "warns once of a password that the servers do not have" {
+    CI=1 says 0 "a password was sent, but this server has none" \
+        "$(rl_uri "$NAME" | sed 's,//,//:c4nary@,')" true
+    [ "${#lines[@]}" = 1 ] || fail "$output"
+    refute_out c4nary
+}
+
 @test "a key of another type costs one vote and is left alone" {
     rl 2 hset "$NAME" f v
     quick -n "$L" true
     on "3 5" hset "$NAME" f v
-    says 65 hash --connect-timeout 1 "$L" touch ran
+    local mode
+    for mode in -n '-w 2' '-n -s' '-n --once' --status '--forget --yes'; do
+        # shellcheck disable=SC2086
+        says 65 "the key '$NAME' is a hash, not a lock of dlock or SET NX; use another name" \
+            --connect-timeout 1 $mode "$L" $([[ $mode == --* ]] || echo touch ran)
+    done
     [ ! -e ran ]
     for k in 2 3 5; do [ "$(rl $k hget "$NAME" f)" = v ]; done
     [ "$(rl_count "exists $NAME" 0)" = 2 ]

@@ -206,24 +206,33 @@ TEST(loading_at_first_contact_is_retried)
 TEST(refusals_of_an_acquire)
 {
     static const struct {
-        const char *text;
-        int code;
+        const char *say[2]; /* to the try, and to the question why */
+        int nsay, code;
+        const char *why; /* at the end of the message */
     } t[] = {
-        {"-READONLY x\r\n", DLOCK_EUNAVAIL},
-        {"-MOVED 1 h:1\r\n", DLOCK_EUNAVAIL},
-        {"-OOM x\r\n", DLOCK_EUNAVAIL},
-        {"-WRONGTYPE x\r\n", DLOCK_EDATA},
-        {"-NOPERM x\r\n", DLOCK_EPERM},
-        {"+OK\r\n", DLOCK_EPROTO},
-        {HANG_UP, DLOCK_EUNAVAIL},
-        {"$-1\r\n", DLOCK_EPROTO},
-        {"-FOREIGN the key 'x' is a hash\r\n", DLOCK_EDATA},
+        {{"-READONLY x\r\n"}, 1, DLOCK_EUNAVAIL, "name the master"},
+        {{"-MOVED 1 h:1\r\n"}, 1, DLOCK_EUNAVAIL, ""},
+        {{"-OOM x\r\n"}, 1, DLOCK_EUNAVAIL, ""},
+        {{"+OK\r\n"}, 1, DLOCK_EPROTO, ""},
+        {{HANG_UP}, 1, DLOCK_EUNAVAIL, ""},
+        {{"$-1\r\n"}, 1, DLOCK_EPROTO, ""},
+        {{"-FOREIGN the key 'x' is a hash\r\n"}, 1, DLOCK_EDATA, ": the key 'x' is a hash"},
+        {{"-WRONGTYPE x\r\n", "-FOREIGN the key 'y'\r\n"}, 2, DLOCK_EDATA, ": the key 'y'"},
+        {{"-NOPERM x\r\n", "-LACKS +get\r\n"}, 2, DLOCK_EPERM, ": ACL SETUSER USER +get"},
+        /* The first answer counts without a usable second one. */
+        {{"-NOPERM x\r\n", "-OOM x\r\n"}, 2, DLOCK_EPERM, "see the manual for the rule it needs"},
+        {{"-NOPERM x\r\n", "*0\r\n"}, 2, DLOCK_EPERM, "see the manual for the rule it needs"},
+        {{"-NOPERM x\r\n", HANG_UP}, 2, DLOCK_EPERM, "see the manual for the rule it needs"},
+        {{"-WRONGTYPE x\r\n"}, 1, DLOCK_EDATA, "not a string (WRONGTYPE x)"},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
         struct scene sc;
-        REQUIRE(scene_open(&sc, &t[i].text, 1));
+        REQUIRE(scene_open(&sc, t[i].say, t[i].nsay));
         CHECK_INT(acquire(&sc, true), EV_FAILED);
-        if (!CHECK_INT(sc.ev.error.code, t[i].code))
+        const char *msg = sc.ev.error.msg;
+        size_t n = strlen(msg), m = strlen(t[i].why);
+        if (!CHECK_INT(sc.ev.error.code, t[i].code) ||
+            !CHECK(n >= m && strcmp(msg + n - m, t[i].why) == 0))
             printf("# %zu: %s\n", i, sc.ev.error.msg);
         scene_close(&sc);
     }

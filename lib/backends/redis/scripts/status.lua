@@ -8,9 +8,9 @@
 -- include parts/near.lua
 -- include parts/holders.lua
 -- include parts/run_read.lua
--- include parts/wrong.lua
-if foreign then return wrong_name() end
-local together = {}
+-- include parts/fence.lua
+if foreign then return wrong_name(foreign) end
+local together, last, refused = {}
 local out = {value and 1 or 0, seen or '', now, redis.call('PTTL', name), '0', together, ''}
 
 -- The holders with over <= score < below.
@@ -29,8 +29,10 @@ near(function()
     list(now + 1, SLOT)
     list(SLOT + (now + 1) * 1000, FREE)
   end
-  out[5] = redis.call('GET', prefix .. 'fence') or '0'
+  last, refused = last_fence()
+  out[5] = digits(last or 0)
 end)
+if refused then return refused end
 -- The type of foreign data stands in place of the record: no record looks like a type.
 near(function()
   local text, kind = last_run()

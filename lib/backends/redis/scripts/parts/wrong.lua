@@ -4,6 +4,6 @@ local function wrong_key(key, what)
   local quote = string.char(39)
   return redis.error_reply('FOREIGN the key ' .. quote .. key .. quote .. ' ' .. what)
 end
-local function wrong_name()
-  return wrong_key(name, 'is a ' .. foreign .. ', not a lock of dlock or SET NX; use another name')
+local function wrong_name(found)
+  return wrong_key(name, 'is a ' .. found .. ', not a lock of dlock or SET NX; use another name')
 end
