@@ -737,8 +737,13 @@ static void no_answer(dlock *d, int64_t waited)
 {
     char text[32];
     const char *to = d->phase == LOCK_RESOLVING ? " to the name look-up" : "";
-    dlock_fail_lock(&d->why, DLOCK_EUNAVAIL, 0, d->uri, "no answer within %s%s",
-                    dlock_format_duration(waited, text, sizeof(text)), to);
+    const struct dlock_error *said =
+        d->phase == LOCK_ACQUIRING && d->table->refusal ? d->table->refusal(d->be) : NULL;
+    if (said && said->code != 0)
+        d->why = *said;
+    else
+        dlock_fail_lock(&d->why, DLOCK_EUNAVAIL, 0, d->uri, "no answer within %s%s",
+                        dlock_format_duration(waited, text, sizeof(text)), to);
 }
 
 /*

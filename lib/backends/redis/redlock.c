@@ -240,6 +240,11 @@ static void be_acquire(struct dlock_be *be, bool wait)
     redlock_acquire(redlock_of(be), wait);
 }
 
+static const struct dlock_error *be_refusal(const struct dlock_be *be)
+{
+    return &((const struct redlock_backend *)be)->acquire.why;
+}
+
 /* Each server's expiry keeps the lock. */
 static bool be_stays(struct dlock_be *be)
 {
@@ -284,6 +289,7 @@ const struct dlock_backend dlock_backend_redlock = {
                 "3 servers)",
     .open = be_open,
     .acquire = be_acquire,
+    .refusal = be_refusal,
     .stays = be_stays,
     .renew = be_renew,
     .release = be_release,

@@ -138,7 +138,7 @@ struct redlock_backend {
         int64_t told_at; /* the latest try_at: a server has woken us in the middle of a round */
         int64_t look_at; /* ST_PAUSE: is the lock free? */
         enum dlock_ev outcome;  /* ST_UNDO: what follows; EV_WAITING: a new round */
-        struct dlock_error why; /* of EV_FAILED, or of an outage (else code 0) */
+        struct dlock_error why; /* the last round had no usable majority (else code 0) */
         bool twice;             /* a server has two names */
         struct outage out;
         struct dlock_backoff split_pause;
