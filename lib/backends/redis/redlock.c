@@ -118,8 +118,6 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     be->spec = spec;
     be->until = be->patient_until = DLOCK_NEVER;
-    be->acquire.try_at = be->acquire.not_before = be->acquire.told_at = DLOCK_NEVER;
-    be->acquire.look_at = DLOCK_NEVER;
     outage_none(&be->acquire.out);
     int rc = read_spec(be, err);
     if (rc != 0) {

@@ -257,8 +257,6 @@ int redlock_no_quorum(const struct redlock_backend *, struct dlock_error *);
 
 /* Read the run record in the vote. A vote with foreign data in its place does not count. */
 void redlock_run_read(struct redlock_backend *, struct redlock_server *, const redisReply *);
-/* Both have ended, or both have not. */
-bool redlock_run_newer(const struct dlock_run *, const struct dlock_run *than);
 /* Foreign data is in the place of the server's run record. */
 void redlock_run_foreign(const struct redlock_backend *, const struct redlock_server *,
                          struct dlock_error *);
