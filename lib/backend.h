@@ -226,6 +226,12 @@ struct dlock_backend {
      */
     bool (*look)(struct dlock_be *, struct dlock_info *);
 
+    /*
+     * While acquire awaits its first answer, before the cancel: what the store said last instead
+     * (it loads its data); code 0: nothing. NULL: only EV_FAILED tells it.
+     */
+    const struct dlock_error *(*refusal)(const struct dlock_be *);
+
     /* Idle only. arg: ASK_BREAK: a token; ASK_FORGET: a record's, see dlock_start_forget(). */
     void (*ask)(struct dlock_be *, enum dlock_ask, const char *arg);
 

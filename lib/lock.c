@@ -763,8 +763,13 @@ static void no_answer(const dlock *d, int64_t waited, struct dlock_error *err)
 {
     char text[32];
     const char *to = d->phase == LOCK_RESOLVING ? " to the name look-up" : "";
-    dlock_fail_lock(err, DLOCK_EUNAVAIL, 0, d->uri, "no answer within %s%s",
-                    dlock_format_duration(waited, text, sizeof(text)), to);
+    const struct dlock_error *said =
+        d->phase == LOCK_ACQUIRING && d->table->refusal ? d->table->refusal(d->be) : NULL;
+    if (said && said->code != 0)
+        *err = *said;
+    else
+        dlock_fail_lock(err, DLOCK_EUNAVAIL, 0, d->uri, "no answer within %s%s",
+                        dlock_format_duration(waited, text, sizeof(text)), to);
 }
 
 /*

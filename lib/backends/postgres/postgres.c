@@ -92,6 +92,11 @@ static void slot_acquire(struct dlock_be *slot, bool wait)
         be->protocol->acquire(be);
 }
 
+static const struct dlock_error *slot_refusal(const struct dlock_be *slot)
+{
+    return &((const struct pg_backend *)slot)->contact.refusal;
+}
+
 static bool slot_stays(struct dlock_be *slot)
 {
     return self(slot)->protocol->stays;
@@ -312,6 +317,7 @@ const struct dlock_backend DLOCK_BACKEND_SYMBOL(postgres) = {
     .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_ONCE,
     .open = slot_open,
     .acquire = slot_acquire,
+    .refusal = slot_refusal,
     .stays = slot_stays,
     .renew = slot_renew,
     .release = slot_release,

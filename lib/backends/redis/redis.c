@@ -381,6 +381,11 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
         redis_release(be, until);
 }
 
+static const struct dlock_error *be_refusal(const struct dlock_be *be)
+{
+    return &((const struct redis_backend *)be)->refused;
+}
+
 static const char *const schemes[] = {"redis", "rediss", "redis+unix", "redis+sentinel", NULL};
 
 const struct dlock_backend dlock_backend_redis = {
@@ -392,6 +397,7 @@ const struct dlock_backend dlock_backend_redis = {
     .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_ONCE,
     .open = be_open,
     .acquire = redis_acquire,
+    .refusal = be_refusal,
     .stays = be_stays,
     .renew = redis_renew,
     .release = be_release,

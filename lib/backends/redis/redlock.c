@@ -118,8 +118,6 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     be->spec = spec;
     be->until = be->patient_until = DLOCK_NEVER;
-    be->acquire.try_at = be->acquire.not_before = be->acquire.told_at = DLOCK_NEVER;
-    be->acquire.look_at = DLOCK_NEVER;
     outage_none(&be->acquire.out);
     int rc = read_spec(be, err);
     if (rc != 0) {
@@ -250,6 +248,11 @@ static void be_acquire(struct dlock_be *be, bool wait)
     redlock_acquire(redlock_of(be), wait);
 }
 
+static const struct dlock_error *be_refusal(const struct dlock_be *be)
+{
+    return &((const struct redlock_backend *)be)->acquire.why;
+}
+
 /* Each server's expiry keeps the lock. */
 static bool be_stays(struct dlock_be *be)
 {
@@ -294,6 +297,7 @@ const struct dlock_backend dlock_backend_redlock = {
                 "3 servers)",
     .open = be_open,
     .acquire = be_acquire,
+    .refusal = be_refusal,
     .stays = be_stays,
     .renew = be_renew,
     .release = be_release,

@@ -69,24 +69,19 @@ void redlock_run_read(struct redlock_backend *be, struct redlock_server *s, cons
     redlock_run_foreign(be, s, &s->error);
 }
 
-bool redlock_run_newer(const struct dlock_run *r, const struct dlock_run *than)
-{
-    return r->fence > than->fence;
-}
-
-/* Both servers tell the same end of the same run, and both or neither skip ours. */
-static bool same_end(const struct redlock_backend *be, const struct redlock_server *a,
-                     const struct redlock_server *b)
-{
-    return strcmp(a->once.run.token, b->once.run.token) == 0 &&
-           a->once.run.state == b->once.run.state &&
-           run_record_skips(&a->once.run, be->spec->once) ==
-               run_record_skips(&b->once.run, be->spec->once);
-}
-
 static bool tells(const struct redlock_server *s)
 {
     return s->answer == A_YES && s->once.found;
+}
+
+/* Both servers tell the same end of the same run, and both or neither skip ours. */
+static bool same_end(const struct redlock_backend *be, const struct redlock_server *s,
+                     const struct redlock_server *o)
+{
+    const struct dlock_run *a = &s->once.run, *b = &o->once.run;
+    return tells(s) && tells(o) && strcmp(a->token, b->token) == 0 && a->fence == b->fence &&
+           a->state == b->state &&
+           run_record_skips(a, be->spec->once) == run_record_skips(b, be->spec->once);
 }
 
 /* The newest end of a run that counts if so many silent servers know it, too. */
@@ -97,10 +92,10 @@ static const struct redlock_server *last_end(const struct redlock_backend *be, i
     for (int i = 0; i < be->n && be->spec->once > 0; i++) {
         const struct redlock_server *s = &be->servers[i];
         int with = silent;
-        for (int k = 0; k < be->n && tells(s); k++)
-            with += tells(&be->servers[k]) && same_end(be, s, &be->servers[k]);
+        for (int k = 0; k < be->n; k++)
+            with += same_end(be, s, &be->servers[k]);
         if (tells(s) && with > be->n - be->quorum && s->once.run.state != DLOCK_RUN_RUNNING &&
-            (!newest || redlock_run_newer(&s->once.run, &newest->once.run)))
+            (!newest || s->once.run.fence > newest->once.run.fence))
             newest = s;
     }
     return newest;
@@ -118,12 +113,8 @@ void redlock_run_skip(struct redlock_backend *be, struct redlock_server *s, int 
                       const struct redlock_server *success)
 {
     struct redis_script_args args = {.value = be->value};
-    /* The texts may differ: each server fills in its own times. */
-    bool knows = s->raise == RAISE_NONE && s->answer == A_YES && s->once.found &&
-                 s->once.run.state == success->once.run.state &&
-                 strcmp(s->once.run.token, success->once.run.token) == 0;
 
-    if (!knows) {
+    if (!same_end(be, s, success)) {
         args.record = success->once.text;
         args.kept = success->once.kept;
     }

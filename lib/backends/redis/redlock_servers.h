@@ -138,7 +138,7 @@ struct redlock_backend {
         int64_t told_at; /* the latest try_at: a server has woken us in the middle of a round */
         int64_t look_at; /* ST_PAUSE: is the lock free? */
         enum dlock_ev outcome;  /* ST_UNDO: what follows; EV_WAITING: a new round */
-        struct dlock_error why; /* of EV_FAILED, or of an outage (else code 0) */
+        struct dlock_error why; /* the last round had no usable majority (else code 0) */
         bool twice;             /* a server has two names */
         struct outage out;
         struct dlock_backoff split_pause;
@@ -257,8 +257,6 @@ int redlock_no_quorum(const struct redlock_backend *, struct dlock_error *);
 
 /* Read the run record in the vote. A vote with foreign data in its place does not count. */
 void redlock_run_read(struct redlock_backend *, struct redlock_server *, const redisReply *);
-/* Both have ended, or both have not. */
-bool redlock_run_newer(const struct dlock_run *, const struct dlock_run *than);
 /* Foreign data is in the place of the server's run record. */
 void redlock_run_foreign(const struct redlock_backend *, const struct redlock_server *,
                          struct dlock_error *);

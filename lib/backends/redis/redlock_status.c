@@ -153,15 +153,14 @@ static bool find_run(struct redlock_backend *be)
         if (!run_of(be, i, &run))
             continue;
         int running = run.state == DLOCK_RUN_RUNNING;
-        if (!found[running] || redlock_run_newer(&run, &newest[running]))
+        if (!found[running] || run.fence > newest[running].fence)
             newest[running] = run;
         found[running] = true;
     }
     /* Fewer servers than a majority may have recorded a run that was never granted the lock. */
     for (int i = 0; i < be->n && found[1]; i++)
         recorded += run_of(be, i, &run) && strcmp(run.token, newest[1].token) == 0;
-    if (found[1] &&
-        (!found[0] || (recorded >= be->quorum && redlock_run_newer(&newest[1], &newest[0]))))
+    if (found[1] && (!found[0] || (recorded >= be->quorum && newest[1].fence > newest[0].fence)))
         be->run = newest[1];
     else if (found[0])
         be->run = newest[0];

@@ -458,7 +458,6 @@ static void start_round(struct redlock_backend *be)
     be->acquire.twice = false;
     be->fence = 0;
     be->acquire.holder = NULL;
-    be->acquire.why.code = 0;
     if (!be->acquire.first)
         be->until = be->began + be->spec->op_timeout;
 
@@ -515,6 +514,7 @@ void redlock_acquire(struct redlock_backend *be, bool wait)
     be->acquire.first = true;
     be->claim = CLAIM_NONE;
     be->acquire.told_grace = be->acquire.told_waiting = be->acquire.told_ahead = false;
+    be->acquire.why.code = 0;
     be->acquire.splits = 0;
     be->acquire.told_holder = 0;
     be->acquire.id[0] = '\0';
@@ -784,6 +784,7 @@ static void round_failed(struct redlock_backend *be)
         be->acquire.outcome = be->acquire.first && usable < be->quorum ? EV_FAILED : EV_WAITING;
     } else {
         be->acquire.first = false;
+        be->acquire.why.code = 0;
         be->acquire.split = !be->acquire.definite && yes + busy >= be->quorum;
         outage_over(&be->acquire.out, &be->events);
         /* A majority within its restart grace counts as held. Split votes do not. */

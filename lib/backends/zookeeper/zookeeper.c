@@ -465,6 +465,11 @@ static void be_acquire(struct dlock_be *b, bool wait)
     start(self(b), OP_ACQUIRE);
 }
 
+static const struct dlock_error *be_refusal(const struct dlock_be *b)
+{
+    return &((const struct zk_backend *)b)->session.servers.refusal;
+}
+
 static void be_renew(struct dlock_be *b)
 {
     struct zk_backend *be = self(b);
@@ -565,6 +570,7 @@ const struct dlock_backend DLOCK_BACKEND_SYMBOL(zookeeper) = {
     .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_LAG | CAP_ONCE,
     .open = be_open,
     .acquire = be_acquire,
+    .refusal = be_refusal,
     .renew = be_renew,
     .release = be_release,
     .ask = be_ask,

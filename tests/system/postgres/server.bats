@@ -289,6 +289,7 @@ fails() {
         -c 'until "$1" -XAt -h 127.0.0.1 -p "$2" -U postgres -d postgres -c "select 1" 2>&1 |
             grep "starting up"; do sleep .02; done
         "$DLOCK" --connect-timeout 0.5 "$3" touch ran; echo "rc=$?"
+        "$DLOCK" -w 0.5 "$3" touch ran; echo "rc=$?"
         "$DLOCK" --connect-timeout 20 "$3" sh -c "echo \$DLOCK_FENCE >after" &
         sleep .5
         echo >"$4/goes-on"
@@ -298,8 +299,8 @@ fails() {
         restore_command="while [ ! -e '$PG_SOCK/goes-on' ]; do sleep .05; done; false"
     wait_exit 10 "$script"
     cat starting.log
-    [ "$(grep rc= starting.log | tr '\n' ' ')" = "rc=69 rc=0 " ]
-    grep '^dlock:' starting.log | grep -q "starting up"
+    [ "$(grep rc= starting.log | tr '\n' ' ')" = "rc=69 rc=69 rc=0 " ]
+    [ "$(grep -c '^dlock:.*starting up' starting.log)" = 2 ]
     [ ! -e ran ]
     [ "$(cat after)" -gt "$before" ]
     [ $(($(cat after) >> 48)) -gt $((before >> 48)) ]

@@ -150,12 +150,15 @@ print(subprocess.call(sys.argv[1:]), resource.getrusage(resource.RUSAGE_CHILDREN
 
 # refused_acquire WORD: the server says WORD now: 69 with that word, nothing runs, nothing is left.
 refused_acquire() {
-    timed --connect-timeout 0.6 "$L" touch "$T/ran"
-    assert_rc 69
-    assert_out "$1"
-    [ "${#lines[@]}" = 1 ]
-    assert_between 0 $took $((1800 + SLOW)) "time (ms)"
-    [ ! -e "$T/ran" ]
+    local limit
+    for limit in --connect-timeout -w; do
+        timed $limit 0.6 "$L" touch "$T/ran"
+        assert_rc 69 || return
+        assert_out "$1" || return
+        [ "${#lines[@]}" = 1 ] || fail "$output" || return
+        assert_between 0 $took $((1800 + SLOW)) "time (ms)" || return
+        [ ! -e "$T/ran" ] || final "the command ran" || return
+    done
 }
 
 # refused_hold FAULT MEND: FAULT for a second is ridden out, FAULT for good is 79, with the tree
@@ -185,7 +188,7 @@ said() { own info errorstats | grep -q "errorstat_$1:"; }
 
 @test "LOADING is waited for and ridden out" {
     own_server --save '' --appendonly yes --appendfsync always
-    for i in 1 2; do own eval 'for i=1,5000 do redis.call("SET","fill"..ARGV[1]..i,i) end' 0 $i; \
+    for i in 1 2 3; do own eval 'for i=1,5000 do redis.call("SET","fill"..ARGV[1]..i,i) end' 0 $i; \
         done >/dev/null
     own bgrewriteaof
     rewritten() {
@@ -195,7 +198,7 @@ said() { own info errorstats | grep -q "errorstat_$1:"; }
     wait_for 5 rewritten
     starts 1 --ttl 10 "$L" $SUBJECT -u "$T/end" -r 3
     redis_kill own 2>/dev/null
-    # 10000 keys of 0.1 ms each and a bit: more than a second.
+    # 15000 keys of 0.1 ms each and a bit: more than both refusals take.
     start_log "$T/loading.log" redis-server --port "${REDIS_PORTS[own]}" --bind 127.0.0.1 --save \
         '' --appendonly yes \
         --dir "${REDIS_DIRS[own]}" --logfile '' --key-load-delay 100 \
@@ -209,6 +212,12 @@ said() { own info errorstats | grep -q "errorstat_$1:"; }
     wait_for 8 own_left_is_over 8500
     unharmed 3
     [ "$output" = "" ]
+}
+
+# No slot is served.
+@test "CLUSTERDOWN never counts as success" {
+    own_server --cluster-enabled yes
+    refused_acquire CLUSTERDOWN
 }
 
 busy() {

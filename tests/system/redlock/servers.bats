@@ -121,6 +121,19 @@ again() {
     quick "$L" true
 }
 
+@test "a wait that ends before the first contact says what the servers said" {
+    own_nodes 3 --lua-time-limit 50
+    local k
+    for k in 1 2 3; do
+        start_log busy.log redis-cli -p "$(rl_port $k)" eval 'while true do end' 0
+        wait_for 5 eval 'rl '"$k"' ping | grep -q BUSY'
+    done
+    says 69 "only 0 of 3 servers" -w 0.6 "$L" touch ran
+    assert_out BUSY
+    [ ! -e ran ]
+    on_all script kill
+}
+
 # bats test_tags=slow
 @test "a hold survives servers that become full" {
     own_nodes

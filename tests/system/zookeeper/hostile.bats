@@ -134,6 +134,9 @@ all_garbled() {
     measured --status --connect-timeout 0.8 "$P"
     assert_rc 76
     one_line
+    measured --ttl 3 -w $timeout "$P" touch "$T/ran"
+    assert_rc 76
+    one_line
     [ ! -e ran ]
 }
 
