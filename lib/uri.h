@@ -74,6 +74,12 @@ void dlock_uri_free(struct dlock_uri *);
  * no subject: "begins with a blank: ...".
  */
 int dlock_uri_check_typo(const char *text, struct dlock_error *);
+/*
+ * How many slips make a of b: a character added, left out, changed, or swapped with its neighbour.
+ * INT_MAX where a or b is longer than URI_SLIPS_MAX; no known name is.
+ */
+#define URI_SLIPS_MAX 40
+int uri_slips(const char *a, const char *b);
 /* The length of SCHEME when text begins with "SCHEME://"; 0: text is a path (or "@name"). */
 size_t dlock_uri_scheme_len(const char *text);
 /* The value of a parameter, marked as used; NULL when absent. The parser refuses duplicates. */

@@ -283,8 +283,14 @@ TEST(the_longest_line_fits_and_ends_whole)
         FILL(holder.note, bytes[i]);
         struct dlock_host host = {0};
         struct dlock_param param = {.key = lock, .value = lock};
-        struct dlock_uri u = {.raw = lock, .name = lock, .where = lock, .scheme = "redis+sentinel",
-                              .hosts = &host, .nhosts = 1, .params = &param, .nparams = 1};
+        struct dlock_uri u = {.raw = "?",
+                              .name = lock,
+                              .where = lock,
+                              .scheme = "redis+sentinel",
+                              .hosts = &host,
+                              .nhosts = 1,
+                              .params = &param,
+                              .nparams = 1};
         memcpy(lock + 2000, "://", 3);
         lock[3500] = '/';
         ssize_t n;
