@@ -9,6 +9,7 @@
 #include "options.h"
 
 #include "lease.h"
+#include "log.h"
 #include "uri.h"
 #include "util.h"
 
@@ -107,6 +108,13 @@ static int set_events(struct options *o, const struct given *g, struct dlock_err
         return bad_value(g, "a descriptor or a file: 1 is standard output, and such a file is ./-",
                          err);
     return set_text(o, g, err);
+}
+
+/* --syslog or --syslog=FACILITY. */
+static int set_syslog(struct options *o, const struct given *g, struct dlock_error *err)
+{
+    o->syslog = log_facility(g->value ? g->value : "cron");
+    return o->syslog > 0 ? 0 : bad_value(g, "a facility: cron, daemon, user, local0 ...", err);
 }
 
 static int set_code(struct options *o, const struct given *g, struct dlock_error *err)
@@ -350,6 +358,10 @@ static const struct option_row table[] = {
      .set = set_mode, .number = MODE_HELD},
     {"", {"events"}, "FD|FILE", "tell a program what happens, in lines of JSON",
      .set = set_events, FIELD(events)},
+    {"", {"syslog"}, "FACILITY",
+     "tell the system's log of each run, skipped ones\n"
+     "too (default: cron)",
+     .set = set_syslog, .optional = true},
     {"v", {"verbose"}, NULL, "say all that a terminal would show, and details",
      .set = set_flag, FIELD(verbose)},
     {"q", {"quiet"}, NULL, "say only errors and losses",
@@ -703,6 +715,7 @@ static int check_together(struct options *o, const bool given[DLOCK_LEN(table)],
         {o->min_hold_ns > 0, "--min-hold", "--min-hold DUR"},
         {o->max_run_ns > 0, "--max-run", "--max-run DUR"},
         {o->events != NULL, "--events", "--events FD|FILE"},
+        {o->syslog > 0, "--syslog", "--syslog"},
     };
 
     for (size_t i = 0; i < DLOCK_LEN(excluded); i++)
