@@ -23,6 +23,9 @@ struct dlock_param {
     int differs;       /* the number of slips between key and near */
 };
 
+/* An advice to add a parameter: behind the '#' it would be part of the name. */
+#define URI_PARAM(text) text " before the '#' (of @NAME: in DLOCK_STORE)"
+
 /* What to do with a parameter that another program reads from the URI of the same store. */
 enum dlock_foreign_how {
     FOREIGN_RENAMED, /* text: our name; refused if both names are given */
