@@ -12,6 +12,7 @@
 
 #include "json.h"
 #include "kind.h"
+#include "log.h"
 #include "messages.h"
 #include "sink.h"
 #include "util.h"
@@ -20,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <syslog.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -33,7 +35,8 @@
 #define PART_MAX 500 /* address, database, parameters */
 
 struct events {
-    struct sink *sink;
+    struct sink *sink;  /* NULL: only for the log */
+    int facility;       /* of the log, or 0 */
     char *lock, *store; /* NULL: not known yet */
     int64_t began;
     int64_t granted, released; /* 0: not yet */
@@ -57,23 +60,24 @@ struct line {
     char text[SINK_LINE + 1]; /* and a NUL */
 };
 
-int events_open(struct events **out, const char *where, struct dlock_error *err)
+int events_open(struct events **out, const char *where, int facility, struct dlock_error *err)
 {
     struct events *e;
     int rc;
 
     *out = NULL;
-    if (!where)
+    if (!where && facility == 0)
         return 0;
     e = calloc(1, sizeof(*e));
     if (!e)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    rc = sink_open(&e->sink, where, err);
+    rc = where ? sink_open(&e->sink, where, err) : 0;
     if (rc < 0) {
         free(e);
         return rc;
     }
-    e->terminal = isatty(sink_fd(e->sink));
+    e->facility = facility;
+    e->terminal = where && isatty(sink_fd(e->sink));
     e->began = dlock_now();
     *out = e;
     return 0;
@@ -81,12 +85,12 @@ int events_open(struct events **out, const char *where, struct dlock_error *err)
 
 int events_fd(const struct events *e)
 {
-    return e ? sink_fd(e->sink) : -1;
+    return e && e->sink ? sink_fd(e->sink) : -1;
 }
 
 void events_start_thread(struct events *e)
 {
-    if (e)
+    if (e && e->sink)
         sink_start_thread(e->sink);
 }
 
@@ -108,7 +112,7 @@ static void put_ms(struct json *j, const char *key, int64_t ns)
     json_int(j, key, dlock_max(0, ns) / DLOCK_MSEC);
 }
 
-/* False: out of memory. */
+/* False: out of memory, or no line is wanted. */
 static bool begin_about(struct events *e, struct line *l, const char *event, const char *lock,
                         const char *store)
 {
@@ -116,6 +120,8 @@ static bool begin_about(struct events *e, struct line *l, const char *event, con
     struct timespec now;
     struct tm tm;
 
+    if (!e->sink)
+        return false;
     l->j = (struct json){.f = fmemopen(l->text, sizeof(l->text), "w")};
     if (!l->j.f) {
         sink_drop(e->sink);
@@ -179,6 +185,19 @@ void events_start(struct events *e, const struct dlock_uri *u, const char *path)
     finish(e, &l, false);
 }
 
+/* A line for the system's log: "got redis://h:6379/0: 'nightly'; after 3 s". */
+static void put_log(const struct events *e, int priority, const char *event, const char *more,
+                    int wait_ms)
+{
+    const char *lock = e && e->lock ? e->lock : "", *store = e && e->store ? e->store : lock;
+    bool same = strcmp(lock, store) == 0, known = lock[0];
+
+    if (e && e->facility)
+        log_put(e->facility, priority, wait_ms, "%s%s%s%s%s%s%s%s%s", event, known ? " " : "",
+                same ? "" : store, same ? "" : ": ", known ? "'" : "", lock, known ? "'" : "",
+                more[0] ? "; " : "", more);
+}
+
 /* -------------------------------------------------------------- wait --- */
 
 static bool same_holder(const struct dlock_info *a, const struct dlock_info *b)
@@ -219,7 +238,7 @@ static bool same_text(const char *a, const char *b)
 
 void events_waiting(struct events *e, const struct dlock_info *holder, int place, int64_t now)
 {
-    if (!e)
+    if (!e || !e->sink)
         return;
     /* The wait is for the lock of the latest event. */
     if (!same_text(e->wait.lock, e->lock) || !same_text(e->wait.store, e->store)) {
@@ -246,7 +265,7 @@ int64_t events_wake(const struct events *e)
 
 void events_turn(struct events *e, int64_t now)
 {
-    if (!e)
+    if (!e || !e->sink)
         return;
     tell_wait(e, now);
     sink_flush(e->sink, 0);
@@ -254,7 +273,7 @@ void events_turn(struct events *e, int64_t now)
 
 int events_interest(const struct events *e, struct pollfd *p)
 {
-    return e ? sink_interest(e->sink, p) : 0;
+    return e && e->sink ? sink_interest(e->sink, p) : 0;
 }
 
 /* -------------------------------------------------------------- hold --- */
@@ -262,11 +281,15 @@ int events_interest(const struct events *e, struct pollfd *p)
 void events_granted(struct events *e, const struct dlock_info *held, int64_t left, int64_t now)
 {
     struct line l;
+    char waited[32], after[48];
 
     if (!e)
         return;
     e->granted = now;
     e->fence = held->fence;
+    snprintf(after, sizeof(after), "after %s",
+             dlock_format_duration(now - e->began, waited, sizeof(waited)));
+    put_log(e, LOG_INFO, "got", after, 0);
     if (!begin(e, &l, "granted"))
         return;
     put_ms(&l.j, "wait_ms", now - e->began);
@@ -316,6 +339,7 @@ void events_recovered(struct events *e, int64_t since, int64_t now)
 
 void events_lost(struct events *e, const char *why)
 {
+    put_log(e, LOG_ERR, "lost", why, 0);
     tell(e, "lost", NULL, 0, why);
 }
 
@@ -345,6 +369,17 @@ void events_released(struct events *e, const char *how, int64_t now)
 
 /* --------------------------------------------------------------- end --- */
 
+/* "end" after a grant, else the outcome. */
+static void log_end(const struct events *e, const struct events_end *end, const char *outcome)
+{
+    char more[sizeof((struct dlock_error){0}.msg) + 32];
+
+    snprintf(more, sizeof(more), "exit code %d%s%s", end->code,
+             end->reason && end->reason[0] ? ": " : "", end->reason ? end->reason : "");
+    put_log(e, end->code == 0 ? LOG_INFO : LOG_NOTICE, e->granted ? "end" : outcome, more,
+            LAST_FLUSH_MS);
+}
+
 void events_end(struct events *e, const struct events_end *end, int64_t now)
 {
     static const char *const words[] = {
@@ -366,6 +401,9 @@ void events_end(struct events *e, const struct events_end *end, int64_t now)
     if (!e || e->ended)
         return;
     e->ended = true;
+    log_end(e, end, words[end->outcome]);
+    if (!e->sink)
+        return;
     sink_flush(e->sink, LAST_FLUSH_MS); /* may drop lines, which "dropped" counts */
     if (!begin(e, &l, "end"))
         return;
@@ -388,7 +426,7 @@ void events_end(struct events *e, const struct events_end *end, int64_t now)
 
 void events_flush(struct events *e)
 {
-    if (e)
+    if (e && e->sink)
         sink_flush(e->sink, LAST_FLUSH_MS);
 }
 

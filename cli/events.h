@@ -1,9 +1,10 @@
 /*
  * events.h - the events of a run as lines of JSON for a program (--events); the schema is in
- * dlock(1), EVENTS. The object keeps the times and counts of the run.
+ * dlock(1), EVENTS. The object keeps the times and counts of the run. Few of them go to the
+ * system's log, too (--syslog).
  *
- * A struct events * may be NULL, without --events: then each function does nothing. Only events_end
- * and events_flush block.
+ * A struct events * may be NULL, without both options: then each function does nothing. Only
+ * events_end and events_flush block.
  */
 #ifndef CLI_EVENTS_H
 #define CLI_EVENTS_H
@@ -12,9 +13,12 @@
 
 struct events;
 
-/* where: as for sink_open; NULL: no events. The run's time begins. 0, or as of sink_open. */
-int events_open(struct events **out, const char *where, struct dlock_error *err);
-/* The descriptor to keep open when others are closed; -1 for NULL. */
+/*
+ * where: as for sink_open; NULL: no --events. facility: of the log; 0: no --syslog. The run's time
+ * begins. 0, or as of sink_open.
+ */
+int events_open(struct events **out, const char *where, int facility, struct dlock_error *err);
+/* The descriptor to keep open when others are closed, or -1. */
 int events_fd(const struct events *);
 /* After the last fork: from now on a slow disk delays nothing (sink_start_thread). */
 void events_start_thread(struct events *);

@@ -9,6 +9,7 @@
 #include "options.h"
 
 #include "lease.h"
+#include "log.h"
 #include "uri.h"
 #include "util.h"
 
@@ -109,6 +110,13 @@ static int set_events(struct options *o, const struct given *g, struct dlock_err
     return set_text(o, g, err);
 }
 
+/* --syslog or --syslog=FACILITY. */
+static int set_syslog(struct options *o, const struct given *g, struct dlock_error *err)
+{
+    o->syslog = log_facility(g->value ? g->value : "cron");
+    return o->syslog > 0 ? 0 : bad_value(g, "a facility: cron, daemon, user, local0 ...", err);
+}
+
 static int set_code(struct options *o, const struct given *g, struct dlock_error *err)
 {
     int n = read_number(g->value, 255);
@@ -129,6 +137,8 @@ static int set_duration(struct options *o, const struct given *g, struct dlock_e
     struct dlock_error why;
     int r = dlock_parse_duration(g->value, ns, &why);
 
+    if (r < 0 && strstr(g->value, "://"))
+        return misuse(err, "%s needs a time, such as 10s, and not \"(a URI)\"", g->name);
     if (r < 0)
         return dlock_fail(err, r, 0, "%s: %s", g->name, why.msg);
     if (*ns < g->row->least)
@@ -348,6 +358,10 @@ static const struct option_row table[] = {
      .set = set_mode, .number = MODE_HELD},
     {"", {"events"}, "FD|FILE", "tell a program what happens, in lines of JSON",
      .set = set_events, FIELD(events)},
+    {"", {"syslog"}, "FACILITY",
+     "tell the system's log of each run, skipped ones\n"
+     "too (default: cron)",
+     .set = set_syslog, .optional = true},
     {"v", {"verbose"}, NULL, "say all that a terminal would show, and details",
      .set = set_flag, FIELD(verbose)},
     {"q", {"quiet"}, NULL, "say only errors and losses",
@@ -412,6 +426,7 @@ static int bad_option(const struct getopt_tables *t, int c, const char *word,
                       struct dlock_error *err)
 {
     const struct option_row *row = find_row(optopt);
+    const char *near = NULL;
     bool is_long = strncmp(word, "--", 2) == 0 && (optopt == 0 || optopt >= LONG_BASE);
     size_t whole = strcspn(word, "="); /* the value may be secret */
     int len = is_long ? (int)dlock_min((int64_t)whole, 64) : 2, last = -1;
@@ -424,12 +439,18 @@ static int bad_option(const struct getopt_tables *t, int c, const char *word,
     if (is_long && optopt)
         return misuse(err, "option %.*s takes no value", len, word);
     for (const struct option *l = t->longs; is_long && l->name; l++) {
+        char given[URI_SLIPS_MAX + 1];
+        snprintf(given, sizeof(given), "%.*s", (int)whole - 2, word + 2);
+        if (uri_slips(given, l->name) <= (strlen(l->name) > 6 ? 2 : 1))
+            near = l->name;
         if (strncmp(l->name, word + 2, whole - 2) != 0)
             continue;
         if (last >= 0 && last != l->val)
             return misuse(err, "option %.*s is ambiguous: write it in full", len, word);
         last = l->val;
     }
+    if (near)
+        return misuse(err, "unknown option %.*s; did you mean --%s?", len, word, near);
     return misuse(err, "unknown option %.*s (see dlock --help)", len, word);
 }
 
@@ -694,6 +715,7 @@ static int check_together(struct options *o, const bool given[DLOCK_LEN(table)],
         {o->min_hold_ns > 0, "--min-hold", "--min-hold DUR"},
         {o->max_run_ns > 0, "--max-run", "--max-run DUR"},
         {o->events != NULL, "--events", "--events FD|FILE"},
+        {o->syslog > 0, "--syslog", "--syslog"},
     };
 
     for (size_t i = 0; i < DLOCK_LEN(excluded); i++)

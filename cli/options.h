@@ -53,6 +53,7 @@ struct options {
     enum on_lost on_lost;
     const char *note;   /* NULL: none */
     const char *events; /* --events: a descriptor's number or a path; NULL: none */
+    int syslog;         /* --syslog: the facility; 0: not given */
     char *lock; /* malloc'ed copy of LOCK as given, "@name" included; MODE_HELD: of NAME, or NULL */
     struct also_lock also[DLOCK_SET_MAX - 1];
     int nalso;

@@ -100,9 +100,16 @@ void report_waiting(struct report *r, const struct dlock_report *w)
 
 int report_failed(struct report *r, const struct dlock_error *err)
 {
+    struct dlock_error more;
+
     if (err->code == DLOCK_EUNAVAIL)
         r->outcome = EVENTS_UNAVAILABLE;
-    return message_error(r->o, err);
+    if (err->code != DLOCK_EUNAVAIL || r->o->retry || r->o->wait_ns == DLOCK_NEVER ||
+        dlock_now() - r->wait.since >= r->o->wait_ns)
+        return message_error(r->o, err);
+    dlock_fail(&more, err->code, err->sys, "%s; with --retry, -w waits for the store, too",
+               err->msg);
+    return message_error(r->o, &more);
 }
 
 void report_cancelled(struct report *r)

@@ -162,7 +162,7 @@ int run_mode(const struct options *o, const struct sigstate *sig)
     struct command c = {.o = o, .sig = sig};
     struct dlock_error err;
 
-    if (events_open(&c.events, o->events, &err) < 0)
+    if (events_open(&c.events, o->events, o->syslog, &err) < 0)
         return message_error(o, &err);
     int code = run(&c);
     for (int i = 0; i < DLOCK_SET_MAX; i++)

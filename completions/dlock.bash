@@ -129,6 +129,7 @@ _dlock() {
                 --yes
                 --held
                 --events
+                --syslog
                 -v --verbose
                 -q --quiet
                 -h --help

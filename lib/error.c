@@ -147,6 +147,22 @@ int dlock_fail_site(struct dlock_error *err, int code, int sys, const struct dlo
     return code;
 }
 
+void dlock_error_add_lock(struct dlock_error *err, const struct dlock_uri *uri)
+{
+    char quoted[264];
+
+    snprintf(quoted, sizeof(quoted), "'%s'", uri->name);
+    if (strstr(err->msg, quoted))
+        return;
+    if (err->cause_at == 0) {
+        dlock_fail_lock(err, err->code, err->sys, uri, "%s", err->msg);
+        return;
+    }
+    append(err, " (lock ");
+    append(err, quoted);
+    append(err, ")");
+}
+
 void dlock_error_cause(struct dlock_error *out, const struct dlock_error *err, const char *where)
 {
     size_t n = strlen(where), between = err->cause_at - n;

@@ -287,6 +287,8 @@ static void report_failed(dlock *d)
 {
     struct dlock_report *r = report(d, DLOCK_REPORT_FAILED);
     r->error = d->why;
+    if (!dlock_is_local(d) && (d->why.code == DLOCK_EUNAVAIL || d->why.code == DLOCK_EPROTO))
+        dlock_error_add_lock(&r->error, d->uri);
     r->retry_at = lock_retry_at(d->why.code, &d->failures, d->env);
     d->phase = LOCK_IDLE;
 }

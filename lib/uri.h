@@ -23,6 +23,9 @@ struct dlock_param {
     int differs;       /* the number of slips between key and near */
 };
 
+/* An advice to add a parameter: behind the '#' it would be part of the name. */
+#define URI_PARAM(text) text " before the '#' (of @NAME: in DLOCK_STORE)"
+
 /* What to do with a parameter that another program reads from the URI of the same store. */
 enum dlock_foreign_how {
     FOREIGN_RENAMED, /* text: our name; refused if both names are given */
@@ -74,6 +77,12 @@ void dlock_uri_free(struct dlock_uri *);
  * no subject: "begins with a blank: ...".
  */
 int dlock_uri_check_typo(const char *text, struct dlock_error *);
+/*
+ * How many slips make a of b: a character added, left out, changed, or swapped with its neighbour.
+ * INT_MAX where a or b is longer than URI_SLIPS_MAX; no known name is.
+ */
+#define URI_SLIPS_MAX 40
+int uri_slips(const char *a, const char *b);
 /* The length of SCHEME when text begins with "SCHEME://"; 0: text is a path (or "@name"). */
 size_t dlock_uri_scheme_len(const char *text);
 /* The value of a parameter, marked as used; NULL when absent. The parser refuses duplicates. */

@@ -232,6 +232,9 @@ int dlock_uri_check_params(const struct dlock_uri *u, struct dlock_error *err)
                 err, DLOCK_EUSAGE, 0,
                 "bad lock URI: an unknown parameter after '?' (in a password, write '?' as %%3F "
                 "and '&' as %%26)");
+        if (is_listed("ttl grace wait timeout once min-hold max-run note slots retry", p->key))
+            return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where,
+                                 "unknown parameter \"%s\": it is the option --%s", p->key, p->key);
         if (*p->near)
             return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where,
                                  "unknown parameter \"%.64s\"; did you mean %s?", p->key, p->near);

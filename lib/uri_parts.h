@@ -56,13 +56,6 @@ int uri_unknown_store(const char *scheme, struct dlock_error *);
  */
 int uri_check_forgotten(const char *text, struct dlock_error *err);
 /*
- * How many slips make a of b: a character added, left out, changed, or swapped with its neighbour.
- * INT_MAX where a or b is longer than URI_SLIPS_MAX; no known name is.
- */
-#define URI_SLIPS_MAX 40
-int uri_slips(const char *a, const char *b);
-
-/*
  * uri_params.c: does a parameter before i have the name of a secret? Parameter i may be the rest of
  * a secret with a '&'.
  */

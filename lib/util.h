@@ -27,6 +27,8 @@ struct dlock_site {
 };
 int dlock_fail_site(struct dlock_error *err, int code, int sys, const struct dlock_site *,
                     const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* Add the store and the lock, unless the message names them. */
+void dlock_error_add_lock(struct dlock_error *, const struct dlock_uri *);
 /*
  * Set *out to the failure err with "ADDRESS: CAUSE" or "CAUSE" as its message, for a text that
  * names the store and the lock already. An error of another place than where keeps its WHERE. Only

@@ -53,7 +53,8 @@ int tls_shake(const struct tls_config *cfg, struct tls *t, const struct tls_sock
             return rc;
         if (*from->got > from->limit)
             return dlock_fail(err, DLOCK_EUNAVAIL, 0, "the TLS handshake exceeded 256 KiB");
-        rc = take_wire(cfg, t, from, " during the TLS handshake", err);
+        rc = take_wire(cfg, t, from, " during the TLS handshake (does it speak TLS on this port?)",
+                       err);
         if (rc <= 0)
             return rc;
     }

@@ -340,7 +340,8 @@ static int explain(struct tls *t, int rc, struct dlock_error *err)
         rc = dlock_fail(err, DLOCK_EPERM, 0,
                         t->has_cert
                             ? "the server refuses our certificate (%s): check ?cert= and ?key="
-                            : "the server requires our certificate (%s): set ?cert= and ?key=",
+                            : "the server requires our certificate (%s): write " URI_PARAM(
+                                  "?cert=FILE&key=FILE"),
                         text);
     } else {
         rc = dlock_fail(err, DLOCK_EUNAVAIL, 0, "TLS%s failed: %s", shaking ? " handshake" : "",

@@ -76,6 +76,7 @@ static int fail_open(const struct file_place *p, enum file_how how, int sys,
                : sys == ENOMEM                  ? DLOCK_ENOMEM
                                                 : DLOCK_ECREATE;
     const char *why = sys == EWOULDBLOCK         ? FILE_LEASED
+                      : sys == ENOENT            ? "its directory is missing"
                       : sys == ELOOP && p->named ? "it is a symbolic link"
                                                  : strerror(sys);
     bool writing = sys == EISDIR || sys == EACCES || sys == EPERM || sys == EROFS || sys == ETXTBSY;
@@ -136,7 +137,8 @@ int file_place_open(struct file_place *p, struct dlock_error *err)
         return 0;
     int sys = errno;
     return dlock_fail(err, sys == EACCES ? DLOCK_EPERM : DLOCK_ECREATE, sys,
-                      "cannot open the lock directory %s: %s", p->path, strerror(sys));
+                      "cannot open the lock directory %s: %s", p->path,
+                      sys == ENOENT ? "it is missing" : strerror(sys));
 }
 
 /* A descriptor or -errno. */

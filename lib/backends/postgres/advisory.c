@@ -269,9 +269,10 @@ static void refused(struct pg_backend *be, const struct pg_reply *r)
     bool transient = strncmp(r->sqlstate, "53", 2) == 0 || strncmp(r->sqlstate, "57", 2) == 0 ||
                      strncmp(r->sqlstate, "40", 2) == 0;
     if (strstr(r->text, FOUND_POOLER))
-        dlock_fail_at(&err, DLOCK_EUSAGE, 0, pg_where(be),
-                      "this is a connection pooler, which would keep an advisory lock "
-                      "for other clients: connect to the server itself, or use ?mode=lease");
+        dlock_fail_at(
+            &err, DLOCK_EUSAGE, 0, pg_where(be),
+            "this is a connection pooler, which would keep an advisory lock "
+            "for other clients: connect to the server itself, or write " URI_PARAM("?mode=lease"));
     else if (strstr(r->text, FOUND_STANDBY))
         dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "the server is a standby");
     else

@@ -255,6 +255,7 @@ static void drive(struct pg_backend *be)
 static void timers(struct pg_backend *be)
 {
     struct dlock_error err;
+    char text[32];
     int64_t now = pg_now(be);
     if (be->conn.state == PC_CONNECTING && now >= be->conn.address.next_at)
         drive(be);
@@ -264,8 +265,12 @@ static void timers(struct pg_backend *be)
         /* The time for the first contact is over. */
         if (be->contact.refusal.code != 0)
             err = be->contact.refusal;
-        else
+        else if (be->conn.state == PC_UP)
             no_answer(&err, be->spec, be->spec->connect_timeout);
+        else
+            dlock_fail_lock(&err, DLOCK_EUNAVAIL, 0, be->spec->uri,
+                            "no answer within %s: is a PostgreSQL server there?",
+                            dlock_format_duration(be->spec->connect_timeout, text, sizeof(text)));
         if (be->op == OP_ACQUIRE && be->protocol->abandon)
             be->protocol->abandon(be);
         pg_fail(be, &err);

@@ -511,9 +511,9 @@ static int set_table(struct pg_backend *be, const char *text, struct dlock_error
 
 int pg_no_records(const struct pg_backend *be, struct dlock_error *err)
 {
-    return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
-                         "an advisory lock has no place for a run record: that needs "
-                         "?mode=lease in the URI");
+    return dlock_fail_at(
+        err, DLOCK_EUSAGE, 0, pg_where(be),
+        "an advisory lock has no place for a run record: write " URI_PARAM("?mode=lease"));
 }
 
 static int set_mode(struct pg_backend *be, struct dlock_error *err)

@@ -81,7 +81,8 @@ static int fail_reader(struct redis_conn *c)
     char t[192];
     if (c->reader->err == REDIS_ERR_OOM && !c->out_of_bounds)
         return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
-    snprintf(t, sizeof(t), "the answer is not the Redis protocol: %.127s",
+    snprintf(t, sizeof(t), "the answer is %s: %.127s",
+             c->stranger ? c->stranger : "not the Redis protocol",
              c->out_of_bounds ? "an array is too large" : c->reader->errstr);
     return conn_fail(c, DLOCK_EPROTO, 0, t);
 }
@@ -381,12 +382,32 @@ static ssize_t receive(struct redis_conn *c, char *buf, size_t size)
     while (n < 0 && errno == EINTR);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return 0;
-    if (n < 0)
-        return conn_fail(c, DLOCK_EUNAVAIL, errno, "connection lost");
-    if (n == 0)
-        return conn_fail(c, DLOCK_EUNAVAIL, 0, "the server closed the connection");
+    const char *hint = c->answered ? "" : " without an answer (is it a Redis server?)";
+    char text[96];
+    snprintf(text, sizeof(text), "%s%s",
+             n < 0 ? "connection lost" : "the server closed the connection", hint);
+    if (n <= 0)
+        return conn_fail(c, DLOCK_EUNAVAIL, n < 0 ? errno : 0, text);
     c->fed += (size_t)n;
     return n;
+}
+
+/* The other protocol that the first bytes of a server belong to, or NULL. */
+static const char *find_stranger(const char *buf, size_t n)
+{
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *what;
+    } known[] = {{"HTTP/", 5, "an HTTP server's"},
+                 {"SSH-", 4, "an SSH server's"},
+                 {"\x15\x03", 2, "a TLS server's (rediss://)"},
+                 {"E\0", 2, "a PostgreSQL server's"}};
+
+    for (size_t i = 0; i < DLOCK_LEN(known); i++)
+        if (n >= known[i].n && memcmp(buf, known[i].bytes, known[i].n) == 0)
+            return known[i].what;
+    return NULL;
 }
 
 void redis_conn_work(struct redis_conn *c)
@@ -402,6 +423,8 @@ void redis_conn_work(struct redis_conn *c)
         return;
     redis_conn_flush(c);
     while (c->state == RC_UP && (n = receive(c, buf, sizeof(buf))) > 0) {
+        if (!c->answered)
+            c->stranger = find_stranger(buf, (size_t)n);
         c->answered = true;
         if (redisReaderFeed(c->reader, buf, (size_t)n) != REDIS_OK)
             fail_reader(c);

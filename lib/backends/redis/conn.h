@@ -94,8 +94,9 @@ struct redis_conn {
     char address[64];    /* of the current peer, for errors; "": where has the address */
     struct tls *session; /* from RC_HANDSHAKE on */
 
-    bool answered; /* the server has sent something */
-    bool written;  /* something has left: the server may have seen it */
+    bool answered;        /* the server has sent something */
+    const char *stranger; /* the other protocol that those bytes seem to be; or NULL */
+    bool written;         /* something has left: the server may have seen it */
     /* error keeps these reasons, also when more fails afterwards. */
     bool tls_failed; /* the handshake with an earlier address failed */
     /* AUTH was refused. A default user may still have served the commands behind AUTH. */

@@ -20,7 +20,7 @@ struct meaning {
 
 static const struct meaning
     need_password = {RE_PERM, DLOCK_EPERM, "a password is needed",
-                     "set REDISCLI_AUTH, or use ?password-file=FILE"},
+                     "set REDISCLI_AUTH, or write " URI_PARAM("?password-file=FILE")},
     wrong_password = {RE_PERM, DLOCK_EPERM, "the user or password is wrong",
                       "check the URI, REDISCLI_AUTH or ?password-file="},
     protected_mode = {RE_PERM, DLOCK_EPERM, "the server refuses clients from other hosts",

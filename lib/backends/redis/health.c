@@ -61,10 +61,11 @@ bool redis_check_persistence(const char *info, size_t len, const char *where, in
     if (grace >= ttl || !redis_info_value(info, len, "aof_enabled", aof, sizeof(aof)) ||
         strcmp(aof, "0") != 0)
         return false;
-    dlock_fail_at(warning, DLOCK_EUNAVAIL, 0, where,
-                  "a crash or restart of this server can lose the lock while the command runs (no "
-                  "append-only file): set appendonly yes there, or use ?restart-grace=%lld%s",
-                  ms % 1000 == 0 ? ms / 1000 : ms, ms % 1000 == 0 ? "s" : "ms");
+    dlock_fail_at(
+        warning, DLOCK_EUNAVAIL, 0, where,
+        "a crash or restart of this server can lose the lock while the command runs (no "
+        "append-only file): set appendonly yes there, or write " URI_PARAM("?restart-grace=%lld%s"),
+        ms % 1000 == 0 ? ms / 1000 : ms, ms % 1000 == 0 ? "s" : "ms");
     return true;
 }
 

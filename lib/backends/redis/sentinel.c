@@ -202,7 +202,7 @@ static void ask_answered(struct sentinel *one, const redisReply *r)
         dlock_fail_at(err, DLOCK_EPROTO, 0, one->where, "unexpected answer");
     } else if (strstr(r->str, "NOAUTH")) {
         dlock_fail_at(err, DLOCK_EPERM, 0, one->where,
-                      "a password is needed: use ?sentinel-password-file=FILE");
+                      "a password is needed: write " URI_PARAM("?sentinel-password-file=FILE"));
     } else if (strstr(r->str, "unknown command")) {
         dlock_fail_at(err, DLOCK_EPROTO, 0, one->where,
                       "this is no sentinel; redis:// is for a server without them");

@@ -384,8 +384,9 @@ static void timers(struct zk_backend *be)
         err = be->session.servers.refusal;
         if (err.code == 0)
             dlock_fail_lock(&err, DLOCK_EUNAVAIL, 0, be->spec->uri,
-                            "no %s within %s: no answer, or no quorum",
-                            be->session.id == 0 ? "session" : "answer", text);
+                            "no %s within %s: no answer, or no quorum%s",
+                            be->session.id == 0 ? "session" : "answer", text,
+                            be->session.id == 0 ? "; is it a ZooKeeper server?" : "");
         failed(be, &err);
     } else if (now >= be->release.until && be->release.sweeping) {
         released(be, be->release.how, NULL);

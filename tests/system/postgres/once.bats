@@ -40,7 +40,7 @@ END="timestamptz 'epoch'" BEGIN='WHEN NOT k.valid'
 # ------------------------------------------------------------------ table ---
 
 @test "the record can be read by a person, and an advisory lock has none" {
-    says 64 '?mode=lease' --once "postgres://$AT/postgres#$NAME" true
+    says 64 "?mode=lease before the '#'" --once "postgres://$AT/postgres#$NAME" true
     says 64 '?mode=lease' --forget --yes "postgres://$AT/postgres#$NAME"
     run -3 run_t 5 "$DLOCK" -q --once=2h --note 'says who' "$L" sh -c 'exit 3'
     record_is "state = 'failed' and status = 3 and owner ~ '^[0-9a-f]{32}$' and host = '$(hostname)'

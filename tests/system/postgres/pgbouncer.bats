@@ -54,7 +54,7 @@ refused() {
     before=$(settings)
     for i in "" "-n" "-w 3" "--ttl 7"; do
         run -64 run_t 8 "$DLOCK" $i "$A" touch ran
-        assert_out "mode=lease"
+        assert_out "?mode=lease before the '#' (of @NAME: in DLOCK_STORE)"
         [ "${#lines[@]}" -eq 1 ]
         no_trace
         # The same session as before, if the pooler kept it, and its settings.

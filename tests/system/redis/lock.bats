@@ -338,8 +338,11 @@ the ACL user lacks a right: ACL SETUSER USER ${want[i]}"
         [ "${#lines[@]}" = 2 ]
         assert_out "127.0.0.1:${REDIS_PORTS[own]}"
         assert_out "(maxmemory-policy volatile-lru)"
-        assert_out "?restart-grace=30s"
+        assert_out "?restart-grace=30s before the '#' (of @NAME: in DLOCK_STORE)"
     done
+    # The advice can be followed, also by a user of @NAME.
+    CI=1 DLOCK_STORE=${L%#*}?restart-grace=30s run -75 run_t 5 "$DLOCK" -n "@$NAME" true
+    assert_out "restart-grace: the server started recently"
     run -0 run_t 5 "$DLOCK" -q "$L" true
     [ -z "$output" ]
     # Nobody who has not been granted anything asks.

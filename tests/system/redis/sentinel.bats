@@ -186,7 +186,7 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     run -0 run_t 5 "$DLOCK" "$uri?sentinel-password-file=$T/s#$NAME" true
     run -0 run_t 5 "$DLOCK" \
         "${uri/:c4naryM@/}?password-file=$T/m&sentinel-password-file=$T/s#$NAME" true
-    says 77 "use ?sentinel-password-file=FILE" "$uri#$NAME" true
+    says 77 "write ?sentinel-password-file=FILE before the '#'" "$uri#$NAME" true
     says 77 "check sentinel-user= and sentinel-password-file=" \
         "$uri?sentinel-password-file=$T/m#$NAME" true
     refute_out c4nary

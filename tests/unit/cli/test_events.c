@@ -29,7 +29,7 @@ static void open_events(void)
     reader = p[0];
     fcntl(reader, F_SETFL, O_NONBLOCK);
     snprintf(number, sizeof(number), "%d", p[1]);
-    CHECK_INT(events_open(&e, number, NULL), 0);
+    CHECK_INT(events_open(&e, number, 0, NULL), 0);
     events_set_lock(e, "job", "redis://h:6379/0");
 }
 
@@ -68,7 +68,7 @@ TEST(without_the_option_there_is_no_object_and_every_call_is_fine)
     struct pollfd p;
 
     e = (struct events *)text;
-    CHECK_INT(events_open(&e, NULL, NULL), 0);
+    CHECK_INT(events_open(&e, NULL, 0, NULL), 0);
     CHECK_NULL(e);
     CHECK_INT(events_fd(e), -1);
     events_start_thread(e);
@@ -283,7 +283,7 @@ TEST(the_longest_line_fits_and_ends_whole)
         FILL(holder.note, bytes[i]);
         struct dlock_host host = {0};
         struct dlock_param param = {.key = lock, .value = lock};
-        struct dlock_uri u = {.raw = lock,
+        struct dlock_uri u = {.raw = "?",
                               .name = lock,
                               .where = lock,
                               .scheme = "redis+sentinel",
@@ -355,7 +355,7 @@ TEST(a_line_that_is_drawn_at_the_same_terminal_is_erased_first)
     dup2(slave, 2);
     events_close(e);
     e = NULL;
-    REQUIRE_INT(events_open(&e, number, NULL), 0);
+    REQUIRE_INT(events_open(&e, number, 0, NULL), 0);
     message_draw("waiting");
     events_waiting(e, NULL, 1, SEC);
     dup2(save, 2);

@@ -82,23 +82,29 @@ TEST(replies_good_and_bad)
     static const struct {
         const char *text;
         int want;
+        const char *seems; /* in the message; NULL: anything */
     } t[] = {
-        {"+PONG\r\n", REDIS_REPLY_STATUS},
-        {"-ERR x\r\n", REDIS_REPLY_ERROR},
-        {"", DLOCK_EUNAVAIL},
-        {"+PON", DLOCK_EUNAVAIL},
-        {"*3\r\n:1\r\n", DLOCK_EUNAVAIL},
-        {"HTTP/1.1 400 Bad Request\r\n\r\n", DLOCK_EPROTO},
-        {"*2000000000\r\n", DLOCK_EPROTO},
-        {"*-5\r\n", DLOCK_EPROTO},
-        {"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", DLOCK_EPROTO},
-        {"$-7\r\n", DLOCK_EPROTO},
-        {":99999999999999999999999\r\n", DLOCK_EPROTO},
+        {"+PONG\r\n", REDIS_REPLY_STATUS, NULL},
+        {"-ERR x\r\n", REDIS_REPLY_ERROR, NULL},
+        {"", DLOCK_EUNAVAIL, "closed the connection without an answer (is it a Redis server?)"},
+        {"+PON", DLOCK_EUNAVAIL, NULL},
+        {"*3\r\n:1\r\n", DLOCK_EUNAVAIL, NULL},
+        {"HTTP/1.1 400 Bad Request\r\n\r\n", DLOCK_EPROTO, "the answer is an HTTP server's: "},
+        {"\x15\x03\x01", DLOCK_EPROTO, "the answer is a TLS server's (rediss://): "},
+        {"ERROR", DLOCK_EPROTO, "the answer is not the Redis protocol: "},
+        {"*2000000000\r\n", DLOCK_EPROTO, NULL},
+        {"*-5\r\n", DLOCK_EPROTO, NULL},
+        {"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", DLOCK_EPROTO,
+         NULL},
+        {"$-7\r\n", DLOCK_EPROTO, NULL},
+        {":99999999999999999999999\r\n", DLOCK_EPROTO, NULL},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
         struct dlock_error err;
         if (!CHECK_INT(answer(t[i].text, strlen(t[i].text), &err), t[i].want))
             printf("# answer %zu: %s\n", i, err.msg);
+        else if (t[i].seems)
+            CHECK_HAS(err.msg, t[i].seems);
     }
 }
 

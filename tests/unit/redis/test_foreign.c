@@ -124,6 +124,7 @@ static const struct {
     {"redis://h?socket_timout=5", NULL, "did you mean socket_timeout"},
     {"redis://h?restart_grace=5", NULL, "did you mean restart-grace?"},
     {"redis://h?frobnicate=hunter", NULL, "unknown parameter \"frobnicate\""},
+    {"redis://h?ttl=5", NULL, "unknown parameter \"ttl\": it is the option --ttl"},
     {"redis://h?cacert=/c", NULL, "unknown parameter \"cacert\""},
 };
 
