@@ -31,6 +31,7 @@
 
 /* The longest text in a line, in bytes of JSON. */
 #define PLACE_MAX 900 /* lock, store */
+#define SET_MAX 260   /* set */
 #define REASON_MAX 1030
 #define PART_MAX 500 /* address, database, parameters */
 
@@ -38,6 +39,7 @@ struct events {
     struct sink *sink;  /* NULL: only for the log */
     int facility;       /* of the log, or 0 */
     char *lock, *store; /* NULL: not known yet */
+    char *set;          /* the first of lock: the name of LOCK, whatever --also adds */
     int64_t began;
     int64_t granted, released; /* 0: not yet */
     uint64_t fence;
@@ -102,6 +104,8 @@ void events_set_lock(struct events *e, const char *lock, const char *store)
     free(e->store);
     e->lock = strdup(lock);
     e->store = strdup(store);
+    if (!e->set)
+        e->set = strdup(lock);
 }
 
 /* ------------------------------------------------------------- lines --- */
@@ -138,6 +142,7 @@ static bool begin_about(struct events *e, struct line *l, const char *event, con
     json_int(&l->j, "pid", getpid());
     json_known(&l->j, "lock", lock ? lock : "", PLACE_MAX);
     json_known(&l->j, "store", store ? store : "", PLACE_MAX);
+    json_known(&l->j, "set", lock && e->set && strcmp(lock, e->set) != 0 ? e->set : "", SET_MAX);
     return true;
 }
 
@@ -437,6 +442,7 @@ void events_close(struct events *e)
     sink_close(e->sink);
     free(e->lock);
     free(e->store);
+    free(e->set);
     free(e->wait.lock);
     free(e->wait.store);
     free(e);

@@ -45,7 +45,7 @@ static const char *short_text(const struct report *r, const dlock *lk, char *buf
 
 void report_begin(struct report *r, const struct options *o, const dlock *lk, struct events *e)
 {
-    *r = (struct report){.o = o, .lk = lk, .events = e, .outcome = EVENTS_ERROR};
+    *r = (struct report){.o = o, .lk = lk, .first = lk, .events = e, .outcome = EVENTS_ERROR};
     if (lk)
         events_set_lock(e, dlock_name(lk), dlock_where(lk));
     r->wait.lk = lk;
@@ -224,7 +224,7 @@ void report_no_inner(const struct report *r, int sys)
 
 void report_again(struct report *r, const dlock *lk, const struct dlock_error *why, bool above)
 {
-    r->lk = r->wait.lk = lk;
+    r->lk = r->first = r->wait.lk = lk;
     if (message_tells(r->o, ABOUT_DETAIL))
         message("%s; asking the %s", why->msg, above ? "next dlock above" : "store");
 }
@@ -257,7 +257,9 @@ static const char *place_text(int place, char *buf, size_t size)
 
 const char *report_wait_text(const struct report *r, int64_t now, char *buf, size_t size)
 {
-    char lock[LOCK_TEXT_MAX], cause[HOLDER_TEXT_MAX] = "", waited[32], limit[32], place[48];
+    char lock[LOCK_TEXT_MAX], other[LOCK_TEXT_MAX], cause[HOLDER_TEXT_MAX] = "";
+    char waited[32], limit[32], place[48];
+    bool also = r->wait.lk != r->first;
     bool bounded = r->o->wait_ns != DLOCK_NEVER;
     int64_t whole = (now - r->wait.since) / DLOCK_SEC * DLOCK_SEC;
 
@@ -267,7 +269,8 @@ const char *report_wait_text(const struct report *r, int64_t now, char *buf, siz
     else if (r->wait.away || !r->wait.answered)
         snprintf(cause, sizeof(cause), "no answer%s from %s", r->wait.answered ? "" : " yet",
                  dlock_where(r->wait.lk));
-    snprintf(buf, size, "waiting for %s: %s%s%s%s%s%s", short_text(r, r->wait.lk, lock),
+    snprintf(buf, size, "waiting for %s%s%s: %s%s%s%s%s%s", short_text(r, r->first, lock),
+             also ? ", now for " : "", also ? short_text(r, r->wait.lk, other) : "",
              message_duration(whole, waited, sizeof(waited)), bounded ? " of " : "",
              bounded ? message_duration(r->o->wait_ns, limit, sizeof(limit)) : "",
              place_text(r->wait.away ? 0 : r->wait.place, place, sizeof(place)),

@@ -25,7 +25,8 @@ struct loss {
 
 struct report {
     const struct options *o;
-    const dlock *lk; /* NULL: the lock is on the descriptor of the options */
+    const dlock *lk;    /* NULL: the lock is on the descriptor of the options */
+    const dlock *first; /* of a set: LOCK, which is what the run waits for and gets */
     struct events *events;
     struct {
         const dlock *lk; /* of a set: the lock that is waited for, if known */

@@ -16,7 +16,8 @@ MODES = ["shared", "slots"]
 HOLDER = {"kind": ["foreign"], "mode": MODES, "slots": int, "slot": int, "host": str, "pid": int,
           "user": str, "command": str, "note": str, "since_ms": int, "waited_ms": int,
           "fence": FENCE}
-HEAD = {"v": [1], "event": str, "time": TIME, "pid": int, "lock?": str, "store?": str}
+HEAD = {"v": [1], "event": str, "time": TIME, "pid": int, "lock?": str, "store?": str,
+        "set?": str}
 EVENTS = {
     "start": {"kind": str, "path?": str, "address?": str, "database?": str,
               "parameters?": str},

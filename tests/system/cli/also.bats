@@ -58,9 +58,15 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
     for lock in "$A" "$F"; do is_free "$lock"; done
     [ ! -e ran ]
     # In this order: the name b-... is behind a-....
-    start_log wait.log "$DLOCK" --ttl 2 --also "$B" "$A" touch ran
+    start_log wait.log "$DLOCK" -v --events ev --ttl 2 --also "$B" "$A" touch ran
     wait_for 5 waits_for "$B"
     is_held "$A"
+    # The names of the lock that was asked for, and of that which is in the way.
+    wait_for 5 file_has wait.log \
+        "dlock: waiting for 'a-$NAME', now for 'b-$NAME': 1s, next in line; held " ||
+        fail "$(cat wait.log)"
+    run_t 5 "$ROOT/tests/support/helpers/events.py" ev "
+assert {(e['lock'], e['set']) for e in by['waiting']} == {('b-$NAME', 'a-$NAME')}, events"
     kill -TERM "$STARTED"
     exits 143 5 "$STARTED"
     is_free "$A"
