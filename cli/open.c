@@ -17,6 +17,7 @@
 #define MEMORY_MORE ((rlim_t)64 << 20)
 #define STACKS_MORE 16
 #define STACK_USUAL ((rlim_t)8 << 20)
+#define SHELL_SHOWN 60 /* bytes of a shell's line */
 
 struct dlock_uri *open_uri(const struct options *o, const char *lock, int *code)
 {
@@ -84,24 +85,95 @@ char *open_key(const struct dlock_uri *uri, bool fcntl)
 }
 
 /*
- * The part of the command that the store shows to other machines: the first word. The arguments may
- * hold a password, and backups keep the store. --note is for everything else.
+ * What a shell's line runs, without the arguments: "cd ... && deploy ...". Up to a quotation, an
+ * expansion or the like, behind which a word of an argument could look like a program. malloc'ed.
+ */
+static char *line_text(const char *s)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_./,+-";
+    char *text = NULL;
+    size_t size, n;
+    FILE *f = open_memstream(&text, &size);
+    if (!f)
+        return NULL;
+    for (s += strspn(s, " \t\n"); *s;) {
+        n = strspn(s, plain);
+        if (!strchr(" \t\n;&|<>", s[n])) {
+            if (s[n] == '=') /* PGPASSWORD=..., so that no code takes the dots for a value */
+                fprintf(f, "%.*s= ", (int)n, s);
+            fprintf(f, "...");
+            break;
+        }
+        fprintf(f, "%.*s", (int)n, s);
+        s += n + strspn(s + n, " \t");
+        n = strcspn(s, "\n;&|'\"\\$`(){}<>#");
+        fprintf(f, "%s", n > 0 || (*s && !strchr("\n;&|", *s)) ? " ..." : "");
+        s += n;
+        n = strspn(s, ";&|");
+        const char *next = s + n + strspn(s + n, " \t\n");
+        if (next == s)
+            break;
+        if (*next)
+            fprintf(f, "%s%.*s ", *s == '&' || *s == '|' ? " " : "", n > 0 ? (int)n : 1,
+                    n > 0 ? s : ";");
+        s = next;
+    }
+    if (fclose(f) == 0)
+        return text;
+    free(text);
+    return NULL;
+}
+
+/* What a shell with these arguments runs: the line of -c, or a file. NULL: its standard input. */
+static const char *shell_runs(char *const *args, bool *line)
+{
+    for (; *args && (**args == '-' || **args == '+'); args++) {
+        *line = *line || (strncmp(*args, "--", 2) != 0 && **args == '-' && strchr(*args, 'c'));
+        if ((*args)[strlen(*args) - 1] == 'o' && args[1]) /* -o pipefail */
+            args++;
+    }
+    return *args;
+}
+
+static bool is_shell(const char *program)
+{
+    static const char *const shells[] = {"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "fish"};
+    const char *slash = strrchr(program, '/');
+    for (size_t i = 0; i < DLOCK_LEN(shells); i++)
+        if (strcmp(slash ? slash + 1 : program, shells[i]) == 0)
+            return true;
+    return false;
+}
+
+/*
+ * The part of the command that the store shows to other machines: the first word, and the programs
+ * that a shell runs. The arguments may hold a password, and backups keep the store. --note is for
+ * everything else.
  */
 static char *command_text(const struct options *o)
 {
     if (!o->command)
         return NULL;
-    const char *word = o->command[0];
-    size_t len = strlen(word);
-    if (o->shell_string) {
-        word = o->shell_string + strspn(o->shell_string, " \t\n");
-        len = strcspn(word, " \t\n;|&<>()");
-    }
+    const char *word = o->command[0], *runs = NULL;
+    char *line, *text;
+    bool is_line = false;
     /* An assignment, such as PGPASSWORD=...: the variable only. */
     size_t name = strcspn(word, "=/");
-    if (name < len && word[name] == '=')
-        len = name + 1;
-    return strndup(word, len);
+    if (is_shell(word) || o->shell_string)
+        runs = shell_runs(o->command + 1, &is_line);
+    if (!runs)
+        return strndup(word, word[name] == '=' ? name + 1 : strlen(word));
+    line = is_line ? line_text(runs) : strdup(runs);
+    const char *cut = line && strlen(line) > SHELL_SHOWN ? "..." : "";
+    if (!line || asprintf(&text,
+                          o->shell_string ? "%.0s%.*s%s"
+                          : is_line       ? "%s -c \"%.*s%s\""
+                                          : "%s %.*s%s",
+                          word, SHELL_SHOWN, line, cut) < 0)
+        text = NULL;
+    free(line);
+    return text;
 }
 
 /* Never 0 for a wait: 0 means one try. */

@@ -51,6 +51,46 @@ let_go() {
     wait_exit 5 "$HOLDER"
 }
 
+# shown WANT CMD...: what --status says of a holder that runs CMD, which waits for "go".
+shown() {
+    local want=$1 L="file://$T#shown"
+    shift
+    rm -f held go
+    PATH=$PWD/bin:$PATH start_log hold.log "$DLOCK" "$L" "$@"
+    wait_for 5 test -e held || fail "$*: $(cat hold.log)"
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    [[ $output == *", pid $STARTED ($want)"* ]] || fail "$*: not $want: $output"
+    no_canary "$*" "$output$(cat "$T"/*.lock)"
+    : >go
+    exits 0 5 "$STARTED"
+}
+
+@test "the programs that a shell runs are shown, without their arguments" {
+    local program
+    mkdir bin
+    for program in deploy mysql login; do
+        printf '#!/bin/sh\n: >%s/held; exec "%s" %s/go\n' "$PWD" "$HELPERS/await" "$PWD" \
+            >bin/$program
+        chmod +x bin/$program
+    done
+    shown 'sh -c "deploy"' sh -c deploy
+    shown 'sh -c "deploy ..."' sh -c 'deploy prod'
+    shown 'sh -c "cd ... && ./deploy ...; exit ..."' sh -euc $' cd bin && ./deploy eu\n\nexit 0;'
+    shown 'bash -c "deploy ..."' bash -o pipefail -c 'deploy a >>log 2>&1; exit 0'
+    shown "sh bin/deploy" sh bin/deploy prod
+    shown "bin/deploy" bin/deploy prod
+    shown 'cd ... && deploy ...' -c 'cd . && deploy prod'
+    shown 'mysql ...' -c "mysql -p$CANARY db"
+    shown 'sh -c "echo ... | login ..."' sh -c "echo $CANARY | login -"
+    shown 'sh -c "login ..."' sh -c "login 'a; $CANARY'"
+    shown 'sh -c "true; ..."' sh -c "true; redis://u:$CANARY@h; login"
+    shown 'sh -c "login ..."' sh -c "login <<x; exit"$'\n'"$CANARY"$'\nx\n'
+    shown 'sh -c "PASS= ..."' sh -c "PASS=$CANARY login"
+    shown 'PASS= ...' -c "PASS=$CANARY login"
+    shown 'sh -c "deploy; true; true; true; true; true; true; true; true; true..."' \
+        sh -c "deploy$(printf '; true%.0s' {1..20})"
+}
+
 # unseen PID...: nothing in the process list, and no token either.
 unseen() {
     local pid token

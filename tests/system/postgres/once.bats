@@ -45,7 +45,7 @@ END="timestamptz 'epoch'" BEGIN='WHEN NOT k.valid'
     run -3 run_t 5 "$DLOCK" -q --once=2h --note 'says who' "$L" sh -c 'exit 3'
     record_is "state = 'failed' and status = 3 and owner ~ '^[0-9a-f]{32}$' and host = '$(hostname)'
         and
-        pid > 1 and username <> '' and command = 'sh' and note = 'says who' and
+        pid > 1 and username <> '' and command like 'sh -c %' and note = 'says who' and
         ended between began and clock_timestamp() and expires = ended + '2h'
         and fence = (select fence from dlock_locks where name = '$NAME')"
     hold --once
