@@ -45,6 +45,8 @@ static int no_random(void *ctx, void *buf, size_t len)
 
 static const struct dlock_env env = {.now = the_time, .random = no_random};
 
+static const struct dlock_hold no_hold;
+
 struct hold {
     struct server s;
     struct dlock_uri *uri;
@@ -125,6 +127,7 @@ static bool hold_open(struct hold *h)
         .connect_timeout = 5 * DLOCK_SEC,
         .op_timeout = 4 * DLOCK_SEC,
         .identity = &h->identity,
+        .hold = &no_hold,
     };
     if (dlock_backend_redis.open(&h->be, &h->spec, &err) != 0)
         return CHECK_FAIL("%s", err.msg);

@@ -16,6 +16,8 @@
 
 extern const struct dlock_backend dlock_backend_redis;
 
+static const struct dlock_hold no_hold;
+
 struct user {
     struct dlock_uri *uri;
     struct dlock_spec spec;
@@ -41,6 +43,7 @@ static bool user_open_at(struct user *u, const char *text, const struct dlock_pe
         .connect_timeout = 2 * DLOCK_SEC,
         .op_timeout = DLOCK_SEC / 2,
         .identity = &u->identity,
+        .hold = &no_hold,
     };
     if (dlock_backend_redis.open(&u->be, &u->spec, &err) != 0)
         return unit_fail(UNIT_AT, "%s", err.msg);
