@@ -85,39 +85,37 @@ char *open_key(const struct dlock_uri *uri, bool fcntl)
 }
 
 /*
- * What a shell's line runs, without the arguments: "cd ... && deploy ...". Up to a quotation, an
- * expansion or the like, behind which a word of an argument could look like a program. malloc'ed.
+ * The programs that a shell's line runs, without their arguments: "cd ...; deploy ...". Up to a
+ * quotation, an expansion or the like, behind which an argument could look like a program.
+ * malloc'ed.
  */
 static char *line_text(const char *s)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
                                 "_./,+-";
+    const char *behind = "";
     char *text = NULL;
-    size_t size, n;
+    size_t size;
     FILE *f = open_memstream(&text, &size);
     if (!f)
         return NULL;
-    for (s += strspn(s, " \t\n"); *s;) {
-        n = strspn(s, plain);
-        if (!strchr(" \t\n;&|<>", s[n])) {
-            if (s[n] == '=') /* PGPASSWORD=..., so that no code takes the dots for a value */
-                fprintf(f, "%.*s= ", (int)n, s);
-            fprintf(f, "...");
+    while (*(s += strspn(s, ";&| \t\n"))) {
+        size_t n = strspn(s, plain), args;
+        if (!strchr(";&| \t\n<>", s[n])) {
+            /* PGPASSWORD=..., with a blank: the dots are no value to hide. */
+            fprintf(f, "%s%.*s%s...", behind, s[n] == '=' ? (int)n : 0, s, s[n] == '=' ? "= " : "");
             break;
         }
-        fprintf(f, "%.*s", (int)n, s);
+        fprintf(f, "%s%.*s", behind, (int)n, s);
+        behind = "; ";
         s += n + strspn(s + n, " \t");
-        n = strcspn(s, "\n;&|'\"\\$`(){}<>#");
-        fprintf(f, "%s", n > 0 || (*s && !strchr("\n;&|", *s)) ? " ..." : "");
-        s += n;
-        n = strspn(s, ";&|");
-        const char *next = s + n + strspn(s + n, " \t\n");
-        if (next == s)
+        args = strcspn(s, ";&|\n'\"\\$`(){}<>#");
+        bool quoted = s[args] && !strchr(";&|\n", s[args]);
+        if (args > 0 || quoted)
+            fprintf(f, " ...");
+        if (quoted)
             break;
-        if (*next)
-            fprintf(f, "%s%.*s ", *s == '&' || *s == '|' ? " " : "", n > 0 ? (int)n : 1,
-                    n > 0 ? s : ";");
-        s = next;
+        s += args;
     }
     if (fclose(f) == 0)
         return text;
@@ -125,11 +123,14 @@ static char *line_text(const char *s)
     return NULL;
 }
 
-/* What a shell with these arguments runs: the line of -c, or a file. NULL: its standard input. */
+/* What a shell with these arguments runs: the line of -c, or a file. NULL: neither is there. */
 static const char *shell_runs(char *const *args, bool *line)
 {
     for (; *args && (**args == '-' || **args == '+'); args++) {
-        *line = *line || (strncmp(*args, "--", 2) != 0 && **args == '-' && strchr(*args, 'c'));
+        bool letters = **args == '-' && (*args)[1] != '-';
+        *line = *line || (letters && strchr(*args, 'c'));
+        if (letters && strchr(*args, 's')) /* its standard input */
+            return NULL;
         if ((*args)[strlen(*args) - 1] == 'o' && args[1]) /* -o pipefail */
             args++;
     }

@@ -75,13 +75,13 @@ shown() {
     done
     shown 'sh -c "deploy"' sh -c deploy
     shown 'sh -c "deploy ..."' sh -c 'deploy prod'
-    shown 'sh -c "cd ... && ./deploy ...; exit ..."' sh -euc $' cd bin && ./deploy eu\n\nexit 0;'
+    shown 'sh -c "cd ...; ./deploy ...; exit ..."' sh -euc $' cd bin && ./deploy eu\n\nexit 0;'
     shown 'bash -c "deploy ..."' bash -o pipefail -c 'deploy a >>log 2>&1; exit 0'
     shown "sh bin/deploy" sh bin/deploy prod
     shown "bin/deploy" bin/deploy prod
-    shown 'cd ... && deploy ...' -c 'cd . && deploy prod'
+    shown 'cd ...; deploy ...' -c 'cd . && deploy prod'
     shown 'mysql ...' -c "mysql -p$CANARY db"
-    shown 'sh -c "echo ... | login ..."' sh -c "echo $CANARY | login -"
+    shown 'sh -c "echo ...; login ..."' sh -c "echo $CANARY | login -"
     shown 'sh -c "login ..."' sh -c "login 'a; $CANARY'"
     shown 'sh -c "true; ..."' sh -c "true; redis://u:$CANARY@h; login"
     shown 'sh -c "login ..."' sh -c "login <<x; exit"$'\n'"$CANARY"$'\nx\n'
