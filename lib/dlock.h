@@ -507,7 +507,7 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
 
 /*
  * A set of handles, all of whose locks are held or none. The locks are taken one by one in an order
- * that is the same in every process (by the lock's name, the kind of store and the store), so that
+ * that is the same in every process (by the lock's name, the kind of store and the URI), so that
  * two processes that need the same locks do not wait for each other in a circle. Where a lock has
  * two spellings the order may differ: a process that holds some of its locks and gets no further
  * lock within 10 s, or loses a lock, gives all back, and begins again after a random pause. Then an
