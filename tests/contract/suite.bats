@@ -963,7 +963,7 @@ sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
     # So long that what follows has begun by then, on a slow machine, too.
     local i w=() keep=$((2500 + SLOW))
     "$HELPERS/clock" "$T/began"
-    start_log first.log "$DLOCK" --ttl 1 --min-hold ${keep}ms "$L" touch "$T/first"
+    start_log first.log "$DLOCK" -v --ttl 1 --min-hold ${keep}ms "$L" touch "$T/first"
     first=$STARTED
     wait_for 5 test -e first
     ! needs STAYS || exits 0 2 "$first"
@@ -974,7 +974,10 @@ sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
     run -75 run_t 5 "$DLOCK" -q --ttl 1 -n "$L" true
     run -75 run_t 5 "$DLOCK" --status "$L"
     for i in 0 1 2; do exits 0 5 "${w[i]}"; done
+    # A process that stays says so, once; the manual names the stores.
     needs STAYS || exits 0 5 "$first"
+    [ "$(grep -c "stays held for .*--min-hold" first.log)" = "$(needs STAYS && echo 0 || echo 1)" ] ||
+        fail "$(cat first.log)"
     for i in 1 2 3; do
         took=$(ms_between began in.$i)
         [ "$took" -ge $keep ] || final "waiter $i entered after $took ms"
