@@ -15,7 +15,8 @@ MODDIR       ?= $(LIBDIR)/dlock
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
 BASHCOMPDIR  ?= $(DATADIR)/bash-completion/completions
 ZSHCOMPDIR   ?= $(DATADIR)/zsh/site-functions
-FISHCOMPDIR  ?= $(DATADIR)/fish/vendor_completions.d
+# fish looks there below /usr/local only where XDG_DATA_DIRS is set.
+FISHCOMPDIR  ?= $(if $(PREFIX:/usr/local=),$(DATADIR)/fish/vendor_completions.d,/etc/fish/completions)
 TMPFILESDIR  ?= $(PREFIX)/lib/tmpfiles.d
 
 BUILD        ?= build

@@ -4,7 +4,8 @@
 Every line must be whole: one object in UTF-8, at most 4096 bytes, with only the event's keys, each
 of its type. Then CODE, in Python, checks them: `starts` are the objects of "start", which come
 first, `events` the others, `names` their events, `end` the last object if its event is "end" (else
-None), and by["granted"] lists the objects of that event. `events.py --keys` prints all events, keys and words, one a line, for a look into the manual.
+None), and by["granted"] lists the objects of that event. `events.py --keys` prints all events, keys
+and words, one a line, for a look into the manual.
 """
 import json
 import re

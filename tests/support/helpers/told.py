@@ -13,7 +13,7 @@ HOLDER = r'held by fakehost, pid 4711 \(fakecommand\)'
 LOCK = r"\S+: (the lock )?'NAME'"
 # Every line is one of these.
 KINDS = {
-    'which': r"fake://\S+: the lock is 'NAME'",
+    'is': r"fake://\S+: the lock is 'NAME'",
     'busy': LOCK + ' is busy: ' + HOLDER,
     'waits': r"waiting for 'NAME': [1-9][0-9]*s( of 3\.5s)?, next in line; " + HOLDER,
     'got': r"got 'NAME' after ([0-9.]+s|[0-9.]+ ms)",
@@ -46,7 +46,7 @@ EVENTS = {
     'renewed late': ({'renew': 'unclear'}, ['--ttl', '6'], [HELPERS + '/await', 'STORE/go'],
                      'renew', 0),
     'lost': ({}, [], ['sleep', '20'], 'lose', 79),
-    'not ours at the release': ({'release': 'notours'}, [], ['true'], None, 79),
+    'not ours at release': ({'release': 'notours'}, [], ['true'], None, 79),
     'release not confirmed': ({'release': 'unclear'}, [], ['true'], None, 0),
     'store silent': ({'acquire': 'hang'}, ['-w', WAIT], ['true'], None, 69),
     'store unreachable': ({'acquire': 'fail'}, [], ['true'], None, 69),

@@ -38,8 +38,8 @@ END
 
 @test "no server, or no such host: names store and lock, and --retry beside -w" {
     local lock retry="; with --retry, -w waits for the store, too"
-    for lock in "redis://HOST/0" "redlock://HOST/0" "redis+sentinel://HOST/s/0" "postgres://HOST/db" \
-        "zk://HOST/a"; do
+    for lock in redis://HOST/0 redlock://HOST/0 redis+sentinel://HOST/s/0 postgres://HOST/db \
+        zk://HOST/a; do
         says 69 "cannot resolve nosuchhost.invalid: " "${lock/HOST/nosuchhost.invalid}#$NAME" true
         assert_out "dlock: ${lock%%/*}//nosuchhost.invalid:" "(lock '$NAME')"
         refute_out --retry

@@ -100,6 +100,13 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
     diff -u want have
 }
 
+# fish shows them in completions of its own, made from the manual, and makes "-once" of ".Fl -once".
+@test "the first sentences of the manual's OPTIONS keep both dashes in fish" {
+    run awk '/^\.Sh/ { within = /OPTIONS/ } /^\.It Fl/ { n = 0; next }
+        within && n < 2 && /^\.Fl -/ { print NR ": " $0 } /[.?]$/ { n++ }' "$MAN"
+    [ -z "$output" ] || fail "write .Cm --NAME: $output"
+}
+
 @test "the manual mentions no unknown option" {
     fl_names "$MAN" | grep -vx -e -- -e - >have || :
     table_names | sort -u >want

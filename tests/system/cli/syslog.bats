@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# syslog.bats - --syslog: one line for what cron would not show, to a log that may be absent or stuck.
+# syslog.bats - --syslog: what cron would not show, to a log that may be absent or stuck.
 
 load ../../support/fake
 
@@ -46,8 +46,8 @@ END
 
 # logged LINE...: the log has just these; PID stands for a number.
 logged() {
-    sed -E 's/^(<[0-9]+>)[A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8} dlock\[[0-9]+\]: /\1/; /^end$/d' log >got
-    sed -E 's/after [0-9.]+ m?s$/after TIME/' got | diff -u <(printf '%s\n' "$@") - ||
+    sed -E 's/^(<[0-9]+>)[A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8} dlock\[[0-9]+\]: /\1/; /^end$/d
+        s/after [0-9.]+ m?s$/after TIME/' log | diff -u <(printf '%s\n' "$@") - ||
         fail "$(cat log)"
 }
 
@@ -70,8 +70,8 @@ logged() {
         "<77>busy $at; exit code 75" "<77>timeout $at; exit code 75" \
         "<78>got $at; after TIME" "<75>lost $at; lost unasked" \
         "<77>end $at; exit code 79: lost unasked" \
-        "<77>error; exit code 64: unknown store \"redi://\"; did you mean redis://? (a file of that \
-name: ./redi:...)" \
+        "<77>error; exit code 64: unknown store \"redi://\"; did you mean redis://? (a file of \
+that name: ./redi:...)" \
         "<78>got '$T/a?b?[1m'; after TIME" "<78>end '$T/a?b?[1m'; exit code 0"
 }
 

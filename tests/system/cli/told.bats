@@ -17,21 +17,21 @@ told() {
 
 @test "what is printed depends on the event and on who reads it" {
     told <<'TABLE'
-event                  |terminal        |CI              |neither     |-v                    |-q
-uncontended            |                |                |            |which got             |
--n, held               |busy            |busy            |            |which busy            |
-waits, granted         |waits got       |waits got       |            |which waits got       |
-wait runs out          |waits gave-up   |waits gave-up   |gave-up     |which waits gave-up   |
-store set up badly     |setup           |setup           |            |which setup got       |
-may not exclude        |exclusion       |exclusion       |exclusion   |which exclusion got   |
-detail                 |                |                |            |which detail got      |
-renewed late           |trouble over    |trouble over    |trouble over|which got trouble over|
-lost                   |lost            |lost            |lost        |which got lost        |lost
-not ours at the release|not-ours        |not-ours        |not-ours    |which got not-ours    |not-ours
-release not confirmed  |unclear         |unclear         |unclear     |which got unclear     |
-store silent           |connects silence|connects silence|silence     |which connects silence|silence
-store unreachable      |error           |error           |error       |which error           |error
-no such command        |no-command      |no-command      |no-command  |which got no-command  |no-command
-a signal ends the wait |waits           |waits           |            |which waits           |
+event                 |terminal        |CI              |neither     |-v                 |-q
+uncontended           |                |                |            |is got             |
+-n, held              |busy            |busy            |            |is busy            |
+waits, granted        |waits got       |waits got       |            |is waits got       |
+wait runs out         |waits gave-up   |waits gave-up   |gave-up     |is waits gave-up   |
+store set up badly    |setup           |setup           |            |is setup got       |
+may not exclude       |exclusion       |exclusion       |exclusion   |is exclusion got   |
+detail                |                |                |            |is detail got      |
+renewed late          |trouble over    |trouble over    |trouble over|is got trouble over|
+lost                  |lost            |lost            |lost        |is got lost        |lost
+not ours at release   |not-ours        |not-ours        |not-ours    |is got not-ours    |not-ours
+release not confirmed |unclear         |unclear         |unclear     |is got unclear     |
+store silent          |connects silence|connects silence|silence     |is connects silence|silence
+store unreachable     |error           |error           |error       |is error           |error
+no such command       |no-command      |no-command      |no-command  |is got no-command  |no-command
+a signal ends the wait|waits           |waits           |            |is waits           |
 TABLE
 }
