@@ -11,7 +11,8 @@
  *   PREFIXholders:<epoch>
  *                  zset of these holders' values, "s:<token> ..." shared, "n3:<token> ..." of 3
  *                  slots; scores: scripts/parts/holders.lua. Expires with NAME
- *   PREFIXfence    decimal, the last fencing token; expires after max(24 h, 10 x ttl) of disuse
+ *   PREFIXfence    decimal, the last fencing token, at most 2^52; expires after max(24 h, 10 x ttl)
+ *                  of disuse
  *   PREFIXqueue    zset of waiter ids, "s:" or "n3:" in front as in a value; score: the ticket
  *                  (time of arrival in us, the server's clock; 4e15 more after a call without a
  *                  retry: the waiter stands behind the others until its next try). A waiter that

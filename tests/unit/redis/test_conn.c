@@ -166,22 +166,35 @@ TEST(auth_goes_first_and_replies_may_come_byte_by_byte)
 
 TEST(a_refused_auth_is_the_error_and_the_next_reply_still_comes)
 {
-    struct server s;
-    struct redis_conn c = {0};
-    struct redis_conn_reply rep;
-    static const char text[] = "-WRONGPASS no\r\n-NOAUTH no\r\n";
-    REQUIRE(server_open(&s));
-    REQUIRE_INT(open_to(&c, &s, "secret"), 0);
-    ping(&c, 1);
-    REQUIRE(settle(&c, &s));
-    server_say(&s, text, sizeof(text) - 1);
-    REQUIRE_INT(await(&c, &s, &rep), 1);
-    freeReplyObject(rep.r);
-    CHECK(c.auth_failed);
-    CHECK_INT(c.error.code, DLOCK_EPERM);
-    CHECK(strstr(c.error.msg, "secret") == NULL);
-    redis_conn_close(&c);
-    server_close(&s);
+    static const struct {
+        const char *text;
+        bool failed, ignored;
+    } t[] = {
+        {"-WRONGPASS no\r\n-NOAUTH no\r\n", true, false},
+        {"-ERR AUTH <password> called without any password configured for the default user.\r\n"
+         "+PONG\r\n",
+         false, true},
+        {"-ERR Client sent AUTH, but no password is set\r\n+PONG\r\n", false, true},
+        {"+OK\r\n+PONG\r\n", false, false},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
+        struct server s;
+        struct redis_conn c = {0};
+        struct redis_conn_reply rep;
+        REQUIRE(server_open(&s));
+        REQUIRE_INT(open_to(&c, &s, "secret"), 0);
+        ping(&c, 1);
+        REQUIRE(settle(&c, &s));
+        server_say(&s, t[i].text, strlen(t[i].text));
+        REQUIRE_INT(await(&c, &s, &rep), 1);
+        freeReplyObject(rep.r);
+        CHECK_INT(c.auth_failed, t[i].failed);
+        CHECK_INT(c.auth_ignored, t[i].ignored);
+        CHECK_INT(c.error.code, t[i].failed ? DLOCK_EPERM : 0);
+        CHECK(strstr(c.error.msg, "secret") == NULL);
+        redis_conn_close(&c);
+        server_close(&s);
+    }
 }
 
 TEST(the_next_address_is_tried_and_remembered)

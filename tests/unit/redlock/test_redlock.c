@@ -94,6 +94,52 @@ TEST(grant_renew_release)
     CHECK_INT(left(), 0);
 }
 
+#define THIS_YEAR INT64_C(1790000000000000) /* of the counters, us */
+#define YEARS(n) (INT64_C(366) * 86400 * 1000000 * (n))
+
+TEST(a_counter_far_ahead_has_no_vote)
+{
+    static const int64_t now = THIS_YEAR, lost = 0, near = THIS_YEAR + YEARS(9),
+                         far = THIS_YEAR + YEARS(11);
+    const struct {
+        int n, late; /* late: this server votes last (-1: none), with dead: never */
+        bool dead;
+        int64_t fence[5], token; /* token 0: none */
+    } t[] = {
+        {3, -1, false, {now, near, now}, near + 1},
+        {3, 2, false, {now, far, now}, now + 1},
+        {3, 0, false, {now, far, now}, now + 1},
+        {3, 1, false, {now, far, now}, now + 1},
+        {3, 2, false, {lost, now, now}, now + 1},
+        {3, 2, true, {now, far, now}, 0},
+        {2, -1, false, {now, far}, 0},
+        {1, -1, false, {far}, far + 1},
+        {5, -1, false, {now, far, far, now, now}, now + 1},
+        {5, 0, true, {now, far, far, now, now}, 0},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
+        REQUIRE(start(t[i].n, TTL, OP));
+        for (int k = 0; k < t[i].n; k++) {
+            w.f[k].fence = t[i].fence[k];
+            w.f[k].slow[F_VOTE] = k == t[i].late;
+        }
+        ACQUIRE(&w, false);
+        /* A majority of the others ends the round in this time. */
+        pass(&w, t[i].late >= 0 ? MSEC(20) : DLOCK_SEC);
+        if (t[i].late >= 0 && !t[i].dead)
+            slow(t[i].n, F_VOTE, false);
+        if (w.ended.type == EV_NONE)
+            pass(&w, DLOCK_SEC);
+        bool ok = t[i].token != 0 ? CHECK_INT(w.ended.fence, t[i].token)
+                                  : CHECK_INT(w.ended.type, EV_FAILED) &&
+                                        CHECK_INT(w.ended.error.code, DLOCK_EDATA);
+        for (int k = 0; k < t[i].n; k++) /* counters follow the token, or their own vote */
+            ok &= CHECK_INT(w.f[k].fence <= dlock_max(t[i].token, t[i].fence[k] + 1), true);
+        if (!ok)
+            printf("# %zu: %s\n", i, w.ended.error.msg);
+    }
+}
+
 /* The majority hangs while a client waits: rounds come and go, without a busy loop in between. */
 TEST(a_hung_majority_causes_no_busy_loop)
 {
