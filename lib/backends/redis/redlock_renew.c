@@ -16,6 +16,8 @@
 static void keep(struct redlock_backend *be, struct redlock_server *s, int tag, bool heal)
 {
     s->answer = A_PENDING;
+    if (be->spec->mode == DLOCK_MODE_EXCLUSIVE)
+        redis_conn_tell(&s->node.cmd, REDIS_CONN_TELL);
     (void)redis_script_send(&be->script, &s->node.cmd, tag, SCRIPT_KEEP,
                             &(struct redis_script_args){
                                 .value = be->value,
