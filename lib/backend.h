@@ -26,6 +26,7 @@ enum dlock_cap {
     CAP_SLOTS = 2,
     CAP_FENCE = 4,
     CAP_LEASE = 8,    /* a hold expires: it needs renewals, and a guard */
+    CAP_TELLS = 16,   /* of exclusive holds: a renewal begins to watch the lock (EV_CHANGED) */
     CAP_FD = 32,      /* the kernel keeps the lock on a descriptor (inherit_fd) */
     CAP_LAG = 64,     /* a renewal counts from an older send time (ZooKeeper) */
     CAP_NESTED = 128, /* the hold and its lease belong to another dlock (nested.h) */
@@ -136,8 +137,9 @@ enum dlock_ev {
      * While granted: the store may have lost the lock; the core renews at once (not with CAP_LAG).
      */
     EV_AWAY,
-    EV_BACK,   /* while acquire waits: the first answer since EV_AWAY */
-    EV_NOTICE, /* at any time: as DLOCK_REPORT_NOTICE */
+    EV_BACK,    /* while acquire waits: the first answer since EV_AWAY */
+    EV_CHANGED, /* while granted: another client may have changed the lock; likewise */
+    EV_NOTICE,  /* at any time: as DLOCK_REPORT_NOTICE */
     /*
      * Ends acquire or ask, never renew or release. The store may still hold an unclear grant: the
      * core calls release.
@@ -169,6 +171,7 @@ struct dlock_event {
     char token[DLOCK_TOKEN_LEN + 1];
     enum dlock_release_how how;
     int place;                     /* in the queue: 1 is next, 0 unknown */
+    int server;                    /* EV_AWAY, EV_CHANGED: below LEASE_SERVERS */
     const struct dlock_info *info; /* the backend's, valid until the next call */
     const struct dlock_run *run;   /* the same */
     struct dlock_error error;

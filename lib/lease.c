@@ -12,7 +12,8 @@
 /* A store that refuses connections may be about to come back, perhaps without the lock. */
 #define RETRY_REFUSED (100 * DLOCK_MSEC)
 /* Between renewals before renew_at: a server may accept and close again and again. */
-#define ASK_AGAIN (DLOCK_SEC / 2)
+#define EARLY_PAUSE (DLOCK_SEC / 2)
+#define TELL_LATER DLOCK_SEC /* with CAP_TELLS: most commands have ended by then */
 
 void lease_clocks_init(struct lease_clocks *c, int64_t ttl)
 {
@@ -109,7 +110,8 @@ int lease_check(const struct lease_config *cfg, struct dlock_error *err)
 
 void lease_acquire(struct lease *l, const struct lease_config *cfg)
 {
-    *l = (struct lease){.cfg = *cfg, .ttl = cfg->ttl, .state = LEASE_ACQUIRING};
+    *l = (struct lease){
+        .cfg = *cfg, .ttl = cfg->ttl, .state = LEASE_ACQUIRING, .early_at = DLOCK_NEVER};
 }
 
 void lease_renew_now(struct lease *l, int64_t now)
@@ -192,20 +194,21 @@ static bool is_refused(const struct dlock_error *err)
     return err->sys == ECONNREFUSED || err->sys == ENOENT;
 }
 
-/* No renewal before this time, and a pause between renewals that only EV_AWAY demands. */
-static void retry_from(struct lease *l, int64_t at)
+/* The renewal under way fulfils earlier demands. */
+static void demand(struct lease *l, int64_t now, int64_t at)
 {
-    int64_t again = dlock_min(l->asked + ASK_AGAIN, l->times.renew_at);
-    l->retry_at = l->doubted_at != 0 ? dlock_max(at, again) : at;
+    bool first = l->renewing && l->asked >= l->demanded_at;
+    l->early_at = first ? at : dlock_min(l->early_at, at);
+    l->demanded_at = now;
 }
 
 static void on_renewed(struct lease *l, struct dlock_clocks now, const struct dlock_event *ev)
 {
     l->renewing = false;
+    l->retry_at = 0;
     l->pause = 0;
-    if (l->asked >= l->doubted_at)
-        l->doubted_at = 0;
-    retry_from(l, 0);
+    if (l->asked >= l->demanded_at)
+        l->early_at = DLOCK_NEVER;
     bool moved = confirm(l, ev->from, ev->raw_minus_boot, ev->ttl);
     if (!moved && l->cfg.lag) {
         l->times.renew_at = l->asked + lag_pause(l);
@@ -231,18 +234,23 @@ static void on_event(struct lease *l, struct dlock_clocks now, const struct dloc
         confirm(l, ev->from, ev->raw_minus_boot, ev->ttl);
         l->start_due = !came_late(l, now, 4);
         l->state = l->start_due ? LEASE_HELD : LEASE_CONFIRMING;
+        if (l->cfg.tells)
+            demand(l, now.boot, now.boot + TELL_LATER);
     } else if (ev->type == EV_RENEWED && granted) {
         on_renewed(l, now, ev);
     } else if (ev->type == EV_UNCLEAR && granted) {
         l->renewing = false;
         l->pause = dlock_min(most, l->pause ? l->pause * 2 : RETRY_FIRST);
+        l->retry_at = now.boot + l->pause;
         if (is_refused(&ev->error))
             l->retry_at = now.boot + dlock_min(l->pause, RETRY_REFUSED);
-        else
-            retry_from(l, now.boot + l->pause);
-    } else if (ev->type == EV_AWAY && granted && !l->cfg.lag) {
-        l->doubted_at = now.boot;
-        retry_from(l, l->retry_at);
+        else if (l->early_at != DLOCK_NEVER)
+            l->retry_at =
+                dlock_max(l->retry_at, dlock_min(l->asked + EARLY_PAUSE, l->times.renew_at));
+    } else if ((ev->type == EV_AWAY || ev->type == EV_CHANGED) && granted && !l->cfg.lag) {
+        int64_t *last = &l->early[ev->server % LEASE_SERVERS];
+        *last = dlock_max(now.boot, *last + EARLY_PAUSE);
+        demand(l, now.boot, *last);
     } else if (ev->type == EV_LOST && granted) {
         l->state = LEASE_GONE;
     }
@@ -256,8 +264,8 @@ static bool is_renewed(const struct lease *l)
 
 static int64_t next_renewal(const struct lease *l)
 {
-    bool due = l->state == LEASE_CONFIRMING || l->doubted_at != 0;
-    return dlock_max(l->retry_at, due ? 0 : l->times.renew_at);
+    int64_t due = dlock_min(l->times.renew_at, l->early_at);
+    return dlock_max(l->retry_at, l->state == LEASE_CONFIRMING ? 0 : due);
 }
 
 /* What is due by time alone, most urgent first. */

@@ -11,8 +11,9 @@
  *   hard_at  = deadline - margin/2                  kernel timer (dlock_hard_at())
  *   kill_at  = deadline - margin
  *   term_at  = kill_at - grace
- *   usable   = term_at - sent; renew at sent + usable/3 (with lag: ttl/6), or when the store has
- *              closed the connection (EV_AWAY), at most twice a second
+ *   usable   = term_at - sent; renew at sent + usable/3 (with lag: ttl/6); earlier after EV_AWAY
+ *              and EV_CHANGED, twice a second for each server at most, and once soon after a
+ *              grant (CAP_TELLS)
  *   trouble  at sent + usable/2 (with lag: half-way from renew_at to term_at), and later by the
  *            delay of the first renewal without an answer
  *
@@ -29,6 +30,7 @@ struct lease_config {
     int64_t ttl;        /* DLOCK_NEVER: no lease, no renewals */
     int64_t grace;      /* between TERM and KILL; 0 with --on-lost kill */
     bool lag;           /* CAP_LAG */
+    bool tells;         /* CAP_TELLS: a renewal soon after the grant */
     bool follows;       /* CAP_NESTED: another process renews; its confirmations come unasked */
     bool default_grace; /* recompute the grace when the store negotiates another ttl */
 };
@@ -42,6 +44,8 @@ enum lease_state {
     LEASE_LOST,   /* kill_at passed; renewals go on until the release */
     LEASE_GONE    /* the store itself says that the lock is not ours */
 };
+
+#define LEASE_SERVERS 16
 
 /* What the core must do next. */
 enum lease_do {
@@ -65,10 +69,12 @@ struct lease {
     int64_t retry_at;    /* after an unclear renewal: no renewal before this */
     int64_t pause;       /* before retry_at */
     int64_t asked;       /* when the last renewal began; with lag, the confirmed sent is older */
-    int64_t doubted_at;  /* EV_AWAY since the last confirmed renewal began: the next is due; or 0 */
-    int64_t first_asked; /* when the first renewal since renew_at was set began; 0: none */
-    bool renewing;       /* a renewal awaits its answer */
-    bool unusable;       /* the confirmation took too long for this ttl */
+    int64_t early_at;    /* a renewal is due before renew_at; DLOCK_NEVER: none is */
+    int64_t demanded_at; /* the last demand, which a renewal begun since fulfils */
+    int64_t early[LEASE_SERVERS]; /* when the last demand of this server was due */
+    int64_t first_asked;          /* when the first renewal since renew_at was set began; 0: none */
+    bool renewing;                /* a renewal awaits its answer */
+    bool unusable;                /* the confirmation took too long for this ttl */
     bool start_due, extend_due;
     bool troubled;         /* LEASE_TROUBLE was returned, and not LEASE_RECOVERED since */
     bool recovering;       /* troubled, and a renewal was confirmed since */
@@ -117,8 +123,8 @@ void lease_acquire(struct lease *, const struct lease_config *);
 void lease_renew_now(struct lease *, int64_t now);
 void lease_release(struct lease *); /* release has been called: no more renewals */
 /*
- * One step. ev: an event from the backend (GRANTED, RENEWED, UNCLEAR, AWAY, LOST matter) or NULL.
- * Call again with NULL until the result is LEASE_NOTHING.
+ * One step. ev: an event from the backend (GRANTED, RENEWED, UNCLEAR, AWAY, CHANGED, LOST matter)
+ * or NULL. Call again with NULL until the result is LEASE_NOTHING.
  */
 enum lease_do lease_step(struct lease *, struct dlock_clocks now, const struct dlock_event *ev);
 /* When lease_step() must run next at the latest, by CLOCK_BOOTTIME; DLOCK_NEVER: on an event. */

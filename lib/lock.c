@@ -191,6 +191,7 @@ static int open_backend(dlock *d, const struct dlock_options *from,
         .ttl = d->table->caps & CAP_LEASE ? o->ttl_ns : DLOCK_NEVER,
         .grace = o->grace_ns >= 0 ? o->grace_ns : lease_default_grace(o->ttl_ns),
         .lag = d->table->caps & CAP_LAG,
+        .tells = d->table->caps & CAP_TELLS && o->mode == DLOCK_MODE_EXCLUSIVE,
         .follows = d->table->caps & CAP_NESTED,
         .default_grace = o->grace_ns < 0,
     };
@@ -756,6 +757,7 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         if (waits(d))
             answered(d);
         break;
+    case EV_CHANGED:
     case EV_NONE:
         break;
     }
@@ -915,7 +917,7 @@ const struct dlock_report *lock_process(dlock *d, const struct pollfd *pfd, int 
             return NULL;
         on_event(d, &ev);
         if (ev.type != EV_GRANTED && ev.type != EV_RENEWED && ev.type != EV_UNCLEAR &&
-            ev.type != EV_AWAY && ev.type != EV_LOST)
+            ev.type != EV_AWAY && ev.type != EV_CHANGED && ev.type != EV_LOST)
             continue;
         if (!(d->table->caps & CAP_NESTED))
             ev.raw_minus_boot = lease_clocks_difference(&d->clocks, ev.from);

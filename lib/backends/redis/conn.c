@@ -128,6 +128,17 @@ static int send_role(struct redis_conn *c, int tag)
     return redis_conn_send(c, tag, 1, &role, (size_t[]){strlen(role)});
 }
 
+void redis_conn_tell(struct redis_conn *c, int hello_tag)
+{
+    /* RESP3: in RESP2 a connection that hears of changes takes no other commands. */
+    const char *hello[] = {"HELLO", "3"}, *track[] = {"CLIENT", "TRACKING", "ON", "NOLOOP"};
+    if (c->told)
+        return;
+    c->told = true;
+    (void)redis_conn_send(c, REDIS_CONN_TELL, 4, track, (size_t[]){6, 8, 2, 6});
+    (void)redis_conn_send(c, hello_tag, 2, hello, (size_t[]){5, 1});
+}
+
 static bool has_output(const struct redis_conn *c)
 {
     return c->out_len > 0 || (c->session && tls_has_output(c->tls, c->session));
@@ -241,14 +252,15 @@ static int connect_next(struct redis_conn *c)
 
 int redis_conn_open_later(struct redis_conn *c, const struct redis_conn_target *to)
 {
-    bool push = c->push, only_master = c->only_master;
+    redis_conn_close(c);
+    bool push = c->push, only_master = c->only_master, told = c->told;
     int good = c->good;
 
-    redis_conn_close(c);
     *c = (struct redis_conn){.fd = -1,
                              .env = to->env,
                              .push = push,
                              .only_master = only_master,
+                             .told = told,
                              .tls = to->tls,
                              .tls_host = to->tls_host,
                              .good = good,
@@ -410,6 +422,58 @@ static const char *find_stranger(const char *buf, size_t n)
     return NULL;
 }
 
+/* Give hiredis the header, with RESP3's types as RESP2's: hiredis 0.14 knows no others. */
+static int feed_header(struct redis_conn *c)
+{
+    char *h = c->header, map[32];
+    h[c->header_len] = '\0';
+    c->in_line = h[c->header_len - 1] != '\n'; /* too long: hiredis refuses it */
+    c->header_len = 0;
+    long long n = strtoll(h + 1, NULL, 10);
+    if (*h == '_') /* null */
+        return redisReaderFeed(c->reader, "$-1\r\n", 5);
+    if (*h == '%' && n >= 0 && n <= MAX_ITEMS) {
+        snprintf(map, sizeof(map), "*%lld\r\n", 2 * n);
+        return redisReaderFeed(c->reader, map, strlen(map));
+    }
+    if (*h == '>') /* a message */
+        *h = '*';
+    if (*h == '=') /* a text with a format */
+        *h = '$';
+    if (*h == '$' && n >= 0)
+        c->text_left = (size_t)n + 2;
+    return redisReaderFeed(c->reader, h, strlen(h));
+}
+
+/* Give hiredis what has come: headers, strings, and lines that RESP2 has, too. */
+static int feed(struct redis_conn *c, const char *at, size_t n)
+{
+    const char *end = at + n;
+    while (at < end) {
+        size_t part = (size_t)(end - at);
+        bool header = c->header_len > 0 || memchr("$*%>=_", *at, 6);
+        if (c->text_left == 0 && !c->in_line && header) {
+            c->header[c->header_len++] = *at++;
+            if ((at[-1] == '\n' || c->header_len == sizeof(c->header) - 1) &&
+                feed_header(c) != REDIS_OK)
+                return REDIS_ERR;
+            continue;
+        }
+        if (c->text_left > 0) {
+            part = part < c->text_left ? part : c->text_left;
+            c->text_left -= part;
+        } else {
+            const char *line = memchr(at, '\n', part);
+            c->in_line = !line;
+            part = line ? (size_t)(line + 1 - at) : part;
+        }
+        if (redisReaderFeed(c->reader, at, part) != REDIS_OK)
+            return REDIS_ERR;
+        at += part;
+    }
+    return REDIS_OK;
+}
+
 void redis_conn_work(struct redis_conn *c)
 {
     char buf[16384];
@@ -426,7 +490,7 @@ void redis_conn_work(struct redis_conn *c)
         if (!c->answered)
             c->stranger = find_stranger(buf, (size_t)n);
         c->answered = true;
-        if (redisReaderFeed(c->reader, buf, (size_t)n) != REDIS_OK)
+        if (feed(c, buf, (size_t)n) != REDIS_OK)
             fail_reader(c);
     }
 }
@@ -472,9 +536,9 @@ static bool has_role(const redisReply *r, const char *role)
 static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *out)
 {
     struct redis_conn_tag of = {.tag = REDIS_CONN_PUSH};
-    bool is_push = c->push && r->type == REDIS_REPLY_ARRAY && r->elements == 3 &&
+    bool is_push = r->type == REDIS_REPLY_ARRAY && r->elements == (c->push ? 3 : 2) &&
                    r->element[0]->type == REDIS_REPLY_STRING &&
-                   strcmp(r->element[0]->str, "message") == 0;
+                   strcmp(r->element[0]->str, c->push ? "message" : "invalidate") == 0;
 
     if (!is_push && c->ntags == 0) {
         /* "-ERR max number of clients reached", "-DENIED" */
@@ -500,6 +564,11 @@ static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *
             c->auth_failed = true;
             redis_conn_auth_error(&c->error, c->where, &c->auth, r->str);
         }
+        return 0;
+    case REDIS_CONN_TELL: /* refused: the regular renewals have to do */
+        /* "-ERR max number of clients reached" answers no command. */
+        if (r->type == REDIS_REPLY_ERROR && redis_conn_classify(r->str) == RE_REFUSED)
+            return fail_with_reply(c, r);
         return 0;
     case REDIS_CONN_KIND:
         c->kind = has_role(r, "sentinel") ? KIND_SENTINEL : KIND_SERVER;
@@ -600,6 +669,8 @@ void redis_conn_close(struct redis_conn *c)
             ;
     }
     drop_socket(c);
+    if (c->state != RC_CLOSED)
+        c->told = redis_conn_waits(c, REDIS_CONN_TELL);
     c->state = RC_CLOSED;
     drop_reader(c);
     if (c->out)

@@ -19,10 +19,11 @@
 #include <hiredis/hiredis.h>
 
 #define REDIS_CONN_TAGS 16   /* unanswered commands at most */
-#define REDIS_CONN_PUSH (-1) /* tag of a pub/sub message */
+#define REDIS_CONN_PUSH (-1) /* tag of a pub/sub message, or of changed keys */
 #define REDIS_CONN_AUTH (-2) /* tags of our own AUTH and ROLE; the caller never sees them */
 #define REDIS_CONN_ROLE (-3)
 #define REDIS_CONN_KIND (-4) /* ROLE again: the kind of a server without EVAL */
+#define REDIS_CONN_TELL (-5) /* redis_conn_tell() */
 #define REDIS_CONN_MAX_REPLY (1024 * 1024)
 #define REDIS_CONN_PEERS 8 /* addresses tried at most */
 
@@ -94,7 +95,8 @@ struct redis_conn {
     char address[64];    /* of the current peer, for errors; "": where has the address */
     struct tls *session; /* from RC_HANDSHAKE on */
 
-    bool answered;        /* the server has sent something */
+    bool told;     /* redis_conn_tell() has queued its commands, or did in vain on the last */
+    bool answered; /* the server has sent something */
     const char *stranger; /* the other protocol that those bytes seem to be; or NULL */
     bool written;         /* something has left: the server may have seen it */
     /* error keeps these reasons, also when more fails afterwards. */
@@ -111,7 +113,11 @@ struct redis_conn {
     redisReplyObjectFunctions fn; /* hiredis' own, with a bound on arrays */
     void *(*create_array)(const redisReadTask *, redis_conn_elements);
     bool out_of_bounds; /* the last array was refused */
-    size_t fed;         /* bytes since the last complete reply */
+    /* From RESP3 to RESP2: an incomplete header; unread bytes of a string; amid another line. */
+    char header[32];
+    size_t header_len, text_left;
+    bool in_line;
+    size_t fed; /* bytes since the last complete reply */
     struct redis_conn_tag tags[REDIS_CONN_TAGS];
     int ntags;
 
@@ -151,6 +157,13 @@ static inline bool redis_conn_is_connecting(const struct redis_conn *c)
 }
 /* Queue a command, for redis_conn_flush. 0; DLOCK_EUNAVAIL: not open; DLOCK_ENOMEM (RC_FAILED). */
 int redis_conn_send(struct redis_conn *, int tag, int argc, const char **argv, const size_t *len);
+/*
+ * Queue, once for each connection, the wish to hear when another client changes a key that is read
+ * here from now on, and HELLO under hello_tag (its reply is as in RESP2). A change is a reply under
+ * REDIS_CONN_PUSH: "invalidate", and the keys (no array: all keys). A server that refuses does not
+ * tell. A proxy may hang up: where the answer never came, the next connection does without.
+ */
+void redis_conn_tell(struct redis_conn *, int hello_tag);
 /* Write the queued commands, as far as the socket takes them. */
 void redis_conn_flush(struct redis_conn *);
 /* True while a command with this tag is unanswered. */

@@ -164,6 +164,10 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
     if (redirected(be, rep))
         return;
     switch (rep->tag) {
+    case REDIS_CONN_PUSH:
+        if (be->claim == CLAIM_GRANTED && redis_script_changed(&be->script, rep->r))
+            events_add(&be->events, EV_CHANGED);
+        break;
     case T_UNDO:
         redis_node_undo_answered(&be->node, rep->r);
         break;
@@ -394,7 +398,7 @@ const struct dlock_backend dlock_backend_redis = {
     .name = "redis",
     .package = "dlock",
     .schemes = schemes,
-    .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_ONCE,
+    .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_TELLS | CAP_ONCE,
     .open = be_open,
     .acquire = redis_acquire,
     .refusal = be_refusal,

@@ -164,7 +164,10 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
 
     while (cmd->state != RC_CLOSED && (rc = redis_script_next(cmd, &rep)) == 1) {
         enum redlock_kind kind = REDLOCK_TAG_KIND(rep.tag);
-        if (kind == K_STALE)
+        if (rep.tag == REDIS_CONN_PUSH && be->claim == CLAIM_GRANTED &&
+            redis_script_changed(&be->script, rep.r))
+            s->doubt = EV_CHANGED;
+        else if (kind == K_STALE)
             redis_node_undo_answered(&s->node, rep.r);
         else if (kind == K_MEMORY)
             memory_answered(be, s, rep.r);
@@ -213,8 +216,9 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
         n += redis_node_interest(&s->node, pfd + n, cap - n, wake_at);
     if (be->op != OP_NONE)
         *wake_at = dlock_min(*wake_at, operations[be->op]->wake_at(be));
-    if (be->events.n > 0 || be->status.listing)
-        *wake_at = 0;
+    for_each_server (be, s)
+        if (be->events.n > 0 || be->status.listing || s->doubt != EV_NONE)
+            *wake_at = 0;
     return n;
 }
 
@@ -236,6 +240,13 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
         operations[be->op]->step(be, be->stepped);
     if (events_take(&be->events, ev))
         return 1;
+    for_each_server (be, s) {
+        if (s->doubt != EV_NONE) {
+            *ev = (struct dlock_event){.type = s->doubt, .error = s->last, .server = s->host};
+            s->doubt = EV_NONE;
+            return 1;
+        }
+    }
     if (be->claim != CLAIM_NONE && be->check == CHECK_DUE)
         check_servers(be);
     return be->status.listing ? redlock_status_next(be, ev) : 0;
@@ -271,6 +282,8 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
 
     /* The cancelled operation has no events after its release. */
     be->events.n = 0;
+    for_each_server (be, s)
+        s->doubt = EV_NONE;
     redlock_drop_listing(be);
     redlock_wait_close(be);
     if (be->op == OP_RELEASE)
@@ -292,7 +305,7 @@ const struct dlock_backend dlock_backend_redlock = {
     .name = "redlock",
     .package = "dlock",
     .schemes = schemes,
-    .caps = CAP_SHARED | CAP_FENCE | CAP_LEASE | CAP_ONCE,
+    .caps = CAP_SHARED | CAP_FENCE | CAP_LEASE | CAP_TELLS | CAP_ONCE,
     .no_slots = "servers that each count by themselves let in too many (3 holders fit 2 slots on "
                 "3 servers)",
     .open = be_open,

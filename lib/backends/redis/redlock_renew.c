@@ -25,6 +25,8 @@ static void keep(struct redlock_backend *be, struct redlock_server *s, int tag, 
     char text[RUN_RECORD_MAX];
 
     s->answer = A_PENDING;
+    if (be->spec->mode == DLOCK_MODE_EXCLUSIVE)
+        redis_conn_tell(&s->node.cmd, REDIS_CONN_TELL);
     if (be->spec->hold->begin == RUN_NOW)
         (void)redis_script_run(&args, be->spec, be->token, be->fence, false, text);
     (void)redis_script_send(&be->script, &s->node.cmd, tag, SCRIPT_KEEP, &args);

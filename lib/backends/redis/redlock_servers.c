@@ -182,7 +182,7 @@ void redlock_failed(struct redlock_backend *be, struct redlock_server *s)
     /* Once for each good answer: the other servers are well, and are asked, too. */
     if (be->claim == CLAIM_GRANTED && !s->hung_up &&
         (be->op == OP_NONE || (be->op == OP_RENEW && !pending)))
-        events_add(&be->events, EV_AWAY)->error = s->error;
+        s->doubt = EV_AWAY;
     s->hung_up = true;
 }
 

@@ -99,6 +99,8 @@ struct redlock_server {
     bool left;    /* a release was sent, and the answer never came */
     bool freed;   /* the lock was reported free, or was voted to us, since the last round began */
 
+    enum dlock_ev doubt; /* granted: EV_AWAY or EV_CHANGED is to be handed out; or EV_NONE */
+
     /* Trouble. */
     bool down;               /* reported */
     bool hung_up;            /* a connection was closed since the last good answer */

@@ -78,6 +78,11 @@ static void send_renew(struct redis_backend *be)
     if (redis_conn_is_open(cmd))
         redis_sentinel_question(&be->route, DLOCK_NEVER); /* a new connection begins by asking */
     redis_route_connect(&be->route, cmd, be->until);
+    /* Readers and slots renew the same key for each other. */
+    if (be->spec->mode == DLOCK_MODE_EXCLUSIVE) {
+        redis_conn_tell(cmd, T_HELLO);
+        be->route.cluster.hello_sent = true;
+    }
     if (redis_cluster_asks(&be->route))
         redis_node_asking(&be->node);
     /* RUN_NOW: the script of a Redlock server renews as well, and writes the record. */

@@ -661,11 +661,13 @@ bool redis_script_track(struct redis_conn *c, int tag, long long id)
     const char *argv[] = {"CLIENT", "TRACKING", "ON", "REDIRECT", text, "NOLOOP"};
 
     snprintf(text, sizeof(text), "%lld", id);
+    c->told = false; /* no longer on this connection */
     return send_argv(c, tag, DLOCK_LEN(argv), argv) == 0;
 }
 
-static bool names_lock(const struct redis_script *s, const redisReply *keys)
+bool redis_script_changed(const struct redis_script *s, const redisReply *message)
 {
+    const redisReply *keys = message->element[message->elements - 1];
     size_t len = strlen(s->name);
     if (keys->type != REDIS_REPLY_ARRAY)
         return true; /* NULL: everything was flushed */
@@ -683,7 +685,7 @@ enum redis_script_call redis_script_called(const struct redis_script *s, const r
     const redisReply *from = message->element[1], *what = message->element[2];
 
     if (from->type == REDIS_REPLY_STRING && strcmp(from->str, INVALIDATE) == 0)
-        return names_lock(s, what) ? RS_CHANGED : RS_NOTHING;
+        return redis_script_changed(s, message) ? RS_CHANGED : RS_NOTHING;
     if (what->type != REDIS_REPLY_STRING)
         return RS_NOTHING;
     return strcmp(what->str, "go") == 0          ? RS_GO

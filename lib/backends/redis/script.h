@@ -267,6 +267,9 @@ void redis_script_subscribe(struct redis_conn *, const char *channel, int id_tag
 /* Queue: tell connection id of changes to keys that are read from now on. False: not sent. */
 bool redis_script_track(struct redis_conn *, int tag, long long id);
 
+/* A reply under REDIS_CONN_PUSH on a connection that is told of changes: has NAME changed? */
+bool redis_script_changed(const struct redis_script *, const redisReply *message);
+
 enum redis_script_call {
     RS_NOTHING,
     RS_CHANGED, /* NAME: freed, renewed, or gone */

@@ -33,6 +33,32 @@ load ../../support/redislock
     [ "$(REDISCLI_AUTH=pw own -n 3 exists "{$NAME}:dlock:fence")" = 1 ]
 }
 
+# calls FILE [ARG...]: what the server is asked by dlock with ARG, scripts as "script".
+calls() {
+    own config resetstat >/dev/null
+    run -0 run_t 10 "$DLOCK" -q "${@:2}"
+    own info commandstats | tr -d '\r' | awk -F '[_:=,]' '
+        /^cmdstat_(eval|evalsha|hello|client.tracking):/ { n[$2 ~ /^eval/ ? "script" : $2] += $4 }
+        END { for (c in n) print c, n[c] }' | sort >"$1"
+}
+
+@test "a hold of more than a second is told of changes for one message, a shorter one costs none" {
+    own_server
+    calls warm --ttl 30 "$L" sleep 1.2
+    calls short --ttl 30 "$L" sleep 0.5
+    [ "$(cat short)" = 'script 2' ]
+    # In one message.
+    calls long --ttl 30 "$L" sleep 2
+    [ "$(paste -sd' ' long)" = 'client|tracking 1 hello 1 script 3' ]
+    # Renewals are 0.773 s apart, and do not wake the holder.
+    calls renewals --ttl 3 "$L" sleep 3.5
+    grep -qx 'hello 1' renewals
+    assert_between 5 "$(sed -n 's/script //p' renewals)" 6 scripts
+    # Renewals of readers change the key of all readers.
+    calls shared -s --ttl 30 "$L" sleep 1.2
+    [ "$(cat shared)" = 'script 2' ]
+}
+
 # work: what the server has done since `config resetstat`, commands inside scripts included, without
 # our own question, and without the looks of waiters (PTTL), which do not belong to a hand-off.
 work() {

@@ -102,26 +102,49 @@ rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
     wait_for 4 own_gone
 }
 
-# Behind a renewal, so that the next one is a whole interval off.
-@test "the next renewal notices a deleted or overwritten key" {
-    own_server
-    for how in "del $NAME" "set $NAME thief px 60000"; do
-        rm -f "$C"/*
-        own del "$NAME"
-        starts 4 -q --ttl 3 "$L" $SUBJECT -t -k
-        own $how
-        gone=$(now_ns)
-        ended
-        assert_rc 79
-        assert_out "is lost"
-        [ "$(grep -c '^dlock: ' out)" = 1 ]
-        assert_between 1 "$(last_beat)" $((gone + (INTERVAL + 150) * NS)) "last sign of life ($how)"
-        for who in main child session daemon; do
-            [ "$(count_seen $who sig 15)" = 0 ]
-        done
-        settle 2
+# gone MS TTL HOW...: without the key by HOW, the tree ends within MS.
+gone() {
+    own del "$NAME"
+    starts 4 -q --ttl "$2" "$L" $SUBJECT -t -k
+    [ "$2" -lt 4 ] || own_tracks
+    own "${@:3}"
+    gone=$(now_ns)
+    ended
+    assert_rc 79
+    assert_out "is lost"
+    [ "$(grep -c '^dlock: ' out)" = 1 ]
+    assert_between 1 "$(last_beat)" $((gone + ($1 + BUSY) * NS)) "last sign of life (${*:3})"
+    for who in main child session daemon; do
+        [ "$(count_seen $who sig 15)" = 0 ]
     done
+    settle 2
+}
+
+@test "a key that is deleted, flushed or replaced ends the hold at once" {
+    own_server
+    redis_warm "$L.warm"
+    gone 100 30 del "$NAME"
+    gone 100 30 flushall
+    gone 100 30 set "$NAME" thief px 60000
     [ "$(own get "$NAME")" = thief ]
+}
+
+refused_once() { [ "$(own acl log | grep -cx 'client|tracking')" = 1 ]; }
+
+# Behind the grant, so that the renewal is a whole interval off.
+@test "the next renewal notices a deleted key where the server tells of no changes" {
+    own_server
+    own acl setuser default '-client|tracking'
+    gone $((INTERVAL + 50)) 3 del "$NAME"
+    # Asked once, and nothing is said.
+    own acl log reset
+    hold --ttl 4
+    wait_for 4 refused_once
+    before=$(asked)
+    wait_for 4 has_asked "$before"
+    refused_once
+    let_go
+    [ ! -s hold.log ] || fail "$(cat hold.log)"
 }
 
 @test "a release leaves a key alone that the command has overwritten" {

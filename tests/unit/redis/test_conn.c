@@ -97,6 +97,13 @@ TEST(replies_good_and_bad)
         {"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", DLOCK_EPROTO,
          NULL},
         {"$-7\r\n", DLOCK_EPROTO, NULL},
+        /* RESP3. */
+        {"_\r\n", REDIS_REPLY_NIL, NULL},
+        {"=6\r\ntxt:%x\r\n", REDIS_REPLY_STRING, NULL},
+        {"%1\r\n+a\r\n_\r\n", REDIS_REPLY_ARRAY, NULL},
+        {"%3000\r\n", DLOCK_EPROTO, NULL},
+        {"%-1\r\n", DLOCK_EPROTO, NULL},
+        {"%1111111111111111111111111111111111111111\r\n", DLOCK_EPROTO, NULL},
         {":99999999999999999999999\r\n", DLOCK_EPROTO, NULL},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
@@ -161,6 +168,65 @@ TEST(auth_goes_first_and_replies_may_come_byte_by_byte)
     freeReplyObject(rep.r);
     CHECK_INT(redis_conn_next(&c, &rep), 0);
     redis_conn_close(&c);
+    server_close(&s);
+}
+
+/* RESP3, byte by byte: a change is told between the replies, and in front of the first. */
+TEST(changes_are_told_between_replies)
+{
+    static const char text[] = "+OK\r\n%1\r\n$5\r\nproto\r\n:3\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n"
+                               "*2\r\n$3\r\n_\r\n\r\n_\r\n"
+                               ">2\r\n$10\r\ninvalidate\r\n*1\r\n$4\r\n%3\r\n\r\n";
+    static const struct {
+        int tag, elements;
+    } want[] = {{7, 2}, {REDIS_CONN_PUSH, 2}, {1, 2}, {REDIS_CONN_PUSH, 2}};
+    struct server s;
+    struct redis_conn c = {0};
+    struct redis_conn_reply rep;
+    REQUIRE(server_open(&s));
+    REQUIRE_INT(open_to(&c, &s, NULL), 0);
+    redis_conn_tell(&c, 7);
+    redis_conn_tell(&c, 7); /* once for each connection */
+    ping(&c, 1);
+    REQUIRE(settle(&c, &s));
+    for (size_t i = 0, got = 0; i < strlen(text); i++) {
+        server_say(&s, text + i, 1);
+        crank(&c, NULL);
+        while (redis_conn_next(&c, &rep) == 1) {
+            REQUIRE(got < DLOCK_LEN(want));
+            CHECK_INT(rep.tag, want[got].tag);
+            CHECK_INT((int)rep.r->elements, want[got].elements);
+            if (got == 2)
+                CHECK_STR(rep.r->element[0]->str, "_\r\n");
+            got++;
+            freeReplyObject(rep.r);
+        }
+        if (i == strlen(text) - 1)
+            CHECK_INT((int)got, 4);
+    }
+    CHECK_INT(c.ntags, 0);
+    redis_conn_close(&c);
+    server_close(&s);
+}
+
+TEST(a_server_that_hangs_up_instead_of_telling_is_not_asked_on_the_next_connection)
+{
+    struct server s;
+    struct redis_conn c = {0};
+    struct redis_conn_reply rep;
+    REQUIRE(server_open(&s));
+    for (int i = 0; i < 3; i++) {
+        REQUIRE_INT(open_to(&c, &s, NULL), 0);
+        redis_conn_tell(&c, 7);
+        CHECK_INT(c.ntags, i == 1 ? 0 : 2);
+        ping(&c, 1);
+        REQUIRE(settle(&c, &s));
+        close(s.cfd);
+        s.cfd = -1;
+        s.len = s.seen = 0;
+        CHECK(await(&c, NULL, &rep) < 0);
+        redis_conn_close(&c);
+    }
     server_close(&s);
 }
 

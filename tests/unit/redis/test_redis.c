@@ -74,11 +74,12 @@ static void user_close(struct user *u)
 
 /*
  * What the client has asked behind *at, in its order: 'E' for a script, 'I' for an INFO, 'H' for a
- * HELLO, 0 for no more.
+ * HELLO, 'C' for a CLIENT, 0 for no more.
  */
 static char next_asked(const struct server *s, size_t *at)
 {
-    static const char *const words[] = {"\nEVAL\r", "\nEVALSHA\r", "\nINFO\r", "\nHELLO\r"};
+    static const char *const words[] = {"\nEVAL\r", "\nEVALSHA\r", "\nINFO\r", "\nHELLO\r",
+                                        "\nCLIENT\r"};
     const char *first = NULL;
     for (size_t i = 0; i < DLOCK_LEN(words); i++) {
         const char *p = strstr(s->got + *at, words[i]);
@@ -93,7 +94,7 @@ static char next_asked(const struct server *s, size_t *at)
 
 /*
  * Drive u until it has an event; the server answers the n-th EVAL with say[n] (HANG_UP: closes the
- * connection instead, without an answer), and INFO and HELLO with a refusal.
+ * connection instead, without an answer), and the rest with a refusal.
  */
 static int warnings; /* seen by play() */
 
@@ -116,7 +117,7 @@ static enum dlock_ev play(struct user *u, struct server *s, const char *const *s
         for (char asked; (asked = next_asked(s, &at)) != 0 && (asked != 'E' || *said < nsay);
              s->seen = at) {
             const char *text = asked == 'I'   ? "-NOPERM no INFO\r\n"
-                               : asked == 'H' ? "-ERR unknown command\r\n"
+                               : asked != 'E' ? "-ERR unknown command\r\n"
                                               : say[(*said)++];
             if (text != HANG_UP) {
                 server_say(s, text, strlen(text));

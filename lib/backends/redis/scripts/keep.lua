@@ -39,4 +39,5 @@ elseif value == ARGV[3] then
 else
   redis.call('SET', name, ARGV[3], 'PX', ARGV[4])
 end
+redis.call('GET', name) -- see renew.lua
 return {1, false, now, recorded}

@@ -6,6 +6,8 @@
 -- include parts/clock.lua
 if value == ARGV[3] then
   redis.call('PEXPIRE', name, ARGV[4])
+  -- CLIENT TRACKING tells of keys read since their last change.
+  redis.call('GET', name)
   return {1, false, now}
 end
 -- include parts/holders.lua
