@@ -28,9 +28,9 @@ r.state, r.status, r.fence, r.owner, r.host, r.pid, r.username, r.command, r.not
 (extract(epoch FROM r.expires - coalesce(r.ended, r.began)) * 1000.0)::bigint
 
 -- statement begin
--- Behind a granted try (g), or a renewal. k: the present record; s: the outcome: 0 we run, 1 we run,
--- since the success lies in the future (run_record.h), 2 done, 3 a foreign row; u: an unused lock
--- goes back; n: the new record.
+-- Behind a granted try (g), or a renewal. k: the present record; s: the outcome: 0 we run, 1 we
+-- run, since the success lies in the future (run_record.h), 2 done, 3 a foreign row; u: an unused
+-- lock goes back; n: the new record.
 WITH
 g AS MATERIALIZED (
     SELECT l.fence, clock_timestamp() AS began FROM {table} l WHERE l.name = '{name}'
