@@ -142,8 +142,8 @@ best_of_six() {
     let_go
     wait_exit 5 "$waiter"
     # First of all: which lock it is.
-    sed -n 1p waiter.log | grep -E "^dlock: .*the lock is .*$NAME" &&
-        grep -Eq "^dlock: got '.*$NAME.*' after [0-9.]+ ?m?s$" waiter.log || fail "$(cat waiter.log)"
+    sed -n 1p waiter.log | grep -q "^dlock: .*the lock is .*$NAME" || fail "$(cat waiter.log)"
+    grep -Eq "^dlock: got '.*$NAME.*' after [0-9.]+ ?m?s$" waiter.log || fail "$(cat waiter.log)"
     # With the start of the process; polling the store would take longer on average.
     assert_between 0 $(ms_between left entered) $((400 + SLOW)) "hand-off in ms"
     run_t 5 "$ROOT/tests/support/helpers/events.py" ev "
