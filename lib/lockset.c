@@ -24,8 +24,11 @@
 /* The pause before a set begins again: random, so that one of two sets comes first. */
 #define AGAIN_BASE (100 * DLOCK_MSEC)
 #define AGAIN_MAX DLOCK_SEC
-/* By how much a holder's record may tell another begin of the wait than our own clock. */
-#define SAME_ACQUIRE_MS 5
+/*
+ * By how much a holder's record may tell another begin of the wait than our own clocks, which are
+ * not read at the same moment.
+ */
+#define SAME_ACQUIRE_MS 1000
 
 enum set_phase { SET_IDLE, SET_ACQUIRING, SET_PAUSING, SET_HELD, SET_RELEASING };
 
