@@ -281,8 +281,8 @@ evals() { rl "$1" info commandstats | count_evals; }
     hold --ttl 60
     waiter got --ttl 60
     # A majority watches the key for it; who was late in that round comes with the next one, in a
-    # third of the ttl.
-    K=$WAITER lives_for 500
+    # third of the ttl. The holder renews 1 s after the grant, which is a change of the key.
+    K=$WAITER lives_for 1500
     on_all config resetstat
     K=$WAITER lives_for 3000
     for k in 1 2 3 4 5; do
