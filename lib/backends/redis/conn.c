@@ -585,7 +585,7 @@ static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *
         return conn_fail(c, DLOCK_EUNAVAIL, 0, "the server is not the master (any more)");
     default:
         *out = (struct redis_conn_reply){
-            .tag = of.tag, .sent = of.sent, .sha1 = of.sha1, .why = (int)of.why, .r = r};
+            .tag = of.tag, .sent = of.sent, .sha1 = of.sha1, .why = of.why, .r = r};
         return 1;
     }
 }

@@ -36,11 +36,14 @@ enum redis_conn_state {
     RC_FAILED /* no socket any more; error says why */
 };
 
+/* Of script.c: may an error be explained? */
+enum redis_why { WHY_NOT, WHY_MAY, WHY_IS };
+
 struct redis_conn_tag {
     int tag;
     int64_t sent; /* clock before the write that carried the command; 0: not written yet */
     bool sha1;    /* the script conn->script */
-    enum { WHY_NOT, WHY_MAY, WHY_IS } why; /* of script.c: may an error be explained? */
+    enum redis_why why;
 };
 
 struct redis_conn_auth {
@@ -67,8 +70,8 @@ typedef int redis_conn_elements;
 struct redis_conn_reply {
     int tag;
     int64_t sent;
-    bool sha1;     /* the answer to conn->script */
-    int why;       /* as in the tag */
+    bool sha1; /* the answer to conn->script */
+    enum redis_why why;
     redisReply *r; /* the caller frees it (freeReplyObject) */
 };
 

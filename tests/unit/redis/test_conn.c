@@ -102,7 +102,6 @@ TEST(replies_good_and_bad)
         {"=6\r\ntxt:%x\r\n", REDIS_REPLY_STRING, NULL},
         {"%1\r\n+a\r\n_\r\n", REDIS_REPLY_ARRAY, NULL},
         {"%3000\r\n", DLOCK_EPROTO, NULL},
-        {"%-1\r\n", DLOCK_EPROTO, NULL},
         {"%1111111111111111111111111111111111111111\r\n", DLOCK_EPROTO, NULL},
         {":99999999999999999999999\r\n", DLOCK_EPROTO, NULL},
     };
