@@ -131,9 +131,11 @@ int dlock_identity_format(const struct dlock_identity *w, enum dlock_record as, 
     snprintf(pid, sizeof(pid), " pid=%ld", w->pid);
     if (as == RECORD_WAITS)
         snprintf(since, sizeof(since), " since=%lld", (long long)w->since_ms);
-    else
-        snprintf(since, sizeof(since), " since=%lld waited=%lld", (long long)wall_ms(),
-                 (long long)((dlock_now() - w->since) / DLOCK_MSEC));
+    else { /* since - waited is the begin of the wait to the millisecond: see lockset.c */
+        long long waited = (dlock_now() - w->since) / DLOCK_MSEC;
+        snprintf(since, sizeof(since), " since=%lld waited=%lld", (long long)w->since_ms + waited,
+                 waited);
+    }
     fixed = strlen(RECORD_MAGIC " host= user= cmd= note=") + strlen(pid) + strlen(since) +
             encoded_len(w->host, host) + encoded_len(w->user, user);
     if (fixed > limit)

@@ -24,11 +24,6 @@
 /* The pause before a set begins again: random, so that one of two sets comes first. */
 #define AGAIN_BASE (100 * DLOCK_MSEC)
 #define AGAIN_MAX DLOCK_SEC
-/*
- * By how much a holder's record may tell another begin of the wait than our own clocks, which are
- * not read at the same moment.
- */
-#define SAME_ACQUIRE_MS 1000
 
 enum set_phase { SET_IDLE, SET_ACQUIRING, SET_PAUSING, SET_HELD, SET_RELEASING };
 
@@ -278,9 +273,8 @@ static void take_first(dlock_set *s)
 /* Stores without tokens: is the holder this process, by an acquire that began with this one? */
 static bool began_with(const struct dlock_info *info, const struct dlock_identity *id)
 {
-    int64_t apart = info->since_ms - dlock_max(0, info->waited_ms) - id->since_ms;
-    return info->pid == id->pid && strcmp(info->host, id->host) == 0 && apart >= -SAME_ACQUIRE_MS &&
-           apart <= SAME_ACQUIRE_MS;
+    return info->pid == id->pid && strcmp(info->host, id->host) == 0 &&
+           info->since_ms - dlock_max(0, info->waited_ms) == id->since_ms;
 }
 
 /* The held lock with this holder; NULL: none. */
