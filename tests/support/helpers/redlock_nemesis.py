@@ -175,7 +175,7 @@ try:
     while True:
         now = time.monotonic()
         done = codes.get(0, 0) + codes.get(79, 0)
-        more = now < begin + seconds or (done < want and now < begin + seconds * 5 / 3)
+        more = now < begin + seconds or (done < want and now < begin + seconds * 3)
         for w in workers:
             w.work(now, more)
         for n in nodes:
