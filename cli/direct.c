@@ -188,7 +188,7 @@ static void run_command(struct hold *h)
     int64_t unused;
 
     command_set_file(c, 0, dlock_fd(lk));
-    h->inner = inner_open(&(struct inner_lock){lk, c->lock[0].key}, 1);
+    h->inner = inner_open(NULL, &(struct inner_lock){lk, c->lock[0].key}, 1);
     command_set_held(c, &lk, 1, inner_socket(h->inner));
     struct spawn sp = describe(h);
     h->pid = spawn_command(&sp, &h->exec_fd);

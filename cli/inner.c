@@ -85,7 +85,7 @@ static bool leaves_room(int fd)
     return getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)fd + SPARE_FDS < limit.rlim_cur;
 }
 
-struct inner *inner_open(const struct inner_lock *locks, int n)
+struct inner *inner_listen(void)
 {
     struct inner *in = calloc(1, sizeof(*in));
     struct sockaddr_un a;
@@ -93,8 +93,6 @@ struct inner *inner_open(const struct inner_lock *locks, int n)
 
     if (!in)
         return NULL;
-    memcpy(in->locks, locks, sizeof(*locks) * (size_t)n);
-    in->nlocks = n;
     in->epoll = in->listen = -1;
     in->accept_at = in->run_until = DLOCK_NEVER;
     /* A new name: connections to a former holder must not reach this holder. */
@@ -112,6 +110,17 @@ struct inner *inner_open(const struct inner_lock *locks, int n)
     inner_close(in);
     errno = sys;
     return NULL;
+}
+
+struct inner *inner_open(struct inner *in, const struct inner_lock *locks, int n)
+{
+    if (!in)
+        in = inner_listen();
+    if (in) {
+        memcpy(in->locks, locks, sizeof(*locks) * (size_t)n);
+        in->nlocks = n;
+    }
+    return in;
 }
 
 /* ------------------------------------------------------- connections --- */

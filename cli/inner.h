@@ -18,11 +18,17 @@ struct inner_lock {
     const char *key;
 };
 /*
- * Listen for inner dlocks of these locks, at most DLOCK_SET_MAX; the keys stay the caller's. NULL
- * with an errno: not possible; inner dlocks then ask the store, and find an ancestor as the holder.
- * All functions but inner_open() take NULL, too.
+ * Make the socket before the grant, for no lock yet: there is time while the store works. NULL with
+ * an errno: not possible.
  */
-struct inner *inner_open(const struct inner_lock *, int n);
+struct inner *inner_listen(void);
+/*
+ * Listen for inner dlocks of these locks, at most DLOCK_SET_MAX; the keys stay the caller's. The
+ * first argument: of inner_listen(), or NULL: make the socket now. NULL with an errno: not
+ * possible; inner dlocks then ask the store, and find an ancestor as the holder. All functions take
+ * NULL, too.
+ */
+struct inner *inner_open(struct inner *, const struct inner_lock *, int n);
 /* The name of the socket for DLOCK_HELD. */
 const char *inner_socket(const struct inner *);
 /* Two descriptors, -1: none. inner_fd() is readable when there is something to do. */

@@ -81,7 +81,7 @@ struct keeper {
     dlock *locks[DLOCK_SET_MAX]; /* LOCK, then the locks of --also */
     int nlocks;
     struct driven store; /* LOCK, or the set of all locks */
-    struct inner *inner; /* NULL: no lock is held, or no socket could be opened */
+    struct inner *inner; /* NULL: before the grant, or no socket could be opened */
     struct report report;
 
     enum keeper_phase phase;
@@ -375,7 +375,7 @@ static void start_command(struct keeper *k)
         inner[i] = (struct inner_lock){lks[i], k->c->lock[i].key};
     }
     /* Before the command starts, which may start dlocks that name our locks. */
-    k->inner = inner_open(inner, k->nlocks);
+    k->inner = inner_open(k->inner, inner, k->nlocks);
     if (!k->inner)
         report_no_inner(&k->report, errno);
     command_set_held(k->c, lks, k->nlocks, inner_socket(k->inner));
@@ -951,6 +951,7 @@ static int wait_for_events(struct pollfd *pfd, int n, int64_t wake_at)
 static void loop(struct keeper *k)
 {
     struct pollfd pfd[DRIVEN_POLL_MAX + 4];
+    int turn = 0;
 
     read_store(k, NULL, 0);
     while (k->phase < KEEPER_OVER || (k->phase == KEEPER_OVER && is_guarded(k))) {
@@ -971,6 +972,9 @@ static void loop(struct keeper *k)
             wake_at = dlock_min(wake_at, *at);
         wake_at = dlock_min(wake_at, inner_wake(k->inner));
         wake_at = dlock_min(wake_at, dlock_min(report_wake(&k->report), events_wake(k->c->events)));
+        /* On the second turn a store at hand has the request. */
+        if (turn < 2 && ++turn == 2 && k->phase == KEEPER_ACQUIRING && is_guarded(k))
+            k->inner = inner_listen();
         if (wait_for_events(pfd, n, wake_at) < 0)
             nstore = 0;
         /* The guard first: the end of the command matters more than a report of the store. */

@@ -30,7 +30,7 @@ static void set_up(void)
     fd = mkstemp(f.file);
     close(fd);
     CHECK(fd >= 0 && dlock_open(&f.lk, f.file, &o, NULL) == 0 && dlock_acquire(f.lk, NULL) == 0);
-    f.in = inner_open(&(struct inner_lock){f.lk, KEY}, 1);
+    f.in = inner_open(NULL, &(struct inner_lock){f.lk, KEY}, 1);
     CHECK(f.in != NULL);
     f.fd = -1;
 }
