@@ -5,6 +5,7 @@
  */
 #include "log.h"
 
+#include "messages.h"
 #include "util.h"
 
 #include <errno.h>
@@ -61,21 +62,18 @@ static void deliver(const char *line, size_t len, int wait_ms)
 
 void log_put(int facility, int priority, int wait_ms, const char *fmt, ...)
 {
-    char text[LINE_MAX_BYTES], line[LINE_MAX_BYTES], stamp[32] = "";
+    char line[LINE_MAX_BYTES], stamp[32] = "";
     time_t now = time(NULL);
     struct tm tm;
     va_list ap;
 
-    va_start(ap, fmt);
-    int n = vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    if (n < 0)
-        return;
     if (localtime_r(&now, &tm))
         strftime(stamp, sizeof(stamp), "%b %e %H:%M:%S", &tm);
     int at = snprintf(line, sizeof(line), "<%d>%s dlock[%d]: ", facility | priority, stamp,
                       (int)getpid());
-    dlock_clean_text(line + at, sizeof(line) - (size_t)at, text, strlen(text));
-    dlock_hide_secrets(line + at, n >= (int)sizeof(text));
-    deliver(line, strlen(line), wait_ms);
+    va_start(ap, fmt);
+    bool good = message_text(line + at, sizeof(line) - (size_t)at, fmt, ap);
+    va_end(ap);
+    if (good)
+        deliver(line, strlen(line), wait_ms);
 }

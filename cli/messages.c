@@ -84,26 +84,37 @@ static void keep_erase(void)
 
 #define PREFIX "dlock: "
 
-/* PREFIX and text, safe for a terminal. room: of line; cut: the end of text is missing. */
-static void make_line(char *line, size_t room, const char *text, bool cut)
+/* cut: the end of text is missing. */
+static void make_safe(char *buf, size_t room, const char *text, bool cut)
 {
-    size_t at = (size_t)snprintf(line, room, PREFIX);
     /* The name of a command may hold any byte. */
-    dlock_clean_text(line + at, room - at, text, strlen(text));
-    dlock_hide_secrets(line + at, cut);
+    dlock_clean_text(buf, room, text, strlen(text));
+    dlock_hide_secrets(buf, cut);
+}
+
+bool message_text(char *buf, size_t room, const char *fmt, va_list ap)
+{
+    char text[LINE_MAX_BYTES];
+    size_t size = room < sizeof(text) ? room : sizeof(text);
+    int n = vsnprintf(text, size, fmt, ap);
+
+    if (n < 0)
+        return false;
+    make_safe(buf, room, text, (size_t)n >= size);
+    return true;
 }
 
 void message(const char *fmt, ...)
 {
-    char text[LINE_MAX_BYTES - sizeof(PREFIX)], line[LINE_MAX_BYTES];
+    char line[LINE_MAX_BYTES] = PREFIX;
     va_list ap;
 
     va_start(ap, fmt);
-    int n = vsnprintf(text, sizeof(text), fmt, ap);
+    /* With room for the end of the line. */
+    bool good = message_text(line + strlen(PREFIX), sizeof(line) - sizeof(PREFIX), fmt, ap);
     va_end(ap);
-    if (n < 0)
+    if (!good)
         return;
-    make_line(line, sizeof(line) - 1, text, (size_t)n >= sizeof(text));
     snprintf(last, sizeof(last), "%s", line + strlen(PREFIX));
     size_t len = strlen(line);
     line[len++] = '\n';
@@ -152,7 +163,7 @@ void message_fit(char *text, int columns)
 
 void message_draw(const char *text)
 {
-    char line[LINE_MAX_BYTES], out[LINE_MAX_BYTES + 8];
+    char line[LINE_MAX_BYTES] = PREFIX, out[LINE_MAX_BYTES + 8];
     struct winsize size;
     int columns = USUAL_COLUMNS;
 
@@ -161,7 +172,8 @@ void message_draw(const char *text)
     message_flush(0);
     if (nkept > 0 || !writable(0))
         return;
-    make_line(line, sizeof(line), text, strlen(text) + sizeof(PREFIX) > sizeof(line));
+    make_safe(line + strlen(PREFIX), sizeof(line) - strlen(PREFIX), text,
+              strlen(text) + sizeof(PREFIX) > sizeof(line));
     message_fit(line, columns - ECHO_COLUMNS);
     int n = snprintf(out, sizeof(out), "\r%s\033[K", line);
     drawn = put(out, (size_t)n) > 0 || drawn;

@@ -7,6 +7,7 @@
 
 #include "options.h"
 
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,6 +15,12 @@
 #define LOCK_TEXT_MAX 9000
 
 void message(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/*
+ * A text for a terminal or a log: control characters are cleaned, and secrets hidden, also one that
+ * is cut at the end. room: of buf. False: the format failed.
+ */
+bool message_text(char *buf, size_t room, const char *fmt, va_list)
+    __attribute__((format(printf, 3, 0)));
 
 /* The subject of a line. */
 enum message_subject {
