@@ -13,8 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Beyond the memory in use: room for the longest answer, and stacks for the libraries' threads. */
-#define MEMORY_MORE ((rlim_t)64 << 20)
+/* Room for our own memory, for the longest answer, and for stacks of the libraries' threads. */
+#define MEMORY_MOST ((rlim_t)72 << 20)
 #define STACKS_MORE 16
 #define STACK_USUAL ((rlim_t)8 << 20)
 #define SHELL_SHOWN 60 /* bytes of a shell's line */
@@ -210,18 +210,14 @@ dlock *open_handle(const struct options *o, enum dlock_mode mode, struct dlock_u
 void open_bound_memory(void)
 {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they map terabytes */
-    unsigned long used = 0;
     struct rlimit data, stack;
-    FILE *f = fopen("/proc/self/statm", "re");
-    bool known = f && fscanf(f, "%*u %*u %*u %*u %*u %lu", &used) == 1;
-    if (f)
-        fclose(f);
-    if (!known || getrlimit(RLIMIT_DATA, &data) != 0 || getrlimit(RLIMIT_STACK, &stack) != 0)
+
+    if (getrlimit(RLIMIT_DATA, &data) != 0 || getrlimit(RLIMIT_STACK, &stack) != 0)
         return;
     rlim_t each = stack.rlim_cur == RLIM_INFINITY ? STACK_USUAL : stack.rlim_cur;
     if (each > RLIM_INFINITY / 2 / STACKS_MORE)
         return;
-    rlim_t most = used * (rlim_t)sysconf(_SC_PAGESIZE) + MEMORY_MORE + each * STACKS_MORE;
+    rlim_t most = MEMORY_MOST + each * STACKS_MORE;
     if (data.rlim_cur > most) /* RLIM_INFINITY is the greatest value */
         data.rlim_cur = most;
     setrlimit(RLIMIT_DATA, &data);
