@@ -23,7 +23,6 @@ struct hold {
     struct command *c;
     dlock *lk;
     pid_t pid;           /* the command's */
-    int exec_fd;         /* -1: the exec is done */
     struct inner *inner; /* NULL: not possible */
     struct forward forward;
 };
@@ -108,26 +107,21 @@ static void on_child(struct hold *h)
 static void wait_for_exit(struct hold *h)
 {
     while (!h->c->exited) {
-        struct pollfd p[4] = {
+        struct pollfd p[3] = {
             {.fd = h->c->sig->fd, .events = POLLIN},
-            {.fd = h->exec_fd, .events = POLLIN},
             {.fd = inner_fd(h->inner), .events = POLLIN},
         };
-        nfds_t n = 3 + (nfds_t)events_interest(h->c->events, &p[3]);
+        nfds_t n = 2 + (nfds_t)events_interest(h->c->events, &p[2]);
         int64_t wake = dlock_min(forward_wake(&h->forward), inner_wake(h->inner));
         if (poll(p, n, dlock_poll_ms(dlock_now(), wake)) < 0)
             continue;
         inner_turn(h->inner);
         events_turn(h->c->events, dlock_now());
-        if (p[1].revents)
-            spawn_exec_result(&h->exec_fd, &h->c->exec_error);
         /* First the signals: a command that died by Ctrl-C is judged with our Ctrl-C in view. */
         if (p[0].revents && take_signals(h))
             on_child(h);
         send_signals(h);
     }
-    if (h->exec_fd >= 0)
-        spawn_exec_result(&h->exec_fd, &h->c->exec_error);
 }
 
 /*
@@ -193,14 +187,11 @@ static void run_command(struct hold *h)
     h->inner = inner_open(NULL, &(struct inner_lock){lk, c->lock[0].key}, 1);
     command_set_held(c, &lk, 1, inner_socket(h->inner));
     struct spawn sp = describe(h);
-    h->pid = spawn_command(&sp, &h->exec_fd);
-    if (h->pid < 0) {
-        c->exec_error = -h->pid | SPAWN_FORK_FAILED;
+    h->pid = spawn_here(&sp, &c->exec_error);
+    if (h->pid < 0)
         return;
-    }
     /* The caller's pipes must end when the command ends: keep only what we and the handle use. */
-    int n = 6, keep[6 + DLOCK_POLL_MAX] = {c->sig->fd,         h->exec_fd,
-                                           dlock_fd(lk),       events_fd(c->events),
+    int n = 5, keep[5 + DLOCK_POLL_MAX] = {c->sig->fd, dlock_fd(lk), events_fd(c->events),
                                            inner_fd(h->inner), inner_listen_fd(h->inner)};
     for (int i = 0, nused = dlock_interest(h->lk, used, DLOCK_POLL_MAX, &unused); i < nused; i++)
         keep[n++] = used[i].fd;
@@ -221,7 +212,7 @@ static void run_command(struct hold *h)
 
 int direct_run(struct command *c, dlock *lk)
 {
-    struct hold h = {.c = c, .lk = lk, .exec_fd = -1};
+    struct hold h = {.c = c, .lk = lk};
 
     if (c->o->no_fork) {
         struct spawn sp = describe(&h);

@@ -758,7 +758,6 @@ static _Noreturn void guard_main(const struct guard_config *cfg, int sock)
         .spawn = {.argv = cfg->argv,
                   .sig = cfg->sig,
                   .group = cfg->own_group ? &g.group : NULL,
-                  .guarded = true,
                   .keeper_fd = sock,
                   .inherit_fd = -1,
                   .name = cfg->name},

@@ -153,7 +153,8 @@ static int run(struct command *c)
         dlock_uri_free(uris[i]);
     if (!held)
         return code;
-    c->terminal = has_terminal(); /* it may have hung up during the wait, as under nohup */
+    /* The terminal may have hung up during the wait, as under nohup. */
+    c->terminal = c->terminal && has_terminal();
     return direct_run(c, held);
 }
 

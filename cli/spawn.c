@@ -221,18 +221,6 @@ static void outlast_ctrl_z(void)
             signal(stops[i], do_nothing);
 }
 
-/* In the child: execute the command, or write the reason to result and exit. */
-static _Noreturn void become_command(const struct spawn *sp, int why, int result)
-{
-    if (why == 0)
-        why = last_check(sp);
-    if (why == 0)
-        why = spawn_exec(sp);
-    while (write(result, &why, sizeof(why)) < 0 && errno == EINTR)
-        ;
-    _exit(spawn_exec_code(why));
-}
-
 /* In the child: sleep until the grant has come. 0, or why there must be no exec. */
 static int await_grant(struct spawn *sp, pid_t parent, int go)
 {
@@ -295,7 +283,11 @@ int spawn_ahead(struct spawn_child *child, const struct spawn *sp)
     if (why == 0 && child->pid == 0) {
         close(go[1]); /* or EOF would never come */
         why = await_grant(&own, parent, go[0]);
-        become_command(&own, why, result[1]);
+        why = why ? why : last_check(&own);
+        why = why ? why : spawn_exec(&own);
+        while (write(result[1], &why, sizeof(why)) < 0 && errno == EINTR)
+            ;
+        _exit(spawn_exec_code(why));
     }
     close(go[0]);
     close(result[1]);
@@ -328,7 +320,7 @@ static pid_t let_run(struct spawn_child *child, const struct spawn *sp, int *exe
     size_t size = sizeof(sp->grant);
     int why = last_check(sp);
 
-    /* While the command waits: nothing that it does to its process group may reach us. */
+    /* While the child waits: nothing that the command does to its process group may reach us. */
     if (why == 0 &&
         ((!sp->group && setsid() < 0) || write(child->go, &sp->grant, size) != (ssize_t)size))
         why = errno;
@@ -354,43 +346,28 @@ pid_t spawn_go(struct spawn_child *child, const struct spawn *sp, int *exec_fd)
     return spawn_command(sp, exec_fd);
 }
 
-/*
- * vfork(2): our process sleeps until the exec, and the child sets the command's environment in our
- * memory, where nothing reads the variables later. Not for the guard, which watches the lease's
- * times beside an exec from a slow disk.
- */
-static pid_t fork_quickly(const struct spawn *sp, int *exec_fd)
-{
-    int result[2];
-
-    if (pipe2(result, O_CLOEXEC) != 0)
-        return -errno;
-    pid_t pid = vfork();
-    if (pid == 0) {
-        outlast_ctrl_z();
-        become_command(sp, 0, result[1]);
-    }
-    int why = errno;
-    close(result[1]);
-    if (pid < 0) {
-        close(result[0]);
-        return -why;
-    }
-    *exec_fd = result[0];
-    return pid;
-}
-
 pid_t spawn_command(const struct spawn *sp, int *exec_fd)
 {
     struct spawn_child child;
     int why = last_check(sp);
 
-    if (why)
-        return -why;
-    if (!sp->guarded)
-        return fork_quickly(sp, exec_fd);
-    why = -spawn_ahead(&child, sp);
+    if (why == 0)
+        why = -spawn_ahead(&child, sp);
     return why ? -why : let_run(&child, sp, exec_fd);
+}
+
+pid_t spawn_here(const struct spawn *sp, int *why)
+{
+    volatile int failure = 0;
+
+    pid_t pid = vfork();
+    if (pid == 0) {
+        outlast_ctrl_z();
+        failure = spawn_exec(sp);
+        _exit(spawn_exec_code(failure));
+    }
+    *why = pid < 0 ? SPAWN_FORK_FAILED | errno : failure;
+    return pid;
 }
 
 bool spawn_exec_result(int *exec_fd, int *why)

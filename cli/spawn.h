@@ -26,8 +26,8 @@ struct spawn {
     char *const *argv;
     const struct sigstate *sig;
     /*
-     * NULL: the command stays in our process group, which we leave for a session of our own if the
-     * command is guarded. Else the command joins a new group, whose number is stored here, but does
+     * Of a guarded command. NULL: the command stays in our process group, which we leave for a
+     * session of our own. Else the command joins a new group, whose number is stored here, but does
      * not lead the group, so that it can call setsid(2).
      */
     pid_t *group;
@@ -42,14 +42,14 @@ struct spawn {
 #define SPAWN_KEEPER_GONE 10002
 #define SPAWN_FORK_FAILED 0x10000 /* ored with the errno of fork, or of what comes before exec */
 /*
- * Fork the command; the caller has blocked all signals. Does not wait for the exec. The child's
- * pid, with *exec_fd for spawn_exec_result; or the negative errno of a step before exec,
- * -SPAWN_TOO_LATE or -SPAWN_KEEPER_GONE.
+ * Fork a guarded command, which the kernel kills when we die; the caller has blocked all signals.
+ * Does not wait for the exec. The child's pid, with *exec_fd for spawn_exec_result; or the negative
+ * errno of a step before exec, -SPAWN_TOO_LATE or -SPAWN_KEEPER_GONE.
  */
 pid_t spawn_command(const struct spawn *, int *exec_fd);
 /*
- * The same in two steps, for a guarded command: a child that is forked ahead of the grant, in the
- * group already, while the store works. spawn_ahead returns 0 or a negative errno. spawn_go has the
+ * The same in two steps: a child that is forked ahead of the grant, in the group already, while the
+ * store works. spawn_ahead returns 0 or a negative errno. spawn_go has the
  * child execute the command; a child that was killed meanwhile is replaced. pid is 0 after spawn_go
  * and spawn_drop.
  */
@@ -62,6 +62,13 @@ struct spawn_child {
 int spawn_ahead(struct spawn_child *, const struct spawn *);
 pid_t spawn_go(struct spawn_child *, const struct spawn *, int *exec_fd);
 void spawn_drop(struct spawn_child *);
+/*
+ * Start a command without a guard, by vfork(2): our process sleeps until the exec, also from a slow
+ * disk, and the child sets the command's environment in our memory, where nothing reads the
+ * variables later. The child's pid, with *why 0 or the errno of a failed exec; -1 where there is no
+ * child, with SPAWN_FORK_FAILED ored with an errno.
+ */
+pid_t spawn_here(const struct spawn *, int *why);
 /*
  * Read exec_fd. True once the result is known: *why is 0 (exec succeeded), an errno, or SPAWN_*,
  * and the descriptor is closed and -1. Blocks unless the descriptor is O_NONBLOCK.
@@ -77,7 +84,7 @@ const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token);
  * The last step, in the process that becomes the command: environment, descriptor, signals, exec
  * (by PATH, and by /bin/sh when the kernel does not know the format, as execvp(3) does). Returns
  * the errno when exec failed, SPAWN_FORK_FAILED|ENOMEM when there was no memory for the
- * environment. For spawn_command and -F.
+ * environment. For spawn_here and -F.
  */
 int spawn_exec(const struct spawn *);
 /*
