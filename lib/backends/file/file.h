@@ -19,10 +19,15 @@ struct file_place {
     int dir; /* named: the directory, O_PATH, -1 until file_open() */
 };
 
+#define FILE_BOOT_SIZE 37 /* a boot's id, and a NUL */
 struct file_record {
-    uint64_t fence; /* 0: there is none */
+    uint64_t fence;            /* 0: there is none */
+    uint64_t limit;            /* no fence above is in use; 0: unknown */
+    char boot[FILE_BOOT_SIZE]; /* which set the limit; "": unknown */
     char token[DLOCK_TOKEN_LEN + 1];
     struct dlock_info info;
+    size_t size; /* of the file */
+    bool linked; /* the file has several names */
 };
 
 /* open.c: opening the right file only. All return 0 or a negative DLOCK_E*. init does no I/O. */

@@ -3,12 +3,17 @@
  *
  *     dlock-fence1 1790000000000000 0123456789abcdef0123456789abcdef
  *     dlock1 host=web1 pid=123 user=root since=1790000000000 cmd=backup.sh note=
+ *     until 1790003600000000 01234567-89ab-cdef-0123-456789abcdef
  *
- * Only exclusive holders write the file, so there is one writer; they replace it by rename, so a
- * reader sees all or nothing. The file stays when the lock is released: only the kernel knows
- * whether the lock is held. The token is the larger of the last token plus 1 and the wall clock in
- * microseconds, so tokens grow even if the file is lost or the clock steps back (not both). The
- * directory is synced too: a crash of a machine without a clock battery would lose both.
+ * Only exclusive holders write the file, so there is one writer. The file stays when the lock is
+ * released: only the kernel knows whether the lock is held. The token is the larger of the last
+ * token plus 1 and the wall clock in microseconds, so tokens grow even if the file is lost or the
+ * clock steps back (not both).
+ *
+ * A crash of the machine loses what is not on disk, and a machine without a clock battery its clock
+ * too. So each token is below a limit that is on disk with the id of the boot that set it: until
+ * then holders write in place without a sync, and after a crash tokens go on above the limit. A new
+ * limit, or a boot's first token, replaces the file by rename, and file and directory are synced.
  */
 #include "file.h"
 
@@ -27,7 +32,11 @@
 
 #define MAGIC "dlock-fence1 "
 #define RECORD_MAX 2048
-#define FENCE_MAX INT64_MAX
+#define FENCE_MAX (INT64_MAX / 10 * 10 - 10) /* leaves room for later tokens below 2^63 */
+#define LIMIT_BEGIN "\nuntil "
+#define LIMIT_AHEAD UINT64_C(3600000000) /* an hour */
+/* What is written in place fits into a sector, which a disk writes as a whole. */
+#define SECTOR 512
 
 static int bad_fence(const struct file_place *p, const char *why, struct dlock_error *err)
 {
@@ -42,35 +51,6 @@ static int fail_fence(const struct file_place *p, const char *what, int sys,
     return dlock_fail(err, sys == EACCES || sys == EPERM ? DLOCK_EPERM : DLOCK_ECREATE, sys,
                       "cannot %s the fencing token in %s/%s: %s", what, p->path, p->fence,
                       sys == EWOULDBLOCK ? FILE_LEASED : strerror(sys));
-}
-
-/* "FENCE TOKEN\nrecord\n"; strict, because a restarted count of tokens protects nothing. */
-static bool parse(const char *s, size_t len, struct file_record *rec)
-{
-    const char *end = s + len, *line = memchr(s, '\n', len);
-    size_t digits = 0;
-    uint64_t fence = 0;
-
-    if (!line || end[-1] != '\n')
-        return false;
-    for (; s[digits] >= '0' && s[digits] <= '9'; digits++) {
-        if (fence > (FENCE_MAX - 9) / 10) /* leaves room for later tokens below 2^63 */
-            return false;
-        fence = 10 * fence + (uint64_t)(s[digits] - '0');
-    }
-    s += digits;
-    if (digits == 0 || fence == 0 || *s != ' ' || line - s != DLOCK_TOKEN_LEN + 1)
-        return false;
-    memcpy(rec->token, s + 1, DLOCK_TOKEN_LEN);
-    rec->token[DLOCK_TOKEN_LEN] = '\0';
-    rec->fence = fence;
-    for (s = rec->token; *s; s++)
-        if (dlock_hex(*s) < 0)
-            return false;
-    /* The record is for display only: ignored if malformed. */
-    if (line + 1 < end)
-        dlock_identity_parse(line + 1, (size_t)(end - line - 2), &rec->info);
-    return true;
 }
 
 ssize_t file_read_all(int fd, char *buf, size_t size)
@@ -90,30 +70,98 @@ ssize_t file_read_all(int fd, char *buf, size_t size)
     return (ssize_t)n;
 }
 
-int file_record_read(const struct file_place *p, struct file_record *rec, struct dlock_error *err)
+/* The digits at *s, a number up to FENCE_MAX. 0: none, or too large. */
+static uint64_t parse_fence(const char **s)
+{
+    uint64_t fence = 0;
+
+    for (; **s >= '0' && **s <= '9'; ++*s) {
+        if (fence > (INT64_MAX - 9) / 10)
+            return 0;
+        fence = 10 * fence + (uint64_t)(**s - '0');
+    }
+    return fence <= FENCE_MAX ? fence : 0;
+}
+
+/* The boot's id, and a NUL; "": unknown. */
+static void read_boot(char boot[FILE_BOOT_SIZE])
+{
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? file_read_all(fd, boot, FILE_BOOT_SIZE - 1) : 0;
+
+    if (fd >= 0)
+        close(fd);
+    boot[n == FILE_BOOT_SIZE - 1 ? n : 0] = '\0';
+}
+
+/*
+ * "FENCE TOKEN\nrecord\nuntil LIMIT BOOT\n" and a NUL; strict, because a restarted count of tokens
+ * protects nothing.
+ */
+static bool parse(const char *s, size_t len, struct file_record *rec)
+{
+    const char *end = s + len, *line = memchr(s, '\n', len), *limit = strstr(s, LIMIT_BEGIN);
+
+    if (!line || end[-1] != '\n')
+        return false;
+    rec->fence = parse_fence(&s);
+    if (rec->fence == 0 || *s != ' ' || line - s != DLOCK_TOKEN_LEN + 1)
+        return false;
+    memcpy(rec->token, s + 1, DLOCK_TOKEN_LEN);
+    rec->token[DLOCK_TOKEN_LEN] = '\0';
+    for (s = rec->token; *s; s++)
+        if (dlock_hex(*s) < 0)
+            return false;
+    if (limit) { /* without: written by an earlier version */
+        s = limit + strlen(LIMIT_BEGIN);
+        rec->limit = parse_fence(&s);
+        if (rec->limit < rec->fence || *s != ' ')
+            return false;
+        snprintf(rec->boot, sizeof(rec->boot), "%.*s", (int)strcspn(s + 1, " \n"), s + 1);
+    }
+    /* The record is for display only: ignored if malformed. */
+    if (line + 1 < end)
+        dlock_identity_parse(line + 1, (size_t)((limit ? limit : end - 1) - line) - 1, &rec->info);
+    return true;
+}
+
+/* flags: O_RDONLY or O_RDWR. *fd: the open file; -1 where there is none yet, and on failure. */
+static int open_record(const struct file_place *p, int flags, struct file_record *rec, int *fd,
+                       struct dlock_error *err)
 {
     static const char family[] = "dlock-fence";
+    const size_t magic = strlen(MAGIC);
     const char *stranger = NULL;
-    char buf[RECORD_MAX];
+    char buf[RECORD_MAX + 1];
     struct stat st;
-    ssize_t n;
-    int fd;
+    ssize_t n = 0;
 
     *rec = (struct file_record){0};
-    fd = openat(p->dir, p->fence, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    if (fd < 0 && errno == ENOENT)
+    flags |= O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    *fd = openat(p->dir, p->fence, flags);
+    if (*fd < 0 && errno == ENOENT)
         return 0;
-    if (fd < 0 && errno == ELOOP)
+    if (*fd < 0 && errno == ELOOP)
         return bad_fence(p, "is a symbolic link", err);
-    if (fd < 0)
+    if (*fd < 0)
         return fail_fence(p, "read", errno, err);
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        close(fd);
+    bool regular = fstat(*fd, &st) == 0 && S_ISREG(st.st_mode);
+    if (regular)
+        stranger = file_stranger(p->dir, &st, S_ISVTX);
+    if (regular && !stranger)
+        n = file_read_all(*fd, buf, RECORD_MAX);
+    size_t len = n > 0 ? (size_t)n : 0;
+    buf[len] = '\0';
+    rec->size = len;
+    rec->linked = st.st_nlink > 1;
+    if (n > 0 && len >= magic && len < RECORD_MAX && memcmp(buf, MAGIC, magic) == 0 &&
+        strlen(buf) == len && parse(buf + magic, len - magic, rec))
+        return 0;
+    *rec = (struct file_record){0};
+    close(*fd);
+    *fd = -1;
+    if (!regular)
         return bad_fence(p, "is not a regular file", err);
-    }
-    stranger = file_stranger(p->dir, &st, S_ISVTX);
-    n = stranger ? 0 : file_read_all(fd, buf, sizeof(buf));
-    close(fd);
     if (stranger)
         return dlock_fail(err, DLOCK_EDATA, 0,
                           "the %s %s/%s is in the place of the fencing token, where any user can "
@@ -121,14 +169,18 @@ int file_record_read(const struct file_place *p, struct file_record *rec, struct
                           stranger, p->path, p->fence);
     if (n < 0)
         return fail_fence(p, "read", (int)-n, err);
-    size_t len = (size_t)n, magic = strlen(MAGIC);
-    if (len >= magic && len < sizeof(buf) && memcmp(buf, MAGIC, magic) == 0 &&
-        parse(buf + magic, len - magic, rec))
-        return 0;
-    *rec = (struct file_record){0};
     if (len > magic && memcmp(buf, family, strlen(family)) == 0 && memcmp(buf, MAGIC, magic) != 0)
         return bad_fence(p, "was written by another version of dlock", err);
     return bad_fence(p, "is not a fencing token of dlock, or none above it is left", err);
+}
+
+int file_record_read(const struct file_place *p, struct file_record *rec, struct dlock_error *err)
+{
+    int fd, rc = open_record(p, O_RDONLY, rec, &fd, err);
+
+    if (fd >= 0)
+        close(fd);
+    return rc;
 }
 
 /* 0 or an errno. */
@@ -207,32 +259,57 @@ int file_replace(int dir, const char *name, int lock_fd, const char *text, size_
     return sys;
 }
 
+/* The file's new text, which fills a sector if it can. Returns its length. */
+static size_t format(char text[RECORD_MAX], const struct file_record *rec,
+                     const struct dlock_identity *identity)
+{
+    char *end = text + RECORD_MAX - SECTOR, *p = text;
+    int n = snprintf(p, RECORD_MAX, MAGIC "%" PRIu64 " %s", rec->fence, rec->token);
+    p += n;
+    *p++ = '\n';
+    n = dlock_identity_format(identity, RECORD_HOLDS, p, (size_t)(end - p));
+    p += n > 0 ? n : 0;
+    p += snprintf(p, (size_t)(end - p) + SECTOR / 2, LIMIT_BEGIN "%" PRIu64 " %s", rec->limit,
+                  rec->boot);
+    while (p - text < SECTOR - 1)
+        *p++ = ' ';
+    *p++ = '\n';
+    return (size_t)(p - text);
+}
+
 int file_record_write(const struct file_place *p, int lock_fd,
                       const struct dlock_identity *identity, const char *token, uint64_t *fence,
                       struct dlock_error *err)
 {
     char text[RECORD_MAX];
-    struct file_record old;
+    struct file_record old, new;
     struct timespec ts;
-    uint64_t next;
-    int rc, head, body;
+    int fd, rc = open_record(p, O_RDWR, &old, &fd, err);
 
-    rc = file_record_read(p, &old, err);
+    /* Without the right to write, as for the file of another user, a rename may do. */
+    if (rc < 0 && rc != DLOCK_EDATA)
+        rc = open_record(p, O_RDONLY, &old, &fd, err);
     if (rc < 0)
         return rc;
+    read_boot(new.boot);
+    bool same = *new.boot &&strcmp(old.boot, new.boot) == 0;
+    uint64_t last = same || old.limit < old.fence ? old.fence : old.limit;
     clock_gettime(CLOCK_REALTIME, &ts);
-    next = ts.tv_sec < 0 ? 0 : (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
-    if (next <= old.fence)
-        next = old.fence + 1;
-    head = snprintf(text, sizeof(text), MAGIC "%" PRIu64 " %s\n", next, token);
-    body =
-        dlock_identity_format(identity, RECORD_HOLDS, text + head, sizeof(text) - (size_t)head - 1);
-    if (body < 0)
-        body = 0;
-    text[head + body] = '\n';
-    rc = file_replace(p->dir, p->fence, lock_fd, text, (size_t)(head + body) + (body > 0), true);
-    if (rc != 0)
+    new.fence = ts.tv_sec > 0 ? (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000 : 0;
+    if (new.fence <= last)
+        new.fence = last + 1;
+    bool below = same && new.fence <= old.limit;
+    new.limit = below ? old.limit : new.fence + LIMIT_AHEAD;
+    if (new.limit > FENCE_MAX)
+        new.limit = FENCE_MAX;
+    memcpy(new.token, token, sizeof(new.token));
+    size_t len = format(text, &new, identity);
+    bool written = below && len == SECTOR && old.size == len && !old.linked &&
+                   pwrite(fd, text, len, 0) == (ssize_t)len;
+    if (fd >= 0 && close(fd) != 0) /* as of NFS, when the server's disk is full */
+        written = false;
+    if (!written && (rc = file_replace(p->dir, p->fence, lock_fd, text, len, true)) != 0)
         return fail_fence(p, "write", rc, err);
-    *fence = next;
+    *fence = new.fence;
     return 0;
 }

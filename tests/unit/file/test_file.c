@@ -471,6 +471,62 @@ FILE_TEST(fences_grow)
     CHECK(l->ev.fence == UINT64_C(9000000000000000001));
 }
 
+static uint64_t next_fence(void)
+{
+    struct lock *l = opened(dir, "n", DLOCK_MODE_EXCLUSIVE);
+    CHECK_INT(acquire(l, false), EV_GRANTED);
+    uint64_t fence = l->ev.fence;
+    shut(l);
+    return fence;
+}
+
+static ino_t fence_inode(void)
+{
+    struct stat st;
+    return stat(in_dir("n.fence"), &st) == 0 ? st.st_ino : 0;
+}
+
+/* A fence above the clock and its limit, as of the boot with this id. */
+static void put_limit(const char *limit, const char *boot)
+{
+    char text[600];
+    snprintf(text, sizeof(text),
+             "dlock-fence1 8000000000000000000 0123456789abcdef0123456789abcdef\n"
+             "dlock1 host=web1 pid=1 user=bob since=1790000000123 cmd=x note=\nuntil %s %s",
+             limit, boot);
+    snprintf(text + strlen(text), sizeof(text) - strlen(text), "%*s\n", 511 - (int)strlen(text),
+             "");
+    put_file(in_dir("n.fence"), text);
+}
+
+FILE_TEST(fences_grow_across_a_crash_of_the_machine)
+{
+    char boot[37] = "";
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY);
+    REQUIRE_INT(read(fd, boot, 36), 36);
+    close(fd);
+    /* In place up to the limit, which is on disk; then by rename, with a new limit. */
+    put_limit("8000000000000000002", boot);
+    ino_t inode = fence_inode();
+    CHECK(next_fence() == UINT64_C(8000000000000000001));
+    CHECK(next_fence() == UINT64_C(8000000000000000002));
+    CHECK(fence_inode() == inode);
+    CHECK(next_fence() == UINT64_C(8000000000000000003));
+    CHECK(fence_inode() != inode);
+    inode = fence_inode();
+    CHECK(next_fence() == UINT64_C(8000000000000000004));
+    CHECK(fence_inode() == inode);
+    /* The machine crashes: an old text comes back, and another boot goes on above its limit. */
+    put_limit("8000000000000000002", "01234567-89ab-cdef-0123-456789abcdef");
+    CHECK(next_fence() == UINT64_C(8000000000000000003));
+    /* Another name of the file may be a backup: left as it is. */
+    put_limit("8000000000000000002", boot);
+    REQUIRE_INT(link(in_dir("n.fence"), in_dir("backup")), 0);
+    inode = fence_inode();
+    CHECK(next_fence() == UINT64_C(8000000000000000001));
+    CHECK(fence_inode() != inode);
+}
+
 FILE_TEST(shared_holders_and_slots_have_the_last_fence_and_do_not_write_it)
 {
     static const enum dlock_mode modes[] = {DLOCK_MODE_SHARED, DLOCK_MODE_SLOTS};
@@ -512,6 +568,8 @@ FILE_TEST(bad_fence_files_are_refused)
         "dlock-fence1 12 0123456789abcdef0123456789abcdef",
         "dlock-fence1 9223372036854775807 0123456789abcdef0123456789abcdef\n",
         "dlock-fence1 99999999999999999999 0123456789abcdef0123456789abcdef\n",
+        "dlock-fence1 17 0123456789abcdef0123456789abcdef\nx\nuntil 16 b\n",
+        "dlock-fence1 17 0123456789abcdef0123456789abcdef\nx\nuntil 17\n",
         "dlock-fence2 12 0123456789abcdef0123456789abcdef\n",
     };
     struct lock *l;
