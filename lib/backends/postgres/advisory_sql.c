@@ -189,7 +189,6 @@ static char *lock_sql(const struct pg_backend *be, bool all_settings)
     }
     if (has_idle(be))
         add(&c, sql_advisory_lease_since_14);
-    add(&c, sql_session_durable);
     if (with_slots)
         add_slots(&c, be);
     else

@@ -16,6 +16,8 @@ enum pg_tag {
     T_CONFIRM,
     T_RENEW,
     T_RELEASE,
+    T_LEAVE,
+    T_CALL,
     T_UNDO,
     T_STATUS,
     T_LISTEN,
@@ -128,8 +130,12 @@ struct table_state {
     char epoch[80]; /* of the holders beside us */
 
     enum { LOOK_FIRST, LOOK_HOLDERS, LOOK_RUN } look; /* the table that a status reads */
-    /* UNHEARD: the answer never came, so the release may have been served. */
-    enum { RELEASE_UNSENT, RELEASE_SENT, RELEASE_UNHEARD } release;
+    /*
+     * UNHEARD: the answer never came, so the release may have been served. DONE: served, and the
+     * waiters are being called.
+     */
+    enum { RELEASE_UNSENT, RELEASE_SENT, RELEASE_UNHEARD, RELEASE_DONE } release;
+    bool take; /* the next try is the statement take */
 };
 
 #define SESSION_NAME "dlock: "

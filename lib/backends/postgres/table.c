@@ -25,7 +25,8 @@
  * waiter that is granted the lock before earlier tickets writes its own ticket into passed: all
  * tickets below count no more. Their waiters, if alive, get a new ticket with the next try.
  *
- * A release calls the first few waiters, each for its turn. All waiters poll within the same 2.8 s,
+ * A release calls the first few waiters, each for its turn; where no waiter is in line, it leaves
+ * freed NULL, and the next client takes the lock at once. All waiters poll within the same 2.8 s,
  * so a lost call, or the silence of all called waiters, costs no more. At the end of a dead
  * holder's lease each waiter has its turn, too. Behind a pooler waiters only poll, without order,
  * and after the line.
@@ -55,14 +56,15 @@
 /* A client that is cut off keeps the row at most so long, and 2 s. */
 #define CUT_OFF (6 * DLOCK_SEC)
 
-/* The columns of the answer to a try. */
+/* The columns of the answer to a try; the first few are those of the statement take. */
 enum {
     R_FENCE,
     R_PID,
-    R_HOLDER,
+    R_TOKEN,
+    R_TAKE_COLUMNS,
+    R_HOLDER = R_TAKE_COLUMNS,
     R_HELD_FENCE,
     R_LEFT,
-    R_TOKEN,
     R_GRACE,
     R_OWNER,
     R_TICKET,
@@ -208,14 +210,17 @@ static void send_try(struct pg_backend *be)
         shared_send_try(be);
         return;
     }
-    const struct pg_place *look = PLACES({"look", NULL, be->table.line.tries++ % LOOK_ONE_OF == 0});
     table_trying(be);
     pg_describe(be, RECORD_HOLDS);
+    if (be->table.take) {
+        table_send(be, T_TRY, NO_MORE, NULL, STATEMENTS(sql_table_take));
+        return;
+    }
+    const struct pg_place *look = PLACES({"look", NULL, be->table.line.tries++ % LOOK_ONE_OF == 0});
     if (be->spec->once > 0)
         runs_send_try(be, look);
     else
-        table_send(be, T_TRY, NO_MORE, look,
-                   STATEMENTS(sql_session_durable, sql_table_grace, sql_table_try));
+        table_send(be, T_TRY, NO_MORE, look, STATEMENTS(sql_table_grace, sql_table_try));
 }
 
 /* stays_ms: see shared_send_give_back(). */
@@ -225,17 +230,21 @@ static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *t
     if (is_shared(be))
         shared_send_give_back(be, tag, token, stays_ms);
     else
-        table_send(
-            be, tag, NO_MORE, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
-            STATEMENTS(sql_session_durable, stays_ms > 0 ? sql_table_stay : sql_table_release));
+        table_send(be, tag, NO_MORE, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
+                   STATEMENTS(stays_ms > 0 ? sql_table_stay : sql_table_release));
 }
 
 static void send_release(struct pg_backend *be)
 {
+    /* Where this client has waited, others wait most likely: release also calls them. */
+    bool leave = be->granted && !is_shared(be) && be->table.line.ticket == 0 &&
+                 table_stays_ms(be) == 0 && be->table.release == RELEASE_UNSENT;
     if (be->table.release == RELEASE_UNSENT)
         be->table.release = RELEASE_SENT; /* once unheard, always unheard */
     if (run_record_begun(be->spec) && be->granted)
         runs_send_release(be);
+    else if (leave)
+        table_send(be, T_LEAVE, NO_MORE, NULL, STATEMENTS(sql_table_leave));
     else
         send_give_back(be, T_RELEASE, be->token, table_stays_ms(be));
 }
@@ -273,6 +282,7 @@ static void maybe_sweep(struct pg_backend *be)
 
 static void table_acquire(struct pg_backend *be)
 {
+    be->table.take = !is_shared(be) && be->spec->once == 0 && be->restart_grace == 0;
     be->table.try = TRY_NONE;
     be->table.orphan[0] = '\0';
     be->table.creates = 0;
@@ -536,13 +546,18 @@ bool table_try_is_ours(struct pg_backend *be, const struct pg_reply *r, int colu
 
 static void try_answered(struct pg_backend *be, const struct pg_reply *r)
 {
-    if (is_shared(be)) {
+    bool take = be->table.take;
+    be->table.take = false;
+    if (take && !r->sqlstate[0] && r->rows && PQntuples(r->rows) == 0) {
+        be->table.try = TRY_NONE;
+        send_try(be);
+    } else if (is_shared(be)) {
         shared_answered(be, r);
     } else if (r->sqlstate[0]) {
         table_try_failed(be, r);
     } else if (be->spec->once > 0 && runs_answered(be, r)) {
         return;
-    } else if (table_try_is_ours(be, r, R_COLUMNS, R_PID, R_TOKEN)) {
+    } else if (table_try_is_ours(be, r, take ? R_TAKE_COLUMNS : R_COLUMNS, R_PID, R_TOKEN)) {
         be->fence = (uint64_t)pg_number(r->rows, 0, R_FENCE);
         if (PQgetisnull(r->rows, 0, R_FENCE))
             not_granted(be, r);
@@ -597,6 +612,15 @@ static void table_release(struct pg_backend *be)
         pg_connect(be);
 }
 
+/* No more tries. err: why the release, or the call behind it, was not answered. */
+static void give_release_up(struct pg_backend *be, const struct dlock_error *err)
+{
+    if (be->table.release == RELEASE_DONE)
+        pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
+    else
+        pg_released(be, DLOCK_RELEASE_UNCLEAR, err);
+}
+
 /* unheard: the release may have been served. */
 static void release_failed(struct pg_backend *be, bool unheard, const struct dlock_error *err)
 {
@@ -605,8 +629,8 @@ static void release_failed(struct pg_backend *be, bool unheard, const struct dlo
     if (unheard && be->table.release == RELEASE_SENT)
         be->table.release = RELEASE_UNHEARD;
     be->op_until = DLOCK_NEVER;
-    if (now >= be->release.until || !transient)
-        pg_released(be, DLOCK_RELEASE_UNCLEAR, err);
+    if (now >= be->release.until || !transient || be->table.release == RELEASE_DONE)
+        give_release_up(be, err);
     else
         be->outage.retry_at = dlock_min(be->release.until,
                                         now + dlock_backoff_next(&be->outage.pause, be->spec->env));
@@ -620,12 +644,19 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
     enum table_end end = END_UNKNOWN;
     if (records && is_ours(be, r, columns, U_TOKEN))
         end = runs_ended(be, r, &err);
-    if (!is_ours(be, r, columns, U_TOKEN)) {
+    if (r->tag == T_CALL) {
+        pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
+    } else if (r->tag == T_LEAVE && !r->sqlstate[0] && r->rows && PQntuples(r->rows) == 0) {
+        send_give_back(be, T_RELEASE, be->token, 0);
+    } else if (!is_ours(be, r, columns, U_TOKEN)) {
         not_ours(be, r, DLOCK_EUNAVAIL, &err);
         pg_conn_close(&be->conn);
         release_failed(be, r->unheard || !r->sqlstate[0], &err);
     } else if (end == END_NOT_RECORDED) {
         pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
+    } else if (r->tag == T_LEAVE && pg_number(r->rows, 0, U_CALLED) > 0) {
+        be->table.release = RELEASE_DONE;
+        table_send(be, T_CALL, NO_MORE, NULL, STATEMENTS(sql_table_call));
     } else if (end == END_RECORDED || pg_number(r->rows, 0, U_OURS) == 1 ||
                (be->granted && be->table.release == RELEASE_UNHEARD)) {
         pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
@@ -662,8 +693,7 @@ static void table_ready(struct pg_backend *be)
         else if (be->spec->hold->begin == RUN_NOW)
             runs_send_begin(be);
         else
-            table_send(be, T_RENEW, NO_MORE, NULL,
-                       STATEMENTS(sql_session_durable, sql_table_renew));
+            table_send(be, T_RENEW, NO_MORE, NULL, STATEMENTS(sql_table_renew));
         break;
     case OP_RELEASE:
         send_release(be);
@@ -745,7 +775,7 @@ static void table_answered(struct pg_backend *be, const struct pg_reply *r)
         be->table.line.joined = false;
     } else if (r->tag == T_RENEW && be->op == OP_RENEW)
         renew_answered(be, r);
-    else if (r->tag == T_RELEASE && be->op == OP_RELEASE)
+    else if ((r->tag == T_RELEASE || r->tag == T_LEAVE || r->tag == T_CALL) && be->op == OP_RELEASE)
         release_answered(be, r);
     else if (r->tag == T_FORGET && be->op == OP_STATUS)
         runs_forgotten(be, r);
@@ -773,7 +803,7 @@ static void table_timeout(struct pg_backend *be, int64_t now)
     struct dlock_error err;
     if (be->op == OP_RELEASE && now >= be->release.until) {
         dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "no answer");
-        pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
+        give_release_up(be, &err);
     } else if (be->op == OP_RELEASE && now >= be->op_until) {
         no_answer(&err, be->spec, pg_patience(be));
         pg_conn_close(&be->conn);

@@ -17,7 +17,7 @@
 #define OVER_OWNER "over:"
 
 /* The first columns of the answer to a renewal; then those of a release: the called waiters. */
-enum { U_OURS, U_HOLDER, U_TOKEN, U_RENEW_COLUMNS, U_RELEASE_COLUMNS };
+enum { U_OURS, U_HOLDER, U_TOKEN, U_RENEW_COLUMNS, U_CALLED = U_RENEW_COLUMNS, U_RELEASE_COLUMNS };
 
 /* A row of a status. Kind: as in the line. */
 enum { S_WAITER, S_HOLDER, S_FENCE, S_LEFT, S_USER, S_PID, S_KIND, S_SLOT, S_OVER };

@@ -34,6 +34,27 @@ held_by_dead() {
     wait_for 2 no_sessions
 }
 
+@test "a lock without waiters is taken and left by a short statement each" {
+    local from i
+    "$DLOCK" "$L" true
+    for i in 1 2 3; do
+        [ "$(row 'freed is null')" = t ]
+        from=$(wc -c <"$PG_LOG")
+        "$DLOCK" "$L" true
+        # In front, the glance.
+        [ "$(tail -c "+$((from + 1))" "$PG_LOG" | grep -c 'LOG:  execute [^:]*: UPDATE ')" = 2 ]
+        ! tail -c "+$((from + 1))" "$PG_LOG" | grep 'LOG:  execute [^:]*: .*WITH '
+    done
+    # With a waiter in line, whose turn the next client then respects.
+    hold
+    waiter 1 true
+    kill -STOP "$WAITER"
+    let_go
+    [ "$(row 'freed > now() - interval $$5 s$$')" = t ]
+    kill -CONT "$WAITER"
+    exits 0 3 "$WAITER"
+}
+
 @test "a waiter gets a dead holder's lock at its expiry" {
     local expires
     held_by_dead '1.2 s'

@@ -48,6 +48,17 @@ SELECT set_config('dlock.grace', ceil(extract(epoch FROM
         * 1000.0)::bigint::text, true)
 FROM k
 
+-- statement take
+-- The first try, since the lock is free most of the time: try costs a new server process four times
+-- as much. Takes a lock that is free for all: free for longer than the longest turn, or given back
+-- by leave while no waiter was in line. Finds no row otherwise, and try follows.
+UPDATE {table} l SET fence = greatest(l.fence + 1,
+        (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint),
+    owner = '{token}', expires = clock_timestamp() + interval '{ttl} ms', holder = '{holder}'
+WHERE l.name = '{name}'
+    AND greatest(l.expires, l.freed) <= clock_timestamp() - interval '3 seconds'
+RETURNING l.fence, pg_backend_pid(), '{token}'::text
+
 -- statement try
 -- {grace_left}: 0, or the result of grace, current_setting('dlock.grace')::bigint. {ticket}: ours,
 -- 0: none. {pid_in_line}: of a session in line, which leaves the line when the lock is granted; 0:
@@ -99,9 +110,8 @@ got AS (
     WHERE l.expires <= clock_timestamp() AND (greatest(l.expires, l.freed) > clock_timestamp()
         OR greatest(l.expires, l.freed) <= clock_timestamp() - (SELECT t.turn FROM t))
     RETURNING l.fence)
-SELECT g.fence, pg_backend_pid(), o.holder, o.fence,
-    (extract(epoch FROM o.expires - clock_timestamp()) * 1000.0)::bigint,
-    '{token}'::text, {grace_left}, o.owner, (SELECT m.ticket FROM m), t.ahead,
+SELECT g.fence, pg_backend_pid(), '{token}'::text, o.holder, o.fence,
+    (extract(epoch FROM o.expires - clock_timestamp()) * 1000.0)::bigint, {grace_left}, o.owner, (SELECT m.ticket FROM m), t.ahead,
     (extract(epoch FROM CASE WHEN o.expires IS NULL THEN
         least(t.turn, coalesce((SELECT h.since FROM h
             WHERE h.since > clock_timestamp() - interval '3 seconds'),
@@ -166,6 +176,25 @@ WITH u AS (
 SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text, (SELECT count(*) FROM c)
 FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
+
+-- statement leave
+-- The release of a client that has not waited: release costs a new server process four times as
+-- much. A waiter that joins the line later tries again by itself. With waiters (1 in the last
+-- column) call follows; no row: release tells why.
+UPDATE {table} l SET expires = '-infinity', owner = '', freed = CASE WHEN EXISTS (
+        SELECT 1 FROM pg_stat_get_activity(NULL) a
+        WHERE a.application_name COLLATE "C" > '{app}:'
+            AND a.application_name COLLATE "C" < '{app};')
+    THEN clock_timestamp() END
+WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
+RETURNING 1, NULL, '{token}'::text, (l.freed IS NOT NULL)::int
+
+-- statement call
+WITH u AS (
+    SELECT coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, 0 AS stays, 0 AS me
+    FROM {table} l WHERE l.name = '{name}'),
+-- include calls
+SELECT count(*) FROM c
 
 -- statement stay
 -- --min-hold: the lock stays held for {stays}. Until then the owner is "over:" and the token: a
