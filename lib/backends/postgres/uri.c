@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <sha2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -431,25 +430,16 @@ static int parse_key(struct pg_backend *be, const char *text, struct dlock_error
 }
 
 /*
- * The first eight bytes of SHA-256(name), big-endian. Lease mode hashes the table's name as well,
- * only to let sessions find each other. Not OpenSSL's SHA-256, which would read a configuration and
- * initialise all of OpenSSL: 1 to 2 ms that a connection without TLS and password need not spend.
+ * The key is the hash of the name. Lease mode hashes the table's name as well, only to let sessions
+ * find each other.
  */
 static int set_key(struct pg_backend *be, struct dlock_error *err)
 {
     const char *name = be->spec->uri->name, *given = param(be->spec, "key");
-    uint8_t hash[SHA256_DIGEST_LENGTH];
-    SHA2_CTX sha;
-    uint64_t n = 0;
     char text[1024];
     int len = snprintf(text, sizeof(text), "%s%s%s", be->table.name ? be->table.name : "",
                        be->table.name ? "#" : "", name);
-
-    SHA256Init(&sha);
-    SHA256Update(&sha, (const uint8_t *)text, (size_t)len);
-    SHA256Final(hash, &sha);
-    for (int i = 0; i < 8; i++)
-        n = n << 8 | hash[i];
+    uint64_t n = pg_hash(text, (size_t)len);
     snprintf(be->app, sizeof(be->app), "dlock:%016llx", (unsigned long long)n);
     /* Plain characters, of which neither a comment's end nor a secret can be made. */
     bool plain = name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
