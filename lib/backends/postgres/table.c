@@ -218,7 +218,8 @@ static void send_try(struct pg_backend *be)
     }
     const struct pg_place *look = PLACES({"look", NULL, be->table.line.tries++ % LOOK_ONE_OF == 0});
     if (be->spec->once > 0)
-        runs_send_try(be, look);
+        table_send(be, T_TRY, AND_RUNS, look,
+                   STATEMENTS(sql_table_grace, sql_table_try, sql_table_runs_begin));
     else
         table_send(be, T_TRY, NO_MORE, look, STATEMENTS(sql_table_grace, sql_table_try));
 }
@@ -231,7 +232,7 @@ static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *t
         shared_send_give_back(be, tag, token, stays_ms);
     else
         table_send(be, tag, NO_MORE, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
-                   STATEMENTS(stays_ms > 0 ? sql_table_stay : sql_table_release));
+                   STATEMENTS(sql_table_release));
 }
 
 static void send_release(struct pg_backend *be)
@@ -270,12 +271,15 @@ static int64_t random_part(const struct pg_backend *be, int64_t most)
 static void maybe_sweep(struct pg_backend *be)
 {
     if (be->spec->once > 0)
-        runs_send_sweep(be); /* with dates in their names, each run leaves a record */
+        table_send(
+            be, T_SWEEP, AND_RUNS, NULL,
+            STATEMENTS(
+                sql_table_runs_sweep)); /* with dates in their names, each run leaves a record */
     if (random_part(be, be->spec->once > 0 ? SWEEP_ONE_OF_RUNS : SWEEP_ONE_OF) != 0)
         return;
     table_send(be, T_SWEEP, NO_MORE, NULL, STATEMENTS(sql_table_sweep));
     if (is_shared(be))
-        shared_send_sweep(be);
+        table_send(be, T_SWEEP, AND_HOLDERS, NULL, STATEMENTS(sql_table_shared_sweep));
 }
 
 /* --------------------------------------------------------------------- acquire */
@@ -689,9 +693,11 @@ static void table_ready(struct pg_backend *be)
         break;
     case OP_RENEW:
         if (is_shared(be))
-            shared_send_renew(be);
+            table_send(be, T_RENEW, AND_HOLDERS, NULL,
+                       STATEMENTS(sql_table_lock_row, sql_table_shared_renew));
         else if (be->spec->hold->begin == RUN_NOW)
-            runs_send_begin(be);
+            table_send(be, T_RENEW, AND_RUNS, NULL,
+                       STATEMENTS(sql_table_renew, sql_table_runs_begin));
         else
             table_send(be, T_RENEW, NO_MORE, NULL, STATEMENTS(sql_table_renew));
         break;
@@ -706,7 +712,8 @@ static void table_ready(struct pg_backend *be)
         be->status.run = false;
         be->table.look = LOOK_FIRST;
         if (be->forget[0])
-            runs_send_forget(be);
+            table_send(be, T_FORGET, AND_RUNS, PLACES({"token", be->forget, 0}),
+                       STATEMENTS(sql_table_lock_row, sql_table_runs_forget));
         else
             table_send(be, T_STATUS, NO_MORE, PLACES({"runs_name", be->table.runs, 0}),
                        STATEMENTS(sql_table_status));
@@ -874,9 +881,9 @@ static bool look_on(struct pg_backend *be, struct pg_reply *r, bool run)
     be->status.first = r->rows;
     r->rows = NULL;
     if (run) {
-        runs_send_status(be);
+        table_send(be, T_STATUS, AND_RUNS, NULL, STATEMENTS(sql_table_runs_status));
     } else {
-        shared_send_status(be);
+        table_send(be, T_STATUS, AND_HOLDERS, NULL, STATEMENTS(sql_table_shared_status));
         be->table.checked.holders = true;
     }
     return true;

@@ -69,11 +69,8 @@ void table_send(struct pg_backend *, enum pg_tag, enum table_more, const struct 
 /* --------------------------------------------------------- table_shared.c */
 
 void shared_send_try(struct pg_backend *);
-void shared_send_renew(struct pg_backend *);
 /* stays_ms: see table_stays_ms(). */
 void shared_send_give_back(struct pg_backend *, enum pg_tag, const char *token, int64_t stays_ms);
-void shared_send_sweep(struct pg_backend *);
-void shared_send_status(struct pg_backend *);
 /* T_TRY and T_CONFIRM while an acquire is under way. */
 void shared_answered(struct pg_backend *, const struct pg_reply *);
 /* The kind of this waiter, as in the line. */
@@ -95,23 +92,16 @@ enum table_end {
 };
 #define RUNS_END_COLUMNS (U_RELEASE_COLUMNS + 2) /* in the answer to a release */
 
-/* With spec->once: the try, and the run's record if the lock is granted. */
-void runs_send_try(struct pg_backend *, const struct pg_place *own);
-/* False: the answer is that of a refused try. */
+/* The answer to a try with the statement runs_begin. False: the answer is that of a refused try. */
 bool runs_answered(struct pg_backend *, const struct pg_reply *);
-/* A renewal, and the run's record: RUN_NOW. */
-void runs_send_begin(struct pg_backend *);
-/* False: the answer is that of a refused renewal. */
+/* The answer to a renewal with the statement runs_begin. False: the answer is that of a refused renewal. */
 bool runs_begun(struct pg_backend *, const struct pg_reply *);
 void runs_send_release(struct pg_backend *);
 /* The end of our run in the store after runs_send_release(); err: why the end is missing. */
 enum table_end runs_ended(const struct pg_backend *, const struct pg_reply *,
                           struct dlock_error *err);
-void runs_send_sweep(struct pg_backend *);
-void runs_send_status(struct pg_backend *);
 /* 1: be->run has the record; 0: no record; negative: the row is foreign. */
 int runs_read_status(struct pg_backend *, const struct pg_reply *, struct dlock_error *err);
-void runs_send_forget(struct pg_backend *);
 void runs_forgotten(struct pg_backend *, const struct pg_reply *);
 
 #endif

@@ -101,28 +101,12 @@ static void send_grant(struct pg_backend *be, bool passed)
                STATEMENTS(sql_table_grace, sql_table_shared_lock, sql_table_shared_grant));
 }
 
-void shared_send_renew(struct pg_backend *be)
-{
-    table_send(be, T_RENEW, AND_HOLDERS, NULL,
-               STATEMENTS(sql_table_lock_row, sql_table_shared_renew));
-}
-
 void shared_send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token,
                            int64_t stays_ms)
 {
     table_send(be, tag, AND_HOLDERS, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
                STATEMENTS(sql_table_lock_row,
                           stays_ms > 0 ? sql_table_shared_stay : sql_table_shared_release));
-}
-
-void shared_send_sweep(struct pg_backend *be)
-{
-    table_send(be, T_SWEEP, AND_HOLDERS, NULL, STATEMENTS(sql_table_shared_sweep));
-}
-
-void shared_send_status(struct pg_backend *be)
-{
-    table_send(be, T_STATUS, AND_HOLDERS, NULL, STATEMENTS(sql_table_shared_status));
 }
 
 /* --------------------------------------------------------------- a writer waits */

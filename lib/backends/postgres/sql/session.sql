@@ -6,8 +6,8 @@
 -- "numeric * int" of PostgreSQL is worse than an operator for just these types. All further
 -- statements find only PostgreSQL's own. Temporary tables come last.
 --
--- And the commit is on disk when it is answered, even where the role has synchronous_commit = off: a
--- crash must not undo a grant, a renewal or a release. The same statement does both, since each
+-- And the commit is on disk when it is answered, even where the role has synchronous_commit = off:
+-- a crash must not undo a grant, a renewal or a release. One statement does both, since each
 -- statement costs a new server process 0.2 ms.
 SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
     pg_catalog.set_config('synchronous_commit', pg_catalog.replace(

@@ -111,7 +111,8 @@ got AS (
         OR greatest(l.expires, l.freed) <= clock_timestamp() - (SELECT t.turn FROM t))
     RETURNING l.fence)
 SELECT g.fence, pg_backend_pid(), '{token}'::text, o.holder, o.fence,
-    (extract(epoch FROM o.expires - clock_timestamp()) * 1000.0)::bigint, {grace_left}, o.owner, (SELECT m.ticket FROM m), t.ahead,
+    (extract(epoch FROM o.expires - clock_timestamp()) * 1000.0)::bigint, {grace_left}, o.owner,
+    (SELECT m.ticket FROM m), t.ahead,
     (extract(epoch FROM CASE WHEN o.expires IS NULL THEN
         least(t.turn, coalesce((SELECT h.since FROM h
             WHERE h.since > clock_timestamp() - interval '3 seconds'),
@@ -167,12 +168,26 @@ c AS (
             / (w.ahead::float8 + float8 '2.5'))::bigint + (SELECT u.stays FROM u))::text)
     FROM w WHERE w.ahead = 0 OR w.nth <= 4)
 
--- statement release
-WITH u AS (
-    UPDATE {table} l SET expires = '-infinity', owner = '', freed = clock_timestamp()
+-- fragment give_back
+-- --min-hold: the lock stays held for {stays}; 0: not. Until then the owner is "over:" and the
+-- token: a late renewal prolongs nothing.
+u AS (
+    UPDATE {table} l SET
+        expires = CASE WHEN {stays} > 0
+            THEN least(l.expires, clock_timestamp() + '{stays}'::float8 * interval '1 ms')
+            ELSE '-infinity' END,
+        owner = CASE WHEN {stays} > 0 THEN concat('over:', l.owner) ELSE '' END,
+        freed = CASE WHEN {stays} > 0 THEN l.freed ELSE clock_timestamp() END
     WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
-    RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, 0 AS stays, 0 AS me),
+    RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, l.fence,
+        CASE WHEN {stays} > 0
+            THEN (extract(epoch FROM l.expires - clock_timestamp()) * 1000.0)::bigint + 1 ELSE 0
+        END AS stays, 0 AS me),
 -- include calls
+
+-- statement release
+WITH
+-- include give_back
 SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text, (SELECT count(*) FROM c)
 FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
@@ -195,20 +210,6 @@ WITH u AS (
     FROM {table} l WHERE l.name = '{name}'),
 -- include calls
 SELECT count(*) FROM c
-
--- statement stay
--- --min-hold: the lock stays held for {stays}. Until then the owner is "over:" and the token: a
--- late renewal prolongs nothing.
-WITH u AS (
-    UPDATE {table} l SET expires = least(l.expires,
-        clock_timestamp() + '{stays}'::float8 * interval '1 ms'), owner = concat('over:', l.owner)
-    WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
-    RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used,
-        (extract(epoch FROM l.expires - clock_timestamp()) * 1000.0)::bigint + 1 AS stays, 0 AS me),
--- include calls
-SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text, (SELECT count(*) FROM c)
-FROM (SELECT 1) x
-LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
 
 -- statement lock_row
 -- Locks the name's row, if there is one.
