@@ -103,7 +103,8 @@ static bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
 static void request(struct pg_backend *be, enum pg_tag tag)
 {
     char *sql = adv_sql(be, tag);
-    pg_conn_send(&be->conn, (int)tag, sql);
+    if (!pg_conn_send(&be->conn, (int)tag, sql))
+        pg_conn_fail_no_memory(&be->conn);
     free(sql);
 }
 
@@ -383,7 +384,7 @@ static void adv_renew(struct pg_backend *be)
     } else if (!pg_conn_busy(&be->conn)) { /* else the answer to the last renewal still counts */
         char *sql = adv_sql(be, T_RENEW);
         struct dlock_error err;
-        if (!pg_conn_try(&be->conn, T_RENEW, sql)) {
+        if (!pg_conn_send(&be->conn, T_RENEW, sql)) {
             dlock_fail_at(&err, DLOCK_ENOMEM, 0, pg_where(be), "out of memory");
             pg_unclear(be, &err);
         }

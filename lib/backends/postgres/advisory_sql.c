@@ -80,7 +80,7 @@ static char *slot_keys(const struct pg_backend *be)
     return fclose(f) == 0 ? text : (free(text), NULL);
 }
 
-/* The message, malloc'ed, or NULL. record: a comment or NULL. grace: is in the chain. */
+/* The message, malloc'ed, or NULL. record: a comment, or "". grace: is in the chain. */
 static char *text_of(const struct pg_backend *be, const char *record, struct chain *c,
                      const char *slots, bool grace)
 {
@@ -228,7 +228,7 @@ char *adv_sql(const struct pg_backend *be, enum pg_tag tag)
     else if (tag == T_RENEW)
         snprintf(more, sizeof(more), " fence=%" PRIu64, be->fence);
     comment(be, waits ? be->waiter : be->holder, more, record);
-    sql = text_of(be, locks || waits || tag == T_RENEW ? record : NULL, &c, keys,
+    sql = text_of(be, locks || waits || tag == T_RENEW ? record : "", &c, keys,
                   tag == T_TRY && be->restart_grace > 0);
     free(keys);
     return sql;

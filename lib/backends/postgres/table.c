@@ -106,19 +106,10 @@ int64_t table_stays_ms(const struct pg_backend *be)
 
 static char *table_schema(const struct pg_backend *be)
 {
-    const struct pg_place places[] = {{"table", be->table.name, 0},
-                                      {"holders", be->table.holders, 0},
-                                      {"runs", be->table.runs, 0},
-                                      {NULL, NULL, 0}};
-    char *first = sql_fill(sql_table_schema, places), *all;
-    char *second = sql_fill(sql_table_shared_schema, places);
-    char *third = sql_fill(sql_table_runs_schema, places);
-    if (!first || !second || !third || asprintf(&all, "%s; %s; %s", first, second, third) < 0)
-        all = NULL;
-    free(first);
-    free(second);
-    free(third);
-    return all;
+    return sql_text(NULL,
+                    STATEMENTS(sql_table_schema, sql_table_shared_schema, sql_table_runs_schema),
+                    PLACES({"table", be->table.name, 0}, {"holders", be->table.holders, 0},
+                           {"runs", be->table.runs, 0}));
 }
 
 /* ----------------------------------------------------------------- what is sent */
@@ -474,7 +465,7 @@ static void create_answered(struct pg_backend *be, const struct pg_reply *r)
     bool second = be->table.lacks == be->table.holders, third = be->table.lacks == be->table.runs;
     char *ddl =
         third ? NULL
-              : sql_fill(second ? sql_table_shared_schema : sql_table_schema,
+              : sql_text(NULL, STATEMENTS(second ? sql_table_shared_schema : sql_table_schema),
                          PLACES({"table", be->table.name, 0}, {"holders", be->table.holders, 0}));
     int code = pg_conn_reply_error(&be->conn, r, &err);
     dlock_fail_at(&err, code, 0, pg_where(be),

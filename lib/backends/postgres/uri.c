@@ -20,12 +20,6 @@
 #define HOLDERS_SUFFIX "_holders"
 #define RUNS_SUFFIX "_runs"
 
-/* A parameter's value, or NULL. Marks the parameter as used. */
-static const char *param(const struct dlock_spec *spec, const char *key)
-{
-    return dlock_uri_param(spec->uri, key);
-}
-
 /* --------------------------------------------------------- libpq's parameters */
 
 /* The last value for a key counts. NULL: leave it out. */
@@ -204,7 +198,7 @@ static int set_params(struct pg_backend *be, const PQconninfoOption *known, stru
     const struct dlock_uri *uri = be->spec->uri;
     const struct dlock_host *h = uri->nhosts > 0 ? &uri->hosts[0] : NULL;
     const char *database = uri->path[0] == '/' && uri->path[1] ? uri->path + 1 : NULL;
-    const char *file = param(be->spec, "password-file");
+    const char *file = dlock_uri_param(be->spec->uri, "password-file");
     int rc;
 
     be->settings.keys[PG_HOST] = "host";
@@ -435,7 +429,7 @@ static int parse_key(struct pg_backend *be, const char *text, struct dlock_error
  */
 static int set_key(struct pg_backend *be, struct dlock_error *err)
 {
-    const char *name = be->spec->uri->name, *given = param(be->spec, "key");
+    const char *name = be->spec->uri->name, *given = dlock_uri_param(be->spec->uri, "key");
     char text[1024];
     int len = snprintf(text, sizeof(text), "%s%s%s", be->table.name ? be->table.name : "",
                        be->table.name ? "#" : "", name);
@@ -514,8 +508,9 @@ static int set_mode(struct pg_backend *be, struct dlock_error *err)
     } only[] = {
         {"table", true}, {"table-owner", true}, {"key", false}, {"fair", false}, {"renew", false}};
     const struct dlock_spec *spec = be->spec;
-    const char *mode = param(spec, "mode"), *table = param(spec, "table");
-    const char *owner = param(spec, "table-owner");
+    const char *mode = dlock_uri_param(spec->uri, "mode"),
+               *table = dlock_uri_param(spec->uri, "table");
+    const char *owner = dlock_uri_param(spec->uri, "table-owner");
     bool lease = mode && strcmp(mode, "lease") == 0;
     if (mode && !lease && strcmp(mode, "advisory") != 0)
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
@@ -535,8 +530,9 @@ static int set_mode(struct pg_backend *be, struct dlock_error *err)
 static int set_options(struct pg_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
-    const char *grace = param(spec, "restart-grace"), *renew = param(spec, "renew");
-    const char *fair = param(spec, "fair");
+    const char *grace = dlock_uri_param(spec->uri, "restart-grace"),
+               *renew = dlock_uri_param(spec->uri, "renew");
+    const char *fair = dlock_uri_param(spec->uri, "fair");
     int rc = grace ? dlock_parse_duration(grace, &be->restart_grace, err) : 0;
     if (rc == 0 && fair && strcmp(fair, "0") != 0 && strcmp(fair, "1") != 0)
         rc = dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), "fair=%.40s: expected 0 or 1", fair);
