@@ -324,6 +324,7 @@ in_order() {
     assert_out 'no answer'
     takes 390 $((700 + BUSY)) 69 "$DLOCK" -w 0.4 "$L" touch ran
     start_log d.log "$DLOCK" "$L" touch ran
+    wait_for 5 test "/proc/$STARTED/exe" -ef "$DLOCK" # the shell itself could miss the signal
     kill -TERM "$STARTED"
     exits 143 2 "$STARTED"
     takes 380 $((700 + BUSY)) 69 "$DLOCK" --status --connect-timeout 0.4 "$L"
