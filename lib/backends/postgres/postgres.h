@@ -42,10 +42,11 @@ struct pg_backend;
 
 /* A mode. Its slots are called in any state of the connection, ready only when that is idle. */
 struct pg_protocol {
-    bool records;  /* of --once */
-    bool session;  /* the session holds the lock, and its end releases it */
-    bool stays;    /* --min-hold: a lock stays held after a release, until the expiry */
-    bool pipeline; /* for pg_conn */
+    /*
+     * The session holds the lock, and its end releases it. Otherwise a table does: with records of
+     * --once, and with --min-hold a lock stays held after a release, until the expiry.
+     */
+    bool session;
 
     void (*acquire)(struct pg_backend *);
     void (*renew)(struct pg_backend *);

@@ -919,9 +919,6 @@ static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
 }
 
 const struct pg_protocol pg_table = {
-    .records = true,
-    .stays = true,
-    .pipeline = true,
     .acquire = table_acquire,
     .renew = pg_connect,
     .release = table_release,
