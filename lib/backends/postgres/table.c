@@ -92,7 +92,8 @@ static int64_t min_hold_left(const struct pg_backend *be)
     return be->spec->min_hold > 0 ? dlock_max(0, be->spec->hold->until - pg_now(be)) : 0;
 }
 
-int64_t table_lasts_ms(const struct pg_backend *be)
+/* The duration of a grant or a renewal. */
+static int64_t lasts_ms(const struct pg_backend *be)
 {
     int64_t least = be->granted ? min_hold_left(be) : be->spec->min_hold;
     return dlock_max(be->spec->ttl, least) / DLOCK_MSEC;
@@ -142,7 +143,7 @@ void table_send(struct pg_backend *be, enum pg_tag tag, enum table_more more,
         {"holder", be->holder, 0},
         {"name", be->spec->uri->name, 0},
         {"token", be->token, 0},
-        {"ttl", NULL, table_lasts_ms(be)},
+        {"ttl", NULL, lasts_ms(be)},
         {"fence", NULL, (int64_t)be->fence},
         {"slots", NULL, be->spec->slots},
         {"epoch", be->table.epoch, 0},
@@ -802,14 +803,10 @@ static void table_timeout(struct pg_backend *be, int64_t now)
     if (be->op == OP_RELEASE && now >= be->release.until) {
         dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "no answer");
         give_release_up(be, &err);
-    } else if (be->op == OP_RELEASE && now >= be->op_until) {
-        no_answer(&err, be->spec, pg_patience(be));
+    } else if ((be->op == OP_RELEASE || be->op == OP_RENEW) && now >= be->op_until) {
+        no_answer(&err, be->spec, be->op == OP_RENEW ? be->spec->op_timeout : pg_patience(be));
         pg_conn_close(&be->conn);
-        release_failed(be, true, &err);
-    } else if (be->op == OP_RENEW && now >= be->op_until) {
-        no_answer(&err, be->spec, be->spec->op_timeout);
-        pg_conn_close(&be->conn);
-        pg_unclear(be, &err);
+        table_failed(be, &err);
     } else if (be->op == OP_ACQUIRE && now >= be->op_until) {
         no_answer(&err, be->spec, pg_patience(be));
         if (be->conn.one_by_one) {

@@ -52,8 +52,6 @@ void table_trying(struct pg_backend *);
 unsigned table_slots_of(const char *kind);
 /* The holder column of a row. An older dlock, or a person, may have written no record. */
 void table_read_holder(struct dlock_info *, const char *holder, int64_t left_ms, int64_t fence);
-/* The duration of a grant or a renewal in ms. */
-int64_t table_lasts_ms(const struct pg_backend *);
 /* --min-hold: the rest of the hold after our release, in ms; 0: none. */
 int64_t table_stays_ms(const struct pg_backend *);
 
