@@ -132,8 +132,8 @@ static inline bool pg_conn_busy(const struct pg_conn *c)
 }
 /*
  * Without pipeline: send statements without parameters. Ignored unless PC_UP; only while the
- * connection is not busy. tag (not 0) marks the answer. False: there is no memory (sql may be NULL),
- * nothing was sent, and the connection stays as before.
+ * connection is not busy. tag (not 0) marks the answer. False: there is no memory (sql may be
+ * NULL), nothing was sent, and the connection stays as before.
  */
 bool pg_conn_send(struct pg_conn *, int tag, const char *sql);
 /* End the session for lack of memory. */

@@ -20,7 +20,8 @@ struct pg_place {
 
 /*
  * Add a statement to a message of the extended protocol, behind the path, which comes first. A text
- * in a quoted place, '{name}', becomes a parameter. A place of own wins over common; own may be NULL.
+ * in a quoted place, '{name}', becomes a parameter. A place of own wins over common; own may be
+ * NULL.
  */
 void sql_add(struct pg_message *, const char *statement, const struct pg_place *own,
              const struct pg_place *common);
@@ -28,8 +29,8 @@ void sql_send(struct pg_conn *, int tag, struct pg_message *);
 
 /*
  * Statements of the simple protocol, malloc'ed; NULL: out of memory. comment: for pg_stat_activity,
- * or "", in front of the path; NULL: the statements alone, for people. A text in a quoted place must
- * hold no quote.
+ * or "", in front of the path; NULL: the statements alone, for people. A text in a quoted place
+ * must hold no quote.
  */
 char *sql_text(const char *comment, const char *const *statements, const struct pg_place *);
 

@@ -90,9 +90,11 @@ enum table_end {
 };
 #define RUNS_END_COLUMNS (U_RELEASE_COLUMNS + 2) /* in the answer to a release */
 
-/* The answer to a try with the statement runs_begin. False: the answer is that of a refused try. */
+/*
+ * The answer to a try, or a renewal, with the statement runs_begin. False: the try or renewal in
+ * front was refused, and this is its answer.
+ */
 bool runs_answered(struct pg_backend *, const struct pg_reply *);
-/* The answer to a renewal with the statement runs_begin. False: the answer is that of a refused renewal. */
 bool runs_begun(struct pg_backend *, const struct pg_reply *);
 void runs_send_release(struct pg_backend *);
 /* The end of our run in the store after runs_send_release(); err: why the end is missing. */

@@ -43,7 +43,8 @@ held_by_dead() {
         "$DLOCK" "$L" true
         # In front, the glance.
         [ "$(tail -c "+$((from + 1))" "$PG_LOG" | grep -c 'LOG:  execute [^:]*: UPDATE ')" = 2 ]
-        ! tail -c "+$((from + 1))" "$PG_LOG" | grep 'LOG:  execute [^:]*: .*WITH '
+        ! tail -c "+$((from + 1))" "$PG_LOG" | grep 'LOG:  execute [^:]*: .*WITH ' ||
+            fail "more than take and leave"
     done
     # With a waiter in line, whose turn the next client then respects.
     hold
