@@ -100,9 +100,11 @@ static bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
 
 /* ---------------------------------------------------------------- acquire: send */
 
-static void send_sql(struct pg_backend *be, enum pg_tag tag, char *sql)
+static void request(struct pg_backend *be, enum pg_tag tag)
 {
-    pg_conn_send(&be->conn, (int)tag, sql);
+    char *sql = adv_sql(be, tag);
+    if (!pg_conn_send(&be->conn, (int)tag, sql))
+        pg_conn_fail_no_memory(&be->conn);
     free(sql);
 }
 
@@ -119,7 +121,7 @@ static void send_try(struct pg_backend *be)
     be->conn.notified = -1;
     bound_answer(be, 0);
     pg_describe(be, RECORD_HOLDS);
-    send_sql(be, T_TRY, adv_try_sql(be));
+    request(be, T_TRY);
 }
 
 static void pause_try(struct pg_backend *be, int64_t ms)
@@ -136,7 +138,7 @@ static void send_wait(struct pg_backend *be)
     bound_answer(be, CHUNK_MS * DLOCK_MSEC);
     if (be->advisory.fair)
         be->op_until = DLOCK_NEVER;
-    send_sql(be, T_WAIT, adv_wait_sql(be));
+    request(be, T_WAIT);
 }
 
 /* The lock is held: ask for the holder, or wait for the lock. */
@@ -144,7 +146,7 @@ static void ask_or_wait(struct pg_backend *be)
 {
     if (!be->acquire.wait || be->advisory.chunks++ % HOLDER_EVERY == 0) {
         bound_answer(be, 0);
-        send_sql(be, T_HOLDER, adv_holder_sql(be));
+        request(be, T_HOLDER);
     } else if (be->advisory.polls) {
         pause_try(be, dlock_min(CHUNK_MS, adv_wait_idle_ms(be) / 2));
     } else if (!be->advisory.has.gate || !be->advisory.has.main) {
@@ -152,7 +154,7 @@ static void ask_or_wait(struct pg_backend *be)
     } else if (!be->advisory.has.hears) {
         /* All slots are taken: look when a slot is given back, and each second. */
         bound_answer(be, 0);
-        send_sql(be, T_LISTEN, adv_listen_sql(be));
+        request(be, T_LISTEN);
     } else if (be->conn.notified >= 0) {
         send_try(be);
     } else {
@@ -166,7 +168,7 @@ static void adv_ready(struct pg_backend *be)
     struct dlock_error err;
     memset(&be->advisory.has, 0, sizeof(be->advisory.has));
     if (be->op == OP_STATUS)
-        send_sql(be, T_STATUS, adv_status_sql(be));
+        request(be, T_STATUS);
     if (be->op != OP_ACQUIRE)
         return;
     if (version < OLDEST) {
@@ -365,7 +367,7 @@ static void wait_answered(struct pg_backend *be, const struct pg_reply *r)
         /* With the main key a lease begins, and counts from the following request. */
         bound_answer(be, 0);
         pg_describe(be, RECORD_HOLDS);
-        send_sql(be, T_CONFIRM, adv_confirm_sql(be));
+        request(be, T_CONFIRM);
         break;
     }
 }
@@ -380,9 +382,9 @@ static void adv_renew(struct pg_backend *be)
     if (from != 0) {
         pg_renewed(be, from);
     } else if (!pg_conn_busy(&be->conn)) { /* else the answer to the last renewal still counts */
-        char *sql = adv_renew_sql(be);
+        char *sql = adv_sql(be, T_RENEW);
         struct dlock_error err;
-        if (!pg_conn_try(&be->conn, T_RENEW, sql)) {
+        if (!pg_conn_send(&be->conn, T_RENEW, sql)) {
             dlock_fail_at(&err, DLOCK_ENOMEM, 0, pg_where(be), "out of memory");
             pg_unclear(be, &err);
         }
@@ -409,16 +411,11 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 
 /* --------------------------------------------------------------------- release */
 
-static void send_unlock(struct pg_backend *be)
-{
-    send_sql(be, T_RELEASE, adv_unlock_sql(be));
-}
-
 /* The connection is idle. Where nothing was granted, the end of the session undoes the rest. */
 static void unlock_or_end(struct pg_backend *be)
 {
     if (be->granted)
-        send_unlock(be);
+        request(be, T_RELEASE);
     else
         pg_released(be, DLOCK_RELEASE_NOTHING, NULL);
 }
@@ -427,7 +424,7 @@ static void unlock_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     if (strcmp(r->sqlstate, "57014") == 0) {
-        send_unlock(be); /* our cancel of the request before came late */
+        request(be, T_RELEASE); /* our cancel of the request before came late */
     } else if (r->sqlstate[0] || !pg_one_row(r, 1)) {
         pg_conn_reply_error(&be->conn, r, &err);
         pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);

@@ -80,7 +80,7 @@ static char *slot_keys(const struct pg_backend *be)
     return fclose(f) == 0 ? text : (free(text), NULL);
 }
 
-/* The message, malloc'ed, or NULL. record: a comment or NULL. grace: is in the chain. */
+/* The message, malloc'ed, or NULL. record: a comment, or "". grace: is in the chain. */
 static char *text_of(const struct pg_backend *be, const char *record, struct chain *c,
                      const char *slots, bool grace)
 {
@@ -166,102 +166,70 @@ static void add_slots(struct chain *c, const struct pg_backend *be)
     add(c, sql_advisory_answer_slot);
 }
 
-/* A try (with all settings), or a confirmation. */
-static char *lock_sql(const struct pg_backend *be, bool all_settings)
+/* A try, with all settings, or a confirmation. */
+static void add_lock(struct chain *c, const struct pg_backend *be, bool all_settings)
 {
-    struct chain c = {.n = 0};
     int version = PQserverVersion(be->conn.pq);
     bool with_slots = be->spec->mode == DLOCK_MODE_SLOTS;
-    char record[1200], *keys = NULL, *sql;
-    if (with_slots && !(keys = slot_keys(be)))
-        return NULL;
-    add(&c, sql_advisory_gate);
     if (all_settings) {
-        add(&c, sql_advisory_settings);
+        add(c, sql_advisory_settings);
         if (version >= 140000)
-            add(&c, sql_advisory_settings_since_14);
+            add(c, sql_advisory_settings_since_14);
         if (version >= 170000)
-            add(&c, sql_advisory_settings_since_17);
+            add(c, sql_advisory_settings_since_17);
         if (with_slots)
-            add(&c, sql_advisory_settings_slots);
+            add(c, sql_advisory_settings_slots);
         if (be->restart_grace > 0)
-            add(&c, sql_advisory_grace);
+            add(c, sql_advisory_grace);
     }
     if (has_idle(be))
-        add(&c, sql_advisory_lease_since_14);
-    add(&c, sql_session_durable);
+        add(c, sql_advisory_lease_since_14);
     if (with_slots)
-        add_slots(&c, be);
+        add_slots(c, be);
     else
-        add(&c, be->spec->mode == DLOCK_MODE_SHARED ? sql_advisory_try_shared
-                                                    : sql_advisory_try_exclusive);
-    comment(be, be->holder, "", record);
-    sql = text_of(be, record, &c, keys, all_settings && be->restart_grace > 0);
+        add(c, be->spec->mode == DLOCK_MODE_SHARED ? sql_advisory_try_shared
+                                                   : sql_advisory_try_exclusive);
+}
+
+static void add_renewal(struct chain *c, const struct pg_backend *be)
+{
+    add(c, sql_advisory_renew);
+    if (!be->advisory.renew_writes && be->restart_grace > 0)
+        add(c, sql_session_not_durable);
+    if (be->advisory.renew_writes || be->restart_grace > 0)
+        add(c, sql_advisory_emit);
+    if (be->advisory.has.hears)
+        add(c, sql_advisory_deaf);
+}
+
+char *adv_sql(const struct pg_backend *be, enum pg_tag tag)
+{
+    bool locks = tag == T_TRY || tag == T_CONFIRM, waits = tag == T_WAIT || tag == T_LISTEN;
+    bool with_slots = be->spec->mode == DLOCK_MODE_SLOTS;
+    char more[48] = "", record[1200], *keys = NULL, *sql;
+    struct chain c = {.n = 0};
+    if (locks && with_slots && !(keys = slot_keys(be)))
+        return NULL;
+    if (locks || waits || tag == T_RELEASE)
+        add(&c, sql_advisory_gate);
+    if (locks)
+        add_lock(&c, be, tag == T_TRY);
+    else if (tag == T_RENEW)
+        add_renewal(&c, be);
+    else if (tag == T_RELEASE)
+        add(&c, with_slots ? sql_advisory_unlock_slot : sql_advisory_unlock);
+    else
+        add(&c, tag == T_WAIT     ? sql_advisory_wait
+                : tag == T_LISTEN ? sql_advisory_listen
+                : tag == T_HOLDER ? sql_advisory_holder
+                                  : sql_advisory_status);
+    if (waits)
+        snprintf(more, sizeof(more), " wait=%s", be->advisory.key_id);
+    else if (tag == T_RENEW)
+        snprintf(more, sizeof(more), " fence=%" PRIu64, be->fence);
+    comment(be, waits ? be->waiter : be->holder, more, record);
+    sql = text_of(be, locks || waits || tag == T_RENEW ? record : "", &c, keys,
+                  tag == T_TRY && be->restart_grace > 0);
     free(keys);
     return sql;
-}
-
-char *adv_try_sql(const struct pg_backend *be)
-{
-    return lock_sql(be, true);
-}
-
-char *adv_confirm_sql(const struct pg_backend *be)
-{
-    return lock_sql(be, false);
-}
-
-/* ---------------------------------------------------------------- other messages */
-
-static char *waiter_sql(const struct pg_backend *be, const char *statement)
-{
-    struct chain c = {{sql_advisory_gate, statement}, 2};
-    char more[48], record[1200];
-    snprintf(more, sizeof(more), " wait=%s", be->advisory.key_id);
-    comment(be, be->waiter, more, record);
-    return text_of(be, record, &c, NULL, false);
-}
-
-char *adv_wait_sql(const struct pg_backend *be)
-{
-    return waiter_sql(be, sql_advisory_wait);
-}
-
-char *adv_listen_sql(const struct pg_backend *be)
-{
-    return waiter_sql(be, sql_advisory_listen);
-}
-
-char *adv_renew_sql(const struct pg_backend *be)
-{
-    struct chain c = {{sql_advisory_renew}, 1};
-    char more[40], record[1200];
-    snprintf(more, sizeof(more), " fence=%" PRIu64, be->fence);
-    comment(be, be->holder, more, record);
-    if (!be->advisory.renew_writes && be->restart_grace > 0)
-        add(&c, sql_session_not_durable);
-    if (be->advisory.renew_writes || be->restart_grace > 0)
-        add(&c, sql_advisory_emit);
-    if (be->advisory.has.hears)
-        add(&c, sql_advisory_deaf);
-    return text_of(be, record, &c, NULL, false);
-}
-
-char *adv_unlock_sql(const struct pg_backend *be)
-{
-    struct chain c = {{sql_advisory_gate, be->spec->mode == DLOCK_MODE_SLOTS
-                                              ? sql_advisory_unlock_slot
-                                              : sql_advisory_unlock},
-                      2};
-    return text_of(be, NULL, &c, NULL, false);
-}
-
-char *adv_holder_sql(const struct pg_backend *be)
-{
-    return text_of(be, NULL, &(struct chain){{sql_advisory_holder}, 1}, NULL, false);
-}
-
-char *adv_status_sql(const struct pg_backend *be)
-{
-    return text_of(be, NULL, &(struct chain){{sql_advisory_status}, 1}, NULL, false);
 }

@@ -12,9 +12,21 @@
 #define FOUND_POOLER "dlock finding: pooler;"
 #define FOUND_STANDBY "dlock finding: standby;"
 
-/* Each message is malloc'ed; NULL: out of memory. */
+/*
+ * The message of a request, malloc'ed; NULL: out of memory.
+ *
+ *   T_TRY, T_CONFIRM  a confirmation follows a wait that brought the main key
+ *   T_WAIT            for the key of be->advisory.awaits, for CHUNK_MS, or with ?fair=1 without
+ *                     end; answers our token if we have got the key
+ *   T_LISTEN          hear of each slot that is given back; answers our token
+ *   T_RENEW
+ *   T_RELEASE         answers true if we still had all granted locks
+ *   T_HOLDER          at most a single holder
+ *   T_STATUS          all holders and waiters
+ */
+char *adv_sql(const struct pg_backend *, enum pg_tag);
 
-/* The answer to a try, or to a confirmation, which follows a wait that brought the main key. */
+/* The answer to a try, or to a confirmation. */
 enum {
     R_WAL,
     R_GRACE,
@@ -28,25 +40,8 @@ enum {
     R_SLOT,             /* counted from 1; 0: none */
     R_SLOT_COLUMNS
 };
-char *adv_try_sql(const struct pg_backend *);
-char *adv_confirm_sql(const struct pg_backend *);
-
-/*
- * Wait for the key of be->advisory.awaits, for CHUNK_MS, or with ?fair=1 without end. The answer is
- * our token if we have got the key.
- */
-char *adv_wait_sql(const struct pg_backend *);
-/* Hear of each slot that is given back. Answers our token. */
-char *adv_listen_sql(const struct pg_backend *);
-char *adv_renew_sql(const struct pg_backend *);
-/* Answers true if we still had all granted locks. */
-char *adv_unlock_sql(const struct pg_backend *);
-
 /* Sessions that hold the lock or wait for it, and the last query of each. */
 enum { S_PID, S_GRANTED, S_SHARED, S_SLOTS, S_USER, S_QUERY, S_CLIENT, S_BEGIN, S_IDLE, S_APP };
-/* At most a single holder. */
-char *adv_holder_sql(const struct pg_backend *);
-char *adv_status_sql(const struct pg_backend *);
 
 static inline int64_t adv_ttl_ms(const struct pg_backend *be)
 {

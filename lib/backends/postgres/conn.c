@@ -24,13 +24,14 @@ static void first_line(char *dst, size_t size, const char *text)
     dlock_clean_text(dst, size, text, strcspn(text, "\n"));
 }
 
-static void free_queued(struct pg_queued *q)
+static void free_message(struct pg_message *m)
 {
-    for (int i = 0; i < q->n; i++) {
-        free(q->list[i].sql);
-        for (int v = 0; v < q->list[i].n; v++)
-            free(q->list[i].values[v]);
+    for (int i = 0; i < m->n; i++) {
+        free(m->list[i].sql);
+        for (int v = 0; v < m->list[i].n; v++)
+            free(m->list[i].values[v]);
     }
+    m->n = 0;
 }
 
 static void drop(struct pg_conn *c)
@@ -39,7 +40,7 @@ static void drop(struct pg_conn *c)
     c->address.attempt = NULL;
     pg_conn_done(&c->requests.reply);
     while (c->queue.n > 0)
-        free_queued(&c->queue.list[--c->queue.n]);
+        free_message(&c->queue.list[--c->queue.n]);
     if (c->pq)
         PQfinish(c->pq);
     c->pq = NULL;
@@ -59,8 +60,10 @@ static int conn_fail(struct pg_conn *c, int code, const char *text)
     return dlock_fail_at(&c->error, code, 0, c->where, "%s", line);
 }
 
-static void fail_no_memory(struct pg_conn *c)
+void pg_conn_fail_no_memory(struct pg_conn *c)
 {
+    if (c->state != PC_UP)
+        return;
     c->last_words[0] = '\0';
     conn_fail(c, DLOCK_ENOMEM, "out of memory");
 }
@@ -296,68 +299,51 @@ static void note_sent(struct pg_conn *c, int tag, int64_t now)
         c->requests.unflushed = left > 0;
 }
 
-static void send_now(struct pg_conn *c, int tag, const struct pg_statement *all, int n)
+static void send_now(struct pg_conn *c, struct pg_message *m)
 {
     int64_t now = c->env->now(c->env->ctx);
     bool ok = c->requests.n < PG_REQUESTS;
-    for (int i = 0; i < n; i++)
-        ok = ok && (c->pipeline ? PQsendQueryParams(c->pq, all[i].sql, all[i].n, NULL,
-                                                    all[i].values, NULL, NULL, 0)
-                                : PQsendQuery(c->pq, all[i].sql));
-    if (ok && (!c->pipeline || PQpipelineSync(c->pq)))
-        note_sent(c, tag, now);
+    for (int i = 0; i < m->n && ok; i++)
+        ok = PQsendQueryParams(c->pq, m->list[i].sql, m->list[i].n, NULL,
+                               (const char *const *)m->list[i].values, NULL, NULL, 0);
+    if (ok && PQpipelineSync(c->pq))
+        note_sent(c, m->tag, now);
     else
         fail_pq(c);
+    free_message(m);
 }
 
 static void send_queued(struct pg_conn *c)
 {
-    struct pg_statement all[PG_STATEMENTS];
     if (c->state != PC_UP || c->requests.n > 0 || c->queue.n == 0)
         return;
-    struct pg_queued q = c->queue.list[0];
-    memmove(c->queue.list, c->queue.list + 1, sizeof(c->queue.list[0]) * (size_t)--c->queue.n);
-    for (int i = 0; i < q.n; i++)
-        all[i] = (struct pg_statement){q.list[i].sql, q.list[i].n,
-                                       (const char *const *)q.list[i].values};
-    send_now(c, q.tag, all, q.n);
-    free_queued(&q);
+    struct pg_message m = c->queue.list[0];
+    memmove(c->queue.list, c->queue.list + 1, sizeof(m) * (size_t)--c->queue.n);
+    send_now(c, &m);
 }
 
-void pg_conn_send_all(struct pg_conn *c, int tag, const struct pg_statement *all, int n)
+void pg_conn_send_all(struct pg_conn *c, struct pg_message *m)
 {
-    struct pg_queued *q = &c->queue.list[c->queue.n];
     bool ok = true;
-    for (int i = 0; i < n; i++)
-        ok = ok && all[i].sql;
-    if (!ok) {
-        fail_no_memory(c);
-    } else if (c->state != PC_UP) {
+    for (int i = 0; i < m->n; i++)
+        ok = ok && m->list[i].sql;
+    if (ok && c->state == PC_UP && (c->requests.n == 0 || (!c->one_by_one && c->queue.n == 0))) {
+        send_now(c, m);
         return;
-    } else if (!c->pipeline || c->requests.n == 0 || (!c->one_by_one && c->queue.n == 0)) {
-        send_now(c, tag, all, n);
-    } else if (c->queue.n == PG_REQUESTS) {
-        conn_fail(c, DLOCK_EUNAVAIL, "no answer to earlier requests");
-    } else {
-        c->queue.n++;
-        *q = (struct pg_queued){.tag = tag, .n = n};
-        for (int i = 0; i < n; i++) {
-            q->list[i].n = all[i].n;
-            ok = (q->list[i].sql = strdup(all[i].sql)) && ok;
-            for (int v = 0; v < all[i].n; v++)
-                ok = (q->list[i].values[v] = strdup(all[i].values[v])) && ok;
-        }
-        if (!ok)
-            fail_no_memory(c);
     }
+    if (ok && c->state == PC_UP && c->queue.n < PG_REQUESTS) {
+        c->queue.list[c->queue.n++] = *m;
+        m->n = 0;
+        return;
+    }
+    free_message(m);
+    if (!ok)
+        pg_conn_fail_no_memory(c);
+    else if (c->state == PC_UP)
+        conn_fail(c, DLOCK_EUNAVAIL, "no answer to earlier requests");
 }
 
-void pg_conn_send(struct pg_conn *c, int tag, const char *sql)
-{
-    pg_conn_send_all(c, tag, &(struct pg_statement){.sql = sql}, 1);
-}
-
-bool pg_conn_try(struct pg_conn *c, int tag, const char *sql)
+bool pg_conn_send(struct pg_conn *c, int tag, const char *sql)
 {
     int64_t now = c->env->now(c->env->ctx);
     if (!sql)

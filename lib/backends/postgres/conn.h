@@ -39,10 +39,14 @@ struct pg_settings {
     bool thread;   /* libpq may block before the server has answered */
 };
 
-struct pg_statement {
-    const char *sql; /* NULL: the caller had no memory for it */
-    int n;
-    const char *const *values; /* text, at most PG_VALUES */
+/* A message of several statements with text parameters; owns its texts. */
+struct pg_message {
+    int tag, n;
+    struct pg_statement {
+        char *sql; /* NULL: there was no memory for the statement */
+        int n;
+        char *values[PG_VALUES];
+    } list[PG_STATEMENTS];
 };
 
 /* The answer to one request. */
@@ -99,13 +103,7 @@ struct pg_conn {
      */
     bool one_by_one;
     struct {
-        struct pg_queued {
-            int tag, n;
-            struct {
-                int n;
-                char *sql, *values[PG_VALUES];
-            } list[PG_STATEMENTS];
-        } list[PG_REQUESTS];
+        struct pg_message list[PG_REQUESTS];
         int n;
     } queue;
 
@@ -134,23 +132,19 @@ static inline bool pg_conn_busy(const struct pg_conn *c)
 }
 /*
  * Without pipeline: send statements without parameters. Ignored unless PC_UP; only while the
- * connection is not busy. sql NULL: out of memory, and the connection fails. tag (not 0) marks the
- * answer.
+ * connection is not busy. tag (not 0) marks the answer. False: there is no memory (sql may be
+ * NULL), nothing was sent, and the connection stays as before.
  */
-void pg_conn_send(struct pg_conn *, int tag, const char *sql);
+bool pg_conn_send(struct pg_conn *, int tag, const char *sql);
+/* End the session for lack of memory. */
+void pg_conn_fail_no_memory(struct pg_conn *);
 /*
- * Likewise for a session that must live on. False: there is no memory (sql may be NULL), nothing
- * was sent, and the connection stays as before.
+ * pipeline: one transaction; the message may have to queue, and is left empty. Each statement sees
+ * what was committed before its own begin, so also what was committed while the statement before
+ * waited for a lock; where the role's default is a stricter isolation level, the waiting statement
+ * fails. One answer: the error that undid all statements, or the last result with rows.
  */
-bool pg_conn_try(struct pg_conn *, int tag, const char *sql);
-/*
- * pipeline: at most PG_STATEMENTS with text parameters, in one message and one transaction; they
- * may have to queue. Each statement sees what was committed before its own begin, so also what was
- * committed while the statement before waited for a lock; where the role's default is a stricter
- * isolation level, the waiting statement fails. One answer: the error that undid all statements, or
- * the last result with rows.
- */
-void pg_conn_send_all(struct pg_conn *, int tag, const struct pg_statement *, int n);
+void pg_conn_send_all(struct pg_conn *, struct pg_message *);
 /*
  * Ask the server to cancel the running request, in a detached thread since libpq's call blocks. The
  * request is answered as always.

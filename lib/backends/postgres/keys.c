@@ -9,23 +9,27 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The first eight bytes of SHA-256(NAME NUL word), or of NAME NUL word NUL number. */
-static uint64_t hashed(const struct pg_keys *keys, const char *word, const char *number)
+uint64_t pg_hash(const char *text, size_t len)
 {
     uint8_t hash[SHA256_DIGEST_LENGTH];
     SHA2_CTX sha;
     uint64_t n = 0;
     SHA256Init(&sha);
-    SHA256Update(&sha, (const uint8_t *)keys->name, keys->name_len);
-    SHA256Update(&sha, (const uint8_t *)"", 1);
-    /* With the NUL at the end of word. */
-    SHA256Update(&sha, (const uint8_t *)word, strlen(word) + (number ? 1 : 0));
-    if (number)
-        SHA256Update(&sha, (const uint8_t *)number, strlen(number));
+    SHA256Update(&sha, (const uint8_t *)text, len);
     SHA256Final(hash, &sha);
     for (int i = 0; i < 8; i++)
         n = n << 8 | hash[i];
     return n;
+}
+
+/* NAME NUL word, or with i >= 0 NAME NUL word NUL i. */
+static int64_t hashed(const struct pg_keys *keys, const char *word, int i)
+{
+    char text[sizeof(keys->name) + 64];
+    memcpy(text, keys->name, keys->name_len);
+    char *at = text + keys->name_len;
+    int len = snprintf(at, 64, i < 0 ? "%c%s" : "%c%s%c%d", '\0', word, '\0', i);
+    return (int64_t)pg_hash(text, keys->name_len + (size_t)len);
 }
 
 void pg_keys_init(struct pg_backend *be, bool given)
@@ -36,16 +40,14 @@ void pg_keys_init(struct pg_backend *be, bool given)
                                       given ? be->advisory.number : be->spec->uri->name);
     if (given)
         keys->name[0] = '\0';
-    keys->turnstile = (int64_t)hashed(keys, "turnstile", NULL);
-    keys->gate = (int64_t)hashed(keys, "gate", NULL);
-    keys->sizes = (int64_t)hashed(keys, "sizes", NULL);
+    keys->turnstile = hashed(keys, "turnstile", -1);
+    keys->gate = hashed(keys, "gate", -1);
+    keys->sizes = hashed(keys, "sizes", -1);
     snprintf(keys->channel, sizeof(keys->channel), "dlock_%016" PRIx64, (uint64_t)keys->gate);
-    keys->first_size = (int64_t)(hashed(keys, "slots", NULL) & ~UINT64_C(0xffff));
+    keys->first_size = hashed(keys, "slots", -1) & ~INT64_C(0xffff);
 }
 
 int64_t pg_slot_key(const struct pg_keys *keys, int i)
 {
-    char number[16];
-    snprintf(number, sizeof(number), "%d", i);
-    return (int64_t)hashed(keys, "slot", number);
+    return hashed(keys, "slot", i);
 }

@@ -64,7 +64,7 @@ static int slot_open(struct dlock_be **out, const struct dlock_spec *spec, struc
         slot_close((struct dlock_be *)be);
         return rc;
     }
-    be->conn.pipeline = be->protocol->pipeline;
+    be->conn.pipeline = !be->protocol->session;
     *out = (struct dlock_be *)be;
     return 0;
 }
@@ -99,7 +99,7 @@ static const struct dlock_error *slot_refusal(const struct dlock_be *slot)
 
 static bool slot_stays(struct dlock_be *slot)
 {
-    return self(slot)->protocol->stays;
+    return !self(slot)->protocol->session;
 }
 
 static void slot_renew(struct dlock_be *slot)
@@ -132,7 +132,7 @@ static void slot_ask(struct dlock_be *slot, enum dlock_ask what, const char *arg
     struct dlock_error err;
     start(be, OP_STATUS);
     snprintf(be->forget, sizeof(be->forget), "%s", what == ASK_FORGET ? arg : "");
-    if (what == ASK_STATUS || (what == ASK_FORGET && be->protocol->records)) {
+    if (what == ASK_STATUS || (what == ASK_FORGET && !be->protocol->session)) {
         pg_connect(be);
         return;
     }

@@ -16,6 +16,8 @@ enum pg_tag {
     T_CONFIRM,
     T_RENEW,
     T_RELEASE,
+    T_LEAVE,
+    T_CALL,
     T_UNDO,
     T_STATUS,
     T_LISTEN,
@@ -40,10 +42,11 @@ struct pg_backend;
 
 /* A mode. Its slots are called in any state of the connection, ready only when that is idle. */
 struct pg_protocol {
-    bool records;  /* of --once */
-    bool session;  /* the session holds the lock, and its end releases it */
-    bool stays;    /* --min-hold: a lock stays held after a release, until the expiry */
-    bool pipeline; /* for pg_conn */
+    /*
+     * The session holds the lock, and its end releases it. Otherwise a table does: with records of
+     * --once, and with --min-hold a lock stays held after a release, until the expiry.
+     */
+    bool session;
 
     void (*acquire)(struct pg_backend *);
     void (*renew)(struct pg_backend *);
@@ -128,8 +131,12 @@ struct table_state {
     char epoch[80]; /* of the holders beside us */
 
     enum { LOOK_FIRST, LOOK_HOLDERS, LOOK_RUN } look; /* the table that a status reads */
-    /* UNHEARD: the answer never came, so the release may have been served. */
-    enum { RELEASE_UNSENT, RELEASE_SENT, RELEASE_UNHEARD } release;
+    /*
+     * UNHEARD: the answer never came, so the release may have been served. DONE: served, and the
+     * waiters are being called.
+     */
+    enum { RELEASE_UNSENT, RELEASE_SENT, RELEASE_UNHEARD, RELEASE_DONE } release;
+    bool take; /* the next try is the statement take */
 };
 
 #define SESSION_NAME "dlock: "
@@ -236,6 +243,12 @@ struct pg_keepalives {
 struct pg_keepalives pg_keepalives(int64_t ttl);
 
 /* keys.c */
+/*
+ * The first eight bytes of SHA-256, big-endian. Not OpenSSL's SHA-256, which would read a
+ * configuration and initialise all of OpenSSL: 1 to 2 ms that a connection without TLS and password
+ * need not spend.
+ */
+uint64_t pg_hash(const char *text, size_t len);
 /* given: the number of ?key= stands for the name. */
 void pg_keys_init(struct pg_backend *, bool given);
 /* Slot i, counted from 0. */

@@ -56,31 +56,30 @@ void sql_add(struct pg_message *m, const char *statement, const struct pg_place 
              const struct pg_place *common)
 {
     if (m->n == 0)
-        m->list[m->n++].sql = sql_session_path;
-    struct pg_statement *s = &m->list[m->n];
-    char *text = NULL;
+        m->list[m->n++] = (struct pg_statement){.sql = strdup(sql_session_path)};
+    struct pg_statement *s = &m->list[m->n++];
+    const char *values[PG_VALUES];
     size_t size;
-    FILE *f = open_memstream(&text, &size);
-    if (f) {
-        put(f, statement, own, common, m->values[m->n], &s->n);
-        if (fclose(f) != 0) {
-            free(text);
-            text = NULL;
-        }
+    *s = (struct pg_statement){.n = 0};
+    FILE *f = open_memstream(&s->sql, &size);
+    if (f)
+        put(f, statement, own, common, values, &s->n);
+    bool ok = f && fclose(f) == 0;
+    for (int i = 0; i < s->n; i++)
+        ok = (s->values[i] = strdup(values[i])) && ok;
+    if (!ok) {
+        free(s->sql);
+        s->sql = NULL;
     }
-    s->sql = text;
-    s->values = m->values[m->n++];
 }
 
 void sql_send(struct pg_conn *c, int tag, struct pg_message *m)
 {
-    pg_conn_send_all(c, tag, m->list, m->n);
-    for (int i = 1; i < m->n; i++)
-        free((char *)m->list[i].sql);
+    m->tag = tag;
+    pg_conn_send_all(c, m);
 }
 
-static char *join(const char *comment, bool path, const char *const *statements,
-                  const struct pg_place *places)
+char *sql_text(const char *comment, const char *const *statements, const struct pg_place *places)
 {
     char *text = NULL;
     size_t size;
@@ -88,22 +87,10 @@ static char *join(const char *comment, bool path, const char *const *statements,
     if (!f)
         return NULL;
     if (comment)
-        fprintf(f, "/* %s */ ", comment);
-    if (path)
-        fputs(sql_session_local_path, f);
+        fprintf(f, *comment ? "/* %s */ %s" : "%s%s", comment, sql_session_local_path);
     for (const char *const *s = statements; *s; s++) {
-        fputs(path || s > statements ? "; " : "", f);
+        fputs(comment || s > statements ? "; " : "", f);
         put(f, *s, NULL, places, NULL, NULL);
     }
     return fclose(f) == 0 ? text : (free(text), NULL);
-}
-
-char *sql_text(const char *comment, const char *const *statements, const struct pg_place *places)
-{
-    return join(comment, true, statements, places);
-}
-
-char *sql_fill(const char *statement, const struct pg_place *places)
-{
-    return join(NULL, false, STATEMENTS(statement), places);
 }

@@ -18,26 +18,20 @@ struct pg_place {
 #define PLACES(...) ((const struct pg_place[]){__VA_ARGS__, {NULL, NULL, 0}})
 #define STATEMENTS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-/* A message of the extended protocol. sql_add() makes room for the path, which comes first. */
-struct pg_message {
-    struct pg_statement list[PG_STATEMENTS];
-    const char *values[PG_STATEMENTS][PG_VALUES];
-    int n;
-};
 /*
- * Add a statement. A text in a quoted place, '{name}', becomes a parameter, and must live until the
- * message is sent. A place of own wins over common; own may be NULL.
+ * Add a statement to a message of the extended protocol, behind the path, which comes first. A text
+ * in a quoted place, '{name}', becomes a parameter. A place of own wins over common; own may be
+ * NULL.
  */
 void sql_add(struct pg_message *, const char *statement, const struct pg_place *own,
              const struct pg_place *common);
 void sql_send(struct pg_conn *, int tag, struct pg_message *);
 
 /*
- * A message of the simple protocol: a comment (for pg_stat_activity, or NULL), the path and the
- * statements, malloc'ed; NULL: out of memory. A text in a quoted place must hold no quote.
+ * Statements of the simple protocol, malloc'ed; NULL: out of memory. comment: for pg_stat_activity,
+ * or "", in front of the path; NULL: the statements alone, for people. A text in a quoted place
+ * must hold no quote.
  */
 char *sql_text(const char *comment, const char *const *statements, const struct pg_place *);
-/* The statement alone, for people. */
-char *sql_fill(const char *statement, const struct pg_place *);
 
 #endif

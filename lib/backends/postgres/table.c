@@ -25,7 +25,8 @@
  * waiter that is granted the lock before earlier tickets writes its own ticket into passed: all
  * tickets below count no more. Their waiters, if alive, get a new ticket with the next try.
  *
- * A release calls the first few waiters, each for its turn. All waiters poll within the same 2.8 s,
+ * A release calls the first few waiters, each for its turn; where no waiter is in line, it leaves
+ * freed NULL, and the next client takes the lock at once. All waiters poll within the same 2.8 s,
  * so a lost call, or the silence of all called waiters, costs no more. At the end of a dead
  * holder's lease each waiter has its turn, too. Behind a pooler waiters only poll, without order,
  * and after the line.
@@ -55,14 +56,15 @@
 /* A client that is cut off keeps the row at most so long, and 2 s. */
 #define CUT_OFF (6 * DLOCK_SEC)
 
-/* The columns of the answer to a try. */
+/* The columns of the answer to a try; the first few are those of the statement take. */
 enum {
     R_FENCE,
     R_PID,
-    R_HOLDER,
+    R_TOKEN,
+    R_TAKE_COLUMNS,
+    R_HOLDER = R_TAKE_COLUMNS,
     R_HELD_FENCE,
     R_LEFT,
-    R_TOKEN,
     R_GRACE,
     R_OWNER,
     R_TICKET,
@@ -90,7 +92,8 @@ static int64_t min_hold_left(const struct pg_backend *be)
     return be->spec->min_hold > 0 ? dlock_max(0, be->spec->hold->until - pg_now(be)) : 0;
 }
 
-int64_t table_lasts_ms(const struct pg_backend *be)
+/* The duration of a grant or a renewal. */
+static int64_t lasts_ms(const struct pg_backend *be)
 {
     int64_t least = be->granted ? min_hold_left(be) : be->spec->min_hold;
     return dlock_max(be->spec->ttl, least) / DLOCK_MSEC;
@@ -104,19 +107,10 @@ int64_t table_stays_ms(const struct pg_backend *be)
 
 static char *table_schema(const struct pg_backend *be)
 {
-    const struct pg_place places[] = {{"table", be->table.name, 0},
-                                      {"holders", be->table.holders, 0},
-                                      {"runs", be->table.runs, 0},
-                                      {NULL, NULL, 0}};
-    char *first = sql_fill(sql_table_schema, places), *all;
-    char *second = sql_fill(sql_table_shared_schema, places);
-    char *third = sql_fill(sql_table_runs_schema, places);
-    if (!first || !second || !third || asprintf(&all, "%s; %s; %s", first, second, third) < 0)
-        all = NULL;
-    free(first);
-    free(second);
-    free(third);
-    return all;
+    return sql_text(NULL,
+                    STATEMENTS(sql_table_schema, sql_table_shared_schema, sql_table_runs_schema),
+                    PLACES({"table", be->table.name, 0}, {"holders", be->table.holders, 0},
+                           {"runs", be->table.runs, 0}));
 }
 
 /* ----------------------------------------------------------------- what is sent */
@@ -149,7 +143,7 @@ void table_send(struct pg_backend *be, enum pg_tag tag, enum table_more more,
         {"holder", be->holder, 0},
         {"name", be->spec->uri->name, 0},
         {"token", be->token, 0},
-        {"ttl", NULL, table_lasts_ms(be)},
+        {"ttl", NULL, lasts_ms(be)},
         {"fence", NULL, (int64_t)be->fence},
         {"slots", NULL, be->spec->slots},
         {"epoch", be->table.epoch, 0},
@@ -208,14 +202,18 @@ static void send_try(struct pg_backend *be)
         shared_send_try(be);
         return;
     }
-    const struct pg_place *look = PLACES({"look", NULL, be->table.line.tries++ % LOOK_ONE_OF == 0});
     table_trying(be);
     pg_describe(be, RECORD_HOLDS);
+    if (be->table.take) {
+        table_send(be, T_TRY, NO_MORE, NULL, STATEMENTS(sql_table_take));
+        return;
+    }
+    const struct pg_place *look = PLACES({"look", NULL, be->table.line.tries++ % LOOK_ONE_OF == 0});
     if (be->spec->once > 0)
-        runs_send_try(be, look);
+        table_send(be, T_TRY, AND_RUNS, look,
+                   STATEMENTS(sql_table_grace, sql_table_try, sql_table_runs_begin));
     else
-        table_send(be, T_TRY, NO_MORE, look,
-                   STATEMENTS(sql_session_durable, sql_table_grace, sql_table_try));
+        table_send(be, T_TRY, NO_MORE, look, STATEMENTS(sql_table_grace, sql_table_try));
 }
 
 /* stays_ms: see shared_send_give_back(). */
@@ -225,17 +223,21 @@ static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *t
     if (is_shared(be))
         shared_send_give_back(be, tag, token, stays_ms);
     else
-        table_send(
-            be, tag, NO_MORE, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
-            STATEMENTS(sql_session_durable, stays_ms > 0 ? sql_table_stay : sql_table_release));
+        table_send(be, tag, NO_MORE, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
+                   STATEMENTS(sql_table_release));
 }
 
 static void send_release(struct pg_backend *be)
 {
+    /* Where this client has waited, others wait most likely: release also calls them. */
+    bool leave = be->granted && !is_shared(be) && be->table.line.ticket == 0 &&
+                 table_stays_ms(be) == 0 && be->table.release == RELEASE_UNSENT;
     if (be->table.release == RELEASE_UNSENT)
         be->table.release = RELEASE_SENT; /* once unheard, always unheard */
     if (run_record_begun(be->spec) && be->granted)
         runs_send_release(be);
+    else if (leave)
+        table_send(be, T_LEAVE, NO_MORE, NULL, STATEMENTS(sql_table_leave));
     else
         send_give_back(be, T_RELEASE, be->token, table_stays_ms(be));
 }
@@ -261,18 +263,22 @@ static int64_t random_part(const struct pg_backend *be, int64_t most)
 static void maybe_sweep(struct pg_backend *be)
 {
     if (be->spec->once > 0)
-        runs_send_sweep(be); /* with dates in their names, each run leaves a record */
+        table_send(
+            be, T_SWEEP, AND_RUNS, NULL,
+            STATEMENTS(
+                sql_table_runs_sweep)); /* with dates in their names, each run leaves a record */
     if (random_part(be, be->spec->once > 0 ? SWEEP_ONE_OF_RUNS : SWEEP_ONE_OF) != 0)
         return;
     table_send(be, T_SWEEP, NO_MORE, NULL, STATEMENTS(sql_table_sweep));
     if (is_shared(be))
-        shared_send_sweep(be);
+        table_send(be, T_SWEEP, AND_HOLDERS, NULL, STATEMENTS(sql_table_shared_sweep));
 }
 
 /* --------------------------------------------------------------------- acquire */
 
 static void table_acquire(struct pg_backend *be)
 {
+    be->table.take = !is_shared(be) && be->spec->once == 0 && be->restart_grace == 0;
     be->table.try = TRY_NONE;
     be->table.orphan[0] = '\0';
     be->table.creates = 0;
@@ -460,7 +466,7 @@ static void create_answered(struct pg_backend *be, const struct pg_reply *r)
     bool second = be->table.lacks == be->table.holders, third = be->table.lacks == be->table.runs;
     char *ddl =
         third ? NULL
-              : sql_fill(second ? sql_table_shared_schema : sql_table_schema,
+              : sql_text(NULL, STATEMENTS(second ? sql_table_shared_schema : sql_table_schema),
                          PLACES({"table", be->table.name, 0}, {"holders", be->table.holders, 0}));
     int code = pg_conn_reply_error(&be->conn, r, &err);
     dlock_fail_at(&err, code, 0, pg_where(be),
@@ -536,13 +542,18 @@ bool table_try_is_ours(struct pg_backend *be, const struct pg_reply *r, int colu
 
 static void try_answered(struct pg_backend *be, const struct pg_reply *r)
 {
-    if (is_shared(be)) {
+    bool take = be->table.take;
+    be->table.take = false;
+    if (take && !r->sqlstate[0] && r->rows && PQntuples(r->rows) == 0) {
+        be->table.try = TRY_NONE;
+        send_try(be);
+    } else if (is_shared(be)) {
         shared_answered(be, r);
     } else if (r->sqlstate[0]) {
         table_try_failed(be, r);
     } else if (be->spec->once > 0 && runs_answered(be, r)) {
         return;
-    } else if (table_try_is_ours(be, r, R_COLUMNS, R_PID, R_TOKEN)) {
+    } else if (table_try_is_ours(be, r, take ? R_TAKE_COLUMNS : R_COLUMNS, R_PID, R_TOKEN)) {
         be->fence = (uint64_t)pg_number(r->rows, 0, R_FENCE);
         if (PQgetisnull(r->rows, 0, R_FENCE))
             not_granted(be, r);
@@ -597,6 +608,15 @@ static void table_release(struct pg_backend *be)
         pg_connect(be);
 }
 
+/* No more tries. err: why the release, or the call behind it, was not answered. */
+static void give_release_up(struct pg_backend *be, const struct dlock_error *err)
+{
+    if (be->table.release == RELEASE_DONE)
+        pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
+    else
+        pg_released(be, DLOCK_RELEASE_UNCLEAR, err);
+}
+
 /* unheard: the release may have been served. */
 static void release_failed(struct pg_backend *be, bool unheard, const struct dlock_error *err)
 {
@@ -605,8 +625,8 @@ static void release_failed(struct pg_backend *be, bool unheard, const struct dlo
     if (unheard && be->table.release == RELEASE_SENT)
         be->table.release = RELEASE_UNHEARD;
     be->op_until = DLOCK_NEVER;
-    if (now >= be->release.until || !transient)
-        pg_released(be, DLOCK_RELEASE_UNCLEAR, err);
+    if (now >= be->release.until || !transient || be->table.release == RELEASE_DONE)
+        give_release_up(be, err);
     else
         be->outage.retry_at = dlock_min(be->release.until,
                                         now + dlock_backoff_next(&be->outage.pause, be->spec->env));
@@ -620,12 +640,19 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
     enum table_end end = END_UNKNOWN;
     if (records && is_ours(be, r, columns, U_TOKEN))
         end = runs_ended(be, r, &err);
-    if (!is_ours(be, r, columns, U_TOKEN)) {
+    if (r->tag == T_CALL) {
+        pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
+    } else if (r->tag == T_LEAVE && !r->sqlstate[0] && r->rows && PQntuples(r->rows) == 0) {
+        send_give_back(be, T_RELEASE, be->token, 0);
+    } else if (!is_ours(be, r, columns, U_TOKEN)) {
         not_ours(be, r, DLOCK_EUNAVAIL, &err);
         pg_conn_close(&be->conn);
         release_failed(be, r->unheard || !r->sqlstate[0], &err);
     } else if (end == END_NOT_RECORDED) {
         pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
+    } else if (r->tag == T_LEAVE && pg_number(r->rows, 0, U_CALLED) > 0) {
+        be->table.release = RELEASE_DONE;
+        table_send(be, T_CALL, NO_MORE, NULL, STATEMENTS(sql_table_call));
     } else if (end == END_RECORDED || pg_number(r->rows, 0, U_OURS) == 1 ||
                (be->granted && be->table.release == RELEASE_UNHEARD)) {
         pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
@@ -658,12 +685,13 @@ static void table_ready(struct pg_backend *be)
         break;
     case OP_RENEW:
         if (is_shared(be))
-            shared_send_renew(be);
+            table_send(be, T_RENEW, AND_HOLDERS, NULL,
+                       STATEMENTS(sql_table_lock_row, sql_table_shared_renew));
         else if (be->spec->hold->begin == RUN_NOW)
-            runs_send_begin(be);
+            table_send(be, T_RENEW, AND_RUNS, NULL,
+                       STATEMENTS(sql_table_renew, sql_table_runs_begin));
         else
-            table_send(be, T_RENEW, NO_MORE, NULL,
-                       STATEMENTS(sql_session_durable, sql_table_renew));
+            table_send(be, T_RENEW, NO_MORE, NULL, STATEMENTS(sql_table_renew));
         break;
     case OP_RELEASE:
         send_release(be);
@@ -676,7 +704,8 @@ static void table_ready(struct pg_backend *be)
         be->status.run = false;
         be->table.look = LOOK_FIRST;
         if (be->forget[0])
-            runs_send_forget(be);
+            table_send(be, T_FORGET, AND_RUNS, PLACES({"token", be->forget, 0}),
+                       STATEMENTS(sql_table_lock_row, sql_table_runs_forget));
         else
             table_send(be, T_STATUS, NO_MORE, PLACES({"runs_name", be->table.runs, 0}),
                        STATEMENTS(sql_table_status));
@@ -745,7 +774,7 @@ static void table_answered(struct pg_backend *be, const struct pg_reply *r)
         be->table.line.joined = false;
     } else if (r->tag == T_RENEW && be->op == OP_RENEW)
         renew_answered(be, r);
-    else if (r->tag == T_RELEASE && be->op == OP_RELEASE)
+    else if ((r->tag == T_RELEASE || r->tag == T_LEAVE || r->tag == T_CALL) && be->op == OP_RELEASE)
         release_answered(be, r);
     else if (r->tag == T_FORGET && be->op == OP_STATUS)
         runs_forgotten(be, r);
@@ -773,15 +802,11 @@ static void table_timeout(struct pg_backend *be, int64_t now)
     struct dlock_error err;
     if (be->op == OP_RELEASE && now >= be->release.until) {
         dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "no answer");
-        pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
-    } else if (be->op == OP_RELEASE && now >= be->op_until) {
-        no_answer(&err, be->spec, pg_patience(be));
+        give_release_up(be, &err);
+    } else if ((be->op == OP_RELEASE || be->op == OP_RENEW) && now >= be->op_until) {
+        no_answer(&err, be->spec, be->op == OP_RENEW ? be->spec->op_timeout : pg_patience(be));
         pg_conn_close(&be->conn);
-        release_failed(be, true, &err);
-    } else if (be->op == OP_RENEW && now >= be->op_until) {
-        no_answer(&err, be->spec, be->spec->op_timeout);
-        pg_conn_close(&be->conn);
-        pg_unclear(be, &err);
+        table_failed(be, &err);
     } else if (be->op == OP_ACQUIRE && now >= be->op_until) {
         no_answer(&err, be->spec, pg_patience(be));
         if (be->conn.one_by_one) {
@@ -844,9 +869,9 @@ static bool look_on(struct pg_backend *be, struct pg_reply *r, bool run)
     be->status.first = r->rows;
     r->rows = NULL;
     if (run) {
-        runs_send_status(be);
+        table_send(be, T_STATUS, AND_RUNS, NULL, STATEMENTS(sql_table_runs_status));
     } else {
-        shared_send_status(be);
+        table_send(be, T_STATUS, AND_HOLDERS, NULL, STATEMENTS(sql_table_shared_status));
         be->table.checked.holders = true;
     }
     return true;
@@ -891,9 +916,6 @@ static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
 }
 
 const struct pg_protocol pg_table = {
-    .records = true,
-    .stays = true,
-    .pipeline = true,
     .acquire = table_acquire,
     .renew = pg_connect,
     .release = table_release,

@@ -17,7 +17,7 @@
 #define OVER_OWNER "over:"
 
 /* The first columns of the answer to a renewal; then those of a release: the called waiters. */
-enum { U_OURS, U_HOLDER, U_TOKEN, U_RENEW_COLUMNS, U_RELEASE_COLUMNS };
+enum { U_OURS, U_HOLDER, U_TOKEN, U_RENEW_COLUMNS, U_CALLED = U_RENEW_COLUMNS, U_RELEASE_COLUMNS };
 
 /* A row of a status. Kind: as in the line. */
 enum { S_WAITER, S_HOLDER, S_FENCE, S_LEFT, S_USER, S_PID, S_KIND, S_SLOT, S_OVER };
@@ -52,8 +52,6 @@ void table_trying(struct pg_backend *);
 unsigned table_slots_of(const char *kind);
 /* The holder column of a row. An older dlock, or a person, may have written no record. */
 void table_read_holder(struct dlock_info *, const char *holder, int64_t left_ms, int64_t fence);
-/* The duration of a grant or a renewal in ms. */
-int64_t table_lasts_ms(const struct pg_backend *);
 /* --min-hold: the rest of the hold after our release, in ms; 0: none. */
 int64_t table_stays_ms(const struct pg_backend *);
 
@@ -69,11 +67,8 @@ void table_send(struct pg_backend *, enum pg_tag, enum table_more, const struct 
 /* --------------------------------------------------------- table_shared.c */
 
 void shared_send_try(struct pg_backend *);
-void shared_send_renew(struct pg_backend *);
 /* stays_ms: see table_stays_ms(). */
 void shared_send_give_back(struct pg_backend *, enum pg_tag, const char *token, int64_t stays_ms);
-void shared_send_sweep(struct pg_backend *);
-void shared_send_status(struct pg_backend *);
 /* T_TRY and T_CONFIRM while an acquire is under way. */
 void shared_answered(struct pg_backend *, const struct pg_reply *);
 /* The kind of this waiter, as in the line. */
@@ -95,23 +90,18 @@ enum table_end {
 };
 #define RUNS_END_COLUMNS (U_RELEASE_COLUMNS + 2) /* in the answer to a release */
 
-/* With spec->once: the try, and the run's record if the lock is granted. */
-void runs_send_try(struct pg_backend *, const struct pg_place *own);
-/* False: the answer is that of a refused try. */
+/*
+ * The answer to a try, or a renewal, with the statement runs_begin. False: the try or renewal in
+ * front was refused, and this is its answer.
+ */
 bool runs_answered(struct pg_backend *, const struct pg_reply *);
-/* A renewal, and the run's record: RUN_NOW. */
-void runs_send_begin(struct pg_backend *);
-/* False: the answer is that of a refused renewal. */
 bool runs_begun(struct pg_backend *, const struct pg_reply *);
 void runs_send_release(struct pg_backend *);
 /* The end of our run in the store after runs_send_release(); err: why the end is missing. */
 enum table_end runs_ended(const struct pg_backend *, const struct pg_reply *,
                           struct dlock_error *err);
-void runs_send_sweep(struct pg_backend *);
-void runs_send_status(struct pg_backend *);
 /* 1: be->run has the record; 0: no record; negative: the row is foreign. */
 int runs_read_status(struct pg_backend *, const struct pg_reply *, struct dlock_error *err);
-void runs_send_forget(struct pg_backend *);
 void runs_forgotten(struct pg_backend *, const struct pg_reply *);
 
 #endif

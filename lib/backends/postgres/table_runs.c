@@ -61,19 +61,6 @@ enum { F_FORGOTTEN, F_OTHER, F_VALID, F_COLUMNS };
 
 /* ----------------------------------------------------------------- what is sent */
 
-void runs_send_try(struct pg_backend *be, const struct pg_place *own)
-{
-    table_send(
-        be, T_TRY, AND_RUNS, own,
-        STATEMENTS(sql_session_durable, sql_table_grace, sql_table_try, sql_table_runs_begin));
-}
-
-void runs_send_begin(struct pg_backend *be)
-{
-    table_send(be, T_RENEW, AND_RUNS, NULL,
-               STATEMENTS(sql_session_durable, sql_table_renew, sql_table_runs_begin));
-}
-
 void runs_send_release(struct pg_backend *be)
 {
     struct dlock_run end;
@@ -84,23 +71,7 @@ void runs_send_release(struct pg_backend *be)
                PLACES({"stays", NULL, table_stays_ms(be)},
                       {"state", run_record_state(end.state), 0}, {"status", NULL, end.status},
                       {"began", NULL, be->run.begin_ms}),
-               STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_runs_end));
-}
-
-void runs_send_sweep(struct pg_backend *be)
-{
-    table_send(be, T_SWEEP, AND_RUNS, NULL, STATEMENTS(sql_table_runs_sweep));
-}
-
-void runs_send_status(struct pg_backend *be)
-{
-    table_send(be, T_STATUS, AND_RUNS, NULL, STATEMENTS(sql_table_runs_status));
-}
-
-void runs_send_forget(struct pg_backend *be)
-{
-    table_send(be, T_FORGET, AND_RUNS, PLACES({"token", be->forget, 0}),
-               STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_runs_forget));
+               STATEMENTS(sql_table_lock_row, sql_table_runs_end));
 }
 
 /* --------------------------------------------------------------------- answers */

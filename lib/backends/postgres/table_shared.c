@@ -88,7 +88,7 @@ void shared_send_try(struct pg_backend *be)
     table_send(be, T_TRY, AND_HOLDERS,
                PLACES({"kind", kind, 0}, {"look", NULL, look}, {"orphan", be->table.orphan, 0},
                       {"table_name", be->table.name, 0}),
-               STATEMENTS(sql_session_durable, sql_table_grace, sql_table_shared_look));
+               STATEMENTS(sql_table_grace, sql_table_shared_look));
 }
 
 /* passed: waiters in our way did not take the lock in their turns. */
@@ -98,32 +98,15 @@ static void send_grant(struct pg_backend *be, bool passed)
     pg_describe(be, RECORD_HOLDS);
     table_send(be, T_CONFIRM, AND_HOLDERS,
                PLACES({"passed", NULL, passed ? be->table.line.ticket - 1 : 0}),
-               STATEMENTS(sql_session_durable, sql_table_grace, sql_table_shared_lock,
-                          sql_table_shared_grant));
-}
-
-void shared_send_renew(struct pg_backend *be)
-{
-    table_send(be, T_RENEW, AND_HOLDERS, NULL,
-               STATEMENTS(sql_session_durable, sql_table_lock_row, sql_table_shared_renew));
+               STATEMENTS(sql_table_grace, sql_table_shared_lock, sql_table_shared_grant));
 }
 
 void shared_send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token,
                            int64_t stays_ms)
 {
     table_send(be, tag, AND_HOLDERS, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
-               STATEMENTS(sql_session_durable, sql_table_lock_row,
+               STATEMENTS(sql_table_lock_row,
                           stays_ms > 0 ? sql_table_shared_stay : sql_table_shared_release));
-}
-
-void shared_send_sweep(struct pg_backend *be)
-{
-    table_send(be, T_SWEEP, AND_HOLDERS, NULL, STATEMENTS(sql_table_shared_sweep));
-}
-
-void shared_send_status(struct pg_backend *be)
-{
-    table_send(be, T_STATUS, AND_HOLDERS, NULL, STATEMENTS(sql_table_shared_status));
 }
 
 /* --------------------------------------------------------------- a writer waits */

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <sha2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,12 +19,6 @@
 /* The names of the second and the third table are the name of the first table and a suffix. */
 #define HOLDERS_SUFFIX "_holders"
 #define RUNS_SUFFIX "_runs"
-
-/* A parameter's value, or NULL. Marks the parameter as used. */
-static const char *param(const struct dlock_spec *spec, const char *key)
-{
-    return dlock_uri_param(spec->uri, key);
-}
 
 /* --------------------------------------------------------- libpq's parameters */
 
@@ -205,7 +198,7 @@ static int set_params(struct pg_backend *be, const PQconninfoOption *known, stru
     const struct dlock_uri *uri = be->spec->uri;
     const struct dlock_host *h = uri->nhosts > 0 ? &uri->hosts[0] : NULL;
     const char *database = uri->path[0] == '/' && uri->path[1] ? uri->path + 1 : NULL;
-    const char *file = param(be->spec, "password-file");
+    const char *file = dlock_uri_param(be->spec->uri, "password-file");
     int rc;
 
     be->settings.keys[PG_HOST] = "host";
@@ -264,36 +257,20 @@ static int list_length(const char *list)
     return n;
 }
 
-/*
- * The hosts behind "//" as libpq's lists. Parameters replace these lists:
- * "postgres://localhost/db?host=/run/postgresql" is Prisma's form of a socket. A service or PGPORT
- * names the port of a single host without a port; for several hosts libpq takes 5432.
- */
-static int join_hosts(struct pg_backend *be, struct dlock_error *err)
+/* The hosts or ports behind "//" as libpq's list, malloc'ed. */
+static char *join(const struct dlock_uri *uri, bool ports)
 {
-    const struct dlock_uri *uri = be->spec->uri;
-    bool has_port = uri->nhosts > 1;
+    char *text = NULL;
     size_t size;
-    FILE *host, *port;
-    if (uri->nhosts == 0 || (!*uri->hosts[0].host && !uri->hosts[0].has_port))
-        return 0;
-    host = open_memstream(&be->named.host, &size);
-    port = open_memstream(&be->named.port, &size);
-    for (int i = 0; i < uri->nhosts && host && port; i++) {
-        fprintf(host, "%s%s", i > 0 ? "," : "", uri->hosts[i].host);
-        fprintf(port, "%s%u", i > 0 ? "," : "", uri->hosts[i].port);
-        has_port = has_port || uri->hosts[i].has_port;
+    FILE *f = open_memstream(&text, &size);
+    for (int i = 0; f && i < uri->nhosts; i++) {
+        fputs(i > 0 ? "," : "", f);
+        if (ports)
+            fprintf(f, "%u", uri->hosts[i].port);
+        else
+            fputs(uri->hosts[i].host, f);
     }
-    bool ok = host && port;
-    ok = host && fclose(host) == 0 && ok;
-    ok = port && fclose(port) == 0 && ok;
-    /* fclose() does not report a lack of memory. Without the texts we would ask a wrong server. */
-    ok = ok && be->named.host && be->named.port;
-    if (ok && !has_port) {
-        free(be->named.port);
-        be->named.port = NULL;
-    }
-    return ok ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    return f && fclose(f) == 0 ? text : NULL;
 }
 
 /* Host i of libpq's lists, to connect (s) and for the core to look up (h). False: no memory. */
@@ -329,6 +306,10 @@ static bool set_host(struct pg_settings *s, struct dlock_host *h, int i,
 /*
  * The hosts of the URI, else of libpq's variables; put them into the URI for the core to look up.
  * With a service an empty host or port is left to libpq, which takes the service's.
+ *
+ * Parameters replace what stands behind "//": "postgres://localhost/db?host=/run/postgresql" is
+ * Prisma's form of a socket. A service or PGPORT names the port of a single host without a port;
+ * for several hosts libpq takes 5432.
  */
 static int set_hosts(struct pg_backend *be, const PQconninfoOption *known, struct dlock_error *err)
 {
@@ -336,9 +317,11 @@ static int set_hosts(struct pg_backend *be, const PQconninfoOption *known, struc
     struct pg_settings *s = &be->settings;
     const char *host = dlock_uri_peek(uri, "host"), *port = dlock_uri_peek(uri, "port");
     const char *addr = dlock_uri_peek(uri, "hostaddr");
-    int rc = join_hosts(be, err);
-    if (rc != 0)
-        return rc;
+    bool named = uri->nhosts > 0 && (*uri->hosts[0].host || uri->hosts[0].has_port);
+    bool has_port = named && (uri->nhosts > 1 || uri->hosts[0].has_port);
+    if ((named && !(be->named.host = join(uri, false))) ||
+        (has_port && !(be->named.port = join(uri, true))))
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     struct address_lists all = {.host = host             ? host
                                         : be->named.host ? be->named.host
                                                          : "",
@@ -353,7 +336,7 @@ static int set_hosts(struct pg_backend *be, const PQconninfoOption *known, struc
     }
     s->by_libpq =
         s->service && !*all.host && !*all.addr && !dlock_uri_peek(uri, "tcp_user_timeout");
-    rc = s->by_libpq ? set_param(be, "tcp_user_timeout", PG_SERVICE_PATIENCE, err) : 0;
+    int rc = s->by_libpq ? set_param(be, "tcp_user_timeout", PG_SERVICE_PATIENCE, err) : 0;
     if (rc != 0)
         return rc;
     int nhosts = list_length(all.host), naddrs = list_length(all.addr);
@@ -431,25 +414,16 @@ static int parse_key(struct pg_backend *be, const char *text, struct dlock_error
 }
 
 /*
- * The first eight bytes of SHA-256(name), big-endian. Lease mode hashes the table's name as well,
- * only to let sessions find each other. Not OpenSSL's SHA-256, which would read a configuration and
- * initialise all of OpenSSL: 1 to 2 ms that a connection without TLS and password need not spend.
+ * The key is the hash of the name. Lease mode hashes the table's name as well, only to let sessions
+ * find each other.
  */
 static int set_key(struct pg_backend *be, struct dlock_error *err)
 {
-    const char *name = be->spec->uri->name, *given = param(be->spec, "key");
-    uint8_t hash[SHA256_DIGEST_LENGTH];
-    SHA2_CTX sha;
-    uint64_t n = 0;
+    const char *name = be->spec->uri->name, *given = dlock_uri_param(be->spec->uri, "key");
     char text[1024];
     int len = snprintf(text, sizeof(text), "%s%s%s", be->table.name ? be->table.name : "",
                        be->table.name ? "#" : "", name);
-
-    SHA256Init(&sha);
-    SHA256Update(&sha, (const uint8_t *)text, (size_t)len);
-    SHA256Final(hash, &sha);
-    for (int i = 0; i < 8; i++)
-        n = n << 8 | hash[i];
+    uint64_t n = pg_hash(text, (size_t)len);
     snprintf(be->app, sizeof(be->app), "dlock:%016llx", (unsigned long long)n);
     /* Plain characters, of which neither a comment's end nor a secret can be made. */
     bool plain = name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -524,8 +498,9 @@ static int set_mode(struct pg_backend *be, struct dlock_error *err)
     } only[] = {
         {"table", true}, {"table-owner", true}, {"key", false}, {"fair", false}, {"renew", false}};
     const struct dlock_spec *spec = be->spec;
-    const char *mode = param(spec, "mode"), *table = param(spec, "table");
-    const char *owner = param(spec, "table-owner");
+    const char *mode = dlock_uri_param(spec->uri, "mode"),
+               *table = dlock_uri_param(spec->uri, "table");
+    const char *owner = dlock_uri_param(spec->uri, "table-owner");
     bool lease = mode && strcmp(mode, "lease") == 0;
     if (mode && !lease && strcmp(mode, "advisory") != 0)
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
@@ -537,7 +512,7 @@ static int set_mode(struct pg_backend *be, struct dlock_error *err)
         if (only[i].lease != lease && dlock_uri_peek(spec->uri, only[i].key))
             return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), "%s= applies only to mode=%s",
                                  only[i].key, only[i].lease ? "lease" : "advisory");
-    if (spec->once > 0 && !be->protocol->records)
+    if (spec->once > 0 && be->protocol->session)
         return pg_no_records(be, err);
     return lease ? set_table(be, table ? table : "public.dlock_locks", err) : 0;
 }
@@ -545,8 +520,9 @@ static int set_mode(struct pg_backend *be, struct dlock_error *err)
 static int set_options(struct pg_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
-    const char *grace = param(spec, "restart-grace"), *renew = param(spec, "renew");
-    const char *fair = param(spec, "fair");
+    const char *grace = dlock_uri_param(spec->uri, "restart-grace"),
+               *renew = dlock_uri_param(spec->uri, "renew");
+    const char *fair = dlock_uri_param(spec->uri, "fair");
     int rc = grace ? dlock_parse_duration(grace, &be->restart_grace, err) : 0;
     if (rc == 0 && fair && strcmp(fair, "0") != 0 && strcmp(fair, "1") != 0)
         rc = dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), "fair=%.40s: expected 0 or 1", fair);

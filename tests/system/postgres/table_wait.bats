@@ -34,6 +34,28 @@ held_by_dead() {
     wait_for 2 no_sessions
 }
 
+@test "a lock without waiters is taken and left by a short statement each" {
+    local from i
+    "$DLOCK" "$L" true
+    for i in 1 2 3; do
+        [ "$(row 'freed is null')" = t ]
+        from=$(wc -c <"$PG_LOG")
+        "$DLOCK" "$L" true
+        # In front, the glance.
+        [ "$(tail -c "+$((from + 1))" "$PG_LOG" | grep -c 'LOG:  execute [^:]*: UPDATE ')" = 2 ]
+        ! tail -c "+$((from + 1))" "$PG_LOG" | grep 'LOG:  execute [^:]*: .*WITH ' ||
+            fail "more than take and leave"
+    done
+    # With a waiter in line, whose turn the next client then respects.
+    hold
+    waiter 1 true
+    kill -STOP "$WAITER"
+    let_go
+    [ "$(row 'freed > now() - interval $$5 s$$')" = t ]
+    kill -CONT "$WAITER"
+    exits 0 3 "$WAITER"
+}
+
 @test "a waiter gets a dead holder's lock at its expiry" {
     local expires
     held_by_dead '1.2 s'
@@ -303,6 +325,7 @@ in_order() {
     assert_out 'no answer'
     takes 390 $((700 + BUSY)) 69 "$DLOCK" -w 0.4 "$L" touch ran
     start_log d.log "$DLOCK" "$L" touch ran
+    wait_for 5 test "/proc/$STARTED/exe" -ef "$DLOCK" # the shell itself could miss the signal
     kill -TERM "$STARTED"
     exits 143 2 "$STARTED"
     takes 380 $((700 + BUSY)) 69 "$DLOCK" --status --connect-timeout 0.4 "$L"

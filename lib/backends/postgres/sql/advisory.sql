@@ -26,9 +26,13 @@
 -- exclude no client of the primary. Only an error keeps the server from running the next
 -- statements, so the finding is the name of a setting that does not exist. libpq refuses to connect
 -- to a standby; the server's log has an error only where a proxy has passed the connection on.
+--
+-- Else the name is that of a setting that the next statements need: the commit is on disk when it
+-- is answered, even where the role has synchronous_commit = off. A crash must not hand out the same
+-- log position again.
 SELECT set_config(CASE WHEN pg_backend_pid() <> {pid} THEN 'dlock finding: pooler;'
-    ELSE 'dlock finding: standby;' END, '', true)
-WHERE pg_backend_pid() <> {pid} OR pg_is_in_recovery()
+    WHEN pg_is_in_recovery() THEN 'dlock finding: standby;' ELSE 'synchronous_commit' END,
+    replace(current_setting('synchronous_commit'), 'off', 'local'), true)
 
 -- statement settings
 -- With these the server notices a dead client during a wait. Time-outs for statements are meant for

@@ -48,6 +48,17 @@ SELECT set_config('dlock.grace', ceil(extract(epoch FROM
         * 1000.0)::bigint::text, true)
 FROM k
 
+-- statement take
+-- The first try, since the lock is free most of the time: try costs a new server process four times
+-- as much. Takes a lock that is free for all: free for longer than the longest turn, or given back
+-- by leave while no waiter was in line. Finds no row otherwise, and try follows.
+UPDATE {table} l SET fence = greatest(l.fence + 1,
+        (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint),
+    owner = '{token}', expires = clock_timestamp() + interval '{ttl} ms', holder = '{holder}'
+WHERE l.name = '{name}'
+    AND greatest(l.expires, l.freed) <= clock_timestamp() - interval '3 seconds'
+RETURNING l.fence, pg_backend_pid(), '{token}'::text
+
 -- statement try
 -- {grace_left}: 0, or the result of grace, current_setting('dlock.grace')::bigint. {ticket}: ours,
 -- 0: none. {pid_in_line}: of a session in line, which leaves the line when the lock is granted; 0:
@@ -99,9 +110,9 @@ got AS (
     WHERE l.expires <= clock_timestamp() AND (greatest(l.expires, l.freed) > clock_timestamp()
         OR greatest(l.expires, l.freed) <= clock_timestamp() - (SELECT t.turn FROM t))
     RETURNING l.fence)
-SELECT g.fence, pg_backend_pid(), o.holder, o.fence,
-    (extract(epoch FROM o.expires - clock_timestamp()) * 1000.0)::bigint,
-    '{token}'::text, {grace_left}, o.owner, (SELECT m.ticket FROM m), t.ahead,
+SELECT g.fence, pg_backend_pid(), '{token}'::text, o.holder, o.fence,
+    (extract(epoch FROM o.expires - clock_timestamp()) * 1000.0)::bigint, {grace_left}, o.owner,
+    (SELECT m.ticket FROM m), t.ahead,
     (extract(epoch FROM CASE WHEN o.expires IS NULL THEN
         least(t.turn, coalesce((SELECT h.since FROM h
             WHERE h.since > clock_timestamp() - interval '3 seconds'),
@@ -157,29 +168,48 @@ c AS (
             / (w.ahead::float8 + float8 '2.5'))::bigint + (SELECT u.stays FROM u))::text)
     FROM w WHERE w.ahead = 0 OR w.nth <= 4)
 
--- statement release
-WITH u AS (
-    UPDATE {table} l SET expires = '-infinity', owner = '', freed = clock_timestamp()
+-- fragment give_back
+-- --min-hold: the lock stays held for {stays}; 0: not. Until then the owner is "over:" and the
+-- token: a late renewal prolongs nothing.
+u AS (
+    UPDATE {table} l SET
+        expires = CASE WHEN {stays} > 0
+            THEN least(l.expires, clock_timestamp() + '{stays}'::float8 * interval '1 ms')
+            ELSE '-infinity' END,
+        owner = CASE WHEN {stays} > 0 THEN concat('over:', l.owner) ELSE '' END,
+        freed = CASE WHEN {stays} > 0 THEN l.freed ELSE clock_timestamp() END
     WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
-    RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, 0 AS stays, 0 AS me),
+    RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, l.fence,
+        CASE WHEN {stays} > 0
+            THEN (extract(epoch FROM l.expires - clock_timestamp()) * 1000.0)::bigint + 1 ELSE 0
+        END AS stays, 0 AS me),
 -- include calls
+
+-- statement release
+WITH
+-- include give_back
 SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text, (SELECT count(*) FROM c)
 FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
 
--- statement stay
--- --min-hold: the lock stays held for {stays}. Until then the owner is "over:" and the token: a
--- late renewal prolongs nothing.
+-- statement leave
+-- The release of a client that has not waited: release costs a new server process four times as
+-- much. A waiter that joins the line later tries again by itself. With waiters (1 in the last
+-- column) call follows; no row: release tells why.
+UPDATE {table} l SET expires = '-infinity', owner = '', freed = CASE WHEN EXISTS (
+        SELECT 1 FROM pg_stat_get_activity(NULL) a
+        WHERE a.application_name COLLATE "C" > '{app}:'
+            AND a.application_name COLLATE "C" < '{app};')
+    THEN clock_timestamp() END
+WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
+RETURNING 1, NULL, '{token}'::text, (l.freed IS NOT NULL)::int
+
+-- statement call
 WITH u AS (
-    UPDATE {table} l SET expires = least(l.expires,
-        clock_timestamp() + '{stays}'::float8 * interval '1 ms'), owner = concat('over:', l.owner)
-    WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
-    RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used,
-        (extract(epoch FROM l.expires - clock_timestamp()) * 1000.0)::bigint + 1 AS stays, 0 AS me),
+    SELECT coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, 0 AS stays, 0 AS me
+    FROM {table} l WHERE l.name = '{name}'),
 -- include calls
-SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text, (SELECT count(*) FROM c)
-FROM (SELECT 1) x
-LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
+SELECT count(*) FROM c
 
 -- statement lock_row
 -- Locks the name's row, if there is one.

@@ -72,23 +72,10 @@ SELECT pg_backend_pid(), '{token}'::text, s.fence, s.what,
 FROM s LEFT JOIN {runs} r ON s.what IN (1, 2) AND r.name = '{name}'
 
 -- statement end
--- {stays}: how long the lock stays held; 0: not. '{state}', {status} (-1: unknown): the end of the
--- run. {began}: its begin, in ms. A record that a person has removed is made anew; the record of
--- another run stays.
+-- '{state}', {status} (-1: unknown): the end of the run. {began}: its begin, in ms. A record that a
+-- person has removed is made anew; the record of another run stays.
 WITH
-u AS (
-    UPDATE {table} l SET
-        expires = CASE WHEN {stays} > 0
-            THEN least(l.expires, clock_timestamp() + '{stays}'::float8 * interval '1 ms')
-            ELSE '-infinity' END,
-        owner = CASE WHEN {stays} > 0 THEN concat('over:', l.owner) ELSE '' END,
-        freed = CASE WHEN {stays} > 0 THEN l.freed ELSE clock_timestamp() END
-    WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
-    RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, l.fence,
-        CASE WHEN {stays} > 0
-            THEN (extract(epoch FROM l.expires - clock_timestamp()) * 1000.0)::bigint + 1 ELSE 0
-        END AS stays, 0 AS me),
--- include calls
+-- include give_back
 , n AS (
     INSERT INTO {runs} AS o (name, state, status, fence, owner, host, pid, username, command, note,
         began, ended, expires)

@@ -138,12 +138,8 @@ v AS (
 SELECT (SELECT count(*) FROM v), o.holder, '{token}'::text FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{epoch}' AND o.expires > clock_timestamp()
 
--- statement release
+-- fragment others
 -- z: our row; k: the remaining holders.
-WITH
-z AS (
-    DELETE FROM {holders} c WHERE c.name = '{name}' AND c.token = '{token}'
-    RETURNING c.epoch, c.slots, c.expires > clock_timestamp() AS live),
 k AS (
     SELECT count(*) AS n, count(*) FILTER (WHERE c.slots > 0) AS used, max(c.expires) AS until,
         (array_agg(concat(c.holder, CASE WHEN c.slots > 0
@@ -151,19 +147,31 @@ k AS (
             ORDER BY c.expires DESC))[1] AS holder
     FROM {holders} c JOIN z ON c.epoch = z.epoch
     WHERE c.name = '{name}' AND c.token <> '{token}' AND c.expires > clock_timestamp()),
-y AS (
-    UPDATE {table} l SET expires = CASE k.n WHEN 0 THEN timestamptz '-infinity' ELSE k.until END,
-        owner = CASE k.n WHEN 0 THEN '' ELSE l.owner END, holder = coalesce(k.holder, l.holder),
-        freed = CASE WHEN k.n = 0 OR z.slots > 0 THEN clock_timestamp() ELSE l.freed END
-    FROM z CROSS JOIN k WHERE l.name = '{name}' AND l.owner = z.epoch
-    RETURNING coalesce(l.passed, 0) AS passed, k.n = 0 AS whole, k.used, z.slots, z.live),
+
+-- fragment given_back
+-- y: the name's row.
 u AS (
-    SELECT y.passed, y.whole, y.used, 0 AS stays, 0 AS me FROM y WHERE y.whole OR y.slots > 0),
+    SELECT y.passed, y.whole, y.used, y.stays, 0 AS me FROM y WHERE y.whole OR y.slots > 0),
 -- include calls
 SELECT (SELECT count(*) FROM y WHERE y.live), o.holder, '{token}'::text, (SELECT count(*) FROM c)
 FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner NOT LIKE 'shared:%'
     AND o.expires > clock_timestamp()
+
+-- statement release
+WITH
+z AS (
+    DELETE FROM {holders} c WHERE c.name = '{name}' AND c.token = '{token}'
+    RETURNING c.epoch, c.slots, c.expires > clock_timestamp() AS live),
+-- include others
+y AS (
+    UPDATE {table} l SET expires = CASE k.n WHEN 0 THEN timestamptz '-infinity' ELSE k.until END,
+        owner = CASE k.n WHEN 0 THEN '' ELSE l.owner END, holder = coalesce(k.holder, l.holder),
+        freed = CASE WHEN k.n = 0 OR z.slots > 0 THEN clock_timestamp() ELSE l.freed END
+    FROM z CROSS JOIN k WHERE l.name = '{name}' AND l.owner = z.epoch
+    RETURNING coalesce(l.passed, 0) AS passed, k.n = 0 AS whole, k.used, z.slots, z.live,
+        0 AS stays),
+-- include given_back
 
 -- statement stay
 -- --min-hold: our row stays for {stays}, under a new token, like the row of a crashed holder;
@@ -174,22 +182,13 @@ z AS (
         expires = least(c.expires, clock_timestamp() + '{stays}'::float8 * interval '1 ms')
     WHERE c.name = '{name}' AND c.token = '{token}'
     RETURNING c.epoch, c.slots, c.expires, c.expires > clock_timestamp() AS live),
-k AS (
-    SELECT count(*) AS n, count(*) FILTER (WHERE c.slots > 0) AS used, max(c.expires) AS until
-    FROM {holders} c JOIN z ON c.epoch = z.epoch
-    WHERE c.name = '{name}' AND c.token <> '{token}' AND c.expires > clock_timestamp()),
+-- include others
 y AS (
     UPDATE {table} l SET expires = greatest(k.until, z.expires)
     FROM z CROSS JOIN k WHERE l.name = '{name}' AND l.owner = z.epoch
     RETURNING coalesce(l.passed, 0) AS passed, k.n = 0 AS whole, k.used, z.slots, z.live,
         (extract(epoch FROM z.expires - clock_timestamp()) * 1000.0)::bigint + 1 AS stays),
-u AS (
-    SELECT y.passed, y.whole, y.used, y.stays, 0 AS me FROM y WHERE y.whole OR y.slots > 0),
--- include calls
-SELECT (SELECT count(*) FROM y WHERE y.live), o.holder, '{token}'::text, (SELECT count(*) FROM c)
-FROM (SELECT 1) x
-LEFT JOIN {table} o ON o.name = '{name}' AND o.owner NOT LIKE 'shared:%'
-    AND o.expires > clock_timestamp()
+-- include given_back
 
 -- statement sweep
 DELETE FROM {holders} d WHERE d.token = ANY (
