@@ -7,7 +7,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -19,14 +18,6 @@ static _Thread_local bool leaving; /* in zookeeper_close(3) */
 
 #ifdef ZK_WRAP
 #define LONGEST_PAUSE_MS 1000
-
-/* The start of a thread; on the starter's stack until the new thread has taken it. */
-struct start {
-    void *(*fn)(void *);
-    void *arg;
-    struct zk_calls *calls;
-    sem_t taken;
-};
 
 int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 int __real_getaddrinfo(const char *, const char *, const struct addrinfo *, struct addrinfo **);
@@ -55,12 +46,9 @@ ssize_t __wrap_write(int, const void *, size_t);
 
 static void *begin(void *p)
 {
-    struct start *s = p;
-    void *(*fn)(void *) = s->fn;
-    void *arg = s->arg;
+    struct zk_start *s = p;
     mine = s->calls;
-    sem_post(&s->taken);
-    return fn(arg);
+    return s->fn(s->arg);
 }
 
 /*
@@ -69,15 +57,14 @@ static void *begin(void *p)
  */
 int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
 {
-    struct start s = {.fn = fn, .arg = arg, .calls = mine};
-    if (!mine)
+    struct zk_calls *c = mine;
+    if (!c)
         return __real_pthread_create(t, attr, fn, arg);
-    sem_init(&s.taken, 0, 0);
-    int rc = __real_pthread_create(t, attr, begin, &s);
-    while (rc == 0 && sem_wait(&s.taken) < 0 && errno == EINTR)
-        ;
-    sem_destroy(&s.taken);
-    return rc;
+    if (c->started == ZK_THREADS)
+        return EAGAIN;
+    struct zk_start *s = &c->start[c->started++];
+    *s = (struct zk_start){.fn = fn, .arg = arg, .calls = c};
+    return __real_pthread_create(t, attr, begin, s);
 }
 
 /*

@@ -19,9 +19,11 @@
  */
 #define ZK_HURRY 60
 
+#define ZK_THREADS 2 /* of a handle */
+
 /* The calls of one handle of the library. */
 struct zk_calls {
-    pthread_mutex_t lock;        /* for all fields below but trouble */
+    pthread_mutex_t lock;        /* for all fields up to trouble */
     int fd;                      /* the library's socket; -1: none, or unknown */
     int pipe[2];                 /* between the library's threads; -1: unknown */
     bool cut;                    /* we have shut the socket down */
@@ -36,8 +38,16 @@ struct zk_calls {
      * anything. Called in a thread of the library.
      */
     void (*trouble)(struct zk_calls *c, int err, const struct sockaddr_storage *addr);
+    struct zk_start { /* a thread of the library, and its first function */
+        struct zk_calls *calls;
+        void *(*fn)(void *);
+        void *arg;
+    } start[ZK_THREADS];
+    int started;
 };
 
+/* Are the calls intercepted? */
+bool zk_calls_guarded(void);
 /* c is all zero. */
 void zk_calls_init(struct zk_calls *c,
                    void (*trouble)(struct zk_calls *c, int err, const struct sockaddr_storage *));
