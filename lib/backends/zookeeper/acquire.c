@@ -208,10 +208,12 @@ static void find(struct zk_backend *be)
 
 static enum zk_verdict give_back(struct zk_backend *be, struct dlock_error *err)
 {
-    switch (be->node.state) {
-    case NODE_NONE:
+    /* Without a session the create was not sent. */
+    if (be->node.state == NODE_NONE || be->session.id == 0)
         return zk_released(be, be->hold.grant == GRANT_LOST ? DLOCK_RELEASE_NOT_OURS
                                                             : DLOCK_RELEASE_NOTHING);
+    switch (be->node.state) {
+    case NODE_NONE:
     case NODE_ASKED:
         break; /* the answer to the create comes first */
     case NODE_UNCLEAR:
@@ -290,7 +292,8 @@ static enum zk_verdict node_created(struct zk_backend *be, struct zk_msg *m,
         zk_heard(&be->session, be->node.create_sent);
         be->session.beat.next_at = be->node.create_sent + be->session.timeout / 6;
     } else if (m->rc == ZOK || m->rc == ZK_NOMEMORY || zk_transient(m->rc)) {
-        be->node.state = NODE_UNCLEAR;
+        /* Without a session the create was not sent. */
+        be->node.state = be->session.id == 0 ? NODE_NONE : NODE_UNCLEAR;
         zk_again(be);
     } else {
         be->node.state = NODE_NONE;

@@ -87,7 +87,7 @@ static void released(struct zk_backend *be, enum dlock_release_how how,
 /* The acquire or the status has failed. The core undoes a node that may exist by a release. */
 static void failed(struct zk_backend *be, const struct dlock_error *err)
 {
-    if (be->node.state == NODE_NONE)
+    if (be->node.state == NODE_NONE || be->session.id == 0)
         leave(be);
     idle(be);
     zk_status_drop(be);
@@ -276,6 +276,9 @@ static void connect_or_fail(struct zk_backend *be)
     struct dlock_error err;
     if (zk_session_open(be, &err) < 0)
         failed(be, &err);
+    /* The library sends the create as soon as there is a session; credentials must come first. */
+    else if (be->op == OP_ACQUIRE && !be->lock.credentials)
+        step(be);
 }
 
 static void on_expired(struct zk_backend *be)
