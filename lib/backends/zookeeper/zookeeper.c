@@ -24,12 +24,6 @@
 
 /* How long a release waits for the rest of a sweep. */
 #define FAREWELL (200 * DLOCK_MSEC)
-/*
- * How long an ending process waits, at most, until the end of its session is sent. The library
- * needs a millisecond for sending, and hundreds on a busy machine: unsent, the session stays for
- * its ttl.
- */
-#define GOODBYE DLOCK_SEC
 
 static struct zk_backend *self(struct dlock_be *be)
 {
@@ -412,8 +406,6 @@ static void be_close(struct dlock_be *b)
     if (!be)
         return;
     zk_session_close(be);
-    zk_ending_wait(&be->session.endings,
-                   dlock_min(GOODBYE, dlock_max(0, be->release.leave_by - zk_now(be))));
     zk_status_drop(be);
     zk_done(be);
     free(be);
@@ -424,7 +416,6 @@ static void be_close_in_child(struct dlock_be *b)
     struct zk_backend *be = self(b);
     if (be->session.conn)
         zk_conn_close_in_child(be->session.conn);
-    zk_endings_close_in_child(be->session.endings);
     free(be->session.servers.list);
     zk_status_drop(be);
     zk_done(be);

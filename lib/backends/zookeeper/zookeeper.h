@@ -128,7 +128,6 @@ struct zk_lock {
 struct zk_session {
     struct zk_conn *conn; /* NULL: there is no session, and the rest means nothing */
     int fd;
-    struct zk_ending *endings; /* earlier sessions, still ending */
     bool connected, authed;
     bool resumed;      /* a new handle was tried since the last connection */
     int64_t opened_at; /* clock before the session was asked for */
@@ -257,7 +256,7 @@ struct zk_backend {
 
     struct {
         int64_t until;
-        int64_t leave_by; /* an ending process may wait for the end of its session until then */
+        int64_t leave_by; /* the end of the session may take until then */
         bool sweeping;    /* released cleanly; the sweep goes on */
         enum dlock_release_how how;
     } release;
@@ -368,7 +367,7 @@ void zk_read_info(const char *name, bool waiter, const char *data, int len, cons
 /* session.c */
 /* Begin a session; be->session must have none. 0, or a negative code. */
 int zk_session_open(struct zk_backend *be, struct dlock_error *err);
-/* End the session, if there is a session; does not wait for the server. */
+/* End the session, if there is a session. */
 void zk_session_close(struct zk_backend *be);
 /*
  * The next thing to report; handles messages for the session alone. After NEWS_MESSAGE the caller

@@ -226,9 +226,10 @@ int __wrap_pipe(int *fds)
 }
 
 /*
- * zookeeper_close(3), after its last request, waits for the server to hang up. There is no need to.
+ * zookeeper_close(3) waits until its last request can be sent, and until the server hangs up: not
+ * here. The socket has room for the request, and nothing is read any more.
  *
- * Otherwise the library waits without a socket, for its pipe alone, only when it pauses. Each time
+ * The library waits without a socket, for its pipe alone, only when it pauses. Each time
  * all servers have refused a connection, it pauses for a 60th of the session's time-out: dozens of
  * attempts a second. After a session's time-out only waiters are left. For waiters an attempt every
  * quarter of the time-out is soon enough: a starting server gives each session its whole time-out.
@@ -236,7 +237,7 @@ int __wrap_pipe(int *fds)
 int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout)
 {
     struct zk_calls *c = mine;
-    if (leaving && n == 1 && fds->events == POLLIN)
+    if (leaving)
         return __real_poll(fds, n, 0);
     if (!c || n != 1 || timeout <= 0)
         return __real_poll(fds, n, timeout);
@@ -265,6 +266,15 @@ int __wrap_close(int fd)
     return rc;
 }
 #endif
+
+bool zk_calls_guarded(void)
+{
+#ifdef ZK_WRAP
+    return true;
+#else
+    return false;
+#endif
+}
 
 void zk_calls_init(struct zk_calls *c,
                    void (*on_trouble)(struct zk_calls *, int err, const struct sockaddr_storage *))

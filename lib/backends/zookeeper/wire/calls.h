@@ -56,8 +56,7 @@ void zk_calls_done(struct zk_calls *c);
 void zk_calls_close_in_child(struct zk_calls *c);
 /*
  * From now on the calls of this thread, and of threads started by it, belong to c's handle; NULL:
- * to no handle. leaving: within zookeeper_close(3), which then does not wait for the server to hang
- * up.
+ * to no handle. leaving: within zookeeper_close(3), which then waits for nothing of the server.
  */
 void zk_calls_of(struct zk_calls *c, bool leaving);
 /*

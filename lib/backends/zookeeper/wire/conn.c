@@ -23,7 +23,6 @@ struct zk_conn {
     unsigned serial;
     int wake; /* eventfd */
     struct zk_calls calls;
-    struct zk_ending *ending; /* allocated ahead: a session can be ended without memory */
 
     pthread_mutex_t lock; /* for all below */
     struct zk_msg *first, **last;
@@ -443,44 +442,14 @@ static void conn_free(struct zk_conn *c)
     free(c);
 }
 
-/*
- * The end of a session. A thread ends the session, the caller waits: whichever is last frees the
- * struct.
- */
-struct zk_ending {
-    struct zk_ending *next;       /* used by the caller */
-    struct zk_conn *_Atomic conn; /* used by the thread; NULL: freed, or about to be */
-    pthread_mutex_t lock;
-    pthread_cond_t cond;
-    bool done, left;
-};
-
-static void ending_free(struct zk_ending *e)
-{
-    pthread_mutex_destroy(&e->lock);
-    pthread_cond_destroy(&e->cond);
-    free(e);
-}
-
 /* All of a connection but the library's handle; NULL: err. */
 static struct zk_conn *conn_new(struct dlock_error *err)
 {
     struct zk_conn *c = calloc(1, sizeof(*c));
-    struct zk_ending *e = calloc(1, sizeof(*e));
-    pthread_condattr_t attr;
-    if (!c || !e) {
-        free(c);
-        free(e);
+    if (!c) {
         dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
         return NULL;
     }
-    pthread_mutex_init(&e->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&e->cond, &attr);
-    pthread_condattr_destroy(&attr);
-    e->conn = c;
-    c->ending = e;
     zk_calls_init(&c->calls, post_trouble);
     pthread_mutex_init(&c->lock, NULL);
     c->last = &c->first;
@@ -489,7 +458,6 @@ static struct zk_conn *conn_new(struct dlock_error *err)
         return c;
     int sys = errno;
     dlock_fail(err, DLOCK_EOS, sys, "eventfd: %s", strerror(sys));
-    ending_free(e);
     conn_free(c);
     return NULL;
 }
@@ -517,7 +485,6 @@ static int conn_open(struct zk_conn **out, const char *servers, int timeout_ms,
     zk_calls_of(NULL, false);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (!c->zh) {
-        ending_free(c->ending);
         conn_free(c);
         return dlock_fail(err, e == ENOMEM ? DLOCK_ENOMEM : DLOCK_EOS, e,
                           "libzookeeper: no handle: %s", strerror(e));
@@ -533,90 +500,35 @@ int zk_conn_open(struct zk_conn **out, const char *servers, int timeout_ms, stru
 
 static void *end(void *p)
 {
-    struct zk_ending *e = p;
-    struct zk_conn *c = e->conn;
+    struct zk_conn *c = p;
     zk_calls_of(&c->calls, true);
     zookeeper_close(c->zh);
     zk_calls_of(NULL, false);
-    e->conn = NULL;
     conn_free(c);
-    pthread_mutex_lock(&e->lock);
-    e->done = true;
-    bool left = e->left;
-    pthread_cond_signal(&e->cond);
-    pthread_mutex_unlock(&e->lock);
-    if (left)
-        ending_free(e);
     return NULL;
 }
 
-/*
- * Has the session ended, or will it end before until? If not, the ending is left to the thread.
- * until NULL: only look.
- */
-static bool over(struct zk_ending *e, const struct timespec *until)
+void zk_conn_close(struct zk_conn *c, int64_t wait)
 {
-    pthread_mutex_lock(&e->lock);
-    while (!e->done && until && pthread_cond_timedwait(&e->cond, &e->lock, until) == 0)
-        ;
-    bool done = e->done;
-    e->left = until != NULL;
-    pthread_mutex_unlock(&e->lock);
-    if (done)
-        ending_free(e);
-    return done;
-}
-
-void zk_conn_close(struct zk_conn *c, struct zk_ending **list)
-{
-    struct zk_ending *e = c ? c->ending : NULL, **at = list;
+    const struct timespec pause = {.tv_nsec = DLOCK_MSEC};
     pthread_t thread;
-    sigset_t all, old;
-    while (*at) {
-        struct zk_ending *next = (*at)->next;
-        if (over(*at, NULL))
-            *at = next;
-        else
-            at = &(*at)->next;
-    }
-    if (!e)
-        return;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(&thread, NULL, end, e);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (rc != 0) {
-        /* The library's threads, and with them the session, stay until the process ends. */
-        ending_free(e);
+    if (zk_calls_guarded() || dlock_thread_start(&thread, 0, end, c) != 0) {
+        end(c);
         return;
     }
-    pthread_detach(thread);
-    e->next = *list;
-    *list = e;
+    for (; pthread_tryjoin_np(thread, NULL) != 0; wait -= DLOCK_MSEC) {
+        if (wait <= 0) {
+            pthread_detach(thread);
+            return;
+        }
+        nanosleep(&pause, NULL);
+    }
 }
 
 void zk_conn_close_in_child(struct zk_conn *c)
 {
     zk_calls_close_in_child(&c->calls);
     close(c->wake);
-}
-
-void zk_endings_close_in_child(struct zk_ending *e)
-{
-    while (e) {
-        struct zk_ending *next = e->next;
-        struct zk_conn *c = e->conn;
-        /*
-         * A thread with the lock at the time of the fork is not here to unlock it; an ended thread
-         * has unlocked it.
-         */
-        if (pthread_mutex_trylock(&e->lock) == 0)
-            pthread_mutex_unlock(&e->lock);
-        if (c)
-            zk_conn_close_in_child(c);
-        free(e);
-        e = next;
-    }
 }
 
 int zk_conn_resume(struct zk_conn **c, const char *servers, int timeout_ms, struct dlock_error *err)
@@ -634,21 +546,6 @@ int zk_conn_resume(struct zk_conn **c, const char *servers, int timeout_ms, stru
      * new handle owns now.
      */
     zk_calls_mute(&old->calls);
-    struct zk_ending *unsaid = NULL;
-    zk_conn_close(old, &unsaid);
-    zk_ending_wait(&unsaid, 0);
+    zk_conn_close(old, 0);
     return fd;
-}
-
-void zk_ending_wait(struct zk_ending **list, int64_t wait)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    wait += (int64_t)until.tv_sec * DLOCK_SEC + until.tv_nsec;
-    until = (struct timespec){.tv_sec = wait / DLOCK_SEC, .tv_nsec = wait % DLOCK_SEC};
-    while (*list) {
-        struct zk_ending *next = (*list)->next;
-        over(*list, &until);
-        *list = next;
-    }
 }

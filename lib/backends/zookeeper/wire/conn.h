@@ -1,7 +1,6 @@
 /*
  * wire/conn.h - a ZooKeeper session: a handle of libzookeeper_mt. The library's threads only post
- * messages into a mailbox, which the caller's loop empties. A single thread calls all functions;
- * only zk_ending_wait blocks.
+ * messages into a mailbox, which the caller's loop empties. A single thread calls all functions.
  */
 #ifndef DLOCK_ZKCONN_H
 #define DLOCK_ZKCONN_H
@@ -69,22 +68,17 @@ int zk_conn_resume(struct zk_conn **c, const char *servers, int timeout_ms,
                    struct dlock_error *err);
 
 /*
- * End the session, if a server can be reached, in a thread: zookeeper_close(3) blocks for up to 4.5
- * s. The list gets the ending, unless there is no thread, and loses the finished endings.
- * zk_ending_wait waits for all endings together for at most wait ns, and empties the list: a
- * process ending before its endings may leave a session for the session's ttl.
+ * End the session, if there is a connection, and free c. Does not wait for the server; but without
+ * the packet guard zookeeper_close(3) does, for up to 4.5 s: after wait ns a thread goes on with
+ * that, and a process that ends before may leave the session for the session's ttl.
  */
-struct zk_ending;
-void zk_conn_close(struct zk_conn *c, struct zk_ending **list);
-void zk_ending_wait(struct zk_ending **list, int64_t wait);
+void zk_conn_close(struct zk_conn *c, int64_t wait);
 /*
  * In a child of the process that opened the connection: close the known descriptors, and tell the
  * server nothing. The library's threads are not in the child, and wait for nothing; the library's
  * memory is lost.
  */
 void zk_conn_close_in_child(struct zk_conn *c);
-/* The same for ending sessions. */
-void zk_endings_close_in_child(struct zk_ending *list);
 
 /* Take the oldest message; false: there is none. */
 bool zk_conn_next(struct zk_conn *c, struct zk_msg *m);
