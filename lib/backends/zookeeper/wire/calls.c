@@ -19,30 +19,22 @@ static _Thread_local bool leaving; /* in zookeeper_close(3) */
 #ifdef ZK_WRAP
 #define LONGEST_PAUSE_MS 1000
 
-int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
-int __real_getaddrinfo(const char *, const char *, const struct addrinfo *, struct addrinfo **);
-int __real_socket(int, int, int);
-int __real_connect(int, const struct sockaddr *, socklen_t);
-int __real_getsockopt(int, int, int, void *, socklen_t *);
-int __real_close(int);
-ssize_t __real_send(int, const void *, size_t, int);
-ssize_t __real_recv(int, void *, size_t, int);
-ssize_t __real_read(int, void *, size_t);
-ssize_t __real_write(int, const void *, size_t);
-int __real_pipe(int *);
-int __wrap_pipe(int *);
-int __real_poll(struct pollfd *, nfds_t, int);
-int __wrap_poll(struct pollfd *, nfds_t, int);
-int __wrap_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
-int __wrap_getaddrinfo(const char *, const char *, const struct addrinfo *, struct addrinfo **);
-int __wrap_socket(int, int, int);
-int __wrap_connect(int, const struct sockaddr *, socklen_t);
-int __wrap_getsockopt(int, int, int, void *, socklen_t *);
-int __wrap_close(int);
-ssize_t __wrap_send(int, const void *, size_t, int);
-ssize_t __wrap_recv(int, void *, size_t, int);
-ssize_t __wrap_read(int, void *, size_t);
-ssize_t __wrap_write(int, const void *, size_t);
+/* The library's own call, and the call to it, as the linker names them. */
+#define WRAPPED(type, call, ...)                                                                   \
+    type __real_##call(__VA_ARGS__);                                                               \
+    type __wrap_##call(__VA_ARGS__)
+WRAPPED(int, pthread_create, pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+WRAPPED(int, getaddrinfo, const char *, const char *, const struct addrinfo *, struct addrinfo **);
+WRAPPED(int, socket, int, int, int);
+WRAPPED(int, connect, int, const struct sockaddr *, socklen_t);
+WRAPPED(int, getsockopt, int, int, int, void *, socklen_t *);
+WRAPPED(int, close, int);
+WRAPPED(ssize_t, send, int, const void *, size_t, int);
+WRAPPED(ssize_t, recv, int, void *, size_t, int);
+WRAPPED(ssize_t, read, int, void *, size_t);
+WRAPPED(ssize_t, write, int, const void *, size_t);
+WRAPPED(int, pipe, int *);
+WRAPPED(int, poll, struct pollfd *, nfds_t, int);
 
 static void *begin(void *p)
 {
@@ -297,7 +289,6 @@ void zk_calls_close_in_child(struct zk_calls *c)
 void zk_calls_done(struct zk_calls *c)
 {
     pthread_mutex_destroy(&c->lock);
-    zk_frame_done(&c->frame);
     free(c->to);
 }
 

@@ -9,82 +9,77 @@
  */
 #include "frame.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { XID_EVENT = -1, XID_PING = -2, XID_AUTH = -4, XID_WATCHES = -8 };
 enum { EVENT_CREATED = 1, EVENT_CHILD = 4 };
 
-/* The fields of a packet, a letter each: see item_size() and skipped(). */
+enum { OP_CREATE = 1, OP_DELETE = 2, OP_SET = 5, OP_CHECK = 13, OP_MULTI = 14, OP_ERROR = -1 };
+
+/* The fields of a packet, a letter each: see field_of(). */
 #define SESSION "cpr"
 #define SESSION_OLD "cp" /* before 3.4 */
 #define HEADER "h"
 #define EVENT "eis"
-enum { OP_CREATE = 1, OP_DELETE = 2, OP_SET = 5, OP_CHECK = 13, OP_MULTI = 14, OP_ERROR = -1 };
 #define MULTI "m"
-/* How many bytes of a field are collected and checked. */
-static size_t item_size(char kind)
+
+/* A kind of field: how many bytes are collected and checked, else how many may be anything. */
+struct field {
+    char kind;
+    unsigned char checked, skipped;
+};
+static const struct field *field_of(char kind)
 {
-    switch (kind) {
-    case 'c': /* protocol version, timeout, session, length of the password */
-        return 20;
-    case 'h': /* xid, zxid, error */
-        return 16;
-    case 'm': /* within a multi: type of operation, is this the end?, error */
-        return 9;
-    case 'e': /* the type of an event */
-    case 's': /* a string's length */
-    case 'b': /* a buffer's length; -1: none */
-    case 'v': /* how many strings */
-    case 'a': /* how many ACLs */
-        return 4;
-    case 'r': /* read-only, which we never ask for */
-        return 1;
-    default:
-        return 0;
-    }
+    static const struct field fields[] = {
+        {'c', 20, 0}, /* protocol version, timeout, session, length of the password */
+        {'h', 16, 0}, /* xid, zxid, error */
+        {'m', 9, 0},  /* within a multi: type of operation, is this the end?, error */
+        {'e', 4, 0},  /* the type of an event */
+        {'s', 4, 0},  /* a string's length */
+        {'b', 4, 0},  /* a buffer's length; -1: none */
+        {'v', 4, 0},  /* how many strings */
+        {'a', 4, 0},  /* how many ACLs */
+        {'r', 1, 0},  /* read-only, which we never ask for */
+        {'i', 0, 4},  /* a number */
+        {'p', 0, 16}, /* the password */
+        {'k', 0, 68}, /* Stat */
+        {0, 0, 0},
+    };
+    const struct field *f = fields;
+    while (f->kind && f->kind != kind)
+        f++;
+    return f;
 }
 
-/* The length of fields whose bytes may be anything. */
-static uint32_t skipped(char kind)
+/*
+ * An operation that we send: the fields behind the header of its answer; within a multi, the fields
+ * behind the header of the operation, and of its result. NULL: never sent.
+ */
+struct operation {
+    int32_t op;
+    const char *answer, *fields, *result;
+};
+static const struct operation *operation_of(int32_t op)
 {
-    switch (kind) {
-    case 'i':
-        return 4;
-    case 'p': /* the password */
-        return 16;
-    case 'k': /* Stat */
-        return 68;
-    default:
-        return 0;
-    }
-}
-
-/* The fields behind the header of an answer; NULL: we never send this operation. */
-static const char *body_of(int32_t op)
-{
-    switch (op) {
-    case 2:   /* delete */
-    case -11: /* close */
-        return "";
-    case 3: /* exists */
-    case 5: /* set */
-        return "k";
-    case 4: /* get */
-        return "bk";
-    case 8: /* children */
-        return "v";
-    case 1: /* create */
-    case 9: /* sync */
-        return "s";
-    case 15: /* create2 */
-    case 19: /* of a container */
-        return "sk";
-    case OP_MULTI:
-        return MULTI;
-    default:
-        return NULL;
-    }
+    static const struct operation operations[] = {
+        {OP_CREATE, "s", "sbai" MULTI, "s" MULTI},
+        {OP_DELETE, "", "si" MULTI, MULTI},
+        {3 /* exists */, "k", NULL, NULL},
+        {4 /* get */, "bk", NULL, NULL},
+        {OP_SET, "k", "sbi" MULTI, "k" MULTI},
+        {8 /* children */, "v", NULL, NULL},
+        {9 /* sync */, "s", NULL, NULL},
+        {OP_CHECK, NULL, "si" MULTI, MULTI},
+        {OP_MULTI, MULTI, NULL, NULL},
+        {15 /* create2 */, "sk", NULL, NULL},
+        {19 /* create2 of a container */, "sk", NULL, NULL},
+        {-11 /* close */, "", NULL, NULL},
+        {0, NULL, NULL, NULL},
+    };
+    const struct operation *o = operations;
+    while (o->op != 0 && o->op != op)
+        o++;
+    return o;
 }
 
 static int32_t int_at(const unsigned char *p)
@@ -99,37 +94,11 @@ static int64_t long_at(const unsigned char *p)
 
 void zk_frame_begin(struct zk_frame *f)
 {
-    struct zk_frame_asked *asked = f->asked;
-    size_t size = f->size;
-    memset(f, 0, sizeof(*f));
-    f->asked = asked;
-    f->size = size;
+    memset(f, 0, offsetof(struct zk_frame, asked));
     f->out.first = f->in.first = true;
 }
 
-void zk_frame_done(struct zk_frame *f)
-{
-    free(f->asked);
-    memset(f, 0, sizeof(*f));
-}
-
 /* ----------------------------------------------------------------------- sent */
-
-/* The fields behind the header of an operation in a multi; NULL: never sent. */
-static const char *fields_of(int32_t op)
-{
-    switch (op) {
-    case OP_CREATE:
-        return "sbai" MULTI;
-    case OP_SET:
-        return "sbi" MULTI;
-    case OP_DELETE:
-    case OP_CHECK:
-        return "si" MULTI;
-    default:
-        return NULL;
-    }
-}
 
 /* n bytes of an outgoing multi, behind the packet's header. */
 static void multi_sent(struct zk_frame *f, const unsigned char *p, size_t n)
@@ -146,7 +115,7 @@ static void multi_sent(struct zk_frame *f, const unsigned char *p, size_t n)
         char kind = acl == 0 ? *f->out.multi.next : acl % 3 == 0 ? 'i' : 's';
         f->out.multi.item[f->out.multi.at++] = *p++;
         n--;
-        if (f->out.multi.at < (kind == 'i' ? 4 : item_size(kind)))
+        if (f->out.multi.at < (kind == 'i' ? 4 : field_of(kind)->checked))
             continue;
         f->out.multi.at = 0;
         if (acl > 0)
@@ -158,7 +127,7 @@ static void multi_sent(struct zk_frame *f, const unsigned char *p, size_t n)
             f->out.multi.acl = 3 * (uint32_t)item;
         } else if (kind == 'm') {
             f->out.multi.done = f->out.multi.item[4] != 0;
-            f->out.multi.next = fields_of(item);
+            f->out.multi.next = operation_of(item)->fields;
             if (f->out.multi.done)
                 break;
             if (!f->out.multi.next || f->out.multi.n == ZK_FRAME_OPS)
@@ -171,7 +140,7 @@ static void multi_sent(struct zk_frame *f, const unsigned char *p, size_t n)
     }
 }
 
-/* Note a sent request. False: out of memory, or a request we never send. */
+/* Note a sent request. False: too many requests, or a request we never send. */
 static bool packet_sent(struct zk_frame *f)
 {
     int32_t xid = int_at(f->out.head + 4), op = int_at(f->out.head + 8);
@@ -186,23 +155,9 @@ static bool packet_sent(struct zk_frame *f)
         f->watches += xid == XID_WATCHES;
         return true;
     }
-    if (f->first + f->n == f->size) {
-        if (f->n <= f->size / 2 && f->size > 0) {
-            memmove(f->asked, f->asked + f->first, f->n * sizeof(*f->asked));
-        } else {
-            size_t size = f->size ? 2 * f->size : 16;
-            struct zk_frame_asked *more = malloc(size * sizeof(*more));
-            if (!more)
-                return false;
-            if (f->n > 0)
-                memcpy(more, f->asked + f->first, f->n * sizeof(*more));
-            free(f->asked);
-            f->asked = more;
-            f->size = size;
-        }
-        f->first = 0;
-    }
-    struct zk_frame_asked *last = &f->asked[f->first + f->n++];
+    if (f->n == ZK_FRAME_ASKED)
+        return false;
+    struct zk_frame_asked *last = &f->asked[(f->first + f->n++) % ZK_FRAME_ASKED];
     *last = (struct zk_frame_asked){xid, op, {0}};
     if (op != OP_MULTI)
         return true;
@@ -278,12 +233,13 @@ static bool header_ok(struct zk_frame *f, const unsigned char *p)
     default:
         break;
     }
-    if (f->n == 0 || f->asked[f->first].xid != xid)
+    const struct zk_frame_asked *asked = &f->asked[f->first];
+    if (f->n == 0 || asked->xid != xid)
         return false;
-    f->in.next = body_of(f->asked[f->first].op);
-    memcpy(f->in.ops, f->asked[f->first].ops, sizeof(f->in.ops));
+    f->in.next = operation_of(asked->op)->answer;
+    memcpy(f->in.ops, asked->ops, sizeof(f->in.ops));
     f->in.op = 0;
-    f->first++;
+    f->first = (f->first + 1) % ZK_FRAME_ASKED;
     f->n--;
     /* The library ignores the bytes behind an error. */
     f->in.any = int_at(p + 12) != 0;
@@ -304,14 +260,7 @@ static bool result_ok(struct zk_frame *f, const unsigned char *p)
     if (op == 0)
         return true;
     f->in.op++;
-    if (type == OP_ERROR)
-        f->in.next = "i" MULTI;
-    else if (op == OP_CREATE)
-        f->in.next = "s" MULTI;
-    else if (op == OP_SET)
-        f->in.next = "k" MULTI;
-    else
-        f->in.next = MULTI;
+    f->in.next = type == OP_ERROR ? "i" MULTI : operation_of(op)->result;
     return type == OP_ERROR || (type == op && int_at(p + 5) == 0);
 }
 
@@ -375,7 +324,7 @@ static bool settle(struct zk_frame *f)
         char kind = kind_now(f);
         if (f->in.any)
             f->in.skip = f->in.left, f->in.text = false;
-        else if ((f->in.skip = skipped(kind)) > 0)
+        else if ((f->in.skip = field_of(kind)->skipped) > 0)
             f->in.next++, f->in.text = false;
         else
             break;
@@ -399,7 +348,7 @@ static size_t take(struct zk_frame *f, const unsigned char *p, size_t n)
         return skip(f, p, n) ? n : 0;
     }
     char kind = length ? '\0' : kind_now(f);
-    size_t size = length ? 4 : item_size(kind), used = size - f->in.at;
+    size_t size = length ? 4 : field_of(kind)->checked, used = size - f->in.at;
     if (size == 0 || (!length && used > f->in.left))
         return 0; /* too much, or too little */
     used = used < n ? used : n;

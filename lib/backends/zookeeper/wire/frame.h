@@ -17,12 +17,15 @@
 /* The most operations of a multi. */
 #define ZK_FRAME_OPS 4
 
+/* The most unanswered requests: a status, and a look at the holders of slots, have 1000 and some. */
+#define ZK_FRAME_ASKED 2048
+
 struct zk_frame_asked {
     int32_t xid, op;
     unsigned char ops[ZK_FRAME_OPS + 1]; /* of a multi: the type of each, then 0 */
 };
 
-/* A connection. Allocates only for unanswered requests. */
+/* A connection. */
 struct zk_frame {
     struct {
         uint32_t at;  /* position within the packet, counted from its length field */
@@ -38,9 +41,8 @@ struct zk_frame {
             bool bad, done;
         } multi;
     } out;
-    int64_t session;              /* the requested id; 0: new */
-    struct zk_frame_asked *asked; /* requests in the order of their answers */
-    size_t first, n, size;
+    int64_t session;                /* the requested id; 0: new */
+    unsigned first, n;              /* of asked */
     unsigned pings, auths, watches; /* unanswered requests whose answers come out of order */
     struct {
         bool bad, first;
@@ -55,12 +57,11 @@ struct zk_frame {
         int op;                              /* index of the next operation */
         unsigned char item[20];
     } in;
+    struct zk_frame_asked asked[ZK_FRAME_ASKED]; /* a ring, in the order of the answers */
 };
 
-/* A new connection; f is all zero before the first. */
+/* A new connection. */
 void zk_frame_begin(struct zk_frame *f);
-/* Free what f has allocated. */
-void zk_frame_done(struct zk_frame *f);
 
 /* The client has sent these n bytes. */
 void zk_frame_sent(struct zk_frame *f, const void *data, size_t n);
