@@ -289,7 +289,7 @@ static enum zk_verdict node_created(struct zk_backend *be, struct zk_msg *m,
         be->node.fence = (uint64_t)m->stat.czxid;
         be->node.data.confirmed = be->node.data.edition;
         zk_note_time(be, m->stat.ctime);
-        zk_heard(&be->session, be->node.create_sent);
+        zk_heard(&be->session, be->node.create_sent, true);
         be->session.beat.next_at = be->node.create_sent + be->session.timeout / 6;
     } else if (m->rc == ZOK || m->rc == ZK_NOMEMORY || zk_transient(m->rc)) {
         /* Without a session the create was not sent. */
@@ -652,7 +652,8 @@ static enum zk_verdict node_deleted(struct zk_backend *be, const struct zk_msg *
      * Most likely our first delete has deleted the node. But after an unanswered heartbeat there
      * was a time in which no answer proved the node's existence.
      */
-    if (!zk_beat_unanswered(&be->session))
+    const struct zk_session *s = &be->session;
+    if (s->beat.sent <= s->lease.sent[s->lease.n - 1])
         return zk_released(be, DLOCK_RELEASE_CLEAN);
     dlock_fail_at(err, DLOCK_EUNAVAIL, 0, zk_where(be),
                   "no answer to the last heartbeat and the first delete; now the node is gone");

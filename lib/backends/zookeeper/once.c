@@ -212,7 +212,7 @@ static enum zk_verdict running_answered(struct zk_backend *be, const struct zk_m
         be->run.mine.begin_ms = zk_stat_ms(m->stat.mtime);
         memcpy(be->run.day.recorded, be->run.day.wanted, sizeof(be->run.day.recorded));
         zk_note_time(be, m->stat.mtime);
-        zk_heard(&be->session, be->run.running.sent);
+        zk_heard(&be->session, be->run.running.sent, true);
         be->node.data.confirmed = be->run.running.edition;
         return running_is_written(be);
     }

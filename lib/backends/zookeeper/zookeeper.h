@@ -379,12 +379,8 @@ enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m, struct dlo
  * the waiter behind us, needs a write, else a look.
  */
 void zk_beat(struct zk_backend *be);
-/* The server has answered a write sent at this time. */
-void zk_heard(struct zk_session *s, int64_t sent);
-/* The server has answered a look, behind a sync, sent at this time. */
-void zk_seen(struct zk_session *s, int64_t sent);
-/* Is it unknown whether our node was there when the last heartbeat was served? */
-bool zk_beat_unanswered(const struct zk_session *s);
+/* The server has answered a heartbeat sent at this time: a write, or a look behind a sync. */
+void zk_heard(struct zk_session *s, int64_t sent, bool write);
 /* From when on the lease counts: the head of session.c says why. */
 int64_t zk_lease_from(const struct zk_session *s);
 /* Must a heartbeat renew the lease before a grant? Else the command would be ended at once. */

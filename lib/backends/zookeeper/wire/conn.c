@@ -4,7 +4,9 @@
 #include "calls.h"
 #include "util.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
@@ -143,19 +145,51 @@ bool zk_conn_cut(struct zk_conn *c)
     return zk_calls_cut(&c->calls);
 }
 
+/* -------------------------------------------------------------------- servers */
+
+const char *zk_addr_text(const struct sockaddr_storage *ss, char buf[ZK_ADDR_TEXT], bool brackets)
+{
+    const struct sockaddr_in *in4 = (const void *)ss;
+    const struct sockaddr_in6 *in6 = (const void *)ss;
+    bool six = ss->ss_family == AF_INET6;
+    char addr[INET6_ADDRSTRLEN] = "?";
+    inet_ntop(ss->ss_family, six ? (const void *)&in6->sin6_addr : (const void *)&in4->sin_addr,
+              addr, sizeof(addr));
+    snprintf(buf, ZK_ADDR_TEXT, six && brackets ? "[%s]:%u" : "%s:%u", addr,
+             ntohs(six ? in6->sin6_port : in4->sin_port));
+    return buf;
+}
+
+/* "addr:port,addr:port"; malloc'ed. NULL: out of memory. */
+static char *servers_text(const struct dlock_peer *peers, int n)
+{
+    size_t size = (size_t)n * ZK_ADDR_TEXT + 1, used = 0;
+    char *out = calloc(1, size), text[ZK_ADDR_TEXT];
+    /* The library's own format: the port is behind the last colon, IPv6 or not. */
+    for (int i = 0; out && i < n; i++)
+        used += (size_t)snprintf(out + used, size - used, "%s%s", used ? "," : "",
+                                 zk_addr_text(&peers[i].addr, text, false));
+    return out;
+}
+
 /*
  * Not by zoo_set_servers(3) where we have the choice: zoo_set_servers takes two ports of an address
  * for the same server, closes the socket in this thread, while the library's own thread uses the
  * socket, and does not report the end of the connection.
  */
-bool zk_conn_aim(struct zk_conn *c, const struct dlock_peer *peers, int n, const char *servers)
+bool zk_conn_aim(struct zk_conn *c, const struct dlock_peer *peers, int n)
 {
     struct sockaddr_storage *to = calloc((size_t)n, sizeof(*to));
     if (!to)
         return false;
     for (int i = 0; i < n; i++)
         to[i] = peers[i].addr;
-    return zk_calls_aim(&c->calls, to, (size_t)n) || zoo_set_servers(c->zh, servers) == ZOK;
+    if (zk_calls_aim(&c->calls, to, (size_t)n))
+        return true;
+    char *text = servers_text(peers, n);
+    bool aimed = text && zoo_set_servers(c->zh, text) == ZOK;
+    free(text);
+    return aimed;
 }
 
 /* ------------------------------------------------------------------ callbacks */
@@ -218,47 +252,41 @@ static void keep_data(struct zk_msg *m, const char *data, int len)
     m->len = len;
 }
 
-static void on_void(int rc, const void *data)
+static void answered(const void *ctx, int rc, const struct Stat *stat, const char *data, int len)
 {
-    struct request *r = (struct request *)data;
-    request_done(r, take_answer(r, rc));
+    struct request *r = (struct request *)ctx;
+    struct zk_msg *m = take_answer(r, rc);
+    if (m && rc == ZOK && stat)
+        m->stat = *stat;
+    if (m && rc == ZOK && data)
+        keep_data(m, data, len);
+    request_done(r, m);
 }
 
-static void on_string(int rc, const char *value, const void *data)
+static void on_void(int rc, const void *ctx)
+{
+    answered(ctx, rc, NULL, NULL, 0);
+}
+
+static void on_string(int rc, const char *value, const void *ctx)
 {
     (void)value;
-    on_void(rc, data);
+    on_void(rc, ctx);
 }
 
-static void on_created(int rc, const char *value, const struct Stat *stat, const void *data)
+static void on_created(int rc, const char *value, const struct Stat *stat, const void *ctx)
 {
-    struct request *r = (struct request *)data;
-    struct zk_msg *m = take_answer(r, rc);
-    if (m && rc == ZOK && stat)
-        m->stat = *stat;
-    if (m && rc == ZOK && value)
-        keep_data(m, value, (int)strlen(value));
-    request_done(r, m);
+    answered(ctx, rc, stat, value, value ? (int)strlen(value) : 0);
 }
 
-static void on_stat(int rc, const struct Stat *stat, const void *data)
+static void on_stat(int rc, const struct Stat *stat, const void *ctx)
 {
-    struct request *r = (struct request *)data;
-    struct zk_msg *m = take_answer(r, rc);
-    if (m && rc == ZOK && stat)
-        m->stat = *stat;
-    request_done(r, m);
+    answered(ctx, rc, stat, NULL, 0);
 }
 
-static void on_data(int rc, const char *value, int len, const struct Stat *stat, const void *data)
+static void on_data(int rc, const char *value, int len, const struct Stat *stat, const void *ctx)
 {
-    struct request *r = (struct request *)data;
-    struct zk_msg *m = take_answer(r, rc);
-    if (m && rc == ZOK && stat)
-        m->stat = *stat;
-    if (m && rc == ZOK)
-        keep_data(m, len > 0 ? value : "", len > 0 ? len : 0);
-    request_done(r, m);
+    answered(ctx, rc, stat, len > 0 ? value : "", len > 0 ? len : 0);
 }
 
 static void on_strings(int rc, const struct String_vector *v, const void *data)
@@ -462,40 +490,53 @@ static struct zk_conn *conn_new(struct dlock_error *err)
     return NULL;
 }
 
-/* client: the session to go on with, after a long outage; NULL: begin a new session. */
-static int conn_open(struct zk_conn **out, const char *servers, int timeout_ms,
-                     const clientid_t *client, struct dlock_error *err)
+int zk_conn_open(struct zk_conn **conn, const struct dlock_peer *peers, int n, int timeout_ms,
+                 struct dlock_error *err)
 {
-    struct zk_conn *c = conn_new(err);
-    sigset_t all, old;
+    struct zk_conn *old = *conn, *c = conn_new(err);
+    char *servers = c ? servers_text(peers, n) : NULL;
+    clientid_t client;
+    sigset_t all, set;
+    int e = ENOMEM;
     if (!c)
         return err->code;
+    if (old) {
+        c->calls.hurry = 0;
+        pthread_mutex_lock(&old->lock);
+        client = old->client;
+        pthread_mutex_unlock(&old->lock);
+    }
     /* We shuffle: for shuffling, the library would seed the program's random(3). */
     zoo_deterministic_conn_order(1);
     zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
     /* The library's threads inherit the mask; signals are for the caller's threads. */
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    if (client)
-        c->calls.hurry = 0;
+    pthread_sigmask(SIG_SETMASK, &all, &set);
     zk_calls_of(&c->calls, false);
-    c->zh =
-        zookeeper_init2(servers, on_session, timeout_ms, client, c, ZOO_NO_LOG_CLIENTENV, no_log);
-    int e = errno;
+    if (servers) {
+        c->zh = zookeeper_init2(servers, on_session, timeout_ms, old ? &client : NULL, c,
+                                ZOO_NO_LOG_CLIENTENV, no_log);
+        e = errno;
+    }
     zk_calls_of(NULL, false);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_sigmask(SIG_SETMASK, &set, NULL);
+    explicit_bzero(&client, sizeof(client));
+    free(servers);
     if (!c->zh) {
         conn_free(c);
         return dlock_fail(err, e == ENOMEM ? DLOCK_ENOMEM : DLOCK_EOS, e,
                           "libzookeeper: no handle: %s", strerror(e));
     }
-    *out = c;
+    if (old) {
+        /*
+         * The old handle may just have got a connection, by which it would end the session, which
+         * the new handle owns now.
+         */
+        zk_calls_mute(&old->calls);
+        zk_conn_close(old, 0);
+    }
+    *conn = c;
     return c->wake;
-}
-
-int zk_conn_open(struct zk_conn **out, const char *servers, int timeout_ms, struct dlock_error *err)
-{
-    return conn_open(out, servers, timeout_ms, NULL, err);
 }
 
 static void *end(void *p)
@@ -529,23 +570,4 @@ void zk_conn_close_in_child(struct zk_conn *c)
 {
     zk_calls_close_in_child(&c->calls);
     close(c->wake);
-}
-
-int zk_conn_resume(struct zk_conn **c, const char *servers, int timeout_ms, struct dlock_error *err)
-{
-    struct zk_conn *old = *c;
-    pthread_mutex_lock(&old->lock);
-    clientid_t client = old->client;
-    pthread_mutex_unlock(&old->lock);
-    int fd = conn_open(c, servers, timeout_ms, &client, err);
-    explicit_bzero(&client, sizeof(client));
-    if (fd < 0)
-        return fd;
-    /*
-     * The old handle may just have got a connection, by which it would end the session, which the
-     * new handle owns now.
-     */
-    zk_calls_mute(&old->calls);
-    zk_conn_close(old, 0);
-    return fd;
 }

@@ -51,21 +51,15 @@ struct zk_msg {
 void zk_msg_done(struct zk_msg *m);
 
 /*
- * Begin a session of timeout_ms with the servers "addr:port,addr:port", tried in this order.
- * Returns a descriptor (the connection's), readable when there are messages, or a negative code:
- * DLOCK_ENOMEM, DLOCK_EOS. The library reconnects indefinitely; the caller decides when to give up.
+ * Begin a session of timeout_ms with these servers, tried in this order. Or, if there is a *c, which
+ * has no connection, go on with its session by a new handle, which replaces *c; the old handle's
+ * requests are not answered. The new handle has seen no state, so even a server behind the old
+ * handle's state talks to it. Returns a descriptor (the connection's), readable when there are
+ * messages, or a negative code: DLOCK_ENOMEM, DLOCK_EOS; then *c is as before. The library
+ * reconnects indefinitely; the caller decides when to give up.
  */
-int zk_conn_open(struct zk_conn **out, const char *servers, int timeout_ms,
+int zk_conn_open(struct zk_conn **c, const struct dlock_peer *, int n, int timeout_ms,
                  struct dlock_error *err);
-
-/*
- * Go on with the session of *c, which has no connection, by a new handle; *c becomes the new
- * handle, and the old handle's requests are not answered. The new handle has seen no state, so even
- * a server behind the old handle's state talks to it. Returns as zk_conn_open; *c stays as it was
- * on failure.
- */
-int zk_conn_resume(struct zk_conn **c, const char *servers, int timeout_ms,
-                   struct dlock_error *err);
 
 /*
  * End the session, if there is a connection, and free c. Does not wait for the server; but without
@@ -91,11 +85,14 @@ bool zk_conn_next(struct zk_conn *c, struct zk_msg *m);
 bool zk_conn_cut(struct zk_conn *c);
 
 /*
- * The servers have new addresses: the next connection goes to the peers (n > 0, tried in order);
- * the present connection stays. servers: the peers as text, for a build without the packet guard.
- * False: out of memory, nothing has changed.
+ * The servers have new addresses: the next connection goes to these peers (n > 0, tried in order);
+ * the present connection stays. False: out of memory, nothing has changed.
  */
-bool zk_conn_aim(struct zk_conn *c, const struct dlock_peer *peers, int n, const char *servers);
+bool zk_conn_aim(struct zk_conn *c, const struct dlock_peer *, int n);
+
+/* "addr:port"; brackets: an IPv6 address stands in brackets. */
+#define ZK_ADDR_TEXT 64
+const char *zk_addr_text(const struct sockaddr_storage *, char buf[ZK_ADDR_TEXT], bool brackets);
 
 enum zk_call { ZK_AUTH, ZK_CREATE, ZK_CHILDREN, ZK_GET, ZK_SET, ZK_DELETE, ZK_SYNC, ZK_MULTI };
 
