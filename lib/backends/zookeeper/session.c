@@ -263,7 +263,8 @@ static void resume(struct zk_backend *be)
     if (be->node.state == NODE_ASKED)
         be->node.state = NODE_UNCLEAR;
     zk_forget_watches(be);
-    be->acquire.list_serial = be->acquire.front.serial = be->node.self_serial = 0;
+    be->acquire.list_serial = be->acquire.front.serial = 0;
+    be->node.self_serial = be->node.delete_serial = 0;
     expect_connection(be);
 }
 
@@ -341,6 +342,16 @@ void zk_beat(struct zk_backend *be)
                                                                .data = be->node.data.text});
 }
 
+/* The connection is lost; the library looks for a server. */
+static void disconnected(struct zk_backend *be)
+{
+    if (!be->session.connected)
+        return;
+    be->session.connected = false;
+    be->session.away_at = zk_now(be);
+    expect_connection(be);
+}
+
 static void session_timers(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
@@ -360,11 +371,8 @@ static void session_timers(struct zk_backend *be)
          * A late answer is not worth the wait: another server may do better. Nothing more is sent
          * on this connection, since the answer would be lost. The library reports the end, too.
          */
-        if (zk_conn_cut(s->conn) && s->connected) {
-            s->connected = false;
-            s->away_at = zk_now(be);
-            expect_connection(be);
-        }
+        if (zk_conn_cut(s->conn))
+            disconnected(be);
     }
     if (now >= s->beat.next_at) {
         s->beat.next_at = now + s->timeout / 6;
@@ -429,12 +437,8 @@ static enum zk_news on_state(struct zk_backend *be, const struct zk_msg *m, stru
         return be->op == OP_ACQUIRE || is_query(be) ? NEWS_USELESS : NEWS_NONE;
     }
     if (m->state != ZOO_CONNECTED_STATE) {
-        if (s->connected) {
-            s->away_at = zk_now(be);
-            expect_connection(be);
-        }
-        s->connected = false;
-        return NEWS_DISCONNECTED;
+        disconnected(be);
+        return NEWS_NONE;
     }
     s->connected = true;
     s->resumed = false;

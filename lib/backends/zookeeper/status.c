@@ -31,12 +31,7 @@ void zk_status_ask(struct zk_backend *be)
 static enum zk_verdict status_failed(struct zk_backend *be, int rc, struct dlock_error *err)
 {
     zk_status_drop(be);
-    if (zk_transient(rc)) {
-        be->again_at = zk_now(be);
-        return ZK_GOES_ON;
-    }
-    zk_error(be, rc, "cannot read the queue", err);
-    return ZK_FAILED;
+    return zk_failed(be, rc, "cannot read the queue", err);
 }
 
 /* Ask for the data of all nodes in line at once. False: out of memory. */

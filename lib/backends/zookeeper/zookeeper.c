@@ -353,8 +353,6 @@ static void take_news(struct zk_backend *be)
         case NEWS_CONNECTED:
             step(be);
             break;
-        case NEWS_DISCONNECTED: /* the session looks for a server, and tells the core */
-            break;
         case NEWS_EXPIRED:
             on_expired(be);
             break;

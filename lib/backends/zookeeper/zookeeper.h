@@ -85,7 +85,6 @@ enum zk_verdict {
 enum zk_news {
     NEWS_NONE,
     NEWS_CONNECTED, /* for the first time, or again */
-    NEWS_DISCONNECTED,
     NEWS_EXPIRED,
     NEWS_SHORTER, /* a held lock: this server grants a shorter session than the lease assumes */
     NEWS_USELESS, /* acquire, release, status: err says why this session cannot serve */
@@ -403,7 +402,7 @@ void zk_forget_watches(struct zk_backend *be);
 /* Make the nodes of path, then take the next step. path must live until then. */
 enum zk_verdict zk_make(struct zk_backend *be, const char *path, struct dlock_error *err);
 /* Ask for the end of our node. */
-void zk_delete_node(struct zk_backend *be);
+enum zk_verdict zk_delete_node(struct zk_backend *be);
 /* Acquiring: our node was deleted, or never existed. Begin again at once. */
 enum zk_verdict zk_node_gone(struct zk_backend *be);
 /* Releasing: our node was gone before. */
@@ -440,7 +439,7 @@ const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r
 /* The Stat of a just written node has this time. */
 void zk_note_time(struct zk_backend *be, int64_t server_ms);
 /* Read the record. */
-void zk_ask_record(struct zk_backend *be);
+enum zk_verdict zk_ask_record(struct zk_backend *be);
 /* The server's time, in Unix ms, by the last Stat and our clock. */
 int64_t zk_server_ms(const struct zk_backend *be);
 /* Our turn has come: ZK_GRANTED, or the record comes first. */

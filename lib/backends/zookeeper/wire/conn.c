@@ -398,9 +398,10 @@ static int send_request(zhandle_t *zh, const struct zk_request *q, struct reques
         return zoo_acreate2(zh, q->path, data, len, q->acl, q->flags, on_created, r);
     case ZK_CHILDREN:
         return zoo_aget_children(zh, q->path, 0, on_strings, r);
-    case ZK_GET: /* an exists watch on a missing node would stay on the server */
-        return zoo_awget(zh, q->path, q->watch ? on_watch : NULL, (void *)(uintptr_t)serial,
-                         on_data, r);
+    case ZK_GET:
+        return zoo_aget(zh, q->path, 0, on_data, r);
+    case ZK_GET_WATCHED: /* an exists watch on a missing node would stay on the server */
+        return zoo_awget(zh, q->path, on_watch, (void *)(uintptr_t)serial, on_data, r);
     case ZK_SET:
         return zoo_aset(zh, q->path, data, len, -1, on_stat, r);
     case ZK_DELETE:

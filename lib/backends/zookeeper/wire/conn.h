@@ -94,7 +94,17 @@ bool zk_conn_aim(struct zk_conn *c, const struct dlock_peer *, int n);
 #define ZK_ADDR_TEXT 64
 const char *zk_addr_text(const struct sockaddr_storage *, char buf[ZK_ADDR_TEXT], bool brackets);
 
-enum zk_call { ZK_AUTH, ZK_CREATE, ZK_CHILDREN, ZK_GET, ZK_SET, ZK_DELETE, ZK_SYNC, ZK_MULTI };
+enum zk_call {
+    ZK_AUTH,
+    ZK_CREATE,
+    ZK_CHILDREN,
+    ZK_GET,
+    ZK_GET_WATCHED, /* a single ZK_WATCH of this serial follows when the node changes or goes */
+    ZK_SET,
+    ZK_DELETE,
+    ZK_SYNC,
+    ZK_MULTI
+};
 
 /* An operation of a multi: all operations are done, or none. */
 struct zk_op {
@@ -116,7 +126,6 @@ struct zk_request {
     int flags;                    /* create: ZOO_EPHEMERAL, ... */
     const struct zk_op *ops;      /* multi: nops of them */
     int nops;
-    bool watch; /* get: a single ZK_WATCH of this serial follows when the node changes or goes */
 };
 
 /*
