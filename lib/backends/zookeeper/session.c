@@ -382,18 +382,12 @@ static void session_timers(struct zk_backend *be)
 
 /* ------------------------------------------------------------------- messages */
 
-/* Status and forget hold nothing: the length of their session means nothing. */
-static bool is_query(const struct zk_backend *be)
-{
-    return be->op == OP_STATUS || be->op == OP_FORGET;
-}
-
 /* The first connection: what does the server make of our ttl? */
 static enum zk_news negotiated(struct zk_backend *be, struct dlock_error *err)
 {
     struct zk_session *s = &be->session;
     char ours[32], theirs[32], least[32];
-    if (s->timeout == be->spec->ttl / DLOCK_MSEC * DLOCK_MSEC || is_query(be))
+    if (s->timeout == be->spec->ttl / DLOCK_MSEC * DLOCK_MSEC || zk_is_query(be))
         return NEWS_CONNECTED;
     dlock_format_duration(be->spec->ttl, ours, sizeof(ours));
     dlock_format_duration(s->timeout, theirs, sizeof(theirs));
@@ -434,7 +428,7 @@ static enum zk_news on_state(struct zk_backend *be, const struct zk_msg *m, stru
         return NEWS_EXPIRED;
     if (m->state == ZOO_AUTH_FAILED_STATE) {
         zk_error(be, ZAUTHFAILED, "no session", err);
-        return be->op == OP_ACQUIRE || is_query(be) ? NEWS_USELESS : NEWS_NONE;
+        return be->op == OP_ACQUIRE || zk_is_query(be) ? NEWS_USELESS : NEWS_NONE;
     }
     if (m->state != ZOO_CONNECTED_STATE) {
         disconnected(be);
@@ -473,7 +467,7 @@ static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m,
     char text[ZK_ADDR_TEXT];
     int n = s->servers.n;
     bool nonsense = m->rc == EPROTO, first = be->contact_until != DLOCK_NEVER;
-    if (be->op != OP_ACQUIRE && !is_query(be))
+    if (be->op != OP_ACQUIRE && !zk_is_query(be))
         return NEWS_NONE;
     if (first && s->id != 0 && !nonsense)
         return NEWS_NONE;

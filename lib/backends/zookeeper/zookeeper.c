@@ -247,22 +247,12 @@ static void step(struct zk_backend *be)
     be->again_at = DLOCK_NEVER;
     if (be->release.sweeping)
         return;
-    switch (be->op) {
-    case OP_ACQUIRE:
-    case OP_RELEASE:
+    if (be->op == OP_ACQUIRE || be->op == OP_RELEASE)
         conclude(be, zk_node_step(be, &err), &err);
-        break;
-    case OP_HOLD:
-        if (be->hold.renew_until != DLOCK_NEVER)
-            send_renewal(be);
-        break;
-    case OP_STATUS:
-    case OP_FORGET:
+    else if (zk_is_query(be))
         zk_status_ask(be);
-        break;
-    case OP_NONE:
-        break;
-    }
+    else if (be->op == OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
+        send_renewal(be);
 }
 
 static void connect_or_fail(struct zk_backend *be)
@@ -286,53 +276,30 @@ static void on_expired(struct zk_backend *be)
         return;
     }
     leave(be);
-    switch (be->op) {
-    case OP_HOLD:
-        if (held)
-            lost(be, "the server has ended the session");
-        break;
-    case OP_ACQUIRE: /* at the end of the queue, with a new session */
-    case OP_STATUS:
-    case OP_FORGET:
+    if (be->op == OP_ACQUIRE || zk_is_query(be)) /* at the end of the queue, with a new session */
         connect_or_fail(be);
-        break;
-    case OP_RELEASE:
+    else if (be->op == OP_HOLD && held)
+        lost(be, "the server has ended the session");
+    else if (be->op == OP_RELEASE)
         released(be,
                  !held                        ? DLOCK_RELEASE_NOTHING
                  : be->node.delete_unanswered ? DLOCK_RELEASE_UNCLEAR
                                               : DLOCK_RELEASE_NOT_OURS,
                  &err);
-        break;
-    case OP_NONE:
-        break;
-    }
 }
 
 static void on_message(struct zk_backend *be, struct zk_msg *m)
 {
     struct dlock_error err = {0};
-    if (zk_sweep_message(be, m) || be->release.sweeping) {
-        zk_msg_done(m);
-        return;
-    }
-    switch (be->op) {
-    case OP_HOLD:
-        if (m->what == ZK_ANSWER && m->tag == T_BEAT)
+    if (!zk_sweep_message(be, m) && !be->release.sweeping) {
+        if (be->op == OP_FORGET)
+            conclude(be, zk_forget_answer(be, m, &err), &err);
+        else if (be->op == OP_STATUS)
+            conclude(be, zk_status_answer(be, m, &err), &err);
+        else if (be->op == OP_HOLD && m->tag == T_BEAT)
             hold_beat(be, m);
-        else if (m->tag == T_RECORD || m->tag == T_RUNNING || m->tag == T_PARENT)
+        else /* when the operation has failed, the answer to its create may still come */
             conclude(be, zk_node_message(be, m, &err), &err);
-        break;
-    case OP_FORGET:
-        conclude(be, zk_forget_answer(be, m, &err), &err);
-        break;
-    case OP_STATUS:
-        conclude(be, zk_status_answer(be, m, &err), &err);
-        break;
-    case OP_ACQUIRE:
-    case OP_RELEASE:
-    case OP_NONE: /* the operation has failed; the answer to its create may still come */
-        conclude(be, zk_node_message(be, m, &err), &err);
-        break;
     }
     zk_msg_done(m);
 }

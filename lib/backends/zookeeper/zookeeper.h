@@ -280,7 +280,7 @@ struct zk_backend {
         char today[ZK_DAY_LEN + 1], day[ZK_DAY_LEN + 1];
         struct {
             unsigned serial;
-            char *path;
+            char name[3]; /* "": none */
             bool emptied; /* all names of the shard were looked at */
         } shards[SWEEP_SHARDS];
         bool whole; /* the day has no further shards */
@@ -300,6 +300,11 @@ static inline int64_t zk_now(const struct zk_backend *be)
 static inline const char *zk_where(const struct zk_backend *be)
 {
     return be->spec->uri->where;
+}
+/* Status and forget hold nothing: the length of their session means nothing. */
+static inline bool zk_is_query(const struct zk_backend *be)
+{
+    return be->op == OP_STATUS || be->op == OP_FORGET;
 }
 /*
  * How long an answer may take. op_timeout was made for the ttl; the server may grant a shorter
@@ -417,7 +422,10 @@ enum zk_verdict zk_node_message(struct zk_backend *be, struct zk_msg *m, struct 
 int zk_set_run_paths(struct zk_backend *be, struct dlock_error *err);
 /* The path of a record's node; malloc'ed. NULL: out of memory. */
 char *zk_run_path(const struct zk_backend *be, const char *place);
-/* The path of an index node; with "" for place, of the day's node. malloc'ed. NULL: no memory. */
+/*
+ * The path of an index node; with "" for place, of the day's node; also for day, of the node above
+ * the days. malloc'ed. NULL: out of memory.
+ */
 char *zk_index_path(const struct zk_backend *be, const char *day, const char *place);
 /* A time from a Stat, limited: no value of the server may overflow our sums. */
 static inline int64_t zk_stat_ms(int64_t ms)

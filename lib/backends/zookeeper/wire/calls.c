@@ -298,9 +298,8 @@ void zk_calls_of(struct zk_calls *c, bool is_leaving)
     leaving = is_leaving;
 }
 
-bool zk_calls_aim(struct zk_calls *c, struct sockaddr_storage *to, size_t n)
+void zk_calls_aim(struct zk_calls *c, struct sockaddr_storage *to, size_t n)
 {
-#ifdef ZK_WRAP
     pthread_mutex_lock(&c->lock);
     struct sockaddr_storage *old = c->to;
     c->to = to;
@@ -308,13 +307,6 @@ bool zk_calls_aim(struct zk_calls *c, struct sockaddr_storage *to, size_t n)
     c->next = 0;
     pthread_mutex_unlock(&c->lock);
     free(old);
-    return true;
-#else
-    (void)c;
-    (void)n;
-    free(to);
-    return false;
-#endif
 }
 
 void zk_calls_mute(struct zk_calls *c)

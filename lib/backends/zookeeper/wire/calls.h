@@ -60,10 +60,10 @@ void zk_calls_close_in_child(struct zk_calls *c);
  */
 void zk_calls_of(struct zk_calls *c, bool leaving);
 /*
- * From now on connect to these n addresses, not to the library's addresses. Takes over to, which is
- * malloc'ed. False: impossible, since nothing is intercepted.
+ * Guarded: from now on connect to these n addresses, not to the library's addresses. Takes over to,
+ * which is malloc'ed.
  */
-bool zk_calls_aim(struct zk_calls *c, struct sockaddr_storage *to, size_t n);
+void zk_calls_aim(struct zk_calls *c, struct sockaddr_storage *to, size_t n);
 /* Send nothing more, on any connection. */
 void zk_calls_mute(struct zk_calls *c);
 /* Shut the connection down. False: there is no connection, or its socket is unknown. */

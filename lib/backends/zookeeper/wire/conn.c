@@ -179,17 +179,18 @@ static char *servers_text(const struct dlock_peer *peers, int n)
  */
 bool zk_conn_aim(struct zk_conn *c, const struct dlock_peer *peers, int n)
 {
+    if (!zk_calls_guarded()) {
+        char *text = servers_text(peers, n);
+        bool aimed = text && zoo_set_servers(c->zh, text) == ZOK;
+        free(text);
+        return aimed;
+    }
     struct sockaddr_storage *to = calloc((size_t)n, sizeof(*to));
-    if (!to)
-        return false;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; to && i < n; i++)
         to[i] = peers[i].addr;
-    if (zk_calls_aim(&c->calls, to, (size_t)n))
-        return true;
-    char *text = servers_text(peers, n);
-    bool aimed = text && zoo_set_servers(c->zh, text) == ZOK;
-    free(text);
-    return aimed;
+    if (to)
+        zk_calls_aim(&c->calls, to, (size_t)n);
+    return to;
 }
 
 /* ------------------------------------------------------------------ callbacks */

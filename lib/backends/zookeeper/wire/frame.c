@@ -140,6 +140,15 @@ static void multi_sent(struct zk_frame *f, const unsigned char *p, size_t n)
     }
 }
 
+/* The number of unanswered requests of this kind, whose answers come out of order, or NULL. */
+static unsigned *special_of(struct zk_frame *f, int32_t xid)
+{
+    return xid == XID_PING      ? &f->pings
+           : xid == XID_AUTH    ? &f->auths
+           : xid == XID_WATCHES ? &f->watches
+                                : NULL;
+}
+
 /* Note a sent request. False: too many requests, or a request we never send. */
 static bool packet_sent(struct zk_frame *f)
 {
@@ -149,10 +158,9 @@ static bool packet_sent(struct zk_frame *f)
         f->session = long_at(f->out.head + 20);
         return true;
     }
-    if (xid == XID_PING || xid == XID_AUTH || xid == XID_WATCHES) {
-        f->pings += xid == XID_PING;
-        f->auths += xid == XID_AUTH;
-        f->watches += xid == XID_WATCHES;
+    unsigned *special = special_of(f, xid);
+    if (special) {
+        ++*special;
         return true;
     }
     if (f->n == ZK_FRAME_ASKED)
@@ -209,29 +217,17 @@ static bool session_ok(const struct zk_frame *f, const unsigned char *p)
     return timeout > 0 && timeout < INT32_MAX / 2 && (f->session == 0 || session == f->session);
 }
 
-static bool count_down(unsigned *n)
-{
-    return *n > 0 && (*n)--;
-}
-
 static bool header_ok(struct zk_frame *f, const unsigned char *p)
 {
     int32_t xid = int_at(p);
-    switch (xid) {
-    case XID_EVENT:
+    unsigned *special = special_of(f, xid);
+    if (xid == XID_EVENT) {
         f->in.next = EVENT;
         return true;
-    case XID_PING:
+    }
+    if (special) {
         f->in.any = true;
-        return count_down(&f->pings);
-    case XID_AUTH:
-        f->in.any = true;
-        return count_down(&f->auths);
-    case XID_WATCHES:
-        f->in.any = true;
-        return count_down(&f->watches);
-    default:
-        break;
+        return *special > 0 && (*special)--;
     }
     const struct zk_frame_asked *asked = &f->asked[f->first];
     if (f->n == 0 || asked->xid != xid)
