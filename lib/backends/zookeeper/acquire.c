@@ -166,31 +166,24 @@ static enum zk_verdict part_made(struct zk_backend *be, const struct zk_msg *m,
     size_t len = be->making.len;
     if ((be->op != OP_ACQUIRE && be->op != OP_RELEASE && !zk_run_begins(be)) || len == 0)
         return ZK_GOES_ON;
-    switch (m->rc) {
-    case ZOK:
-    case ZNODEEXISTS:
-        be->making.len = len == strlen(path) ? 0 : part_end(path, len);
-        if (be->making.len > 0)
-            return make_part(be, err);
-        if (path == be->lock.parent)
-            return create(be, err);
-        be->again_at = 0;
-        return ZK_GOES_ON;
-    case ZNONODE:
+    if (m->rc == ZNONODE) {
         /* Upwards, not from the root: making an existing node may need a right we lack. */
         while (len > 1 && path[len - 1] != '/')
             len--;
         be->making.len = len > 1 ? len - 1 : part_end(path, 0);
-        return make_part(be, err);
-    case ZUNIMPLEMENTED:
-        if (be->making.flat)
-            break;
+    } else if (m->rc == ZUNIMPLEMENTED && !be->making.flat) {
         be->making.flat = true;
-        return make_part(be, err);
-    default:
-        break;
+    } else if (m->rc != ZOK && m->rc != ZNODEEXISTS) {
+        return zk_failed(be, m->rc, "cannot create the parent node", err);
+    } else {
+        be->making.len = len == strlen(path) ? 0 : part_end(path, len);
     }
-    return zk_failed(be, m->rc, "cannot create the parent node", err);
+    if (be->making.len > 0)
+        return make_part(be, err);
+    if (path == be->lock.parent)
+        return create(be, err);
+    be->again_at = 0;
+    return ZK_GOES_ON;
 }
 
 /* -------------------------------------------------------------- the next step */

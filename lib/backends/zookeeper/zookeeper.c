@@ -502,16 +502,8 @@ static int be_process(struct dlock_be *b, const struct pollfd *pfd, int n, struc
         return 1;
     if (!zk_status_complete(be))
         return 0;
-    const struct dlock_info *info = zk_status_next(be);
-    if (info) {
-        *ev = (struct dlock_event){.type = EV_INFO, .info = info};
+    if (zk_status_next(be, ev))
         return 1;
-    }
-    if (be->status.has_run) {
-        be->status.has_run = false;
-        *ev = (struct dlock_event){.type = EV_RUN, .run = &be->run.found.run};
-        return 1;
-    }
     leave(be);
     idle(be);
     zk_status_drop(be);

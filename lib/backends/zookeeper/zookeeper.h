@@ -261,8 +261,11 @@ struct zk_backend {
     } release;
 
     struct { /* the nodes, handed out singly */
-        struct dlock_info *found;
-        unsigned *gets; /* serials of the outstanding gets */
+        struct zk_found {
+            struct dlock_info info;
+            unsigned serial; /* of the outstanding get; 0: none */
+            bool gone;
+        } * found;
         int n, next, left;
         unsigned list_serial;
         bool read_run; /* the get of the run record was answered */
@@ -487,8 +490,8 @@ static inline bool zk_status_complete(const struct zk_backend *be)
 {
     return be->status.found && be->status.read_run && be->status.left == 0;
 }
-/* Complete: the next node; NULL: all were handed out. */
-const struct dlock_info *zk_status_next(struct zk_backend *be);
+/* Complete: the next event, of a node or of the run record. False: all were handed out. */
+bool zk_status_next(struct zk_backend *be, struct dlock_event *ev);
 /* Forget what was found. */
 void zk_status_drop(struct zk_backend *be);
 
