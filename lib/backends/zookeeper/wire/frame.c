@@ -21,7 +21,10 @@ enum { OP_CREATE = 1, OP_DELETE = 2, OP_SET = 5, OP_CHECK = 13, OP_MULTI = 14, O
 #define SESSION_OLD "cp" /* before 3.4 */
 #define HEADER "h"
 #define EVENT "eis"
-#define MULTI "m"
+#define RESULT "m" /* of a multi */
+#define ASK_SESSION "q"
+#define REQUEST "x"
+#define OPERATION "o" /* of a multi */
 
 /* A kind of field: how many bytes are collected and checked, else how many may be anything. */
 struct field {
@@ -34,6 +37,9 @@ static const struct field *field_of(char kind)
         {'c', 20, 0}, /* protocol version, timeout, session, length of the password */
         {'h', 16, 0}, /* xid, zxid, error */
         {'m', 9, 0},  /* within a multi: type of operation, is this the end?, error */
+        {'q', 24, 0}, /* protocol version, zxid, time-out, session */
+        {'x', 8, 0},  /* xid, operation */
+        {'o', 9, 0},  /* as 'm', of a request */
         {'e', 4, 0},  /* the type of an event */
         {'s', 4, 0},  /* a string's length */
         {'b', 4, 0},  /* a buffer's length; -1: none */
@@ -62,15 +68,15 @@ struct operation {
 static const struct operation *operation_of(int32_t op)
 {
     static const struct operation operations[] = {
-        {OP_CREATE, "s", "sbai" MULTI, "s" MULTI},
-        {OP_DELETE, "", "si" MULTI, MULTI},
+        {OP_CREATE, "s", "sba", "s" RESULT},
+        {OP_DELETE, "", "si" OPERATION, RESULT},
         {3 /* exists */, "k", NULL, NULL},
         {4 /* get */, "bk", NULL, NULL},
-        {OP_SET, "k", "sbi" MULTI, "k" MULTI},
+        {OP_SET, "k", "sbi" OPERATION, "k" RESULT},
         {8 /* children */, "v", NULL, NULL},
         {9 /* sync */, "s", NULL, NULL},
-        {OP_CHECK, NULL, "si" MULTI, MULTI},
-        {OP_MULTI, MULTI, NULL, NULL},
+        {OP_CHECK, NULL, "si" OPERATION, RESULT},
+        {OP_MULTI, RESULT, NULL, NULL},
         {15 /* create2 */, "sk", NULL, NULL},
         {19 /* create2 of a container */, "sk", NULL, NULL},
         {-11 /* close */, "", NULL, NULL},
@@ -100,46 +106,6 @@ void zk_frame_begin(struct zk_frame *f)
 
 /* ----------------------------------------------------------------------- sent */
 
-/* n bytes of an outgoing multi, behind the packet's header. */
-static void multi_sent(struct zk_frame *f, const unsigned char *p, size_t n)
-{
-    while (n > 0 && !f->out.multi.bad && !f->out.multi.done) {
-        size_t used = f->out.multi.skip < n ? f->out.multi.skip : n;
-        f->out.multi.skip -= (uint32_t)used;
-        p += used;
-        n -= used;
-        if (n == 0)
-            break;
-        /* Each ACL is a number and two strings. */
-        uint32_t acl = f->out.multi.acl;
-        char kind = acl == 0 ? *f->out.multi.next : acl % 3 == 0 ? 'i' : 's';
-        f->out.multi.item[f->out.multi.at++] = *p++;
-        n--;
-        if (f->out.multi.at < (kind == 'i' ? 4 : field_of(kind)->checked))
-            continue;
-        f->out.multi.at = 0;
-        if (acl > 0)
-            f->out.multi.acl--;
-        else
-            f->out.multi.next++;
-        int32_t item = int_at(f->out.multi.item);
-        if (kind == 'a') {
-            f->out.multi.acl = 3 * (uint32_t)item;
-        } else if (kind == 'm') {
-            f->out.multi.done = f->out.multi.item[4] != 0;
-            f->out.multi.next = operation_of(item)->fields;
-            if (f->out.multi.done)
-                break;
-            if (!f->out.multi.next || f->out.multi.n == ZK_FRAME_OPS)
-                f->out.multi.bad = true;
-            else
-                f->out.multi.ops[f->out.multi.n++] = (unsigned char)item;
-        } else if (kind != 'i') {
-            f->out.multi.skip = item > 0 ? (uint32_t)item : 0;
-        }
-    }
-}
-
 /* The number of unanswered requests of this kind, whose answers come out of order, or NULL. */
 static unsigned *special_of(struct zk_frame *f, int32_t xid)
 {
@@ -149,56 +115,62 @@ static unsigned *special_of(struct zk_frame *f, int32_t xid)
                                 : NULL;
 }
 
-/* Note a sent request. False: too many requests, or a request we never send. */
-static bool packet_sent(struct zk_frame *f)
+/* Note a request. False: too many are unanswered. */
+static bool request_sent(struct zk_frame *f, int32_t xid, int32_t op)
 {
-    int32_t xid = int_at(f->out.head + 4), op = int_at(f->out.head + 8);
-    if (f->out.first) {
-        f->out.first = false;
-        f->session = long_at(f->out.head + 20);
-        return true;
-    }
     unsigned *special = special_of(f, xid);
-    if (special) {
+    f->out.any = special || op != OP_MULTI;
+    f->out.next = OPERATION;
+    f->out.op = 0;
+    if (special)
         ++*special;
-        return true;
-    }
-    if (f->n == ZK_FRAME_ASKED)
+    else if (f->n < ZK_FRAME_ASKED)
+        f->asked[(f->first + f->n++) % ZK_FRAME_ASKED] = (struct zk_frame_asked){xid, op, {0}};
+    else
         return false;
-    struct zk_frame_asked *last = &f->asked[(f->first + f->n++) % ZK_FRAME_ASKED];
-    *last = (struct zk_frame_asked){xid, op, {0}};
-    if (op != OP_MULTI)
-        return true;
-    memcpy(last->ops, f->out.multi.ops, sizeof(last->ops));
-    return f->out.multi.done && !f->out.multi.bad;
+    return true;
 }
 
-void zk_frame_sent(struct zk_frame *f, const void *data, size_t n)
+/* Note an operation of a multi, which decides the form of the answer. False: we never send this. */
+static bool operation_sent(struct zk_frame *f, int32_t op, bool is_end)
 {
-    const unsigned char *p = data;
-    while (n > 0) {
-        size_t whole = f->out.at < 4 ? 4 : (size_t)f->out.len + 4;
-        size_t part = whole - f->out.at < n ? whole - f->out.at : n;
-        for (size_t i = 0; i < part && f->out.at + i < sizeof(f->out.head); i++)
-            f->out.head[f->out.at + i] = p[i];
-        /* A multi's operations are behind the length, the xid and the operation. */
-        size_t before = f->out.at < 12 ? 12 - f->out.at : 0;
-        if (before > 0) {
-            memset(&f->out.multi, 0, sizeof(f->out.multi));
-            f->out.multi.next = MULTI;
-        }
-        if (part > before && !f->out.first && int_at(f->out.head + 8) == OP_MULTI)
-            multi_sent(f, p + before, part - before);
-        f->out.at += (uint32_t)part;
-        p += part;
-        n -= part;
-        if (f->out.at == 4)
-            f->out.len = (uint32_t)int_at(f->out.head);
-        if (f->out.at >= 4 && f->out.at == f->out.len + 4) {
-            if (!packet_sent(f)) /* the answer would match no request */
-                f->in.bad = true;
-            f->out.at = 0;
-        }
+    unsigned char *ops = f->asked[(f->first + f->n - 1) % ZK_FRAME_ASKED].ops;
+    f->out.any = is_end;
+    f->out.next = operation_of(op)->fields;
+    if (is_end)
+        return true;
+    if (!f->out.next || f->out.op == ZK_FRAME_OPS)
+        return false;
+    ops[f->out.op++] = (unsigned char)op;
+    return true;
+}
+
+/* The collected field; out.next is the field behind. */
+static bool item_sent(struct zk_frame *f, char kind)
+{
+    /* By the number of ACLs: permissions, scheme and id of each, flags. */
+    static const char *const acls[] = {"i" OPERATION, "issi" OPERATION, "ississi" OPERATION};
+    const unsigned char *p = f->out.item;
+    int32_t n = int_at(p);
+    switch (kind) {
+    case '\0':
+        f->out.next = f->out.first ? ASK_SESSION : REQUEST;
+        f->out.first = false;
+        return true;
+    case 'q':
+        f->session = long_at(p + 16);
+        f->out.any = true;
+        return true;
+    case 'x':
+        return request_sent(f, n, int_at(p + 4));
+    case 'o':
+        return operation_sent(f, n, p[4] != 0);
+    case 'a':
+        f->out.next = n >= 0 && n <= 2 ? acls[n] : "";
+        return true;
+    default: /* a string or a buffer */
+        f->out.skip = n > 0 ? (uint32_t)n : 0;
+        return true;
     }
 }
 
@@ -233,7 +205,7 @@ static bool header_ok(struct zk_frame *f, const unsigned char *p)
     if (f->n == 0 || asked->xid != xid)
         return false;
     f->in.next = operation_of(asked->op)->answer;
-    memcpy(f->in.ops, asked->ops, sizeof(f->in.ops));
+    memcpy(f->ops, asked->ops, sizeof(f->ops));
     f->in.op = 0;
     f->first = (f->first + 1) % ZK_FRAME_ASKED;
     f->n--;
@@ -249,23 +221,36 @@ static bool header_ok(struct zk_frame *f, const unsigned char *p)
 static bool result_ok(struct zk_frame *f, const unsigned char *p)
 {
     int32_t type = int_at(p);
-    unsigned char op = f->in.ops[f->in.op];
+    unsigned char op = f->ops[f->in.op];
     if (p[4] > 1 || (p[4] == 1) != (op == 0))
         return false;
     f->in.next = "";
     if (op == 0)
         return true;
     f->in.op++;
-    f->in.next = type == OP_ERROR ? "i" MULTI : operation_of(op)->result;
+    f->in.next = type == OP_ERROR ? "i" RESULT : operation_of(op)->result;
     return type == OP_ERROR || (type == op && int_at(p + 5) == 0);
 }
 
+static bool packet_begins(struct zk_frame *f, int32_t len)
+{
+    if (!f->in.first) {
+        f->in.next = HEADER;
+        return len >= 16 && len <= ZK_FRAME_MAX;
+    }
+    f->in.first = false;
+    f->in.next = len == 37 ? SESSION : SESSION_OLD;
+    return len == 36 || len == 37;
+}
+
 /* Check the collected field; in.next is the field behind. */
-static bool item_ok(struct zk_frame *f, char kind)
+static bool item_received(struct zk_frame *f, char kind)
 {
     const unsigned char *p = f->in.item;
     int32_t n = int_at(p);
     switch (kind) {
+    case '\0':
+        return packet_begins(f, n);
     case 'c':
         return session_ok(f, p);
     case 'h':
@@ -278,7 +263,6 @@ static bool item_ok(struct zk_frame *f, char kind)
         return n >= EVENT_CREATED && n <= EVENT_CHILD;
     case 'b':
         f->in.skip = n > 0 ? (uint32_t)n : 0;
-        f->in.text = false;
         return n >= -1 && f->in.skip <= f->in.left;
     case 's':
         f->in.skip = (uint32_t)n;
@@ -292,91 +276,92 @@ static bool item_ok(struct zk_frame *f, char kind)
     }
 }
 
-static bool packet_begins(struct zk_frame *f)
-{
-    int32_t len = int_at(f->in.item);
-    f->in.any = false;
-    f->in.skip = f->in.strings = 0;
-    f->in.left = (uint32_t)len;
-    if (f->in.first) {
-        f->in.first = false;
-        f->in.next = len == 37 ? SESSION : SESSION_OLD;
-        return len == 36 || len == 37;
-    }
-    f->in.next = HEADER;
-    return len >= 16 && len <= ZK_FRAME_MAX;
-}
+/* ---------------------------------------------------------------------- bytes */
 
 /* The kind of the current field; 0: the packet is over. */
-static char kind_now(const struct zk_frame *f)
+static char kind_now(const struct zk_frame_side *s)
 {
-    return f->in.strings > 0 ? 's' : *f->in.next;
+    return s->strings > 0 ? 's' : *s->next;
 }
 
 /* Go on to the next field to collect. */
-static bool settle(struct zk_frame *f)
+static bool settle(struct zk_frame_side *s)
 {
-    while (f->in.skip == 0 && f->in.left > 0) {
-        char kind = kind_now(f);
-        if (f->in.any)
-            f->in.skip = f->in.left, f->in.text = false;
-        else if ((f->in.skip = field_of(kind)->skipped) > 0)
-            f->in.next++, f->in.text = false;
+    while (s->skip == 0 && s->left > 0) {
+        s->text = false;
+        if (s->any)
+            s->skip = s->left;
+        else if ((s->skip = field_of(kind_now(s))->skipped) > 0)
+            s->next++;
         else
             break;
     }
-    return f->in.skip <= f->in.left;
+    return s->skip <= s->left;
 }
 
-static bool skip(struct zk_frame *f, const unsigned char *p, size_t n)
-{
-    f->in.skip -= (uint32_t)n;
-    f->in.left -= (uint32_t)n;
-    return !f->in.text || !memchr(p, '\0', n);
-}
+/* What a side makes of a collected field; '\0': of the length. False: no such packet exists. */
+typedef bool item_fn(struct zk_frame *f, char kind);
 
-/* Use a part of p (n bytes, at least 1); returns the length used, 0: no server sends such bytes. */
-static size_t take(struct zk_frame *f, const unsigned char *p, size_t n)
+/* Use a part of p (n bytes, at least 1); returns the length used, 0: no such packet exists. */
+static size_t take(struct zk_frame *f, struct zk_frame_side *s, item_fn *item,
+                   const unsigned char *p, size_t n)
 {
-    bool length = f->in.left == 0;
-    if (!length && f->in.skip > 0) {
-        n = n < f->in.skip ? n : f->in.skip;
-        return skip(f, p, n) ? n : 0;
+    bool length = s->left == 0;
+    if (!length && s->skip > 0) {
+        n = n < s->skip ? n : s->skip;
+        s->skip -= (uint32_t)n;
+        s->left -= (uint32_t)n;
+        return s->text && memchr(p, '\0', n) ? 0 : n;
     }
-    char kind = length ? '\0' : kind_now(f);
-    size_t size = length ? 4 : field_of(kind)->checked, used = size - f->in.at;
-    if (size == 0 || (!length && used > f->in.left))
+    char kind = length ? '\0' : kind_now(s);
+    size_t size = length ? 4 : field_of(kind)->checked, used = size - s->at;
+    if (size == 0 || (!length && used > s->left))
         return 0; /* too much, or too little */
     used = used < n ? used : n;
-    memcpy(f->in.item + f->in.at, p, used);
-    f->in.at += (uint32_t)used;
+    memcpy(s->item + s->at, p, used);
+    s->at += (uint32_t)used;
     if (!length)
-        f->in.left -= (uint32_t)used;
-    if (f->in.at < size)
-        return f->in.left > 0 || length ? used : 0;
-    f->in.at = 0;
-    if (length)
-        return packet_begins(f) ? used : 0;
-    if (f->in.strings > 0)
-        f->in.strings--;
-    else
-        f->in.next++;
-    return item_ok(f, kind) ? used : 0;
+        s->left -= (uint32_t)used;
+    if (s->at < size)
+        return s->left > 0 || length ? used : 0;
+    s->at = 0;
+    if (length) {
+        s->left = (uint32_t)int_at(s->item);
+        s->skip = s->strings = 0;
+        s->any = false;
+    } else if (s->strings > 0) {
+        s->strings--;
+    } else {
+        s->next++;
+    }
+    return item(f, kind) ? used : 0;
+}
+
+static bool pass(struct zk_frame *f, struct zk_frame_side *s, item_fn *item, const void *data,
+                 size_t n)
+{
+    const unsigned char *p = data;
+    while (n > 0 && !s->bad) {
+        size_t used = take(f, s, item, p, n);
+        s->bad = used == 0 || !settle(s);
+        bool at_end = s->left == 0 && s->at == 0;
+        if (!s->bad && at_end) /* all fields of the packet must have come */
+            s->bad = s->skip > 0 || (!s->any && kind_now(s) != '\0');
+        p += used;
+        n -= used;
+    }
+    return !s->bad;
+}
+
+void zk_frame_sent(struct zk_frame *f, const void *data, size_t n)
+{
+    if (!pass(f, &f->out, item_sent, data, n)) /* the answer would match no request */
+        f->in.bad = true;
 }
 
 bool zk_frame_received(struct zk_frame *f, const void *data, size_t n)
 {
-    const unsigned char *p = data;
-    while (n > 0 && !f->in.bad) {
-        size_t used = take(f, p, n);
-        f->in.bad = used == 0 || !settle(f);
-        bool at_end = f->in.left == 0 && f->in.at == 0;
-        if (!f->in.bad && at_end) /* all fields of the packet must have come */
-            f->in.bad = f->in.skip > 0 || (!f->in.any && kind_now(f) != '\0');
-        p += used;
-        n -= used;
-    }
-    return !f->in.bad;
+    return pass(f, &f->in, item_received, data, n);
 }
 
 size_t zk_frame_room(const struct zk_frame *f)
