@@ -204,7 +204,7 @@ static void follow_servers(struct zk_backend *be, int64_t now)
 
 /* -------------------------------------------------------------- begin and end */
 
-/* A release, or the end of the process, waits at most so long for the end of the session. */
+/* How long the end of a session may take, at most. */
 #define GOODBYE DLOCK_SEC
 
 static void beats_begin(struct zk_session *s)
@@ -280,7 +280,7 @@ void zk_session_close(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
     if (s->conn)
-        zk_conn_close(s->conn, dlock_min(GOODBYE, be->release.leave_by - zk_now(be)));
+        zk_conn_close(s->conn, dlock_min(GOODBYE, be->release.until - zk_now(be)));
     s->conn = NULL;
     free(s->servers.list);
     s->servers.list = NULL;

@@ -393,7 +393,6 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
     if (!be)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     be->spec = spec;
-    be->release.leave_by = DLOCK_NEVER;
     leave(be);
     idle(be);
     outage_none(&be->outage);
@@ -442,7 +441,7 @@ static void be_release(struct dlock_be *b, int64_t until)
     struct zk_backend *be = self(b);
     be->events.n = 0;
     zk_status_drop(be);
-    be->release.until = be->release.leave_by = until;
+    be->release.until = until;
     if (be->op == OP_RELEASE)
         return;
     be->op = OP_RELEASE;

@@ -255,7 +255,6 @@ struct zk_backend {
 
     struct {
         int64_t until;
-        int64_t leave_by; /* the end of the session may take until then */
         bool sweeping;    /* released cleanly; the sweep goes on */
         enum dlock_release_how how;
     } release;
