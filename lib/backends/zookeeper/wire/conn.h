@@ -51,10 +51,10 @@ struct zk_msg {
 void zk_msg_done(struct zk_msg *m);
 
 /*
- * Begin a session of timeout_ms with these servers, tried in this order. Or, if there is a *c, which
- * has no connection, go on with its session by a new handle, which replaces *c; the old handle's
- * requests are not answered. The new handle has seen no state, so even a server behind the old
- * handle's state talks to it. Returns a descriptor (the connection's), readable when there are
+ * Begin a session of timeout_ms with these servers, tried in this order. If *c is not NULL, but
+ * has no connection: go on with the session of *c by a new handle, which replaces *c; the old
+ * handle's requests are not answered. The new handle has seen no state, so even a server behind the
+ * old handle's state talks to it. Returns a descriptor (the connection's), readable when there are
  * messages, or a negative code: DLOCK_ENOMEM, DLOCK_EOS; then *c is as before. The library
  * reconnects indefinitely; the caller decides when to give up.
  */

@@ -17,7 +17,7 @@
 /* The most operations of a multi. */
 #define ZK_FRAME_OPS 4
 
-/* The most unanswered requests: a status, and a look at the holders of slots, have 1000 and some. */
+/* The most unanswered requests: a status, and the watches of 1000 slots, need half of them. */
 #define ZK_FRAME_ASKED 2048
 
 struct zk_frame_asked {
