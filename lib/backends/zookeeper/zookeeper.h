@@ -255,7 +255,7 @@ struct zk_backend {
 
     struct {
         int64_t until;
-        bool sweeping;    /* released cleanly; the sweep goes on */
+        bool sweeping; /* released cleanly; the sweep goes on */
         enum dlock_release_how how;
     } release;
 
