@@ -30,8 +30,7 @@ struct zk_calls {
     bool mute;                   /* nothing more is sent */
     struct sockaddr_storage *to; /* where to connect, in turn; NULL: where the library wants to */
     size_t nto, next;
-    struct zk_frame frame; /* the packets on the socket */
-    int hurry;             /* so many further pauses of the library stay short */
+    int hurry; /* so many further pauses of the library stay short */
     /*
      * A server is of no use. err is the errno of the connect; EPROTO: the server broke the
      * protocol, and the connection is closed; ESHUTDOWN: the server hung up before it said
@@ -44,6 +43,7 @@ struct zk_calls {
         void *arg;
     } start[ZK_THREADS];
     int started;
+    struct zk_frame frame; /* the packets on the socket; under the lock; last, see conn_new() */
 };
 
 /* Are the calls intercepted? */

@@ -24,13 +24,14 @@ struct zk_conn {
     zhandle_t *zh;
     unsigned serial;
     int wake; /* eventfd */
-    struct zk_calls calls;
 
-    pthread_mutex_t lock; /* for all below */
+    pthread_mutex_t lock; /* for all below but calls */
     struct zk_msg *first, **last;
     struct request *pending;
     bool starved;      /* a message or a request was dropped, and no ZK_STARVED has said so yet */
     clientid_t client; /* the session, as of its last connection */
+
+    struct zk_calls calls;
 };
 
 /*
@@ -475,11 +476,13 @@ static void conn_free(struct zk_conn *c)
 /* All of a connection but the library's handle; NULL: err. */
 static struct zk_conn *conn_new(struct dlock_error *err)
 {
-    struct zk_conn *c = calloc(1, sizeof(*c));
+    struct zk_conn *c = malloc(sizeof(*c));
     if (!c) {
         dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
         return NULL;
     }
+    /* Most sessions never touch most of the ring at the end: the kernel need not give the memory. */
+    memset(c, 0, offsetof(struct zk_conn, calls.frame.asked));
     zk_calls_init(&c->calls, post_trouble);
     pthread_mutex_init(&c->lock, NULL);
     c->last = &c->first;
