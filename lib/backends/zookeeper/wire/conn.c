@@ -481,7 +481,7 @@ static struct zk_conn *conn_new(struct dlock_error *err)
         dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
         return NULL;
     }
-    /* Most sessions never touch most of the ring at the end: the kernel need not give the memory. */
+    /* Few sessions use more than the begin of the ring: the kernel need not give the memory. */
     memset(c, 0, offsetof(struct zk_conn, calls.frame.asked));
     zk_calls_init(&c->calls, post_trouble);
     pthread_mutex_init(&c->lock, NULL);
