@@ -5,6 +5,7 @@
 #include "spawn.h"
 #include "util.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -68,6 +69,10 @@ int main(int argc, char **argv)
     /* The keeper knows passwords: no core, no ptrace. A sanitizer's leak checker needs ptrace. */
     if (!SANITIZED)
         prctl(PR_SET_DUMPABLE, 0);
+#ifdef M_ARENA_MAX
+    /* A heap for each thread of a store's library costs more than the threads could win by it. */
+    mallopt(M_ARENA_MAX, 1);
+#endif
     if (options_parse(&o, argc, argv, &err) < 0) {
         message("%s", err.msg);
         return dlock_error_exit(err.code);

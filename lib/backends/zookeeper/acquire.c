@@ -63,14 +63,16 @@ static void ask_create(struct zk_backend *be, enum zk_tag tag, const char *path,
                                                        .flags = flags});
 }
 
-void zk_delete_node(struct zk_backend *be)
+enum zk_verdict zk_delete_node(struct zk_backend *be)
 {
     be->node.delete_serial = zk_ask(be, ZK_DELETE, T_DELETE, be->node.path);
+    return ZK_GOES_ON;
 }
 
-static void ask_queue(struct zk_backend *be)
+static enum zk_verdict ask_queue(struct zk_backend *be)
 {
     be->acquire.list_serial = zk_ask(be, ZK_CHILDREN, T_LIST, be->lock.parent);
+    return ZK_GOES_ON;
 }
 
 static void ask_front(struct zk_backend *be)
@@ -80,9 +82,7 @@ static void ask_front(struct zk_backend *be)
 
 static void watch(struct zk_backend *be, struct zk_watched *w)
 {
-    w->serial = zk_conn_ask(
-        be->session.conn,
-        &(struct zk_request){.call = ZK_GET, .tag = T_PRED, .path = w->path, .watch = true});
+    w->serial = zk_ask(be, ZK_GET_WATCHED, T_PRED, w->path);
 }
 
 /* The watched node of this request, or NULL. */
@@ -107,10 +107,10 @@ void zk_forget_watches(struct zk_backend *be)
  * A watched node is gone, or its word has changed: look at the queue once, however many watches
  * fire.
  */
-static void look_again(struct zk_backend *be)
+static enum zk_verdict look_again(struct zk_backend *be)
 {
     zk_forget_watches(be);
-    ask_queue(be);
+    return ask_queue(be);
 }
 
 static enum zk_verdict create(struct zk_backend *be, struct dlock_error *err)
@@ -126,8 +126,7 @@ static enum zk_verdict create(struct zk_backend *be, struct dlock_error *err)
     zk_set_record(be, RECORD_HOLDS, WORD_WAITS);
     ask_create(be, T_CREATE, be->node.stem, be->node.data.text, ZOO_EPHEMERAL | ZOO_SEQUENCE);
     /* In the same round trip: a session's requests are served in order. */
-    ask_queue(be);
-    return ZK_GOES_ON;
+    return ask_queue(be);
 }
 
 /* -------------------------------------------------------------------- parents */
@@ -167,31 +166,24 @@ static enum zk_verdict part_made(struct zk_backend *be, const struct zk_msg *m,
     size_t len = be->making.len;
     if ((be->op != OP_ACQUIRE && be->op != OP_RELEASE && !zk_run_begins(be)) || len == 0)
         return ZK_GOES_ON;
-    switch (m->rc) {
-    case ZOK:
-    case ZNODEEXISTS:
-        be->making.len = len == strlen(path) ? 0 : part_end(path, len);
-        if (be->making.len > 0)
-            return make_part(be, err);
-        if (path == be->lock.parent)
-            return create(be, err);
-        be->again_at = 0;
-        return ZK_GOES_ON;
-    case ZNONODE:
+    if (m->rc == ZNONODE) {
         /* Upwards, not from the root: making an existing node may need a right we lack. */
         while (len > 1 && path[len - 1] != '/')
             len--;
         be->making.len = len > 1 ? len - 1 : part_end(path, 0);
-        return make_part(be, err);
-    case ZUNIMPLEMENTED:
-        if (be->making.flat)
-            break;
+    } else if (m->rc == ZUNIMPLEMENTED && !be->making.flat) {
         be->making.flat = true;
-        return make_part(be, err);
-    default:
-        break;
+    } else if (m->rc != ZOK && m->rc != ZNODEEXISTS) {
+        return zk_failed(be, m->rc, "cannot create the parent node", err);
+    } else {
+        be->making.len = len == strlen(path) ? 0 : part_end(path, len);
     }
-    return zk_failed(be, m->rc, "cannot create the parent node", err);
+    if (be->making.len > 0)
+        return make_part(be, err);
+    if (path == be->lock.parent)
+        return create(be, err);
+    be->again_at = 0;
+    return ZK_GOES_ON;
 }
 
 /* -------------------------------------------------------------- the next step */
@@ -200,33 +192,25 @@ static enum zk_verdict part_made(struct zk_backend *be, const struct zk_msg *m,
  * The create was not answered: is the node there? This server may lag behind the server of the
  * create, so it catches up first.
  */
-static void find(struct zk_backend *be)
+static enum zk_verdict find(struct zk_backend *be)
 {
     zk_ask(be, ZK_SYNC, T_SYNC, be->lock.parent);
     be->acquire.list_serial = zk_ask(be, ZK_CHILDREN, T_FIND, be->lock.parent);
+    return ZK_GOES_ON;
 }
 
 static enum zk_verdict give_back(struct zk_backend *be, struct dlock_error *err)
 {
-    switch (be->node.state) {
-    case NODE_NONE:
+    /* Without a session the create was not sent. */
+    if (be->node.state == NODE_NONE || be->session.id == 0)
         return zk_released(be, be->hold.grant == GRANT_LOST ? DLOCK_RELEASE_NOT_OURS
                                                             : DLOCK_RELEASE_NOTHING);
-    case NODE_ASKED:
-        break; /* the answer to the create comes first */
-    case NODE_UNCLEAR:
-        if (be->session.connected)
-            find(be);
-        break;
-    case NODE_THERE:
-        if (!be->session.connected || be->node.delete_serial != 0)
-            break;
-        if (zk_run_ends(be))
-            return zk_run_end(be, err);
-        zk_delete_node(be);
-        break;
-    }
-    return ZK_GOES_ON;
+    /* The answer to the create, or to the delete, comes first. */
+    if (be->node.state == NODE_ASKED || be->node.delete_serial != 0 || !be->session.connected)
+        return ZK_GOES_ON;
+    if (be->node.state == NODE_UNCLEAR)
+        return find(be);
+    return zk_run_ends(be) ? zk_run_end(be, err) : zk_delete_node(be);
 }
 
 enum zk_verdict zk_node_step(struct zk_backend *be, struct dlock_error *err)
@@ -239,13 +223,10 @@ enum zk_verdict zk_node_step(struct zk_backend *be, struct dlock_error *err)
     case NODE_ASKED:
         break; /* the answer to the create decides */
     case NODE_UNCLEAR:
-        find(be);
-        break;
+        return find(be);
     case NODE_THERE:
-        if (is_leaving(be)) {
-            zk_delete_node(be);
-            break;
-        }
+        if (is_leaving(be))
+            return zk_delete_node(be);
         /* This server may lag behind our last server, and must tell us of a grant again. */
         free(be->acquire.watch.heard);
         be->acquire.watch.heard = NULL;
@@ -287,10 +268,11 @@ static enum zk_verdict node_created(struct zk_backend *be, struct zk_msg *m,
         be->node.fence = (uint64_t)m->stat.czxid;
         be->node.data.confirmed = be->node.data.edition;
         zk_note_time(be, m->stat.ctime);
-        zk_heard(&be->session, be->node.create_sent);
+        zk_heard(&be->session, be->node.create_sent, true);
         be->session.beat.next_at = be->node.create_sent + be->session.timeout / 6;
     } else if (m->rc == ZOK || m->rc == ZK_NOMEMORY || zk_transient(m->rc)) {
-        be->node.state = NODE_UNCLEAR;
+        /* Without a session the create was not sent. */
+        be->node.state = be->session.id == 0 ? NODE_NONE : NODE_UNCLEAR;
         zk_again(be);
     } else {
         be->node.state = NODE_NONE;
@@ -318,10 +300,7 @@ static enum zk_verdict node_sought(struct zk_backend *be, const struct zk_msg *m
             found = m->names[i];
     if (!found) {
         be->node.state = NODE_NONE;
-        if (be->op == OP_RELEASE)
-            return give_back(be, err);
-        zk_again(be);
-        return ZK_GOES_ON;
+        return be->op == OP_RELEASE ? give_back(be, err) : zk_again(be);
     }
     /*
      * The node is ours: the GUID in its name was made for this session alone, which still lives.
@@ -336,8 +315,7 @@ static enum zk_verdict node_sought(struct zk_backend *be, const struct zk_msg *m
     if (be->op == OP_RELEASE)
         return give_back(be, err);
     be->node.self_serial = zk_ask(be, ZK_GET, T_SELF, be->node.path);
-    ask_queue(be);
-    return ZK_GOES_ON;
+    return ask_queue(be);
 }
 
 /* The found node: does this session own the node, and what is the fence? */
@@ -448,8 +426,7 @@ static enum zk_verdict stand_behind(struct zk_backend *be, const struct zk_child
     if (!be->acquire.wait) {
         be->acquire.stage = STAGE_BUSY;
         ask_front(be);
-        zk_delete_node(be);
-        return ZK_GOES_ON;
+        return zk_delete_node(be);
     }
     be->acquire.stage = STAGE_QUEUE;
     be->contact_until = DLOCK_NEVER; /* the first contact is made: now the core ends the wait */
@@ -500,10 +477,8 @@ static enum zk_verdict judge_queue(struct zk_backend *be, const struct zk_child 
         zk_ask(be, ZK_DELETE, T_ORPHAN, path);
         free(path);
     }
-    if (orphans) {
-        ask_queue(be);
-        return ZK_GOES_ON;
-    }
+    if (orphans)
+        return ask_queue(be);
     if (at == n)
         return zk_node_gone(be);
     /* The server's counter stops there, and nodes with the same number have no order. */
@@ -573,10 +548,8 @@ static enum zk_verdict pred_read(struct zk_backend *be, const struct zk_msg *m,
     char **heard = &be->acquire.watch.heard;
     if (!w || be->op != OP_ACQUIRE)
         return ZK_GOES_ON;
-    if (m->rc == ZNONODE) {
-        look_again(be);
-        return ZK_GOES_ON;
-    }
+    if (m->rc == ZNONODE)
+        return look_again(be);
     if (m->rc != ZOK)
         return zk_failed(be, m->rc, "cannot watch the node in front of ours", err);
     enum zk_word word = zk_read_word(m->data, m->len);
@@ -588,8 +561,7 @@ static enum zk_verdict pred_read(struct zk_backend *be, const struct zk_msg *m,
         (!*heard || strcmp(*heard, w->path) != 0)) {
         if (!set_child(heard, be, last_part(w->path)))
             return zk_no_memory(err);
-        look_again(be);
-        return ZK_GOES_ON;
+        return look_again(be);
     }
     /* The word in front may not say yet what our place says. */
     enum zk_rank told = word == WORD_HELD   ? RANK_NEXT
@@ -614,8 +586,6 @@ static enum zk_verdict leave_queue(const struct zk_backend *be)
     return be->acquire.front.serial == 0 ? ZK_BUSY : ZK_GOES_ON;
 }
 
-/* --------------------------------------------------------------------- delete */
-
 static enum zk_verdict node_deleted(struct zk_backend *be, const struct zk_msg *m,
                                     struct dlock_error *err)
 {
@@ -625,8 +595,7 @@ static enum zk_verdict node_deleted(struct zk_backend *be, const struct zk_msg *
     be->node.delete_serial = 0;
     if (!gone && zk_transient(m->rc)) {
         be->node.delete_unanswered = true;
-        zk_again(be);
-        return ZK_GOES_ON;
+        return zk_again(be);
     }
     /* After a refused delete the node goes with its session. */
     if (gone || is_leaving(be))
@@ -649,14 +618,13 @@ static enum zk_verdict node_deleted(struct zk_backend *be, const struct zk_msg *
      * Most likely our first delete has deleted the node. But after an unanswered heartbeat there
      * was a time in which no answer proved the node's existence.
      */
-    if (!zk_beat_unanswered(&be->session))
+    const struct zk_session *s = &be->session;
+    if (s->beat.sent <= s->lease.sent[s->lease.n - 1])
         return zk_released(be, DLOCK_RELEASE_CLEAN);
     dlock_fail_at(err, DLOCK_EUNAVAIL, 0, zk_where(be),
                   "no answer to the last heartbeat and the first delete; now the node is gone");
     return zk_released(be, DLOCK_RELEASE_UNCLEAR);
 }
-
-/* ------------------------------------------------------------------- messages */
 
 enum zk_verdict zk_node_message(struct zk_backend *be, struct zk_msg *m, struct dlock_error *err)
 {
@@ -664,10 +632,9 @@ enum zk_verdict zk_node_message(struct zk_backend *be, struct zk_msg *m, struct 
         struct zk_watched *w = watched_by(be, m->serial);
         if (!w || be->op != OP_ACQUIRE || !be->session.connected)
             return ZK_GOES_ON;
-        if (m->event == ZOO_CHANGED_EVENT)
-            watch(be, w); /* a heartbeat */
-        else
-            look_again(be);
+        if (m->event != ZOO_CHANGED_EVENT)
+            return look_again(be);
+        watch(be, w); /* a heartbeat */
         return ZK_GOES_ON;
     }
     switch (m->tag) {

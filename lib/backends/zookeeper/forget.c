@@ -7,17 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum zk_verdict forget_failed(struct zk_backend *be, int rc, const char *what,
-                                     struct dlock_error *err)
-{
-    if (zk_transient(rc)) {
-        be->again_at = zk_now(be);
-        return ZK_GOES_ON;
-    }
-    zk_error(be, rc, what, err);
-    return ZK_FAILED;
-}
-
 static enum zk_verdict record_changed(const struct zk_backend *be, struct dlock_error *err)
 {
     dlock_fail_lock(err, DLOCK_EBUSY, 0, be->spec->uri,
@@ -32,7 +21,7 @@ static enum zk_verdict ask_removal(struct zk_backend *be, struct dlock_error *er
     struct zk_op ops[] = {{.call = ZK_DELETE, .path = be->run.path.record, .version = f->version},
                           {.call = ZK_DELETE, .path = index, .version = -1}};
     if (!index)
-        return forget_failed(be, ZK_NOMEMORY, "cannot remove the run record", err);
+        return zk_failed(be, ZK_NOMEMORY, "cannot remove the run record", err);
     be->run.serial = zk_conn_ask(
         be->session.conn, &(struct zk_request){.call = ZK_MULTI,
                                                .tag = T_FORGET,
@@ -48,7 +37,7 @@ static enum zk_verdict judge_record(struct zk_backend *be, const struct zk_msg *
     if (m->rc == ZNONODE)
         return ZK_DONE;
     if (m->rc != ZOK)
-        return forget_failed(be, m->rc, "cannot read the run record", err);
+        return zk_failed(be, m->rc, "cannot read the run record", err);
     const char *foreign = zk_read_run(m, 0, &be->run.found);
     if (foreign) {
         zk_foreign_run(be, foreign, err);
@@ -67,10 +56,10 @@ enum zk_verdict zk_forget_answer(struct zk_backend *be, const struct zk_msg *m,
     if (m->tag == T_LIST && m->serial == be->status.list_serial) {
         int n = 0;
         if (m->rc != ZOK && m->rc != ZNONODE)
-            return forget_failed(be, m->rc, "cannot read the queue", err);
+            return zk_failed(be, m->rc, "cannot read the queue", err);
         struct zk_child *line = zk_line(m->names, m->nnames, &n);
         if (!line)
-            return forget_failed(be, ZK_NOMEMORY, "cannot read the queue", err);
+            return zk_failed(be, ZK_NOMEMORY, "cannot read the queue", err);
         free(line);
         be->forget.held = n > 0;
         return ZK_GOES_ON;
@@ -89,5 +78,5 @@ enum zk_verdict zk_forget_answer(struct zk_backend *be, const struct zk_msg *m,
         be->forget.alone = true;
         return ask_removal(be, err);
     }
-    return forget_failed(be, m->rc, "cannot remove the run record", err);
+    return zk_failed(be, m->rc, "cannot remove the run record", err);
 }

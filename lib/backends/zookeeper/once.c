@@ -35,9 +35,10 @@ int zk_foreign_run(const struct zk_backend *be, const char *what, struct dlock_e
     return run_record_foreign(err, be->spec, text);
 }
 
-void zk_ask_record(struct zk_backend *be)
+enum zk_verdict zk_ask_record(struct zk_backend *be)
 {
     be->run.serial = zk_ask(be, ZK_GET, T_RECORD, be->run.path.record);
+    return ZK_GOES_ON;
 }
 
 /* ------------------------------------------------------------------ the multi */
@@ -127,8 +128,7 @@ enum zk_verdict zk_run_turn(struct zk_backend *be)
     if (be->spec->once == 0 || be->run.running.written)
         return ZK_GRANTED;
     be->acquire.stage = STAGE_RECORD;
-    zk_ask_record(be);
-    return ZK_GOES_ON;
+    return zk_ask_record(be);
 }
 
 bool zk_run_begins(const struct zk_backend *be)
@@ -179,8 +179,7 @@ static enum zk_verdict record_read_at_turn(struct zk_backend *be, const struct z
         events_add(&be->events, EV_NOTICE)->error = *err;
     if (be->op == OP_ACQUIRE && f->there && run_record_skips(&f->run, be->spec->once)) {
         be->acquire.stage = STAGE_SKIPPED;
-        zk_delete_node(be);
-        return ZK_GOES_ON;
+        return zk_delete_node(be);
     }
     if (be->spec->hold->begin == RUN_LATER)
         return ready(be);
@@ -212,7 +211,7 @@ static enum zk_verdict running_answered(struct zk_backend *be, const struct zk_m
         be->run.mine.begin_ms = zk_stat_ms(m->stat.mtime);
         memcpy(be->run.day.recorded, be->run.day.wanted, sizeof(be->run.day.recorded));
         zk_note_time(be, m->stat.mtime);
-        zk_heard(&be->session, be->run.running.sent);
+        zk_heard(&be->session, be->run.running.sent, true);
         be->node.data.confirmed = be->run.running.edition;
         return running_is_written(be);
     }
@@ -268,10 +267,8 @@ static enum zk_verdict end_answered(struct zk_backend *be, const struct zk_msg *
     be->run.node_gone = m->failed == OP_NODE && m->rc == ZNONODE;
     if (be->run.node_gone && !be->node.delete_unanswered)
         return zk_not_ours(be, err);
-    if (be->run.node_gone) {
-        zk_ask_record(be);
-        return ZK_GOES_ON;
-    }
+    if (be->run.node_gone)
+        return zk_ask_record(be);
     if (mend(be, m, &v, err))
         return v;
     zk_error(be, m->rc, "cannot record the end of the run", err);
@@ -313,8 +310,6 @@ static enum zk_verdict record_read_at_end(struct zk_backend *be, const struct zk
     be->again_at = 0;
     return ZK_GOES_ON;
 }
-
-/* -------------------------------------------------------------------- answers */
 
 enum zk_verdict zk_run_message(struct zk_backend *be, const struct zk_msg *m,
                                struct dlock_error *err)

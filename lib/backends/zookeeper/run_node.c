@@ -58,9 +58,9 @@ char *zk_run_path(const struct zk_backend *be, const char *place)
 char *zk_index_path(const struct zk_backend *be, const char *day, const char *place)
 {
     char *path;
-    return asprintf(&path, "%s/d/%s%s%s", be->run.path.base, day, *place ? "/" : "", place) < 0
-               ? NULL
-               : path;
+    int n = asprintf(&path, "%s/d%s%s%s%s", be->run.path.base, *day ? "/" : "", day,
+                     *place ? "/" : "", place);
+    return n < 0 ? NULL : path;
 }
 
 void zk_day(int64_t ms, char day[ZK_DAY_LEN + 1])

@@ -19,7 +19,6 @@
  */
 #include "zookeeper.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -28,70 +27,56 @@
 
 /* --------------------------------------------------------------------- errors */
 
+/* What an error means. DLOCK_EUNAVAIL: the connection is at fault. why NULL: the library's text. */
+static const struct meaning {
+    int rc, code;
+    const char *why;
+} meanings[] = {
+    {ZCONNECTIONLOSS, DLOCK_EUNAVAIL, NULL},
+    /* An answer out of order: the library hangs up. */
+    {ZRUNTIMEINCONSISTENCY, DLOCK_EUNAVAIL, NULL},
+    {ZOPERATIONTIMEOUT, DLOCK_EUNAVAIL, NULL},
+    {ZSESSIONMOVED, DLOCK_EUNAVAIL, NULL},
+    {ZNOTREADONLY, DLOCK_EUNAVAIL, NULL},
+    {ZTHROTTLEDOP, DLOCK_EUNAVAIL, NULL},
+    {ZNEWCONFIGNOQUORUM, DLOCK_EUNAVAIL, NULL},
+    {ZRECONFIGINPROGRESS, DLOCK_EUNAVAIL, NULL},
+    {ZINVALIDSTATE, DLOCK_EUNAVAIL, NULL},
+    {ZSESSIONEXPIRED, DLOCK_EUNAVAIL, NULL},
+    {ZCLOSING, DLOCK_EUNAVAIL, NULL},
+    {ZNOAUTH, DLOCK_EPERM, "this user has no permission there"},
+    {ZAUTHFAILED, DLOCK_EPERM, "the server refused the authentication"},
+    {ZINVALIDACL, DLOCK_EPERM, NULL},
+    {ZSESSIONCLOSEDREQUIRESASLAUTH, DLOCK_EPERM, NULL},
+    {ZUNIMPLEMENTED, DLOCK_EUNUSABLE, "the server is older than 3.5"},
+    {ZNOCHILDRENFOREPHEMERALS, DLOCK_EUNUSABLE,
+     "a node of that path is ephemeral and cannot have children"},
+    {ZEPHEMERALONLOCALSESSION, DLOCK_EUNUSABLE, NULL},
+    {ZK_NOMEMORY, DLOCK_ENOMEM, "out of memory"},
+    {ZSYSTEMERROR, DLOCK_EOS, NULL},
+    {ZOK, DLOCK_EPROTO, NULL}, /* the rest */
+};
+
+static const struct meaning *meaning_of(int rc)
+{
+    const struct meaning *m = meanings;
+    while (m->rc != ZOK && m->rc != rc)
+        m++;
+    return m;
+}
+
 bool zk_transient(int rc)
 {
-    switch (rc) {
-    case ZCONNECTIONLOSS:
-    case ZRUNTIMEINCONSISTENCY: /* an answer out of order: the library hangs up */
-    case ZOPERATIONTIMEOUT:
-    case ZSESSIONMOVED:
-    case ZNOTREADONLY:
-    case ZTHROTTLEDOP:
-    case ZNEWCONFIGNOQUORUM:
-    case ZRECONFIGINPROGRESS:
-    case ZINVALIDSTATE:
-    case ZSESSIONEXPIRED:
-    case ZCLOSING:
-        return true;
-    default:
-        return false;
-    }
+    return meaning_of(rc)->code == DLOCK_EUNAVAIL;
 }
 
 int zk_error(const struct zk_backend *be, int rc, const char *what, struct dlock_error *err)
 {
-    int code = zk_transient(rc) ? DLOCK_EUNAVAIL : DLOCK_EPROTO;
-    const char *why = NULL, *hint = "";
-    switch (rc) {
-    case ZNOAUTH:
-        code = DLOCK_EPERM;
-        why = "this user has no permission there";
-        if (!be->lock.credentials) {
-            why = "no permission there";
-            hint = " without authentication (user:password@ before the servers)";
-        }
-        break;
-    case ZAUTHFAILED:
-        code = DLOCK_EPERM;
-        why = "the server refused the authentication";
-        break;
-    case ZINVALIDACL:
-    case ZSESSIONCLOSEDREQUIRESASLAUTH:
-        code = DLOCK_EPERM;
-        break;
-    case ZUNIMPLEMENTED:
-        code = DLOCK_EUNUSABLE;
-        why = "the server is older than 3.5";
-        break;
-    case ZNOCHILDRENFOREPHEMERALS:
-        code = DLOCK_EUNUSABLE;
-        why = "a node of that path is ephemeral and cannot have children";
-        break;
-    case ZEPHEMERALONLOCALSESSION:
-        code = DLOCK_EUNUSABLE;
-        break;
-    case ZK_NOMEMORY:
-        code = DLOCK_ENOMEM;
-        why = "out of memory";
-        break;
-    case ZSYSTEMERROR:
-        code = DLOCK_EOS;
-        break;
-    default:
-        break;
-    }
-    return dlock_fail_lock(err, code, 0, be->spec->uri, "%s: %s%s", what, why ? why : zerror(rc),
-                           hint);
+    const struct meaning *m = meaning_of(rc);
+    const char *why = m->why ? m->why : zerror(rc);
+    if (rc == ZNOAUTH && !be->lock.credentials)
+        why = "no permission there without authentication (user:password@ before the servers)";
+    return dlock_fail_lock(err, m->code, 0, be->spec->uri, "%s: %s", what, why);
 }
 
 enum zk_verdict zk_again(struct zk_backend *be)
@@ -115,21 +100,6 @@ enum zk_verdict zk_no_memory(struct dlock_error *err)
 }
 
 /* -------------------------------------------------------------------- servers */
-
-/* "addr:port" */
-static const char *place_text(const struct sockaddr_storage *ss, char *buf, size_t size,
-                              bool brackets)
-{
-    const struct sockaddr_in *in4 = (const void *)ss;
-    const struct sockaddr_in6 *in6 = (const void *)ss;
-    bool six = ss->ss_family == AF_INET6;
-    char addr[INET6_ADDRSTRLEN] = "?";
-    inet_ntop(ss->ss_family, six ? (const void *)&in6->sin6_addr : (const void *)&in4->sin_addr,
-              addr, sizeof(addr));
-    snprintf(buf, size, six && brackets ? "[%s]:%u" : "%s:%u", addr,
-             ntohs(six ? in6->sin6_port : in4->sin_port));
-    return buf;
-}
 
 static bool same_place(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
 {
@@ -162,20 +132,6 @@ static struct dlock_peer *shuffled(const struct dlock_spec *spec)
         peers[r % (unsigned)(i + 1)] = t;
     }
     return peers;
-}
-
-/* "addr:port,addr:port"; malloc'ed. NULL: out of memory. */
-static char *servers_text(const struct dlock_peer *peers, int n)
-{
-    size_t size = (size_t)n * (INET6_ADDRSTRLEN + 8) + 1, used = 0;
-    char *out = calloc(1, size);
-    for (int i = 0; out && i < n; i++) {
-        char text[INET6_ADDRSTRLEN + 16];
-        /* The library's own format: the port is behind the last colon, IPv6 or not. */
-        used += (size_t)snprintf(out + used, size - used, "%s%s", used ? "," : "",
-                                 place_text(&peers[i].addr, text, sizeof(text), false));
-    }
-    return out;
 }
 
 /* Does the session use the core's present addresses? Their order means nothing. */
@@ -233,13 +189,10 @@ static void follow_servers(struct zk_backend *be, int64_t now)
     if (be->spec->npeers == 0 || servers_are_current(s, be->spec))
         return;
     struct dlock_peer *servers = shuffled(be->spec);
-    char *text = servers ? servers_text(servers, be->spec->npeers) : NULL;
-    if (!text || !zk_conn_aim(s->conn, servers, be->spec->npeers, text)) {
-        free(text);
+    if (!servers || !zk_conn_aim(s->conn, servers, be->spec->npeers)) {
         free(servers); /* the next call tries again */
         return;
     }
-    free(text);
     free(s->servers.list);
     s->servers.list = servers;
     s->servers.n = be->spec->npeers;
@@ -250,6 +203,9 @@ static void follow_servers(struct zk_backend *be, int64_t now)
 }
 
 /* -------------------------------------------------------------- begin and end */
+
+/* How long the end of a session may take, at most. */
+#define GOODBYE DLOCK_SEC
 
 static void beats_begin(struct zk_session *s)
 {
@@ -265,8 +221,7 @@ int zk_session_open(struct zk_backend *be, struct dlock_error *err)
     struct zk_session *s = &be->session;
     s->servers.list = shuffled(be->spec);
     s->servers.n = be->spec->npeers;
-    char *text = s->servers.list ? servers_text(s->servers.list, s->servers.n) : NULL;
-    if (!text)
+    if (!s->servers.list)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     s->timeout = be->spec->ttl;
     s->opened_at = zk_now(be);
@@ -275,8 +230,8 @@ int zk_session_open(struct zk_backend *be, struct dlock_error *err)
     s->servers.tried = 0;
     beats_begin(s);
     s->resumed = false;
-    s->fd = zk_conn_open(&s->conn, text, (int)(be->spec->ttl / DLOCK_MSEC), err);
-    free(text);
+    s->fd = zk_conn_open(&s->conn, s->servers.list, s->servers.n, (int)(be->spec->ttl / DLOCK_MSEC),
+                         err);
     if (s->fd < 0) {
         struct dlock_error why = err ? *err : (struct dlock_error){.code = s->fd};
         return dlock_fail_lock(err, why.code, why.sys, be->spec->uri, "%s", why.msg);
@@ -296,9 +251,8 @@ static void resume(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
     struct dlock_error err;
-    char *text = servers_text(s->servers.list, s->servers.n);
-    int fd = text ? zk_conn_resume(&s->conn, text, (int)(s->timeout / DLOCK_MSEC), &err) : -1;
-    free(text);
+    int fd =
+        zk_conn_open(&s->conn, s->servers.list, s->servers.n, (int)(s->timeout / DLOCK_MSEC), &err);
     s->resumed = true;
     if (fd < 0)
         return;
@@ -309,7 +263,8 @@ static void resume(struct zk_backend *be)
     if (be->node.state == NODE_ASKED)
         be->node.state = NODE_UNCLEAR;
     zk_forget_watches(be);
-    be->acquire.list_serial = be->acquire.front.serial = be->node.self_serial = 0;
+    be->acquire.list_serial = be->acquire.front.serial = 0;
+    be->node.self_serial = be->node.delete_serial = 0;
     expect_connection(be);
 }
 
@@ -325,7 +280,7 @@ void zk_session_close(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
     if (s->conn)
-        zk_conn_close(s->conn, &s->endings);
+        zk_conn_close(s->conn, dlock_min(GOODBYE, be->release.until - zk_now(be)));
     s->conn = NULL;
     free(s->servers.list);
     s->servers.list = NULL;
@@ -338,37 +293,19 @@ void zk_session_close(struct zk_backend *be)
 
 /* ----------------------------------------------------------------- heartbeats */
 
-/*
- * Note an answered heartbeat. Of the entries from at on, only the newest old enough to count
- * matters.
- */
-static void note(struct zk_session *s, int64_t sent, int at)
+void zk_heard(struct zk_session *s, int64_t sent, bool write)
 {
     int64_t *list = s->lease.sent;
+    int at = write ? 0 : 1;     /* a look leaves the first entry, which is the lease's */
     if (s->lease.n == ZK_BEATS) /* forgetting the last entry makes the lease shorter: safe */
         s->lease.n--;
     list[s->lease.n++] = sent;
+    /* Of the entries from at on, only the newest old enough to count matters. */
     int keep = at;
     while (keep + 1 < s->lease.n && list[keep + 1] <= sent - s->timeout / 3)
         keep++;
     memmove(list + at, list + keep, (size_t)(s->lease.n - keep) * sizeof(*list));
     s->lease.n -= keep - at;
-}
-
-void zk_heard(struct zk_session *s, int64_t sent)
-{
-    note(s, sent, 0);
-}
-
-/* The first entry is the lease's, and stays. */
-void zk_seen(struct zk_session *s, int64_t sent)
-{
-    note(s, sent, 1);
-}
-
-bool zk_beat_unanswered(const struct zk_session *s)
-{
-    return s->beat.sent > s->lease.sent[s->lease.n - 1];
 }
 
 int64_t zk_lease_from(const struct zk_session *s)
@@ -405,6 +342,16 @@ void zk_beat(struct zk_backend *be)
                                                                .data = be->node.data.text});
 }
 
+/* The connection is lost; the library looks for a server. */
+static void disconnected(struct zk_backend *be)
+{
+    if (!be->session.connected)
+        return;
+    be->session.connected = false;
+    be->session.away_at = zk_now(be);
+    expect_connection(be);
+}
+
 static void session_timers(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
@@ -424,11 +371,8 @@ static void session_timers(struct zk_backend *be)
          * A late answer is not worth the wait: another server may do better. Nothing more is sent
          * on this connection, since the answer would be lost. The library reports the end, too.
          */
-        if (zk_conn_cut(s->conn) && s->connected) {
-            s->connected = false;
-            s->away_at = zk_now(be);
-            expect_connection(be);
-        }
+        if (zk_conn_cut(s->conn))
+            disconnected(be);
     }
     if (now >= s->beat.next_at) {
         s->beat.next_at = now + s->timeout / 6;
@@ -438,18 +382,12 @@ static void session_timers(struct zk_backend *be)
 
 /* ------------------------------------------------------------------- messages */
 
-/* Status and forget hold nothing: the length of their session means nothing. */
-static bool is_query(const struct zk_backend *be)
-{
-    return be->op == OP_STATUS || be->op == OP_FORGET;
-}
-
 /* The first connection: what does the server make of our ttl? */
 static enum zk_news negotiated(struct zk_backend *be, struct dlock_error *err)
 {
     struct zk_session *s = &be->session;
     char ours[32], theirs[32], least[32];
-    if (s->timeout == be->spec->ttl / DLOCK_MSEC * DLOCK_MSEC || is_query(be))
+    if (s->timeout == be->spec->ttl / DLOCK_MSEC * DLOCK_MSEC || zk_is_query(be))
         return NEWS_CONNECTED;
     dlock_format_duration(be->spec->ttl, ours, sizeof(ours));
     dlock_format_duration(s->timeout, theirs, sizeof(theirs));
@@ -490,15 +428,11 @@ static enum zk_news on_state(struct zk_backend *be, const struct zk_msg *m, stru
         return NEWS_EXPIRED;
     if (m->state == ZOO_AUTH_FAILED_STATE) {
         zk_error(be, ZAUTHFAILED, "no session", err);
-        return be->op == OP_ACQUIRE || is_query(be) ? NEWS_USELESS : NEWS_NONE;
+        return be->op == OP_ACQUIRE || zk_is_query(be) ? NEWS_USELESS : NEWS_NONE;
     }
     if (m->state != ZOO_CONNECTED_STATE) {
-        if (s->connected) {
-            s->away_at = zk_now(be);
-            expect_connection(be);
-        }
-        s->connected = false;
-        return NEWS_DISCONNECTED;
+        disconnected(be);
+        return NEWS_NONE;
     }
     s->connected = true;
     s->resumed = false;
@@ -530,10 +464,10 @@ static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m,
                                struct dlock_error *err)
 {
     struct zk_session *s = &be->session;
-    char text[INET6_ADDRSTRLEN + 16];
+    char text[ZK_ADDR_TEXT];
     int n = s->servers.n;
     bool nonsense = m->rc == EPROTO, first = be->contact_until != DLOCK_NEVER;
-    if (be->op != OP_ACQUIRE && !is_query(be))
+    if (be->op != OP_ACQUIRE && !zk_is_query(be))
         return NEWS_NONE;
     if (first && s->id != 0 && !nonsense)
         return NEWS_NONE;
@@ -543,7 +477,7 @@ static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m,
     else if (m->rc == ESHUTDOWN)
         why = "it hung up: no quorum, or too many connections from here (maxClientCnxns)";
     dlock_fail_lock(&s->servers.refusal, nonsense ? DLOCK_EPROTO : DLOCK_EUNAVAIL, m->rc,
-                    be->spec->uri, "%s: %s", place_text(&m->addr, text, sizeof(text), true), why);
+                    be->spec->uri, "%s: %s", zk_addr_text(&m->addr, text, true), why);
     if (!first || s->id != 0 || m->rc == ESHUTDOWN) /* the server may serve us the next time */
         return NEWS_NONE;
     for (int i = 0; i < n && i < 64; i++)
@@ -568,12 +502,11 @@ static enum zk_news on_answer(struct zk_backend *be, const struct zk_msg *m)
             return NEWS_NONE;
         s->beat.serial = 0;
         s->beat.until = DLOCK_NEVER;
+        if (m->rc == ZOK && (s->beat.write || s->beat.synced))
+            zk_heard(s, s->beat.sent, s->beat.write);
         if (m->rc == ZOK && s->beat.write) {
-            zk_heard(s, s->beat.sent);
             zk_note_time(be, m->stat.mtime);
             be->node.data.confirmed = s->beat.edition;
-        } else if (m->rc == ZOK && s->beat.synced) {
-            zk_seen(s, s->beat.sent);
         }
         return NEWS_MESSAGE;
     case T_SYNC: /* comes before the answer to the get behind the sync */

@@ -8,14 +8,11 @@
 
 /* The data of further nodes is not read; the nodes are counted. */
 #define ASK_MAX 1000
-#define GONE (-1)
 
 void zk_status_drop(struct zk_backend *be)
 {
     free(be->status.found);
-    free(be->status.gets);
     be->status.found = NULL;
-    be->status.gets = NULL;
     be->status.n = be->status.next = be->status.left = 0;
     be->status.read_run = be->status.has_run = false;
 }
@@ -31,24 +28,18 @@ void zk_status_ask(struct zk_backend *be)
 static enum zk_verdict status_failed(struct zk_backend *be, int rc, struct dlock_error *err)
 {
     zk_status_drop(be);
-    if (zk_transient(rc)) {
-        be->again_at = zk_now(be);
-        return ZK_GOES_ON;
-    }
-    zk_error(be, rc, "cannot read the queue", err);
-    return ZK_FAILED;
+    return zk_failed(be, rc, "cannot read the queue", err);
 }
 
 /* Ask for the data of all nodes in line at once. False: out of memory. */
 static bool ask_nodes(struct zk_backend *be, const struct zk_child *line, int n)
 {
     be->status.found = calloc((size_t)n + 1, sizeof(*be->status.found));
-    be->status.gets = calloc((size_t)n + 1, sizeof(*be->status.gets));
-    if (!be->status.found || !be->status.gets)
+    if (!be->status.found)
         return false;
     be->status.n = n;
     for (int i = 0; i < n; i++) {
-        struct dlock_info *info = &be->status.found[i];
+        struct dlock_info *info = &be->status.found[i].info;
         char *path;
         *info = (struct dlock_info){.left_ns = -1,
                                     .waited_ms = -1,
@@ -63,7 +54,7 @@ static bool ask_nodes(struct zk_backend *be, const struct zk_child *line, int n)
             return false;
         /* info keeps the name, which tells the program, until the data comes. */
         dlock_clean_text(info->command, sizeof(info->command), line[i].name, strlen(line[i].name));
-        be->status.gets[i] = zk_ask(be, ZK_GET, T_INFO, path);
+        be->status.found[i].serial = zk_ask(be, ZK_GET, T_INFO, path);
         be->status.left++;
         free(path);
     }
@@ -89,21 +80,18 @@ static enum zk_verdict node_read(struct zk_backend *be, const struct zk_msg *m,
                                  struct dlock_error *err)
 {
     int i = 0;
-    while (i < be->status.n && be->status.gets[i] != m->serial)
+    while (i < be->status.n && be->status.found[i].serial != m->serial)
         i++;
     if (i == be->status.n) /* from an earlier attempt */
         return ZK_GOES_ON;
     if (m->rc != ZOK && m->rc != ZNONODE)
         return status_failed(be, m->rc, err);
-    struct dlock_info *info = &be->status.found[i];
-    if (m->rc == ZNONODE) {
-        info->place = GONE;
-    } else {
-        struct dlock_info was = *info;
+    struct dlock_info *info = &be->status.found[i].info, was = *info;
+    be->status.found[i].gone = m->rc == ZNONODE;
+    if (m->rc == ZOK)
         zk_read_info(was.command, was.waiter, m->data, m->len, &m->stat, info);
-        info->place = was.place;
-    }
-    be->status.gets[i] = 0;
+    info->place = was.place;
+    be->status.found[i].serial = 0;
     be->status.left--;
     return ZK_GOES_ON;
 }
@@ -148,12 +136,16 @@ enum zk_verdict zk_status_answer(struct zk_backend *be, const struct zk_msg *m,
     return v;
 }
 
-const struct dlock_info *zk_status_next(struct zk_backend *be)
+bool zk_status_next(struct zk_backend *be, struct dlock_event *ev)
 {
     while (be->status.next < be->status.n) {
-        const struct dlock_info *info = &be->status.found[be->status.next++];
-        if (info->place != GONE)
-            return info;
+        const struct zk_found *f = &be->status.found[be->status.next++];
+        *ev = (struct dlock_event){.type = EV_INFO, .info = &f->info};
+        if (!f->gone)
+            return true;
     }
-    return NULL;
+    *ev = (struct dlock_event){.type = EV_RUN, .run = &be->run.found.run};
+    bool has_run = be->status.has_run;
+    be->status.has_run = false;
+    return has_run;
 }

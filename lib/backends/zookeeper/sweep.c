@@ -13,10 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static unsigned ask(struct zk_backend *be, enum zk_call call, enum zk_tag tag, const char *path)
+/* Ask about a path, which is freed. Returns the serial; 0: no path, for want of memory. */
+static unsigned ask(struct zk_backend *be, enum zk_call call, enum zk_tag tag, char *path)
 {
-    be->sweep.asked++;
-    return zk_ask(be, call, tag, path);
+    unsigned serial = path ? zk_ask(be, call, tag, path) : 0;
+    be->sweep.asked += serial != 0;
+    free(path);
+    return serial;
 }
 
 bool zk_sweep_goes_on(const struct zk_backend *be)
@@ -28,21 +31,14 @@ void zk_sweep_end(struct zk_backend *be)
 {
     for (int i = 0; i < SWEEP_MAX; i++)
         free(be->sweep.records[i].place);
-    for (int i = 0; i < SWEEP_SHARDS; i++)
-        free(be->sweep.shards[i].path);
     memset(&be->sweep, 0, sizeof(be->sweep));
 }
 
 void zk_sweep(struct zk_backend *be)
 {
-    char *path = zk_index_path(be, "", "");
     zk_sweep_end(be);
     zk_day(zk_server_ms(be), be->sweep.today);
-    if (!path)
-        return;
-    path[strlen(path) - 1] = '\0'; /* ".../d" */
-    ask(be, ZK_CHILDREN, T_SWEEP_DAYS, path);
-    free(path);
+    ask(be, ZK_CHILDREN, T_SWEEP_DAYS, zk_index_path(be, "", ""));
 }
 
 static unsigned random_below(struct zk_backend *be, unsigned n)
@@ -65,12 +61,8 @@ static void choose_day(struct zk_backend *be, const struct zk_msg *m)
         const char *day = m->names[(first + i) % n];
         if (!zk_is_day(day) || strcmp(day, be->sweep.today) >= 0)
             continue;
-        char *path = zk_index_path(be, day, "");
-        if (!path)
-            return;
         memcpy(be->sweep.day, day, sizeof(be->sweep.day));
-        ask(be, ZK_CHILDREN, T_SWEEP_SHARDS, path);
-        free(path);
+        ask(be, ZK_CHILDREN, T_SWEEP_SHARDS, zk_index_path(be, day, ""));
         return;
     }
 }
@@ -82,12 +74,11 @@ static void choose_shards(struct zk_backend *be, const struct zk_msg *m)
     be->sweep.whole = n <= SWEEP_SHARDS;
     for (unsigned i = 0; i < n && asked < SWEEP_SHARDS; i++) {
         const char *shard = m->names[(first + i) % n];
-        bool good = dlock_hex(shard[0]) >= 0 && dlock_hex(shard[1]) >= 0 && shard[2] == '\0';
-        char *path = good ? zk_index_path(be, be->sweep.day, shard) : NULL;
-        if (!path)
+        if (dlock_hex(shard[0]) < 0 || dlock_hex(shard[1]) < 0 || shard[2] != '\0')
             continue;
-        be->sweep.shards[asked].path = path;
-        be->sweep.shards[asked++].serial = ask(be, ZK_CHILDREN, T_SWEEP_NAMES, path);
+        memcpy(be->sweep.shards[asked].name, shard, sizeof(be->sweep.shards[asked].name));
+        be->sweep.shards[asked++].serial =
+            ask(be, ZK_CHILDREN, T_SWEEP_NAMES, zk_index_path(be, be->sweep.day, shard));
     }
 }
 
@@ -99,19 +90,13 @@ static void get_records(struct zk_backend *be, const struct zk_msg *m)
         at++;
     if (at == SWEEP_SHARDS || m->rc != ZOK)
         return;
-    const char *shard = strrchr(be->sweep.shards[at].path, '/') + 1;
     for (; i < m->nnames && be->sweep.n < SWEEP_MAX; i++) {
         char *place;
-        if (asprintf(&place, "%s/%s", shard, m->names[i]) < 0)
+        if (asprintf(&place, "%s/%s", be->sweep.shards[at].name, m->names[i]) < 0)
             continue;
-        char *path = zk_run_path(be, place);
-        if (!path) {
-            free(place);
-            continue;
-        }
         be->sweep.records[be->sweep.n].place = place;
-        be->sweep.records[be->sweep.n++].serial = ask(be, ZK_GET, T_SWEEP_RECORD, path);
-        free(path);
+        be->sweep.records[be->sweep.n++].serial =
+            ask(be, ZK_GET, T_SWEEP_RECORD, zk_run_path(be, place));
     }
     be->sweep.shards[at].emptied = i == m->nnames;
 }
@@ -151,17 +136,15 @@ static void delete_empty(struct zk_backend *be)
     be->sweep.cleared = true;
     bool all = be->sweep.whole;
     for (int i = 0; i < SWEEP_SHARDS; i++) {
-        if (!be->sweep.shards[i].path)
+        if (!be->sweep.shards[i].name[0])
             continue;
         if (be->sweep.shards[i].emptied)
-            ask(be, ZK_DELETE, T_SWEPT, be->sweep.shards[i].path);
+            ask(be, ZK_DELETE, T_SWEPT, zk_index_path(be, be->sweep.day, be->sweep.shards[i].name));
         else
             all = false;
     }
-    char *day = all ? zk_index_path(be, be->sweep.day, "") : NULL;
-    if (day)
-        ask(be, ZK_DELETE, T_SWEPT, day);
-    free(day);
+    if (all)
+        ask(be, ZK_DELETE, T_SWEPT, zk_index_path(be, be->sweep.day, ""));
 }
 
 bool zk_sweep_message(struct zk_backend *be, const struct zk_msg *m)

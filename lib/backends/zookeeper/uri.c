@@ -5,6 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The nodes of each program, and what stands between GUID and sequence. */
+static const struct {
+    const char *name, *exclusive, *shared;
+} layouts[] = {
+    [LAYOUT_CURATOR] = {"curator", "lock-", "r-lock-"},
+    [LAYOUT_CURATOR_RW] = {"curator-rw", "__WRIT__", "__READ__"},
+    [LAYOUT_KAZOO] = {"kazoo", "__lock__", "__rlock__"},
+};
+
 /* The authenticated user may do everything, all users may read. */
 static struct ACL creator_read[2];
 static const struct ACL_vector acl_read = {.count = 2, .data = creator_read};
@@ -181,15 +190,11 @@ int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
     }
 
     const char *layout = dlock_uri_param(uri, "layout");
-    if (!layout || strcmp(layout, "curator") == 0)
-        be->lock.layout = LAYOUT_CURATOR;
-    else if (strcmp(layout, "curator-rw") == 0)
-        be->lock.layout = LAYOUT_CURATOR_RW;
-    else if (strcmp(layout, "kazoo") == 0)
-        be->lock.layout = LAYOUT_KAZOO;
-    else
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "?layout=%s: must be curator, curator-rw or kazoo",
-                          layout);
+    be->lock.layout = LAYOUT_CURATOR;
+    while (layout && strcmp(layout, layouts[be->lock.layout].name) != 0)
+        if (be->lock.layout++ == LAYOUT_KAZOO)
+            return dlock_fail(err, DLOCK_EUSAGE, 0,
+                              "?layout=%s: must be curator, curator-rw or kazoo", layout);
     if (be->spec->mode == DLOCK_MODE_SLOTS && be->lock.layout != LAYOUT_CURATOR)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "slots with ?layout=%s: the read/write locks of that program know no "
@@ -238,8 +243,9 @@ void zk_done(struct zk_backend *be)
 int zk_new_stem(struct zk_backend *be, struct dlock_error *err)
 {
     const char *t = be->node.token;
-    bool shared = be->spec->mode == DLOCK_MODE_SHARED;
-    char kind[32];
+    const char *kind = be->spec->mode == DLOCK_MODE_SHARED ? layouts[be->lock.layout].shared
+                                                           : layouts[be->lock.layout].exclusive;
+    char slots[32] = "";
     int rc = dlock_token_new(be->spec->env, be->node.token);
     if (rc < 0)
         return dlock_fail(err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
@@ -248,19 +254,13 @@ int zk_new_stem(struct zk_backend *be, struct dlock_error *err)
      * "lock-", and ignores names without "lock-": so our readers and slots have it, too, and
      * exclude the mutex.
      */
-    if (be->lock.layout == LAYOUT_KAZOO)
-        snprintf(kind, sizeof(kind), shared ? "__rlock__" : "__lock__");
-    else if (be->lock.layout == LAYOUT_CURATOR_RW)
-        snprintf(kind, sizeof(kind), shared ? "__READ__" : "__WRIT__");
-    else if (be->spec->mode == DLOCK_MODE_SLOTS)
-        snprintf(kind, sizeof(kind), "s%u-lock-", be->spec->slots);
-    else
-        snprintf(kind, sizeof(kind), shared ? "r-lock-" : "lock-");
+    if (be->spec->mode == DLOCK_MODE_SLOTS)
+        snprintf(slots, sizeof(slots), "s%u-", be->spec->slots);
     if (be->lock.layout == LAYOUT_KAZOO)
         rc = asprintf(&be->node.stem, "%s/%s%s", be->lock.parent, t, kind);
     else /* the form of Curator's protected nodes */
-        rc = asprintf(&be->node.stem, "%s/_c_%.8s-%.4s-%.4s-%.4s-%s-%s", be->lock.parent, t, t + 8,
-                      t + 12, t + 16, t + 20, kind);
+        rc = asprintf(&be->node.stem, "%s/_c_%.8s-%.4s-%.4s-%.4s-%s-%s%s", be->lock.parent, t,
+                      t + 8, t + 12, t + 16, t + 20, slots, kind);
     if (rc < 0) {
         be->node.stem = NULL;
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");

@@ -24,12 +24,6 @@
 
 /* How long a release waits for the rest of a sweep. */
 #define FAREWELL (200 * DLOCK_MSEC)
-/*
- * How long an ending process waits, at most, until the end of its session is sent. The library
- * needs a millisecond for sending, and hundreds on a busy machine: unsent, the session stays for
- * its ttl.
- */
-#define GOODBYE DLOCK_SEC
 
 static struct zk_backend *self(struct dlock_be *be)
 {
@@ -87,7 +81,7 @@ static void released(struct zk_backend *be, enum dlock_release_how how,
 /* The acquire or the status has failed. The core undoes a node that may exist by a release. */
 static void failed(struct zk_backend *be, const struct dlock_error *err)
 {
-    if (be->node.state == NODE_NONE)
+    if (be->node.state == NODE_NONE || be->session.id == 0)
         leave(be);
     idle(be);
     zk_status_drop(be);
@@ -253,22 +247,12 @@ static void step(struct zk_backend *be)
     be->again_at = DLOCK_NEVER;
     if (be->release.sweeping)
         return;
-    switch (be->op) {
-    case OP_ACQUIRE:
-    case OP_RELEASE:
+    if (be->op == OP_ACQUIRE || be->op == OP_RELEASE)
         conclude(be, zk_node_step(be, &err), &err);
-        break;
-    case OP_HOLD:
-        if (be->hold.renew_until != DLOCK_NEVER)
-            send_renewal(be);
-        break;
-    case OP_STATUS:
-    case OP_FORGET:
+    else if (zk_is_query(be))
         zk_status_ask(be);
-        break;
-    case OP_NONE:
-        break;
-    }
+    else if (be->op == OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
+        send_renewal(be);
 }
 
 static void connect_or_fail(struct zk_backend *be)
@@ -276,6 +260,9 @@ static void connect_or_fail(struct zk_backend *be)
     struct dlock_error err;
     if (zk_session_open(be, &err) < 0)
         failed(be, &err);
+    /* The library sends the create as soon as there is a session; credentials must come first. */
+    else if (be->op == OP_ACQUIRE && !be->lock.credentials)
+        step(be);
 }
 
 static void on_expired(struct zk_backend *be)
@@ -289,53 +276,30 @@ static void on_expired(struct zk_backend *be)
         return;
     }
     leave(be);
-    switch (be->op) {
-    case OP_HOLD:
-        if (held)
-            lost(be, "the server has ended the session");
-        break;
-    case OP_ACQUIRE: /* at the end of the queue, with a new session */
-    case OP_STATUS:
-    case OP_FORGET:
+    if (be->op == OP_ACQUIRE || zk_is_query(be)) /* at the end of the queue, with a new session */
         connect_or_fail(be);
-        break;
-    case OP_RELEASE:
+    else if (be->op == OP_HOLD && held)
+        lost(be, "the server has ended the session");
+    else if (be->op == OP_RELEASE)
         released(be,
                  !held                        ? DLOCK_RELEASE_NOTHING
                  : be->node.delete_unanswered ? DLOCK_RELEASE_UNCLEAR
                                               : DLOCK_RELEASE_NOT_OURS,
                  &err);
-        break;
-    case OP_NONE:
-        break;
-    }
 }
 
 static void on_message(struct zk_backend *be, struct zk_msg *m)
 {
     struct dlock_error err = {0};
-    if (zk_sweep_message(be, m) || be->release.sweeping) {
-        zk_msg_done(m);
-        return;
-    }
-    switch (be->op) {
-    case OP_HOLD:
-        if (m->what == ZK_ANSWER && m->tag == T_BEAT)
+    if (!zk_sweep_message(be, m) && !be->release.sweeping) {
+        if (be->op == OP_FORGET)
+            conclude(be, zk_forget_answer(be, m, &err), &err);
+        else if (be->op == OP_STATUS)
+            conclude(be, zk_status_answer(be, m, &err), &err);
+        else if (be->op == OP_HOLD && m->tag == T_BEAT)
             hold_beat(be, m);
-        else if (m->tag == T_RECORD || m->tag == T_RUNNING || m->tag == T_PARENT)
+        else /* when the operation has failed, the answer to its create may still come */
             conclude(be, zk_node_message(be, m, &err), &err);
-        break;
-    case OP_FORGET:
-        conclude(be, zk_forget_answer(be, m, &err), &err);
-        break;
-    case OP_STATUS:
-        conclude(be, zk_status_answer(be, m, &err), &err);
-        break;
-    case OP_ACQUIRE:
-    case OP_RELEASE:
-    case OP_NONE: /* the operation has failed; the answer to its create may still come */
-        conclude(be, zk_node_message(be, m, &err), &err);
-        break;
     }
     zk_msg_done(m);
 }
@@ -355,8 +319,6 @@ static void take_news(struct zk_backend *be)
             return;
         case NEWS_CONNECTED:
             step(be);
-            break;
-        case NEWS_DISCONNECTED: /* the session looks for a server, and tells the core */
             break;
         case NEWS_EXPIRED:
             on_expired(be);
@@ -409,8 +371,6 @@ static void be_close(struct dlock_be *b)
     if (!be)
         return;
     zk_session_close(be);
-    zk_ending_wait(&be->session.endings,
-                   dlock_min(GOODBYE, dlock_max(0, be->release.leave_by - zk_now(be))));
     zk_status_drop(be);
     zk_done(be);
     free(be);
@@ -421,7 +381,6 @@ static void be_close_in_child(struct dlock_be *b)
     struct zk_backend *be = self(b);
     if (be->session.conn)
         zk_conn_close_in_child(be->session.conn);
-    zk_endings_close_in_child(be->session.endings);
     free(be->session.servers.list);
     zk_status_drop(be);
     zk_done(be);
@@ -434,7 +393,6 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
     if (!be)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     be->spec = spec;
-    be->release.leave_by = DLOCK_NEVER;
     leave(be);
     idle(be);
     outage_none(&be->outage);
@@ -483,7 +441,7 @@ static void be_release(struct dlock_be *b, int64_t until)
     struct zk_backend *be = self(b);
     be->events.n = 0;
     zk_status_drop(be);
-    be->release.until = be->release.leave_by = until;
+    be->release.until = until;
     if (be->op == OP_RELEASE)
         return;
     be->op = OP_RELEASE;
@@ -543,16 +501,8 @@ static int be_process(struct dlock_be *b, const struct pollfd *pfd, int n, struc
         return 1;
     if (!zk_status_complete(be))
         return 0;
-    const struct dlock_info *info = zk_status_next(be);
-    if (info) {
-        *ev = (struct dlock_event){.type = EV_INFO, .info = info};
+    if (zk_status_next(be, ev))
         return 1;
-    }
-    if (be->status.has_run) {
-        be->status.has_run = false;
-        *ev = (struct dlock_event){.type = EV_RUN, .run = &be->run.found.run};
-        return 1;
-    }
     leave(be);
     idle(be);
     zk_status_drop(be);

@@ -85,7 +85,6 @@ enum zk_verdict {
 enum zk_news {
     NEWS_NONE,
     NEWS_CONNECTED, /* for the first time, or again */
-    NEWS_DISCONNECTED,
     NEWS_EXPIRED,
     NEWS_SHORTER, /* a held lock: this server grants a shorter session than the lease assumes */
     NEWS_USELESS, /* acquire, release, status: err says why this session cannot serve */
@@ -128,7 +127,6 @@ struct zk_lock {
 struct zk_session {
     struct zk_conn *conn; /* NULL: there is no session, and the rest means nothing */
     int fd;
-    struct zk_ending *endings; /* earlier sessions, still ending */
     bool connected, authed;
     bool resumed;      /* a new handle was tried since the last connection */
     int64_t opened_at; /* clock before the session was asked for */
@@ -257,14 +255,16 @@ struct zk_backend {
 
     struct {
         int64_t until;
-        int64_t leave_by; /* an ending process may wait for the end of its session until then */
-        bool sweeping;    /* released cleanly; the sweep goes on */
+        bool sweeping; /* released cleanly; the sweep goes on */
         enum dlock_release_how how;
     } release;
 
     struct { /* the nodes, handed out singly */
-        struct dlock_info *found;
-        unsigned *gets; /* serials of the outstanding gets */
+        struct zk_found {
+            struct dlock_info info;
+            unsigned serial; /* of the outstanding get; 0: none */
+            bool gone;
+        } * found;
         int n, next, left;
         unsigned list_serial;
         bool read_run; /* the get of the run record was answered */
@@ -282,7 +282,7 @@ struct zk_backend {
         char today[ZK_DAY_LEN + 1], day[ZK_DAY_LEN + 1];
         struct {
             unsigned serial;
-            char *path;
+            char name[3]; /* "": none */
             bool emptied; /* all names of the shard were looked at */
         } shards[SWEEP_SHARDS];
         bool whole; /* the day has no further shards */
@@ -302,6 +302,11 @@ static inline int64_t zk_now(const struct zk_backend *be)
 static inline const char *zk_where(const struct zk_backend *be)
 {
     return be->spec->uri->where;
+}
+/* Status and forget hold nothing: the length of their session means nothing. */
+static inline bool zk_is_query(const struct zk_backend *be)
+{
+    return be->op == OP_STATUS || be->op == OP_FORGET;
 }
 /*
  * How long an answer may take. op_timeout was made for the ttl; the server may grant a shorter
@@ -368,7 +373,7 @@ void zk_read_info(const char *name, bool waiter, const char *data, int len, cons
 /* session.c */
 /* Begin a session; be->session must have none. 0, or a negative code. */
 int zk_session_open(struct zk_backend *be, struct dlock_error *err);
-/* End the session, if there is a session; does not wait for the server. */
+/* End the session, if there is a session. */
 void zk_session_close(struct zk_backend *be);
 /*
  * The next thing to report; handles messages for the session alone. After NEWS_MESSAGE the caller
@@ -380,12 +385,8 @@ enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m, struct dlo
  * the waiter behind us, needs a write, else a look.
  */
 void zk_beat(struct zk_backend *be);
-/* The server has answered a write sent at this time. */
-void zk_heard(struct zk_session *s, int64_t sent);
-/* The server has answered a look, behind a sync, sent at this time. */
-void zk_seen(struct zk_session *s, int64_t sent);
-/* Is it unknown whether our node was there when the last heartbeat was served? */
-bool zk_beat_unanswered(const struct zk_session *s);
+/* The server has answered a heartbeat sent at this time: a write, or a look behind a sync. */
+void zk_heard(struct zk_session *s, int64_t sent, bool write);
 /* From when on the lease counts: the head of session.c says why. */
 int64_t zk_lease_from(const struct zk_session *s);
 /* Must a heartbeat renew the lease before a grant? Else the command would be ended at once. */
@@ -408,7 +409,7 @@ void zk_forget_watches(struct zk_backend *be);
 /* Make the nodes of path, then take the next step. path must live until then. */
 enum zk_verdict zk_make(struct zk_backend *be, const char *path, struct dlock_error *err);
 /* Ask for the end of our node. */
-void zk_delete_node(struct zk_backend *be);
+enum zk_verdict zk_delete_node(struct zk_backend *be);
 /* Acquiring: our node was deleted, or never existed. Begin again at once. */
 enum zk_verdict zk_node_gone(struct zk_backend *be);
 /* Releasing: our node was gone before. */
@@ -423,7 +424,10 @@ enum zk_verdict zk_node_message(struct zk_backend *be, struct zk_msg *m, struct 
 int zk_set_run_paths(struct zk_backend *be, struct dlock_error *err);
 /* The path of a record's node; malloc'ed. NULL: out of memory. */
 char *zk_run_path(const struct zk_backend *be, const char *place);
-/* The path of an index node; with "" for place, of the day's node. malloc'ed. NULL: no memory. */
+/*
+ * The path of an index node; with "" for place, of the day's node; also for day, of the node above
+ * the days. malloc'ed. NULL: out of memory.
+ */
 char *zk_index_path(const struct zk_backend *be, const char *day, const char *place);
 /* A time from a Stat, limited: no value of the server may overflow our sums. */
 static inline int64_t zk_stat_ms(int64_t ms)
@@ -445,7 +449,7 @@ const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r
 /* The Stat of a just written node has this time. */
 void zk_note_time(struct zk_backend *be, int64_t server_ms);
 /* Read the record. */
-void zk_ask_record(struct zk_backend *be);
+enum zk_verdict zk_ask_record(struct zk_backend *be);
 /* The server's time, in Unix ms, by the last Stat and our clock. */
 int64_t zk_server_ms(const struct zk_backend *be);
 /* Our turn has come: ZK_GRANTED, or the record comes first. */
@@ -485,8 +489,8 @@ static inline bool zk_status_complete(const struct zk_backend *be)
 {
     return be->status.found && be->status.read_run && be->status.left == 0;
 }
-/* Complete: the next node; NULL: all were handed out. */
-const struct dlock_info *zk_status_next(struct zk_backend *be);
+/* Complete: the next event, of a node or of the run record. False: all were handed out. */
+bool zk_status_next(struct zk_backend *be, struct dlock_event *ev);
 /* Forget what was found. */
 void zk_status_drop(struct zk_backend *be);
 

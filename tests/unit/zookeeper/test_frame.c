@@ -361,7 +361,6 @@ static bool answer(int op, int xid, int err, const struct buf *body, int extra)
         CHECK(!zk_frame_received(&f, b.d, 1));
     begin_session(&b);
     CHECK(zk_frame_received(&f, b.d, b.n));
-    zk_frame_done(&f);
     return ok;
 }
 
@@ -457,7 +456,6 @@ static bool multi_answer(const int *ops, int err, const struct buf *body)
         bool ok = zk_frame_received(&f, b.d, b.n);
         CHECK(piece == 1 || ok == all);
         all = all && ok;
-        zk_frame_done(&f);
     }
     return all;
 }

@@ -5,6 +5,7 @@
 #include "unit.h"
 
 #include "backends/zookeeper/session.c"
+#include "backends/zookeeper/wire/conn.c"
 #include "user.h"
 
 #include <arpa/inet.h>
@@ -766,7 +767,7 @@ TEST(counts_the_first_lease_from_before_the_session)
     struct zk_session z = with_session(1000, 6 * DLOCK_SEC);
     CHECK_INT(zk_lease_from(&z), 1000);
     /* The create, a moment later, is too young to count. */
-    zk_heard(&z, 1000 + DLOCK_SEC);
+    zk_heard(&z, 1000 + DLOCK_SEC, true);
     CHECK_INT(zk_lease_from(&z), 1000);
 }
 
@@ -774,22 +775,22 @@ TEST(counts_a_heartbeat_once_one_a_third_younger_was_answered)
 {
     const int64_t s = DLOCK_SEC, t0 = 100 * s;
     struct zk_session z = with_session(t0, 6 * s);
-    zk_heard(&z, t0 + s);
+    zk_heard(&z, t0 + s, true);
     CHECK_INT(zk_lease_from(&z), t0);
-    zk_heard(&z, t0 + 2 * s);
+    zk_heard(&z, t0 + 2 * s, true);
     CHECK_INT(zk_lease_from(&z), t0);
-    zk_heard(&z, t0 + 3 * s - 1); /* one nanosecond short */
+    zk_heard(&z, t0 + 3 * s - 1, true); /* one nanosecond short */
     CHECK_INT(zk_lease_from(&z), t0);
-    zk_heard(&z, t0 + 3 * s);
+    zk_heard(&z, t0 + 3 * s, true);
     CHECK_INT(zk_lease_from(&z), t0 + s);
-    zk_heard(&z, t0 + 4 * s);
+    zk_heard(&z, t0 + 4 * s, true);
     CHECK_INT(zk_lease_from(&z), t0 + 2 * s);
     /* After a long silence all heartbeats before it are old enough. */
-    zk_heard(&z, t0 + 20 * s);
+    zk_heard(&z, t0 + 20 * s, true);
     CHECK_INT(zk_lease_from(&z), t0 + 4 * s);
-    zk_heard(&z, t0 + 21 * s);
+    zk_heard(&z, t0 + 21 * s, true);
     CHECK_INT(zk_lease_from(&z), t0 + 4 * s);
-    zk_heard(&z, t0 + 22 * s);
+    zk_heard(&z, t0 + 22 * s, true);
     CHECK_INT(zk_lease_from(&z), t0 + 20 * s);
 }
 
@@ -808,7 +809,7 @@ TEST(computes_the_lease_as_a_simple_model_does)
             seed = seed * 1103515245 + 12345;
             /* At least a 30th of the time-out apart, so that all that count are remembered. */
             now += 100 + (int64_t)((seed >> 16) % (round % 2 ? 300 : 3000));
-            zk_heard(&z, now);
+            zk_heard(&z, now, true);
             all[n++] = now;
             int64_t want = 0;
             for (int i = 0; i < n; i++)
@@ -828,7 +829,7 @@ TEST(forgets_heartbeats_safely)
     struct zk_session z = with_session(0, timeout);
     int64_t last = 0;
     for (int64_t t = 1; t < 20000; t++) {
-        zk_heard(&z, t);
+        zk_heard(&z, t, true);
         REQUIRE(zk_lease_from(&z) <= (t > timeout / 3 ? t - timeout / 3 : 0));
         REQUIRE(zk_lease_from(&z) >= last);
         last = zk_lease_from(&z);
@@ -842,7 +843,7 @@ TEST(forgets_the_heartbeats_of_the_session_before)
 {
     struct zk_session z = with_session(0, 3000);
     for (int64_t t = 500; t < 10000; t += 500)
-        zk_heard(&z, t);
+        zk_heard(&z, t, true);
     z.opened_at = 20000;
     beats_begin(&z);
     CHECK_INT(zk_lease_from(&z), 20000);
@@ -853,9 +854,9 @@ TEST(looks_alone_never_move_the_lease)
 {
     const int64_t s = DLOCK_SEC;
     struct zk_session z = with_session(1, 6 * s);
-    zk_heard(&z, 2);
+    zk_heard(&z, 2, true);
     for (int64_t t = s; t < 10000 * s; t += s) {
-        zk_seen(&z, t);
+        zk_heard(&z, t, false);
         REQUIRE_INT(zk_lease_from(&z), 1);
         REQUIRE(z.lease.n <= 6); /* the lease's, one that is old enough, those that are not */
     }
@@ -865,16 +866,16 @@ TEST(a_write_moves_the_lease_to_a_look_a_third_older)
 {
     const int64_t s = DLOCK_SEC;
     struct zk_session z = with_session(0, 6 * s);
-    zk_heard(&z, 1);
+    zk_heard(&z, 1, true);
     for (int64_t t = 100 * s; t <= 110 * s; t += s)
-        zk_seen(&z, t);
-    zk_heard(&z, 110 * s + s / 2);
+        zk_heard(&z, t, false);
+    zk_heard(&z, 110 * s + s / 2, true);
     CHECK_INT(zk_lease_from(&z), 108 * s);
     /* None of the last third: the one before counts, however old it is. */
     z = with_session(0, 6 * s);
-    zk_seen(&z, 50 * s);
-    zk_seen(&z, 100 * s);
-    zk_heard(&z, 101 * s);
+    zk_heard(&z, 50 * s, false);
+    zk_heard(&z, 100 * s, false);
+    zk_heard(&z, 101 * s, true);
     CHECK_INT(zk_lease_from(&z), 50 * s);
 }
 
@@ -900,7 +901,7 @@ static int64_t look_answered(int sync)
     if (sync != 1)
         CHECK_INT(on_answer(&u.be, &synced), NEWS_NONE);
     CHECK_INT(on_answer(&u.be, &seen), NEWS_MESSAGE);
-    zk_heard(&u.be.session, 13 * DLOCK_SEC);
+    zk_heard(&u.be.session, 13 * DLOCK_SEC, true);
     return zk_lease_from(&u.be.session);
 }
 
@@ -1010,7 +1011,7 @@ TEST(a_release_is_as_clean_as_its_answers)
         REQUIRE(with_node(OP_RELEASE));
         u.be.hold.grant = GRANT_HELD;
         u.be.session = with_session(1, 6 * DLOCK_SEC);
-        zk_heard(&u.be.session, 10);
+        zk_heard(&u.be.session, 10, true);
         u.be.session.beat.sent = rows[i].unanswered ? rows[i].unanswered : 10;
         for (int k = 0; k < 2 && verdict == ZK_GOES_ON; k++) {
             struct zk_msg m = {.what = ZK_ANSWER, .serial = 7};

@@ -7,7 +7,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -20,47 +19,28 @@ static _Thread_local bool leaving; /* in zookeeper_close(3) */
 #ifdef ZK_WRAP
 #define LONGEST_PAUSE_MS 1000
 
-/* The start of a thread; on the starter's stack until the new thread has taken it. */
-struct start {
-    void *(*fn)(void *);
-    void *arg;
-    struct zk_calls *calls;
-    sem_t taken;
-};
-
-int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
-int __real_getaddrinfo(const char *, const char *, const struct addrinfo *, struct addrinfo **);
-int __real_socket(int, int, int);
-int __real_connect(int, const struct sockaddr *, socklen_t);
-int __real_getsockopt(int, int, int, void *, socklen_t *);
-int __real_close(int);
-ssize_t __real_send(int, const void *, size_t, int);
-ssize_t __real_recv(int, void *, size_t, int);
-ssize_t __real_read(int, void *, size_t);
-ssize_t __real_write(int, const void *, size_t);
-int __real_pipe(int *);
-int __wrap_pipe(int *);
-int __real_poll(struct pollfd *, nfds_t, int);
-int __wrap_poll(struct pollfd *, nfds_t, int);
-int __wrap_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
-int __wrap_getaddrinfo(const char *, const char *, const struct addrinfo *, struct addrinfo **);
-int __wrap_socket(int, int, int);
-int __wrap_connect(int, const struct sockaddr *, socklen_t);
-int __wrap_getsockopt(int, int, int, void *, socklen_t *);
-int __wrap_close(int);
-ssize_t __wrap_send(int, const void *, size_t, int);
-ssize_t __wrap_recv(int, void *, size_t, int);
-ssize_t __wrap_read(int, void *, size_t);
-ssize_t __wrap_write(int, const void *, size_t);
+/* The library's own call, and the call to it, as the linker names them. */
+#define WRAPPED(type, call, ...)                                                                   \
+    type __real_##call(__VA_ARGS__);                                                               \
+    type __wrap_##call(__VA_ARGS__)
+WRAPPED(int, pthread_create, pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+WRAPPED(int, getaddrinfo, const char *, const char *, const struct addrinfo *, struct addrinfo **);
+WRAPPED(int, socket, int, int, int);
+WRAPPED(int, connect, int, const struct sockaddr *, socklen_t);
+WRAPPED(int, getsockopt, int, int, int, void *, socklen_t *);
+WRAPPED(int, close, int);
+WRAPPED(ssize_t, send, int, const void *, size_t, int);
+WRAPPED(ssize_t, recv, int, void *, size_t, int);
+WRAPPED(ssize_t, read, int, void *, size_t);
+WRAPPED(ssize_t, write, int, const void *, size_t);
+WRAPPED(int, pipe, int *);
+WRAPPED(int, poll, struct pollfd *, nfds_t, int);
 
 static void *begin(void *p)
 {
-    struct start *s = p;
-    void *(*fn)(void *) = s->fn;
-    void *arg = s->arg;
+    struct zk_start *s = p;
     mine = s->calls;
-    sem_post(&s->taken);
-    return fn(arg);
+    return s->fn(s->arg);
 }
 
 /*
@@ -69,15 +49,14 @@ static void *begin(void *p)
  */
 int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
 {
-    struct start s = {.fn = fn, .arg = arg, .calls = mine};
-    if (!mine)
+    struct zk_calls *c = mine;
+    if (!c)
         return __real_pthread_create(t, attr, fn, arg);
-    sem_init(&s.taken, 0, 0);
-    int rc = __real_pthread_create(t, attr, begin, &s);
-    while (rc == 0 && sem_wait(&s.taken) < 0 && errno == EINTR)
-        ;
-    sem_destroy(&s.taken);
-    return rc;
+    if (c->started == ZK_THREADS)
+        return EAGAIN;
+    struct zk_start *s = &c->start[c->started++];
+    *s = (struct zk_start){.fn = fn, .arg = arg, .calls = c};
+    return __real_pthread_create(t, attr, begin, s);
 }
 
 /*
@@ -239,9 +218,10 @@ int __wrap_pipe(int *fds)
 }
 
 /*
- * zookeeper_close(3), after its last request, waits for the server to hang up. There is no need to.
+ * zookeeper_close(3) waits until its last request can be sent, and until the server hangs up: not
+ * here. The socket has room for the request, and nothing is read any more.
  *
- * Otherwise the library waits without a socket, for its pipe alone, only when it pauses. Each time
+ * The library waits without a socket, for its pipe alone, only when it pauses. Each time
  * all servers have refused a connection, it pauses for a 60th of the session's time-out: dozens of
  * attempts a second. After a session's time-out only waiters are left. For waiters an attempt every
  * quarter of the time-out is soon enough: a starting server gives each session its whole time-out.
@@ -249,7 +229,7 @@ int __wrap_pipe(int *fds)
 int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout)
 {
     struct zk_calls *c = mine;
-    if (leaving && n == 1 && fds->events == POLLIN)
+    if (leaving)
         return __real_poll(fds, n, 0);
     if (!c || n != 1 || timeout <= 0)
         return __real_poll(fds, n, timeout);
@@ -279,6 +259,15 @@ int __wrap_close(int fd)
 }
 #endif
 
+bool zk_calls_guarded(void)
+{
+#ifdef ZK_WRAP
+    return true;
+#else
+    return false;
+#endif
+}
+
 void zk_calls_init(struct zk_calls *c,
                    void (*on_trouble)(struct zk_calls *, int err, const struct sockaddr_storage *))
 {
@@ -300,7 +289,6 @@ void zk_calls_close_in_child(struct zk_calls *c)
 void zk_calls_done(struct zk_calls *c)
 {
     pthread_mutex_destroy(&c->lock);
-    zk_frame_done(&c->frame);
     free(c->to);
 }
 
@@ -310,9 +298,8 @@ void zk_calls_of(struct zk_calls *c, bool is_leaving)
     leaving = is_leaving;
 }
 
-bool zk_calls_aim(struct zk_calls *c, struct sockaddr_storage *to, size_t n)
+void zk_calls_aim(struct zk_calls *c, struct sockaddr_storage *to, size_t n)
 {
-#ifdef ZK_WRAP
     pthread_mutex_lock(&c->lock);
     struct sockaddr_storage *old = c->to;
     c->to = to;
@@ -320,13 +307,6 @@ bool zk_calls_aim(struct zk_calls *c, struct sockaddr_storage *to, size_t n)
     c->next = 0;
     pthread_mutex_unlock(&c->lock);
     free(old);
-    return true;
-#else
-    (void)c;
-    (void)n;
-    free(to);
-    return false;
-#endif
 }
 
 void zk_calls_mute(struct zk_calls *c)

@@ -19,25 +19,35 @@
  */
 #define ZK_HURRY 60
 
+#define ZK_THREADS 2 /* of a handle */
+
 /* The calls of one handle of the library. */
 struct zk_calls {
-    pthread_mutex_t lock;        /* for all fields below but trouble */
+    pthread_mutex_t lock;        /* for all fields up to trouble */
     int fd;                      /* the library's socket; -1: none, or unknown */
     int pipe[2];                 /* between the library's threads; -1: unknown */
     bool cut;                    /* we have shut the socket down */
     bool mute;                   /* nothing more is sent */
     struct sockaddr_storage *to; /* where to connect, in turn; NULL: where the library wants to */
     size_t nto, next;
-    struct zk_frame frame; /* the packets on the socket */
-    int hurry;             /* so many further pauses of the library stay short */
+    int hurry; /* so many further pauses of the library stay short */
     /*
      * A server is of no use. err is the errno of the connect; EPROTO: the server broke the
      * protocol, and the connection is closed; ESHUTDOWN: the server hung up before it said
      * anything. Called in a thread of the library.
      */
     void (*trouble)(struct zk_calls *c, int err, const struct sockaddr_storage *addr);
+    struct zk_start { /* a thread of the library, and its first function */
+        struct zk_calls *calls;
+        void *(*fn)(void *);
+        void *arg;
+    } start[ZK_THREADS];
+    int started;
+    struct zk_frame frame; /* the packets on the socket; under the lock; last, see conn_new() */
 };
 
+/* Are the calls intercepted? */
+bool zk_calls_guarded(void);
 /* c is all zero. */
 void zk_calls_init(struct zk_calls *c,
                    void (*trouble)(struct zk_calls *c, int err, const struct sockaddr_storage *));
@@ -46,15 +56,14 @@ void zk_calls_done(struct zk_calls *c);
 void zk_calls_close_in_child(struct zk_calls *c);
 /*
  * From now on the calls of this thread, and of threads started by it, belong to c's handle; NULL:
- * to no handle. leaving: within zookeeper_close(3), which then does not wait for the server to hang
- * up.
+ * to no handle. leaving: within zookeeper_close(3), which then waits for nothing of the server.
  */
 void zk_calls_of(struct zk_calls *c, bool leaving);
 /*
- * From now on connect to these n addresses, not to the library's addresses. Takes over to, which is
- * malloc'ed. False: impossible, since nothing is intercepted.
+ * Guarded: from now on connect to these n addresses, not to the library's addresses. Takes over to,
+ * which is malloc'ed.
  */
-bool zk_calls_aim(struct zk_calls *c, struct sockaddr_storage *to, size_t n);
+void zk_calls_aim(struct zk_calls *c, struct sockaddr_storage *to, size_t n);
 /* Send nothing more, on any connection. */
 void zk_calls_mute(struct zk_calls *c);
 /* Shut the connection down. False: there is no connection, or its socket is unknown. */

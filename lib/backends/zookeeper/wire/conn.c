@@ -4,7 +4,9 @@
 #include "calls.h"
 #include "util.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
@@ -22,14 +24,14 @@ struct zk_conn {
     zhandle_t *zh;
     unsigned serial;
     int wake; /* eventfd */
-    struct zk_calls calls;
-    struct zk_ending *ending; /* allocated ahead: a session can be ended without memory */
 
-    pthread_mutex_t lock; /* for all below */
+    pthread_mutex_t lock; /* for all below but calls */
     struct zk_msg *first, **last;
     struct request *pending;
     bool starved;      /* a message or a request was dropped, and no ZK_STARVED has said so yet */
     clientid_t client; /* the session, as of its last connection */
+
+    struct zk_calls calls;
 };
 
 /*
@@ -144,19 +146,52 @@ bool zk_conn_cut(struct zk_conn *c)
     return zk_calls_cut(&c->calls);
 }
 
+/* -------------------------------------------------------------------- servers */
+
+const char *zk_addr_text(const struct sockaddr_storage *ss, char buf[ZK_ADDR_TEXT], bool brackets)
+{
+    const struct sockaddr_in *in4 = (const void *)ss;
+    const struct sockaddr_in6 *in6 = (const void *)ss;
+    bool six = ss->ss_family == AF_INET6;
+    char addr[INET6_ADDRSTRLEN] = "?";
+    inet_ntop(ss->ss_family, six ? (const void *)&in6->sin6_addr : (const void *)&in4->sin_addr,
+              addr, sizeof(addr));
+    snprintf(buf, ZK_ADDR_TEXT, six && brackets ? "[%s]:%u" : "%s:%u", addr,
+             ntohs(six ? in6->sin6_port : in4->sin_port));
+    return buf;
+}
+
+/* "addr:port,addr:port"; malloc'ed. NULL: out of memory. */
+static char *servers_text(const struct dlock_peer *peers, int n)
+{
+    size_t size = (size_t)n * ZK_ADDR_TEXT + 1, used = 0;
+    char *out = calloc(1, size), text[ZK_ADDR_TEXT];
+    /* The library's own format: the port is behind the last colon, IPv6 or not. */
+    for (int i = 0; out && i < n; i++)
+        used += (size_t)snprintf(out + used, size - used, "%s%s", used ? "," : "",
+                                 zk_addr_text(&peers[i].addr, text, false));
+    return out;
+}
+
 /*
  * Not by zoo_set_servers(3) where we have the choice: zoo_set_servers takes two ports of an address
  * for the same server, closes the socket in this thread, while the library's own thread uses the
  * socket, and does not report the end of the connection.
  */
-bool zk_conn_aim(struct zk_conn *c, const struct dlock_peer *peers, int n, const char *servers)
+bool zk_conn_aim(struct zk_conn *c, const struct dlock_peer *peers, int n)
 {
+    if (!zk_calls_guarded()) {
+        char *text = servers_text(peers, n);
+        bool aimed = text && zoo_set_servers(c->zh, text) == ZOK;
+        free(text);
+        return aimed;
+    }
     struct sockaddr_storage *to = calloc((size_t)n, sizeof(*to));
-    if (!to)
-        return false;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; to && i < n; i++)
         to[i] = peers[i].addr;
-    return zk_calls_aim(&c->calls, to, (size_t)n) || zoo_set_servers(c->zh, servers) == ZOK;
+    if (to)
+        zk_calls_aim(&c->calls, to, (size_t)n);
+    return to;
 }
 
 /* ------------------------------------------------------------------ callbacks */
@@ -219,47 +254,41 @@ static void keep_data(struct zk_msg *m, const char *data, int len)
     m->len = len;
 }
 
-static void on_void(int rc, const void *data)
+static void answered(const void *ctx, int rc, const struct Stat *stat, const char *data, int len)
 {
-    struct request *r = (struct request *)data;
-    request_done(r, take_answer(r, rc));
+    struct request *r = (struct request *)ctx;
+    struct zk_msg *m = take_answer(r, rc);
+    if (m && rc == ZOK && stat)
+        m->stat = *stat;
+    if (m && rc == ZOK && data)
+        keep_data(m, data, len);
+    request_done(r, m);
 }
 
-static void on_string(int rc, const char *value, const void *data)
+static void on_void(int rc, const void *ctx)
+{
+    answered(ctx, rc, NULL, NULL, 0);
+}
+
+static void on_string(int rc, const char *value, const void *ctx)
 {
     (void)value;
-    on_void(rc, data);
+    on_void(rc, ctx);
 }
 
-static void on_created(int rc, const char *value, const struct Stat *stat, const void *data)
+static void on_created(int rc, const char *value, const struct Stat *stat, const void *ctx)
 {
-    struct request *r = (struct request *)data;
-    struct zk_msg *m = take_answer(r, rc);
-    if (m && rc == ZOK && stat)
-        m->stat = *stat;
-    if (m && rc == ZOK && value)
-        keep_data(m, value, (int)strlen(value));
-    request_done(r, m);
+    answered(ctx, rc, stat, value, value ? (int)strlen(value) : 0);
 }
 
-static void on_stat(int rc, const struct Stat *stat, const void *data)
+static void on_stat(int rc, const struct Stat *stat, const void *ctx)
 {
-    struct request *r = (struct request *)data;
-    struct zk_msg *m = take_answer(r, rc);
-    if (m && rc == ZOK && stat)
-        m->stat = *stat;
-    request_done(r, m);
+    answered(ctx, rc, stat, NULL, 0);
 }
 
-static void on_data(int rc, const char *value, int len, const struct Stat *stat, const void *data)
+static void on_data(int rc, const char *value, int len, const struct Stat *stat, const void *ctx)
 {
-    struct request *r = (struct request *)data;
-    struct zk_msg *m = take_answer(r, rc);
-    if (m && rc == ZOK && stat)
-        m->stat = *stat;
-    if (m && rc == ZOK)
-        keep_data(m, len > 0 ? value : "", len > 0 ? len : 0);
-    request_done(r, m);
+    answered(ctx, rc, stat, len > 0 ? value : "", len > 0 ? len : 0);
 }
 
 static void on_strings(int rc, const struct String_vector *v, const void *data)
@@ -371,9 +400,10 @@ static int send_request(zhandle_t *zh, const struct zk_request *q, struct reques
         return zoo_acreate2(zh, q->path, data, len, q->acl, q->flags, on_created, r);
     case ZK_CHILDREN:
         return zoo_aget_children(zh, q->path, 0, on_strings, r);
-    case ZK_GET: /* an exists watch on a missing node would stay on the server */
-        return zoo_awget(zh, q->path, q->watch ? on_watch : NULL, (void *)(uintptr_t)serial,
-                         on_data, r);
+    case ZK_GET:
+        return zoo_aget(zh, q->path, 0, on_data, r);
+    case ZK_GET_WATCHED: /* an exists watch on a missing node would stay on the server */
+        return zoo_awget(zh, q->path, on_watch, (void *)(uintptr_t)serial, on_data, r);
     case ZK_SET:
         return zoo_aset(zh, q->path, data, len, -1, on_stat, r);
     case ZK_DELETE:
@@ -443,44 +473,16 @@ static void conn_free(struct zk_conn *c)
     free(c);
 }
 
-/*
- * The end of a session. A thread ends the session, the caller waits: whichever is last frees the
- * struct.
- */
-struct zk_ending {
-    struct zk_ending *next;       /* used by the caller */
-    struct zk_conn *_Atomic conn; /* used by the thread; NULL: freed, or about to be */
-    pthread_mutex_t lock;
-    pthread_cond_t cond;
-    bool done, left;
-};
-
-static void ending_free(struct zk_ending *e)
-{
-    pthread_mutex_destroy(&e->lock);
-    pthread_cond_destroy(&e->cond);
-    free(e);
-}
-
 /* All of a connection but the library's handle; NULL: err. */
 static struct zk_conn *conn_new(struct dlock_error *err)
 {
-    struct zk_conn *c = calloc(1, sizeof(*c));
-    struct zk_ending *e = calloc(1, sizeof(*e));
-    pthread_condattr_t attr;
-    if (!c || !e) {
-        free(c);
-        free(e);
+    struct zk_conn *c = malloc(sizeof(*c));
+    if (!c) {
         dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
         return NULL;
     }
-    pthread_mutex_init(&e->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&e->cond, &attr);
-    pthread_condattr_destroy(&attr);
-    e->conn = c;
-    c->ending = e;
+    /* Few sessions use more than the begin of the ring: the kernel need not give the memory. */
+    memset(c, 0, offsetof(struct zk_conn, calls.frame.asked));
     zk_calls_init(&c->calls, post_trouble);
     pthread_mutex_init(&c->lock, NULL);
     c->last = &c->first;
@@ -489,166 +491,88 @@ static struct zk_conn *conn_new(struct dlock_error *err)
         return c;
     int sys = errno;
     dlock_fail(err, DLOCK_EOS, sys, "eventfd: %s", strerror(sys));
-    ending_free(e);
     conn_free(c);
     return NULL;
 }
 
-/* client: the session to go on with, after a long outage; NULL: begin a new session. */
-static int conn_open(struct zk_conn **out, const char *servers, int timeout_ms,
-                     const clientid_t *client, struct dlock_error *err)
+int zk_conn_open(struct zk_conn **conn, const struct dlock_peer *peers, int n, int timeout_ms,
+                 struct dlock_error *err)
 {
-    struct zk_conn *c = conn_new(err);
-    sigset_t all, old;
+    struct zk_conn *old = *conn, *c = conn_new(err);
+    char *servers = c ? servers_text(peers, n) : NULL;
+    clientid_t client;
+    sigset_t all, set;
+    int e = ENOMEM;
     if (!c)
         return err->code;
+    if (old) {
+        c->calls.hurry = 0;
+        pthread_mutex_lock(&old->lock);
+        client = old->client;
+        pthread_mutex_unlock(&old->lock);
+    }
     /* We shuffle: for shuffling, the library would seed the program's random(3). */
     zoo_deterministic_conn_order(1);
     zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
     /* The library's threads inherit the mask; signals are for the caller's threads. */
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    if (client)
-        c->calls.hurry = 0;
+    pthread_sigmask(SIG_SETMASK, &all, &set);
     zk_calls_of(&c->calls, false);
-    c->zh =
-        zookeeper_init2(servers, on_session, timeout_ms, client, c, ZOO_NO_LOG_CLIENTENV, no_log);
-    int e = errno;
+    if (servers) {
+        c->zh = zookeeper_init2(servers, on_session, timeout_ms, old ? &client : NULL, c,
+                                ZOO_NO_LOG_CLIENTENV, no_log);
+        e = errno;
+    }
     zk_calls_of(NULL, false);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_sigmask(SIG_SETMASK, &set, NULL);
+    explicit_bzero(&client, sizeof(client));
+    free(servers);
     if (!c->zh) {
-        ending_free(c->ending);
         conn_free(c);
         return dlock_fail(err, e == ENOMEM ? DLOCK_ENOMEM : DLOCK_EOS, e,
                           "libzookeeper: no handle: %s", strerror(e));
     }
-    *out = c;
+    if (old) {
+        /*
+         * The old handle may just have got a connection, by which it would end the session, which
+         * the new handle owns now.
+         */
+        zk_calls_mute(&old->calls);
+        zk_conn_close(old, 0);
+    }
+    *conn = c;
     return c->wake;
-}
-
-int zk_conn_open(struct zk_conn **out, const char *servers, int timeout_ms, struct dlock_error *err)
-{
-    return conn_open(out, servers, timeout_ms, NULL, err);
 }
 
 static void *end(void *p)
 {
-    struct zk_ending *e = p;
-    struct zk_conn *c = e->conn;
+    struct zk_conn *c = p;
     zk_calls_of(&c->calls, true);
     zookeeper_close(c->zh);
     zk_calls_of(NULL, false);
-    e->conn = NULL;
     conn_free(c);
-    pthread_mutex_lock(&e->lock);
-    e->done = true;
-    bool left = e->left;
-    pthread_cond_signal(&e->cond);
-    pthread_mutex_unlock(&e->lock);
-    if (left)
-        ending_free(e);
     return NULL;
 }
 
-/*
- * Has the session ended, or will it end before until? If not, the ending is left to the thread.
- * until NULL: only look.
- */
-static bool over(struct zk_ending *e, const struct timespec *until)
+void zk_conn_close(struct zk_conn *c, int64_t wait)
 {
-    pthread_mutex_lock(&e->lock);
-    while (!e->done && until && pthread_cond_timedwait(&e->cond, &e->lock, until) == 0)
-        ;
-    bool done = e->done;
-    e->left = until != NULL;
-    pthread_mutex_unlock(&e->lock);
-    if (done)
-        ending_free(e);
-    return done;
-}
-
-void zk_conn_close(struct zk_conn *c, struct zk_ending **list)
-{
-    struct zk_ending *e = c ? c->ending : NULL, **at = list;
+    const struct timespec pause = {.tv_nsec = DLOCK_MSEC};
     pthread_t thread;
-    sigset_t all, old;
-    while (*at) {
-        struct zk_ending *next = (*at)->next;
-        if (over(*at, NULL))
-            *at = next;
-        else
-            at = &(*at)->next;
-    }
-    if (!e)
-        return;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(&thread, NULL, end, e);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (rc != 0) {
-        /* The library's threads, and with them the session, stay until the process ends. */
-        ending_free(e);
+    if (zk_calls_guarded() || dlock_thread_start(&thread, 0, end, c) != 0) {
+        end(c);
         return;
     }
-    pthread_detach(thread);
-    e->next = *list;
-    *list = e;
+    for (; pthread_tryjoin_np(thread, NULL) != 0; wait -= DLOCK_MSEC) {
+        if (wait <= 0) {
+            pthread_detach(thread);
+            return;
+        }
+        nanosleep(&pause, NULL);
+    }
 }
 
 void zk_conn_close_in_child(struct zk_conn *c)
 {
     zk_calls_close_in_child(&c->calls);
     close(c->wake);
-}
-
-void zk_endings_close_in_child(struct zk_ending *e)
-{
-    while (e) {
-        struct zk_ending *next = e->next;
-        struct zk_conn *c = e->conn;
-        /*
-         * A thread with the lock at the time of the fork is not here to unlock it; an ended thread
-         * has unlocked it.
-         */
-        if (pthread_mutex_trylock(&e->lock) == 0)
-            pthread_mutex_unlock(&e->lock);
-        if (c)
-            zk_conn_close_in_child(c);
-        free(e);
-        e = next;
-    }
-}
-
-int zk_conn_resume(struct zk_conn **c, const char *servers, int timeout_ms, struct dlock_error *err)
-{
-    struct zk_conn *old = *c;
-    pthread_mutex_lock(&old->lock);
-    clientid_t client = old->client;
-    pthread_mutex_unlock(&old->lock);
-    int fd = conn_open(c, servers, timeout_ms, &client, err);
-    explicit_bzero(&client, sizeof(client));
-    if (fd < 0)
-        return fd;
-    /*
-     * The old handle may just have got a connection, by which it would end the session, which the
-     * new handle owns now.
-     */
-    zk_calls_mute(&old->calls);
-    struct zk_ending *unsaid = NULL;
-    zk_conn_close(old, &unsaid);
-    zk_ending_wait(&unsaid, 0);
-    return fd;
-}
-
-void zk_ending_wait(struct zk_ending **list, int64_t wait)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    wait += (int64_t)until.tv_sec * DLOCK_SEC + until.tv_nsec;
-    until = (struct timespec){.tv_sec = wait / DLOCK_SEC, .tv_nsec = wait % DLOCK_SEC};
-    while (*list) {
-        struct zk_ending *next = (*list)->next;
-        over(*list, &until);
-        *list = next;
-    }
 }

@@ -1,7 +1,6 @@
 /*
  * wire/conn.h - a ZooKeeper session: a handle of libzookeeper_mt. The library's threads only post
- * messages into a mailbox, which the caller's loop empties. A single thread calls all functions;
- * only zk_ending_wait blocks.
+ * messages into a mailbox, which the caller's loop empties. A single thread calls all functions.
  */
 #ifndef DLOCK_ZKCONN_H
 #define DLOCK_ZKCONN_H
@@ -52,39 +51,28 @@ struct zk_msg {
 void zk_msg_done(struct zk_msg *m);
 
 /*
- * Begin a session of timeout_ms with the servers "addr:port,addr:port", tried in this order.
- * Returns a descriptor (the connection's), readable when there are messages, or a negative code:
- * DLOCK_ENOMEM, DLOCK_EOS. The library reconnects indefinitely; the caller decides when to give up.
+ * Begin a session of timeout_ms with these servers, tried in this order. If *c is not NULL, but
+ * has no connection: go on with the session of *c by a new handle, which replaces *c; the old
+ * handle's requests are not answered. The new handle has seen no state, so even a server behind the
+ * old handle's state talks to it. Returns a descriptor (the connection's), readable when there are
+ * messages, or a negative code: DLOCK_ENOMEM, DLOCK_EOS; then *c is as before. The library
+ * reconnects indefinitely; the caller decides when to give up.
  */
-int zk_conn_open(struct zk_conn **out, const char *servers, int timeout_ms,
+int zk_conn_open(struct zk_conn **c, const struct dlock_peer *, int n, int timeout_ms,
                  struct dlock_error *err);
 
 /*
- * Go on with the session of *c, which has no connection, by a new handle; *c becomes the new
- * handle, and the old handle's requests are not answered. The new handle has seen no state, so even
- * a server behind the old handle's state talks to it. Returns as zk_conn_open; *c stays as it was
- * on failure.
+ * End the session, if there is a connection, and free c. Does not wait for the server; but without
+ * the packet guard zookeeper_close(3) does, for up to 4.5 s: after wait ns a thread goes on with
+ * that, and a process that ends before may leave the session for the session's ttl.
  */
-int zk_conn_resume(struct zk_conn **c, const char *servers, int timeout_ms,
-                   struct dlock_error *err);
-
-/*
- * End the session, if a server can be reached, in a thread: zookeeper_close(3) blocks for up to 4.5
- * s. The list gets the ending, unless there is no thread, and loses the finished endings.
- * zk_ending_wait waits for all endings together for at most wait ns, and empties the list: a
- * process ending before its endings may leave a session for the session's ttl.
- */
-struct zk_ending;
-void zk_conn_close(struct zk_conn *c, struct zk_ending **list);
-void zk_ending_wait(struct zk_ending **list, int64_t wait);
+void zk_conn_close(struct zk_conn *c, int64_t wait);
 /*
  * In a child of the process that opened the connection: close the known descriptors, and tell the
  * server nothing. The library's threads are not in the child, and wait for nothing; the library's
  * memory is lost.
  */
 void zk_conn_close_in_child(struct zk_conn *c);
-/* The same for ending sessions. */
-void zk_endings_close_in_child(struct zk_ending *list);
 
 /* Take the oldest message; false: there is none. */
 bool zk_conn_next(struct zk_conn *c, struct zk_msg *m);
@@ -97,13 +85,26 @@ bool zk_conn_next(struct zk_conn *c, struct zk_msg *m);
 bool zk_conn_cut(struct zk_conn *c);
 
 /*
- * The servers have new addresses: the next connection goes to the peers (n > 0, tried in order);
- * the present connection stays. servers: the peers as text, for a build without the packet guard.
- * False: out of memory, nothing has changed.
+ * The servers have new addresses: the next connection goes to these peers (n > 0, tried in order);
+ * the present connection stays. False: out of memory, nothing has changed.
  */
-bool zk_conn_aim(struct zk_conn *c, const struct dlock_peer *peers, int n, const char *servers);
+bool zk_conn_aim(struct zk_conn *c, const struct dlock_peer *, int n);
 
-enum zk_call { ZK_AUTH, ZK_CREATE, ZK_CHILDREN, ZK_GET, ZK_SET, ZK_DELETE, ZK_SYNC, ZK_MULTI };
+/* "addr:port"; brackets: an IPv6 address stands in brackets. */
+#define ZK_ADDR_TEXT 64
+const char *zk_addr_text(const struct sockaddr_storage *, char buf[ZK_ADDR_TEXT], bool brackets);
+
+enum zk_call {
+    ZK_AUTH,
+    ZK_CREATE,
+    ZK_CHILDREN,
+    ZK_GET,
+    ZK_GET_WATCHED, /* a single ZK_WATCH of this serial follows when the node changes or goes */
+    ZK_SET,
+    ZK_DELETE,
+    ZK_SYNC,
+    ZK_MULTI
+};
 
 /* An operation of a multi: all operations are done, or none. */
 struct zk_op {
@@ -125,7 +126,6 @@ struct zk_request {
     int flags;                    /* create: ZOO_EPHEMERAL, ... */
     const struct zk_op *ops;      /* multi: nops of them */
     int nops;
-    bool watch; /* get: a single ZK_WATCH of this serial follows when the node changes or goes */
 };
 
 /*

@@ -9,82 +9,83 @@
  */
 #include "frame.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { XID_EVENT = -1, XID_PING = -2, XID_AUTH = -4, XID_WATCHES = -8 };
 enum { EVENT_CREATED = 1, EVENT_CHILD = 4 };
 
-/* The fields of a packet, a letter each: see item_size() and skipped(). */
+enum { OP_CREATE = 1, OP_DELETE = 2, OP_SET = 5, OP_CHECK = 13, OP_MULTI = 14, OP_ERROR = -1 };
+
+/* The fields of a packet, a letter each: see field_of(). */
 #define SESSION "cpr"
 #define SESSION_OLD "cp" /* before 3.4 */
 #define HEADER "h"
 #define EVENT "eis"
-enum { OP_CREATE = 1, OP_DELETE = 2, OP_SET = 5, OP_CHECK = 13, OP_MULTI = 14, OP_ERROR = -1 };
-#define MULTI "m"
-/* How many bytes of a field are collected and checked. */
-static size_t item_size(char kind)
+#define RESULT "m" /* of a multi */
+#define ASK_SESSION "q"
+#define REQUEST "x"
+#define OPERATION "o" /* of a multi */
+
+/* A kind of field: how many bytes are collected and checked, else how many may be anything. */
+struct field {
+    char kind;
+    unsigned char checked, skipped;
+};
+static const struct field *field_of(char kind)
 {
-    switch (kind) {
-    case 'c': /* protocol version, timeout, session, length of the password */
-        return 20;
-    case 'h': /* xid, zxid, error */
-        return 16;
-    case 'm': /* within a multi: type of operation, is this the end?, error */
-        return 9;
-    case 'e': /* the type of an event */
-    case 's': /* a string's length */
-    case 'b': /* a buffer's length; -1: none */
-    case 'v': /* how many strings */
-    case 'a': /* how many ACLs */
-        return 4;
-    case 'r': /* read-only, which we never ask for */
-        return 1;
-    default:
-        return 0;
-    }
+    static const struct field fields[] = {
+        {'c', 20, 0}, /* protocol version, timeout, session, length of the password */
+        {'h', 16, 0}, /* xid, zxid, error */
+        {'m', 9, 0},  /* within a multi: type of operation, is this the end?, error */
+        {'q', 24, 0}, /* protocol version, zxid, time-out, session */
+        {'x', 8, 0},  /* xid, operation */
+        {'o', 9, 0},  /* as 'm', of a request */
+        {'e', 4, 0},  /* the type of an event */
+        {'s', 4, 0},  /* a string's length */
+        {'b', 4, 0},  /* a buffer's length; -1: none */
+        {'v', 4, 0},  /* how many strings */
+        {'a', 4, 0},  /* how many ACLs */
+        {'r', 1, 0},  /* read-only, which we never ask for */
+        {'i', 0, 4},  /* a number */
+        {'p', 0, 16}, /* the password */
+        {'k', 0, 68}, /* Stat */
+        {0, 0, 0},
+    };
+    const struct field *f = fields;
+    while (f->kind && f->kind != kind)
+        f++;
+    return f;
 }
 
-/* The length of fields whose bytes may be anything. */
-static uint32_t skipped(char kind)
+/*
+ * An operation that we send: the fields behind the header of its answer; within a multi, the fields
+ * behind the header of the operation, and of its result. NULL: never sent.
+ */
+struct operation {
+    int32_t op;
+    const char *answer, *fields, *result;
+};
+static const struct operation *operation_of(int32_t op)
 {
-    switch (kind) {
-    case 'i':
-        return 4;
-    case 'p': /* the password */
-        return 16;
-    case 'k': /* Stat */
-        return 68;
-    default:
-        return 0;
-    }
-}
-
-/* The fields behind the header of an answer; NULL: we never send this operation. */
-static const char *body_of(int32_t op)
-{
-    switch (op) {
-    case 2:   /* delete */
-    case -11: /* close */
-        return "";
-    case 3: /* exists */
-    case 5: /* set */
-        return "k";
-    case 4: /* get */
-        return "bk";
-    case 8: /* children */
-        return "v";
-    case 1: /* create */
-    case 9: /* sync */
-        return "s";
-    case 15: /* create2 */
-    case 19: /* of a container */
-        return "sk";
-    case OP_MULTI:
-        return MULTI;
-    default:
-        return NULL;
-    }
+    static const struct operation operations[] = {
+        {OP_CREATE, "s", "sba", "s" RESULT},
+        {OP_DELETE, "", "si" OPERATION, RESULT},
+        {3 /* exists */, "k", NULL, NULL},
+        {4 /* get */, "bk", NULL, NULL},
+        {OP_SET, "k", "sbi" OPERATION, "k" RESULT},
+        {8 /* children */, "v", NULL, NULL},
+        {9 /* sync */, "s", NULL, NULL},
+        {OP_CHECK, NULL, "si" OPERATION, RESULT},
+        {OP_MULTI, RESULT, NULL, NULL},
+        {15 /* create2 */, "sk", NULL, NULL},
+        {19 /* create2 of a container */, "sk", NULL, NULL},
+        {-11 /* close */, "", NULL, NULL},
+        {0, NULL, NULL, NULL},
+    };
+    const struct operation *o = operations;
+    while (o->op != 0 && o->op != op)
+        o++;
+    return o;
 }
 
 static int32_t int_at(const unsigned char *p)
@@ -99,143 +100,77 @@ static int64_t long_at(const unsigned char *p)
 
 void zk_frame_begin(struct zk_frame *f)
 {
-    struct zk_frame_asked *asked = f->asked;
-    size_t size = f->size;
-    memset(f, 0, sizeof(*f));
-    f->asked = asked;
-    f->size = size;
+    memset(f, 0, offsetof(struct zk_frame, asked));
     f->out.first = f->in.first = true;
-}
-
-void zk_frame_done(struct zk_frame *f)
-{
-    free(f->asked);
-    memset(f, 0, sizeof(*f));
 }
 
 /* ----------------------------------------------------------------------- sent */
 
-/* The fields behind the header of an operation in a multi; NULL: never sent. */
-static const char *fields_of(int32_t op)
+/* The number of unanswered requests of this kind, whose answers come out of order, or NULL. */
+static unsigned *special_of(struct zk_frame *f, int32_t xid)
 {
-    switch (op) {
-    case OP_CREATE:
-        return "sbai" MULTI;
-    case OP_SET:
-        return "sbi" MULTI;
-    case OP_DELETE:
-    case OP_CHECK:
-        return "si" MULTI;
-    default:
-        return NULL;
-    }
+    return xid == XID_PING      ? &f->pings
+           : xid == XID_AUTH    ? &f->auths
+           : xid == XID_WATCHES ? &f->watches
+                                : NULL;
 }
 
-/* n bytes of an outgoing multi, behind the packet's header. */
-static void multi_sent(struct zk_frame *f, const unsigned char *p, size_t n)
+/* Note a request. False: too many are unanswered. */
+static bool request_sent(struct zk_frame *f, int32_t xid, int32_t op)
 {
-    while (n > 0 && !f->out.multi.bad && !f->out.multi.done) {
-        size_t used = f->out.multi.skip < n ? f->out.multi.skip : n;
-        f->out.multi.skip -= (uint32_t)used;
-        p += used;
-        n -= used;
-        if (n == 0)
-            break;
-        /* Each ACL is a number and two strings. */
-        uint32_t acl = f->out.multi.acl;
-        char kind = acl == 0 ? *f->out.multi.next : acl % 3 == 0 ? 'i' : 's';
-        f->out.multi.item[f->out.multi.at++] = *p++;
-        n--;
-        if (f->out.multi.at < (kind == 'i' ? 4 : item_size(kind)))
-            continue;
-        f->out.multi.at = 0;
-        if (acl > 0)
-            f->out.multi.acl--;
-        else
-            f->out.multi.next++;
-        int32_t item = int_at(f->out.multi.item);
-        if (kind == 'a') {
-            f->out.multi.acl = 3 * (uint32_t)item;
-        } else if (kind == 'm') {
-            f->out.multi.done = f->out.multi.item[4] != 0;
-            f->out.multi.next = fields_of(item);
-            if (f->out.multi.done)
-                break;
-            if (!f->out.multi.next || f->out.multi.n == ZK_FRAME_OPS)
-                f->out.multi.bad = true;
-            else
-                f->out.multi.ops[f->out.multi.n++] = (unsigned char)item;
-        } else if (kind != 'i') {
-            f->out.multi.skip = item > 0 ? (uint32_t)item : 0;
-        }
-    }
+    unsigned *special = special_of(f, xid);
+    f->out.any = special || op != OP_MULTI;
+    f->out.next = OPERATION;
+    f->out.op = 0;
+    if (special)
+        ++*special;
+    else if (f->n < ZK_FRAME_ASKED)
+        f->asked[(f->first + f->n++) % ZK_FRAME_ASKED] = (struct zk_frame_asked){xid, op, {0}};
+    else
+        return false;
+    return true;
 }
 
-/* Note a sent request. False: out of memory, or a request we never send. */
-static bool packet_sent(struct zk_frame *f)
+/* Note an operation of a multi, which decides the form of the answer. False: we never send this. */
+static bool operation_sent(struct zk_frame *f, int32_t op, bool is_end)
 {
-    int32_t xid = int_at(f->out.head + 4), op = int_at(f->out.head + 8);
-    if (f->out.first) {
+    unsigned char *ops = f->asked[(f->first + f->n - 1) % ZK_FRAME_ASKED].ops;
+    f->out.any = is_end;
+    f->out.next = operation_of(op)->fields;
+    if (is_end)
+        return true;
+    if (!f->out.next || f->out.op == ZK_FRAME_OPS)
+        return false;
+    ops[f->out.op++] = (unsigned char)op;
+    return true;
+}
+
+/* The collected field; out.next is the field behind. */
+static bool item_sent(struct zk_frame *f, char kind)
+{
+    /* By the number of ACLs: permissions, scheme and id of each, flags. */
+    static const char *const acls[] = {"i" OPERATION, "issi" OPERATION, "ississi" OPERATION};
+    const unsigned char *p = f->out.item;
+    int32_t n = int_at(p);
+    switch (kind) {
+    case '\0':
+        f->out.next = f->out.first ? ASK_SESSION : REQUEST;
         f->out.first = false;
-        f->session = long_at(f->out.head + 20);
         return true;
-    }
-    if (xid == XID_PING || xid == XID_AUTH || xid == XID_WATCHES) {
-        f->pings += xid == XID_PING;
-        f->auths += xid == XID_AUTH;
-        f->watches += xid == XID_WATCHES;
+    case 'q':
+        f->session = long_at(p + 16);
+        f->out.any = true;
         return true;
-    }
-    if (f->first + f->n == f->size) {
-        if (f->n <= f->size / 2 && f->size > 0) {
-            memmove(f->asked, f->asked + f->first, f->n * sizeof(*f->asked));
-        } else {
-            size_t size = f->size ? 2 * f->size : 16;
-            struct zk_frame_asked *more = malloc(size * sizeof(*more));
-            if (!more)
-                return false;
-            if (f->n > 0)
-                memcpy(more, f->asked + f->first, f->n * sizeof(*more));
-            free(f->asked);
-            f->asked = more;
-            f->size = size;
-        }
-        f->first = 0;
-    }
-    struct zk_frame_asked *last = &f->asked[f->first + f->n++];
-    *last = (struct zk_frame_asked){xid, op, {0}};
-    if (op != OP_MULTI)
+    case 'x':
+        return request_sent(f, n, int_at(p + 4));
+    case 'o':
+        return operation_sent(f, n, p[4] != 0);
+    case 'a':
+        f->out.next = n >= 0 && n <= 2 ? acls[n] : "";
         return true;
-    memcpy(last->ops, f->out.multi.ops, sizeof(last->ops));
-    return f->out.multi.done && !f->out.multi.bad;
-}
-
-void zk_frame_sent(struct zk_frame *f, const void *data, size_t n)
-{
-    const unsigned char *p = data;
-    while (n > 0) {
-        size_t whole = f->out.at < 4 ? 4 : (size_t)f->out.len + 4;
-        size_t part = whole - f->out.at < n ? whole - f->out.at : n;
-        for (size_t i = 0; i < part && f->out.at + i < sizeof(f->out.head); i++)
-            f->out.head[f->out.at + i] = p[i];
-        /* A multi's operations are behind the length, the xid and the operation. */
-        size_t before = f->out.at < 12 ? 12 - f->out.at : 0;
-        if (before > 0) {
-            memset(&f->out.multi, 0, sizeof(f->out.multi));
-            f->out.multi.next = MULTI;
-        }
-        if (part > before && !f->out.first && int_at(f->out.head + 8) == OP_MULTI)
-            multi_sent(f, p + before, part - before);
-        f->out.at += (uint32_t)part;
-        p += part;
-        n -= part;
-        if (f->out.at == 4)
-            f->out.len = (uint32_t)int_at(f->out.head);
-        if (f->out.at >= 4 && f->out.at == f->out.len + 4) {
-            if (!packet_sent(f)) /* the answer would match no request */
-                f->in.bad = true;
-            f->out.at = 0;
-        }
+    default: /* a string or a buffer */
+        f->out.skip = n > 0 ? (uint32_t)n : 0;
+        return true;
     }
 }
 
@@ -254,36 +189,25 @@ static bool session_ok(const struct zk_frame *f, const unsigned char *p)
     return timeout > 0 && timeout < INT32_MAX / 2 && (f->session == 0 || session == f->session);
 }
 
-static bool count_down(unsigned *n)
-{
-    return *n > 0 && (*n)--;
-}
-
 static bool header_ok(struct zk_frame *f, const unsigned char *p)
 {
     int32_t xid = int_at(p);
-    switch (xid) {
-    case XID_EVENT:
+    unsigned *special = special_of(f, xid);
+    if (xid == XID_EVENT) {
         f->in.next = EVENT;
         return true;
-    case XID_PING:
-        f->in.any = true;
-        return count_down(&f->pings);
-    case XID_AUTH:
-        f->in.any = true;
-        return count_down(&f->auths);
-    case XID_WATCHES:
-        f->in.any = true;
-        return count_down(&f->watches);
-    default:
-        break;
     }
-    if (f->n == 0 || f->asked[f->first].xid != xid)
+    if (special) {
+        f->in.any = true;
+        return *special > 0 && (*special)--;
+    }
+    const struct zk_frame_asked *asked = &f->asked[f->first];
+    if (f->n == 0 || asked->xid != xid)
         return false;
-    f->in.next = body_of(f->asked[f->first].op);
-    memcpy(f->in.ops, f->asked[f->first].ops, sizeof(f->in.ops));
+    f->in.next = operation_of(asked->op)->answer;
+    memcpy(f->ops, asked->ops, sizeof(f->ops));
     f->in.op = 0;
-    f->first++;
+    f->first = (f->first + 1) % ZK_FRAME_ASKED;
     f->n--;
     /* The library ignores the bytes behind an error. */
     f->in.any = int_at(p + 12) != 0;
@@ -297,30 +221,36 @@ static bool header_ok(struct zk_frame *f, const unsigned char *p)
 static bool result_ok(struct zk_frame *f, const unsigned char *p)
 {
     int32_t type = int_at(p);
-    unsigned char op = f->in.ops[f->in.op];
+    unsigned char op = f->ops[f->in.op];
     if (p[4] > 1 || (p[4] == 1) != (op == 0))
         return false;
     f->in.next = "";
     if (op == 0)
         return true;
     f->in.op++;
-    if (type == OP_ERROR)
-        f->in.next = "i" MULTI;
-    else if (op == OP_CREATE)
-        f->in.next = "s" MULTI;
-    else if (op == OP_SET)
-        f->in.next = "k" MULTI;
-    else
-        f->in.next = MULTI;
+    f->in.next = type == OP_ERROR ? "i" RESULT : operation_of(op)->result;
     return type == OP_ERROR || (type == op && int_at(p + 5) == 0);
 }
 
+static bool packet_begins(struct zk_frame *f, int32_t len)
+{
+    if (!f->in.first) {
+        f->in.next = HEADER;
+        return len >= 16 && len <= ZK_FRAME_MAX;
+    }
+    f->in.first = false;
+    f->in.next = len == 37 ? SESSION : SESSION_OLD;
+    return len == 36 || len == 37;
+}
+
 /* Check the collected field; in.next is the field behind. */
-static bool item_ok(struct zk_frame *f, char kind)
+static bool item_received(struct zk_frame *f, char kind)
 {
     const unsigned char *p = f->in.item;
     int32_t n = int_at(p);
     switch (kind) {
+    case '\0':
+        return packet_begins(f, n);
     case 'c':
         return session_ok(f, p);
     case 'h':
@@ -333,7 +263,6 @@ static bool item_ok(struct zk_frame *f, char kind)
         return n >= EVENT_CREATED && n <= EVENT_CHILD;
     case 'b':
         f->in.skip = n > 0 ? (uint32_t)n : 0;
-        f->in.text = false;
         return n >= -1 && f->in.skip <= f->in.left;
     case 's':
         f->in.skip = (uint32_t)n;
@@ -347,91 +276,92 @@ static bool item_ok(struct zk_frame *f, char kind)
     }
 }
 
-static bool packet_begins(struct zk_frame *f)
-{
-    int32_t len = int_at(f->in.item);
-    f->in.any = false;
-    f->in.skip = f->in.strings = 0;
-    f->in.left = (uint32_t)len;
-    if (f->in.first) {
-        f->in.first = false;
-        f->in.next = len == 37 ? SESSION : SESSION_OLD;
-        return len == 36 || len == 37;
-    }
-    f->in.next = HEADER;
-    return len >= 16 && len <= ZK_FRAME_MAX;
-}
+/* ---------------------------------------------------------------------- bytes */
 
 /* The kind of the current field; 0: the packet is over. */
-static char kind_now(const struct zk_frame *f)
+static char kind_now(const struct zk_frame_side *s)
 {
-    return f->in.strings > 0 ? 's' : *f->in.next;
+    return s->strings > 0 ? 's' : *s->next;
 }
 
 /* Go on to the next field to collect. */
-static bool settle(struct zk_frame *f)
+static bool settle(struct zk_frame_side *s)
 {
-    while (f->in.skip == 0 && f->in.left > 0) {
-        char kind = kind_now(f);
-        if (f->in.any)
-            f->in.skip = f->in.left, f->in.text = false;
-        else if ((f->in.skip = skipped(kind)) > 0)
-            f->in.next++, f->in.text = false;
+    while (s->skip == 0 && s->left > 0) {
+        s->text = false;
+        if (s->any)
+            s->skip = s->left;
+        else if ((s->skip = field_of(kind_now(s))->skipped) > 0)
+            s->next++;
         else
             break;
     }
-    return f->in.skip <= f->in.left;
+    return s->skip <= s->left;
 }
 
-static bool skip(struct zk_frame *f, const unsigned char *p, size_t n)
-{
-    f->in.skip -= (uint32_t)n;
-    f->in.left -= (uint32_t)n;
-    return !f->in.text || !memchr(p, '\0', n);
-}
+/* What a side makes of a collected field; '\0': of the length. False: no such packet exists. */
+typedef bool item_fn(struct zk_frame *f, char kind);
 
-/* Use a part of p (n bytes, at least 1); returns the length used, 0: no server sends such bytes. */
-static size_t take(struct zk_frame *f, const unsigned char *p, size_t n)
+/* Use a part of p (n bytes, at least 1); returns the length used, 0: no such packet exists. */
+static size_t take(struct zk_frame *f, struct zk_frame_side *s, item_fn *item,
+                   const unsigned char *p, size_t n)
 {
-    bool length = f->in.left == 0;
-    if (!length && f->in.skip > 0) {
-        n = n < f->in.skip ? n : f->in.skip;
-        return skip(f, p, n) ? n : 0;
+    bool length = s->left == 0;
+    if (!length && s->skip > 0) {
+        n = n < s->skip ? n : s->skip;
+        s->skip -= (uint32_t)n;
+        s->left -= (uint32_t)n;
+        return s->text && memchr(p, '\0', n) ? 0 : n;
     }
-    char kind = length ? '\0' : kind_now(f);
-    size_t size = length ? 4 : item_size(kind), used = size - f->in.at;
-    if (size == 0 || (!length && used > f->in.left))
+    char kind = length ? '\0' : kind_now(s);
+    size_t size = length ? 4 : field_of(kind)->checked, used = size - s->at;
+    if (size == 0 || (!length && used > s->left))
         return 0; /* too much, or too little */
     used = used < n ? used : n;
-    memcpy(f->in.item + f->in.at, p, used);
-    f->in.at += (uint32_t)used;
+    memcpy(s->item + s->at, p, used);
+    s->at += (uint32_t)used;
     if (!length)
-        f->in.left -= (uint32_t)used;
-    if (f->in.at < size)
-        return f->in.left > 0 || length ? used : 0;
-    f->in.at = 0;
-    if (length)
-        return packet_begins(f) ? used : 0;
-    if (f->in.strings > 0)
-        f->in.strings--;
-    else
-        f->in.next++;
-    return item_ok(f, kind) ? used : 0;
+        s->left -= (uint32_t)used;
+    if (s->at < size)
+        return s->left > 0 || length ? used : 0;
+    s->at = 0;
+    if (length) {
+        s->left = (uint32_t)int_at(s->item);
+        s->skip = s->strings = 0;
+        s->any = false;
+    } else if (s->strings > 0) {
+        s->strings--;
+    } else {
+        s->next++;
+    }
+    return item(f, kind) ? used : 0;
+}
+
+static bool pass(struct zk_frame *f, struct zk_frame_side *s, item_fn *item, const void *data,
+                 size_t n)
+{
+    const unsigned char *p = data;
+    while (n > 0 && !s->bad) {
+        size_t used = take(f, s, item, p, n);
+        s->bad = used == 0 || !settle(s);
+        bool at_end = s->left == 0 && s->at == 0;
+        if (!s->bad && at_end) /* all fields of the packet must have come */
+            s->bad = s->skip > 0 || (!s->any && kind_now(s) != '\0');
+        p += used;
+        n -= used;
+    }
+    return !s->bad;
+}
+
+void zk_frame_sent(struct zk_frame *f, const void *data, size_t n)
+{
+    if (!pass(f, &f->out, item_sent, data, n)) /* the answer would match no request */
+        f->in.bad = true;
 }
 
 bool zk_frame_received(struct zk_frame *f, const void *data, size_t n)
 {
-    const unsigned char *p = data;
-    while (n > 0 && !f->in.bad) {
-        size_t used = take(f, p, n);
-        f->in.bad = used == 0 || !settle(f);
-        bool at_end = f->in.left == 0 && f->in.at == 0;
-        if (!f->in.bad && at_end) /* all fields of the packet must have come */
-            f->in.bad = f->in.skip > 0 || (!f->in.any && kind_now(f) != '\0');
-        p += used;
-        n -= used;
-    }
-    return !f->in.bad;
+    return pass(f, &f->in, item_received, data, n);
 }
 
 size_t zk_frame_room(const struct zk_frame *f)

@@ -17,50 +17,40 @@
 /* The most operations of a multi. */
 #define ZK_FRAME_OPS 4
 
+/* The most unanswered requests: a status, and the watches of 1000 slots, need half of them. */
+#define ZK_FRAME_ASKED 2048
+
 struct zk_frame_asked {
     int32_t xid, op;
     unsigned char ops[ZK_FRAME_OPS + 1]; /* of a multi: the type of each, then 0 */
 };
 
-/* A connection. Allocates only for unanswered requests. */
-struct zk_frame {
-    struct {
-        uint32_t at;  /* position within the packet, counted from its length field */
-        uint32_t len; /* of the bytes behind the length field */
-        bool first;   /* the packet asks for a session */
-        unsigned char head[28];
-        struct { /* a multi: the operations decide the form of the answer */
-            const char *next;
-            uint32_t at, skip, acl; /* as in "in"; acl: fields of ACLs still to come */
-            unsigned char item[9];
-            unsigned char ops[ZK_FRAME_OPS + 1];
-            int n;
-            bool bad, done;
-        } multi;
-    } out;
-    int64_t session;              /* the requested id; 0: new */
-    struct zk_frame_asked *asked; /* requests in the order of their answers */
-    size_t first, n, size;
-    unsigned pings, auths, watches; /* unanswered requests whose answers come out of order */
-    struct {
-        bool bad, first;
-        bool any;         /* the rest of this packet may be anything */
-        uint32_t at;      /* collected bytes of item */
-        uint32_t left;    /* bytes of the packet still to come */
-        const char *next; /* the kinds of the packet's next fields */
-        uint32_t skip;    /* bytes of a field still to come, which may be anything */
-        bool text;        /* the skipped field must not contain a NUL */
-        uint32_t strings; /* strings of a list still to come */
-        unsigned char ops[ZK_FRAME_OPS + 1]; /* the operations of the answered multi */
-        int op;                              /* index of the next operation */
-        unsigned char item[20];
-    } in;
+/* The bytes of one side. */
+struct zk_frame_side {
+    bool bad, first;
+    bool any;         /* the rest of this packet may be anything */
+    uint32_t at;      /* collected bytes of item */
+    uint32_t left;    /* bytes of the packet still to come */
+    const char *next; /* the kinds of the packet's next fields */
+    uint32_t skip;    /* bytes of a field still to come, which may be anything */
+    bool text;        /* the skipped field must not contain a NUL */
+    uint32_t strings; /* strings of a list still to come */
+    int op;           /* of a multi: index of the next operation */
+    unsigned char item[24];
 };
 
-/* A new connection; f is all zero before the first. */
+/* A connection. */
+struct zk_frame {
+    struct zk_frame_side out, in;
+    int64_t session;                     /* the requested id; 0: new */
+    unsigned first, n;                   /* of asked */
+    unsigned pings, auths, watches;      /* unanswered requests whose answers come out of order */
+    unsigned char ops[ZK_FRAME_OPS + 1]; /* the operations of the answered multi */
+    struct zk_frame_asked asked[ZK_FRAME_ASKED]; /* a ring, in the order of the answers */
+};
+
+/* A new connection. */
 void zk_frame_begin(struct zk_frame *f);
-/* Free what f has allocated. */
-void zk_frame_done(struct zk_frame *f);
 
 /* The client has sent these n bytes. */
 void zk_frame_sent(struct zk_frame *f, const void *data, size_t n);
