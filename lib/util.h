@@ -10,23 +10,23 @@
 
 /*
  * error.c: fill err (if not NULL) with code, sys and a one-line message, in which control
- * characters are replaced and secrets hidden. Returns code. The text of dlock_fail() is a cause
- * without a place.
+ * characters are replaced and secrets hidden: "WHERE (ADDRESS): CAUSE (lock 'NAME')". A part that
+ * is NULL is left out; without a site there is only the cause. Returns code.
  */
-int dlock_fail(struct dlock_error *err, int code, int sys, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-/* "WHERE: CAUSE". where: the store (dlock_uri.where) or a server of the store. */
-int dlock_fail_at(struct dlock_error *err, int code, int sys, const char *where, const char *fmt,
-                  ...) __attribute__((format(printf, 5, 6)));
-/* "WHERE: CAUSE (lock 'NAME')", with WHERE and NAME from the URI. */
-int dlock_fail_lock(struct dlock_error *err, int code, int sys, const struct dlock_uri *uri,
-                    const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* "WHERE (ADDRESS): CAUSE (lock 'NAME')"; a part that is NULL is left out. */
 struct dlock_site {
-    const char *where, *address, *lock;
+    const char *where; /* the store (dlock_uri.where) or a server of the store */
+    const char *address, *lock;
 };
 int dlock_fail_site(struct dlock_error *err, int code, int sys, const struct dlock_site *,
                     const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+#define dlock_fail(err, code, sys, ...) dlock_fail_site(err, code, sys, NULL, __VA_ARGS__)
+/* "WHERE: CAUSE" */
+#define dlock_fail_at(err, code, sys, place, ...)                                                  \
+    dlock_fail_site(err, code, sys, &(struct dlock_site){.where = place}, __VA_ARGS__)
+/* "WHERE: CAUSE (lock 'NAME')", with WHERE and NAME from the URI. */
+#define dlock_fail_lock(err, code, sys, uri, ...)                                                  \
+    dlock_fail_site(err, code, sys, &(struct dlock_site){.where = (uri)->where,                    \
+                                                         .lock = (uri)->name}, __VA_ARGS__)
 /* Add the store and the lock, unless the message names them. */
 void dlock_error_add_lock(struct dlock_error *, const struct dlock_uri *);
 /*
