@@ -6,7 +6,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define DIGEST_LEN 16
@@ -139,17 +138,13 @@ static bool read_name(pid_t pid, char name[32])
 /* Did process pid run already when the holder was granted the lock? Else the pid was used again. */
 static bool is_as_old(long pid, int64_t since_ms)
 {
-    struct timespec wall, boot;
     struct proc_stat st;
 
     if (since_ms <= 0)
         return true;
     if (!proc_read_stat((pid_t)pid, &st))
         return false;
-    clock_gettime(CLOCK_REALTIME, &wall);
-    clock_gettime(CLOCK_BOOTTIME, &boot);
-    int64_t booted_ms =
-        ((int64_t)wall.tv_sec - boot.tv_sec) * 1000 + (wall.tv_nsec - boot.tv_nsec) / 1000000;
+    int64_t booted_ms = (dlock_wall() - dlock_now()) / DLOCK_MSEC;
     return booted_ms + (int64_t)st.start * 1000 / sysconf(_SC_CLK_TCK) <= since_ms + CLOCK_SLACK_MS;
 }
 
@@ -169,7 +164,7 @@ bool held_by_ancestor(const char *list, const struct dlock_info *info)
         return false;
     if (info->host[0] && strcmp(info->host, host) != 0)
         return false;
-    if (!nested_descends(getppid(), info->pid) || !is_as_old(info->pid, info->since_ms))
+    if (!proc_descends(getppid(), (pid_t)info->pid) || !is_as_old(info->pid, info->since_ms))
         return false;
     /* Two hosts can have the same name: is the ancestor with this pid a dlock at all? */
     return read_name((pid_t)info->pid, name) && read_name(getpid(), ours) &&

@@ -286,12 +286,7 @@ const char *message_duration(int64_t ns, char *buf, size_t size)
 /* How long ago a time of the wall clock was. Negative: unknown, or later than our clock. */
 static int64_t ago_ms(int64_t unix_ms)
 {
-    struct timespec now;
-
-    if (unix_ms <= 0)
-        return -1;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - unix_ms;
+    return unix_ms <= 0 ? -1 : dlock_wall() / DLOCK_MSEC - unix_ms;
 }
 
 /* In whole seconds: the clocks of two machines do not agree to the millisecond. */

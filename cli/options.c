@@ -71,13 +71,9 @@ static bool is_number(const char *s)
 /* A decimal number from 0 to max, or -1. */
 static int read_number(const char *s, int max)
 {
-    long long n = 0;
+    int64_t n;
 
-    if (!is_number(s))
-        return -1;
-    for (; *s && n <= max; s++)
-        n = 10 * n + (*s - '0');
-    return n <= max ? (int)n : -1;
+    return dlock_read_number(s, strlen(s), &n) && n <= max ? (int)n : -1;
 }
 
 static void *field_of(struct options *o, const struct given *g)

@@ -1,4 +1,7 @@
-/* duration.c - durations as people write them. By hand: strtod(3) knows locales, hex and "inf". */
+/*
+ * duration.c - numbers, and durations as people write them. By hand: strtod(3) knows locales, hex
+ * and "inf".
+ */
 #include "util.h"
 
 #include <stdio.h>
@@ -18,6 +21,19 @@ static const struct {
     {DLOCK_SEC, {"s", "sec", "secs", "second", "seconds"}},
     {DLOCK_MSEC, {"ms", "msec", "msecs"}},
 };
+
+bool dlock_read_number(const char *s, size_t len, int64_t *out)
+{
+    int64_t n = 0;
+
+    for (size_t i = 0; i < len; i++) {
+        if (s[i] < '0' || s[i] > '9' || n > (INT64_MAX - (s[i] - '0')) / 10)
+            return false;
+        n = 10 * n + (s[i] - '0');
+    }
+    *out = n;
+    return len > 0;
+}
 
 static const char *skip_digits(const char *p)
 {

@@ -176,34 +176,6 @@ int nested_allows(const struct nested_hold *h, enum dlock_mode mode, unsigned sl
     return h->slots == slots ? 0 : DLOCK_EDATA;
 }
 
-/* The parent of a process; 0: unknown. */
-static long parent_of(long pid)
-{
-    char path[40], line[512];
-    long parent = 0;
-
-    snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return 0;
-    /* The process name, in parentheses, may have any characters. */
-    const char *end = fgets(line, sizeof(line), f) ? strrchr(line, ')') : NULL;
-    if (!end || sscanf(end + 1, " %*c %ld", &parent) != 1)
-        parent = 0;
-    fclose(f);
-    return parent;
-}
-
-bool nested_descends(long pid, long from)
-{
-    for (int depth = 0; pid > 0 && depth < 4096; depth++) {
-        if (pid == from)
-            return true;
-        pid = parent_of(pid);
-    }
-    return false;
-}
-
 bool nested_trusts(uid_t uid)
 {
     return uid == geteuid() || uid == 0;

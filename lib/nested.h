@@ -96,8 +96,6 @@ bool nested_trusts(uid_t uid);
 int nested_allows(const struct nested_hold *, enum dlock_mode, unsigned slots);
 /* nested_hold.end_at of the newest reply. */
 int64_t nested_end_at(struct dlock_be *);
-/* Is pid the process from, or a descendant? False where /proc does not tell. */
-bool nested_descends(long pid, long from);
 
 /* An acquire's error: the outer keeper cannot be reached, or does not hold the lock any more. */
 static inline bool nested_unreachable(const struct dlock_error *err)

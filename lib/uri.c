@@ -271,15 +271,13 @@ static int parse_userinfo(const struct uri_parser *ps, struct dlock_host *h, str
 
 static int parse_port(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
 {
-    unsigned n = 0;
+    int64_t n = 0;
 
     if (s.p == s.end && (ps->rule->hosts & HOST_LIBPQ))
         return 0;
-    for (const char *p = s.p; p < s.end && n <= 65535; p++)
-        n = *p >= '0' && *p <= '9' ? 10 * n + (unsigned)(*p - '0') : 65536;
-    if (n > 65535 && strspn(s.p, "0123456789") < span_len(s))
+    if (strspn(s.p, "0123456789") < span_len(s))
         return refuse_unseen(ps, "the port after the host is not a number from 1 to 65535");
-    if (n < 1 || n > 65535)
+    if (!dlock_read_number(s.p, span_len(s), &n) || n < 1 || n > 65535)
         return refuse(ps, s, "a port is a number from 1 to 65535");
     h->port = (unsigned short)n;
     h->has_port = true;
@@ -471,12 +469,9 @@ static int parse_db(const struct uri_parser *ps, struct uri_span s, char buf[16]
 {
     int64_t n = 0;
 
-    for (const char *p = s.p < s.end ? s.p + 1 : s.end; p < s.end; p++) {
-        n = *p >= '0' && *p <= '9' ? 10 * n + (*p - '0') : INT64_MAX;
-        if (n > INT_MAX)
-            return refuse(ps, s, "a database is a number: /0");
-        ps->u->has_db = true;
-    }
+    ps->u->has_db = span_len(s) > 1;
+    if (ps->u->has_db && (!dlock_read_number(s.p + 1, span_len(s) - 1, &n) || n > INT_MAX))
+        return refuse(ps, s, "a database is a number: /0");
     snprintf(buf, 16, "/%d", (int)n);
     return 0;
 }

@@ -62,6 +62,8 @@ static inline int64_t dlock_later_clock(struct dlock_clocks now, int64_t raw_min
 }
 /* The same by the clocks of this machine. */
 int64_t dlock_lease_now(int64_t raw_minus_boot);
+/* The wall clock, Unix ns: people on any machine read it. At least 1 ms: 0 says "unknown". */
+int64_t dlock_wall(void);
 /* Between kill_at and deadline: a kernel timer kills the guard, and so the command. */
 static inline int64_t dlock_hard_at(const struct dlock_times *t)
 {
@@ -171,6 +173,8 @@ void dlock_blank_secrets(char *text);
  */
 void dlock_blank_lock(char *lock);
 
+/* duration.c: digits alone, and no number above INT64_MAX. False: *out is not to be used. */
+bool dlock_read_number(const char *s, size_t len, int64_t *out);
 /* duration.c: "10", "0.5", "500ms", "1.5m", "2h", "1d" -> ns >= 0. 0, or DLOCK_EUSAGE with text. */
 int dlock_parse_duration(const char *text, int64_t *ns, struct dlock_error *err);
 /* "30 s", "1.5 s", "250 ms": for messages. */

@@ -282,7 +282,7 @@ static int begin_run(struct file_backend *b, uint64_t fence, struct dlock_error 
 {
     struct dlock_run *r = &b->once.run;
 
-    *r = (struct dlock_run){.state = DLOCK_RUN_RUNNING, .status = -1, .begin_ms = once_now()};
+    *r = (struct dlock_run){.state = DLOCK_RUN_RUNNING, .status = -1, .begin_ms = dlock_wall() / DLOCK_MSEC};
     r->kept_ns = b->spec->once;
     r->fence = fence;
     memcpy(r->token, b->acquire.token, sizeof(r->token));
@@ -318,7 +318,7 @@ static enum dlock_release_how end_run(struct file_backend *b, struct dlock_error
         return DLOCK_RELEASE_NOT_OURS;
     }
     run_record_end(b->spec, r);
-    r->end_ms = once_now();
+    r->end_ms = dlock_wall() / DLOCK_MSEC;
     if (rc < 0 || once_write(&b->once.place, b->fd, r, b->once.who, err) < 0)
         return DLOCK_RELEASE_UNCLEAR;
     once_sweep(&b->once.place, b->spec, b->fd);

@@ -17,7 +17,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
-#include <time.h>
 #include <unistd.h>
 
 #define NAME_LEN(lock) ((int)(strlen(lock) - strlen(".lock")))
@@ -154,14 +153,6 @@ void once_done(struct once_place *o)
 
 /* -------------------------------------------------------------- the file --- */
 
-int64_t once_now(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_REALTIME, &ts);
-    return dlock_max(1, (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / DLOCK_MSEC);
-}
-
 static int fail_run(const struct once_place *o, const char *what, int sys, struct dlock_error *err)
 {
     return dlock_fail(err, sys == EACCES || sys == EPERM ? DLOCK_EPERM : DLOCK_ECREATE, sys,
@@ -220,7 +211,8 @@ int once_read(const struct once_place *o, const struct dlock_spec *spec, struct 
     if (n < 0)
         return fail_run(o, "read", (int)-n, err);
     /* A record without the end of its line was cut off. */
-    if (n == 0 || text[n - 1] != '\n' || !run_record_parse(text, (size_t)n - 1, once_now(), run))
+    if (n == 0 || text[n - 1] != '\n' ||
+        !run_record_parse(text, (size_t)n - 1, dlock_wall() / DLOCK_MSEC, run))
         return foreign(o, spec, "file", err);
     return 1;
 }

@@ -22,12 +22,11 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MAGIC "dlock-fence1 "
 #define RECORD_MAX 2048
-#define FENCE_MAX INT64_MAX
+#define FENCE_MAX (INT64_MAX - 8) /* leaves room for later tokens below 2^63 */
 
 static int bad_fence(const struct file_place *p, const char *why, struct dlock_error *err)
 {
@@ -48,22 +47,15 @@ static int fail_fence(const struct file_place *p, const char *what, int sys,
 static bool parse(const char *s, size_t len, struct file_record *rec)
 {
     const char *end = s + len, *line = memchr(s, '\n', len);
-    size_t digits = 0;
-    uint64_t fence = 0;
+    const char *blank = line ? memchr(s, ' ', (size_t)(line - s)) : NULL;
+    int64_t fence;
 
-    if (!line || end[-1] != '\n')
+    if (!blank || end[-1] != '\n' || line - blank != DLOCK_TOKEN_LEN + 1 ||
+        !dlock_read_number(s, (size_t)(blank - s), &fence) || fence < 1 || fence > FENCE_MAX)
         return false;
-    for (; s[digits] >= '0' && s[digits] <= '9'; digits++) {
-        if (fence > (FENCE_MAX - 9) / 10) /* leaves room for later tokens below 2^63 */
-            return false;
-        fence = 10 * fence + (uint64_t)(s[digits] - '0');
-    }
-    s += digits;
-    if (digits == 0 || fence == 0 || *s != ' ' || line - s != DLOCK_TOKEN_LEN + 1)
-        return false;
-    memcpy(rec->token, s + 1, DLOCK_TOKEN_LEN);
+    memcpy(rec->token, blank + 1, DLOCK_TOKEN_LEN);
     rec->token[DLOCK_TOKEN_LEN] = '\0';
-    rec->fence = fence;
+    rec->fence = (uint64_t)fence;
     for (s = rec->token; *s; s++)
         if (dlock_hex(*s) < 0)
             return false;
@@ -213,22 +205,17 @@ int file_record_write(const struct file_place *p, int lock_fd,
 {
     char text[RECORD_MAX];
     struct file_record old;
-    struct timespec ts;
-    uint64_t next;
-    int rc, head, body;
+    int rc = file_record_read(p, &old, err);
 
-    rc = file_record_read(p, &old, err);
     if (rc < 0)
         return rc;
-    clock_gettime(CLOCK_REALTIME, &ts);
-    next = ts.tv_sec < 0 ? 0 : (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
+    uint64_t next = (uint64_t)dlock_wall() / 1000;
     if (next <= old.fence)
         next = old.fence + 1;
-    head = snprintf(text, sizeof(text), MAGIC "%" PRIu64 " %s\n", next, token);
-    body =
+    int head = snprintf(text, sizeof(text), MAGIC "%" PRIu64 " %s\n", next, token);
+    int body =
         dlock_identity_format(identity, RECORD_HOLDS, text + head, sizeof(text) - (size_t)head - 1);
-    if (body < 0)
-        body = 0;
+    body = body > 0 ? body : 0;
     text[head + body] = '\n';
     rc = file_replace(p->dir, p->fence, lock_fd, text, (size_t)(head + body) + (body > 0), true);
     if (rc != 0)
