@@ -227,8 +227,10 @@ int dlock_resolver_result(struct dlock_resolver *r, struct dlock_peer **peers, i
     else
         eventfd_read(r->fd, &ended);
     pthread_mutex_unlock(&r->mutex);
+    if (!over || count < 0)
+        return count;
     *n = count;
-    return over && count >= 0 ? 1 : count;
+    return 1;
 }
 
 int dlock_resolver_so_far(struct dlock_resolver *r, struct dlock_peer **peers, int *n)
