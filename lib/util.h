@@ -25,8 +25,8 @@ int dlock_fail_site(struct dlock_error *err, int code, int sys, const struct dlo
     dlock_fail_site(err, code, sys, &(struct dlock_site){.where = place}, __VA_ARGS__)
 /* "WHERE: CAUSE (lock 'NAME')", with WHERE and NAME from the URI. */
 #define dlock_fail_lock(err, code, sys, uri, ...)                                                  \
-    dlock_fail_site(err, code, sys, &(struct dlock_site){.where = (uri)->where,                    \
-                                                         .lock = (uri)->name}, __VA_ARGS__)
+    dlock_fail_site(err, code, sys,                                                                \
+                    &(struct dlock_site){.where = (uri)->where, .lock = (uri)->name}, __VA_ARGS__)
 /* Add the store and the lock, unless the message names them. */
 void dlock_error_add_lock(struct dlock_error *, const struct dlock_uri *);
 /*

@@ -168,8 +168,7 @@ static struct dlock_error *failed(struct file_backend *b)
 
 static void failed_flock(struct file_backend *b, int sys)
 {
-    dlock_fail(failed(b), DLOCK_EOS, sys, "cannot lock %s%s%s: %s", b->place.path, b->place.slash,
-               b->place.lock, strerror(sys));
+    dlock_fail(failed(b), DLOCK_EOS, sys, "cannot lock %s: %s", b->place.where, strerror(sys));
 }
 
 /* ------------------------------------------------------------- acquire --- */
@@ -282,7 +281,8 @@ static int begin_run(struct file_backend *b, uint64_t fence, struct dlock_error 
 {
     struct dlock_run *r = &b->once.run;
 
-    *r = (struct dlock_run){.state = DLOCK_RUN_RUNNING, .status = -1, .begin_ms = dlock_wall() / DLOCK_MSEC};
+    *r = (struct dlock_run){
+        .state = DLOCK_RUN_RUNNING, .status = -1, .begin_ms = dlock_wall() / DLOCK_MSEC};
     r->kept_ns = b->spec->once;
     r->fence = fence;
     memcpy(r->token, b->acquire.token, sizeof(r->token));
@@ -295,8 +295,8 @@ static int begin_run(struct file_backend *b, uint64_t fence, struct dlock_error 
 
 static void replaced(const struct file_backend *b, struct dlock_error *err)
 {
-    dlock_fail(err, DLOCK_ELOST, 0, "the lock file %s/%s, or the run record, was replaced",
-               b->place.path, b->place.lock);
+    dlock_fail(err, DLOCK_ELOST, 0, "the lock file %s, or the run record, was replaced",
+               b->place.where);
 }
 
 /*
@@ -384,8 +384,8 @@ static bool locked(struct file_backend *b)
         if (++b->acquire.rounds < ROUNDS_MAX)
             return false;
         dlock_fail(failed(b), DLOCK_ECREATE, 0,
-                   "%s%s%s was replaced %d times while it was being locked", b->place.path,
-                   b->place.slash, b->place.lock, b->acquire.rounds);
+                   "%s was replaced %d times while it was being locked", b->place.where,
+                   b->acquire.rounds);
     } else if (rc < 0) {
         *failed(b) = err;
     } else if (b->spec->once != 0 && once_claim(b->fd) != 0) {
@@ -414,9 +414,9 @@ static bool try_open_file(struct file_backend *b)
         b->slots.registered = sys == 0 && in_use == 0;
         if (in_use != 0)
             dlock_fail(failed(b), DLOCK_EDATA, 0,
-                       "%s%s%s: in use with %u slots, which are not %u: "
+                       "%s: in use with %u slots, which are not %u: "
                        "give all its users the same number",
-                       b->place.path, b->place.slash, b->place.lock, in_use, spec->slots);
+                       b->place.where, in_use, spec->slots);
         else if (sys == EWOULDBLOCK)
             no_slot(b);
         else if (sys != 0)
@@ -465,9 +465,9 @@ static void try_now(struct file_backend *b)
         if (net && wants_slot(b)) {
             /* Other machines see flock(2) at best, but not our bytes; inotify reports no close. */
             dlock_fail(failed(b), DLOCK_EUSAGE, 0,
-                       "%s%s%s is on a network file system (%s): "
+                       "%s is on a network file system (%s): "
                        "slots need a file of this machine, or a lock server",
-                       b->place.path, b->place.slash, b->place.lock, net->name);
+                       b->place.where, net->name);
             return;
         }
         if (net && !b->told_network) {
@@ -580,9 +580,8 @@ static void look_in_time(struct file_backend *b)
 static void drop_holders(struct file_backend *b)
 {
     free(b->status.found.info);
-    b->status.found = (struct file_holders){0};
+    memset(&b->status, 0, sizeof(b->status));
     b->status.next = -1;
-    b->status.has_run = false;
 }
 
 /* RUN_NOW: there is no lease to renew. */
@@ -694,8 +693,8 @@ static enum dlock_ev forget(struct file_backend *b, const char *token, struct dl
         return EV_BUSY;
     if (sys != 0) {
         dlock_fail(err, sys == EWOULDBLOCK ? DLOCK_EBUSY : DLOCK_EOS, sys,
-                   "%s/%s: cannot lock the file to remove its run record: %s", b->place.path,
-                   b->place.lock, sys == EWOULDBLOCK ? "the lock is held" : strerror(sys));
+                   "%s: cannot lock the file to remove its run record: %s", b->place.where,
+                   sys == EWOULDBLOCK ? "the lock is held" : strerror(sys));
         return EV_FAILED;
     }
     return once_remove(&b->once.place, err) < 0 ? EV_FAILED : EV_DONE;
@@ -816,12 +815,8 @@ static bool file_is_file(struct dlock_be *be, int fd)
 static char *file_path(const struct dlock_uri *uri)
 {
     struct file_place place;
-    char *path;
 
-    if (file_place_init(&place, uri, NULL) < 0 ||
-        asprintf(&path, "%s%s%s", place.path, place.slash, place.lock) < 0)
-        return NULL;
-    return path;
+    return file_place_init(&place, uri, NULL) < 0 ? NULL : place.where;
 }
 
 static void file_close(struct dlock_be *be)
@@ -849,16 +844,17 @@ static void file_close_in_child(struct dlock_be *be)
 static int file_open_lock(struct dlock_be **out, const struct dlock_spec *spec,
                           struct dlock_error *err)
 {
-    struct file_backend *b;
-    int rc;
-
     if (spec->mode == DLOCK_MODE_SLOTS && spec->fcntl)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "slots are byte locks beside one of flock(2): not with fcntl(2) locks");
-    b = calloc(1, sizeof(*b));
+    struct file_backend *b = calloc(1, sizeof(*b));
     if (!b)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    rc = file_place_init(&b->place, spec->uri, err);
+    *out = (struct dlock_be *)b;
+    b->spec = spec;
+    b->fd = b->status.next = -1;
+    b->once.place = ONCE_NOWHERE;
+    int rc = file_place_init(&b->place, spec->uri, err);
     /* Holders of both kinds of lock would run, and write the token, at the same time. */
     if (rc == 0 && spec->fcntl && b->place.named)
         rc = dlock_fail(err, DLOCK_EUSAGE, 0,
@@ -870,15 +866,7 @@ static int file_open_lock(struct dlock_be **out, const struct dlock_spec *spec,
                         "file: name a lock in a directory on disk (file:///DIRECTORY#NAME), or "
                         "@NAME");
     b->place.fcntl = spec->fcntl;
-    if (rc < 0) {
-        free(b);
-        return rc;
-    }
-    b->spec = spec;
-    b->fd = b->status.next = -1;
-    b->once.place = ONCE_NOWHERE;
-    *out = (struct dlock_be *)b;
-    return 0;
+    return rc;
 }
 
 static const char *const schemes[] = {"file", NULL};

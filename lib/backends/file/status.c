@@ -183,8 +183,8 @@ static int probe(struct file_place *p, bool *shared, struct dlock_error *err)
     }
     close(fd);
     if (sys != 0 && sys != EWOULDBLOCK)
-        return dlock_fail(err, DLOCK_EOS, sys, "cannot test the lock on %s%s%s: %s", p->path,
-                          p->slash, p->lock, strerror(sys));
+        return dlock_fail(err, DLOCK_EOS, sys, "cannot test the lock on %s: %s", p->where,
+                          strerror(sys));
     return sys == EWOULDBLOCK;
 }
 
