@@ -514,14 +514,6 @@ static void nested_release(struct dlock_be *be, int64_t until)
     events_add(&b->events, EV_RELEASED)->how = held ? DLOCK_RELEASE_CLEAN : DLOCK_RELEASE_NOTHING;
 }
 
-/* Never called: --status asks the store. */
-static void nested_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
-{
-    (void)what;
-    (void)arg;
-    events_add(&self(be)->events, EV_DONE);
-}
-
 static int nested_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
     const struct nested_backend *b = self(be);
@@ -609,9 +601,9 @@ static const char *const schemes[] = {NULL}; /* found by DLOCK_HELD only */
 
 #define NESTED_TABLE                                                                               \
     .abi = DLOCK_BACKEND_ABI, .build_id = DLOCK_VERSION, .name = "nested", .schemes = schemes,     \
-    .acquire = nested_acquire, .release = nested_release, .ask = nested_ask,                       \
-    .interest = nested_interest, .process = nested_process, .session_fd = nested_session_fd,       \
-    .close = nested_close, .close_in_child = nested_close
+    .acquire = nested_acquire, .release = nested_release, .interest = nested_interest,             \
+    .process = nested_process, .session_fd = nested_session_fd, .close = nested_close,             \
+    .close_in_child = nested_close
 
 const struct dlock_backend dlock_nested_lease = {
     NESTED_TABLE,

@@ -196,14 +196,6 @@ static struct piece in_user_option(struct piece s)
     return none;
 }
 
-/* What a command line has in the word from s.p on, or behind it. */
-static struct piece in_words(struct piece s, char *word)
-{
-    struct piece found = in_assignment((struct piece){s.p, word});
-
-    return found.p < found.end ? found : in_user_option(s);
-}
-
 /* "redis:user:password@host", without "//". colon: behind letters. */
 static struct piece behind_scheme(char *begin, char *colon, char *word)
 {
@@ -261,8 +253,11 @@ static bool next_secret(struct piece text, bool one_word, bool cut, struct piece
             s = in_query((struct piece){p + 1, word}, cut && word == text.end);
         else if (*p == ':')
             s = behind_scheme(text.p, p, word);
-        else if (p == text.p || strchr(" \t\n\"'(`,", p[-1]))
-            s = in_words((struct piece){p, text.end}, word);
+        else if (p == text.p || strchr(" \t\n\"'(`,", p[-1])) {
+            s = in_assignment((struct piece){p, word});
+            if (s.p == s.end)
+                s = in_user_option((struct piece){p, text.end});
+        }
         if (s.p < s.end) {
             *found = s;
             return true;
