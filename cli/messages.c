@@ -187,21 +187,6 @@ void message_erase(void)
 
 /* -------------------------------------------------------- what is said --- */
 
-enum verbosity { QUIET, PLAIN, TALKATIVE, VERBOSE };
-
-static enum verbosity verbosity(const struct options *o)
-{
-    const char *ci = getenv("CI"); /* GitLab, GitHub and most CI systems set CI */
-
-    if (o->quiet)
-        return QUIET;
-    if (o->verbose)
-        return VERBOSE;
-    if (ci && *ci && strcmp(ci, "0") != 0 && strcmp(ci, "false") != 0)
-        return TALKATIVE;
-    return isatty(STDERR_FILENO) ? TALKATIVE : PLAIN;
-}
-
 const char *message_last(void)
 {
     return last;
@@ -209,13 +194,20 @@ const char *message_last(void)
 
 bool message_tells(const struct options *o, enum message_subject about)
 {
+    enum verbosity { QUIET, PLAIN, TALKATIVE, VERBOSE };
     static const enum verbosity least[] = {
         [ABOUT_ERROR] = QUIET,    [ABOUT_LOSS] = QUIET,          [ABOUT_TROUBLE] = PLAIN,
         [ABOUT_TIMEOUT] = PLAIN,  [ABOUT_RELEASE] = PLAIN,       [ABOUT_HELD] = TALKATIVE,
         [ABOUT_WAIT] = TALKATIVE, [ABOUT_CONDITION] = TALKATIVE, [ABOUT_DETAIL] = VERBOSE,
     };
 
-    return verbosity(o) >= least[about];
+    const char *ci = getenv("CI"); /* GitLab, GitHub and most CI systems set CI */
+
+    if (o->quiet || o->verbose)
+        return (o->quiet ? QUIET : VERBOSE) >= least[about];
+    if (ci && *ci && strcmp(ci, "0") != 0 && strcmp(ci, "false") != 0)
+        return TALKATIVE >= least[about];
+    return (isatty(STDERR_FILENO) ? TALKATIVE : PLAIN) >= least[about];
 }
 
 enum message_subject message_about_busy(const struct options *o)

@@ -170,20 +170,12 @@ static int set_once(struct options *o, const struct given *g, struct dlock_error
 /* "0,24" */
 static int set_success_codes(struct options *o, const struct given *g, struct dlock_error *err)
 {
-    char word[4];
-    const char *s = g->value;
-
     memset(o->success_codes, 0, sizeof(o->success_codes));
-    for (;; s++) {
+    for (const char *s = g->value;; s++) {
         size_t len = strcspn(s, ",");
-        int n = -1;
+        int64_t n;
 
-        if (len < sizeof(word)) {
-            memcpy(word, s, len);
-            word[len] = '\0';
-            n = read_number(word, 255);
-        }
-        if (n < 0)
+        if (len > 3 || !dlock_read_number(s, len, &n) || n > 255)
             return bad_value(g, "a list of exit codes as 0,24", err);
         o->success_codes[n / 8] |= (uint8_t)(1U << n % 8);
         s += len;
