@@ -66,16 +66,11 @@ static int check_dir(const char *dir, struct dlock_error *err)
      * Only root can make root's directory: the "root" of a user namespace does not see the real
      * owner, and must not remove the directory.
      */
-    if (st.st_uid != geteuid() && geteuid() == 0)
-        return dlock_fail(err, DLOCK_EPERM, 0,
-                          "%s belongs to uid %lu, not to us (is this a user namespace?): "
-                          "set DLOCK_STORE",
-                          dir, (unsigned long)st.st_uid);
     if (st.st_uid != geteuid())
-        return dlock_fail(
-            err, DLOCK_EPERM, 0,
-            "%s belongs to uid %lu, not to us: have root remove it, or set DLOCK_STORE", dir,
-            (unsigned long)st.st_uid);
+        return dlock_fail(err, DLOCK_EPERM, 0, "%s belongs to uid %lu, not to us%s set DLOCK_STORE",
+                          dir, (unsigned long)st.st_uid,
+                          geteuid() == 0 ? " (is this a user namespace?):"
+                                         : ": have root remove it, or");
     if (st.st_mode & (S_IRWXG | S_IRWXO))
         return dlock_fail(err, DLOCK_EPERM, 0, "%s is open to other users: chmod 700 it", dir);
     return 0;

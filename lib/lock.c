@@ -227,12 +227,6 @@ int dlock_open_nested(dlock **out, struct dlock_uri **uri, const struct nested_o
     return rc;
 }
 
-int dlock_open_uri(dlock **out, struct dlock_uri **uri, const struct dlock_options *o,
-                   struct dlock_error *err)
-{
-    return dlock_open_nested(out, uri, NULL, o, err);
-}
-
 int dlock_open(dlock **out, const char *text, const struct dlock_options *o,
                struct dlock_error *err)
 {
@@ -240,7 +234,7 @@ int dlock_open(dlock **out, const char *text, const struct dlock_options *o,
     if (!out || !text)
         return usage(err, "dlock_open() needs a URI, and a place for the handle");
     int rc = dlock_uri_parse(&uri, text, err);
-    return rc < 0 ? rc : dlock_open_uri(out, &uri, o, err);
+    return rc < 0 ? rc : dlock_open_nested(out, &uri, NULL, o, err);
 }
 
 void lock_close(dlock *d)

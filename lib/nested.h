@@ -112,7 +112,10 @@ static inline bool nested_has_ended(const struct dlock_error *err)
     return err->code == DLOCK_EUNUSABLE && err->sys == ESHUTDOWN;
 }
 
-/* lock.c: dlock_open_uri() for an inner dlock. *outer is the caller's, valid until the close. */
+/*
+ * lock.c: dlock_open() for a parsed URI. Takes *uri over, and sets it to NULL, also on failure.
+ * outer: NULL, or of an inner dlock; *outer is the caller's, valid until the close.
+ */
 int dlock_open_nested(dlock **out, struct dlock_uri **uri, const struct nested_outer *outer,
                       const struct dlock_options *, struct dlock_error *);
 /* lock.c: the granted hold. */

@@ -569,14 +569,14 @@ static int parse_path(const struct uri_parser *ps, struct uri_span s)
  * The store for messages: never user, password or query. A '@' would look like the end of a
  * password.
  */
-static char *make_where(const struct dlock_uri *u)
+int dlock_uri_settle_where(struct dlock_uri *u, struct dlock_error *err)
 {
     char *text = NULL;
     size_t size;
     FILE *f = open_memstream(&text, &size);
 
     if (!f)
-        return NULL;
+        return uri_no_memory(err);
     fprintf(f, "%s://", u->scheme);
     for (int i = 0; i < u->nhosts; i++) {
         const struct dlock_host *h = &u->hosts[i];
@@ -587,17 +587,10 @@ static char *make_where(const struct dlock_uri *u)
     }
     for (const char *p = u->path; *p; p++)
         *p == '@' ? fputs("%40", f) : fputc(*p, f);
-    if (fclose(f) == 0)
-        return text;
-    free(text);
-    return NULL;
-}
-
-int dlock_uri_settle_where(struct dlock_uri *u, struct dlock_error *err)
-{
-    char *text = make_where(u);
-    if (!text)
+    if (fclose(f) != 0) {
+        free(text);
         return uri_no_memory(err);
+    }
     free(u->where);
     u->where = text;
     return 0;
@@ -667,7 +660,9 @@ static int parse_uri(struct uri_parser *ps, const char *text, size_t scheme_len)
     int r = parse_store(ps, store, hash);
     if (r < 0)
         return r;
-    u->where = ps->rule->path == PATH_FILE ? strdup(u->path) : make_where(u);
+    if (ps->rule->path != PATH_FILE)
+        return dlock_uri_settle_where(u, ps->err);
+    u->where = strdup(u->path);
     return u->where ? 0 : uri_no_memory(ps->err);
 }
 

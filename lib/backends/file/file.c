@@ -57,7 +57,7 @@ enum file_op {
     OP_WAITING, /* a thread waits in flock(2) */
     OP_WAITING_SLOT, /* no slot is free: tried again when slots.wait says so */
     OP_HELD,
-    OP_CANCELLING /* the thread was asked to end, and is left behind at release.until */
+    OP_CANCELLING /* the thread was asked to end, and is left behind at release_until */
 };
 
 struct file_backend {
@@ -83,7 +83,6 @@ struct file_backend {
     } acquire;
     struct {
         bool registered; /* fd, with spec->slots */
-        bool waits;      /* wait is in use */
         struct slot_wait wait;
         int held;
     } slots;
@@ -92,9 +91,7 @@ struct file_backend {
         struct dlock_run run; /* our run, or the success for which we skip our run */
         char who[RUN_RECORD_MAX];
     } once;
-    struct {
-        int64_t until;
-    } release;
+    int64_t release_until;
     struct {
         struct file_holders found;
         int next; /* of found, to be handed out; -1: no query is under way */
@@ -128,16 +125,9 @@ static bool wants_slot(const struct file_backend *b)
     return b->spec->mode == DLOCK_MODE_SLOTS;
 }
 
-static void end_slot_wait(struct file_backend *b)
-{
-    if (b->slots.waits)
-        slot_wait_end(&b->slots.wait);
-    b->slots.waits = false;
-}
-
 static void drop_fd(struct file_backend *b)
 {
-    end_slot_wait(b);
+    slot_wait_end(&b->slots.wait);
     if (b->fd >= 0)
         close(b->fd);
     b->fd = -1;
@@ -268,9 +258,10 @@ static void no_slot(struct file_backend *b)
         return;
     }
     slots_show_waiter(b->fd, b->spec->identity->pid);
-    if (!b->slots.waits)
+    if (b->op != OP_WAITING_SLOT) {
+        slot_wait_end(&b->slots.wait);
         slot_wait_start(&b->slots.wait, b->fd, now_of(b));
-    b->slots.waits = true;
+    }
     b->op = OP_WAITING_SLOT;
     b->acquire.rounds = 0;
     tell_wait(b);
@@ -364,7 +355,7 @@ static void granted(struct file_backend *b)
         failed_or_leased(b, &err);
         return;
     }
-    end_slot_wait(b); /* before the caller forks, and copies the descriptor */
+    slot_wait_end(&b->slots.wait); /* before the caller forks, and copies the descriptor */
     b->op = OP_HELD;
     struct dlock_event *ev = put(b, EV_GRANTED);
     ev->from = b->acquire.from;
@@ -381,6 +372,7 @@ static bool locked(struct file_backend *b)
 
     if (rc == 0) {
         drop_fd(b);
+        b->op = OP_TRYING; /* no wait for a slot of the old file goes on */
         if (++b->acquire.rounds < ROUNDS_MAX)
             return false;
         dlock_fail(failed(b), DLOCK_ECREATE, 0,
@@ -537,7 +529,7 @@ static void proceed(struct file_backend *b)
             try_now(b);
         break;
     case OP_CANCELLING:
-        if (!flock_wait_check(b->acquire.thread, &sys) && now_of(b) < b->release.until)
+        if (!flock_wait_check(b->acquire.thread, &sys) && now_of(b) < b->release_until)
             break;
         flock_wait_free(b->acquire.thread);
         b->acquire.thread = NULL;
@@ -611,7 +603,7 @@ static void file_release(struct dlock_be *be, int64_t until)
     struct dlock_error err = {0};
 
     if (b->op == OP_CANCELLING) {
-        b->release.until = dlock_min(b->release.until, until);
+        b->release_until = dlock_min(b->release_until, until);
         return;
     }
     if (b->nout > 0 && b->out[b->nout - 1].type == EV_RELEASED)
@@ -620,7 +612,7 @@ static void file_release(struct dlock_be *be, int64_t until)
     drop_holders(b);
     if (b->op == OP_WAITING) {
         b->op = OP_CANCELLING;
-        b->release.until = until;
+        b->release_until = until;
         flock_wait_cancel(b->acquire.thread);
         return;
     }
@@ -647,7 +639,6 @@ static void find_run(struct file_backend *b)
 
     if (!b->place.named)
         return;
-    once_done(&b->once.place);
     rc = once_open(&b->once.place, &b->place, false, &err);
     if (rc == 0)
         rc = once_read(&b->once.place, b->spec, &b->status.run, &err);
@@ -662,7 +653,6 @@ static enum dlock_ev forget(struct file_backend *b, const char *token, struct dl
     struct dlock_run run;
     int sys = 0, current = 0, rc;
 
-    once_done(&b->once.place);
     rc = once_open(&b->once.place, &b->place, false, err);
     if (rc == 0)
         rc = once_read(&b->once.place, b->spec, &run, err);
@@ -761,7 +751,7 @@ static int file_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64
     if (is_waiting(b))
         *wake_at = dlock_min(*wake_at, b->acquire.look_at);
     if (b->op == OP_CANCELLING)
-        *wake_at = dlock_min(*wake_at, b->release.until);
+        *wake_at = dlock_min(*wake_at, b->release_until);
     if (b->op == OP_WAITING_SLOT)
         return slot_wait_interest(&b->slots.wait, pfd, cap, wake_at);
     return b->acquire.thread ? flock_wait_interest(b->acquire.thread, pfd, cap, now, wake_at) : 0;
@@ -853,6 +843,7 @@ static int file_open_lock(struct dlock_be **out, const struct dlock_spec *spec,
     *out = (struct dlock_be *)b;
     b->spec = spec;
     b->fd = b->status.next = -1;
+    b->slots.wait.fd = -1;
     b->once.place = ONCE_NOWHERE;
     int rc = file_place_init(&b->place, spec->uri, err);
     /* Holders of both kinds of lock would run, and write the token, at the same time. */

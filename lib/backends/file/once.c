@@ -123,7 +123,7 @@ int once_open(struct once_place *o, struct file_place *lock, bool make, struct d
     char *embedded;
     int rc;
 
-    *o = ONCE_NOWHERE;
+    once_done(o);
     o->lock = lock;
     snprintf(o->name, sizeof(o->name), "%.*s" ONCE_SUFFIX, NAME_LEN(lock->lock), lock->lock);
     rc = file_place_open(lock, err);

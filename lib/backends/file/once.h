@@ -28,7 +28,7 @@ struct once_place {
 /*
  * For a named lock. make: the record will be written; refused where a reboot empties the place
  * (DLOCK_EUSAGE). Without make nothing is made, and a missing place is no error. 0 or a negative
- * DLOCK_E*; call once_done() after both.
+ * DLOCK_E*; call once_done() after both. The place was ONCE_NOWHERE, or is left now.
  */
 int once_open(struct once_place *, struct file_place *lock, bool make, struct dlock_error *);
 void once_done(struct once_place *);
