@@ -65,7 +65,6 @@ struct line {
 int events_open(struct events **out, const char *where, int facility, struct dlock_error *err)
 {
     struct events *e;
-    int rc;
 
     *out = NULL;
     if (!where && facility == 0)
@@ -73,7 +72,7 @@ int events_open(struct events **out, const char *where, int facility, struct dlo
     e = calloc(1, sizeof(*e));
     if (!e)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    rc = where ? sink_open(&e->sink, where, err) : 0;
+    int rc = where ? sink_open(&e->sink, where, err) : 0;
     if (rc < 0) {
         free(e);
         return rc;

@@ -328,10 +328,9 @@ const char *message_holder(const struct dlock_info *i, char *buf, size_t size)
 {
     static const struct dlock_info unknown;
     char kind[KIND_TEXT_SIZE], text[32];
-    int64_t ago;
 
     i = i ? i : &unknown;
-    ago = ago_ms(i->since_ms);
+    int64_t ago = ago_ms(i->since_ms);
     snprintf(buf, size, "held%s", kind_text(i, kind));
     if (ago >= 1000)
         add(buf, size, " for %s", format_ms(ago, text, sizeof(text)));

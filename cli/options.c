@@ -203,13 +203,12 @@ static int copy_lock(char **out, char *arg, struct dlock_error *err);
 static int set_also(struct options *o, const struct given *g, struct dlock_error *err)
 {
     struct also_lock *also = &o->also[o->nalso];
-    int r;
 
     if (o->nalso == DLOCK_SET_MAX - 1) {
         dlock_blank_lock(g->value);
         return misuse(err, "more than %d locks", DLOCK_SET_MAX);
     }
-    r = copy_lock(&also->lock, g->value, err);
+    int r = copy_lock(&also->lock, g->value, err);
     if (r < 0)
         return r;
     also->mode = (enum dlock_mode)g->row->number;
@@ -612,8 +611,6 @@ static int check_time_as_lock(const struct options *o, char **rest, int n, struc
 
 static int take_arguments(struct options *o, char **rest, int n, struct dlock_error *err)
 {
-    int r;
-
     if (n == 0 && o->mode == MODE_HELD)
         return 0;
     if (n == 0)
@@ -622,7 +619,7 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
         o->mode = MODE_FD;
     if (o->mode == MODE_FD)
         return take_fd(o, rest, n, err);
-    r = o->mode == MODE_RUN ? check_time_as_lock(o, rest, n, err) : 0;
+    int r = o->mode == MODE_RUN ? check_time_as_lock(o, rest, n, err) : 0;
     if (r < 0)
         return r;
     /* --status of the caller's open file; our own descriptors are close-on-exec. */
@@ -741,7 +738,6 @@ bool options_success(const struct options *o, int code)
 int options_parse(struct options *o, int argc, char **argv, struct dlock_error *err)
 {
     bool given[DLOCK_LEN(table)] = {false};
-    int r;
 
     *o = (struct options){
         .mode = MODE_RUN,
@@ -758,7 +754,7 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
         .title = argc > 0 ? argv[0] : NULL,
         .title_size = argv_size(argc, argv),
     };
-    r = parse_switches(o, argc, argv, given, err);
+    int r = parse_switches(o, argc, argv, given, err);
     if (r == 0 && is_final(o->mode))
         return 0;
     if (r == 0)

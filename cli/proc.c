@@ -58,11 +58,10 @@ static uint64_t number(const char *p)
 static bool parse_stat(int fd, struct proc_stat *st)
 {
     char buf[1024];
-    ssize_t n;
 
     if (fd < 0)
         return false;
-    n = read(fd, buf, sizeof(buf) - 1);
+    ssize_t n = read(fd, buf, sizeof(buf) - 1);
     close(fd);
     if (n <= 0)
         return false;

@@ -277,11 +277,10 @@ const char *report_wait_text(const struct report *r, int64_t now, char *buf, siz
 void report_tick(struct report *r, int64_t now)
 {
     char text[LOCK_TEXT_MAX + HOLDER_TEXT_MAX];
-    bool draws;
 
     if (now < report_wake(r))
         return;
-    draws = message_draws();
+    bool draws = message_draws();
     r->wait.fg_at = !draws && message_could_draw() ? now + WAIT_REDRAW : DLOCK_NEVER;
     if (!draws && now < line_at(r))
         return;

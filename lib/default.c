@@ -94,14 +94,13 @@ static int check_other_base(struct dlock_error *err)
 {
     static const char command[] = "install -d -m 1777 -o root " OTHER_BASE;
     struct stat st;
-    int r;
 
     if (lstat(OTHER_BASE, &st) < 0 && errno == ENOENT)
         return dlock_fail(err, DLOCK_ECREATE, ENOENT,
                           "no directory for @name: users cannot use " USUAL_BASE ", and " OTHER_BASE
                           " is missing: run \"%s\" as root, or set DLOCK_STORE",
                           command);
-    r = stat_dir(OTHER_BASE, &st, err);
+    int r = stat_dir(OTHER_BASE, &st, err);
     if (r < 0)
         return r;
     if (st.st_uid != 0 || !open_to_all(&st))
@@ -118,7 +117,6 @@ static int choose_dir(char *dir, size_t size, struct dlock_error *err)
     unsigned long uid = geteuid();
     bool usual = false;
     struct stat st;
-    int r;
 
     if (uid == 0) {
         snprintf(dir, size, ROOT_DIR);
@@ -144,7 +142,7 @@ static int choose_dir(char *dir, size_t size, struct dlock_error *err)
         usual = true;
     else if (usual && is_made(OTHER_BASE, uid))
         usual = false;
-    r = usual ? 0 : check_other_base(err);
+    int r = usual ? 0 : check_other_base(err);
     if (r == 0)
         snprintf(dir, size, "%s/dlock-%lu", usual ? USUAL_BASE : OTHER_BASE, uid);
     return r;
@@ -295,7 +293,6 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
 {
     const char *slashes = strstr(name, "://");
     char *base = NULL, *uri = NULL;
-    int r;
 
     if (!*name)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
@@ -310,7 +307,7 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "LOCK has a '?' in the name after '@': write it as %%3F (parameters of "
                           "the store stand in DLOCK_STORE)");
-    r = dlock_find_store(&base, store, err);
+    int r = dlock_find_store(&base, store, err);
     if (r == 0 && !base)
         r = embedded_store(&base, err);
     if (r == 0 && asprintf(&uri, "%s#%s", base, name) < 0)

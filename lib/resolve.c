@@ -60,10 +60,8 @@ static void free_all(struct dlock_resolver *r)
 /* Drop one reference. */
 static void unref(struct dlock_resolver *r)
 {
-    int left;
-
     pthread_mutex_lock(&r->mutex);
-    left = --r->refs;
+    int left = --r->refs;
     pthread_mutex_unlock(&r->mutex);
     if (left > 0)
         return;

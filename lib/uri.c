@@ -300,11 +300,10 @@ static bool is_ipv6(const char *text)
 static int parse_brackets(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
 {
     struct uri_span in = {s.p + 1, span_find(s, ']')};
-    int r;
 
     if (in.end == s.end)
         return refuse(ps, s, "']' is missing after the IPv6 address");
-    r = decode(ps, in, &h->host, "the host");
+    int r = decode(ps, in, &h->host, "the host");
     if (r < 0)
         return r;
     if (!is_ipv6(h->host))
@@ -322,7 +321,6 @@ static int parse_brackets(const struct uri_parser *ps, struct dlock_host *h, str
 static int parse_host(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
 {
     struct uri_span name = {s.p, span_find(s, ':')}, port = {name.end + 1, s.end};
-    int r;
 
     h->port = ps->rule->port;
     if (s.p < s.end && *s.p == '[')
@@ -330,7 +328,7 @@ static int parse_host(const struct uri_parser *ps, struct dlock_host *h, struct 
     if (name.end < s.end && span_find(port, ':') < s.end)
         return refuse_unseen(
             ps, "a host has more than one ':' (an IPv6 address needs brackets: [::1]:6379)");
-    r = decode(ps, name, &h->host, "the host");
+    int r = decode(ps, name, &h->host, "the host");
     if (r == 0 && name.end < s.end)
         r = parse_port(ps, h, port);
     if (r < 0 || (ps->rule->hosts & HOST_LIBPQ))
@@ -480,10 +478,9 @@ static int parse_service(const struct uri_parser *ps, struct uri_span s, char **
 {
     struct uri_span service = {s.p < s.end ? s.p + 1 : s.end, s.end};
     char db[16];
-    int r;
 
     service.end = span_find(service, '/');
-    r = parse_db(ps, (struct uri_span){service.end, s.end}, db);
+    int r = parse_db(ps, (struct uri_span){service.end, s.end}, db);
     if (r == 0)
         r = decode(ps, service, path, "the service");
     if (r < 0)
@@ -601,7 +598,6 @@ static int parse_store(const struct uri_parser *ps, struct uri_span s, const cha
 {
     struct dlock_uri *u = ps->u;
     struct uri_span query = {span_find(s, '?'), s.end}, rest = {s.p, query.p}, path;
-    int r;
 
     if (query.p < query.end)
         query.p++;
@@ -610,7 +606,7 @@ static int parse_store(const struct uri_parser *ps, struct uri_span s, const cha
     if (ps->rule->path == PATH_FILE && path.p - rest.p == 9 &&
         strncasecmp(rest.p, "localhost", 9) == 0)
         rest.p = path.p;
-    r = parse_authority(ps, (struct uri_span){rest.p, path.p});
+    int r = parse_authority(ps, (struct uri_span){rest.p, path.p});
     if (r == 0)
         r = parse_path(ps, path);
     if (r == 0)
@@ -706,11 +702,10 @@ int dlock_uri_parse(struct dlock_uri **out, const char *text, struct dlock_error
 {
     struct uri_parser ps = {.u = calloc(1, sizeof(*ps.u)), .err = err};
     size_t scheme_len = dlock_uri_scheme_len(text);
-    int r;
 
     if (!ps.u)
         return uri_no_memory(err);
-    r = scheme_len > 0 ? parse_uri(&ps, text, scheme_len) : parse_plain(&ps, text);
+    int r = scheme_len > 0 ? parse_uri(&ps, text, scheme_len) : parse_plain(&ps, text);
     if (r < 0)
         dlock_uri_free(ps.u);
     else

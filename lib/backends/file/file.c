@@ -480,7 +480,6 @@ static void file_acquire(struct dlock_be *be, bool wait)
 {
     struct file_backend *b = self(be);
     struct dlock_error err;
-    int rc;
 
     b->acquire.from = now_of(b);
     b->acquire.wait = wait;
@@ -489,7 +488,7 @@ static void file_acquire(struct dlock_be *be, bool wait)
     b->acquire.pause = (struct dlock_backoff){.base = LEASED_PAUSE, .max = LEASED_PAUSE_MAX};
     b->acquire.look_at = DLOCK_NEVER;
     b->acquire.place = -1;
-    rc = dlock_token_new(b->spec->env, b->acquire.token);
+    int rc = dlock_token_new(b->spec->env, b->acquire.token);
     if (rc < 0) {
         dlock_fail(failed(b), DLOCK_EOS, -rc, "cannot make an owner token: %s", strerror(-rc));
         return;
@@ -635,11 +634,10 @@ static void file_release(struct dlock_be *be, int64_t until)
 static void find_run(struct file_backend *b)
 {
     struct dlock_error err;
-    int rc;
 
     if (!b->place.named)
         return;
-    rc = once_open(&b->once.place, &b->place, false, &err);
+    int rc = once_open(&b->once.place, &b->place, false, &err);
     if (rc == 0)
         rc = once_read(&b->once.place, b->spec, &b->status.run, &err);
     b->status.has_run = rc == 1;
@@ -651,9 +649,9 @@ static void find_run(struct file_backend *b)
 static enum dlock_ev forget(struct file_backend *b, const char *token, struct dlock_error *err)
 {
     struct dlock_run run;
-    int sys = 0, current = 0, rc;
+    int sys = 0, current = 0;
 
-    rc = once_open(&b->once.place, &b->place, false, err);
+    int rc = once_open(&b->once.place, &b->place, false, err);
     if (rc == 0)
         rc = once_read(&b->once.place, b->spec, &run, err);
     if (rc <= 0)

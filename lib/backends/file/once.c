@@ -120,16 +120,13 @@ static int open_state(struct once_place *o, const char *dir, bool make, struct d
 
 int once_open(struct once_place *o, struct file_place *lock, bool make, struct dlock_error *err)
 {
-    char *embedded;
-    int rc;
-
     once_done(o);
     o->lock = lock;
     snprintf(o->name, sizeof(o->name), "%.*s" ONCE_SUFFIX, NAME_LEN(lock->lock), lock->lock);
-    rc = file_place_open(lock, err);
+    int rc = file_place_open(lock, err);
     if (rc < 0)
         return make ? rc : 0;
-    embedded = embedded_dir(lock);
+    char *embedded = embedded_dir(lock);
     if (embedded) {
         rc = open_state(o, embedded, make, err);
         free(embedded);
@@ -232,10 +229,8 @@ int once_write(const struct once_place *o, int lock_fd, const struct dlock_run *
 
 int once_remove(const struct once_place *o, struct dlock_error *err)
 {
-    int sys;
-
     if (unlinkat(o->dir, o->name, 0) != 0)
         return errno == ENOENT ? 0 : fail_run(o, "remove", errno, err);
-    sys = file_sync_dir(o->dir);
+    int sys = file_sync_dir(o->dir);
     return sys == 0 ? 0 : fail_run(o, "remove", sys, err);
 }

@@ -88,11 +88,9 @@ int file_record_read(const struct file_place *p, struct file_record *rec, struct
     const char *stranger = NULL;
     char buf[RECORD_MAX];
     struct stat st;
-    ssize_t n;
-    int fd;
 
     *rec = (struct file_record){0};
-    fd = openat(p->dir, p->fence, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    int fd = openat(p->dir, p->fence, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT)
         return 0;
     if (fd < 0 && errno == ELOOP)
@@ -104,7 +102,7 @@ int file_record_read(const struct file_place *p, struct file_record *rec, struct
         return bad_fence(p, "is not a regular file", err);
     }
     stranger = file_stranger(p->dir, &st, S_ISVTX);
-    n = stranger ? 0 : file_read_all(fd, buf, sizeof(buf));
+    ssize_t n = stranger ? 0 : file_read_all(fd, buf, sizeof(buf));
     close(fd);
     if (stranger)
         return dlock_fail(err, DLOCK_EDATA, 0,
@@ -151,11 +149,10 @@ static int sync_fd(int fd)
 int file_sync_dir(int dir)
 {
     int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int sys;
 
     if (fd < 0)
         return 0; /* no permission to read the directory: rely on the clock */
-    sys = sync_fd(fd);
+    int sys = sync_fd(fd);
     close(fd);
     return sys == EINVAL ? 0 : sys; /* a file system whose directories cannot be synced */
 }
@@ -166,7 +163,7 @@ int file_replace(int dir, const char *name, int lock_fd, const char *text, size_
     struct stat st;
     uint64_t random;
     char tmp[64];
-    int fd = -1, sys;
+    int fd = -1;
 
     /* The inode makes the name unique to this lock; no file of ours but this ends in ".tmp". */
     if (fstat(lock_fd, &st) != 0)
@@ -185,7 +182,7 @@ int file_replace(int dir, const char *name, int lock_fd, const char *text, size_
     }
     if (fd < 0)
         return errno;
-    sys = write_all(fd, text, len);
+    int sys = write_all(fd, text, len);
     if (sys == 0 && sync)
         sys = sync_fd(fd);
     if (close(fd) != 0 && sys == 0 && errno != EINTR)

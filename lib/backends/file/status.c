@@ -147,11 +147,11 @@ bool file_lease_holder(struct file_place *p, struct dlock_info *info)
 {
     struct proc_locks_file lf;
     struct proc_lock lease;
-    int fd, n;
+    int fd;
 
     if (file_open(p, FILE_TO_NAME, &fd, NULL) < 0 || fd < 0)
         return false;
-    n = proc_locks_file(fd, &lf);
+    int n = proc_locks_file(fd, &lf);
     close(fd);
     lf.kind = PROC_LOCKS_LEASE;
     if (n < 0 || proc_locks_read(&lf, &lease, 1) != 1 || lease.waiter)
