@@ -791,9 +791,7 @@ bool options_need_guard(const struct options *o)
 
 static void drop_lock(char **lock)
 {
-    if (*lock)
-        explicit_bzero(*lock, strlen(*lock));
-    free(*lock);
+    dlock_wipe(*lock);
     *lock = NULL;
 }
 

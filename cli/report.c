@@ -225,7 +225,6 @@ void report_again(struct report *r, const dlock *lk, const struct dlock_error *w
         message("%s; asking the %s", why->msg, above ? "next dlock above" : "store");
 }
 
-/* The time of the next line about the wait. */
 static int64_t line_at(const struct report *r)
 {
     return r->wait.news ? dlock_min(r->wait.report_at, r->wait.news_at) : r->wait.report_at;

@@ -209,7 +209,7 @@ static int parse_base(struct dlock_uri **uri, const char *base, struct dlock_err
     int r = asprintf(&text, "%s#name", base) < 0 ? dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory")
                                                  : dlock_uri_parse(uri, text, err);
 
-    uri_wipe(text);
+    dlock_wipe(text);
     return r;
 }
 
@@ -280,10 +280,10 @@ int dlock_find_store(char **base, const char *store, struct dlock_error *err)
             r = 0;
         else
             dlock_fail(err, r, why.sys, "%s (DLOCK_STORE can name the store)", why.msg);
-        uri_wipe(text);
+        dlock_wipe(text);
     }
     if (r < 0) {
-        uri_wipe(*base);
+        dlock_wipe(*base);
         *base = NULL;
     }
     return r;
@@ -312,7 +312,7 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
         r = embedded_store(&base, err);
     if (r == 0 && asprintf(&uri, "%s#%s", base, name) < 0)
         r = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    uri_wipe(base);
+    dlock_wipe(base);
     if (r == 0)
         *out = uri;
     return r;

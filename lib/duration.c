@@ -65,13 +65,10 @@ static bool read_part(const char *p, struct part *part)
     if ((len > 0 && part->unit == 0) || (dot == p && name == frac))
         return false;
     const int64_t unit = len > 0 ? part->unit : DLOCK_SEC;
-    for (part->ns = 0; p < dot && part->ns >= 0; p++) {
-        part->ns = 10 * part->ns + (*p - '0');
-        if (part->ns > MAX_NS / unit)
-            part->ns = -1;
-    }
-    if (part->ns >= 0)
-        part->ns *= unit;
+    part->ns = 0;
+    if (dot > p && !dlock_read_number(p, (size_t)(dot - p), &part->ns))
+        part->ns = MAX_NS;
+    part->ns = part->ns > MAX_NS / unit ? -1 : part->ns * unit;
     /* Digits below a nanosecond are cut off. */
     for (int64_t scale = unit / 10; part->ns >= 0 && frac < name; frac++, scale /= 10)
         part->ns += (*frac - '0') * scale;

@@ -128,7 +128,6 @@ static int check_options(const struct dlock_options *o, const struct dlock_backe
     return 0;
 }
 
-/* The backend's spec, from checked options. */
 static void set_spec(dlock *d, const struct dlock_options *o, const struct nested_outer *outer)
 {
     struct dlock_times t;

@@ -304,7 +304,6 @@ static const dlock *first_unready(const dlock_set *s)
 
 /* --- what happens ----------------------------------------------------------------------------- */
 
-/* A report of lk while the set takes its locks. */
 static void while_acquiring(dlock_set *s, const dlock *lk, const struct dlock_report *r)
 {
     struct dlock_report end;

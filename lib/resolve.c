@@ -57,7 +57,6 @@ static void free_all(struct dlock_resolver *r)
     free(r);
 }
 
-/* Drop one reference. */
 static void unref(struct dlock_resolver *r)
 {
     pthread_mutex_lock(&r->mutex);
@@ -89,7 +88,6 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* Start a thread for each name. */
 static int start_threads(struct dlock_resolver *r, struct dlock_error *err)
 {
     pthread_t thread;

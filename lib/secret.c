@@ -65,6 +65,13 @@ int dlock_read_config(char **out, const char *path, const char *what, struct dlo
     return read_small(out, path, S_IWGRP | S_IWOTH, what, err);
 }
 
+void dlock_wipe(char *s)
+{
+    if (s)
+        explicit_bzero(s, strlen(s));
+    free(s);
+}
+
 /* ------------------------------------------------------------ in texts --- */
 
 /* A piece of a text. */

@@ -75,13 +75,6 @@ int uri_no_memory(struct dlock_error *err)
     return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
-void uri_wipe(char *s)
-{
-    if (s)
-        explicit_bzero(s, strlen(s));
-    free(s);
-}
-
 /* Refuse without a quotation: the text may be a password that lost its '@'. */
 static int refuse_unseen(const struct uri_parser *ps, const char *why)
 {
@@ -123,7 +116,7 @@ static int decode(const struct uri_parser *ps, struct uri_span s, char **out, co
         lo = s.end - p > 2 ? dlock_hex(p[2]) : -1;
         if (hi < 0 || lo < 0 || hi + lo == 0) {
             *w = '\0';
-            uri_wipe(buf);
+            dlock_wipe(buf);
             return dlock_fail(
                 ps->err, DLOCK_EUSAGE, 0,
                 "bad lock URI: in %s, '%%' is not followed by two hexadecimal digits (01 to FF; a "
@@ -718,20 +711,20 @@ void dlock_uri_free(struct dlock_uri *u)
     if (!u)
         return;
     for (int i = 0; i < u->nhosts; i++) {
-        uri_wipe(u->hosts[i].host);
-        uri_wipe(u->hosts[i].user);
-        uri_wipe(u->hosts[i].password);
+        dlock_wipe(u->hosts[i].host);
+        dlock_wipe(u->hosts[i].user);
+        dlock_wipe(u->hosts[i].password);
     }
     for (int i = 0; i < u->nparams; i++) {
-        uri_wipe(u->params[i].key);
-        uri_wipe(u->params[i].value);
+        dlock_wipe(u->params[i].key);
+        dlock_wipe(u->params[i].value);
     }
     free(u->hosts);
     free(u->params);
-    uri_wipe(u->scheme);
-    uri_wipe(u->raw);
-    uri_wipe(u->path);
-    uri_wipe(u->name);
-    uri_wipe(u->where);
+    dlock_wipe(u->scheme);
+    dlock_wipe(u->raw);
+    dlock_wipe(u->path);
+    dlock_wipe(u->name);
+    dlock_wipe(u->where);
     free(u);
 }

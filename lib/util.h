@@ -158,6 +158,8 @@ int dlock_read_secret(char **out, const char *path, struct dlock_error *err);
  * 4 KiB; malloc'ed, for the caller to overwrite. what: for messages. Results as above.
  */
 int dlock_read_config(char **out, const char *path, const char *what, struct dlock_error *err);
+/* Overwrite and free s, which may be a secret or NULL. */
+void dlock_wipe(char *s);
 /* Is the value of a parameter with this name a secret? */
 bool dlock_names_secret(const char *name, size_t len);
 /*

@@ -503,7 +503,6 @@ static void file_acquire(struct dlock_be *be, bool wait)
 
 /* ------------------------------------------------- waiting and release --- */
 
-/* The next step of the operation, if its time has come. */
 static void proceed(struct file_backend *b)
 {
     int sys;
