@@ -65,7 +65,6 @@ struct line {
 int events_open(struct events **out, const char *where, int facility, struct dlock_error *err)
 {
     struct events *e;
-    int rc;
 
     *out = NULL;
     if (!where && facility == 0)
@@ -73,7 +72,7 @@ int events_open(struct events **out, const char *where, int facility, struct dlo
     e = calloc(1, sizeof(*e));
     if (!e)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    rc = where ? sink_open(&e->sink, where, err) : 0;
+    int rc = where ? sink_open(&e->sink, where, err) : 0;
     if (rc < 0) {
         free(e);
         return rc;
@@ -374,17 +373,6 @@ void events_released(struct events *e, const char *how, int64_t now)
 
 /* --------------------------------------------------------------- end --- */
 
-/* "end" after a grant, else the outcome. */
-static void log_end(const struct events *e, const struct events_end *end, const char *outcome)
-{
-    char more[sizeof((struct dlock_error){0}.msg) + 32];
-
-    snprintf(more, sizeof(more), "exit code %d%s%s", end->code,
-             end->reason && end->reason[0] ? ": " : "", end->reason ? end->reason : "");
-    put_log(e, end->code == 0 ? LOG_INFO : LOG_NOTICE, e->granted ? "end" : outcome, more,
-            LAST_FLUSH_MS);
-}
-
 void events_end(struct events *e, const struct events_end *end, int64_t now)
 {
     static const char *const words[] = {
@@ -400,19 +388,23 @@ void events_end(struct events *e, const struct events_end *end, int64_t now)
         [EVENTS_NOT_RUN] = "not-run",
         [EVENTS_ERROR] = "error",
     };
+    const char *reason = end->reason ? end->reason : "", *outcome = words[end->outcome];
+    char more[sizeof((struct dlock_error){0}.msg) + 32];
     int64_t until = dlock_now() + LAST_FLUSH_MS * DLOCK_MSEC;
     struct line l;
 
     if (!e || e->ended)
         return;
     e->ended = true;
-    log_end(e, end, words[end->outcome]);
+    snprintf(more, sizeof(more), "exit code %d%s%s", end->code, *reason ? ": " : "", reason);
+    put_log(e, end->code == 0 ? LOG_INFO : LOG_NOTICE, e->granted ? "end" : outcome, more,
+            LAST_FLUSH_MS);
     if (!e->sink)
         return;
     sink_flush(e->sink, LAST_FLUSH_MS); /* may drop lines, which "dropped" counts */
     if (!begin(e, &l, "end"))
         return;
-    json_str(&l.j, "outcome", words[end->outcome]);
+    json_str(&l.j, "outcome", outcome);
     put_ms(&l.j, "wait_ms", (e->granted ? e->granted : now) - e->began);
     if (e->granted)
         put_ms(&l.j, "hold_ms", (e->released ? e->released : now) - e->granted);
@@ -423,7 +415,7 @@ void events_end(struct events *e, const struct events_end *end, int64_t now)
     else if (end->status >= 0)
         json_int(&l.j, "exit_status", WEXITSTATUS(end->status));
     json_int(&l.j, "exit_code", end->code);
-    json_known(&l.j, "reason", end->reason ? end->reason : "", REASON_MAX);
+    json_known(&l.j, "reason", reason, REASON_MAX);
     json_int(&l.j, "dropped", (int64_t)sink_dropped(e->sink));
     finish(e, &l, true);
     sink_flush(e->sink, (int)(dlock_max(0, until - dlock_now()) / DLOCK_MSEC));

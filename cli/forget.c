@@ -74,10 +74,9 @@ static int check_none(const struct options *o, const struct sigstate *sig, dlock
     char lock[LOCK_TEXT_MAX], holder[HOLDER_TEXT_MAX];
     const struct dlock_info *held = query_holder(shown);
     struct found f = {0};
-    int code;
 
     dlock_start_forget(lk, "00000000000000000000000000000000", NULL);
-    code = query_run(o, sig, lk, &f);
+    int code = query_run(o, sig, lk, &f);
     if (code < 0 && message_tells(o, ABOUT_TIMEOUT))
         message("%s has no record of a run%s%s", message_lock(lk, "", lock),
                 held ? "; the lock is " : "",
@@ -92,11 +91,10 @@ static int forget(const struct options *o, const struct sigstate *sig, dlock *lk
     char lock[LOCK_TEXT_MAX], text[RUN_TEXT_MAX];
     struct found f = {0};
     struct dlock_error err;
-    int code;
 
     if (dlock_start_forget(lk, shown->run.token, &err) < 0) /* dlock has not written this record */
         return message_error(o, &err);
-    code = query_run(o, sig, lk, &f);
+    int code = query_run(o, sig, lk, &f);
     if (f.busy)
         refuse_running(o, lk, &shown->run);
     else if (code < 0 && message_tells(o, ABOUT_HELD))

@@ -42,17 +42,9 @@ static bool is_urgent(const struct forward_signal *s)
     return s->sender == FORWARD_NO_SENDER || s->sig == SIGCONT;
 }
 
-static void remove_waiting(struct forward *f, int i)
-{
-    f->nwaiting--;
-    memmove(&f->waiting[i], &f->waiting[i + 1], (size_t)(f->nwaiting - i) * sizeof(f->waiting[0]));
-}
-
-static void remove_signal(struct forward_signal *at, int *n, int i)
-{
-    (*n)--;
-    memmove(&at[i], &at[i + 1], (size_t)(*n - i) * sizeof(at[0]));
-}
+/* Remove the i-th of *n entries of an array. */
+#define REMOVE(array, n, i)                                                                        \
+    memmove(&(array)[i], &(array)[(i) + 1], (size_t)(--*(n) - (i)) * sizeof((array)[0]))
 
 int forward_add(struct forward *f, const struct forward_signal *s)
 {
@@ -65,13 +57,13 @@ int forward_add(struct forward *f, const struct forward_signal *s)
             return 0;
     if (f->nwaiting == FORWARD_MAX) {
         sig = f->waiting[0].shared ? 0 : f->waiting[0].s.sig;
-        remove_waiting(f, 0);
+        REMOVE(f->waiting, &f->nwaiting, 0);
     }
     /* The guard may have got a copy already. */
     for (int i = 0; i < f->ncopies && !shared; i++) {
         shared = same(&f->copies[i], s) && s->at < f->copies[i].at + COPY_LASTS;
         if (shared)
-            remove_signal(f->copies, &f->ncopies, i);
+            REMOVE(f->copies, &f->ncopies, i);
     }
     f->waiting[f->nwaiting].s = *s;
     f->waiting[f->nwaiting].until = is_urgent(s) ? s->at : s->at + FORWARD_WAIT;
@@ -92,7 +84,7 @@ void forward_copy(struct forward *f, const struct forward_signal *s)
         }
     }
     if (f->ncopies == FORWARD_MAX)
-        remove_signal(f->copies, &f->ncopies, 0);
+        REMOVE(f->copies, &f->ncopies, 0);
     f->copies[f->ncopies++] = *s;
 }
 
@@ -103,7 +95,7 @@ int forward_take(struct forward *f, int64_t now, bool *shared)
 
         *shared = f->waiting[i].shared;
         if (now >= f->waiting[i].until) {
-            remove_waiting(f, i);
+            REMOVE(f->waiting, &f->nwaiting, i);
             return sig;
         }
         if (!*shared)
@@ -142,12 +134,12 @@ void forward_keep(struct forward_untold *u, const struct forward_signal *s)
     if (u->n == FORWARD_UNTOLD_MAX) {
         while (i < u->n - 1 && !comes_again(u, i))
             i++;
-        remove_signal(u->at, &u->n, i);
+        REMOVE(u->at, &u->n, i);
     }
     u->at[u->n++] = *s;
 }
 
 void forward_told(struct forward_untold *u)
 {
-    remove_signal(u->at, &u->n, 0);
+    REMOVE(u->at, &u->n, 0);
 }

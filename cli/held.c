@@ -5,50 +5,32 @@
 #include "util.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define DIGEST_LEN 16
 /* Between the record's wall clock and /proc: rounded seconds, and steps of the clock. */
 #define CLOCK_SLACK_MS 5000
 
-/* Where the parts of an entry begin. */
-#define AT_NAME (DIGEST_LEN + 1)
-#define AT_TOKEN (AT_NAME + DIGEST_LEN + 1)
-#define AT_SOCKET (AT_TOKEN + DLOCK_TOKEN_LEN + 1)
-
-static bool is_hex(const char *s, size_t len)
-{
-    while (len > 0 && dlock_hex(*s) >= 0) {
-        s++;
-        len--;
-    }
-    return len == 0;
-}
-
-static uint64_t read_digest(const char *s)
-{
-    uint64_t digest = 0;
-
-    for (int i = 0; i < DIGEST_LEN; i++)
-        digest = digest << 4 | (unsigned)dlock_hex(s[i]);
-    return digest;
-}
+/* Where the socket begins in an entry. */
+#define AT_SOCKET (2 * (DIGEST_LEN + 1) + DLOCK_TOKEN_LEN + 1)
 
 bool held_next(const char **list, struct held *e)
 {
     while (*list && **list) {
         const char *s = *list + strspn(*list, " ");
         size_t len = strcspn(s, " ");
+        char digest[DIGEST_LEN + 1], name[DIGEST_LEN + 1];
+        int at = 0;
 
         *list = s + len;
-        if (len <= AT_SOCKET || len > AT_SOCKET + NESTED_SOCKET_MAX || s[AT_NAME - 1] != ':' ||
-            s[AT_TOKEN - 1] != ':' || s[AT_SOCKET - 1] != ':' || !is_hex(s, DIGEST_LEN) ||
-            !is_hex(s + AT_NAME, DIGEST_LEN) || !is_hex(s + AT_TOKEN, DLOCK_TOKEN_LEN))
+        *e = (struct held){0};
+        sscanf(s, "%16[0-9a-fA-F]:%16[0-9a-fA-F]:%32[0-9a-fA-F]:%n", digest, name, e->token, &at);
+        if (at != AT_SOCKET || len <= AT_SOCKET || len > AT_SOCKET + NESTED_SOCKET_MAX)
             continue;
-        *e = (struct held){.digest = read_digest(s), .name = read_digest(s + AT_NAME)};
-        memcpy(e->token, s + AT_TOKEN, DLOCK_TOKEN_LEN);
+        e->digest = strtoull(digest, NULL, 16);
+        e->name = strtoull(name, NULL, 16);
         memcpy(e->socket, s + AT_SOCKET, len - AT_SOCKET);
         return true;
     }
@@ -139,17 +121,13 @@ static bool read_name(pid_t pid, char name[32])
 /* Did process pid run already when the holder was granted the lock? Else the pid was used again. */
 static bool is_as_old(long pid, int64_t since_ms)
 {
-    struct timespec wall, boot;
     struct proc_stat st;
 
     if (since_ms <= 0)
         return true;
     if (!proc_read_stat((pid_t)pid, &st))
         return false;
-    clock_gettime(CLOCK_REALTIME, &wall);
-    clock_gettime(CLOCK_BOOTTIME, &boot);
-    int64_t booted_ms =
-        ((int64_t)wall.tv_sec - boot.tv_sec) * 1000 + (wall.tv_nsec - boot.tv_nsec) / 1000000;
+    int64_t booted_ms = (dlock_wall() - dlock_now()) / DLOCK_MSEC;
     return booted_ms + (int64_t)st.start * 1000 / sysconf(_SC_CLK_TCK) <= since_ms + CLOCK_SLACK_MS;
 }
 
@@ -169,7 +147,7 @@ bool held_by_ancestor(const char *list, const struct dlock_info *info)
         return false;
     if (info->host[0] && strcmp(info->host, host) != 0)
         return false;
-    if (!nested_descends(getppid(), info->pid) || !is_as_old(info->pid, info->since_ms))
+    if (!proc_descends(getppid(), (pid_t)info->pid) || !is_as_old(info->pid, info->since_ms))
         return false;
     /* Two hosts can have the same name: is the ancestor with this pid a dlock at all? */
     return read_name((pid_t)info->pid, name) && read_name(getpid(), ours) &&

@@ -9,6 +9,7 @@
  */
 #include "inner.h"
 
+#include "proc.h"
 #include "spawn.h"
 #include "util.h"
 
@@ -430,7 +431,7 @@ static void send_signal(const struct conn *c, int sig)
 void inner_ask_to_end(const struct inner *in, bool descendants)
 {
     for (const struct conn *c = in ? in->conns : NULL; c; c = c->next)
-        if (descendants || !nested_descends(c->pid, getpid()))
+        if (descendants || !proc_descends(c->pid, getpid()))
             send_signal(c, SIGTERM);
 }
 

@@ -187,21 +187,6 @@ void message_erase(void)
 
 /* -------------------------------------------------------- what is said --- */
 
-enum verbosity { QUIET, PLAIN, TALKATIVE, VERBOSE };
-
-static enum verbosity verbosity(const struct options *o)
-{
-    const char *ci = getenv("CI"); /* GitLab, GitHub and most CI systems set CI */
-
-    if (o->quiet)
-        return QUIET;
-    if (o->verbose)
-        return VERBOSE;
-    if (ci && *ci && strcmp(ci, "0") != 0 && strcmp(ci, "false") != 0)
-        return TALKATIVE;
-    return isatty(STDERR_FILENO) ? TALKATIVE : PLAIN;
-}
-
 const char *message_last(void)
 {
     return last;
@@ -209,13 +194,20 @@ const char *message_last(void)
 
 bool message_tells(const struct options *o, enum message_subject about)
 {
+    enum verbosity { QUIET, PLAIN, TALKATIVE, VERBOSE };
     static const enum verbosity least[] = {
         [ABOUT_ERROR] = QUIET,    [ABOUT_LOSS] = QUIET,          [ABOUT_TROUBLE] = PLAIN,
         [ABOUT_TIMEOUT] = PLAIN,  [ABOUT_RELEASE] = PLAIN,       [ABOUT_HELD] = TALKATIVE,
         [ABOUT_WAIT] = TALKATIVE, [ABOUT_CONDITION] = TALKATIVE, [ABOUT_DETAIL] = VERBOSE,
     };
 
-    return verbosity(o) >= least[about];
+    const char *ci = getenv("CI"); /* GitLab, GitHub and most CI systems set CI */
+
+    if (o->quiet || o->verbose)
+        return (o->quiet ? QUIET : VERBOSE) >= least[about];
+    if (ci && *ci && strcmp(ci, "0") != 0 && strcmp(ci, "false") != 0)
+        return TALKATIVE >= least[about];
+    return (isatty(STDERR_FILENO) ? TALKATIVE : PLAIN) >= least[about];
 }
 
 enum message_subject message_about_busy(const struct options *o)
@@ -286,12 +278,7 @@ const char *message_duration(int64_t ns, char *buf, size_t size)
 /* How long ago a time of the wall clock was. Negative: unknown, or later than our clock. */
 static int64_t ago_ms(int64_t unix_ms)
 {
-    struct timespec now;
-
-    if (unix_ms <= 0)
-        return -1;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - unix_ms;
+    return unix_ms <= 0 ? -1 : dlock_wall() / DLOCK_MSEC - unix_ms;
 }
 
 /* In whole seconds: the clocks of two machines do not agree to the millisecond. */
@@ -341,10 +328,9 @@ const char *message_holder(const struct dlock_info *i, char *buf, size_t size)
 {
     static const struct dlock_info unknown;
     char kind[KIND_TEXT_SIZE], text[32];
-    int64_t ago;
 
     i = i ? i : &unknown;
-    ago = ago_ms(i->since_ms);
+    int64_t ago = ago_ms(i->since_ms);
     snprintf(buf, size, "held%s", kind_text(i, kind));
     if (ago >= 1000)
         add(buf, size, " for %s", format_ms(ago, text, sizeof(text)));

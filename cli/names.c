@@ -44,9 +44,7 @@ int names_mode(const struct options *o, const struct sigstate *sig)
     int rc = dlock_find_store(&base, getenv("DLOCK_STORE"), &err);
     if (rc == 0)
         rc = dlock_default_dir(&dir, base, &err);
-    if (base)
-        explicit_bzero(base, strlen(base));
-    free(base);
+    dlock_wipe(base);
     if (rc < 0)
         return message_error(o, &err);
     if (dir)

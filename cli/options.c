@@ -71,13 +71,9 @@ static bool is_number(const char *s)
 /* A decimal number from 0 to max, or -1. */
 static int read_number(const char *s, int max)
 {
-    long long n = 0;
+    int64_t n;
 
-    if (!is_number(s))
-        return -1;
-    for (; *s && n <= max; s++)
-        n = 10 * n + (*s - '0');
-    return n <= max ? (int)n : -1;
+    return dlock_read_number(s, strlen(s), &n) && n <= max ? (int)n : -1;
 }
 
 static void *field_of(struct options *o, const struct given *g)
@@ -174,20 +170,12 @@ static int set_once(struct options *o, const struct given *g, struct dlock_error
 /* "0,24" */
 static int set_success_codes(struct options *o, const struct given *g, struct dlock_error *err)
 {
-    char word[4];
-    const char *s = g->value;
-
     memset(o->success_codes, 0, sizeof(o->success_codes));
-    for (;; s++) {
+    for (const char *s = g->value;; s++) {
         size_t len = strcspn(s, ",");
-        int n = -1;
+        int64_t n;
 
-        if (len < sizeof(word)) {
-            memcpy(word, s, len);
-            word[len] = '\0';
-            n = read_number(word, 255);
-        }
-        if (n < 0)
+        if (len > 3 || !dlock_read_number(s, len, &n) || n > 255)
             return bad_value(g, "a list of exit codes as 0,24", err);
         o->success_codes[n / 8] |= (uint8_t)(1U << n % 8);
         s += len;
@@ -215,13 +203,12 @@ static int copy_lock(char **out, char *arg, struct dlock_error *err);
 static int set_also(struct options *o, const struct given *g, struct dlock_error *err)
 {
     struct also_lock *also = &o->also[o->nalso];
-    int r;
 
     if (o->nalso == DLOCK_SET_MAX - 1) {
         dlock_blank_lock(g->value);
         return misuse(err, "more than %d locks", DLOCK_SET_MAX);
     }
-    r = copy_lock(&also->lock, g->value, err);
+    int r = copy_lock(&also->lock, g->value, err);
     if (r < 0)
         return r;
     also->mode = (enum dlock_mode)g->row->number;
@@ -624,8 +611,6 @@ static int check_time_as_lock(const struct options *o, char **rest, int n, struc
 
 static int take_arguments(struct options *o, char **rest, int n, struct dlock_error *err)
 {
-    int r;
-
     if (n == 0 && o->mode == MODE_HELD)
         return 0;
     if (n == 0)
@@ -634,7 +619,7 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
         o->mode = MODE_FD;
     if (o->mode == MODE_FD)
         return take_fd(o, rest, n, err);
-    r = o->mode == MODE_RUN ? check_time_as_lock(o, rest, n, err) : 0;
+    int r = o->mode == MODE_RUN ? check_time_as_lock(o, rest, n, err) : 0;
     if (r < 0)
         return r;
     /* --status of the caller's open file; our own descriptors are close-on-exec. */
@@ -753,7 +738,6 @@ bool options_success(const struct options *o, int code)
 int options_parse(struct options *o, int argc, char **argv, struct dlock_error *err)
 {
     bool given[DLOCK_LEN(table)] = {false};
-    int r;
 
     *o = (struct options){
         .mode = MODE_RUN,
@@ -770,7 +754,7 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
         .title = argc > 0 ? argv[0] : NULL,
         .title_size = argv_size(argc, argv),
     };
-    r = parse_switches(o, argc, argv, given, err);
+    int r = parse_switches(o, argc, argv, given, err);
     if (r == 0 && is_final(o->mode))
         return 0;
     if (r == 0)
@@ -807,9 +791,7 @@ bool options_need_guard(const struct options *o)
 
 static void drop_lock(char **lock)
 {
-    if (*lock)
-        explicit_bzero(*lock, strlen(*lock));
-    free(*lock);
+    dlock_wipe(*lock);
     *lock = NULL;
 }
 

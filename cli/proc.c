@@ -13,20 +13,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static pid_t parse_pid(const char *text)
-{
-    pid_t pid = 0;
-
-    if (!*text)
-        return 0;
-    for (; *text; text++) {
-        if (*text < '0' || *text > '9' || pid > INT32_MAX / 10 - 1)
-            return 0;
-        pid = pid * 10 + (*text - '0');
-    }
-    return pid;
-}
-
 /* Open /proc/PID followed by file. A descriptor, or -1 with errno. */
 static int open_proc(pid_t pid, const char *file)
 {
@@ -72,11 +58,10 @@ static uint64_t number(const char *p)
 static bool parse_stat(int fd, struct proc_stat *st)
 {
     char buf[1024];
-    ssize_t n;
 
     if (fd < 0)
         return false;
-    n = read(fd, buf, sizeof(buf) - 1);
+    ssize_t n = read(fd, buf, sizeof(buf) - 1);
     close(fd);
     if (n <= 0)
         return false;
@@ -99,6 +84,15 @@ static bool parse_stat(int fd, struct proc_stat *st)
 bool proc_read_stat(pid_t pid, struct proc_stat *st)
 {
     return parse_stat(open_proc(pid, "/stat"), st);
+}
+
+bool proc_descends(pid_t pid, pid_t from)
+{
+    struct proc_stat st;
+
+    for (int depth = 0; pid > 0 && pid != from && depth < 4096; depth++)
+        pid = proc_read_stat(pid, &st) ? st.ppid : 0;
+    return pid > 0 && pid == from;
 }
 
 bool proc_read_task_stat(pid_t pid, pid_t tid, struct proc_stat *st)
@@ -199,9 +193,10 @@ static void each_number(int dir, void (*each)(pid_t number, void *arg), void *ar
     while ((n = syscall(SYS_getdents64, dir, buf, sizeof(buf))) > 0) {
         for (long at = 0; at < n;) {
             const struct dirent *e = (const struct dirent *)(const void *)(buf + at);
-            pid_t pid = parse_pid(e->d_name);
-            if (pid > 0)
-                each(pid, arg);
+            int64_t pid;
+            if (dlock_read_number(e->d_name, strlen(e->d_name), &pid) && pid > 0 &&
+                pid <= INT32_MAX)
+                each((pid_t)pid, arg);
             at += e->d_reclen;
         }
     }

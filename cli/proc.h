@@ -31,6 +31,8 @@ int proc_open_task(pid_t pid, pid_t tid, const char *name);
 /* The stat file of a process, or of one of its threads. False: the process is gone or hidden. */
 bool proc_read_stat(pid_t pid, struct proc_stat *);
 bool proc_read_task_stat(pid_t pid, pid_t tid, struct proc_stat *);
+/* Is pid the process from, or a descendant? False where /proc does not tell. */
+bool proc_descends(pid_t pid, pid_t from);
 /* The signals of a process. False: gone or hidden, or /proc does not show signals. */
 bool proc_read_signals(pid_t pid, struct proc_signals *);
 /* Call each for every thread of pid, if pid is not gone or hidden. */

@@ -26,18 +26,13 @@ static const char *subject(const struct report *r, const char *words, char *buf)
     return buf;
 }
 
-static const char *lock_text(const struct report *r, char *buf)
-{
-    return subject(r, "", buf);
-}
-
 /* "'nightly'", without the store. */
 static const char *short_text(const struct report *r, const dlock *lk, char *buf)
 {
     if (lk)
         snprintf(buf, LOCK_TEXT_MAX, "'%s'", dlock_name(lk));
     else
-        lock_text(r, buf);
+        subject(r, "", buf);
     return buf;
 }
 
@@ -162,7 +157,7 @@ void report_busy(struct report *r, const struct dlock_info *info, bool kept)
     r->outcome = o->nonblock ? EVENTS_BUSY : EVENTS_TIMEOUT;
     if (!message_tells(o, message_about_busy(o)))
         return;
-    lock_text(r, lock);
+    subject(r, "", lock);
     if (!o->nonblock)
         snprintf(after, sizeof(after), " after %s",
                  message_duration(o->wait_ns, waited, sizeof(waited)));
@@ -180,7 +175,8 @@ void report_skipped(struct report *r, const struct dlock_run *run)
     report_cancelled(r);
     r->outcome = EVENTS_SKIPPED;
     if (message_tells(r->o, ABOUT_HELD))
-        message("not run: %s %s", lock_text(r, lock), message_run(run, false, text, sizeof(text)));
+        message("not run: %s %s", subject(r, "", lock),
+                message_run(run, false, text, sizeof(text)));
 }
 
 void report_stays(const struct report *r, int64_t left)
@@ -188,7 +184,7 @@ void report_stays(const struct report *r, int64_t left)
     char lock[LOCK_TEXT_MAX], text[32];
 
     if (message_tells(r->o, ABOUT_WAIT))
-        message("%s stays held for %s (--min-hold); a signal ends this wait", lock_text(r, lock),
+        message("%s stays held for %s (--min-hold); a signal ends this wait", subject(r, "", lock),
                 message_duration(left, text, sizeof(text)));
 }
 
@@ -197,7 +193,7 @@ void report_unrecorded(const struct report *r, const struct dlock_error *err)
     char lock[LOCK_TEXT_MAX];
 
     message("%s: the command succeeded, but its run is not recorded: %s; another run may follow",
-            lock_text(r, lock), err->msg[0] ? err->msg : "no answer");
+            subject(r, "", lock), err->msg[0] ? err->msg : "no answer");
 }
 
 void report_own(struct report *r, const struct dlock_info *info, const struct dlock_error *err)
@@ -212,7 +208,7 @@ void report_own(struct report *r, const struct dlock_info *info, const struct dl
         message("%s", err->msg);
     else
         message("%s is busy: this dlock runs under its holder, and would wait for itself; %s",
-                lock_text(r, lock), message_holder(info, holder, sizeof(holder)));
+                subject(r, "", lock), message_holder(info, holder, sizeof(holder)));
 }
 
 void report_no_inner(const struct report *r, int sys)
@@ -229,7 +225,6 @@ void report_again(struct report *r, const dlock *lk, const struct dlock_error *w
         message("%s; asking the %s", why->msg, above ? "next dlock above" : "store");
 }
 
-/* The time of the next line about the wait. */
 static int64_t line_at(const struct report *r)
 {
     return r->wait.news ? dlock_min(r->wait.report_at, r->wait.news_at) : r->wait.report_at;
@@ -281,11 +276,10 @@ const char *report_wait_text(const struct report *r, int64_t now, char *buf, siz
 void report_tick(struct report *r, int64_t now)
 {
     char text[LOCK_TEXT_MAX + HOLDER_TEXT_MAX];
-    bool draws;
 
     if (now < report_wake(r))
         return;
-    draws = message_draws();
+    bool draws = message_draws();
     r->wait.fg_at = !draws && message_could_draw() ? now + WAIT_REDRAW : DLOCK_NEVER;
     if (!draws && now < line_at(r))
         return;
@@ -347,7 +341,7 @@ void report_trouble(struct report *r, const struct dlock_report *t)
         return;
     r->wait.said = true;
     if (r->wait.waiting)
-        message("%s: waiting without a connection%s%s", lock_text(r, lock), colon, t->error.msg);
+        message("%s: waiting without a connection%s%s", subject(r, "", lock), colon, t->error.msg);
     else
         message("%s has not been renewed for %s%s%s; %s in %s unless the store answers",
                 subject(r, "the lock ", lock), tenths(dlock_now() - t->since, since, sizeof(since)),
@@ -366,7 +360,7 @@ void report_recovered(struct report *r, const struct dlock_report *t)
         return;
     tenths(dlock_now() - t->since, since, sizeof(since));
     if (r->wait.waiting)
-        message("%s: connected again after %s", lock_text(r, lock), since);
+        message("%s: connected again after %s", subject(r, "", lock), since);
     else
         message("%s is renewed again after %s", subject(r, "the lock ", lock), since);
 }
@@ -424,7 +418,7 @@ void report_release_unclear(const struct report *r, const struct dlock_error *er
         return;
     /* A file is free, and only its run record is missing. Other stores may have released. */
     if (dlock_is_local(r->lk))
-        message("%s: the end of the run is not recorded: %s", lock_text(r, lock), err->msg);
+        message("%s: the end of the run is not recorded: %s", subject(r, "", lock), err->msg);
     else
         message("%s is not confirmed: %s; the lock ends with its ttl%s at the latest",
                 subject(r, "the release of ", lock), err->msg[0] ? err->msg : "no answer",

@@ -1,6 +1,8 @@
 /* signals.c - which signals are ours, which are the command's, and how we die or stop by one. */
 #include "signals.h"
 
+#include "util.h"
+
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,20 +16,13 @@
  */
 static bool left_alone(int sig)
 {
-    switch (sig) {
-    case SIGKILL:
-    case SIGSTOP:
-    case SIGSEGV:
-    case SIGBUS:
-    case SIGFPE:
-    case SIGILL:
-    case SIGTRAP:
-    case SIGSYS:
-    case SIGABRT:
-        return true;
-    default:
-        return sig >= 32 && sig < SIGRTMIN;
-    }
+    static const int alone[] = {SIGKILL, SIGSTOP, SIGSEGV, SIGBUS, SIGFPE,
+                                SIGILL,  SIGTRAP, SIGSYS,  SIGABRT};
+
+    for (size_t i = 0; i < DLOCK_LEN(alone); i++)
+        if (sig == alone[i])
+            return true;
+    return sig >= 32 && sig < SIGRTMIN;
 }
 
 int signals_init(struct sigstate *s)

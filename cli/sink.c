@@ -41,7 +41,7 @@ struct sink {
     pthread_cond_t changed;
     bool closed;   /* the reader has gone for good */
     bool stopping; /* the thread must end */
-    unsigned long dropped;
+    _Atomic unsigned long dropped;
     size_t n;
     char kept[2 * SINK_LINE]; /* whole lines; a part of the first may be written already */
 };
@@ -87,13 +87,13 @@ int sink_reopen(int fd)
  */
 static int take_fd(int fd, struct dlock_error *err)
 {
-    int flags, own;
+    int own;
 
     /* A close-on-exec descriptor is our own: the caller cannot have passed it. */
     if (fcntl(fd, F_GETFD) != 0)
         return dlock_fail(err, DLOCK_EUSAGE, EBADF, "option --events: descriptor %d is not open",
                           fd);
-    flags = fcntl(fd, F_GETFL) & O_ACCMODE;
+    int flags = fcntl(fd, F_GETFL) & O_ACCMODE;
     if (flags != O_WRONLY && flags != O_RDWR)
         return dlock_fail(err, DLOCK_EUSAGE, EBADF,
                           "option --events: descriptor %d is not open for writing", fd);
@@ -114,7 +114,6 @@ int sink_open(struct sink **out, const char *where, struct dlock_error *err)
     pthread_condattr_t attr;
     struct sink *s;
     struct stat st;
-    int fd;
 
     if (number && strlen(where) > 9)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
@@ -122,7 +121,7 @@ int sink_open(struct sink **out, const char *where, struct dlock_error *err)
     s = calloc(1, sizeof(*s));
     if (!s)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    fd = number ? take_fd(atoi(where), err) : open_path(where, err);
+    int fd = number ? take_fd(atoi(where), err) : open_path(where, err);
     if (fd < 0) {
         free(s);
         return fd;
@@ -342,19 +341,14 @@ int sink_interest(const struct sink *s, struct pollfd *p)
     return 1;
 }
 
-unsigned long sink_dropped(struct sink *s)
+unsigned long sink_dropped(const struct sink *s)
 {
-    pthread_mutex_lock(&s->lock);
-    unsigned long n = s->dropped;
-    pthread_mutex_unlock(&s->lock);
-    return n;
+    return s->dropped;
 }
 
 void sink_drop(struct sink *s)
 {
-    pthread_mutex_lock(&s->lock);
     s->dropped++;
-    pthread_mutex_unlock(&s->lock);
 }
 
 void sink_close(struct sink *s)

@@ -38,7 +38,7 @@ void sink_flush(struct sink *, int wait_ms);
 /* 1 while lines are kept, and sink_flush has work once *p is ready; else 0. */
 int sink_interest(const struct sink *, struct pollfd *p);
 /* The number of dropped lines. */
-unsigned long sink_dropped(struct sink *);
+unsigned long sink_dropped(const struct sink *);
 /* Count a line that could not be made. */
 void sink_drop(struct sink *);
 /* Drops the kept lines. NULL is fine. */

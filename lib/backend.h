@@ -235,7 +235,10 @@ struct dlock_backend {
      */
     const struct dlock_error *(*refusal)(const struct dlock_be *);
 
-    /* Idle only. arg: ASK_BREAK: a token; ASK_FORGET: a record's, see dlock_start_forget(). */
+    /*
+     * Idle only. arg: ASK_BREAK: a token; ASK_FORGET: a record's, see dlock_start_forget(). NULL
+     * with CAP_NESTED: a query opens a handle without the outer dlock.
+     */
     void (*ask)(struct dlock_be *, enum dlock_ask, const char *arg);
 
     /*

@@ -19,6 +19,11 @@ int64_t dlock_now(void)
     return read_clock(CLOCK_BOOTTIME);
 }
 
+int64_t dlock_wall(void)
+{
+    return dlock_max(DLOCK_MSEC, read_clock(CLOCK_REALTIME));
+}
+
 static int64_t system_now(void *ctx)
 {
     (void)ctx;

@@ -66,16 +66,11 @@ static int check_dir(const char *dir, struct dlock_error *err)
      * Only root can make root's directory: the "root" of a user namespace does not see the real
      * owner, and must not remove the directory.
      */
-    if (st.st_uid != geteuid() && geteuid() == 0)
-        return dlock_fail(err, DLOCK_EPERM, 0,
-                          "%s belongs to uid %lu, not to us (is this a user namespace?): "
-                          "set DLOCK_STORE",
-                          dir, (unsigned long)st.st_uid);
     if (st.st_uid != geteuid())
-        return dlock_fail(
-            err, DLOCK_EPERM, 0,
-            "%s belongs to uid %lu, not to us: have root remove it, or set DLOCK_STORE", dir,
-            (unsigned long)st.st_uid);
+        return dlock_fail(err, DLOCK_EPERM, 0, "%s belongs to uid %lu, not to us%s set DLOCK_STORE",
+                          dir, (unsigned long)st.st_uid,
+                          geteuid() == 0 ? " (is this a user namespace?):"
+                                         : ": have root remove it, or");
     if (st.st_mode & (S_IRWXG | S_IRWXO))
         return dlock_fail(err, DLOCK_EPERM, 0, "%s is open to other users: chmod 700 it", dir);
     return 0;
@@ -99,14 +94,13 @@ static int check_other_base(struct dlock_error *err)
 {
     static const char command[] = "install -d -m 1777 -o root " OTHER_BASE;
     struct stat st;
-    int r;
 
     if (lstat(OTHER_BASE, &st) < 0 && errno == ENOENT)
         return dlock_fail(err, DLOCK_ECREATE, ENOENT,
                           "no directory for @name: users cannot use " USUAL_BASE ", and " OTHER_BASE
                           " is missing: run \"%s\" as root, or set DLOCK_STORE",
                           command);
-    r = stat_dir(OTHER_BASE, &st, err);
+    int r = stat_dir(OTHER_BASE, &st, err);
     if (r < 0)
         return r;
     if (st.st_uid != 0 || !open_to_all(&st))
@@ -123,7 +117,6 @@ static int choose_dir(char *dir, size_t size, struct dlock_error *err)
     unsigned long uid = geteuid();
     bool usual = false;
     struct stat st;
-    int r;
 
     if (uid == 0) {
         snprintf(dir, size, ROOT_DIR);
@@ -149,7 +142,7 @@ static int choose_dir(char *dir, size_t size, struct dlock_error *err)
         usual = true;
     else if (usual && is_made(OTHER_BASE, uid))
         usual = false;
-    r = usual ? 0 : check_other_base(err);
+    int r = usual ? 0 : check_other_base(err);
     if (r == 0)
         snprintf(dir, size, "%s/dlock-%lu", usual ? USUAL_BASE : OTHER_BASE, uid);
     return r;
@@ -216,7 +209,7 @@ static int parse_base(struct dlock_uri **uri, const char *base, struct dlock_err
     int r = asprintf(&text, "%s#name", base) < 0 ? dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory")
                                                  : dlock_uri_parse(uri, text, err);
 
-    uri_wipe(text);
+    dlock_wipe(text);
     return r;
 }
 
@@ -287,10 +280,10 @@ int dlock_find_store(char **base, const char *store, struct dlock_error *err)
             r = 0;
         else
             dlock_fail(err, r, why.sys, "%s (DLOCK_STORE can name the store)", why.msg);
-        uri_wipe(text);
+        dlock_wipe(text);
     }
     if (r < 0) {
-        uri_wipe(*base);
+        dlock_wipe(*base);
         *base = NULL;
     }
     return r;
@@ -300,7 +293,6 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
 {
     const char *slashes = strstr(name, "://");
     char *base = NULL, *uri = NULL;
-    int r;
 
     if (!*name)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
@@ -315,12 +307,12 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "LOCK has a '?' in the name after '@': write it as %%3F (parameters of "
                           "the store stand in DLOCK_STORE)");
-    r = dlock_find_store(&base, store, err);
+    int r = dlock_find_store(&base, store, err);
     if (r == 0 && !base)
         r = embedded_store(&base, err);
     if (r == 0 && asprintf(&uri, "%s#%s", base, name) < 0)
         r = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    uri_wipe(base);
+    dlock_wipe(base);
     if (r == 0)
         *out = uri;
     return r;

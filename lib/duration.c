@@ -1,4 +1,7 @@
-/* duration.c - durations as people write them. By hand: strtod(3) knows locales, hex and "inf". */
+/*
+ * duration.c - numbers, and durations as people write them. By hand: strtod(3) knows locales, hex
+ * and "inf".
+ */
 #include "util.h"
 
 #include <stdio.h>
@@ -18,6 +21,19 @@ static const struct {
     {DLOCK_SEC, {"s", "sec", "secs", "second", "seconds"}},
     {DLOCK_MSEC, {"ms", "msec", "msecs"}},
 };
+
+bool dlock_read_number(const char *s, size_t len, int64_t *out)
+{
+    int64_t n = 0;
+
+    for (size_t i = 0; i < len; i++) {
+        if (s[i] < '0' || s[i] > '9' || n > (INT64_MAX - (s[i] - '0')) / 10)
+            return false;
+        n = 10 * n + (s[i] - '0');
+    }
+    *out = n;
+    return len > 0;
+}
 
 static const char *skip_digits(const char *p)
 {
@@ -49,13 +65,10 @@ static bool read_part(const char *p, struct part *part)
     if ((len > 0 && part->unit == 0) || (dot == p && name == frac))
         return false;
     const int64_t unit = len > 0 ? part->unit : DLOCK_SEC;
-    for (part->ns = 0; p < dot && part->ns >= 0; p++) {
-        part->ns = 10 * part->ns + (*p - '0');
-        if (part->ns > MAX_NS / unit)
-            part->ns = -1;
-    }
-    if (part->ns >= 0)
-        part->ns *= unit;
+    part->ns = 0;
+    if (dot > p && !dlock_read_number(p, (size_t)(dot - p), &part->ns))
+        part->ns = MAX_NS;
+    part->ns = part->ns > MAX_NS / unit ? -1 : part->ns * unit;
     /* Digits below a nanosecond are cut off. */
     for (int64_t scale = unit / 10; part->ns >= 0 && frac < name; frac++, scale /= 10)
         part->ns += (*frac - '0') * scale;

@@ -66,17 +66,18 @@ static void append(struct dlock_error *err, const char *s)
     dlock_hide_secrets(err->msg + used, false);
 }
 
-__attribute__((format(printf, 5, 0))) static int fail(struct dlock_error *err, int code, int sys,
-                                                      const struct dlock_site *at, const char *fmt,
-                                                      va_list ap)
+int dlock_fail_site(struct dlock_error *err, int code, int sys, const struct dlock_site *at,
+                    const char *fmt, ...)
 {
     int saved = errno; /* callers often read errno afterwards */
-
     if (!err)
         return code;
     /* Not into err->msg, which may be an argument. */
     char text[2 * sizeof(err->msg)], cause[sizeof(text)];
+    va_list ap;
+    va_start(ap, fmt);
     int n = vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
     if (n < 0)
         text[0] = '\0';
     /* Hide secrets before the text is cut: the cut may take the '@' behind a secret. */
@@ -87,63 +88,24 @@ __attribute__((format(printf, 5, 0))) static int fail(struct dlock_error *err, i
         cause[len - 2] = '\0';
 
     *err = (struct dlock_error){.code = code, .sys = sys};
-    if (at->where)
+    if (at && at->where)
         append(err, at->where);
-    if (at->address) {
+    if (at && at->address) {
         append(err, " (");
         append(err, at->address);
         append(err, ")");
     }
-    if (at->where && cause[0])
+    if (at && at->where && cause[0])
         append(err, ": ");
     err->cause_at = (unsigned short)strlen(err->msg);
     append(err, cause);
     err->cause_len = (unsigned short)(strlen(err->msg) - err->cause_at);
-    if (at->lock) {
+    if (at && at->lock) {
         append(err, " (lock '");
         append(err, at->lock);
         append(err, "')");
     }
     errno = saved;
-    return code;
-}
-
-int dlock_fail(struct dlock_error *err, int code, int sys, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    fail(err, code, sys, &(struct dlock_site){0}, fmt, ap);
-    va_end(ap);
-    return code;
-}
-
-int dlock_fail_at(struct dlock_error *err, int code, int sys, const char *where, const char *fmt,
-                  ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    fail(err, code, sys, &(struct dlock_site){.where = where}, fmt, ap);
-    va_end(ap);
-    return code;
-}
-
-int dlock_fail_lock(struct dlock_error *err, int code, int sys, const struct dlock_uri *uri,
-                    const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    fail(err, code, sys, &(struct dlock_site){.where = uri->where, .lock = uri->name}, fmt, ap);
-    va_end(ap);
-    return code;
-}
-
-int dlock_fail_site(struct dlock_error *err, int code, int sys, const struct dlock_site *at,
-                    const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    fail(err, code, sys, at, fmt, ap);
-    va_end(ap);
     return code;
 }
 

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <time.h>
 #include <unistd.h>
 
 #define RECORD_MAX 900
@@ -111,15 +110,6 @@ static char *encode(char *p, const char *s, size_t n)
     return p;
 }
 
-/* The wall clock: people on any machine read it. Nothing is computed from it. */
-static int64_t wall_ms(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_REALTIME, &ts);
-    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / DLOCK_MSEC;
-}
-
 int dlock_identity_format(const struct dlock_identity *w, enum dlock_record as, char *buf,
                           size_t size)
 {
@@ -174,14 +164,8 @@ static void read_text(char *dst, size_t size, const char *v, size_t len)
 /* A decimal number, or 0: for display only. */
 static int64_t read_number(const char *v, size_t len)
 {
-    int64_t n = 0;
-
-    for (size_t i = 0; i < len; i++) {
-        if (v[i] < '0' || v[i] > '9' || n > (INT64_MAX - 9) / 10)
-            return 0;
-        n = 10 * n + (v[i] - '0');
-    }
-    return n;
+    int64_t n;
+    return dlock_read_number(v, len, &n) ? n : 0;
 }
 
 static void read_pair(struct dlock_info *info, const char *s, size_t len)
@@ -291,7 +275,7 @@ char *dlock_home_dir(void)
 
 void dlock_identity_begin(struct dlock_identity *w)
 {
-    w->since_ms = wall_ms();
+    w->since_ms = dlock_wall() / DLOCK_MSEC;
     w->since = dlock_now();
 }
 

@@ -71,11 +71,6 @@ static int64_t now_of(const dlock *d)
     return d->env->now(d->env->ctx);
 }
 
-static struct dlock_clocks clocks_of(const dlock *d)
-{
-    return dlock_clocks_read(d->env);
-}
-
 /* The backend runs an operation, or holds the lock. */
 static bool backend_works(const dlock *d)
 {
@@ -133,7 +128,6 @@ static int check_options(const struct dlock_options *o, const struct dlock_backe
     return 0;
 }
 
-/* The backend's spec, from checked options. */
 static void set_spec(dlock *d, const struct dlock_options *o, const struct nested_outer *outer)
 {
     struct dlock_times t;
@@ -232,12 +226,6 @@ int dlock_open_nested(dlock **out, struct dlock_uri **uri, const struct nested_o
     return rc;
 }
 
-int dlock_open_uri(dlock **out, struct dlock_uri **uri, const struct dlock_options *o,
-                   struct dlock_error *err)
-{
-    return dlock_open_nested(out, uri, NULL, o, err);
-}
-
 int dlock_open(dlock **out, const char *text, const struct dlock_options *o,
                struct dlock_error *err)
 {
@@ -245,7 +233,7 @@ int dlock_open(dlock **out, const char *text, const struct dlock_options *o,
     if (!out || !text)
         return usage(err, "dlock_open() needs a URI, and a place for the handle");
     int rc = dlock_uri_parse(&uri, text, err);
-    return rc < 0 ? rc : dlock_open_uri(out, &uri, o, err);
+    return rc < 0 ? rc : dlock_open_nested(out, &uri, NULL, o, err);
 }
 
 void lock_close(dlock *d)
@@ -676,14 +664,9 @@ static void on_granted(dlock *d, const struct dlock_event *ev)
     d->why.code = 0;
 }
 
-/* The store could not record that the run begins: is another renewal worth a try? */
-static bool begins_later(const dlock *d, int code)
-{
-    return (d->table->caps & CAP_LEASE) && dlock_error_retryable(code);
-}
-
 static void on_event(dlock *d, const struct dlock_event *ev)
 {
+    bool again;
     switch (ev->type) {
     case EV_WAITING:
     case EV_BUSY:
@@ -738,12 +721,14 @@ static void on_event(dlock *d, const struct dlock_event *ev)
             d->hold.begin = RUN_BEGINS;
         d->why.code = 0;
         break;
-    case EV_UNCLEAR:
     case EV_LOST:
         dlock_error_cause(&d->why, &ev->error, d->uri->where);
-        if (ev->type == EV_UNCLEAR)
-            resolve_again(d);
-        if (ev->type == EV_UNCLEAR && d->hold.begin == RUN_NOW && !begins_later(d, ev->error.code))
+        break;
+    case EV_UNCLEAR:
+        dlock_error_cause(&d->why, &ev->error, d->uri->where);
+        resolve_again(d);
+        again = (d->table->caps & CAP_LEASE) && dlock_error_retryable(ev->error.code);
+        if (d->hold.begin == RUN_NOW && !again) /* no renewal can record that the run begins */
             report(d, DLOCK_REPORT_FAILED)->error = ev->error;
         break;
     case EV_AWAY:
@@ -776,28 +761,24 @@ static void no_answer(const dlock *d, int64_t waited, struct dlock_error *err)
                         dlock_format_duration(waited, text, sizeof(text)), to);
 }
 
-/*
- * d->why is the latest failure of an outage: add how long the outage has lasted, and the lock. A
- * cause that is too long loses its end.
- */
-static void still_away(const dlock *d, struct dlock_error *err)
+bool lock_unanswered(const dlock *d, int64_t waited, struct dlock_error *err)
 {
     char lasted[32], rest[sizeof(d->why.msg) / 2];
+    if (d->away_since == 0 && !d->contacted)
+        no_answer(d, waited, err);
+    if (d->away_since == 0)
+        return !d->contacted;
+    /*
+     * d->why is the latest failure of the outage: add how long the outage has lasted, and the lock.
+     * A cause that is too long loses its end.
+     */
     int64_t ns = now_of(d) - d->away_since, shown = ns < DLOCK_SEC ? DLOCK_MSEC : 100 * DLOCK_MSEC;
     dlock_format_duration(ns / shown * shown, lasted, sizeof(lasted));
     int len = snprintf(rest, sizeof(rest), "; no answer for %s (lock '%s')", lasted, d->uri->name);
     int room = (int)sizeof(d->why.msg) - 1 - (int)dlock_min(len, (int)sizeof(rest) - 1);
     int end = (int)dlock_min(room, d->why.cause_at + d->why.cause_len);
     dlock_fail(err, DLOCK_EUNAVAIL, d->why.sys, "%.*s%s", end, d->why.msg, rest);
-}
-
-bool lock_unanswered(const dlock *d, int64_t waited, struct dlock_error *err)
-{
-    if (d->away_since != 0)
-        still_away(d, err);
-    else if (!d->contacted)
-        no_answer(d, waited, err);
-    return d->away_since != 0 || !d->contacted;
+    return true;
 }
 
 /* Does an acquire or a query await an answer, which -w and --connect-timeout bound? */
@@ -841,7 +822,7 @@ static bool report_waits(const dlock *d)
 int lock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
     int n = 0;
-    *wake_at = d->lease_due = lease_wake(&d->lease, clocks_of(d));
+    *wake_at = d->lease_due = lease_wake(&d->lease, dlock_clocks_read(d->env));
     if (trying(d))
         *wake_at = dlock_min(*wake_at,
                              dlock_min(d->wait_until, d->contacted ? DLOCK_NEVER : d->contact_by));
@@ -903,7 +884,7 @@ const struct dlock_report *lock_process(dlock *d, const struct pollfd *pfd, int 
                 n = 0; /* the backend may have opened a descriptor under the number just closed */
         }
         on_time(d);
-        enum lease_do todo = lease_step(&d->lease, clocks_of(d), NULL);
+        enum lease_do todo = lease_step(&d->lease, dlock_clocks_read(d->env), NULL);
         lease_action(d, todo);
         if (todo != LEASE_NOTHING || d->report.type != DLOCK_REPORT_NONE)
             continue;
@@ -921,7 +902,7 @@ const struct dlock_report *lock_process(dlock *d, const struct pollfd *pfd, int 
             continue;
         if (!(d->table->caps & CAP_NESTED))
             ev.raw_minus_boot = lease_clocks_difference(&d->clocks, ev.from);
-        lease_action(d, lease_step(&d->lease, clocks_of(d), &ev));
+        lease_action(d, lease_step(&d->lease, dlock_clocks_read(d->env), &ev));
     }
 }
 
@@ -1069,8 +1050,9 @@ const struct dlock_report *dlock_dispatch(dlock *d)
 
 int64_t dlock_time_left(const dlock *d)
 {
-    return d->phase == LOCK_HELD && !lock_is_foreign(d) ? lease_time_left(&d->lease, clocks_of(d))
-                                                        : 0;
+    return d->phase == LOCK_HELD && !lock_is_foreign(d)
+               ? lease_time_left(&d->lease, dlock_clocks_read(d->env))
+               : 0;
 }
 
 int64_t dlock_deadline(const dlock *d)

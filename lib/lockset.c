@@ -270,20 +270,19 @@ static void take_first(dlock_set *s)
     take_next(s);
 }
 
-/* Stores without tokens: is the holder this process, by an acquire that began with this one? */
-static bool began_with(const struct dlock_info *info, const struct dlock_identity *id)
-{
-    return info->pid == id->pid && strcmp(info->host, id->host) == 0 &&
-           info->since_ms - dlock_max(0, info->waited_ms) == id->since_ms;
-}
-
-/* The held lock with this holder; NULL: none. */
+/*
+ * The held lock with this holder; NULL: none. Stores without tokens: this process is the holder, by
+ * an acquire that began at the same moment.
+ */
 static const dlock *own_holder(const dlock_set *s, const struct dlock_info *info)
 {
-    for (int i = 0; info && i < s->next; i++)
-        if (info->token[0] ? strcmp(s->at[i]->token, info->token) == 0
-                           : began_with(info, &s->at[i]->identity))
+    for (int i = 0; info && i < s->next; i++) {
+        const struct dlock_identity *id = &s->at[i]->identity;
+        bool same = info->pid == id->pid && strcmp(info->host, id->host) == 0 &&
+                    info->since_ms - dlock_max(0, info->waited_ms) == id->since_ms;
+        if (info->token[0] ? strcmp(s->at[i]->token, info->token) == 0 : same)
             return s->at[i];
+    }
     return NULL;
 }
 
@@ -305,7 +304,6 @@ static const dlock *first_unready(const dlock_set *s)
 
 /* --- what happens ----------------------------------------------------------------------------- */
 
-/* A report of lk while the set takes its locks. */
 static void while_acquiring(dlock_set *s, const dlock *lk, const struct dlock_report *r)
 {
     struct dlock_report end;

@@ -264,19 +264,15 @@ _Static_assert(offsetof(struct dlock_backend, abi) == offsetof(struct dlock_modu
 static bool check_table(const void *table, const struct dlock_loadable *m, const char *path,
                         const char *scheme, struct dlock_error *err)
 {
-    struct dlock_module_head h = {0};
-    if (table)
-        memcpy(&h.abi, table, sizeof(h.abi));
-    if (table && h.abi == m->abi)
-        memcpy(&h, table, sizeof(h));
-    if (!table)
+    const struct dlock_module_head *h = table;
+    if (!h)
         dlock_fail(err, DLOCK_ENOBACKEND, 0, "%s is not a module of dlock: " ONE_BUILD, path);
-    else if (h.abi != m->abi)
+    else if (h->abi != m->abi)
         dlock_fail(err, DLOCK_ENOBACKEND, 0,
-                   "%s is for interface %u, this dlock has %u: " ONE_BUILD, path, h.abi, m->abi);
-    else if (!h.build_id || strcmp(h.build_id, build_id) != 0)
+                   "%s is for interface %u, this dlock has %u: " ONE_BUILD, path, h->abi, m->abi);
+    else if (!h->build_id || strcmp(h->build_id, build_id) != 0)
         dlock_fail(err, DLOCK_ENOBACKEND, 0, "%s is of build %s, this dlock of %s: " ONE_BUILD,
-                   path, h.build_id ? h.build_id : "(none)", build_id);
+                   path, h->build_id ? h->build_id : "(none)", build_id);
     else if (m->schemes && !dlock_serves(((const struct dlock_backend *)table)->schemes, scheme))
         dlock_fail(err, DLOCK_ENOBACKEND, 0, "%s does not serve %s://: " ONE_BUILD, path, scheme);
     else

@@ -176,34 +176,6 @@ int nested_allows(const struct nested_hold *h, enum dlock_mode mode, unsigned sl
     return h->slots == slots ? 0 : DLOCK_EDATA;
 }
 
-/* The parent of a process; 0: unknown. */
-static long parent_of(long pid)
-{
-    char path[40], line[512];
-    long parent = 0;
-
-    snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return 0;
-    /* The process name, in parentheses, may have any characters. */
-    const char *end = fgets(line, sizeof(line), f) ? strrchr(line, ')') : NULL;
-    if (!end || sscanf(end + 1, " %*c %ld", &parent) != 1)
-        parent = 0;
-    fclose(f);
-    return parent;
-}
-
-bool nested_descends(long pid, long from)
-{
-    for (int depth = 0; pid > 0 && depth < 4096; depth++) {
-        if (pid == from)
-            return true;
-        pid = parent_of(pid);
-    }
-    return false;
-}
-
 bool nested_trusts(uid_t uid)
 {
     return uid == geteuid() || uid == 0;
@@ -542,14 +514,6 @@ static void nested_release(struct dlock_be *be, int64_t until)
     events_add(&b->events, EV_RELEASED)->how = held ? DLOCK_RELEASE_CLEAN : DLOCK_RELEASE_NOTHING;
 }
 
-/* Never called: --status asks the store. */
-static void nested_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
-{
-    (void)what;
-    (void)arg;
-    events_add(&self(be)->events, EV_DONE);
-}
-
 static int nested_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
     const struct nested_backend *b = self(be);
@@ -637,9 +601,9 @@ static const char *const schemes[] = {NULL}; /* found by DLOCK_HELD only */
 
 #define NESTED_TABLE                                                                               \
     .abi = DLOCK_BACKEND_ABI, .build_id = DLOCK_VERSION, .name = "nested", .schemes = schemes,     \
-    .acquire = nested_acquire, .release = nested_release, .ask = nested_ask,                       \
-    .interest = nested_interest, .process = nested_process, .session_fd = nested_session_fd,       \
-    .close = nested_close, .close_in_child = nested_close
+    .acquire = nested_acquire, .release = nested_release, .interest = nested_interest,             \
+    .process = nested_process, .session_fd = nested_session_fd, .close = nested_close,             \
+    .close_in_child = nested_close
 
 const struct dlock_backend dlock_nested_lease = {
     NESTED_TABLE,

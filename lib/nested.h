@@ -96,8 +96,6 @@ bool nested_trusts(uid_t uid);
 int nested_allows(const struct nested_hold *, enum dlock_mode, unsigned slots);
 /* nested_hold.end_at of the newest reply. */
 int64_t nested_end_at(struct dlock_be *);
-/* Is pid the process from, or a descendant? False where /proc does not tell. */
-bool nested_descends(long pid, long from);
 
 /* An acquire's error: the outer keeper cannot be reached, or does not hold the lock any more. */
 static inline bool nested_unreachable(const struct dlock_error *err)
@@ -114,7 +112,10 @@ static inline bool nested_has_ended(const struct dlock_error *err)
     return err->code == DLOCK_EUNUSABLE && err->sys == ESHUTDOWN;
 }
 
-/* lock.c: dlock_open_uri() for an inner dlock. *outer is the caller's, valid until the close. */
+/*
+ * lock.c: dlock_open() for a parsed URI. Takes *uri over, and sets it to NULL, also on failure.
+ * outer: NULL, or of an inner dlock; *outer is the caller's, valid until the close.
+ */
 int dlock_open_nested(dlock **out, struct dlock_uri **uri, const struct nested_outer *outer,
                       const struct dlock_options *, struct dlock_error *);
 /* lock.c: the granted hold. */

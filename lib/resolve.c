@@ -57,13 +57,10 @@ static void free_all(struct dlock_resolver *r)
     free(r);
 }
 
-/* Drop one reference. */
 static void unref(struct dlock_resolver *r)
 {
-    int left;
-
     pthread_mutex_lock(&r->mutex);
-    left = --r->refs;
+    int left = --r->refs;
     pthread_mutex_unlock(&r->mutex);
     if (left > 0)
         return;
@@ -91,42 +88,31 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* Start a thread for each name. */
 static int start_threads(struct dlock_resolver *r, struct dlock_error *err)
 {
     pthread_t thread;
-    int e;
+    int e = 0;
 
     r->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (r->fd < 0)
         return dlock_fail(err, DLOCK_EOS, errno, "cannot look up names: eventfd: %s",
                           strerror(errno));
-    /* One for ourselves: the count must not reach 0 before all threads are started. */
-    r->pending = 1;
+    /* No thread reports before all are started: the count must not reach 0 in between. */
+    pthread_mutex_lock(&r->mutex);
     for (int i = 0; i < r->n; i++) {
         if (r->lookups[i].code != EAI_NONAME)
             continue;
-        pthread_mutex_lock(&r->mutex);
+        e = dlock_thread_start(&thread, STACK_SIZE, run, &r->lookups[i]);
+        if (e != 0)
+            break;
+        pthread_detach(thread);
         r->refs++;
         r->pending++;
-        pthread_mutex_unlock(&r->mutex);
-        e = dlock_thread_start(&thread, STACK_SIZE, run, &r->lookups[i]);
-        if (e == 0) {
-            pthread_detach(thread);
-            continue;
-        }
-        pthread_mutex_lock(&r->mutex);
-        r->refs--;
-        r->pending--;
-        pthread_mutex_unlock(&r->mutex);
-        return dlock_fail(err, e == EAGAIN ? DLOCK_ENOMEM : DLOCK_EOS, e,
-                          "cannot look up names: no thread: %s", strerror(e));
     }
-    pthread_mutex_lock(&r->mutex);
-    if (--r->pending == 0)
-        eventfd_write(r->fd, 1);
     pthread_mutex_unlock(&r->mutex);
-    return 0;
+    return e == 0 ? 0
+                  : dlock_fail(err, e == EAGAIN ? DLOCK_ENOMEM : DLOCK_EOS, e,
+                               "cannot look up names: no thread: %s", strerror(e));
 }
 
 int dlock_resolver_start(struct dlock_resolver **out, const struct dlock_uri *uri,
@@ -208,7 +194,7 @@ static int collect(const struct dlock_resolver *r, struct dlock_peer **peers,
                           first->sys, "cannot resolve %s: %s", first->name,
                           first->code == EAI_SYSTEM ? strerror(first->sys)
                                                     : gai_strerror(first->code));
-    p = calloc(n ? n : 1, sizeof(*p));
+    p = calloc(n ? n : 1, sizeof(*p)); /* URIs with sockets alone have none */
     if (!p)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     for (int i = 0; i < r->n; i++) {
@@ -227,18 +213,17 @@ static int collect(const struct dlock_resolver *r, struct dlock_peer **peers,
 int dlock_resolver_result(struct dlock_resolver *r, struct dlock_peer **peers, int *n,
                           struct dlock_error *err)
 {
-    int count;
+    int count = 0;
     eventfd_t ended;
 
     pthread_mutex_lock(&r->mutex);
-    if (r->pending > 0) {
+    bool over = r->pending == 0;
+    if (over)
+        count = collect(r, peers, err);
+    else
         eventfd_read(r->fd, &ended);
-        pthread_mutex_unlock(&r->mutex);
-        return 0;
-    }
-    count = collect(r, peers, err);
     pthread_mutex_unlock(&r->mutex);
-    if (count < 0)
+    if (!over || count < 0)
         return count;
     *n = count;
     return 1;
@@ -246,17 +231,12 @@ int dlock_resolver_result(struct dlock_resolver *r, struct dlock_peer **peers, i
 
 int dlock_resolver_so_far(struct dlock_resolver *r, struct dlock_peer **peers, int *n)
 {
-    int count;
-
     pthread_mutex_lock(&r->mutex);
-    count = collect(r, peers, NULL);
+    *n = collect(r, peers, NULL);
     pthread_mutex_unlock(&r->mutex);
-    if (count < 0)
-        return 0;
-    if (count == 0)
+    if (*n == 0)
         free(*peers);
-    *n = count;
-    return count > 0;
+    return *n > 0;
 }
 
 void dlock_resolver_free(struct dlock_resolver *r)

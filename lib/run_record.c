@@ -52,18 +52,13 @@ static bool next_word(const char **at, const char *end, char *word, size_t size)
 static bool next_number(const char **at, const char *end, int64_t min, int64_t max, int64_t *out)
 {
     char word[24];
-    int64_t n = 0;
     if (!next_word(at, end, word, sizeof(word)))
         return false;
-    const char *c = word[0] == '-' ? word + 1 : word;
-    if (!*c)
+    const char *digits = word[0] == '-' ? word + 1 : word;
+    if (!dlock_read_number(digits, strlen(digits), out))
         return false;
-    for (; *c; c++) {
-        if (*c < '0' || *c > '9' || n > (INT64_MAX - (*c - '0')) / 10)
-            return false;
-        n = 10 * n + (*c - '0');
-    }
-    *out = word[0] == '-' ? -n : n;
+    if (word[0] == '-')
+        *out = -*out;
     return *out >= min && *out <= max;
 }
 

@@ -65,6 +65,13 @@ int dlock_read_config(char **out, const char *path, const char *what, struct dlo
     return read_small(out, path, S_IWGRP | S_IWOTH, what, err);
 }
 
+void dlock_wipe(char *s)
+{
+    if (s)
+        explicit_bzero(s, strlen(s));
+    free(s);
+}
+
 /* ------------------------------------------------------------ in texts --- */
 
 /* A piece of a text. */
@@ -196,14 +203,6 @@ static struct piece in_user_option(struct piece s)
     return none;
 }
 
-/* What a command line has in the word from s.p on, or behind it. */
-static struct piece in_words(struct piece s, char *word)
-{
-    struct piece found = in_assignment((struct piece){s.p, word});
-
-    return found.p < found.end ? found : in_user_option(s);
-}
-
 /* "redis:user:password@host", without "//". colon: behind letters. */
 static struct piece behind_scheme(char *begin, char *colon, char *word)
 {
@@ -261,8 +260,11 @@ static bool next_secret(struct piece text, bool one_word, bool cut, struct piece
             s = in_query((struct piece){p + 1, word}, cut && word == text.end);
         else if (*p == ':')
             s = behind_scheme(text.p, p, word);
-        else if (p == text.p || strchr(" \t\n\"'(`,", p[-1]))
-            s = in_words((struct piece){p, text.end}, word);
+        else if (p == text.p || strchr(" \t\n\"'(`,", p[-1])) {
+            s = in_assignment((struct piece){p, word});
+            if (s.p == s.end)
+                s = in_user_option((struct piece){p, text.end});
+        }
         if (s.p < s.end) {
             *found = s;
             return true;

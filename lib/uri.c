@@ -75,13 +75,6 @@ int uri_no_memory(struct dlock_error *err)
     return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
-void uri_wipe(char *s)
-{
-    if (s)
-        explicit_bzero(s, strlen(s));
-    free(s);
-}
-
 /* Refuse without a quotation: the text may be a password that lost its '@'. */
 static int refuse_unseen(const struct uri_parser *ps, const char *why)
 {
@@ -123,7 +116,7 @@ static int decode(const struct uri_parser *ps, struct uri_span s, char **out, co
         lo = s.end - p > 2 ? dlock_hex(p[2]) : -1;
         if (hi < 0 || lo < 0 || hi + lo == 0) {
             *w = '\0';
-            uri_wipe(buf);
+            dlock_wipe(buf);
             return dlock_fail(
                 ps->err, DLOCK_EUSAGE, 0,
                 "bad lock URI: in %s, '%%' is not followed by two hexadecimal digits (01 to FF; a "
@@ -271,15 +264,13 @@ static int parse_userinfo(const struct uri_parser *ps, struct dlock_host *h, str
 
 static int parse_port(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
 {
-    unsigned n = 0;
+    int64_t n = 0;
 
     if (s.p == s.end && (ps->rule->hosts & HOST_LIBPQ))
         return 0;
-    for (const char *p = s.p; p < s.end && n <= 65535; p++)
-        n = *p >= '0' && *p <= '9' ? 10 * n + (unsigned)(*p - '0') : 65536;
-    if (n > 65535 && strspn(s.p, "0123456789") < span_len(s))
+    if (strspn(s.p, "0123456789") < span_len(s))
         return refuse_unseen(ps, "the port after the host is not a number from 1 to 65535");
-    if (n < 1 || n > 65535)
+    if (!dlock_read_number(s.p, span_len(s), &n) || n < 1 || n > 65535)
         return refuse(ps, s, "a port is a number from 1 to 65535");
     h->port = (unsigned short)n;
     h->has_port = true;
@@ -302,11 +293,10 @@ static bool is_ipv6(const char *text)
 static int parse_brackets(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
 {
     struct uri_span in = {s.p + 1, span_find(s, ']')};
-    int r;
 
     if (in.end == s.end)
         return refuse(ps, s, "']' is missing after the IPv6 address");
-    r = decode(ps, in, &h->host, "the host");
+    int r = decode(ps, in, &h->host, "the host");
     if (r < 0)
         return r;
     if (!is_ipv6(h->host))
@@ -324,7 +314,6 @@ static int parse_brackets(const struct uri_parser *ps, struct dlock_host *h, str
 static int parse_host(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
 {
     struct uri_span name = {s.p, span_find(s, ':')}, port = {name.end + 1, s.end};
-    int r;
 
     h->port = ps->rule->port;
     if (s.p < s.end && *s.p == '[')
@@ -332,7 +321,7 @@ static int parse_host(const struct uri_parser *ps, struct dlock_host *h, struct 
     if (name.end < s.end && span_find(port, ':') < s.end)
         return refuse_unseen(
             ps, "a host has more than one ':' (an IPv6 address needs brackets: [::1]:6379)");
-    r = decode(ps, name, &h->host, "the host");
+    int r = decode(ps, name, &h->host, "the host");
     if (r == 0 && name.end < s.end)
         r = parse_port(ps, h, port);
     if (r < 0 || (ps->rule->hosts & HOST_LIBPQ))
@@ -471,12 +460,9 @@ static int parse_db(const struct uri_parser *ps, struct uri_span s, char buf[16]
 {
     int64_t n = 0;
 
-    for (const char *p = s.p < s.end ? s.p + 1 : s.end; p < s.end; p++) {
-        n = *p >= '0' && *p <= '9' ? 10 * n + (*p - '0') : INT64_MAX;
-        if (n > INT_MAX)
-            return refuse(ps, s, "a database is a number: /0");
-        ps->u->has_db = true;
-    }
+    ps->u->has_db = span_len(s) > 1;
+    if (ps->u->has_db && (!dlock_read_number(s.p + 1, span_len(s) - 1, &n) || n > INT_MAX))
+        return refuse(ps, s, "a database is a number: /0");
     snprintf(buf, 16, "/%d", (int)n);
     return 0;
 }
@@ -485,10 +471,9 @@ static int parse_service(const struct uri_parser *ps, struct uri_span s, char **
 {
     struct uri_span service = {s.p < s.end ? s.p + 1 : s.end, s.end};
     char db[16];
-    int r;
 
     service.end = span_find(service, '/');
-    r = parse_db(ps, (struct uri_span){service.end, s.end}, db);
+    int r = parse_db(ps, (struct uri_span){service.end, s.end}, db);
     if (r == 0)
         r = decode(ps, service, path, "the service");
     if (r < 0)
@@ -574,14 +559,14 @@ static int parse_path(const struct uri_parser *ps, struct uri_span s)
  * The store for messages: never user, password or query. A '@' would look like the end of a
  * password.
  */
-static char *make_where(const struct dlock_uri *u)
+int dlock_uri_settle_where(struct dlock_uri *u, struct dlock_error *err)
 {
     char *text = NULL;
     size_t size;
     FILE *f = open_memstream(&text, &size);
 
     if (!f)
-        return NULL;
+        return uri_no_memory(err);
     fprintf(f, "%s://", u->scheme);
     for (int i = 0; i < u->nhosts; i++) {
         const struct dlock_host *h = &u->hosts[i];
@@ -592,17 +577,10 @@ static char *make_where(const struct dlock_uri *u)
     }
     for (const char *p = u->path; *p; p++)
         *p == '@' ? fputs("%40", f) : fputc(*p, f);
-    if (fclose(f) == 0)
-        return text;
-    free(text);
-    return NULL;
-}
-
-int dlock_uri_settle_where(struct dlock_uri *u, struct dlock_error *err)
-{
-    char *text = make_where(u);
-    if (!text)
+    if (fclose(f) != 0) {
+        free(text);
         return uri_no_memory(err);
+    }
     free(u->where);
     u->where = text;
     return 0;
@@ -613,7 +591,6 @@ static int parse_store(const struct uri_parser *ps, struct uri_span s, const cha
 {
     struct dlock_uri *u = ps->u;
     struct uri_span query = {span_find(s, '?'), s.end}, rest = {s.p, query.p}, path;
-    int r;
 
     if (query.p < query.end)
         query.p++;
@@ -622,7 +599,7 @@ static int parse_store(const struct uri_parser *ps, struct uri_span s, const cha
     if (ps->rule->path == PATH_FILE && path.p - rest.p == 9 &&
         strncasecmp(rest.p, "localhost", 9) == 0)
         rest.p = path.p;
-    r = parse_authority(ps, (struct uri_span){rest.p, path.p});
+    int r = parse_authority(ps, (struct uri_span){rest.p, path.p});
     if (r == 0)
         r = parse_path(ps, path);
     if (r == 0)
@@ -672,7 +649,9 @@ static int parse_uri(struct uri_parser *ps, const char *text, size_t scheme_len)
     int r = parse_store(ps, store, hash);
     if (r < 0)
         return r;
-    u->where = ps->rule->path == PATH_FILE ? strdup(u->path) : make_where(u);
+    if (ps->rule->path != PATH_FILE)
+        return dlock_uri_settle_where(u, ps->err);
+    u->where = strdup(u->path);
     return u->where ? 0 : uri_no_memory(ps->err);
 }
 
@@ -716,11 +695,10 @@ int dlock_uri_parse(struct dlock_uri **out, const char *text, struct dlock_error
 {
     struct uri_parser ps = {.u = calloc(1, sizeof(*ps.u)), .err = err};
     size_t scheme_len = dlock_uri_scheme_len(text);
-    int r;
 
     if (!ps.u)
         return uri_no_memory(err);
-    r = scheme_len > 0 ? parse_uri(&ps, text, scheme_len) : parse_plain(&ps, text);
+    int r = scheme_len > 0 ? parse_uri(&ps, text, scheme_len) : parse_plain(&ps, text);
     if (r < 0)
         dlock_uri_free(ps.u);
     else
@@ -733,20 +711,20 @@ void dlock_uri_free(struct dlock_uri *u)
     if (!u)
         return;
     for (int i = 0; i < u->nhosts; i++) {
-        uri_wipe(u->hosts[i].host);
-        uri_wipe(u->hosts[i].user);
-        uri_wipe(u->hosts[i].password);
+        dlock_wipe(u->hosts[i].host);
+        dlock_wipe(u->hosts[i].user);
+        dlock_wipe(u->hosts[i].password);
     }
     for (int i = 0; i < u->nparams; i++) {
-        uri_wipe(u->params[i].key);
-        uri_wipe(u->params[i].value);
+        dlock_wipe(u->params[i].key);
+        dlock_wipe(u->params[i].value);
     }
     free(u->hosts);
     free(u->params);
-    uri_wipe(u->scheme);
-    uri_wipe(u->raw);
-    uri_wipe(u->path);
-    uri_wipe(u->name);
-    uri_wipe(u->where);
+    dlock_wipe(u->scheme);
+    dlock_wipe(u->raw);
+    dlock_wipe(u->path);
+    dlock_wipe(u->name);
+    dlock_wipe(u->where);
     free(u);
 }

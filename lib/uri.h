@@ -130,9 +130,6 @@ int dlock_default_dir(char **out, const char *base, struct dlock_error *);
  */
 int dlock_state_dir(char **out, int *fd, bool make, struct dlock_error *);
 
-/* lock.c: dlock_open() for a parsed URI. Takes *uri over, and sets it to NULL, also on failure. */
-int dlock_open_uri(dlock **out, struct dlock_uri **uri, const struct dlock_options *,
-                   struct dlock_error *);
 /* lock.c: as dlock_open() has completed it; of the handle. */
 const struct dlock_uri *dlock_uri_of(const dlock *);
 /*

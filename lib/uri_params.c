@@ -127,7 +127,7 @@ static int apply_foreign(const struct dlock_uri *u, struct dlock_param *p,
         if (ours && ours != p)
             return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where,
                                  "%s= and %s= are the same: give one of them", p->key, rule->text);
-        uri_wipe(p->key);
+        dlock_wipe(p->key);
         p->key = strdup(rule->text);
         return p->key ? 0 : uri_no_memory(err);
     }

@@ -43,8 +43,6 @@ static inline bool uri_is_word(struct uri_span s, const char *word)
 const char *uri_scheme(size_t i);
 /* DLOCK_ENOMEM. */
 int uri_no_memory(struct dlock_error *);
-/* Overwrite and free s, which may be a secret or NULL. */
-void uri_wipe(char *s);
 
 /* uri_typo.c: the longest beginning of text that could be a scheme. */
 size_t uri_scheme_chars(const char *text);

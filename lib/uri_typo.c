@@ -125,7 +125,6 @@ static int refuse_prefix(const char *text, const char *slashes, struct dlock_err
 {
     struct uri_span s = {slashes, slashes};
     size_t word = uri_scheme_chars(text);
-    int n;
 
     if (is_blank_or_quote(*text))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "begins with a %s: remove it",
@@ -136,7 +135,7 @@ static int refuse_prefix(const char *text, const char *slashes, struct dlock_err
         s.p++;
     if (s.p == s.end)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "has no scheme, such as redis, before \"://\"");
-    n = is_ours(s) || is_others(s) ? (int)span_len(s) : 0;
+    int n = is_ours(s) || is_others(s) ? (int)span_len(s) : 0;
     if (n > 0 && word > 0 && word <= 32 && text[word] == ':' && text + word + 1 == s.p)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "has \"%.*s\" before \"%.*s://\": remove it",
                           (int)word + 1, text, n, s.p);

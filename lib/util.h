@@ -10,23 +10,23 @@
 
 /*
  * error.c: fill err (if not NULL) with code, sys and a one-line message, in which control
- * characters are replaced and secrets hidden. Returns code. The text of dlock_fail() is a cause
- * without a place.
+ * characters are replaced and secrets hidden: "WHERE (ADDRESS): CAUSE (lock 'NAME')". A part that
+ * is NULL is left out; without a site there is only the cause. Returns code.
  */
-int dlock_fail(struct dlock_error *err, int code, int sys, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-/* "WHERE: CAUSE". where: the store (dlock_uri.where) or a server of the store. */
-int dlock_fail_at(struct dlock_error *err, int code, int sys, const char *where, const char *fmt,
-                  ...) __attribute__((format(printf, 5, 6)));
-/* "WHERE: CAUSE (lock 'NAME')", with WHERE and NAME from the URI. */
-int dlock_fail_lock(struct dlock_error *err, int code, int sys, const struct dlock_uri *uri,
-                    const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* "WHERE (ADDRESS): CAUSE (lock 'NAME')"; a part that is NULL is left out. */
 struct dlock_site {
-    const char *where, *address, *lock;
+    const char *where; /* the store (dlock_uri.where) or a server of the store */
+    const char *address, *lock;
 };
 int dlock_fail_site(struct dlock_error *err, int code, int sys, const struct dlock_site *,
                     const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+#define dlock_fail(err, code, sys, ...) dlock_fail_site(err, code, sys, NULL, __VA_ARGS__)
+/* "WHERE: CAUSE" */
+#define dlock_fail_at(err, code, sys, place, ...)                                                  \
+    dlock_fail_site(err, code, sys, &(struct dlock_site){.where = place}, __VA_ARGS__)
+/* "WHERE: CAUSE (lock 'NAME')", with WHERE and NAME from the URI. */
+#define dlock_fail_lock(err, code, sys, uri, ...)                                                  \
+    dlock_fail_site(err, code, sys,                                                                \
+                    &(struct dlock_site){.where = (uri)->where, .lock = (uri)->name}, __VA_ARGS__)
 /* Add the store and the lock, unless the message names them. */
 void dlock_error_add_lock(struct dlock_error *, const struct dlock_uri *);
 /*
@@ -62,6 +62,8 @@ static inline int64_t dlock_later_clock(struct dlock_clocks now, int64_t raw_min
 }
 /* The same by the clocks of this machine. */
 int64_t dlock_lease_now(int64_t raw_minus_boot);
+/* The wall clock, Unix ns: people on any machine read it. At least 1 ms: 0 says "unknown". */
+int64_t dlock_wall(void);
 /* Between kill_at and deadline: a kernel timer kills the guard, and so the command. */
 static inline int64_t dlock_hard_at(const struct dlock_times *t)
 {
@@ -156,6 +158,8 @@ int dlock_read_secret(char **out, const char *path, struct dlock_error *err);
  * 4 KiB; malloc'ed, for the caller to overwrite. what: for messages. Results as above.
  */
 int dlock_read_config(char **out, const char *path, const char *what, struct dlock_error *err);
+/* Overwrite and free s, which may be a secret or NULL. */
+void dlock_wipe(char *s);
 /* Is the value of a parameter with this name a secret? */
 bool dlock_names_secret(const char *name, size_t len);
 /*
@@ -171,6 +175,8 @@ void dlock_blank_secrets(char *text);
  */
 void dlock_blank_lock(char *lock);
 
+/* duration.c: digits alone, and no number above INT64_MAX. False: *out is not to be used. */
+bool dlock_read_number(const char *s, size_t len, int64_t *out);
 /* duration.c: "10", "0.5", "500ms", "1.5m", "2h", "1d" -> ns >= 0. 0, or DLOCK_EUSAGE with text. */
 int dlock_parse_duration(const char *text, int64_t *ns, struct dlock_error *err);
 /* "30 s", "1.5 s", "250 ms": for messages. */

@@ -57,7 +57,7 @@ enum file_op {
     OP_WAITING, /* a thread waits in flock(2) */
     OP_WAITING_SLOT, /* no slot is free: tried again when slots.wait says so */
     OP_HELD,
-    OP_CANCELLING /* the thread was asked to end, and is left behind at release.until */
+    OP_CANCELLING /* the thread was asked to end, and is left behind at release_until */
 };
 
 struct file_backend {
@@ -83,7 +83,6 @@ struct file_backend {
     } acquire;
     struct {
         bool registered; /* fd, with spec->slots */
-        bool waits;      /* wait is in use */
         struct slot_wait wait;
         int held;
     } slots;
@@ -92,9 +91,7 @@ struct file_backend {
         struct dlock_run run; /* our run, or the success for which we skip our run */
         char who[RUN_RECORD_MAX];
     } once;
-    struct {
-        int64_t until;
-    } release;
+    int64_t release_until;
     struct {
         struct file_holders found;
         int next; /* of found, to be handed out; -1: no query is under way */
@@ -128,16 +125,9 @@ static bool wants_slot(const struct file_backend *b)
     return b->spec->mode == DLOCK_MODE_SLOTS;
 }
 
-static void end_slot_wait(struct file_backend *b)
-{
-    if (b->slots.waits)
-        slot_wait_end(&b->slots.wait);
-    b->slots.waits = false;
-}
-
 static void drop_fd(struct file_backend *b)
 {
-    end_slot_wait(b);
+    slot_wait_end(&b->slots.wait);
     if (b->fd >= 0)
         close(b->fd);
     b->fd = -1;
@@ -168,8 +158,7 @@ static struct dlock_error *failed(struct file_backend *b)
 
 static void failed_flock(struct file_backend *b, int sys)
 {
-    dlock_fail(failed(b), DLOCK_EOS, sys, "cannot lock %s%s%s: %s", b->place.path, b->place.slash,
-               b->place.lock, strerror(sys));
+    dlock_fail(failed(b), DLOCK_EOS, sys, "cannot lock %s: %s", b->place.where, strerror(sys));
 }
 
 /* ------------------------------------------------------------- acquire --- */
@@ -269,9 +258,10 @@ static void no_slot(struct file_backend *b)
         return;
     }
     slots_show_waiter(b->fd, b->spec->identity->pid);
-    if (!b->slots.waits)
+    if (b->op != OP_WAITING_SLOT) {
+        slot_wait_end(&b->slots.wait);
         slot_wait_start(&b->slots.wait, b->fd, now_of(b));
-    b->slots.waits = true;
+    }
     b->op = OP_WAITING_SLOT;
     b->acquire.rounds = 0;
     tell_wait(b);
@@ -282,7 +272,8 @@ static int begin_run(struct file_backend *b, uint64_t fence, struct dlock_error 
 {
     struct dlock_run *r = &b->once.run;
 
-    *r = (struct dlock_run){.state = DLOCK_RUN_RUNNING, .status = -1, .begin_ms = once_now()};
+    *r = (struct dlock_run){
+        .state = DLOCK_RUN_RUNNING, .status = -1, .begin_ms = dlock_wall() / DLOCK_MSEC};
     r->kept_ns = b->spec->once;
     r->fence = fence;
     memcpy(r->token, b->acquire.token, sizeof(r->token));
@@ -295,8 +286,8 @@ static int begin_run(struct file_backend *b, uint64_t fence, struct dlock_error 
 
 static void replaced(const struct file_backend *b, struct dlock_error *err)
 {
-    dlock_fail(err, DLOCK_ELOST, 0, "the lock file %s/%s, or the run record, was replaced",
-               b->place.path, b->place.lock);
+    dlock_fail(err, DLOCK_ELOST, 0, "the lock file %s, or the run record, was replaced",
+               b->place.where);
 }
 
 /*
@@ -318,7 +309,7 @@ static enum dlock_release_how end_run(struct file_backend *b, struct dlock_error
         return DLOCK_RELEASE_NOT_OURS;
     }
     run_record_end(b->spec, r);
-    r->end_ms = once_now();
+    r->end_ms = dlock_wall() / DLOCK_MSEC;
     if (rc < 0 || once_write(&b->once.place, b->fd, r, b->once.who, err) < 0)
         return DLOCK_RELEASE_UNCLEAR;
     once_sweep(&b->once.place, b->spec, b->fd);
@@ -364,7 +355,7 @@ static void granted(struct file_backend *b)
         failed_or_leased(b, &err);
         return;
     }
-    end_slot_wait(b); /* before the caller forks, and copies the descriptor */
+    slot_wait_end(&b->slots.wait); /* before the caller forks, and copies the descriptor */
     b->op = OP_HELD;
     struct dlock_event *ev = put(b, EV_GRANTED);
     ev->from = b->acquire.from;
@@ -381,11 +372,12 @@ static bool locked(struct file_backend *b)
 
     if (rc == 0) {
         drop_fd(b);
+        b->op = OP_TRYING; /* no wait for a slot of the old file goes on */
         if (++b->acquire.rounds < ROUNDS_MAX)
             return false;
         dlock_fail(failed(b), DLOCK_ECREATE, 0,
-                   "%s%s%s was replaced %d times while it was being locked", b->place.path,
-                   b->place.slash, b->place.lock, b->acquire.rounds);
+                   "%s was replaced %d times while it was being locked", b->place.where,
+                   b->acquire.rounds);
     } else if (rc < 0) {
         *failed(b) = err;
     } else if (b->spec->once != 0 && once_claim(b->fd) != 0) {
@@ -414,9 +406,9 @@ static bool try_open_file(struct file_backend *b)
         b->slots.registered = sys == 0 && in_use == 0;
         if (in_use != 0)
             dlock_fail(failed(b), DLOCK_EDATA, 0,
-                       "%s%s%s: in use with %u slots, which are not %u: "
+                       "%s: in use with %u slots, which are not %u: "
                        "give all its users the same number",
-                       b->place.path, b->place.slash, b->place.lock, in_use, spec->slots);
+                       b->place.where, in_use, spec->slots);
         else if (sys == EWOULDBLOCK)
             no_slot(b);
         else if (sys != 0)
@@ -465,9 +457,9 @@ static void try_now(struct file_backend *b)
         if (net && wants_slot(b)) {
             /* Other machines see flock(2) at best, but not our bytes; inotify reports no close. */
             dlock_fail(failed(b), DLOCK_EUSAGE, 0,
-                       "%s%s%s is on a network file system (%s): "
+                       "%s is on a network file system (%s): "
                        "slots need a file of this machine, or a lock server",
-                       b->place.path, b->place.slash, b->place.lock, net->name);
+                       b->place.where, net->name);
             return;
         }
         if (net && !b->told_network) {
@@ -488,7 +480,6 @@ static void file_acquire(struct dlock_be *be, bool wait)
 {
     struct file_backend *b = self(be);
     struct dlock_error err;
-    int rc;
 
     b->acquire.from = now_of(b);
     b->acquire.wait = wait;
@@ -497,7 +488,7 @@ static void file_acquire(struct dlock_be *be, bool wait)
     b->acquire.pause = (struct dlock_backoff){.base = LEASED_PAUSE, .max = LEASED_PAUSE_MAX};
     b->acquire.look_at = DLOCK_NEVER;
     b->acquire.place = -1;
-    rc = dlock_token_new(b->spec->env, b->acquire.token);
+    int rc = dlock_token_new(b->spec->env, b->acquire.token);
     if (rc < 0) {
         dlock_fail(failed(b), DLOCK_EOS, -rc, "cannot make an owner token: %s", strerror(-rc));
         return;
@@ -512,7 +503,6 @@ static void file_acquire(struct dlock_be *be, bool wait)
 
 /* ------------------------------------------------- waiting and release --- */
 
-/* The next step of the operation, if its time has come. */
 static void proceed(struct file_backend *b)
 {
     int sys;
@@ -537,7 +527,7 @@ static void proceed(struct file_backend *b)
             try_now(b);
         break;
     case OP_CANCELLING:
-        if (!flock_wait_check(b->acquire.thread, &sys) && now_of(b) < b->release.until)
+        if (!flock_wait_check(b->acquire.thread, &sys) && now_of(b) < b->release_until)
             break;
         flock_wait_free(b->acquire.thread);
         b->acquire.thread = NULL;
@@ -580,9 +570,8 @@ static void look_in_time(struct file_backend *b)
 static void drop_holders(struct file_backend *b)
 {
     free(b->status.found.info);
-    b->status.found = (struct file_holders){0};
+    memset(&b->status, 0, sizeof(b->status));
     b->status.next = -1;
-    b->status.has_run = false;
 }
 
 /* RUN_NOW: there is no lease to renew. */
@@ -612,7 +601,7 @@ static void file_release(struct dlock_be *be, int64_t until)
     struct dlock_error err = {0};
 
     if (b->op == OP_CANCELLING) {
-        b->release.until = dlock_min(b->release.until, until);
+        b->release_until = dlock_min(b->release_until, until);
         return;
     }
     if (b->nout > 0 && b->out[b->nout - 1].type == EV_RELEASED)
@@ -621,7 +610,7 @@ static void file_release(struct dlock_be *be, int64_t until)
     drop_holders(b);
     if (b->op == OP_WAITING) {
         b->op = OP_CANCELLING;
-        b->release.until = until;
+        b->release_until = until;
         flock_wait_cancel(b->acquire.thread);
         return;
     }
@@ -644,12 +633,10 @@ static void file_release(struct dlock_be *be, int64_t until)
 static void find_run(struct file_backend *b)
 {
     struct dlock_error err;
-    int rc;
 
     if (!b->place.named)
         return;
-    once_done(&b->once.place);
-    rc = once_open(&b->once.place, &b->place, false, &err);
+    int rc = once_open(&b->once.place, &b->place, false, &err);
     if (rc == 0)
         rc = once_read(&b->once.place, b->spec, &b->status.run, &err);
     b->status.has_run = rc == 1;
@@ -661,10 +648,9 @@ static void find_run(struct file_backend *b)
 static enum dlock_ev forget(struct file_backend *b, const char *token, struct dlock_error *err)
 {
     struct dlock_run run;
-    int sys = 0, current = 0, rc;
+    int sys = 0, current = 0;
 
-    once_done(&b->once.place);
-    rc = once_open(&b->once.place, &b->place, false, err);
+    int rc = once_open(&b->once.place, &b->place, false, err);
     if (rc == 0)
         rc = once_read(&b->once.place, b->spec, &run, err);
     if (rc <= 0)
@@ -694,8 +680,8 @@ static enum dlock_ev forget(struct file_backend *b, const char *token, struct dl
         return EV_BUSY;
     if (sys != 0) {
         dlock_fail(err, sys == EWOULDBLOCK ? DLOCK_EBUSY : DLOCK_EOS, sys,
-                   "%s/%s: cannot lock the file to remove its run record: %s", b->place.path,
-                   b->place.lock, sys == EWOULDBLOCK ? "the lock is held" : strerror(sys));
+                   "%s: cannot lock the file to remove its run record: %s", b->place.where,
+                   sys == EWOULDBLOCK ? "the lock is held" : strerror(sys));
         return EV_FAILED;
     }
     return once_remove(&b->once.place, err) < 0 ? EV_FAILED : EV_DONE;
@@ -762,7 +748,7 @@ static int file_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64
     if (is_waiting(b))
         *wake_at = dlock_min(*wake_at, b->acquire.look_at);
     if (b->op == OP_CANCELLING)
-        *wake_at = dlock_min(*wake_at, b->release.until);
+        *wake_at = dlock_min(*wake_at, b->release_until);
     if (b->op == OP_WAITING_SLOT)
         return slot_wait_interest(&b->slots.wait, pfd, cap, wake_at);
     return b->acquire.thread ? flock_wait_interest(b->acquire.thread, pfd, cap, now, wake_at) : 0;
@@ -816,12 +802,8 @@ static bool file_is_file(struct dlock_be *be, int fd)
 static char *file_path(const struct dlock_uri *uri)
 {
     struct file_place place;
-    char *path;
 
-    if (file_place_init(&place, uri, NULL) < 0 ||
-        asprintf(&path, "%s%s%s", place.path, place.slash, place.lock) < 0)
-        return NULL;
-    return path;
+    return file_place_init(&place, uri, NULL) < 0 ? NULL : place.where;
 }
 
 static void file_close(struct dlock_be *be)
@@ -849,16 +831,18 @@ static void file_close_in_child(struct dlock_be *be)
 static int file_open_lock(struct dlock_be **out, const struct dlock_spec *spec,
                           struct dlock_error *err)
 {
-    struct file_backend *b;
-    int rc;
-
     if (spec->mode == DLOCK_MODE_SLOTS && spec->fcntl)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "slots are byte locks beside one of flock(2): not with fcntl(2) locks");
-    b = calloc(1, sizeof(*b));
+    struct file_backend *b = calloc(1, sizeof(*b));
     if (!b)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    rc = file_place_init(&b->place, spec->uri, err);
+    *out = (struct dlock_be *)b;
+    b->spec = spec;
+    b->fd = b->status.next = -1;
+    b->slots.wait.fd = -1;
+    b->once.place = ONCE_NOWHERE;
+    int rc = file_place_init(&b->place, spec->uri, err);
     /* Holders of both kinds of lock would run, and write the token, at the same time. */
     if (rc == 0 && spec->fcntl && b->place.named)
         rc = dlock_fail(err, DLOCK_EUSAGE, 0,
@@ -870,15 +854,7 @@ static int file_open_lock(struct dlock_be **out, const struct dlock_spec *spec,
                         "file: name a lock in a directory on disk (file:///DIRECTORY#NAME), or "
                         "@NAME");
     b->place.fcntl = spec->fcntl;
-    if (rc < 0) {
-        free(b);
-        return rc;
-    }
-    b->spec = spec;
-    b->fd = b->status.next = -1;
-    b->once.place = ONCE_NOWHERE;
-    *out = (struct dlock_be *)b;
-    return 0;
+    return rc;
 }
 
 static const char *const schemes[] = {"file", NULL};

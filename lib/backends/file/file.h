@@ -13,7 +13,7 @@ struct file_place {
     const char *path; /* the file, or the directory of a named lock */
     bool named;
     bool fcntl;              /* fcntl(2) instead of flock(2); never of a named lock */
-    const char *slash;       /* messages say path, slash, lock; "" for a bare path */
+    char *where;             /* the path of the lock's file, for messages */
     char lock[NAME_MAX + 1]; /* named: the two files in the directory */
     char fence[NAME_MAX + 1];
     int dir; /* named: the directory, O_PATH, -1 until file_open() */

@@ -84,13 +84,12 @@ int flock_try(int fd, int op, bool ofd)
 NOT_ASAN static int flock_cancellable(int fd, int op, bool ofd)
 {
     struct flock all = whole_file(op);
-    int old, sys;
-    long r;
+    int old;
 
     pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &old);
     pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &old);
-    r = ofd ? syscall(SYS_OFD_WAIT, fd, F_OFD_SETLKW, &all) : syscall(SYS_flock, fd, op);
-    sys = r == 0 ? 0 : errno;
+    long r = ofd ? syscall(SYS_OFD_WAIT, fd, F_OFD_SETLKW, &all) : syscall(SYS_flock, fd, op);
+    int sys = r == 0 ? 0 : errno;
     pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &old);
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
     return sys;

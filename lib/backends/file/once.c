@@ -17,7 +17,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
-#include <time.h>
 #include <unistd.h>
 
 #define NAME_LEN(lock) ((int)(strlen(lock) - strlen(".lock")))
@@ -121,16 +120,13 @@ static int open_state(struct once_place *o, const char *dir, bool make, struct d
 
 int once_open(struct once_place *o, struct file_place *lock, bool make, struct dlock_error *err)
 {
-    char *embedded;
-    int rc;
-
-    *o = ONCE_NOWHERE;
+    once_done(o);
     o->lock = lock;
     snprintf(o->name, sizeof(o->name), "%.*s" ONCE_SUFFIX, NAME_LEN(lock->lock), lock->lock);
-    rc = file_place_open(lock, err);
+    int rc = file_place_open(lock, err);
     if (rc < 0)
         return make ? rc : 0;
-    embedded = embedded_dir(lock);
+    char *embedded = embedded_dir(lock);
     if (embedded) {
         rc = open_state(o, embedded, make, err);
         free(embedded);
@@ -153,14 +149,6 @@ void once_done(struct once_place *o)
 }
 
 /* -------------------------------------------------------------- the file --- */
-
-int64_t once_now(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_REALTIME, &ts);
-    return dlock_max(1, (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / DLOCK_MSEC);
-}
 
 static int fail_run(const struct once_place *o, const char *what, int sys, struct dlock_error *err)
 {
@@ -220,7 +208,8 @@ int once_read(const struct once_place *o, const struct dlock_spec *spec, struct 
     if (n < 0)
         return fail_run(o, "read", (int)-n, err);
     /* A record without the end of its line was cut off. */
-    if (n == 0 || text[n - 1] != '\n' || !run_record_parse(text, (size_t)n - 1, once_now(), run))
+    if (n == 0 || text[n - 1] != '\n' ||
+        !run_record_parse(text, (size_t)n - 1, dlock_wall() / DLOCK_MSEC, run))
         return foreign(o, spec, "file", err);
     return 1;
 }
@@ -240,10 +229,8 @@ int once_write(const struct once_place *o, int lock_fd, const struct dlock_run *
 
 int once_remove(const struct once_place *o, struct dlock_error *err)
 {
-    int sys;
-
     if (unlinkat(o->dir, o->name, 0) != 0)
         return errno == ENOENT ? 0 : fail_run(o, "remove", errno, err);
-    sys = file_sync_dir(o->dir);
+    int sys = file_sync_dir(o->dir);
     return sys == 0 ? 0 : fail_run(o, "remove", sys, err);
 }

@@ -28,7 +28,7 @@ struct once_place {
 /*
  * For a named lock. make: the record will be written; refused where a reboot empties the place
  * (DLOCK_EUSAGE). Without make nothing is made, and a missing place is no error. 0 or a negative
- * DLOCK_E*; call once_done() after both.
+ * DLOCK_E*; call once_done() after both. The place was ONCE_NOWHERE, or is left now.
  */
 int once_open(struct once_place *, struct file_place *lock, bool make, struct dlock_error *);
 void once_done(struct once_place *);
@@ -41,8 +41,6 @@ int once_write(const struct once_place *, int lock_fd, const struct dlock_run *,
                struct dlock_error *);
 /* Remove the record, if there is one. 0 or a negative DLOCK_E*. */
 int once_remove(const struct once_place *, struct dlock_error *);
-/* The wall clock, Unix ms: the store's clock for a file. At least 1. */
-int64_t once_now(void);
 
 /*
  * once_sweep.c. A holder that uses its record claims the record, by a byte lock on the lock's file

@@ -110,7 +110,7 @@ static void sweep_tmp(int dir, const char *name)
     struct stat st;
 
     if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
-        once_now() / 1000 - st.st_mtime > STALE_TMP_SEC)
+        dlock_wall() / DLOCK_SEC - st.st_mtime > STALE_TMP_SEC)
         unlinkat(dir, name, 0);
 }
 

@@ -40,24 +40,25 @@ int file_place_init(struct file_place *p, const struct dlock_uri *uri, struct dl
 {
     char name[FILE_NAME_LIMIT + 1];
 
-    *p = (struct file_place){
-        .path = uri->path, .named = !uri->bare, .slash = uri->bare ? "" : "/", .dir = -1};
+    *p = (struct file_place){.path = uri->path, .named = !uri->bare, .dir = -1};
     if (uri->path[0] == '\0')
         return dlock_fail(err, DLOCK_EUSAGE, 0, "the path of the lock file is empty");
-    if (!p->named)
-        return 0;
-    if (!file_encode_name(name, uri->name))
+    if (p->named && !file_encode_name(name, uri->name))
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "the lock's name '%.40s%s' has %zu bytes; "
                           "a file lock's has 1 to %d ('/' and '%%' count as three)",
                           uri->name, strlen(uri->name) > 40 ? "..." : "", strlen(uri->name),
                           FILE_NAME_LIMIT);
-    snprintf(p->lock, sizeof(p->lock), "%s.lock", name);
-    /* The longest name leaves room for ".fenc" only. No different file ends so: cut it. */
-    int len = snprintf(p->fence, sizeof(p->fence), "%.*s.fence", FILE_NAME_LIMIT, name);
-    if (len < 0)
-        return dlock_fail(err, DLOCK_EOS, 0, "the lock's name cannot be formatted");
-    return 0;
+    int len = 0;
+    if (p->named) {
+        snprintf(p->lock, sizeof(p->lock), "%s.lock", name);
+        /* The longest name leaves room for ".fenc" only. No different file ends so: cut it. */
+        len = snprintf(p->fence, sizeof(p->fence), "%.*s.fence", FILE_NAME_LIMIT, name);
+    }
+    if (len >= 0 && asprintf(&p->where, "%s%s%s", p->path, p->named ? "/" : "", p->lock) >= 0)
+        return 0;
+    p->where = NULL;
+    return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
 void file_place_done(struct file_place *p)
@@ -65,6 +66,8 @@ void file_place_done(struct file_place *p)
     if (p->dir >= 0)
         close(p->dir);
     p->dir = -1;
+    free(p->where);
+    p->where = NULL;
 }
 
 static int fail_open(const struct file_place *p, enum file_how how, int sys,
@@ -86,8 +89,7 @@ static int fail_open(const struct file_place *p, enum file_how how, int sys,
                             ? " (an exclusive fcntl(2) lock needs a file that can be written)"
                             : "";
 
-    return dlock_fail(err, code, sys, "cannot open the lock file %s%s%s: %s%s", p->path, p->slash,
-                      p->lock, why, needs);
+    return dlock_fail(err, code, sys, "cannot open the lock file %s: %s%s", p->where, why, needs);
 }
 
 /* Can a directory or a block device be the lock, too? */
@@ -98,9 +100,8 @@ static bool any_type(const struct file_place *p, enum file_how how)
 
 static int fail_type(const struct file_place *p, enum file_how how, struct dlock_error *err)
 {
-    return dlock_fail(err, DLOCK_ECREATE, 0,
-                      "%s%s%s cannot be a lock%s: it is not a regular file%s", p->path, p->slash,
-                      p->lock, how == FILE_FOR_SLOTS ? " with slots" : "",
+    return dlock_fail(err, DLOCK_ECREATE, 0, "%s cannot be a lock%s: it is not a regular file%s",
+                      p->where, how == FILE_FOR_SLOTS ? " with slots" : "",
                       any_type(p, how) ? ", directory or block device" : "");
 }
 
@@ -123,9 +124,9 @@ const char *file_stranger(int dir, const struct stat *st, mode_t modes)
 static int fail_stranger(const struct file_place *p, const char *what, struct dlock_error *err)
 {
     return dlock_fail(err, DLOCK_EDATA, 0,
-                      "the %s %s/%s is in the place of the lock file, where any user can add "
+                      "the %s %s is in the place of the lock file, where any user can add "
                       "files: remove it, or use a directory of your own",
-                      what, p->path, p->lock);
+                      what, p->where);
 }
 
 int file_place_open(struct file_place *p, struct dlock_error *err)

@@ -207,10 +207,9 @@ static int carries(long pid, const struct proc_locks_file *lf, long owner, int *
     struct statx st;
     struct dirent *e;
     int found = 0;
-    DIR *d;
 
     snprintf(path, sizeof(path), "/proc/%ld/fd", pid);
-    d = opendir(path);
+    DIR *d = opendir(path);
     if (!d)
         return errno == ENOENT ? 0 : -1;
     errno = 0;
@@ -275,12 +274,10 @@ static long carrier(const struct proc_locks_file *lf, long owner)
 static void read_command(long pid, char *out, size_t size, char *base, size_t base_size)
 {
     char path[64], buf[1024], *slash;
-    ssize_t n;
-    int fd;
 
     snprintf(path, sizeof(path), "/proc/%ld/cmdline", pid);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    n = fd >= 0 ? read(fd, buf, sizeof(buf) - 1) : -1;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, buf, sizeof(buf) - 1) : -1;
     if (fd >= 0)
         close(fd);
     if (n <= 0)

@@ -73,14 +73,13 @@ ssize_t file_read_all(int fd, char *buf, size_t size)
 /* The digits at *s, a number up to FENCE_MAX. 0: none, or too large. */
 static uint64_t parse_fence(const char **s)
 {
-    uint64_t fence = 0;
+    size_t n = strspn(*s, "0123456789");
+    int64_t fence;
 
-    for (; **s >= '0' && **s <= '9'; ++*s) {
-        if (fence > (INT64_MAX - 9) / 10)
-            return 0;
-        fence = 10 * fence + (uint64_t)(**s - '0');
-    }
-    return fence <= FENCE_MAX ? fence : 0;
+    if (!dlock_read_number(*s, n, &fence) || fence > FENCE_MAX)
+        return 0;
+    *s += n;
+    return (uint64_t)fence;
 }
 
 /* The boot's id, and a NUL; "": unknown. */
@@ -283,7 +282,6 @@ int file_record_write(const struct file_place *p, int lock_fd,
 {
     char text[RECORD_MAX];
     struct file_record old, new;
-    struct timespec ts;
     int fd, rc = open_record(p, O_RDWR, &old, &fd, err);
 
     /* Without the right to write, as for the file of another user, a rename may do. */
@@ -294,8 +292,7 @@ int file_record_write(const struct file_place *p, int lock_fd,
     read_boot(new.boot);
     bool same = *new.boot &&strcmp(old.boot, new.boot) == 0;
     uint64_t last = same || old.limit < old.fence ? old.fence : old.limit;
-    clock_gettime(CLOCK_REALTIME, &ts);
-    new.fence = ts.tv_sec > 0 ? (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000 : 0;
+    new.fence = (uint64_t)dlock_wall() / 1000;
     if (new.fence <= last)
         new.fence = last + 1;
     bool below = same && new.fence <= old.limit;

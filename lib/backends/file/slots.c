@@ -56,13 +56,11 @@ static unsigned number_but(int fd, unsigned n)
 
 int slots_register(int fd, unsigned n, unsigned *in_use)
 {
-    int sys;
-
     /* First without a lock of our own: a wrong number must not disturb users of the right one. */
     *in_use = number_but(fd, n);
     if (*in_use != 0)
         return 0;
-    sys = set(fd, F_RDLCK, NUMBER + n, 1);
+    int sys = set(fd, F_RDLCK, NUMBER + n, 1);
     /* Each caller looks again after it has registered, so one of two sees the different number. */
     if (sys == 0)
         *in_use = number_but(fd, n);
@@ -118,12 +116,11 @@ static int list(int fd, int64_t from, int64_t to, struct slot_user *out, int max
 int slots_list(int fd, struct slot_user *out, int max, unsigned *slots)
 {
     struct flock l;
-    int n;
 
     *slots =
         find(fd, NUMBER + 1, NUMBER + DLOCK_SLOTS_MAX + 1, &l) ? (unsigned)(l.l_start - NUMBER) : 0;
     if (*slots == 0)
         return 0;
-    n = list(fd, SLOTS, SLOTS + *slots * PIDS, out, max);
+    int n = list(fd, SLOTS, SLOTS + *slots * PIDS, out, max);
     return n + list(fd, WAITERS, WAITERS + PIDS, out + n, max - n);
 }

@@ -147,11 +147,11 @@ bool file_lease_holder(struct file_place *p, struct dlock_info *info)
 {
     struct proc_locks_file lf;
     struct proc_lock lease;
-    int fd, n;
+    int fd;
 
     if (file_open(p, FILE_TO_NAME, &fd, NULL) < 0 || fd < 0)
         return false;
-    n = proc_locks_file(fd, &lf);
+    int n = proc_locks_file(fd, &lf);
     close(fd);
     lf.kind = PROC_LOCKS_LEASE;
     if (n < 0 || proc_locks_read(&lf, &lease, 1) != 1 || lease.waiter)
@@ -183,8 +183,8 @@ static int probe(struct file_place *p, bool *shared, struct dlock_error *err)
     }
     close(fd);
     if (sys != 0 && sys != EWOULDBLOCK)
-        return dlock_fail(err, DLOCK_EOS, sys, "cannot test the lock on %s%s%s: %s", p->path,
-                          p->slash, p->lock, strerror(sys));
+        return dlock_fail(err, DLOCK_EOS, sys, "cannot test the lock on %s: %s", p->where,
+                          strerror(sys));
     return sys == EWOULDBLOCK;
 }
 
@@ -232,36 +232,6 @@ static int add_known(const struct known *k, struct file_holders *out, struct dlo
     return 0;
 }
 
-/* /proc/locks has been read. believe: a lock not shown there is free. */
-static int add_all(struct file_place *p, struct known *k, bool believe, struct file_holders *out,
-                   struct dlock_error *err)
-{
-    int fd, rc;
-
-    /* A lease counts as "-n" would find it. No process has the file open then. */
-    if (k->n == 0 && k->file.exact && file_lease_holder(p, &out->info[0])) {
-        out->n = 1;
-        return 0;
-    }
-    read_record(p, k);
-    /* Opening the file wakes the waiters of its slots: only if the lock is in use. */
-    if ((k->n > 0 || !believe) && file_open(p, FILE_TO_PROBE, &fd, NULL) == 0 && fd >= 0) {
-        read_slots(p, fd, k);
-        close(fd);
-    }
-    k->n = k->n > 0 ? k->n : 0;
-    bool slot_held = k->n_users > 0 && !k->users[0].waiter;
-    bool held = slot_held || (k->n > 0 && !k->locks[0].waiter);
-    /* Entries in /proc/locks are true; a missing entry means "free" only where it is complete. */
-    if ((!held || !k->file.exact) && !slot_held && !believe) {
-        rc = add_unknown(p, k, out, err);
-        if (!held || out->n == 0)
-            return rc;
-        out->n = 0;
-    }
-    return add_known(k, out, err);
-}
-
 int file_status(struct file_place *p, struct file_holders *out, struct dlock_error *err)
 {
     struct known k = {.locks = malloc(USERS_MAX * sizeof(*k.locks))};
@@ -274,16 +244,38 @@ int file_status(struct file_place *p, struct file_holders *out, struct dlock_err
     }
     rc = file_open(p, FILE_TO_NAME, &fd, err);
     out->no_file = rc == 0 && fd < 0;
-    if (rc == 0 && fd >= 0) {
-        k.n = proc_locks_file(fd, &k.file);
-        k.file.kind = kind_of(p);
-        if (k.n == 0)
-            k.n = proc_locks_read(&k.file, k.locks, USERS_MAX);
-        /* fstatfs works with an O_PATH descriptor. */
-        bool believe = k.n >= 0 && k.file.exact && !file_network(fd) && proc_locks_complete();
-        close(fd);
-        rc = add_all(p, &k, believe, out, err);
+    if (rc < 0 || fd < 0)
+        goto out;
+    k.n = proc_locks_file(fd, &k.file);
+    k.file.kind = kind_of(p);
+    if (k.n == 0)
+        k.n = proc_locks_read(&k.file, k.locks, USERS_MAX);
+    /* A lock not shown there is free. fstatfs works with an O_PATH descriptor. */
+    bool believe = k.n >= 0 && k.file.exact && !file_network(fd) && proc_locks_complete();
+    close(fd);
+    /* A lease counts as "-n" would find it. No process has the file open then. */
+    if (k.n == 0 && k.file.exact && file_lease_holder(p, &out->info[0])) {
+        out->n = 1;
+        goto out;
     }
+    read_record(p, &k);
+    /* Opening the file wakes the waiters of its slots: only if the lock is in use. */
+    if ((k.n > 0 || !believe) && file_open(p, FILE_TO_PROBE, &fd, NULL) == 0 && fd >= 0) {
+        read_slots(p, fd, &k);
+        close(fd);
+    }
+    k.n = k.n > 0 ? k.n : 0;
+    bool slot_held = k.n_users > 0 && !k.users[0].waiter;
+    bool held = slot_held || (k.n > 0 && !k.locks[0].waiter);
+    /* Entries in /proc/locks are true; a missing entry means "free" only where it is complete. */
+    if ((!held || !k.file.exact) && !slot_held && !believe) {
+        rc = add_unknown(p, &k, out, err);
+        if (!held || out->n == 0)
+            goto out;
+        out->n = 0;
+    }
+    rc = add_known(&k, out, err);
+out:
     free(k.users);
     free(k.locks);
     return rc;

@@ -205,9 +205,12 @@ END
 }
 
 @test "an ancestor that is stopped, or has too many connections, is no reason to go on without it" {
-    # The command stops its own keeper, and asks it.
+    # The command stops its own keeper, and asks it. The guard takes its title, which names the
+    # keeper, once the command has been forked.
     run -0 run_t 10 "$DLOCK" "$L" sh -c '
-        keeper=$(sed "s/.* of //" "/proc/$PPID/cmdline" | tr -d "\0")
+        until [ "$keeper" ]; do
+            keeper=$(tr -d "\0" <"/proc/$PPID/cmdline" | sed -n "s/.* of \([0-9]*\)$/\1/p")
+        done
         kill -STOP "$keeper"
         "$DLOCK" --connect-timeout 0.3 "$L" touch ran; echo $?
         "$ROOT/tests/support/helpers/backlog.py" "${DLOCK_HELD##*:}" \

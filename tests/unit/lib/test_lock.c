@@ -1,5 +1,6 @@
 /* The handle (lib/lock.c) over a backend and a clock of the test: time bounds, and undoing. */
 #include "fake_env.h"
+#include "nested.h"
 
 static struct stub be;
 
@@ -997,14 +998,14 @@ TEST(a_parsed_uri_is_taken_over_also_on_failure)
     struct dlock_uri *u = NULL;
     dlock *d = NULL;
     REQUIRE_INT(dlock_uri_parse(&u, "file:///dir#n", NULL), 0);
-    REQUIRE_INT(dlock_open_uri(&d, &u, &o, NULL), 0);
+    REQUIRE_INT(dlock_open_nested(&d, &u, NULL, &o, NULL), 0);
     CHECK_NULL(u);
     CHECK_STR(dlock_name(d), "n");
     dlock_close(d);
     d = NULL;
     o.mode = DLOCK_MODE_SLOTS;
     REQUIRE_INT(dlock_uri_parse(&u, "file:///dir#n", NULL), 0);
-    CHECK_INT(dlock_open_uri(&d, &u, &o, NULL), DLOCK_EUSAGE);
+    CHECK_INT(dlock_open_nested(&d, &u, NULL, &o, NULL), DLOCK_EUSAGE);
     CHECK_NULL(u);
     CHECK_NULL(d);
 }

@@ -1,4 +1,5 @@
 /* No text shows a secret: dlock_hide_secrets(), and messages that must have passed through it. */
+#include "nested.h"
 #include "unit.h"
 #include "uri.h"
 #include "util.h"
@@ -204,7 +205,7 @@ static void try(const char *text)
         look(text, "message", err.msg);
         return;
     }
-    if (dlock_open_uri(&lk, &u, &lo, &err) < 0)
+    if (dlock_open_nested(&lk, &u, NULL, &lo, &err) < 0)
         look(text, "message", err.msg);
     else if (!dlock_is_local(lk))
         look(text, "where", dlock_where(lk));
