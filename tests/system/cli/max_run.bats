@@ -261,10 +261,3 @@ time.sleep(60)' "$(cat pid)"
     assert_out "could not end the command and its descendants: this process had more than 64 "
     [ ! -e ran ]
 }
-
-@test "is for a command that dlock can end" {
-    for args in "--max-run 0 $F true" "--max-run 1 -F $F true" "--max-run 1 9" "-u --max-run 1 9" \
-        "--status --max-run 1 $F" "--max-run x $F true"; do
-        says 64 --max-run $args
-    done
-}

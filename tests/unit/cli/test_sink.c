@@ -315,18 +315,20 @@ TEST(a_file_is_made_and_appended_to)
 
     REQUIRE(mkdtemp(dir) != NULL);
     snprintf(path, sizeof(path), "%s/x", dir);
-    for (int i = 0; i < 2; i++) {
-        struct sink *s = NULL;
-        REQUIRE_INT(sink_open(&s, path, NULL), 0);
-        sink_put(s, i ? "b\n" : "a\n", 2, true);
-        sink_close(s);
-    }
+    /* Two processes that write to it do not mix their lines. */
+    struct sink *both[2] = {NULL, NULL};
+    for (int i = 0; i < 2; i++)
+        REQUIRE_INT(sink_open(&both[i], path, NULL), 0);
+    for (int i = 0; i < 3; i++)
+        sink_put(both[i % 2], (const char *[]){"a\n", "b\n", "c\n"}[i], 2, true);
+    sink_close(both[0]);
+    sink_close(both[1]);
     umask(old);
     CHECK_INT(stat(path, &st), 0);
     CHECK_INT(st.st_mode & 0777, 0640);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    CHECK_INT(read(fd, text, sizeof(text)), 4);
-    CHECK(memcmp(text, "a\nb\n", 4) == 0);
+    CHECK_INT(read(fd, text, sizeof(text)), 6);
+    CHECK(memcmp(text, "a\nb\nc\n", 6) == 0);
     close(fd);
     unlink(path);
     rmdir(dir);
