@@ -28,3 +28,27 @@ dead_in_time() {
     dead_in_time
     assert_between $((TERM_AT - 250 * NS)) "$(seen main sig 15)" $((TERM_AT + 250 * NS)) TERM
 }
+
+@test "a slewed clock does not let the command of a stopped keeper outlive the lease" {
+    slewed_run -t -k
+    tell renew unclear
+    wait_for 5 store_did unclear
+    kill -STOP "$K"
+    wait_for 5 tree_gone
+    kill -CONT "$K"
+    ends_with 79
+    dead_in_time
+}
+
+@test "a slewed clock does not make the kernel timer late" {
+    slewed_run -k
+    find_guard
+    tell renew unclear
+    wait_for 5 store_did unclear
+    kill -STOP "$K" "$G"
+    wait_for 5 tree_gone
+    kill -CONT "$K"
+    ends_with 79
+    lease_times 1500 "$(true_time "$(confirmed)")"
+    [ "$(last_beat)" -lt "$DEADLINE" ]
+}

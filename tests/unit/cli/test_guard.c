@@ -216,11 +216,6 @@ static void clean_up(void)
     }                                                                                              \
     static void with_guard_##name(void)
 
-static bool heard(int type, int arg)
-{
-    return CHECK_INT(hear(), type) && CHECK_INT(last.arg, arg) && CHECK_INT(last.flags, 0);
-}
-
 static void heard_flags(int type, int flags)
 {
     CHECK_INT(hear(), type);
@@ -365,15 +360,6 @@ GUARD_TEST(an_end_before_the_start_is_final)
 
 /* ------------------------------------------------------------- the keeper --- */
 
-GUARD_TEST(kills_the_tree_when_the_keeper_is_gone)
-{
-    REQUIRE(start_stubborn(DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER));
-    int64_t from = dlock_now();
-    keeper_dies();
-    dies_at(from, SOON, "keeper gone, 5 processes");
-    CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
-}
-
 GUARD_TEST(kills_200_processes_when_the_keeper_is_gone)
 {
     start(SHELL("i=0; while [ $i -lt 200 ]; do i=$((i+1)); (printf x >&9; sleep 60) & done; wait"));
@@ -413,18 +399,6 @@ GUARD_TEST(kills_a_command_that_ignores_term)
     CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
 }
 
-GUARD_TEST(sends_no_term_when_kill_at_is_term_at)
-{
-    int64_t at = after(300 * DLOCK_MSEC);
-
-    set_up(SHELL("trap 'printf T >&9' TERM; printf x >&9; while :; do sleep 0.01; done"));
-    char c;
-    send_times(G_START, 0, at, at, at + DLOCK_SEC);
-    CHECK(await(1));
-    in_window(death(LATE), at, SOON);
-    CHECK_INT(read(say_fd, &c, 1), 0);
-}
-
 GUARD_TEST(extensions_keep_the_command_alive)
 {
     int64_t term = 0;
@@ -439,124 +413,6 @@ GUARD_TEST(extensions_keep_the_command_alive)
         CHECK(alive());
     }
     in_window(death(LATE), term, SOON);
-}
-
-GUARD_TEST(warn_only_ignores_times)
-{
-    int64_t at = after(100 * DLOCK_MSEC);
-
-    command_is(SHELL("sleep 60"));
-    config.warn_only = true;
-    fork_guard();
-    send_times(G_START, 0, at, at, at);
-    CHECK_INT(hear(), G_STARTED);
-    usleep(300000);
-    CHECK(alive());
-    int64_t from = dlock_now();
-    keeper_dies();
-    in_window(death(LATE), from, SOON);
-}
-
-/* ---------------------------------------------------------------- max_run --- */
-
-/* On a busy machine a shell takes a part of it to start. */
-#define LIMIT (500 * DLOCK_MSEC)
-
-/* The command has LIMIT, and then grace until it is killed. Returns the time of the start. */
-static int64_t start_limited(char *const *argv, int64_t grace)
-{
-    command_is(argv);
-    config.max_run = LIMIT;
-    config.grace = grace;
-    fork_guard();
-    int64_t start = dlock_now();
-    order(G_START, 0);
-    CHECK_INT(hear(), G_STARTED);
-    return start;
-}
-
-GUARD_TEST(a_command_is_ended_by_max_run)
-{
-    int64_t grace = 300 * DLOCK_MSEC, start = start_limited(SHELL(STUBBORN), grace);
-
-    REQUIRE(await(3));
-    /* No renewal gives it more time. */
-    send_times(G_EXTEND, 0, after(LATE), after(LATE), after(LATE));
-    heard(G_OVERRUN, SIGTERM);
-    in_window(dlock_now(), start + LIMIT, SOON);
-    send_times(G_EXTEND, 0, after(LATE), after(LATE), after(LATE));
-    in_window(death(LATE), start + LIMIT + grace, SOON);
-    heard(G_OVERRUN, SIGKILL);
-    ended_by(SIGKILL, 0);
-    heard(G_TREE_EMPTY, 0);
-    detach();
-}
-
-GUARD_TEST(max_run_ends_what_the_command_left)
-{
-    int64_t start = start_limited(SHELL("setsid sleep 60 & exit 3"), DLOCK_SEC);
-
-    heard(G_EXITED, 3 << 8);
-    in_window(death(LATE), start + LIMIT, SOON);
-    heard(G_OVERRUN, SIGTERM);
-    heard(G_TREE_EMPTY, 0);
-}
-
-GUARD_TEST(max_run_without_grace_sends_kill_only)
-{
-    int64_t start = start_limited(SHELL("sleep 60"), 0);
-
-    heard(G_OVERRUN, SIGKILL);
-    in_window(death(LATE), start + LIMIT, SOON);
-    heard(G_EXITED, SIGKILL);
-}
-
-GUARD_TEST(max_run_and_the_lease_the_earlier_time_counts)
-{
-    /* The lease is over first. */
-    int64_t start = start_limited(SHELL("sleep 60"), DLOCK_SEC);
-    send_times(G_EXTEND, 0, start + LIMIT / 2, after(LATE), after(LATE));
-    in_window(death(LATE), start + LIMIT / 2, SOON);
-    heard_flags(G_EXITED, GUARD_TIMED_OUT);
-    clean_up();
-    /* It is over during the grace. */
-    start = start_limited(SHELL(STUBBORN), LATE);
-    REQUIRE(await(3));
-    int64_t kill_at = start + LIMIT + 200 * DLOCK_MSEC;
-    send_times(G_EXTEND, 0, kill_at - 100 * DLOCK_MSEC, kill_at, after(LATE));
-    heard(G_OVERRUN, SIGTERM);
-    in_window(death(LATE), kill_at, SOON);
-    heard_flags(G_OVERRUN, GUARD_TIMED_OUT);
-    CHECK_INT(last.arg, SIGKILL);
-}
-
-GUARD_TEST(max_run_counts_with_warn_only)
-{
-    int64_t start;
-
-    command_is(SHELL("sleep 60"));
-    config.warn_only = true;
-    config.max_run = LIMIT;
-    config.grace = DLOCK_SEC;
-    fork_guard();
-    start = dlock_now();
-    send_times(G_START, 0, after(LIMIT / 2), after(LIMIT / 2), after(LIMIT / 2));
-    in_window(death(LATE), start + LIMIT, SOON);
-    CHECK_INT(hear(), G_STARTED);
-    heard(G_OVERRUN, SIGTERM);
-    heard(G_EXITED, SIGTERM);
-}
-
-/* Nothing else would end the tree in time. */
-GUARD_TEST(a_guard_that_is_stopped_in_the_grace_is_killed)
-{
-    int64_t grace = 500 * DLOCK_MSEC;
-    int64_t start = start_limited(SHELL("trap '' TERM; while :; do sleep 0.1; done"), grace);
-
-    heard(G_OVERRUN, SIGTERM);
-    kill(guard.pid, SIGSTOP);
-    CHECK_INT(hear(), -1);
-    in_window(dlock_now(), start + LIMIT + grace, DLOCK_SEC + SOON);
 }
 
 /* -------------------------------------------------------------- the guard --- */
@@ -782,16 +638,6 @@ GUARD_TEST(reports_that_proc_shows_nothing)
 
 /* ----------------------------------------------------------------- orders --- */
 
-GUARD_TEST(ends_by_term_then_kill)
-{
-    REQUIRE(start_stubborn(after(LATE), after(LATE), after(LATE)));
-    int64_t kill_at = after(200 * DLOCK_MSEC);
-    send_times(G_END, SIGTERM, DLOCK_NEVER, kill_at, DLOCK_NEVER);
-    in_window(death(LATE), kill_at, SOON);
-    heard_flags(G_EXITED, 0);
-    heard_flags(G_TREE_EMPTY, 0);
-}
-
 GUARD_TEST(an_end_by_term_lasts_no_longer_than_the_lease)
 {
     int64_t kill_at = after(2 * DLOCK_SEC);
@@ -800,25 +646,6 @@ GUARD_TEST(an_end_by_term_lasts_no_longer_than_the_lease)
     send_times(G_END, SIGTERM, DLOCK_NEVER, after(LATE), DLOCK_NEVER);
     in_window(death(LATE), kill_at, SOON);
     heard_flags(G_EXITED, GUARD_TIMED_OUT);
-}
-
-GUARD_TEST(ends_by_kill_at_once)
-{
-    REQUIRE(start_stubborn(after(LATE), after(LATE), after(LATE)));
-    int64_t from = dlock_now();
-    order(G_END, SIGKILL);
-    in_window(death(LATE), from, SOON);
-}
-
-GUARD_TEST(detach_leaves_the_background_alone)
-{
-    start(SHELL("sleep 60 & exit 3"));
-    CHECK_INT(hear(), G_EXITED);
-    CHECK_INT(WEXITSTATUS(last.arg), 3);
-    detach(); /* no TREE_EMPTY before */
-    CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
-    usleep(20000);
-    CHECK(alive());
 }
 
 GUARD_TEST(reports_when_the_background_is_gone)
@@ -848,18 +675,6 @@ static void start_telling(void)
     set_up(TELLING);
     order(G_START, 0);
     CHECK(await(1));
-}
-
-GUARD_TEST(forwards_every_signal)
-{
-    start_telling();
-    for (int i = 0; i < 5; i++) {
-        signal_command(SIGUSR1);
-        REQUIRE_INT(told(), 'U');
-    }
-    signal_command(SIGKILL);
-    CHECK_INT(hear(), G_STARTED);
-    CHECK_INT(hear(), G_EXITED);
 }
 
 GUARD_TEST(a_signal_waits_for_a_copy_and_no_longer)
@@ -907,59 +722,20 @@ GUARD_TEST(a_signal_that_the_guard_got_too_is_not_forwarded)
     CHECK_INT(told(), 'U');
 }
 
-/* The command's group, once it runs; 0 on failure. */
-static pid_t group_of_command(bool own, char *const *argv)
-{
-    command_is(argv);
-    config.own_group = own;
-    fork_guard();
-    CHECK_INT(getpgid(guard.pid), getpgrp());
-    order(G_START, 0);
-    if (!CHECK_INT(hear(), G_STARTED))
-        return 0;
-    CHECK_INT(getsid(guard.pid), guard.pid);
-    return getpgid(last.arg);
-}
-
-GUARD_TEST(puts_the_command_into_a_group_without_a_leader)
-{
-    pid_t group = group_of_command(true, SHELL("exec sleep 60"));
-
-    CHECK(group > 0 && group != last.arg && group != guard.pid && group != getpgrp());
-    CHECK_INT(kill(group, 0), -1); /* no process has its number */
-    CHECK_INT(getsid(last.arg), getsid(0));
-}
-
-GUARD_TEST(puts_the_command_into_the_callers_group)
-{
-    CHECK_INT(group_of_command(false, SHELL("exec sleep 60")), getpgrp());
-    CHECK_INT(getsid(last.arg), getsid(0));
-}
-
 /* Each process that gets USR1 writes a letter. */
 #define TELLS_USR1                                                                                 \
     "exec 2>/dev/null; trap 'printf U >&9' USR1; printf x >&9; while :; do sleep 0.01; done"
-
-static void start_two(char *script)
-{
-    set_up((char *const[]){"/bin/sh", "-c", script, TELLS_USR1, NULL});
-    order(G_START, 0);
-    CHECK(await(2));
-    signal_command(SIGUSR1);
-}
-
-GUARD_TEST(a_signal_is_for_the_commands_group)
-{
-    start_two("sh -c \"$0\" & eval \"$0\"");
-    CHECK(await(2));
-}
 
 /* The number of the group that it left is not ours any more. */
 GUARD_TEST(a_command_that_left_its_group_gets_the_signals_alone)
 {
     char c;
 
-    start_two("sh -c \"$0\" & exec setsid sh -c \"$0\"");
+    set_up((char *const[]){"/bin/sh", "-c", "sh -c \"$0\" & exec setsid sh -c \"$0\"", TELLS_USR1,
+                           NULL});
+    order(G_START, 0);
+    CHECK(await(2));
+    signal_command(SIGUSR1);
     CHECK(await(1));
     signal_command(SIGKILL);
     CHECK_INT(hear(), G_STARTED);
@@ -967,20 +743,6 @@ GUARD_TEST(a_command_that_left_its_group_gets_the_signals_alone)
     CHECK_INT(fcntl(say_fd, F_SETFL, O_NONBLOCK), 0);
     CHECK_INT(read(say_fd, &c, 1), -1);
     CHECK(alive());
-}
-
-/* What the command does to its whole group must not reach the guard, however early. */
-GUARD_TEST(a_command_cannot_kill_or_stop_the_guard_through_its_group)
-{
-    start(SHELL("kill -KILL 0"));
-    ended_by(SIGKILL, 0);
-    CHECK_INT(hear(), G_TREE_EMPTY);
-    clean_up();
-    start(SHELL("kill -STOP 0"));
-    CHECK_INT(hear(), G_STOPPED);
-    order(G_END, SIGKILL);
-    CHECK_INT(hear(), G_EXITED);
-    CHECK_INT(hear(), G_TREE_EMPTY);
 }
 
 /* A keeper that reads nothing for a long time loses STOPPED, but not EXITED and TREE_EMPTY. */
