@@ -134,7 +134,8 @@ TEST(refuses_malformed_parameters)
         "key=--1", "key=1.0", "key=1;2", "key=1'::int)--", "key=9223372036854775808",
         "key=-9223372036854775809", "key=2147483648,1", "key=1,2147483648", "key=-2147483649,1",
         "key=1,-2147483649", "key=99999999999999999999999999", "key=1,99999999999999999999999999",
-        "mode=x", "fair=2", "fair=", "renew=x", "restart-grace=x", "table=public.x",
+        "mode=x", "mode=", "fair=2", "fair=", "renew=x", "restart-grace=x", "table=public.x",
+        "table=a.b&mode=advisory", "table-owner=a",
         "key=1&mode=lease", "fair=1&mode=lease", "renew=write&mode=lease",
         "restart-grace=x&mode=lease", "table=x&mode=lease", "table=.x&mode=lease",
         "table=x.&mode=lease", "table=a.b.c&mode=lease"};

@@ -61,25 +61,12 @@ TEST(reads_the_sequence_at_the_end_of_a_name)
 
 TEST(ignores_names_without_a_sequence)
 {
-    static const char *const bad[] = {"",
-                                      "a",
-                                      "1",
-                                      "-",
-                                      "-1",
-                                      "123456789",
-                                      "lock-123456789",
-                                      "leases",
-                                      "locks",
-                                      "000000000x",
-                                      UUID,
-                                      UUID "-lock-",
-                                      "lock-0000000001x",
-                                      HEX,
-                                      HEX "__lock__",
-                                      "lock-00000 0001",
-                                      "x000000001",
-                                      "lock-\xc3\xa4"
-                                      "000000001"};
+    /* clang-format off */
+    static const char *const bad[] = {
+        "", "a", "1", "-", "-1", "123456789", "lock-123456789", "leases", "locks", "000000000x",
+        UUID, UUID "-lock-", "lock-0000000001x", HEX, HEX "__lock__", "lock-00000 0001",
+        "x000000001", "lock-\xc3\xa4" "000000001"};
+    /* clang-format on */
     for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
         int64_t seq = 4711;
         if (!CHECK(!zk_sequence(bad[i], &seq)))
@@ -276,20 +263,13 @@ TEST(a_node_says_who_waits_behind_whom)
 
 TEST(an_unknown_predecessor_counts_as_the_holder)
 {
-    static const char *const held[] = {"",
-                                       "x",
-                                       "dlock",
-                                       "dlock1",
-                                       "dlock1 state",
-                                       "dlock1 state=",
-                                       "dlock1 state=nex",
-                                       "dlock1 state=nextt",
-                                       "dlock1 state=held",
-                                       "dlock1 state=later next=1",
-                                       "state=waits",
-                                       "dlock1 host=a pid=1 user=b since=5 cmd=x note=state=waits",
-                                       "\300\250\0\1 state=waits",
-                                       "dlock12 state=waits"};
+    /* clang-format off */
+    static const char *const held[] = {
+        "", "x", "dlock", "dlock1", "dlock1 state", "dlock1 state=", "dlock1 state=nex",
+        "dlock1 state=nextt", "dlock1 state=held", "dlock1 state=later next=1", "state=waits",
+        "dlock1 host=a pid=1 user=b since=5 cmd=x note=state=waits", "\300\250\0\1 state=waits",
+        "dlock12 state=waits"};
+    /* clang-format on */
     for (size_t i = 0; i < DLOCK_LEN(held); i++)
         if (!CHECK_INT(word_in(held[i]), WORD_HELD))
             printf("# %s\n", held[i]);
