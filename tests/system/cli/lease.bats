@@ -269,6 +269,15 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
     finish 0
 }
 
+@test "a grant after term_at never starts the command and is given back" {
+    tell acquire grant 850
+    background --ttl 1 -n "$L" $SUBJECT
+    ends_with 69
+    [ ! -e "$C/events" ]
+    store_did clean
+    [ ! -e "$S/held" ]
+}
+
 @test "a keeper that is stopped while it is granted never starts the command too late" {
     tell acquire wait
     background --ttl 1 "$L" $SUBJECT -u "$T/end"

@@ -116,7 +116,7 @@ says() { case $line in *"$1"*) ;; *) fail "without '$1': $line" ;; esac }
     DLOCK_STORE="redis://u:$p@127.0.0.1:x" refused 64 -n @n touch ran
     DLOCK_STORE="u:$p@127.0.0.1" refused 64 -n @n touch ran
     refused 64 -F "redis://u:$p@h#n" touch ran
-    for uri in "redis://:$p@h#x" "redis://u:my $p@h#x" "\"redis://u:$p\"@h#x\"" \
+    for uri in "redis://:$p@h#x" "redis://u:my $p@h#x" "redis://u:#/?@$p%@h" \
         "redis://$p$(printf '%600s' | tr ' ' y)@h" "postgres://h/db?x=y&password=$p#x"; do
         refused 127 "$T/x" "$uri" touch ran
         refused 73 "./no/$uri" touch ran
