@@ -134,72 +134,71 @@ static int times(const struct server *s, const char *word)
     return n;
 }
 
-struct scene {
+static struct scene {
     struct server s;
     struct user u;
     const char *const *say; /* for play() */
     int nsay, said;
     struct dlock_event ev; /* the last */
-};
+} sc;                      /* of the test that runs, or of the last test */
 
-static bool scene_open(struct scene *sc, const char *const *say, int nsay)
+static bool begin_at(const char *uri, const char *const *say, int nsay)
 {
-    sc->say = say;
-    sc->nsay = nsay;
-    sc->said = 0;
-    return server_open(&sc->s) && user_open_at(&sc->u, "redis://h:1#n", &sc->s.peer, 2 * DLOCK_SEC);
+    if (sc.u.be) {
+        user_close(&sc.u);
+        server_close(&sc.s);
+    }
+    sc = (struct scene){.say = say, .nsay = nsay};
+    return server_open(&sc.s) && user_open_at(&sc.u, uri, &sc.s.peer, 2 * DLOCK_SEC);
 }
 
-static enum dlock_ev next(struct scene *sc)
+static bool begin(const char *const *say, int nsay)
 {
-    return play(&sc->u, &sc->s, sc->say, sc->nsay, &sc->said, &sc->ev);
+    return begin_at("redis://h:1#n", say, nsay);
 }
 
-static enum dlock_ev acquire(struct scene *sc, bool wait)
+static enum dlock_ev next(void)
 {
-    dlock_backend_redis.acquire(sc->u.be, wait);
-    return next(sc);
+    return play(&sc.u, &sc.s, sc.say, sc.nsay, &sc.said, &sc.ev);
 }
 
-static enum dlock_ev renew(struct scene *sc)
+static enum dlock_ev acquire(bool wait)
 {
-    dlock_backend_redis.renew(sc->u.be);
-    return next(sc);
+    dlock_backend_redis.acquire(sc.u.be, wait);
+    return next();
 }
 
-static enum dlock_ev release(struct scene *sc, int64_t until)
+static enum dlock_ev renew(void)
 {
-    dlock_backend_redis.release(sc->u.be, until);
-    return next(sc);
+    dlock_backend_redis.renew(sc.u.be);
+    return next();
 }
 
-static struct redis_node *node_of(struct scene *sc)
+static enum dlock_ev release(int64_t until)
 {
-    return &((struct redis_backend *)sc->u.be)->node;
+    dlock_backend_redis.release(sc.u.be, until);
+    return next();
 }
 
-static int unanswered(struct scene *sc)
+static struct redis_node *node(void)
 {
-    return node_of(sc)->cmd.ntags;
+    return &((struct redis_backend *)sc.u.be)->node;
 }
 
-static void scene_close(struct scene *sc)
+static int unanswered(void)
 {
-    user_close(&sc->u);
-    server_close(&sc->s);
+    return node()->cmd.ntags;
 }
 
 TEST(loading_at_first_contact_is_retried)
 {
     static const char *const say[] = {"-LOADING x\r\n", "-BUSY x\r\n", GRANTED, OURS};
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 4));
-    CHECK_INT(acquire(&sc, false), EV_GRANTED);
+    REQUIRE(begin(say, 4));
+    CHECK_INT(acquire(false), EV_GRANTED);
     CHECK_INT(sc.ev.fence, 17);
     CHECK_INT(sc.said, 3);
-    CHECK_INT(release(&sc, SECS(1)), EV_RELEASED);
+    CHECK_INT(release(SECS(1)), EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
-    scene_close(&sc);
 }
 
 TEST(refusals_of_an_acquire)
@@ -225,15 +224,13 @@ TEST(refusals_of_an_acquire)
         {{"-WRONGTYPE x\r\n"}, 1, DLOCK_EDATA, "not a string (WRONGTYPE x)"},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        struct scene sc;
-        REQUIRE(scene_open(&sc, t[i].say, t[i].nsay));
-        CHECK_INT(acquire(&sc, true), EV_FAILED);
+        REQUIRE(begin(t[i].say, t[i].nsay));
+        CHECK_INT(acquire(true), EV_FAILED);
         const char *msg = sc.ev.error.msg;
         size_t n = strlen(msg), m = strlen(t[i].why);
         if (!CHECK_INT(sc.ev.error.code, t[i].code) ||
             !CHECK(n >= m && strcmp(msg + n - m, t[i].why) == 0))
             printf("# %zu: %s\n", i, sc.ev.error.msg);
-        scene_close(&sc);
     }
 }
 
@@ -244,23 +241,21 @@ TEST(renewals_clear_and_unclear)
                                       OURS,    "junk\r\n", "*0\r\n",         OURS, NOT_OURS};
     static const enum dlock_ev want[] = {EV_RENEWED, EV_UNCLEAR, EV_RENEWED, EV_UNCLEAR, EV_RENEWED,
                                          EV_UNCLEAR, EV_UNCLEAR, EV_RENEWED, EV_LOST};
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 10));
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
+    REQUIRE(begin(say, 10));
+    REQUIRE_INT(acquire(false), EV_GRANTED);
     for (size_t i = 0; i < DLOCK_LEN(want); i++) {
         if (i == 6 || i == 7) { /* the client has hung up: take the next connection */
             close(sc.s.cfd);
             sc.s.cfd = -1;
         }
         int64_t before = dlock_now();
-        if (!CHECK_INT(renew(&sc), want[i]))
+        if (!CHECK_INT(renew(), want[i]))
             printf("# renewal %zu: %s\n", i, sc.ev.error.msg);
         if (sc.ev.type == EV_RENEWED)
             CHECK(sc.ev.from >= before && sc.ev.from <= dlock_now());
         else
             CHECK(sc.ev.error.code != 0 && sc.ev.error.msg[0] != '\0');
     }
-    scene_close(&sc);
 }
 
 /*
@@ -271,25 +266,23 @@ TEST(checks_delay_no_other_command)
 {
     static const char *const say[] = {GRANTED, OURS, OURS, GRANTED, OURS};
     const struct dlock_backend *t = &dlock_backend_redis;
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 5));
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
+    REQUIRE(begin(say, 5));
+    REQUIRE_INT(acquire(false), EV_GRANTED);
     server_step(&sc.s);
     CHECK_NULL(strstr(sc.s.got, "\nINFO\r"));
     CHECK_INT(t->process(sc.u.be, NULL, 0, &sc.ev), 0);
-    CHECK_INT(unanswered(&sc), 2);
-    REQUIRE_INT(renew(&sc), EV_RENEWED);
+    CHECK_INT(unanswered(), 2);
+    REQUIRE_INT(renew(), EV_RENEWED);
     const char *first = strstr(sc.s.got, "\nINFO\r");
     REQUIRE(first != NULL);
     CHECK_HAS(first, "memory");
     CHECK_HAS(first, "persistence");
-    REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+    REQUIRE_INT(release(SECS(1)), EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
     /* Once for a handle. */
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
+    REQUIRE_INT(acquire(false), EV_GRANTED);
     CHECK_INT(t->process(sc.u.be, NULL, 0, &sc.ev), 0);
-    CHECK_INT(unanswered(&sc), 0);
-    scene_close(&sc);
+    CHECK_INT(unanswered(), 0);
 }
 
 /*
@@ -300,9 +293,8 @@ TEST(checks_are_reported_during_a_release)
     static const char answers[] = "+OK\r\n$14\r\naof_enabled:0\n\r\n" OURS;
     static const char *const say[] = {GRANTED};
     const struct dlock_backend *t = &dlock_backend_redis;
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 1));
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
+    REQUIRE(begin(say, 1));
+    REQUIRE_INT(acquire(false), EV_GRANTED);
     CHECK_INT(t->process(sc.u.be, NULL, 0, &sc.ev), 0);
     t->release(sc.u.be, SECS(2));
     server_say(&sc.s, answers, strlen(answers));
@@ -317,7 +309,6 @@ TEST(checks_are_reported_during_a_release)
     REQUIRE_INT(t->process(sc.u.be, NULL, 0, &sc.ev), 1);
     CHECK_INT(sc.ev.type, EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
-    scene_close(&sc);
 }
 
 /* A release whose answer is lost is sent again; that it then finds no lock is no loss. */
@@ -336,13 +327,11 @@ TEST(releases)
         {{GRANTED, ":1\r\n", OURS}, DLOCK_RELEASE_UNCLEAR},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        struct scene sc;
-        REQUIRE(scene_open(&sc, t[i].say, 3));
-        REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
-        REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+        REQUIRE(begin(t[i].say, 3));
+        REQUIRE_INT(acquire(false), EV_GRANTED);
+        REQUIRE_INT(release(SECS(1)), EV_RELEASED);
         if (!CHECK_INT(sc.ev.how, t[i].how))
             printf("# release %zu: %s\n", i, sc.ev.error.msg);
-        scene_close(&sc);
     }
 }
 
@@ -352,17 +341,15 @@ TEST(releases)
 TEST(a_replica_is_not_asked_twice)
 {
     static const char *const say[] = {GRANTED, "-READONLY x\r\n", OURS, "-READONLY x\r\n", OURS};
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 5));
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
-    REQUIRE_INT(renew(&sc), EV_UNCLEAR);
-    REQUIRE_INT(renew(&sc), EV_RENEWED);
+    REQUIRE(begin(say, 5));
+    REQUIRE_INT(acquire(false), EV_GRANTED);
+    REQUIRE_INT(renew(), EV_UNCLEAR);
+    REQUIRE_INT(renew(), EV_RENEWED);
     CHECK_INT(sc.s.accepted, 2);
-    REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+    REQUIRE_INT(release(SECS(1)), EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
     CHECK_INT(sc.said, 5);
     CHECK_INT(sc.s.accepted, 3);
-    scene_close(&sc);
 }
 
 #define GRANTED_AT(ms) "*6\r\n$7\r\ngranted\r\n$2\r\n17\r\n:1000\r\n:0\r\n$0\r\n\r\n:" #ms "\r\n"
@@ -379,12 +366,11 @@ TEST(a_failover_is_no_clock_jump)
     const struct dlock_backend *t = &dlock_backend_redis;
     struct dlock_event ev;
     struct server other;
-    struct scene sc;
     int said = 0;
-    REQUIRE(scene_open(&sc, first, 2) && server_open(&other));
+    REQUIRE(begin(first, 2) && server_open(&other));
     warnings = 0;
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
-    REQUIRE_INT(renew(&sc), EV_UNCLEAR);
+    REQUIRE_INT(acquire(false), EV_GRANTED);
+    REQUIRE_INT(renew(), EV_UNCLEAR);
     sc.u.spec.peers = &other.peer;
     t->renew(sc.u.be);
     REQUIRE_INT(play(&sc.u, &other, second, 2, &said, &ev), EV_RENEWED);
@@ -392,7 +378,6 @@ TEST(a_failover_is_no_clock_jump)
     t->renew(sc.u.be);
     REQUIRE_INT(play(&sc.u, &other, second, 2, &said, &ev), EV_RENEWED);
     CHECK_INT(warnings, 1);
-    scene_close(&sc);
     server_close(&other);
 }
 
@@ -470,41 +455,39 @@ TEST(a_refused_undo_is_sent_again)
         "-READONLY x\r\n", NOT_OURS, /* one undo, the release */
         NOT_OURS,          NOT_OURS,
     };
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 8));
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
-    redis_node_remember(node_of(&sc), strdup("stale-one"));
-    redis_node_remember(node_of(&sc), strdup("stale-two"));
-    REQUIRE_INT(release(&sc, SECS(2)), EV_RELEASED);
+    REQUIRE(begin(say, 8));
+    REQUIRE_INT(acquire(false), EV_GRANTED);
+    redis_node_remember(node(), strdup("stale-one"));
+    redis_node_remember(node(), strdup("stale-two"));
+    REQUIRE_INT(release(SECS(2)), EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
     CHECK_INT(sc.said, 8);
     CHECK_INT(times(&sc.s, "stale-one"), 3);
     CHECK_INT(times(&sc.s, "stale-two"), 1);
-    scene_close(&sc);
 }
 
 /* ------------------------------------------------ a server that does not know the scripts */
 
 #define NOSCRIPT "-NOSCRIPT No matching script. Please use EVAL.\r\n"
 
-#define EVALS(sc) times(&(sc)->s, "\nEVAL\r")
-#define EVALSHAS(sc) times(&(sc)->s, "\nEVALSHA\r")
+#define EVALS times(&sc.s, "\nEVAL\r")
+#define EVALSHAS times(&sc.s, "\nEVALSHA\r")
 
 /* Drive u until the server has got n scripts, and answer nothing. */
-static bool asked(struct scene *sc, int n)
+static bool asked(int n)
 {
     const struct dlock_backend *t = &dlock_backend_redis;
     struct dlock_event ev;
-    for (int64_t end = SECS(3); dlock_now() < end && EVALS(sc) + EVALSHAS(sc) < n;) {
+    for (int64_t end = SECS(3); dlock_now() < end && EVALS + EVALSHAS < n;) {
         struct pollfd p[8];
         int64_t wake = DLOCK_NEVER;
-        int npoll = t->interest(sc->u.be, p, 8, &wake);
+        int npoll = t->interest(sc.u.be, p, 8, &wake);
         poll(p, (nfds_t)npoll, 5);
-        if (t->process(sc->u.be, p, npoll, &ev) == 1 && !is_news(ev.type))
+        if (t->process(sc.u.be, p, npoll, &ev) == 1 && !is_news(ev.type))
             return unit_fail(UNIT_AT, "event %d", (int)ev.type);
-        server_step(&sc->s);
+        server_step(&sc.s);
     }
-    return EVALS(sc) + EVALSHAS(sc) == n;
+    return EVALS + EVALSHAS == n;
 }
 
 /* The lease counts from the first request. After that answer the connection gets the texts. */
@@ -516,21 +499,19 @@ TEST(the_text_is_sent_where_the_script_is_unknown)
     };
     const char *const say[] = {GRANTED, OURS, OURS};
     for (size_t i = 0; i < DLOCK_LEN(unknown); i++) {
-        struct scene sc;
-        REQUIRE(scene_open(&sc, say, 3));
+        REQUIRE(begin(say, 3));
         dlock_backend_redis.acquire(sc.u.be, false);
-        REQUIRE(asked(&sc, 1));
+        REQUIRE(asked(1));
         sc.s.seen = sc.s.len;
         int64_t heard = dlock_now();
         server_say(&sc.s, unknown[i], strlen(unknown[i]));
-        REQUIRE_INT(next(&sc), EV_GRANTED);
+        REQUIRE_INT(next(), EV_GRANTED);
         CHECK(sc.ev.from < heard);
-        REQUIRE_INT(renew(&sc), EV_RENEWED);
-        REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+        REQUIRE_INT(renew(), EV_RENEWED);
+        REQUIRE_INT(release(SECS(1)), EV_RELEASED);
         CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
-        CHECK_INT(EVALSHAS(&sc), 1);
-        CHECK_INT(EVALS(&sc), 3);
-        scene_close(&sc);
+        CHECK_INT(EVALSHAS, 1);
+        CHECK_INT(EVALS, 3);
     }
 }
 
@@ -538,16 +519,14 @@ TEST(the_text_is_sent_where_the_script_is_unknown)
 TEST(a_release_of_an_unknown_script_counts_once_its_text_was_run)
 {
     static const char *const say[] = {GRANTED, OURS, NOSCRIPT, OURS, NOSCRIPT, OURS};
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 6));
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
-    REQUIRE_INT(renew(&sc), EV_RENEWED);
-    REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+    REQUIRE(begin(say, 6));
+    REQUIRE_INT(acquire(false), EV_GRANTED);
+    REQUIRE_INT(renew(), EV_RENEWED);
+    REQUIRE_INT(release(SECS(1)), EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
     CHECK_INT(sc.said, 4);
-    CHECK_INT(EVALSHAS(&sc), 3);
-    CHECK_INT(EVALS(&sc), 1);
-    scene_close(&sc);
+    CHECK_INT(EVALSHAS, 3);
+    CHECK_INT(EVALS, 1);
 }
 
 /*
@@ -556,58 +535,52 @@ TEST(a_release_of_an_unknown_script_counts_once_its_text_was_run)
  */
 TEST(a_given_up_try_is_not_sent_again)
 {
-    struct scene sc;
-    REQUIRE(scene_open(&sc, NULL, 0));
+    REQUIRE(begin(NULL, 0));
     dlock_backend_redis.acquire(sc.u.be, true);
-    REQUIRE(asked(&sc, 1));
+    REQUIRE(asked(1));
     dlock_backend_redis.release(sc.u.be, SECS(1));
-    REQUIRE(asked(&sc, 2));
-    CHECK_INT(EVALSHAS(&sc), 1);
-    CHECK_INT(EVALS(&sc), 1);
+    REQUIRE(asked(2));
+    CHECK_INT(EVALSHAS, 1);
+    CHECK_INT(EVALS, 1);
     sc.s.seen = sc.s.len;
     server_say(&sc.s, NOSCRIPT NOT_OURS, strlen(NOSCRIPT NOT_OURS));
-    REQUIRE_INT(next(&sc), EV_RELEASED);
+    REQUIRE_INT(next(), EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_NOTHING);
     server_step(&sc.s);
-    CHECK_INT(EVALSHAS(&sc) + EVALS(&sc), 2);
-    scene_close(&sc);
+    CHECK_INT(EVALSHAS + EVALS, 2);
 }
 
 /* The undo goes in front of the next try, which is sent by its hash again. */
 TEST(an_undo_is_sent_by_its_text)
 {
     static const char *const say[] = {NOT_OURS, GRANTED};
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 2));
+    REQUIRE(begin(say, 2));
     dlock_backend_redis.acquire(sc.u.be, false);
-    REQUIRE(asked(&sc, 1));
-    redis_node_remember(node_of(&sc), strdup("stale"));
+    REQUIRE(asked(1));
+    redis_node_remember(node(), strdup("stale"));
     sc.s.seen = sc.s.len;
     server_say(&sc.s, "-LOADING x\r\n", strlen("-LOADING x\r\n"));
-    REQUIRE_INT(next(&sc), EV_GRANTED);
-    CHECK_INT(EVALS(&sc), 1);
+    REQUIRE_INT(next(), EV_GRANTED);
+    CHECK_INT(EVALS, 1);
     const char *undo = strstr(sc.s.got, "\nEVAL\r");
     REQUIRE(undo != NULL);
     CHECK_HAS(undo, "stale");
-    scene_close(&sc);
 }
 
 /* Nobody will read the answer: NOSCRIPT would leave the lock there for its ttl. */
 TEST(the_last_word_on_a_connection_is_a_text)
 {
     static const char *const say[] = {GRANTED};
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 1));
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
+    REQUIRE(begin(say, 1));
+    REQUIRE_INT(acquire(false), EV_GRANTED);
     dlock_backend_redis.release(sc.u.be, dlock_now() + 100 * DLOCK_MSEC);
-    REQUIRE(asked(&sc, 2));
-    CHECK_INT(EVALS(&sc), 0);
+    REQUIRE(asked(2));
+    CHECK_INT(EVALS, 0);
     sc.s.seen = sc.s.len;
-    REQUIRE_INT(next(&sc), EV_RELEASED);
+    REQUIRE_INT(next(), EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_UNCLEAR);
     server_step(&sc.s);
-    CHECK_INT(EVALS(&sc), 1);
-    scene_close(&sc);
+    CHECK_INT(EVALS, 1);
 }
 
 /*
@@ -617,19 +590,16 @@ TEST(the_last_word_on_a_connection_is_a_text)
 TEST(a_refused_password_and_an_unknown_script)
 {
     static const char said[] = "-WRONGPASS x\r\n" NOSCRIPT;
-    struct scene sc = {0};
-    REQUIRE(server_open(&sc.s) &&
-            user_open_at(&sc.u, "redis://:pw@h:1#n", &sc.s.peer, 2 * DLOCK_SEC));
+    REQUIRE(begin_at("redis://:pw@h:1#n", NULL, 0));
     dlock_backend_redis.acquire(sc.u.be, false);
-    REQUIRE(asked(&sc, 1));
+    REQUIRE(asked(1));
     sc.s.seen = sc.s.len;
     server_say(&sc.s, said, strlen(said));
-    REQUIRE_INT(next(&sc), EV_FAILED);
+    REQUIRE_INT(next(), EV_FAILED);
     CHECK_INT(sc.ev.error.code, DLOCK_EPERM);
-    REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+    REQUIRE_INT(release(SECS(1)), EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_NOTHING);
-    CHECK_INT(EVALSHAS(&sc) + EVALS(&sc), 1);
-    scene_close(&sc);
+    CHECK_INT(EVALSHAS + EVALS, 1);
 }
 
 UNIT_MAIN
