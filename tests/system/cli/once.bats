@@ -84,15 +84,6 @@ stays() { [[ "$(cat "$T/out")" == *"stays held for "* ]]; }
     nothing_held
 }
 
-@test "without --once nothing is recorded, and no record counts" {
-    run -0 run_t 5 "$DLOCK" "$L" true
-    [ ! -e "$S/record" ]
-    record succeeded 0
-    cp "$S/record" before
-    run -3 run_t 5 "$DLOCK" "$L" sh -c 'exit 3'
-    cmp before "$S/record"
-}
-
 @test "a success that the store does not confirm: 79, also with -q" {
     tell release unclear
     run -79 run_t 5 "$DLOCK" -q --once --events events "$L" true
