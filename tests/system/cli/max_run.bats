@@ -89,7 +89,7 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
     done
 }
 
-@test "holds when the guard is stopped, or killed in the grace" {
+@test "holds when the guard is stopped, or killed in the grace, or before" {
     starts 4 --max-run 1 --grace 15 "$F" $SUBJECT -t -k
     find_guard
     kill -STOP "$G"
@@ -103,6 +103,13 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
         kill_guard
         gone_by $((500 + SLOW)) "$(now_ns)"
         ends_with 124
+        # Before the time it is no overrun.
+        rm -rf "$C"/*
+        starts 4 --ttl 30 --max-run 30 "$lock" $SUBJECT -t -k
+        kill_guard
+        gone_by $((500 + SLOW)) "$(now_ns)"
+        ends_with 71
+        free "$lock"
     done
 }
 
@@ -119,16 +126,6 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
     ends_with 124 5
     pid_gone "$(cat left)"
     free "$F"
-}
-
-@test "a guard that is killed before ends the tree, and that is no overrun" {
-    for lock in "$L" "$F"; do
-        starts 4 --ttl 30 --max-run 30 "$lock" $SUBJECT -t -k
-        kill_guard
-        gone_by $((500 + SLOW)) "$(now_ns)"
-        ends_with 71
-        free "$lock"
-    done
 }
 
 # The sweep of a dead guard's tree does not end: a tracer keeps the dead command from being reaped.

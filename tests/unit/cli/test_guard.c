@@ -207,14 +207,7 @@ static void clean_up(void)
     raw_minus_boot = DLOCK_RAW_NEVER;
 }
 
-#define GUARD_TEST(name)                                                                           \
-    static void with_guard_##name(void);                                                           \
-    TEST(name)                                                                                     \
-    {                                                                                              \
-        with_guard_##name();                                                                       \
-        clean_up();                                                                                \
-    }                                                                                              \
-    static void with_guard_##name(void)
+#define GUARD_TEST(test) TEST_WITHIN(, clean_up(), test)
 
 static void heard_flags(int type, int flags)
 {

@@ -89,15 +89,7 @@ static void teardown(void)
         close(witness[1]);
 }
 
-#define TREE_TEST(name)                                                                            \
-    static void in_tree_##name(void);                                                              \
-    TEST(name)                                                                                     \
-    {                                                                                              \
-        setup();                                                                                   \
-        in_tree_##name();                                                                          \
-        teardown();                                                                                \
-    }                                                                                              \
-    static void in_tree_##name(void)
+#define TREE_TEST(test) TEST_WITHIN(setup(), teardown(), test)
 
 static pid_t fork_sleeper(void)
 {

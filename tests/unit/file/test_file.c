@@ -44,15 +44,7 @@ static const char *in_dir(const char *file)
 }
 
 /* A test with a directory of its own. */
-#define FILE_TEST(test)                                                                            \
-    static void in_dir_##test(void);                                                               \
-    TEST(test)                                                                                     \
-    {                                                                                              \
-        make_dir();                                                                                \
-        in_dir_##test();                                                                           \
-        remove_dir();                                                                              \
-    }                                                                                              \
-    static void in_dir_##test(void)
+#define FILE_TEST(test) TEST_WITHIN(make_dir(), remove_dir(), test)
 
 static void make_dir(void)
 {
@@ -582,8 +574,6 @@ FILE_TEST(named_locks_follow_no_symlink)
         abort();
     CHECK_FAILS(l, false, DLOCK_EDATA);
 }
-
-/* ---------------------------------------------------------------- status --- */
 
 /* ----------------------------------------------------------------- slots --- */
 
