@@ -20,22 +20,22 @@ TEST(no_two_names_share_a_key)
     }
 }
 
-static redisReply *r; /* the last one that was read */
-
 static redisReply *parse(const char *text)
 {
-    void *got = NULL;
+    void *r = NULL;
     redisReader *rd = redisReaderCreate();
-    freeReplyObject(r);
     redisReaderFeed(rd, text, strlen(text));
-    (void)redisReaderGetReply(rd, &got);
+    (void)redisReaderGetReply(rd, &r);
     redisReaderFree(rd);
-    return r = got;
+    return r;
 }
 
 static int tried(const char *text, struct redis_script_tried *t)
 {
-    return redis_script_tried(parse(text), t);
+    redisReply *r = parse(text);
+    int rc = redis_script_tried(r, t);
+    freeReplyObject(r);
+    return rc;
 }
 
 TEST(answers_of_the_scripts)
@@ -57,10 +57,12 @@ TEST(answers_of_the_scripts)
     size_t len;
     bool ours;
     for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
-        REQUIRE(parse(bad[i]));
+        redisReply *r = parse(bad[i]);
+        REQUIRE(r != NULL);
         if (!CHECK_INT(redis_script_tried(r, &tr), DLOCK_EPROTO))
             printf("# %zu\n", i);
         CHECK_INT(redis_script_state(r, &st), DLOCK_EPROTO);
+        freeReplyObject(r);
     }
     CHECK_INT(
         tried("*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:9223372036854775807\r\n:3\r\n$1\r\nx\r\n", &tr), 0);
@@ -82,11 +84,12 @@ TEST(answers_of_the_scripts)
                     &tr),
               0);
     CHECK_INT(tr.ticket, 1795380000000001);
-    parse("*2\r\n:0\r\n$-1\r\n");
+    redisReply *r = parse("*2\r\n:0\r\n$-1\r\n");
     CHECK_INT(redis_script_owned(r, &ours, &found, &len), 0);
     CHECK(!ours);
     CHECK_NULL(found);
     CHECK_INT(redis_script_owned_at(r), 0);
+    freeReplyObject(r);
     static const struct {
         const char *text;
         int64_t at;
@@ -97,13 +100,15 @@ TEST(answers_of_the_scripts)
         {"*1\r\n:1\r\n", 0},
     };
     for (size_t i = 0; i < DLOCK_LEN(owned); i++) {
-        parse(owned[i].text);
+        r = parse(owned[i].text);
         CHECK_INT(redis_script_owned(r, &ours, &found, &len), 0);
         CHECK(ours);
         CHECK_INT(redis_script_owned_at(r), owned[i].at);
+        freeReplyObject(r);
     }
-    parse(":1\r\n");
+    r = parse(":1\r\n");
     CHECK_INT(redis_script_owned_at(r), 0);
+    freeReplyObject(r);
 }
 
 TEST(a_new_head_is_told_of_the_lease)
@@ -130,7 +135,8 @@ TEST(a_new_head_is_told_of_the_lease)
         char text[128];
         snprintf(text, sizeof(text), "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$%zu\r\n%s\r\n",
                  strlen(t[i].text), t[i].text);
-        REQUIRE(parse(text));
+        redisReply *r = parse(text);
+        REQUIRE(r != NULL);
         CHECK_INT(redis_script_called(&s, r), t[i].call);
         if (t[i].call == RS_HEAD && CHECK_INT(redis_script_head(r, &tr), t[i].left != 0) &&
             t[i].left != 0) {
@@ -139,6 +145,7 @@ TEST(a_new_head_is_told_of_the_lease)
             CHECK_STR(tr.holder, t[i].holder);
             CHECK_INT((int64_t)tr.holder_len, (int64_t)strlen(t[i].holder));
         }
+        freeReplyObject(r);
     }
     redis_script_done(&s);
 }
@@ -153,9 +160,10 @@ TEST(answers_to_looks)
              {":1500\r\n", true, 1500}, {"-MOVED 1 h:1\r\n", false, 0}, {"+OK\r\n", false, 0}};
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
         int64_t left = 0;
-        parse(t[i].text);
+        redisReply *r = parse(t[i].text);
         CHECK_INT(redis_script_looked(r, &left), t[i].held);
         CHECK_INT(left, t[i].left);
+        freeReplyObject(r);
     }
 }
 
@@ -210,7 +218,10 @@ static bool together(const char *entry, struct dlock_info *info)
 {
     char text[256];
     snprintf(text, sizeof(text), "$%zu\r\n%s\r\n", strlen(entry), entry);
-    return parse(text) && redis_script_together(r, info);
+    redisReply *r = parse(text);
+    bool ok = r && redis_script_together(r, info);
+    freeReplyObject(r);
+    return ok;
 }
 
 TEST(holders_that_stand_together)
@@ -231,7 +242,7 @@ TEST(holders_that_stand_together)
     CHECK(!together("", &info));
     CHECK(!together("5 x", &info));
     CHECK(!together("5 0 s:other", &info));
-    parse(
+    redisReply *r = parse(
         "*7\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n$3\r\nrun\r\n");
     struct redis_script_state st;
     CHECK_INT(redis_script_state(r, &st), 0);
@@ -239,14 +250,16 @@ TEST(holders_that_stand_together)
     CHECK_INT((int64_t)st.nwaiters, 0);
     CHECK_STR(st.run, "run");
     CHECK_INT((int64_t)st.run_len, 3);
+    freeReplyObject(r);
     static const char *const odd[] = {
         "*7\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n$1\r\na\r\n$0\r\n\r\n",
         "*6\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n*0\r\n",
         "*7\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n*0\r\n:8\r\n",
     };
     for (size_t i = 0; i < DLOCK_LEN(odd); i++) {
-        parse(odd[i]);
+        r = parse(odd[i]);
         CHECK_INT(redis_script_state(r, &st), DLOCK_EPROTO);
+        freeReplyObject(r);
     }
 }
 
@@ -278,17 +291,21 @@ TEST(answers_about_records)
     for (size_t i = 0; i < DLOCK_LEN(words); i++) {
         snprintf(text, sizeof(text), "*2\r\n$%zu\r\n%s\r\n$4\r\nhash\r\n", strlen(words[i]),
                  words[i]);
-        parse(text);
+        redisReply *r = parse(text);
         CHECK_INT(redis_script_forgot(r, &what, &type), 0);
         CHECK_INT(what, (enum redis_script_forgot)i);
         CHECK_STR(type, "hash");
+        freeReplyObject(r);
     }
-    parse("*1\r\n$4\r\nelse\r\n");
+    redisReply *r = parse("*1\r\n$4\r\nelse\r\n");
     CHECK_INT(redis_script_forgot(r, &what, &type), DLOCK_EPROTO);
-    parse("*3\r\n:3\r\n$4\r\nhash\r\n:5\r\n");
+    freeReplyObject(r);
+    r = parse("*3\r\n:3\r\n$4\r\nhash\r\n:5\r\n");
     CHECK_STR(redis_script_unrecorded(r), "hash");
-    parse("*3\r\n:1\r\n$4\r\nhash\r\n:5\r\n");
+    freeReplyObject(r);
+    r = parse("*3\r\n:1\r\n$4\r\nhash\r\n:5\r\n");
     CHECK(!redis_script_unrecorded(r));
+    freeReplyObject(r);
 }
 
 TEST(slots_in_answers)
@@ -299,10 +316,12 @@ TEST(slots_in_answers)
     CHECK_INT(tried("*5\r\n$5\r\nslots\r\n$1\r\n0\r\n:0\r\n:99999\r\n$0\r\n\r\n", &tr), 0);
     CHECK_INT(tr.status, RS_SLOTS);
     CHECK_INT(tr.slot, DLOCK_SLOTS_MAX);
-    parse("$13\r\ndlock:shared:\r\n");
+    redisReply *r = parse("$13\r\ndlock:shared:\r\n");
     CHECK(redis_script_shared(r));
-    parse("$-1\r\n");
+    freeReplyObject(r);
+    r = parse("$-1\r\n");
     CHECK(!redis_script_shared(r));
+    freeReplyObject(r);
 }
 
 TEST(values_and_entries)
