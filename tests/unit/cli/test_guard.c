@@ -290,20 +290,6 @@ static bool start_stubborn(int64_t term, int64_t kill, int64_t hard)
 
 /* ---------------------------------------------------------------- running --- */
 
-GUARD_TEST(runs_a_command)
-{
-    start(SHELL("test \"$DLOCK_NAME,$DLOCK_TOKEN,$DLOCK_FENCE\" = t,abc,42 && exit 7"));
-    CHECK(last.arg > 0);
-    CHECK_INT(hear(), G_EXITED);
-    CHECK(WIFEXITED(last.arg) && WEXITSTATUS(last.arg) == 7);
-    CHECK_INT(last.flags, 0);
-    CHECK_INT(hear(), G_TREE_EMPTY);
-    /* The guard lives on, and keeps no pipe of the caller open. */
-    CHECK(death(DLOCK_SEC) != DLOCK_NEVER);
-    CHECK_INT(kill(guard.pid, 0), 0);
-    detach();
-}
-
 static void fails_to_start(char *const *argv, int64_t term_at, int why)
 {
     set_up(argv);
@@ -390,22 +376,6 @@ GUARD_TEST(kills_a_command_that_ignores_term)
     usleep(600000);
     CHECK_INT(kill(guard.pid, 0), 0);
     CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
-}
-
-GUARD_TEST(extensions_keep_the_command_alive)
-{
-    int64_t term = 0;
-
-    set_up(SHELL("sleep 60"));
-    int type = G_START;
-    for (int i = 0; i < 40; i++) {
-        term = after(500 * DLOCK_MSEC);
-        send_times(type, 0, term, term + 100 * DLOCK_MSEC, term + 200 * DLOCK_MSEC);
-        type = G_EXTEND;
-        usleep(20000);
-        CHECK(alive());
-    }
-    in_window(death(LATE), term, SOON);
 }
 
 /* -------------------------------------------------------------- the guard --- */
@@ -496,52 +466,6 @@ GUARD_TEST(an_extension_moves_the_times_of_both_clocks)
     raw_reaches(term, 300 * DLOCK_MSEC);
     send_times(G_EXTEND, 0, term, term, term + DLOCK_SEC);
     in_window(death(LATE), from + 299 * DLOCK_MSEC, SOON);
-}
-
-GUARD_TEST(a_killed_guard_is_swept_up)
-{
-    REQUIRE(start_stubborn(after(LATE), after(LATE), after(LATE)));
-    int64_t from = dlock_now();
-    kill(guard.pid, SIGKILL);
-    CHECK_INT(hear(), -1);
-    sweep_all(&tree);
-    int64_t at = death(0);
-    in_window(at, from, SOON);
-    printf("# guard killed, swept after %" PRId64 " us\n", (at - from) / 1000);
-    CHECK_INT(process_tree_count(&tree), 0);
-}
-
-/* Inherited children and their orphans are not the orphans of the guard. */
-GUARD_TEST(guard_killed_spares_inherited_processes)
-{
-    char marker[SPAWN_MARKER_SIZE];
-    struct process_tree among;
-    int st;
-
-    CHECK(!spawn_marker(marker, ""));
-    pid_t old = fork();
-    if (old == 0) {
-        raise(SIGSTOP);
-        if (fork() == 0)
-            for (alarm(60);;)
-                pause();
-        _exit(0);
-    }
-    CHECK_INT(waitpid(old, &st, WUNTRACED), old);
-    REQUIRE_INT(process_tree_init(&among), 0);
-    CHECK_INT(among.ninherited, 1);
-    among.marker = spawn_marker(marker, "abc");
-    CHECK_STR(marker, "DLOCK_TOKEN=abc");
-    kill(old, SIGCONT);
-    CHECK_INT(waitid(P_PID, (id_t)old, &(siginfo_t){0}, WEXITED | WNOWAIT), 0);
-    REQUIRE(start_stubborn(after(LATE), after(LATE), after(LATE)));
-    kill(guard.pid, SIGKILL);
-    CHECK_INT(hear(), -1);
-    waitpid(guard.pid, NULL, 0);
-    sweep_all(&among);
-    CHECK(!alive());
-    CHECK_INT(waitpid(old, NULL, 0), old);
-    CHECK_INT(waitpid(-1, &st, WNOHANG), 0); /* one child is left, and is alive */
 }
 
 /* A dead command that cannot be reaped as long as we trace it: the guard goes on killing. */
@@ -655,29 +579,11 @@ GUARD_TEST(reports_when_the_background_is_gone)
     SHELL("trap 'printf U >&9' USR1; trap 'printf T >&9' TERM; printf x >&9; "                     \
           "while :; do sleep 0.01; done")
 
-static char told(void)
-{
-    char got = 0;
-
-    CHECK_INT(read(say_fd, &got, 1), 1);
-    return got;
-}
-
 static void start_telling(void)
 {
     set_up(TELLING);
     order(G_START, 0);
     CHECK(await(1));
-}
-
-GUARD_TEST(a_signal_waits_for_a_copy_and_no_longer)
-{
-    start(SHELL("printf x >&9; exec sleep 60"));
-    CHECK(await(1));
-    usleep(50000); /* not in the middle of the exec */
-    int64_t from = dlock_now();
-    signal_command(SIGTERM);
-    in_window(death(LATE), from + FORWARD_WAIT, SOON);
 }
 
 GUARD_TEST(a_signal_that_waits_does_not_delay_the_end)
@@ -690,29 +596,6 @@ GUARD_TEST(a_signal_that_waits_does_not_delay_the_end)
     keeper_dies();
     in_window(death(LATE), from, FORWARD_WAIT / 2);
     CHECK_INT(read(say_fd, &got, 1), 0);
-}
-
-GUARD_TEST(a_signal_that_the_guard_got_too_is_not_forwarded)
-{
-    command_is(TELLING);
-    sigprocmask(SIG_BLOCK, &sig.ours, NULL); /* as the keeper has it */
-    fork_guard();
-    sigprocmask(SIG_SETMASK, &sig.caller_mask, NULL);
-    kill(guard.pid, SIGTERM); /* before the start: the command cannot have got it */
-    order(G_START, 0);
-    CHECK_INT(hear(), G_STARTED);
-    CHECK(await(1));
-    signal_command(SIGTERM);
-    CHECK_INT(told(), 'T');
-    /* The guard gets it first, or the keeper. USR1 is behind it: no TERM can follow. */
-    kill(guard.pid, SIGTERM);
-    signal_command(SIGTERM);
-    signal_command(SIGUSR1);
-    CHECK_INT(told(), 'U');
-    signal_command(SIGTERM);
-    kill(guard.pid, SIGTERM);
-    signal_command(SIGUSR1);
-    CHECK_INT(told(), 'U');
 }
 
 /* Each process that gets USR1 writes a letter. */
@@ -762,65 +645,7 @@ GUARD_TEST(a_full_socket_does_not_lose_the_end)
     CHECK(stops > 0 && stops < 1000);
 }
 
-GUARD_TEST(keeps_the_lock_descriptor)
-{
-    int lock[2];
-
-    command_is((char *[]){"/bin/sleep", "0.2", NULL});
-    if (pipe2(lock, O_CLOEXEC | O_NONBLOCK) != 0)
-        abort();
-    config.lock_fd = lock[1];
-    fork_guard();
-    char c;
-    close(lock[1]);
-    order(G_START, 0);
-    CHECK_INT(hear(), G_STARTED);
-    CHECK_INT(hear(), G_EXITED);
-    CHECK_INT(hear(), G_TREE_EMPTY);
-    CHECK_INT(read(lock[0], &c, 1), -1); /* the guard has it */
-    detach();
-    waitpid(guard.pid, NULL, 0);
-    CHECK_INT(read(lock[0], &c, 1), 0);
-    close(lock[0]);
-}
-
 /* ------------------------------------------------------ signals and spawn --- */
-
-static int takes_over_signals(void)
-{
-    struct sigstate s;
-    struct signalfd_siginfo si;
-
-    signal(SIGHUP, SIG_IGN);
-    signal(SIGCHLD, SIG_IGN);
-    if (signals_init(&s) != 0 || !s.chld_ignored || !sigismember(&s.ours, SIGCHLD))
-        return 1;
-    if (sigismember(&s.ours, SIGHUP) || !sigismember(&s.ignored, SIGHUP))
-        return 2;
-    if (sigismember(&s.ours, SIGSEGV) || !sigismember(&s.ours, SIGTSTP) ||
-        !sigismember(&s.ours, SIGRTMIN + 1))
-        return 3;
-    /* Ignored by the caller: not queued for us, so it cannot be forwarded. */
-    raise(SIGHUP);
-    raise(SIGUSR1);
-    if (!signals_read(&s, &si) || si.ssi_signo != SIGUSR1 || signals_read(&s, &si))
-        return 4;
-    raise(SIGTERM);
-    signals_die(SIGTERM);
-}
-
-TEST(blocks_signals_that_the_caller_does_not_ignore)
-{
-    int st = 0;
-    pid_t pid = fork();
-
-    if (pid == 0)
-        _exit(takes_over_signals());
-    CHECK_INT(waitpid(pid, &st, 0), pid);
-    CHECK(WIFSIGNALED(st) && WTERMSIG(st) == SIGTERM);
-    if (WIFEXITED(st))
-        CHECK_INT(WEXITSTATUS(st), -1);
-}
 
 TEST(forwards_signals_not_sent_by_the_terminal)
 {
@@ -831,6 +656,7 @@ TEST(forwards_signals_not_sent_by_the_terminal)
 
     struct command ours = {.terminal = true}, other = {.terminal = false};
 
+    CHECK(!sigismember(&sig.ours, SIGSEGV) && sigismember(&sig.ours, SIGRTMIN + 1));
     CHECK_INT(command_signal(&ours, &key), 0);
     CHECK_INT(ours.terminal_sig, SIGINT);
     CHECK_INT(command_signal(&other, &key), SIGINT);
@@ -841,6 +667,7 @@ TEST(forwards_signals_not_sent_by_the_terminal)
 
 TEST(forks_nothing_too_late_or_without_a_keeper)
 {
+    char marker[SPAWN_MARKER_SIZE];
     int ends[2], exec_fd;
     struct spawn sp = {.argv = SHELL("exit 0"), .sig = &sig, .inherit_fd = -1};
 
@@ -853,6 +680,8 @@ TEST(forks_nothing_too_late_or_without_a_keeper)
     CHECK_INT(spawn_command(&sp, &exec_fd), -SPAWN_KEEPER_GONE);
     close(ends[1]);
     CHECK_INT(process_tree_count(&tree), 0);
+    CHECK(!spawn_marker(marker, ""));
+    CHECK_STR(spawn_marker(marker, "abc"), "DLOCK_TOKEN=abc");
 }
 
 int main(int argc, char **argv)
