@@ -181,8 +181,11 @@ time.sleep(60)' "$(cat pid)"
 }
 
 @test "a file: the guard has the descriptor, the command has none, what it leaves is left alone" {
-    run -0 run_t 5 "$DLOCK" --max-run 20 "$F" sh -c 'ls -l /proc/self/fd'
+    run -0 run_t 5 "$DLOCK" --max-run 20 "$F" sh -c \
+        'ls -l /proc/self/fd; ls -l "/proc/$PPID/fd" >guard 2>/dev/null || :'
     refute_out "$F"
+    # The guard's are closed to other users.
+    [ "$(id -u)" -ne 0 ] || grep -qF -- "-> $F" guard || fail "$(cat guard)"
     run -0 run_t 5 "$DLOCK" --max-run 1 "$F" sh -c '"$HELPERS/await" go >left 2>&1 & echo $! >pid'
     flock -n "$F" true
     nap 1.1
