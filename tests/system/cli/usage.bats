@@ -107,7 +107,7 @@ says() { case $line in *"$1"*) ;; *) fail "without '$1': $line" ;; esac }
 }
 
 # Of an invalid URI and of one in another place: unit/lib/test_secret.c, unit/cli/test_options.c.
-@test "shows no password of a server that is not there, of DLOCK_STORE and of a command" {
+@test "shows no password of a server, of DLOCK_STORE and of a command" {
     local p=$SECRET
     refused 69 -n "redis://u:$p@127.0.0.1:1#n" touch ran
     refused 69 --status --json "redis://u:$p@127.0.0.1:1#n"

@@ -465,8 +465,8 @@ TEST(only_a_master_is_accepted)
         bool replica;
     } t[] = {
         {"*3\r\n$6\r\nmaster\r\n:42\r\n*0\r\n+PONG\r\n", REDIS_REPLY_STATUS, false},
-        {"*5\r\n$5\r\nslave\r\n$1\r\nh\r\n:1\r\n$9\r\nconnected\r\n:1\r\n+PONG\r\n",
-         DLOCK_EUNAVAIL, true},
+        {"*5\r\n$5\r\nslave\r\n$1\r\nh\r\n:1\r\n$9\r\nconnected\r\n:1\r\n+PONG\r\n", DLOCK_EUNAVAIL,
+         true},
         {"*2\r\n$8\r\nsentinel\r\n*0\r\n+PONG\r\n", DLOCK_EUNAVAIL, true},
         {"-NOPERM no rights to ROLE\r\n+PONG\r\n", DLOCK_EPERM, false},
         {"-LOADING in memory\r\n+PONG\r\n", DLOCK_EUNAVAIL, false},

@@ -52,10 +52,10 @@ static bool begin(void)
     if (dlock_uri_parse(&g.uri, text, &err) != 0)
         return false;
     g.spec = (struct dlock_spec){.env = &dlock_env_system,
-                                  .uri = g.uri,
-                                  .peers = g.peers,
-                                  .npeers = N,
-                                  .connect_timeout = 5 * DLOCK_SEC};
+                                 .uri = g.uri,
+                                 .peers = g.peers,
+                                 .npeers = N,
+                                 .connect_timeout = 5 * DLOCK_SEC};
     g.route.spec = &g.spec;
     int rc = redis_sentinel_open(&g.route, &err);
     g.m = g.route.sentinel;
