@@ -30,19 +30,21 @@ struct hold {
 
 static struct spawn describe(const struct hold *h)
 {
-    return (struct spawn){
+    struct spawn sp = {
         .argv = h->c->o->command,
         .sig = h->c->sig,
         .keeper_fd = -1,
-        .not_after = DLOCK_NEVER,
         .inherit_fd = command_inherits(h->c, h->lk) ? dlock_fd(h->lk) : -1,
         .name = dlock_name(h->lk),
-        .token = dlock_token(h->lk),
-        .fence = dlock_fence(h->lk),
-        .slot = dlock_slot(h->lk) + 1,
-        .held = h->c->held,
-        .nheld = h->c->nheld,
+        .grant = {.not_after = DLOCK_NEVER,
+                  .fence = dlock_fence(h->lk),
+                  .slot = dlock_slot(h->lk) + 1,
+                  .nheld = h->c->nheld},
     };
+
+    snprintf(sp.grant.token, sizeof(sp.grant.token), "%s", dlock_token(h->lk));
+    memcpy(sp.grant.held, h->c->held, sizeof(sp.grant.held[0]) * (size_t)h->c->nheld);
+    return sp;
 }
 
 static void send_signal(const struct hold *h, int sig)

@@ -41,6 +41,7 @@
 #define KILL_PASSES 256
 /* A process that accepted SIGKILL and still exists after this time is in uninterruptible sleep. */
 #define STUCK_AFTER DLOCK_SEC
+#define AHEAD_TIME DLOCK_SEC
 
 enum guard_phase {
     GUARD_IDLE, /* no command yet */
@@ -65,10 +66,11 @@ struct guard_state {
     int lock_fds[DLOCK_SET_MAX]; /* what the locks end with: open until the guard exits */
     int nlock_fds;
     bool fd_lost; /* a descriptor was sent, but our table of descriptors was full */
-    uint64_t also_fences[DLOCK_SET_MAX - 1];
-    struct held held[DLOCK_SET_MAX];
-    int nheld;
     timer_t hard_timer;
+
+    struct spawn spawn;
+    struct spawn_child ahead; /* forked while the store works */
+    int64_t ahead_until;      /* a waiter keeps no child; DLOCK_NEVER: there is none */
 
     enum guard_phase phase;
     pid_t command;   /* 0: not started, or reaped: the pid may be reused */
@@ -247,7 +249,9 @@ static void set_wake(struct guard_state *g)
     int64_t now = lease_now(g), turn = DLOCK_NEVER, at = DLOCK_NEVER, dead_at = dead_time(g);
 
     /* The time of the lease at which the next turn is due without an event. */
-    if (g->phase == GUARD_RUNNING)
+    if (g->phase == GUARD_IDLE)
+        turn = g->ahead_until;
+    else if (g->phase == GUARD_RUNNING)
         turn = dlock_min(lease_end(g), g->run_until);
     else if (g->phase == GUARD_TERMINATING)
         turn = dlock_min(lease_end(g), kill_time(g));
@@ -478,17 +482,35 @@ static void take_times(struct guard_state *g, const struct guard_msg *m)
     set_hard_timer(g);
 }
 
+/*
+ * Fork the child that becomes the command, unless the command will share the terminal's process
+ * group, whose signals the child would keep until the exec.
+ */
+static void fork_ahead(struct guard_state *g)
+{
+    if (g->phase == GUARD_IDLE && g->cfg->own_group && spawn_ahead(&g->ahead, &g->spawn) == 0)
+        g->ahead_until = dlock_now() + AHEAD_TIME;
+}
+
+static void drop_ahead(struct guard_state *g)
+{
+    if (g->ahead.pid)
+        spawn_drop(&g->ahead);
+    g->ahead_until = DLOCK_NEVER;
+}
+
 /* START was not obeyed. why: as of G_EXEC_FAILED. */
 static void refuse(struct guard_state *g, int why)
 {
+    drop_ahead(g);
     g->phase = GUARD_EMPTY;
     post(g, G_EXEC_FAILED, why);
     post(g, G_TREE_EMPTY, 0);
 }
 
 /*
- * Once the command has been forked we must not keep the caller's descriptors and directory in
- * use. The title that ps(1) shows, our name and the keeper's pid, goes where the command's words
+ * Once the command has been forked we must not keep the caller's descriptors, directory and session
+ * in use. The title that ps(1) shows, our name and the keeper's pid, goes where the command's words
  * were. Before the fork no title is needed: nothing is lost when the guard is killed along with
  * the keeper.
  */
@@ -508,6 +530,9 @@ static void let_go(struct guard_state *g)
     }
     memcpy(keep + 5, g->lock_fds, sizeof(g->lock_fds[0]) * (size_t)g->nlock_fds);
     fds_let_go(keep, 5 + g->nlock_fds);
+    /* Takes 80 us, which a command with a group of its own need not wait for. */
+    if (g->group > 0)
+        setsid(); /* a process that leads no group is never refused */
     if (chdir("/") != 0) {
         /* then an umount has to wait for us */
     }
@@ -515,24 +540,7 @@ static void let_go(struct guard_state *g)
 
 static void start(struct guard_state *g, const struct guard_msg *m)
 {
-    struct spawn sp = {
-        .argv = g->cfg->argv,
-        .sig = g->cfg->sig,
-        .group = g->cfg->own_group ? &g->group : NULL,
-        .leave_session = true,
-        .die_with_parent = true,
-        .keeper_fd = g->sock,
-        .not_after = m->term_at,
-        .raw_minus_boot = m->raw_minus_boot,
-        .inherit_fd = -1,
-        .name = g->cfg->name,
-        .token = m->token,
-        .fence = m->fence,
-        .slot = m->slot,
-        .also_fences = g->also_fences,
-        .held = g->held,
-        .nheld = g->nheld,
-    };
+    struct spawn_grant *grant = &g->spawn.grant;
     pid_t pid;
 
     if (g->start_seen)
@@ -543,11 +551,17 @@ static void start(struct guard_state *g, const struct guard_msg *m)
         refuse(g, SPAWN_FORK_FAILED | EMFILE);
         return;
     }
+    grant->not_after = m->term_at;
+    grant->raw_minus_boot = m->raw_minus_boot;
+    grant->fence = m->fence;
+    grant->slot = m->slot;
+    memcpy(grant->token, m->token, sizeof(grant->token));
     /* The timer is set before the fork: the command is never without it. */
     if (dlock_lease_now(m->raw_minus_boot) < m->term_at)
         g->phase = GUARD_RUNNING;
     take_times(g, m);
-    pid = spawn_command(&sp, &g->exec_fd);
+    pid = g->ahead.pid ? spawn_go(&g->ahead, &g->spawn, &g->exec_fd)
+                       : spawn_command(&g->spawn, &g->exec_fd);
     read_signals(g); /* earlier signals: the command was not there to get a copy */
     if (pid < 0) {
         refuse(g, -pid >= SPAWN_TOO_LATE ? -pid : SPAWN_FORK_FAILED | -pid);
@@ -561,23 +575,23 @@ static void start(struct guard_state *g, const struct guard_msg *m)
     let_go(g);
 }
 
-static void note_held(struct guard_state *g, const struct held *e)
+static void note_held(struct spawn_grant *grant, const struct held *e)
 {
-    if (e->socket[0] && g->nheld < DLOCK_SET_MAX)
-        g->held[g->nheld++] = *e;
+    if (e->socket[0] && grant->nheld < DLOCK_SET_MAX)
+        grant->held[grant->nheld++] = *e;
 }
 
 static void obey(struct guard_state *g, const struct guard_msg *m)
 {
     switch (m->type) {
     case G_START:
-        note_held(g, &m->held);
+        note_held(&g->spawn.grant, &m->held);
         start(g, m);
         break;
     case G_ALSO:
-        note_held(g, &m->held);
+        note_held(&g->spawn.grant, &m->held);
         if (m->arg >= 2 && m->arg <= DLOCK_SET_MAX)
-            g->also_fences[m->arg - 2] = m->fence;
+            g->spawn.grant.also_fences[m->arg - 2] = m->fence;
         break;
     case G_EXTEND:
         if (g->start_seen)
@@ -590,6 +604,7 @@ static void obey(struct guard_state *g, const struct guard_msg *m)
     case G_END:
         if (g->phase == GUARD_IDLE) {
             g->start_seen = true; /* no START after this */
+            drop_ahead(g);
             g->phase = GUARD_EMPTY;
             post(g, G_TREE_EMPTY, 0);
         } else if (m->arg == SIGKILL) {
@@ -600,6 +615,7 @@ static void obey(struct guard_state *g, const struct guard_msg *m)
         }
         break;
     case G_DETACH:
+        drop_ahead(g);
         _exit(0);
     default:
         break;
@@ -659,6 +675,8 @@ static void turn(struct guard_state *g)
     check_clock(g);
     if (g->phase == GUARD_KILLING)
         kill_tree(g);
+    if (g->keeper_gone || dlock_now() >= g->ahead_until)
+        drop_ahead(g);
     if (g->keeper_gone && (g->phase == GUARD_IDLE || g->phase == GUARD_EMPTY))
         _exit(0);
     flush(g);
@@ -736,6 +754,14 @@ static _Noreturn void guard_main(const struct guard_config *cfg, int sock)
         .run_until = DLOCK_NEVER,
         .run_kill_at = DLOCK_NEVER,
         .wake_set = DLOCK_NEVER,
+        .ahead_until = DLOCK_NEVER,
+        .spawn = {.argv = cfg->argv,
+                  .sig = cfg->sig,
+                  .group = cfg->own_group ? &g.group : NULL,
+                  .guarded = true,
+                  .keeper_fd = sock,
+                  .inherit_fd = -1,
+                  .name = cfg->name},
     };
 
     close(cfg->sig->fd); /* the keeper's */
@@ -745,10 +771,10 @@ static _Noreturn void guard_main(const struct guard_config *cfg, int sock)
         fds_send(sock, &m, sizeof(m), -1);
         _exit(71);
     }
-    for (;;) {
-        turn(&g);
+    turn(&g);
+    fork_ahead(&g);
+    for (;; turn(&g))
         wait_for_event(&g);
-    }
 }
 
 int guard_fork(struct guard *out, const struct guard_config *cfg)

@@ -230,10 +230,10 @@ static void release(struct keeper *k, int64_t time)
 {
     report_cancelled(&k->report);
     inner_stop(k->inner);
-    dismiss_guard(k);
     k->phase = KEEPER_RELEASING;
     k->at[RUN_ENDS] = k->at[GUARD_ENDS_RUN] = k->at[INNER_ENDS] = DLOCK_NEVER;
     store_release(k, dlock_now() + time);
+    dismiss_guard(k); /* the guard exits while the store works */
 }
 
 /* The one place that sets the loss: the first evidence with a cause counts, and is told. */

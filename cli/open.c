@@ -84,45 +84,6 @@ char *open_key(const struct dlock_uri *uri, bool fcntl)
     return found ? nested_file_key(&st, fcntl) : NULL;
 }
 
-/*
- * The programs that a shell's line runs, without their arguments: "cd ...; deploy ...". Up to a
- * quotation, an expansion or the like, behind which an argument could look like a program.
- * malloc'ed.
- */
-static char *line_text(const char *s)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                "_./,+-";
-    const char *behind = "";
-    char *text = NULL;
-    size_t size;
-    FILE *f = open_memstream(&text, &size);
-    if (!f)
-        return NULL;
-    while (*(s += strspn(s, ";&| \t\n"))) {
-        size_t n = strspn(s, plain), args;
-        if (!strchr(";&| \t\n<>", s[n])) {
-            /* PGPASSWORD=..., with a blank: the dots are no value to hide. */
-            fprintf(f, "%s%.*s%s...", behind, s[n] == '=' ? (int)n : 0, s, s[n] == '=' ? "= " : "");
-            break;
-        }
-        fprintf(f, "%s%.*s", behind, (int)n, s);
-        behind = "; ";
-        s += n + strspn(s + n, " \t");
-        args = strcspn(s, ";&|\n'\"\\$`(){}<>#");
-        bool quoted = s[args] && !strchr(";&|\n", s[args]);
-        if (args > 0 || quoted)
-            fprintf(f, " ...");
-        if (quoted)
-            break;
-        s += args;
-    }
-    if (fclose(f) == 0)
-        return text;
-    free(text);
-    return NULL;
-}
-
 /* What a shell with these arguments runs: the line of -c, or a file. NULL: neither is there. */
 static const char *shell_runs(char *const *args, bool *line)
 {
@@ -148,32 +109,38 @@ static bool is_shell(const char *program)
 }
 
 /*
- * The part of the command that the store shows to other machines: the first word, and the programs
- * that a shell runs. The arguments may hold a password, and backups keep the store. --note is for
- * everything else.
+ * The part of the command that the store shows to other machines: the first word, and the beginning
+ * of what a shell runs, without the secrets. malloc'ed.
  */
 static char *command_text(const struct options *o)
 {
     if (!o->command)
         return NULL;
     const char *word = o->command[0], *runs = NULL;
-    char *line, *text;
     bool is_line = false;
+    char *text;
     /* An assignment, such as PGPASSWORD=...: the variable only. */
     size_t name = strcspn(word, "=/");
     if (is_shell(word) || o->shell_string)
         runs = shell_runs(o->command + 1, &is_line);
     if (!runs)
         return strndup(word, word[name] == '=' ? name + 1 : strlen(word));
-    line = is_line ? line_text(runs) : strdup(runs);
-    const char *cut = line && strlen(line) > SHELL_SHOWN ? "..." : "";
-    if (!line || asprintf(&text,
-                          o->shell_string ? "%.0s%.*s%s"
-                          : is_line       ? "%s -c \"%.*s%s\""
-                                          : "%s %.*s%s",
-                          word, SHELL_SHOWN, line, cut) < 0)
-        text = NULL;
-    free(line);
+    /* Secrets first, so that the cut leaves no part of a secret. */
+    char shown[SHELL_SHOWN + 1], *whole = strdup(runs);
+    if (!whole)
+        return NULL;
+    for (char *p = whole; (p = strpbrk(p, "\t\n"));)
+        *p = ' ';
+    dlock_hide_secrets(whole, false);
+    dlock_clean_text(shown, sizeof(shown), whole, strlen(whole));
+    const char *cut = strlen(whole) >= sizeof(shown) ? "..." : "";
+    free(whole);
+    if (asprintf(&text,
+                 o->shell_string ? "%.0s%s%s"
+                 : is_line       ? "%s -c \"%s%s\""
+                                 : "%s %s%s",
+                 word, shown, cut) < 0)
+        return NULL;
     return text;
 }
 

@@ -160,22 +160,27 @@ const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token)
     return buf;
 }
 
-int spawn_exec(const struct spawn *sp)
+/* False: out of memory. */
+static bool set_environment(const char *lock_name, const struct spawn_grant *g)
 {
     char name[32], held[HELD_SIZE];
-    bool ok = give("DLOCK_NAME", sp->name) && give("DLOCK_TOKEN", sp->token) &&
-              give_number("DLOCK_FENCE", sp->fence > 0, sp->fence) &&
-              give_number("DLOCK_SLOT", sp->slot > 0, (uint64_t)sp->slot - 1);
+    bool ok = give("DLOCK_NAME", lock_name) && give("DLOCK_TOKEN", g->token) &&
+              give_number("DLOCK_FENCE", g->fence > 0, g->fence) &&
+              give_number("DLOCK_SLOT", g->slot > 0, (uint64_t)g->slot - 1);
 
     for (int i = 2; i <= DLOCK_SET_MAX; i++) {
-        uint64_t fence = sp->also_fences ? sp->also_fences[i - 2] : 0;
         snprintf(name, sizeof(name), "DLOCK_FENCE_%d", i);
-        ok = ok && give_number(name, fence > 0, fence);
+        ok = ok && give_number(name, g->also_fences[i - 2] > 0, g->also_fences[i - 2]);
     }
-    if (sp->nheld > 0)
-        ok = ok && give("DLOCK_HELD", held_add(held, getenv("DLOCK_HELD"), sp->held, sp->nheld) +
+    if (g->nheld > 0)
+        ok = ok && give("DLOCK_HELD", held_add(held, getenv("DLOCK_HELD"), g->held, g->nheld) +
                                           strlen(HELD_NAME));
-    if (!ok)
+    return ok;
+}
+
+int spawn_exec(const struct spawn *sp)
+{
+    if (!set_environment(sp->name, &sp->grant))
         return SPAWN_FORK_FAILED | ENOMEM;
     if (sp->inherit_fd >= 0)
         fcntl(sp->inherit_fd, F_SETFD, 0);
@@ -194,29 +199,10 @@ static int last_check(const struct spawn *sp)
     /* With no events asked for, only POLLHUP and POLLERR come: the other end is closed. */
     if (sp->keeper_fd >= 0 && poll(&p, 1, 0) != 0)
         return SPAWN_KEEPER_GONE;
-    if (sp->not_after != DLOCK_NEVER && dlock_lease_now(sp->raw_minus_boot) >= sp->not_after)
+    if (sp->grant.not_after != DLOCK_NEVER &&
+        dlock_lease_now(sp->grant.raw_minus_boot) >= sp->grant.not_after)
         return SPAWN_TOO_LATE;
     return 0;
-}
-
-/* Of one spawn_command. Each pair is a pipe. */
-struct start {
-    pid_t parent;
-    /*
-     * vfork(2): our process sleeps until the exec, and the child sets the command's environment in
-     * our memory, where nothing reads the variables later. Not for the guard, which watches the
-     * lease's times beside an exec from a slow disk.
-     */
-    bool quick;
-    int go[2];     /* a byte: groups and sessions are as they must be; -1: no pipe needed */
-    int result[2]; /* why the command could not be executed; EOF: it was */
-};
-
-static void close_pipe(const int ends[2])
-{
-    for (int i = 0; i < 2; i++)
-        if (ends[i] >= 0)
-            close(ends[i]);
 }
 
 static void do_nothing(int sig)
@@ -235,113 +221,176 @@ static void outlast_ctrl_z(void)
             signal(stops[i], do_nothing);
 }
 
-static int become_command(const struct spawn *sp, const struct start *s)
+/* In the child: execute the command, or write the reason to result and exit. */
+static _Noreturn void become_command(const struct spawn *sp, int why, int result)
 {
-    char go;
-    int why;
-
-    if (s->quick)
-        outlast_ctrl_z();
-    if (sp->die_with_parent) {
-        if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0)
-            return errno;
-        /* A parent that died before the call above sends no signal. */
-        if (getppid() != s->parent)
-            return SPAWN_KEEPER_GONE;
-    }
-    if (s->go[0] >= 0) {
-        close(s->go[1]); /* or EOF would never come */
-        if (read(s->go[0], &go, 1) != 1)
-            return SPAWN_KEEPER_GONE;
-    }
-    why = last_check(sp);
-    return why ? why : spawn_exec(sp);
+    if (why == 0)
+        why = last_check(sp);
+    if (why == 0)
+        why = spawn_exec(sp);
+    while (write(result, &why, sizeof(why)) < 0 && errno == EINTR)
+        ;
+    _exit(spawn_exec_code(why));
 }
 
-/* SIGKILL, as a stopped child would never exit. */
-static void end_child(pid_t pid)
+/* In the child: sleep until the grant has come. 0, or why there must be no exec. */
+static int await_grant(struct spawn *sp, pid_t parent, int go)
 {
-    kill(pid, SIGKILL);
-    waitpid(pid, NULL, __WALL);
+    char *at = (char *)&sp->grant;
+    size_t left = sizeof(sp->grant);
+
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0)
+        return errno;
+    /* A parent that died before the call above sends no signal. */
+    if (getppid() != parent)
+        return SPAWN_KEEPER_GONE;
+    /* The memory that the variables will take becomes ours while there is time. */
+    set_environment(sp->name, &sp->grant);
+    while (left > 0) {
+        ssize_t n = read(go, at, left);
+        if (n <= 0)
+            return SPAWN_KEEPER_GONE;
+        at += n;
+        left -= (size_t)n;
+    }
+    return 0;
 }
 
 /*
- * A process group without a leader begins with this child, which exits at once: a zombie stays in
- * its group until it is reaped, and no other process or group can get its number before. vfork(2)
- * takes 40 us, a third of fork(2).
+ * A process group without a leader begins with a child that exits at once: a zombie stays in its
+ * group until it is reaped, and no other process or group can get its number before. vfork(2) takes
+ * 40 us, a third of fork(2). 0 or an errno.
  */
-static pid_t fork_leader(void)
+static int fork_leader(pid_t *leader)
 {
     pid_t pid = vfork();
 
     if (pid == 0)
         _exit(0);
     if (pid < 0)
+        return errno;
+    *leader = pid;
+    return setpgid(pid, pid) == 0 ? 0 : errno;
+}
+
+int spawn_ahead(struct spawn_child *child, const struct spawn *sp)
+{
+    struct spawn own = *sp;
+    pid_t parent = getpid(), leader = 0;
+    int go[2], result[2], why = 0;
+
+    *child = (struct spawn_child){.pid = 0};
+    if (pipe2(result, O_CLOEXEC) != 0)
         return -errno;
-    if (setpgid(pid, pid) != 0) {
-        int err = errno;
-        end_child(pid);
-        return -err;
+    if (pipe2(go, O_CLOEXEC) != 0) {
+        why = errno;
+        close(result[0]);
+        close(result[1]);
+        return -why;
     }
+    if (sp->group)
+        why = fork_leader(&leader);
+    if (why == 0 && (child->pid = fork()) < 0)
+        why = errno;
+    if (why == 0 && child->pid == 0) {
+        close(go[1]); /* or EOF would never come */
+        why = await_grant(&own, parent, go[0]);
+        become_command(&own, why, result[1]);
+    }
+    close(go[0]);
+    close(result[1]);
+    child->group = leader;
+    child->go = go[1];
+    child->result = result[0];
+    /* In the order that the kernel wants: only a process of our session can be put into a group. */
+    if (why == 0 && leader > 0 && setpgid(child->pid, leader) != 0)
+        why = errno;
+    if (leader > 0) /* the group exists as long as a process is in it */
+        waitpid(leader, NULL, __WALL);
+    if (why)
+        spawn_drop(child);
+    return -why;
+}
+
+void spawn_drop(struct spawn_child *child)
+{
+    if (child->pid > 0) {
+        kill(child->pid, SIGKILL);
+        waitpid(child->pid, NULL, __WALL);
+    }
+    child->pid = 0;
+    close(child->go);
+    close(child->result);
+}
+
+static pid_t let_run(struct spawn_child *child, const struct spawn *sp, int *exec_fd)
+{
+    size_t size = sizeof(sp->grant);
+    int why = last_check(sp);
+
+    /* While the command waits: nothing that it does to its process group may reach us. */
+    if (why == 0 &&
+        ((!sp->group && setsid() < 0) || write(child->go, &sp->grant, size) != (ssize_t)size))
+        why = errno;
+    if (why) {
+        spawn_drop(child);
+        return -why;
+    }
+    pid_t pid = child->pid;
+    if (sp->group)
+        *sp->group = child->group;
+    close(child->go);
+    child->pid = 0;
+    *exec_fd = child->result;
     return pid;
 }
 
-/* Fork the command and let it go. Its pid, or -errno. */
-static pid_t fork_command(const struct spawn *sp, const struct start *s)
+pid_t spawn_go(struct spawn_child *child, const struct spawn *sp, int *exec_fd)
 {
-    pid_t pid = s->quick ? vfork() : fork();
-    int why = 0;
+    if (waitpid(child->pid, NULL, WNOHANG | __WALL) == 0)
+        return let_run(child, sp, exec_fd);
+    child->pid = 0; /* the number may be reused */
+    spawn_drop(child);
+    return spawn_command(sp, exec_fd);
+}
 
-    if (pid < 0)
+/*
+ * vfork(2): our process sleeps until the exec, and the child sets the command's environment in our
+ * memory, where nothing reads the variables later. Not for the guard, which watches the lease's
+ * times beside an exec from a slow disk.
+ */
+static pid_t fork_quickly(const struct spawn *sp, int *exec_fd)
+{
+    int result[2];
+
+    if (pipe2(result, O_CLOEXEC) != 0)
         return -errno;
+    pid_t pid = vfork();
     if (pid == 0) {
-        why = become_command(sp, s);
-        while (write(s->result[1], &why, sizeof(why)) < 0 && errno == EINTR)
-            ;
-        _exit(spawn_exec_code(why));
+        outlast_ctrl_z();
+        become_command(sp, 0, result[1]);
     }
-    /*
-     * While the command waits: nothing that it does to its process group may reach us. In the order
-     * that the kernel wants: only a process of the same session can be put into a group.
-     */
-    if ((sp->group && setpgid(pid, *sp->group) != 0) || (sp->leave_session && setsid() < 0) ||
-        (s->go[1] >= 0 && write(s->go[1], "", 1) != 1))
-        why = errno;
-    if (why) {
-        end_child(pid);
+    int why = errno;
+    close(result[1]);
+    if (pid < 0) {
+        close(result[0]);
         return -why;
     }
+    *exec_fd = result[0];
     return pid;
 }
 
 pid_t spawn_command(const struct spawn *sp, int *exec_fd)
 {
-    bool quick = !sp->group && !sp->leave_session && !sp->die_with_parent;
-    struct start s = {.parent = getpid(), .quick = quick, .go = {-1, -1}};
+    struct spawn_child child;
     int why = last_check(sp);
-    pid_t leader = 0, pid;
 
     if (why)
         return -why;
-    if (pipe2(s.result, O_CLOEXEC) != 0)
-        return -errno;
-    if ((sp->group || sp->leave_session) && pipe2(s.go, O_CLOEXEC) != 0) {
-        why = errno;
-        close_pipe(s.result);
-        return -why;
-    }
-    if (sp->group && (leader = fork_leader()) > 0)
-        *sp->group = leader;
-    pid = leader < 0 ? leader : fork_command(sp, &s);
-    if (leader > 0) /* the group exists as long as the command is in it */
-        end_child(leader);
-    close_pipe(s.go);
-    close(s.result[1]);
-    if (pid < 0)
-        close(s.result[0]);
-    else
-        *exec_fd = s.result[0];
-    return pid;
+    if (!sp->guarded)
+        return fork_quickly(sp, exec_fd);
+    why = -spawn_ahead(&child, sp);
+    return why ? -why : let_run(&child, sp, exec_fd);
 }
 
 bool spawn_exec_result(int *exec_fd, int *why)

@@ -5,31 +5,37 @@
 #include "held.h"
 #include "signals.h"
 
+#include "dlock.h"
+
 #include <stdint.h>
 #include <sys/types.h>
+
+/* Known at the grant only. */
+struct spawn_grant {
+    int64_t not_after;      /* no exec after this time (term_at); DLOCK_NEVER: no limit */
+    int64_t raw_minus_boot; /* of not_after, as in struct dlock_times */
+    uint64_t fence;         /* DLOCK_FENCE; 0: unset */
+    uint64_t also_fences[DLOCK_SET_MAX - 1]; /* DLOCK_FENCE_2 and so on; 0: unset */
+    int slot;                                /* DLOCK_SLOT, counted from 1; 0: unset */
+    char token[DLOCK_TOKEN_LEN + 1];         /* DLOCK_TOKEN; "": unset */
+    struct held held[DLOCK_SET_MAX]; /* entries of DLOCK_HELD; none: the variable stays as it is */
+    int nheld;
+};
 
 struct spawn {
     char *const *argv;
     const struct sigstate *sig;
     /*
-     * NULL: the command stays in our process group. Else the command joins a new group, whose
-     * number is stored here, but does not lead the group, so that it can call setsid(2).
+     * NULL: the command stays in our process group, which we leave for a session of our own if the
+     * command is guarded. Else the command joins a new group, whose number is stored here, but does
+     * not lead the group, so that it can call setsid(2).
      */
     pid_t *group;
-    bool leave_session;     /* before the command is executed we move to a session of our own */
-    bool die_with_parent;   /* PR_SET_PDEATHSIG SIGKILL; not for a plain file lock */
-    int keeper_fd;          /* -1, or the guard's socket: no exec once its other end is closed */
-    int64_t not_after;      /* no exec after this time (term_at); DLOCK_NEVER: no limit */
-    int64_t raw_minus_boot; /* of not_after, as in struct dlock_times */
-    int inherit_fd;         /* -1, or the descriptor that the command inherits (file lock) */
-    const char *name;       /* DLOCK_NAME; NULL: none */
-    const char *token;      /* DLOCK_TOKEN; NULL: none */
-    uint64_t fence;         /* DLOCK_FENCE; 0: unset */
-    int slot;               /* DLOCK_SLOT, counted from 1; 0: unset */
-    /* DLOCK_FENCE_2 and so on: [0] is that of the second lock; NULL: all unset. */
-    const uint64_t *also_fences;
-    const struct held *held; /* the entries of DLOCK_HELD; none: the variable stays as it is */
-    int nheld;
+    bool guarded;   /* PR_SET_PDEATHSIG SIGKILL; we move to a session of our own before the exec */
+    int keeper_fd;  /* -1, or the guard's socket: no exec once its other end is closed */
+    int inherit_fd; /* -1, or the descriptor that the command inherits (file lock) */
+    const char *name; /* DLOCK_NAME; NULL: none */
+    struct spawn_grant grant;
 };
 
 #define SPAWN_TOO_LATE 10001
@@ -41,6 +47,21 @@ struct spawn {
  * -SPAWN_TOO_LATE or -SPAWN_KEEPER_GONE.
  */
 pid_t spawn_command(const struct spawn *, int *exec_fd);
+/*
+ * The same in two steps, for a guarded command: a child that is forked ahead of the grant, in the
+ * group already, while the store works. spawn_ahead returns 0 or a negative errno. spawn_go has the
+ * child execute the command; a child that was killed meanwhile is replaced. pid is 0 after spawn_go
+ * and spawn_drop.
+ */
+struct spawn_child {
+    pid_t pid;   /* 0: none */
+    pid_t group; /* 0: ours */
+    int go;      /* pipe for the grant */
+    int result;  /* as exec_fd */
+};
+int spawn_ahead(struct spawn_child *, const struct spawn *);
+pid_t spawn_go(struct spawn_child *, const struct spawn *, int *exec_fd);
+void spawn_drop(struct spawn_child *);
 /*
  * Read exec_fd. True once the result is known: *why is 0 (exec succeeded), an errno, or SPAWN_*,
  * and the descriptor is closed and -1. Blocks unless the descriptor is O_NONBLOCK.

@@ -296,6 +296,9 @@ void dlock_hide_secrets(char *text, bool cut)
     char *w = text;
 
     while (next_secret(rest, false, cut, &s)) {
+        /* Hidden before: a text around it has gone on behind the stars. */
+        if (s.end - s.p > 3 && memcmp(s.p, "***", 3) == 0 && strchr("\"'.),", s.p[3]))
+            s.end = s.p + 3;
         size_t before = (size_t)(s.p - rest.p), stars = (size_t)dlock_min(s.end - s.p, 3);
 
         memmove(w, rest.p, before);

@@ -123,8 +123,9 @@ waits() {
 # bats test_tags=plain
 @test "a guard that fails on the way to the command starts nothing" {
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
-    # Its calls between the order to start and the command; the keeper makes none of them.
-    for call in pipe2:2 setpgid:1 setpgid:2 setsid:1; do
+    # Its calls on the way to the command, ahead of the grant and again at the order to start; the
+    # keeper makes none of them.
+    for call in pipe2:1+ pipe2:2+ setpgid:1+ setpgid:2+; do
         for fault in signal=SIGKILL error=EAGAIN; do
             rm -rf "$S"/*
             run -71 run_t 10 setsid -w strace -fo trace -e "trace=${call%:*}" -e \

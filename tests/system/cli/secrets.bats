@@ -65,30 +65,32 @@ shown() {
     exits 0 5 "$STARTED"
 }
 
-@test "the programs that a shell runs are shown, without their arguments" {
-    local program
+@test "what a shell runs is shown, without its secrets" {
+    local program long
     mkdir bin
-    for program in deploy mysql login; do
+    for program in deploy mysql; do
         printf '#!/bin/sh\n: >%s/held; exec "%s" %s/go\n' "$PWD" "$HELPERS/await" "$PWD" \
             >bin/$program
         chmod +x bin/$program
     done
-    shown 'sh -c "deploy"' sh -c deploy
-    shown 'sh -c "deploy ..."' sh -c 'deploy prod'
-    shown 'sh -c "cd ...; ./deploy ...; exit ..."' sh -euc $' cd bin && ./deploy eu\n\nexit 0;'
-    shown 'bash -c "deploy ..."' bash -o pipefail -c 'deploy a >>log 2>&1; exit 0'
+    shown 'sh -c "deploy prod"' sh -c 'deploy prod'
+    shown 'sh -c " cd bin && ./deploy eu  exit 0;"' sh -euc $' cd bin && ./deploy eu\n\nexit 0;'
+    shown 'bash -c "deploy a >>log 2>&1"' bash -o pipefail -c 'deploy a >>log 2>&1'
     shown "sh bin/deploy" sh bin/deploy prod
     shown "bin/deploy" bin/deploy prod
-    shown 'cd ...; deploy ...' -c 'cd . && deploy prod'
-    shown 'mysql ...' -c "mysql -p$CANARY db"
-    shown 'sh -c "echo ...; login ..."' sh -c "echo $CANARY | login -"
-    shown 'sh -c "login ..."' sh -c "login 'a; $CANARY'"
-    shown 'sh -c "true; ..."' sh -c "true; redis://u:$CANARY@h; login"
-    shown 'sh -c "login ..."' sh -c "login <<x; exit"$'\n'"$CANARY"$'\nx\n'
-    shown 'sh -c "PASS= ..."' sh -c "PASS=$CANARY login"
-    shown 'PASS= ...' -c "PASS=$CANARY login"
-    shown 'sh -c "deploy; true; true; true; true; true; true; true; true; true..."' \
+    shown 'cd . && deploy prod' -c 'cd . && deploy prod'
+    shown 'mysql --password=*** db' -c "mysql --password=$CANARY db"
+    shown 'sh -c "PGPASSWORD=*** deploy"' sh -c "PGPASSWORD='$CANARY' deploy"
+    shown 'sh -c "deploy --token=***"' sh -c "deploy --token=$CANARY"
+    shown 'sh -c "deploy redis://***@h; true"' sh -c "deploy redis://u:$CANARY@h; true"
+    shown "sh -c \"deploy$(printf '; true%.0s' {1..9})...\"" \
         sh -c "deploy$(printf '; true%.0s' {1..20})"
+    # Across the 60th byte: a secret, and a character of two bytes.
+    long=$(printf '; true%.0s' {1..6})
+    shown "sh -c \"deploy$long; P_TOKEN=*** true\"" \
+        sh -c "deploy$long; P_TOKEN=$CANARY$CANARY$CANARY true"
+    shown "sh -c \"deploy$long; true x........x...\"" \
+        sh -c "deploy$long; true x........x"$'\303\244 true'
 }
 
 # unseen PID...: nothing in the process list, and no token either.
@@ -161,10 +163,10 @@ unseen() {
 
 @test "--status shows no secret of holder or waiter" {
     export CANARY
-    start_log wait0.log "$DLOCK" "$L" sh -c ': >held; "$HELPERS/await" go; : '"$CANARY"
+    start_log wait0.log "$DLOCK" "$L" sh -c ': >held; "$HELPERS/await" go' "$CANARY"
     first=$STARTED
     wait_for 5 test -e held
-    start_log wait1.log "$DLOCK" "$L" -c "true $CANARY"
+    start_log wait1.log "$DLOCK" "$L" true "$CANARY"
     second=$STARTED
     wait_for 5 queue_is 1
     for json in '' --json; do

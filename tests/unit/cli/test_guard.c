@@ -288,7 +288,133 @@ static bool start_stubborn(int64_t term, int64_t kill, int64_t hard)
     return start_until(SHELL(STUBBORN), term, kill, hard) && CHECK(await(3));
 }
 
-/* ---------------------------------------------------------------- running --- */
+/* ------------------------------------------------- a child ahead of the grant --- */
+
+/* The only child of the guard; 0: none. */
+static pid_t guards_child(void)
+{
+    char path[64];
+    int pid = 0;
+
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)guard.pid, (int)guard.pid);
+    FILE *f = fopen(path, "r");
+    if (f && fscanf(f, "%d", &pid) != 1)
+        pid = 0;
+    if (f)
+        fclose(f);
+    return pid;
+}
+
+/* The child that waits in its group, whose first process is gone. 0: not in time. */
+static pid_t await_child(void)
+{
+    int64_t until = after(LATE);
+    pid_t pid, group;
+
+    do {
+        usleep(500);
+        pid = guards_child();
+        group = pid > 0 ? getpgid(pid) : 0;
+    } while ((group <= 0 || group == pid || group == getpgid(0)) && dlock_now() < until);
+    return group > 0 && group != pid ? pid : 0;
+}
+
+static bool no_child(void)
+{
+    for (int64_t until = after(LATE); guards_child() != 0; usleep(500))
+        if (dlock_now() > until)
+            return false;
+    return true;
+}
+
+GUARD_TEST(forks_the_command_ahead_of_the_grant)
+{
+    set_up(SHELL("test $(ps -o sid= $$) = $(ps -o sid= $PPID) || exit 7"));
+    pid_t pid = await_child();
+    CHECK(pid > 0);
+    order(G_START, 0);
+    CHECK_INT(hear(), G_STARTED);
+    CHECK_INT(last.arg, pid);
+    CHECK_INT(hear(), G_EXITED);
+    CHECK(WIFEXITED(last.arg) && WEXITSTATUS(last.arg) == 7);
+    CHECK_INT(hear(), G_TREE_EMPTY);
+    detach();
+}
+
+GUARD_TEST(replaces_a_child_that_was_killed)
+{
+    set_up(SHELL("exit 3"));
+    pid_t pid = await_child();
+    char state = 0, path[64];
+    kill(pid, SIGKILL);
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    for (int64_t until = after(LATE); state != 'Z' && dlock_now() < until; usleep(500)) {
+        FILE *f = fopen(path, "r");
+        if (f && fscanf(f, "%*d (%*[^)]) %c", &state) != 1)
+            state = 0;
+        if (f)
+            fclose(f);
+    }
+    order(G_START, 0);
+    CHECK_INT(hear(), G_STARTED);
+    CHECK(last.arg > 0 && last.arg != pid);
+    CHECK_INT(hear(), G_EXITED);
+    CHECK(WIFEXITED(last.arg) && WEXITSTATUS(last.arg) == 3);
+}
+
+GUARD_TEST(keeps_no_child_during_a_long_wait)
+{
+    int64_t begin = dlock_now();
+
+    set_up(SHELL("exit 3"));
+    CHECK(await_child() > 0);
+    CHECK(no_child());
+    CHECK(dlock_now() - begin >= DLOCK_SEC);
+    order(G_START, 0);
+    CHECK_INT(hear(), G_STARTED);
+    CHECK_INT(hear(), G_EXITED);
+    CHECK(WIFEXITED(last.arg) && WEXITSTATUS(last.arg) == 3);
+}
+
+/* The child would keep a signal of the terminal until the exec. */
+GUARD_TEST(forks_nothing_ahead_that_shares_the_group)
+{
+    command_is(SHELL("exit 0"));
+    config.own_group = false;
+    fork_guard();
+    usleep(50000);
+    CHECK_INT(guards_child(), 0);
+}
+
+/* order: of the keeper; 0: the keeper dies. */
+static void leaves_nothing(int type)
+{
+    siginfo_t ended;
+
+    set_up(SHELL("exit 0"));
+    CHECK(await_child() > 0);
+    if (type)
+        order(type, SIGTERM);
+    else
+        keeper_dies();
+    if (type == G_END)
+        CHECK(hear() == G_TREE_EMPTY && last.arg == 0 && guards_child() == 0);
+    else if (CHECK_INT(waitid(P_PID, (id_t)guard.pid, &ended, WEXITED | WNOWAIT), 0))
+        CHECK_INT(process_tree_count(&tree), 1); /* the guard, a zombie */
+    clean_up();
+}
+
+TEST(leaves_no_child_that_was_forked_ahead)
+{
+    leaves_nothing(G_DETACH);
+    leaves_nothing(G_END);
+    leaves_nothing(0);
+    set_up(SHELL("exit 0"));
+    CHECK(await_child() > 0);
+    kill(guard.pid, SIGKILL);
+    CHECK(death(LATE) != DLOCK_NEVER);
+    clean_up();
+}
 
 static void fails_to_start(char *const *argv, int64_t term_at, int why)
 {
@@ -673,9 +799,9 @@ TEST(forks_nothing_too_late_or_without_a_keeper)
 
     REQUIRE_INT(pipe2(ends, O_CLOEXEC), 0);
     sp.keeper_fd = ends[1];
-    sp.not_after = dlock_now();
+    sp.grant.not_after = dlock_now();
     CHECK_INT(spawn_command(&sp, &exec_fd), -SPAWN_TOO_LATE);
-    sp.not_after = DLOCK_NEVER;
+    sp.grant.not_after = DLOCK_NEVER;
     close(ends[0]);
     CHECK_INT(spawn_command(&sp, &exec_fd), -SPAWN_KEEPER_GONE);
     close(ends[1]);

@@ -57,6 +57,8 @@ static const struct {
     {"docker -u 1000 x:y -u root", "docker -u 1000 x:y -u root"},
     {"-u https://x/y", "-u https://x/y"},
     {"PGPASSWORD=abcd psql --token=efgh", "PGPASSWORD=*** psql --token=***"},
+    {"by x (sh -c \"sudo PASSWORD=***\"), since 2", "by x (sh -c \"sudo PASSWORD=***\"), since 2"},
+    {"PASSWORD=***a\"), since", "PASSWORD=*** since"},
     {"password=abcd, 'db.secret=efgh' x", "password=*** 'db.secret=*** x"},
     {"author=bob tokens=3 passfile=/x", "author=bob tokens=3 passfile=/x"},
     {"jdbc:redis:u:pw@h#n", "jdbc:***@h#n"},
