@@ -169,17 +169,17 @@ caught() {
 @test "planted: a password ends at the first '@'" {
     plant lib/secret.c "s/(char \*at =) find_last\((\(struct piece\)\{s.p, word\}), '@'\);/\
         \1 memchr(s.p, '@', (size_t)(word - s.p));/"
-    caught cli/usage "shows no password of a URI in another place"
+    caught cli/usage "shows no password of a server, of DLOCK_STORE and of a command"
 }
 
 @test "planted: secrets are looked for in what is left of a cut message" {
     plant lib/error.c 's/(dlock_clean_text\(cause,) sizeof\(cause\)/\1 sizeof(err->msg)/'
-    caught cli/usage "shows no password of a URI in another place"
+    caught cli/usage "shows no password of a server, of DLOCK_STORE and of a command"
 }
 
 @test "planted: a mistyped URI is a path" {
     plant lib/uri.c 's/r = dlock_uri_check_typo\(text, &why\)/r = dlock_uri_check_typo("x", \&why)/'
-    caught cli/usage "refuses a mistyped URI and makes no file of that name"
+    caught cli/usage "refuses a wrong URI and makes no file of that name"
 }
 
 @test "planted: nothing in a module" {

@@ -24,7 +24,6 @@ once_days               30   10    3   on which three hosts with other clocks st
 min_hold_late           50  500  500   ms after --min-hold by which three waiters have started
 once_dated            10000  300  100   run records of files that have expired
 also_turns               50    3    1   of each of 20 processes that take the same three locks
-also_circle               1    0    0   a circle of waiters, which takes 10 s to break
 first_uses               30    2    1   of lease tables, each by eight clients at once
 pooled_runs             150   15    5   through PgBouncer, with as many that tidy up the table
 pooled_turns             25   10    5   grants to each of 8 processes that do not wait

@@ -48,6 +48,17 @@ static const char *unit_skipped;
     }                                                                                              \
     static void test_##test(void)
 
+/* A test between two statements, which a failure does not leave out. */
+#define TEST_WITHIN(begin, end, test)                                                              \
+    static void within_##test(void);                                                               \
+    TEST(test)                                                                                     \
+    {                                                                                              \
+        begin;                                                                                     \
+        within_##test();                                                                           \
+        end;                                                                                       \
+    }                                                                                              \
+    static void within_##test(void)
+
 __attribute__((format(printf, 3, 4), unused)) static bool unit_fail(const char *file, int line,
                                                                     const char *fmt, ...)
 {

@@ -100,13 +100,6 @@ same() {
     [ "$output" = $'[--]\n[-x]' ]
 }
 
-@test "-c hands one string to the shell" {
-    for lock in "$L" "$T/x.lock"; do
-        try 4 env SHELL=/bin/sh "$DLOCK" "$lock" -c 'echo "$((1 + 2)) $0"; exit 4'
-        case $output in "3 "*) ;; *) fail "$output" ;; esac
-    done
-}
-
 @test "standard input reaches the command, and only what it reads is taken" {
     same 'seq 1 100000 | $WITH cksum'
     same 'printf "one\ntwo\n" >in; { $WITH head -c 4; cat; } <in'
@@ -310,33 +303,4 @@ reader() {
         kill -KILL "$(pid_of main)"
         wait_for 5 pid_gone "$(pid_of main)"
     done
-}
-
-@test "the lock is released after the command and dlock leaves no process" {
-    starts 1 "$L" $SUBJECT -u "$T/end"
-    find_guard
-    finish 0
-    [ "$(last_beat)" -lt "$(at release)" ]
-    wait_for 2 pid_gone "$G"
-    [ -z "$(test_pids)" ] || settle 1
-}
-
-@test "exec dlock leaves inherited children alone" {
-    for lock in "$L" "$T/x.lock" "-o $T/o.lock"; do
-        rm -rf "$C"/*
-        try 143 bash -c 'sleep 8 >/dev/null 2>&1 & echo $! >inherited; echo $$ >keeper; exec "$@"' \
-            - "$DLOCK" --grace 100ms $lock sh -c \
-            'sleep 8 >/dev/null 2>&1 & kill -TERM $(cat keeper); wait'
-        pid_alive "$(cat inherited)" || fail "$lock"
-        kill "$(cat inherited)"
-        # What the command left is ended, because it was told to end.
-        settle 2 || fail "$lock"
-    done
-}
-
-@test "the process list shows dlock and the unchanged command" {
-    starts 1 "$L" $SUBJECT -u "$T/end"
-    tr '\0' ' ' <"/proc/$(pid_of main)/cmdline" >"$T/cmdline"
-    [ "$(cat "$T/cmdline")" = "$SUBJECT -u $T/end " ]
-    finish 0
 }

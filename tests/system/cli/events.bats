@@ -237,40 +237,6 @@ sys.exit(p.returncode)' "$DLOCK" --events --ttl 1 "$L" $SUBJECT -m 1500
     no_violations
 }
 
-@test "lines that a slow reader has cost are counted in the last one" {
-    local dir=$T lock
-    # Long texts: two lines are more than what is kept.
-    for part in 1 2 3 4; do dir=$dir/$(printf '"%.0s' {1..200}); done
-    mkdir -p "$dir"
-    lock=$dir/x
-    start_log hold.log "$DLOCK" "$lock" sh -c 'echo x >held; "$HELPERS/await" go'
-    holder=$STARTED
-    wait_for 5 test -s held
-    # The command reads the pipe, too late for the line of the grant.
-    run -0 run_t 20 /usr/bin/python3 -c '
-import os, subprocess, sys, time
-r, w = os.pipe()
-other = os.open("/proc/self/fd/%d" % w, os.O_WRONLY | os.O_NONBLOCK)
-n = 0
-try:
-    while True: n += os.write(other, b"x" * 4096)
-except BlockingIOError:
-    os.close(other)
-log = open("w.log", "wb")
-p = subprocess.Popen([sys.argv[1], "-v", "--events", str(w), sys.argv[2], "head", "-c", str(n)],
-                     pass_fds=[w], stdin=r, stdout=subprocess.DEVNULL, stderr=log)
-os.close(w)
-while b"waiting" not in open("w.log", "rb").read(): time.sleep(0.01)
-open("go", "w").close()
-with os.fdopen(r, "rb") as f, open("ev", "wb") as ev:
-    p.wait()
-    ev.write(f.read())
-sys.exit(p.returncode)' "$DLOCK" "$lock"
-    wait_exit 5 "$holder"
-    events ev "assert starts and names == ['released', 'end'] and end['dropped'] == 2
-assert end['outcome'] == 'exited'"
-}
-
 # bats test_tags=thread
 @test "a slow disk delays neither a renewal nor the exit" {
     : >ev
@@ -287,38 +253,6 @@ assert end['outcome'] == 'exited'"
         run -7 run_t 5 "$DLOCK" --events /dev/full "$where" sh -c 'exit 7'
         [ -z "$output" ]
     done
-    need_root
-    unshare -m true 2>/dev/null || skip "needs the right to mount"
-    # Two pages: one of a file that is removed later, and one for all lines.
-    cat >in_full <<'END'
-mkdir full && mount -t tmpfs -o size=8k none full && echo x >full/other || exit 99
-for i in $(seq 30); do "$DLOCK" --events full/ev "$L" true || exit 1; done
-[ "$(stat -c %s full/ev)" -gt 3500 ] && [ "$(stat -c %s full/ev)" -le 4096 ] || exit 2
-rm full/other
-"$DLOCK" --events full/ev "$L" true || exit 3
-cp full/ev ev
-END
-    export L
-    run -0 run_t 30 unshare -m bash in_full
-    events ev "
-assert len(events) < 90 and names[-3:] == $ran and end['dropped'] == 0, names
-pids = [e['pid'] for e in starts + events]
-assert all(e['dropped'] == 4 - pids.count(e['pid']) for e in by['end']), pids"
-}
-
-@test "two processes that write to one file do not mix their lines" {
-    long=$(printf 'x%.0s' {1..200})
-    for who in 1 2; do
-        start_log w$who.log bash -c \
-            'for i in $(seq 25); do "$0" --events ev "$1" true || exit; done' \
-            "$DLOCK" "$T/$long$who"
-        pids[who]=$STARTED
-    done
-    wait_exit 20 "${pids[1]}"
-    wait_exit 20 "${pids[2]}"
-    events ev "assert len(events) == 150
-assert all(len(v) == 50 for v in (by['granted'], by['released'], by['end']))
-assert len({e['pid'] for e in events}) == 50"
 }
 
 # --- manual ------------------------------------------------------------------

@@ -275,7 +275,7 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
             wait -n; echo first \$?
             for i in 1 2 3 4 5; do \"\$DLOCK\" --held \"\$L\" >/dev/null || echo no; done
             : >go; wait"'
-    assert_out 'first 71'
+    assert_out 'first 71' 'too many dlocks run under dlock'
     ! grep -qx no <<<"$output" || fail "$output"
 }
 

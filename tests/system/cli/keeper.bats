@@ -170,26 +170,8 @@ PY
     done
 }
 
-@test "-w 0 is -n" {
-    tell acquire busy
-    timed -w 0 "$L" true
-    assert_rc 75
-    assert_between 0 $took $((200 + SLOW + BUSY)) "time (ms)"
-}
-
 @test "-w does not bound the command" {
     run -6 run_t 10 "$DLOCK" -w 0.1 "$L" sh -c 'sleep 0.4; exit 6'
-}
-
-@test "-q is silent about a busy lock, and -E changes the code" {
-    tell acquire busy
-    run -75 run_t 10 "$DLOCK" -n -q "$L" true
-    [ "$output" = "" ]
-    run -0 run_t 10 "$DLOCK" -n -q -E 0 "$L" false
-    run -255 run_t 10 "$DLOCK" -n -E 255 "$L" false
-    tell acquire wait
-    run -3 run_t 10 "$DLOCK" -w 0.1 -E 3 -q "$L" true
-    [ "$output" = "" ]
 }
 
 @test "-n fails within --connect-timeout when the store is silent" {
@@ -212,17 +194,6 @@ PY
     lives_for 500
     tell acquire grant
     ends_with 4
-}
-
-@test "consecutive commands never overlap" {
-    for o in '' -o; do
-        for i in 1 2 3 4 5 6; do
-            start_log "$T/out.$i" "$DLOCK" $o -w 15 "$T/x.lock" $SUBJECT -m 60
-        done
-    done
-    for pid in "${STARTED_PIDS[@]}"; do wait_exit 15 "$pid"; done
-    no_overlap
-    [ "$(grep -c ' start ' "$C/events")" = 12 ]
 }
 
 @test "a broken stderr does not change the exit code" {

@@ -89,7 +89,7 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
     done
 }
 
-@test "holds when the guard is stopped, or killed in the grace" {
+@test "holds when the guard is stopped, or killed in the grace, or before" {
     starts 4 --max-run 1 --grace 15 "$F" $SUBJECT -t -k
     find_guard
     kill -STOP "$G"
@@ -103,6 +103,13 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
         kill_guard
         gone_by $((500 + SLOW)) "$(now_ns)"
         ends_with 124
+        # Before the time it is no overrun.
+        rm -rf "$C"/*
+        starts 4 --ttl 30 --max-run 30 "$lock" $SUBJECT -t -k
+        kill_guard
+        gone_by $((500 + SLOW)) "$(now_ns)"
+        ends_with 71
+        free "$lock"
     done
 }
 
@@ -119,16 +126,6 @@ free() { run_t 5 "$DLOCK" -q -n "$1" true; }
     ends_with 124 5
     pid_gone "$(cat left)"
     free "$F"
-}
-
-@test "a guard that is killed before ends the tree, and that is no overrun" {
-    for lock in "$L" "$F"; do
-        starts 4 --ttl 30 --max-run 30 "$lock" $SUBJECT -t -k
-        kill_guard
-        gone_by $((500 + SLOW)) "$(now_ns)"
-        ends_with 71
-        free "$lock"
-    done
 }
 
 # The sweep of a dead guard's tree does not end: a tracer keeps the dead command from being reaped.
@@ -184,8 +181,11 @@ time.sleep(60)' "$(cat pid)"
 }
 
 @test "a file: the guard has the descriptor, the command has none, what it leaves is left alone" {
-    run -0 run_t 5 "$DLOCK" --max-run 20 "$F" sh -c 'ls -l /proc/self/fd'
+    run -0 run_t 5 "$DLOCK" --max-run 20 "$F" sh -c \
+        'ls -l /proc/self/fd; ls -l "/proc/$PPID/fd" >guard 2>/dev/null || :'
     refute_out "$F"
+    # The guard's are closed to other users.
+    [ "$(id -u)" -ne 0 ] || grep -qF -- "-> $F" guard || fail "$(cat guard)"
     run -0 run_t 5 "$DLOCK" --max-run 1 "$F" sh -c '"$HELPERS/await" go >left 2>&1 & echo $! >pid'
     flock -n "$F" true
     nap 1.1
@@ -260,11 +260,4 @@ time.sleep(60)' "$(cat pid)"
         exec "$DLOCK" --max-run 5 "$F" touch ran'
     assert_out "could not end the command and its descendants: this process had more than 64 "
     [ ! -e ran ]
-}
-
-@test "is for a command that dlock can end" {
-    for args in "--max-run 0 $F true" "--max-run 1 -F $F true" "--max-run 1 9" "-u --max-run 1 9" \
-        "--status --max-run 1 $F" "--max-run x $F true"; do
-        says 64 --max-run $args
-    done
 }

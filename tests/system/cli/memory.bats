@@ -1,10 +1,9 @@
 #!/usr/bin/env bats
-# Each allocation fails once, or all from one on: never a command without the lock, no crash.
+# Each allocation fails once, or all from one on: never a command without the lock, no crash. For
+# PostgreSQL see lib/memory.bats.
 
 # bats file_tags=long
 load ../../support/redis
-load ../../support/postgres
-load ../../support/pglock
 load ../../support/zookeeper
 
 setup_file() {
@@ -66,19 +65,15 @@ one() {
 }
 export -f one
 
-# count CMD...: in $most how many allocations CMD, one or once, makes.
-count() {
-    head -c 8 /dev/zero >"$T/count"
-    NOMEMORY_COUNT=$T/count "$1" 1000000000
-    rm -r "$T/run.1000000000" "$T/once.1000000000" 2>/dev/null || :
-    most=$(od -An -td8 "$T/count")
-    most=$((most))
-}
-
 # bats test_tags=slow,plain,soak
 @test "an allocation that fails never leaves a command without the lock" {
+    local most
     export T NAME HOLD=1300
-    count one
+    # How many it makes.
+    head -c 8 /dev/zero >"$T/count"
+    NOMEMORY_COUNT=$T/count one 1000000000
+    rm -r "$T/run.1000000000"
+    most=$(($(od -An -td8 "$T/count")))
     [ ! -e "$T/bad" ] || fail "$(cat "$T/bad")"
     [ "$most" -ge 30 ]
     seq "$most" | sample memory_points >points
@@ -92,44 +87,6 @@ count() {
     [ "$(cat "$T"/run.*/rc | grep -cx 71)" -ge $((points * 30 / most)) ]
     [ "$(cat "$T"/run.*+/rc | grep -cx 79)" -ge 1 ]
     [ ! -e "$T/bad" ] || fail "$(cat "$T/bad")"
-}
-
-# --- PostgreSQL --------------------------------------------------------------
-
-# once N: dlock at $L with that failure, in $T/once.N.
-once() {
-    local dir=$T/once.$1 rc
-    failing "$dir" "$1" "$DLOCK" --ttl 4 "$L.$1" true
-    rc=$(cat "$dir/rc")
-    case $rc in
-    0) ;; # it may say that the release was not heard of
-    69 | 71) [ "$(grep -c '^dlock: ' "$dir/out")" = 1 ] ||
-        echo "$1: $rc with: $(cat "$dir/out")" >>"$T/bad" ;;
-    *) echo "$1: exit code $rc: $(tail -n 1 "$dir/out")" >>"$T/bad" ;;
-    esac
-}
-export -f once
-
-# bats test_tags=slow,plain,soak
-@test "an allocation that fails in PostgreSQL's client loses no lock" {
-    local url
-    pg_start
-    # Kerberos does not look whether it gets memory.
-    for url in "postgres://postgres@127.0.0.1:$PG_PORT/postgres?gssencmode=disable" \
-        "postgres://postgres@127.0.0.1:$PG_PORT/postgres?gssencmode=disable&mode=lease"; do
-        export T L="$url#$NAME"
-        rm -rf "$T"/once.* "$T/bad"
-        run_t 10 "$DLOCK" "$L" true
-        count once
-        # Most of them are made while the libraries are loaded.
-        [ "$most" -ge 300 ] || fail "$most allocations"
-        seq $((most - 250)) $((most + 1)) | sample memory_points |
-            timeout 100 xargs -P 8 -n 1 bash -c 'once "$1"' -
-        echo "# $most allocations; exit codes: $(counted "$T"/once.*/rc)" >&3
-        [ ! -e "$T/bad" ] || fail "$url: $(cat "$T/bad")"
-        [ "$(cat "$T"/once.*/rc | grep -cx 71)" -ge 5 ]
-    done
-    pg_stop_all
 }
 
 # --- ZooKeeper ---------------------------------------------------------------

@@ -298,13 +298,3 @@ END
     # The words of a handle that is closed by then; MALLOC_PERTURB_ wipes what is freed.
     grep -q 'cannot be reached: .*; asking the store' left.log || fail "$(cat left.log)"
 }
-
-@test "more inner dlocks than there are descriptors for: 71, and some are left for the store" {
-    run -0 run_t 20 bash -c 'ulimit -Sn 40; exec "$DLOCK" "$L" bash -c "ulimit -Sn \$(ulimit -Hn)
-            for i in {1..20}; do
-                \"\$DLOCK\" \"\$L\" sh -c \"echo >in.\$i; exec \\\"\\\$HELPERS/await\\\" go\" &
-            done
-            wait -n; echo first \$?; : >go; wait"'
-    assert_out 'first 71' 'too many dlocks run under dlock'
-    free "$L"
-}

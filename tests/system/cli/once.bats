@@ -84,15 +84,6 @@ stays() { [[ "$(cat "$T/out")" == *"stays held for "* ]]; }
     nothing_held
 }
 
-@test "without --once nothing is recorded, and no record counts" {
-    run -0 run_t 5 "$DLOCK" "$L" true
-    [ ! -e "$S/record" ]
-    record succeeded 0
-    cp "$S/record" before
-    run -3 run_t 5 "$DLOCK" "$L" sh -c 'exit 3'
-    cmp before "$S/record"
-}
-
 @test "a success that the store does not confirm: 79, also with -q" {
     tell release unclear
     run -79 run_t 5 "$DLOCK" -q --once --events events "$L" true
@@ -161,16 +152,14 @@ begins() {
     wait_for 5 test -e began
 }
 
-@test "a lost lock is a failure, whatever the command says" {
+@test "a lost lock is a failure, whatever the command says, and so is a killed guard" {
     begins --once --on-lost warn --ttl 2
     touch "$S/lost"
     wait_for 5 grep -q 'is lost' "$T/out"
     : >go
     ends_with 79
     recorded running -1
-}
-
-@test "the guard killed: the run has failed" {
+    rm -rf go "$S"/*
     begins --once --ttl 5
     kill_guard
     ends_with 71
@@ -349,12 +338,16 @@ assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h
     let_go
 }
 
-@test "--forget --yes: cleared, nothing there, running, crashed" {
+@test "--forget --yes: cleared, nothing there, running, crashed; without a terminal it is needed" {
     says 0 "'$NAME' has no record of a run" --forget --yes "$L"
     refute_out held
     run -0 run_t 5 "$DLOCK" -q --forget --yes "$L"
     [ -z "$output" ] || fail "$output"
     record succeeded 0
+    run -64 run_t 5 "$DLOCK" --forget "$L"
+    [ "$output" = "dlock: --forget asks at a terminal, and there is none: use --yes" ] ||
+        fail "$output"
+    [ -e "$S/record" ]
     CI=1 run -0 --separate-stderr run_t 5 "$DLOCK" --forget --yes "$L"
     [ -z "$output" ]
     [[ $stderr == "dlock: forgotten: fake://$S: '$NAME' succeeded 5m"*" ago by ann@h9, "* ]] ||
@@ -372,14 +365,6 @@ assert r == {"state": "failed", "exit_status": 3, "kept_ms": 3600000, "host": "h
     record running -1
     run -0 run_t 5 "$DLOCK" --forget --yes "$L"
     [ ! -e "$S/record" ]
-}
-
-@test "--forget without a terminal needs --yes" {
-    record succeeded 0
-    run -64 run_t 5 "$DLOCK" --forget "$L"
-    [ "$output" = "dlock: --forget asks at a terminal, and there is none: use --yes" ] ||
-        fail "$output"
-    [ -e "$S/record" ]
 }
 
 # ask: the same; j is dlock --forget, which asks.

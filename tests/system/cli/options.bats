@@ -57,20 +57,6 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
     done
 }
 
-@test "getopt knows every name of the table" {
-    awk -F '\t' '{ n = split($1 "," $2, a, ",")
-        for (i = 1; i <= n; i++) if (a[i] != "") print a[i] "\t" $3 }' table >names
-    while IFS=$'\t' read -r name arg; do
-        # With nothing behind it: the argument or the lock is missing, or the option is wrong here.
-        run "$DLOCK" "$name"
-        refute_out "unknown option" "ambiguous"
-        if [[ -n $arg && $arg != '[='* ]]; then
-            assert_rc 64
-            assert_out "option $name needs a value: $arg"
-        fi
-    done <names
-}
-
 @test "--help shows exactly the table's options" {
     run -0 "$DLOCK" --help
     printf '%s\n' "$output" >help

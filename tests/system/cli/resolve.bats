@@ -9,12 +9,6 @@ load ../../support/redis
     assert_out hello
 }
 
-@test "names a host that does not exist" {
-    run -69 run_t 20 "$DLOCK" -w 3 "redis://no-such-host.invalid:6379#$NAME" echo never
-    assert_out no-such-host.invalid
-    refute_out never
-}
-
 @test "TERM ends a look-up or a wait at once" {
     redis_start
     mkfifo "$T/held"

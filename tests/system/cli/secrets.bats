@@ -250,7 +250,7 @@ unseen() {
 
 @test "messages with -v show no secret" {
     export DLOCK_STORE
-    # EXIT-CODE LOCK
+    # EXIT-CODE LOCK. What the parser refuses is in unit/lib/test_secret.c.
     while read -r code lock; do
         run run_t 5 "$DLOCK" -v --connect-timeout 0.5 "$lock" touch ran
         [ "$status" -eq "$code" ] || fail "$lock: exit code $status: $output"
@@ -266,37 +266,18 @@ unseen() {
 69 redis://:$CANARY@127.0.0.1:1#x
 69 redis://:$CANARY@no-such-host.invalid#x
 64 redis://:c4n4ry-pw@$AT/99#x
-64 redis://:c4n4ry-pw@$AT/abc#x
-64 redis://:c4n4ry-pw@$AT/-1#x
-64 redis://:$CANARY@127.0.0.1:99999#x
-64 redis://:$CANARY@127.0.0.1:$CANARY#x
-64 redis://$CANARY:127.0.0.1#x
-64 redis://:$CANARY/y@$AT#x
-64 redis://:$CANARY?y=1@$AT#x
 77 redis://:$CANARY#y@$AT#x
 77 redis://:$CANARY@y@$AT#x
-64 redis://:$CANARY%zz@$AT#x
-64 redis://:$CANARY%00@$AT#x
-64 redis://:$CANARY@[::1#x
-64 redis://:$CANARY@bad_host!#x
-64 redis://u:$CANARY@h1,h2#x
-64 redis://:$CANARY@$AT#
-64 redis://:$CANARY@$AT#%zz
-64 redis://:$CANARY@$AT
 64 redis://$AT?password=$CANARY#x
 64 redis://:$CANARY@$AT?bogus=$CANARY#x
 64 redis://:$CANARY@$AT?restart-grace=soon#x
 69 rediss://:$CANARY@127.0.0.1:1#x
 64 rediss://:$CANARY@$AT?cacert=/dev/null&insecure=2#x
-64 nosuchstore://:$CANARY@$AT#x
 69 redis+unix://:$CANARY@/nonexistent/sock#x
-64 redis+unix://$CANARY@#x
 77 redis://$AT?password-file=/nonexistent/file#x
 END
     [ ! -e ran ]
-    for DLOCK_STORE in "redis://:$CANARY@127.0.0.1:1" "redis://:$CANARY@$AT" \
-        "redis://:$CANARY@$AT#x" "redis://:$CANARY%zz@$AT" \
-        "nosuchstore://$CANARY@$AT" "redis://:$CANARY@$AT:1:2"; do
+    for DLOCK_STORE in "redis://:$CANARY@127.0.0.1:1" "redis://:$CANARY@$AT#x"; do
         run run_t 5 "$DLOCK" -v "@$NAME" touch ran
         case $status in 64 | 69 | 77) ;; *) fail "$DLOCK_STORE: exit code $status" ;; esac
         no_canary "$DLOCK_STORE" "$output"
@@ -465,7 +446,7 @@ cet() { [[ $(readelf -n "$1" 2>/dev/null) == *IBT*SHSTK* ]]; }
 @test "the program is hardened" {
     # A sanitizer's build is not for use.
     [ -z "${SAN:-}" ] || return 0
-    for file in "$BUILD/dlock" "$BUILD/libdlock.so"; do
+    for file in "$BUILD/dlock" "$BUILD/libdlock.so" "$BUILD"/dlock-modules/*.so; do
         head=$(readelf -h -l -d "$file")
         grep -q 'Type: *DYN' <<<"$head" || fail "$file: not position independent"
         grep -q GNU_RELRO <<<"$head" || fail "$file: no RELRO"
@@ -495,7 +476,7 @@ cet() { [[ $(readelf -n "$1" 2>/dev/null) == *IBT*SHSTK* ]]; }
     esac
     grep -q INTERP <<<"$(readelf -l "$BUILD/dlock")"
     # Not setuid, and not writable by others.
-    [ -z "$(find "$BUILD/dlock" -perm /6022)" ]
+    [ -z "$(find "$BUILD/dlock" "$BUILD/dlock-modules" -perm /6022)" ]
 }
 
 @test "a setuid dlock refuses to run" {

@@ -39,16 +39,3 @@ dead_in_time() {
     ends_with 79
     dead_in_time
 }
-
-@test "a slewed clock does not make the kernel timer late" {
-    slewed_run -k
-    find_guard
-    tell renew unclear
-    wait_for 5 store_did unclear
-    kill -STOP "$K" "$G"
-    wait_for 5 tree_gone
-    kill -CONT "$K"
-    ends_with 79
-    lease_times 1500 "$(true_time "$(confirmed)")"
-    [ "$(last_beat)" -lt "$DEADLINE" ]
-}

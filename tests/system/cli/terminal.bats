@@ -59,24 +59,6 @@ check(j.status(), 'signal 3', 'dlock')
 PY
 }
 
-@test "forwards an INT that a process sent" {
-    at_terminal <<'PY'
-j = t.subject()
-os.kill(j.pids[0], signal.SIGINT)
-check(j.status(), 'exit 130', 'dlock')
-check(len(seen('main', 'sig', 2)), 1, 'INT')
-PY
-}
-
-@test "Ctrl-C ends a shell's loop" {
-    at_terminal <<'PY'
-j = t.start(['bash', '-c', 'while :; do echo round; "$@"; done', '-', DLOCK, LOCK] + SUBJECT)
-t.until(lambda: seen('main', 'start'))
-j.interrupt('the loop')
-check(t.output.count('round'), 1, 'rounds')
-PY
-}
-
 @test "the command shares dlock's process group, the guard has its own session" {
     at_terminal <<'PY'
 j = t.subject()
@@ -127,7 +109,7 @@ os.kill(guard, signal.SIGSTOP)
 j.foreground()
 t.until(lambda: state(dlock) != 'T', name='dlock runs')
 t.quiet(0.2)
-check(state(dlock), 'S', 'dlock')
+check(state(dlock) in 'SR', True, 'dlock has not stopped')
 os.kill(guard, signal.SIGCONT)
 j.finish('exit 3')
 PY
@@ -518,12 +500,4 @@ pid_one() {
     kill -TERM "$I"
     ends_with 143
     store_did release
-}
-
-@test "nothing is left of a killed PID 1" {
-    pid_one "$L" $SUBJECT -t -k
-    wait_for 5 running 4
-    kill -KILL "$I"
-    wait_for 2 tree_gone
-    ended
 }

@@ -86,8 +86,8 @@ wait_in_line() {
 
 @test "?key=N and ?key=N,N are those of other programs" {
     local k sql
-    for k in 42 -42 0 9223372036854775807 -9223372036854775808 4294967296 1,2 -1,2 1,-2147483648 \
-        2147483647,-1; do
+    # unit/postgres/test_postgres.c has more of them.
+    for k in 42 -9223372036854775808 -1,2 1,-2147483648; do
         case $k in
         *,*) sql="'${k%,*}'::int, '${k#*,}'::int" ;;
         *) sql="'$k'::bigint" ;;
@@ -111,15 +111,6 @@ wait_in_line() {
     hold
     run -0 run_t 5 "$DLOCK" --status "$U?key=1,2#$NAME"
     let_go
-}
-
-@test "refuses invalid keys" {
-    local k
-    for k in '' x 1x 1, ,1 1,2,3 1,x 9223372036854775808 -9223372036854775809 2147483648,1 \
-        1,-2147483649 - 1,- ' 1' +1; do
-        says 64 "key=" "$U?key=${k// /%20}#$NAME" touch ran
-        [ ! -e ran ]
-    done
 }
 
 @test "another database has locks of its own" {

@@ -80,11 +80,6 @@ END="timestamptz 'epoch'" BEGIN='WHEN NOT k.valid'
     ran 2
 }
 
-@test "ten runners make the table at once, and one of them runs" {
-    own_database dlock_locks_runs
-    crowd 10
-}
-
 @test "a store that takes no record refuses before the command" {
     own_database dlock_locks_runs
     run -0 run_t 5 "$DLOCK" -q --once "${L}0" true

@@ -14,15 +14,6 @@ beyond() { [ "$(now_ms)" -ge "$1" ] || pid_gone "$K"; }
 
 # --- killed ---------------------------------------------------------------------------------------
 
-@test "the command gets no descriptor of ours" {
-    run -0 run_t 5 sh -c 'ls /proc/self/fd' # without dlock
-    local plain=$output
-    for mode in $MODES; do
-        run -0 run_t 5 "$DLOCK" "$(lock_of $mode)" sh -c 'ls /proc/self/fd'
-        [ "$output" = "$plain" ] || fail "$mode: $output, not $plain"
-    done
-}
-
 @test "the guard keeps the session of each lock of a set" {
     local one two
     one=$(lock_of advisory 1) two=$(lock_of advisory 2)
@@ -45,21 +36,6 @@ beyond() { [ "$(now_ms)" -ge "$1" ] || pid_gone "$K"; }
 @test "no tree survives a keeper killed at its system calls" { kill_at_points $MODES; }
 
 # --- clocks ---------------------------------------------------------------------------------------
-
-clocked() { with_clock background "$@"; }
-@test "no renewal revives a lease that ended during a suspend" {
-    export WALLCLOCK_SUSPEND=1
-    for mode in $MODES; do
-        L=$(lock_of $mode)
-        RUN=clocked tree --ttl 3 "$L"
-        jump 10
-        t0=$(now_ms)
-        lost 1 "could not be renewed in time: this process did not run for"
-        # At the latest when it wakes up for the next renewal: 0.77 s.
-        assert_between 0 $(($(now_ms) - t0)) $((1300 + SLOW)) "$mode: time until the end (ms)"
-        wait_for 2 tree_gone
-    done
-}
 
 # clocked_server: one of this test, whose clock jumps. Its user can reach neither the helpers nor
 # $T.

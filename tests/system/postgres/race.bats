@@ -249,27 +249,6 @@ waits_for_standby() {
     hand_over 1000
 }
 
-@test "a role's lock_timeout only repeats the try" {
-    local r=r${NAME//-/} t0
-    role_named $r lock_timeout=50ms
-    pgsql -c "grant select, insert, update, delete on public.dlock_locks to $r" \
-        -c "insert into dlock_locks values ('$NAME', 7, '', '-infinity', '')"
-    block_row
-    start_log w.log "$DLOCK" -w 5 "postgres://$r@127.0.0.1:$PG_PORT/postgres?mode=lease#$NAME" \
-        "$HELPERS/clock" got 8>&-
-    # Three time-outs, or it has given up.
-    timed_out() {
-        [ "$(grep -c 'canceling statement due to lock timeout' "$PG_LOG")" -ge 3 ] ||
-            pid_gone "$STARTED"
-    }
-    wait_for 3 timed_out
-    pid_alive "$STARTED" || fail "it has ended: $(cat w.log)"
-    t0=$(now_ms)
-    unblock_row
-    exits 0 5 "$STARTED"
-    granted_after "$t0" 1500
-}
-
 @test "a grant whose answer was lost is granted anew" {
     L="$U?mode=lease#$NAME"
     hold --ttl 30

@@ -117,17 +117,13 @@ fails() {
     [ ! -e ran ]
 }
 
-@test "names a missing server, database or role, and unknown parameters" {
+# Parameters are in unit/postgres/test_postgres.c.
+@test "names a missing server, database or role" {
     fails 69 "127.0.0.1:1" "postgres://127.0.0.1:1/x#$NAME"
     fails 69 refused "postgres://127.0.0.1:1/x#$NAME"
     fails 69 nodb "postgres://postgres@127.0.0.1:$PG_PORT/nodb#$NAME"
     fails 77 norole "postgres://norole@127.0.0.1:$PG_PORT/postgres#$NAME"
     fails 64 nosuchparam "$U?nosuchparam=1#$NAME"
-    fails 64 mode "$U?mode=other#$NAME"
-    fails 64 fair "$U?fair=2#$NAME"
-    fails 64 renew "$U?renew=1#$NAME"
-    fails 64 duration "$U?restart-grace=x#$NAME"
-    fails 64 table "$U?table=public.x#$NAME"
     fails 69 "127.0.0.1:1" "$U?port=1#$NAME" # as libpq has it
     fails 64 "24 days" --ttl 25d "$L"
     fails 69 no/where "postgres:///postgres?host=/no/where#$NAME"
@@ -155,7 +151,7 @@ fails() {
     [ ! -e ran ]
 }
 
-@test "-v names ignored parameters; those that name lock or server are refused" {
+@test "-v names ignored parameters; those that ask for TLS are heeded" {
     local u="$U?password=c4nary&pool=5&pgbouncer=c4nary&prepareThreshold=0" v
     for v in "" -q; do
         run -0 run_t 5 "$DLOCK" $v "$u#$NAME" true
@@ -165,22 +161,11 @@ fails() {
     assert_out "ignored the parameters of other programs: pool, pgbouncer, prepareThreshold"
     refute_out c4nary
     # The server has no TLS.
-    for v in ssl=true ssl=require sslMode=require sslaccept=strict; do
-        fails 69 SSL "$U?$v#$NAME"
-    done
-    fails 64 sslaccept "$U?sslaccept=accept_invalid_certs#$NAME"
-    fails 64 sslidentity "$U?sslidentity=c4nary&sslpassword=c4nary#$NAME"
-    refute_out c4nary
-    fails 64 "use table=SCHEMA.NAME" "$U?mode=lease&schema=x#$NAME"
-    fails 64 "use & here" "$U?schema=x?mode=lease#$NAME"
-    fails 64 "did you mean connect_timeout?" "$U?conect_timeout=c4nary#$NAME"
-    refute_out c4nary
-    fails 64 "unknown store" "mysql+pymysql://${U#*://}#$NAME"
+    fails 69 SSL "$U?ssl=true#$NAME"
+    fails 69 SSL "$U?sslaccept=strict#$NAME"
 }
 
 @test "refuses a key that has OpenSSL load a library" {
-    fails 64 "sslkey has a ':'" "$U?sslmode=require&sslkey=$T/x:y#$NAME"
-    PGSSLKEY=$T/x:y fails 64 "sslkey has a ':'" "$L"
     printf '%s\n' '[here]' host=127.0.0.1 port="$PG_PORT" "sslkey=$T/x:y" >service
     PGSERVICEFILE=$T/service fails 64 "service's sslkey has a ':'" \
         "postgres://postgres@/postgres?service=here#$NAME"

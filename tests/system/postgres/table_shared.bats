@@ -50,7 +50,7 @@ TURN='cd "$1" || exit
 # ------------------------------------------------------------------ locking ---
 
 # Each would wait for its commit with the row locked, and the renewals behind all of them.
-@test "a refused try of a slot or a reader locks nothing" {
+@test "a refused try locks nothing" {
     own_server -c autovacuum=off
     local xid t0
     xid() { pgsql -c 'select txid_snapshot_xmax(txid_current_snapshot())'; }
@@ -68,6 +68,16 @@ TURN='cd "$1" || exit
     assert_between 0 $(($(now_ms) - t0)) $((1000 + SLOW + BUSY)) "two refused tries (ms)"
     unblock_row
     end a
+    # A writer's, and one that waits. (A row that was never locked.)
+    NAME=$NAME.w L=$L.w
+    hold
+    xid=$(xid)
+    for _ in 1 2 3; do refused -x; done
+    start_log w.log "$DLOCK" "$L" true
+    wait_for 5 called_are 1
+    [ "$(row xmax)" = 0 ] || fail "the row is locked by transaction $(row xmax)"
+    [ "$(xid)" = "$xid" ] || fail "transaction ids: $xid, now $(xid)"
+    hand_over
 }
 
 # Its network may be cut within a message that locks the row. By default the server learns that

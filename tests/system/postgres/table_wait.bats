@@ -373,18 +373,3 @@ in_order() {
     wait_for 5 no_sessions
     run -0 run_t 5 "$DLOCK" -w 2 "$L" true
 }
-
-# Each would wait for its commit with the row locked, and the holder's renewal behind all of them.
-@test "a refused try takes no row lock and no transaction id" {
-    own_server -c autovacuum=off
-    local xid i
-    xid() { pgsql -c 'select txid_snapshot_xmax(txid_current_snapshot())'; }
-    hold
-    xid=$(xid)
-    for i in 1 2 3; do run -75 run_t 5 "$DLOCK" -n "$L" true; done
-    start_log w.log "$DLOCK" "$L" true
-    wait_for 5 called_are 1
-    [ "$(row xmax)" = 0 ] || fail "the row is locked by transaction $(row xmax)"
-    [ "$(xid)" = "$xid" ] || fail "transaction ids: $xid, now $(xid)"
-    hand_over
-}

@@ -183,22 +183,6 @@ zxid() { local x; x=$(zk_cmd srvr | sed -n 's/^Zxid: //p') && echo $((x)); }
     for i in "$HOLDER" "${pids[0]}" "${pids[1]}"; do wait_exit 5 "$i" || :; done
 }
 
-@test "the command gets none of our descriptors" {
-    start_log before.log ls -l /proc/self/fd
-    wait_exit 5 "$STARTED"
-    start_log fd.log "$DLOCK" "$L" ls -l /proc/self/fd
-    wait_exit 5 "$STARTED"
-    # After a wait there have been threads and connections for a while.
-    hold
-    start_log w.log "$DLOCK" "$L" ls -l /proc/self/fd
-    wait_for 5 watches_are 1
-    hand_over
-    for f in fd.log w.log; do
-        run -1 grep -E 'socket:|eventfd' $f
-        [ "$(wc -l <$f)" -eq "$(wc -l <before.log)" ] || fail "$(cat before.log $f)"
-    done
-}
-
 # --------------------------------------------------------------- interplay ---
 
 # interplay LOCK PROGRAM KIND [TRY-ARGUMENT]

@@ -115,19 +115,6 @@ zk_moves() {
 
 # --------------------------------------------------------------------- clocks ---
 
-clocked() { with_clock background "$@"; }
-@test "no renewal revives a lease that ended during a suspend" {
-    export WALLCLOCK_SUSPEND=1
-    RUN=clocked tree --ttl 3 "$L"
-    jump 10
-    t0=$(now_ms)
-    lost 1
-    # At the latest when it wakes up for the next heartbeat.
-    assert_between 0 $(($(now_ms) - t0)) $((1300 + SLOW)) "time until the end (ms)"
-    settle 2
-    wait_for 5 line_is 0
-}
-
 @test "clock jumps of the server do no harm" {
     with_clock own_server
     job 5 --ttl 1.5 "$L"

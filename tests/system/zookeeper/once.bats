@@ -60,14 +60,6 @@ through() {
     [ "$(indexes)" = 4 ]
 }
 
-@test "no lock has a name of the records" {
-    for lock in "$S#dlock-once" "$S#dlock-once/r/fa/job" "$S#dlock-once-2" "$S/dlock-once#r"; do
-        says 64 "where the run records are" "$lock" touch ran
-        run -64 run_t 5 "$DLOCK" --also "$lock" "$L" touch ran
-    done
-    [ ! -e ran ]
-}
-
 @test "each layout has records, with the rights of the lock's nodes" {
     for layout in curator-rw kazoo; do
         once 0 "$S?layout=$layout#$layout" sh -c "$(add x)"

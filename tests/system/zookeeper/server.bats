@@ -100,17 +100,6 @@ setup_file() {
     zk_rm -a 'joe:c4nary-Right%x' "/$NAME-2"
 }
 
-@test "refuses parameters that make no sense" {
-    for u in "joe@$H" ":c4nary@$H" "$H?acl="{creator,read,x} "joe:c4nary@$H?acl=" "$H?layout=x" \
-        "$H?unheard=1" ""; do
-        run run_t 5 "$DLOCK" "zk://$u#$NAME" touch ran
-        assert_rc 64 || fail "$u"
-        [ "${#lines[@]}" = 1 ] || fail "$u: $output"
-        refute_out c4nary
-    done
-    [ ! -e ran ]
-}
-
 # ------------------------------------------------------------------- names ---
 
 @test "a chroot stays, the lock below it goes" {
@@ -132,18 +121,6 @@ setup_file() {
         -n "zk://$H#$NAME" true
     run -75 run_t 5 "$DLOCK" "zk://$H#$NAME/a/b" "$DLOCK" -n "zk://$H/$NAME#a/b" true
     wait_for 8 not_there "/$NAME"
-}
-
-@test "refuses impossible names" {
-    for n in .. . a/.. a//b a/ /a 'x%F0%9F%94%92' x/job0000000001 zookeeper zookeeper/x; do
-        run run_t 5 "$DLOCK" "zk://$H#$n" touch ran
-        assert_rc 64 || fail "$n"
-        [ "${#lines[@]}" = 1 ] || fail "$n: $output"
-    done
-    run -0 run_t 5 "$DLOCK" "zk://$H/$NAME#zookeeper" true
-    [ ! -e ran ]
-    wait_for 5 not_there "/$NAME/zookeeper"
-    zk_rm -r "/$NAME"
 }
 
 # The application's part of the tree is made by an administrator, as in any shared ensemble.

@@ -63,33 +63,6 @@ static const char *lines(void)
 
 #define JOB ",\"lock\":\"job\",\"store\":\"redis://h:6379/0\""
 
-TEST(without_the_option_there_is_no_object_and_every_call_is_fine)
-{
-    struct pollfd p;
-
-    e = (struct events *)text;
-    CHECK_INT(events_open(&e, NULL, 0, NULL), 0);
-    CHECK_NULL(e);
-    CHECK_INT(events_fd(e), -1);
-    events_start_thread(e);
-    events_set_lock(e, "a", "b");
-    events_waiting(e, NULL, 0, 0);
-    events_turn(e, 0);
-    CHECK_INT(events_wake(e), DLOCK_NEVER);
-    events_granted(e, &(struct dlock_info){.fence = 1}, 1, 0);
-    events_renewed(e);
-    events_trouble(e, "", 0, 0, 0);
-    events_recovered(e, 0, 0);
-    events_lost(e, "");
-    events_term(e, 0);
-    events_kill(e);
-    events_released(e, "confirmed", 0);
-    events_end(e, &(struct events_end){0}, 0);
-    events_flush(e);
-    CHECK_INT(events_interest(e, &p), 0);
-    events_close(e);
-}
-
 TEST(a_run_is_told_from_wait_to_end)
 {
     open_events();

@@ -207,19 +207,7 @@ static void clean_up(void)
     raw_minus_boot = DLOCK_RAW_NEVER;
 }
 
-#define GUARD_TEST(name)                                                                           \
-    static void with_guard_##name(void);                                                           \
-    TEST(name)                                                                                     \
-    {                                                                                              \
-        with_guard_##name();                                                                       \
-        clean_up();                                                                                \
-    }                                                                                              \
-    static void with_guard_##name(void)
-
-static bool heard(int type, int arg)
-{
-    return CHECK_INT(hear(), type) && CHECK_INT(last.arg, arg) && CHECK_INT(last.flags, 0);
-}
+#define GUARD_TEST(test) TEST_WITHIN(, clean_up(), test)
 
 static void heard_flags(int type, int flags)
 {
@@ -300,22 +288,6 @@ static bool start_stubborn(int64_t term, int64_t kill, int64_t hard)
     return start_until(SHELL(STUBBORN), term, kill, hard) && CHECK(await(3));
 }
 
-/* ---------------------------------------------------------------- running --- */
-
-GUARD_TEST(runs_a_command)
-{
-    start(SHELL("test \"$DLOCK_NAME,$DLOCK_TOKEN,$DLOCK_FENCE\" = t,abc,42 && exit 7"));
-    CHECK(last.arg > 0);
-    CHECK_INT(hear(), G_EXITED);
-    CHECK(WIFEXITED(last.arg) && WEXITSTATUS(last.arg) == 7);
-    CHECK_INT(last.flags, 0);
-    CHECK_INT(hear(), G_TREE_EMPTY);
-    /* The guard lives on, and keeps no pipe of the caller open. */
-    CHECK(death(DLOCK_SEC) != DLOCK_NEVER);
-    CHECK_INT(kill(guard.pid, 0), 0);
-    detach();
-}
-
 /* ------------------------------------------------- a child ahead of the grant --- */
 
 /* The only child of the guard; 0: none. */
@@ -361,7 +333,8 @@ GUARD_TEST(forks_the_command_ahead_of_the_grant)
     pid_t pid = await_child();
     CHECK(pid > 0);
     order(G_START, 0);
-    CHECK(heard(G_STARTED, pid));
+    CHECK_INT(hear(), G_STARTED);
+    CHECK_INT(last.arg, pid);
     CHECK_INT(hear(), G_EXITED);
     CHECK(WIFEXITED(last.arg) && WEXITSTATUS(last.arg) == 7);
     CHECK_INT(hear(), G_TREE_EMPTY);
@@ -425,7 +398,7 @@ static void leaves_nothing(int type)
     else
         keeper_dies();
     if (type == G_END)
-        CHECK(heard(G_TREE_EMPTY, 0) && guards_child() == 0);
+        CHECK(hear() == G_TREE_EMPTY && last.arg == 0 && guards_child() == 0);
     else if (CHECK_INT(waitid(P_PID, (id_t)guard.pid, &ended, WEXITED | WNOWAIT), 0))
         CHECK_INT(process_tree_count(&tree), 1); /* the guard, a zombie */
     clean_up();
@@ -492,15 +465,6 @@ GUARD_TEST(an_end_before_the_start_is_final)
 
 /* ------------------------------------------------------------- the keeper --- */
 
-GUARD_TEST(kills_the_tree_when_the_keeper_is_gone)
-{
-    REQUIRE(start_stubborn(DLOCK_NEVER, DLOCK_NEVER, DLOCK_NEVER));
-    int64_t from = dlock_now();
-    keeper_dies();
-    dies_at(from, SOON, "keeper gone, 5 processes");
-    CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
-}
-
 GUARD_TEST(kills_200_processes_when_the_keeper_is_gone)
 {
     start(SHELL("i=0; while [ $i -lt 200 ]; do i=$((i+1)); (printf x >&9; sleep 60) & done; wait"));
@@ -538,152 +502,6 @@ GUARD_TEST(kills_a_command_that_ignores_term)
     usleep(600000);
     CHECK_INT(kill(guard.pid, 0), 0);
     CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
-}
-
-GUARD_TEST(sends_no_term_when_kill_at_is_term_at)
-{
-    int64_t at = after(300 * DLOCK_MSEC);
-
-    set_up(SHELL("trap 'printf T >&9' TERM; printf x >&9; while :; do sleep 0.01; done"));
-    char c;
-    send_times(G_START, 0, at, at, at + DLOCK_SEC);
-    CHECK(await(1));
-    in_window(death(LATE), at, SOON);
-    CHECK_INT(read(say_fd, &c, 1), 0);
-}
-
-GUARD_TEST(extensions_keep_the_command_alive)
-{
-    int64_t term = 0;
-
-    set_up(SHELL("sleep 60"));
-    int type = G_START;
-    for (int i = 0; i < 40; i++) {
-        term = after(500 * DLOCK_MSEC);
-        send_times(type, 0, term, term + 100 * DLOCK_MSEC, term + 200 * DLOCK_MSEC);
-        type = G_EXTEND;
-        usleep(20000);
-        CHECK(alive());
-    }
-    in_window(death(LATE), term, SOON);
-}
-
-GUARD_TEST(warn_only_ignores_times)
-{
-    int64_t at = after(100 * DLOCK_MSEC);
-
-    command_is(SHELL("sleep 60"));
-    config.warn_only = true;
-    fork_guard();
-    send_times(G_START, 0, at, at, at);
-    CHECK_INT(hear(), G_STARTED);
-    usleep(300000);
-    CHECK(alive());
-    int64_t from = dlock_now();
-    keeper_dies();
-    in_window(death(LATE), from, SOON);
-}
-
-/* ---------------------------------------------------------------- max_run --- */
-
-/* On a busy machine a shell takes a part of it to start. */
-#define LIMIT (500 * DLOCK_MSEC)
-
-/* The command has LIMIT, and then grace until it is killed. Returns the time of the start. */
-static int64_t start_limited(char *const *argv, int64_t grace)
-{
-    command_is(argv);
-    config.max_run = LIMIT;
-    config.grace = grace;
-    fork_guard();
-    int64_t start = dlock_now();
-    order(G_START, 0);
-    CHECK_INT(hear(), G_STARTED);
-    return start;
-}
-
-GUARD_TEST(a_command_is_ended_by_max_run)
-{
-    int64_t grace = 300 * DLOCK_MSEC, start = start_limited(SHELL(STUBBORN), grace);
-
-    REQUIRE(await(3));
-    /* No renewal gives it more time. */
-    send_times(G_EXTEND, 0, after(LATE), after(LATE), after(LATE));
-    heard(G_OVERRUN, SIGTERM);
-    in_window(dlock_now(), start + LIMIT, SOON);
-    send_times(G_EXTEND, 0, after(LATE), after(LATE), after(LATE));
-    in_window(death(LATE), start + LIMIT + grace, SOON);
-    heard(G_OVERRUN, SIGKILL);
-    ended_by(SIGKILL, 0);
-    heard(G_TREE_EMPTY, 0);
-    detach();
-}
-
-GUARD_TEST(max_run_ends_what_the_command_left)
-{
-    int64_t start = start_limited(SHELL("setsid sleep 60 & exit 3"), DLOCK_SEC);
-
-    heard(G_EXITED, 3 << 8);
-    in_window(death(LATE), start + LIMIT, SOON);
-    heard(G_OVERRUN, SIGTERM);
-    heard(G_TREE_EMPTY, 0);
-}
-
-GUARD_TEST(max_run_without_grace_sends_kill_only)
-{
-    int64_t start = start_limited(SHELL("sleep 60"), 0);
-
-    heard(G_OVERRUN, SIGKILL);
-    in_window(death(LATE), start + LIMIT, SOON);
-    heard(G_EXITED, SIGKILL);
-}
-
-GUARD_TEST(max_run_and_the_lease_the_earlier_time_counts)
-{
-    /* The lease is over first. */
-    int64_t start = start_limited(SHELL("sleep 60"), DLOCK_SEC);
-    send_times(G_EXTEND, 0, start + LIMIT / 2, after(LATE), after(LATE));
-    in_window(death(LATE), start + LIMIT / 2, SOON);
-    heard_flags(G_EXITED, GUARD_TIMED_OUT);
-    clean_up();
-    /* It is over during the grace. */
-    start = start_limited(SHELL(STUBBORN), LATE);
-    REQUIRE(await(3));
-    int64_t kill_at = start + LIMIT + 200 * DLOCK_MSEC;
-    send_times(G_EXTEND, 0, kill_at - 100 * DLOCK_MSEC, kill_at, after(LATE));
-    heard(G_OVERRUN, SIGTERM);
-    in_window(death(LATE), kill_at, SOON);
-    heard_flags(G_OVERRUN, GUARD_TIMED_OUT);
-    CHECK_INT(last.arg, SIGKILL);
-}
-
-GUARD_TEST(max_run_counts_with_warn_only)
-{
-    int64_t start;
-
-    command_is(SHELL("sleep 60"));
-    config.warn_only = true;
-    config.max_run = LIMIT;
-    config.grace = DLOCK_SEC;
-    fork_guard();
-    start = dlock_now();
-    send_times(G_START, 0, after(LIMIT / 2), after(LIMIT / 2), after(LIMIT / 2));
-    in_window(death(LATE), start + LIMIT, SOON);
-    CHECK_INT(hear(), G_STARTED);
-    heard(G_OVERRUN, SIGTERM);
-    heard(G_EXITED, SIGTERM);
-}
-
-/* Nothing else would end the tree in time. */
-GUARD_TEST(a_guard_that_is_stopped_in_the_grace_is_killed)
-{
-    int64_t grace = 500 * DLOCK_MSEC;
-    int64_t start = start_limited(SHELL("trap '' TERM; while :; do sleep 0.1; done"), grace);
-
-    heard(G_OVERRUN, SIGTERM);
-    kill(guard.pid, SIGSTOP);
-    CHECK_INT(hear(), -1);
-    in_window(dlock_now(), start + LIMIT + grace, DLOCK_SEC + SOON);
 }
 
 /* -------------------------------------------------------------- the guard --- */
@@ -776,52 +594,6 @@ GUARD_TEST(an_extension_moves_the_times_of_both_clocks)
     in_window(death(LATE), from + 299 * DLOCK_MSEC, SOON);
 }
 
-GUARD_TEST(a_killed_guard_is_swept_up)
-{
-    REQUIRE(start_stubborn(after(LATE), after(LATE), after(LATE)));
-    int64_t from = dlock_now();
-    kill(guard.pid, SIGKILL);
-    CHECK_INT(hear(), -1);
-    sweep_all(&tree);
-    int64_t at = death(0);
-    in_window(at, from, SOON);
-    printf("# guard killed, swept after %" PRId64 " us\n", (at - from) / 1000);
-    CHECK_INT(process_tree_count(&tree), 0);
-}
-
-/* Inherited children and their orphans are not the orphans of the guard. */
-GUARD_TEST(guard_killed_spares_inherited_processes)
-{
-    char marker[SPAWN_MARKER_SIZE];
-    struct process_tree among;
-    int st;
-
-    CHECK(!spawn_marker(marker, ""));
-    pid_t old = fork();
-    if (old == 0) {
-        raise(SIGSTOP);
-        if (fork() == 0)
-            for (alarm(60);;)
-                pause();
-        _exit(0);
-    }
-    CHECK_INT(waitpid(old, &st, WUNTRACED), old);
-    REQUIRE_INT(process_tree_init(&among), 0);
-    CHECK_INT(among.ninherited, 1);
-    among.marker = spawn_marker(marker, "abc");
-    CHECK_STR(marker, "DLOCK_TOKEN=abc");
-    kill(old, SIGCONT);
-    CHECK_INT(waitid(P_PID, (id_t)old, &(siginfo_t){0}, WEXITED | WNOWAIT), 0);
-    REQUIRE(start_stubborn(after(LATE), after(LATE), after(LATE)));
-    kill(guard.pid, SIGKILL);
-    CHECK_INT(hear(), -1);
-    waitpid(guard.pid, NULL, 0);
-    sweep_all(&among);
-    CHECK(!alive());
-    CHECK_INT(waitpid(old, NULL, 0), old);
-    CHECK_INT(waitpid(-1, &st, WNOHANG), 0); /* one child is left, and is alive */
-}
-
 /* A dead command that cannot be reaped as long as we trace it: the guard goes on killing. */
 static pid_t start_undying(void)
 {
@@ -909,16 +681,6 @@ GUARD_TEST(reports_that_proc_shows_nothing)
 
 /* ----------------------------------------------------------------- orders --- */
 
-GUARD_TEST(ends_by_term_then_kill)
-{
-    REQUIRE(start_stubborn(after(LATE), after(LATE), after(LATE)));
-    int64_t kill_at = after(200 * DLOCK_MSEC);
-    send_times(G_END, SIGTERM, DLOCK_NEVER, kill_at, DLOCK_NEVER);
-    in_window(death(LATE), kill_at, SOON);
-    heard_flags(G_EXITED, 0);
-    heard_flags(G_TREE_EMPTY, 0);
-}
-
 GUARD_TEST(an_end_by_term_lasts_no_longer_than_the_lease)
 {
     int64_t kill_at = after(2 * DLOCK_SEC);
@@ -927,25 +689,6 @@ GUARD_TEST(an_end_by_term_lasts_no_longer_than_the_lease)
     send_times(G_END, SIGTERM, DLOCK_NEVER, after(LATE), DLOCK_NEVER);
     in_window(death(LATE), kill_at, SOON);
     heard_flags(G_EXITED, GUARD_TIMED_OUT);
-}
-
-GUARD_TEST(ends_by_kill_at_once)
-{
-    REQUIRE(start_stubborn(after(LATE), after(LATE), after(LATE)));
-    int64_t from = dlock_now();
-    order(G_END, SIGKILL);
-    in_window(death(LATE), from, SOON);
-}
-
-GUARD_TEST(detach_leaves_the_background_alone)
-{
-    start(SHELL("sleep 60 & exit 3"));
-    CHECK_INT(hear(), G_EXITED);
-    CHECK_INT(WEXITSTATUS(last.arg), 3);
-    detach(); /* no TREE_EMPTY before */
-    CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
-    usleep(20000);
-    CHECK(alive());
 }
 
 GUARD_TEST(reports_when_the_background_is_gone)
@@ -962,41 +705,11 @@ GUARD_TEST(reports_when_the_background_is_gone)
     SHELL("trap 'printf U >&9' USR1; trap 'printf T >&9' TERM; printf x >&9; "                     \
           "while :; do sleep 0.01; done")
 
-static char told(void)
-{
-    char got = 0;
-
-    CHECK_INT(read(say_fd, &got, 1), 1);
-    return got;
-}
-
 static void start_telling(void)
 {
     set_up(TELLING);
     order(G_START, 0);
     CHECK(await(1));
-}
-
-GUARD_TEST(forwards_every_signal)
-{
-    start_telling();
-    for (int i = 0; i < 5; i++) {
-        signal_command(SIGUSR1);
-        REQUIRE_INT(told(), 'U');
-    }
-    signal_command(SIGKILL);
-    CHECK_INT(hear(), G_STARTED);
-    CHECK_INT(hear(), G_EXITED);
-}
-
-GUARD_TEST(a_signal_waits_for_a_copy_and_no_longer)
-{
-    start(SHELL("printf x >&9; exec sleep 60"));
-    CHECK(await(1));
-    usleep(50000); /* not in the middle of the exec */
-    int64_t from = dlock_now();
-    signal_command(SIGTERM);
-    in_window(death(LATE), from + FORWARD_WAIT, SOON);
 }
 
 GUARD_TEST(a_signal_that_waits_does_not_delay_the_end)
@@ -1011,82 +724,20 @@ GUARD_TEST(a_signal_that_waits_does_not_delay_the_end)
     CHECK_INT(read(say_fd, &got, 1), 0);
 }
 
-GUARD_TEST(a_signal_that_the_guard_got_too_is_not_forwarded)
-{
-    command_is(TELLING);
-    sigprocmask(SIG_BLOCK, &sig.ours, NULL); /* as the keeper has it */
-    fork_guard();
-    sigprocmask(SIG_SETMASK, &sig.caller_mask, NULL);
-    kill(guard.pid, SIGTERM); /* before the start: the command cannot have got it */
-    order(G_START, 0);
-    CHECK_INT(hear(), G_STARTED);
-    CHECK(await(1));
-    signal_command(SIGTERM);
-    CHECK_INT(told(), 'T');
-    /* The guard gets it first, or the keeper. USR1 is behind it: no TERM can follow. */
-    kill(guard.pid, SIGTERM);
-    signal_command(SIGTERM);
-    signal_command(SIGUSR1);
-    CHECK_INT(told(), 'U');
-    signal_command(SIGTERM);
-    kill(guard.pid, SIGTERM);
-    signal_command(SIGUSR1);
-    CHECK_INT(told(), 'U');
-}
-
-/* The command's group, once it runs; 0 on failure. */
-static pid_t group_of_command(bool own, char *const *argv)
-{
-    command_is(argv);
-    config.own_group = own;
-    fork_guard();
-    CHECK_INT(getpgid(guard.pid), getpgrp());
-    order(G_START, 0);
-    if (!CHECK_INT(hear(), G_STARTED))
-        return 0;
-    CHECK_INT(getsid(guard.pid), guard.pid);
-    return getpgid(last.arg);
-}
-
-GUARD_TEST(puts_the_command_into_a_group_without_a_leader)
-{
-    pid_t group = group_of_command(true, SHELL("exec sleep 60"));
-
-    CHECK(group > 0 && group != last.arg && group != guard.pid && group != getpgrp());
-    CHECK_INT(kill(group, 0), -1); /* no process has its number */
-    CHECK_INT(getsid(last.arg), getsid(0));
-}
-
-GUARD_TEST(puts_the_command_into_the_callers_group)
-{
-    CHECK_INT(group_of_command(false, SHELL("exec sleep 60")), getpgrp());
-    CHECK_INT(getsid(last.arg), getsid(0));
-}
-
 /* Each process that gets USR1 writes a letter. */
 #define TELLS_USR1                                                                                 \
     "exec 2>/dev/null; trap 'printf U >&9' USR1; printf x >&9; while :; do sleep 0.01; done"
-
-static void start_two(char *script)
-{
-    set_up((char *const[]){"/bin/sh", "-c", script, TELLS_USR1, NULL});
-    order(G_START, 0);
-    CHECK(await(2));
-    signal_command(SIGUSR1);
-}
-
-GUARD_TEST(a_signal_is_for_the_commands_group)
-{
-    start_two("sh -c \"$0\" & eval \"$0\"");
-    CHECK(await(2));
-}
 
 /* The number of the group that it left is not ours any more. */
 GUARD_TEST(a_command_that_left_its_group_gets_the_signals_alone)
 {
     char c;
 
-    start_two("sh -c \"$0\" & exec setsid sh -c \"$0\"");
+    set_up((char *const[]){"/bin/sh", "-c", "sh -c \"$0\" & exec setsid sh -c \"$0\"", TELLS_USR1,
+                           NULL});
+    order(G_START, 0);
+    CHECK(await(2));
+    signal_command(SIGUSR1);
     CHECK(await(1));
     signal_command(SIGKILL);
     CHECK_INT(hear(), G_STARTED);
@@ -1094,20 +745,6 @@ GUARD_TEST(a_command_that_left_its_group_gets_the_signals_alone)
     CHECK_INT(fcntl(say_fd, F_SETFL, O_NONBLOCK), 0);
     CHECK_INT(read(say_fd, &c, 1), -1);
     CHECK(alive());
-}
-
-/* What the command does to its whole group must not reach the guard, however early. */
-GUARD_TEST(a_command_cannot_kill_or_stop_the_guard_through_its_group)
-{
-    start(SHELL("kill -KILL 0"));
-    ended_by(SIGKILL, 0);
-    CHECK_INT(hear(), G_TREE_EMPTY);
-    clean_up();
-    start(SHELL("kill -STOP 0"));
-    CHECK_INT(hear(), G_STOPPED);
-    order(G_END, SIGKILL);
-    CHECK_INT(hear(), G_EXITED);
-    CHECK_INT(hear(), G_TREE_EMPTY);
 }
 
 /* A keeper that reads nothing for a long time loses STOPPED, but not EXITED and TREE_EMPTY. */
@@ -1134,65 +771,7 @@ GUARD_TEST(a_full_socket_does_not_lose_the_end)
     CHECK(stops > 0 && stops < 1000);
 }
 
-GUARD_TEST(keeps_the_lock_descriptor)
-{
-    int lock[2];
-
-    command_is((char *[]){"/bin/sleep", "0.2", NULL});
-    if (pipe2(lock, O_CLOEXEC | O_NONBLOCK) != 0)
-        abort();
-    config.lock_fd = lock[1];
-    fork_guard();
-    char c;
-    close(lock[1]);
-    order(G_START, 0);
-    CHECK_INT(hear(), G_STARTED);
-    CHECK_INT(hear(), G_EXITED);
-    CHECK_INT(hear(), G_TREE_EMPTY);
-    CHECK_INT(read(lock[0], &c, 1), -1); /* the guard has it */
-    detach();
-    waitpid(guard.pid, NULL, 0);
-    CHECK_INT(read(lock[0], &c, 1), 0);
-    close(lock[0]);
-}
-
 /* ------------------------------------------------------ signals and spawn --- */
-
-static int takes_over_signals(void)
-{
-    struct sigstate s;
-    struct signalfd_siginfo si;
-
-    signal(SIGHUP, SIG_IGN);
-    signal(SIGCHLD, SIG_IGN);
-    if (signals_init(&s) != 0 || !s.chld_ignored || !sigismember(&s.ours, SIGCHLD))
-        return 1;
-    if (sigismember(&s.ours, SIGHUP) || !sigismember(&s.ignored, SIGHUP))
-        return 2;
-    if (sigismember(&s.ours, SIGSEGV) || !sigismember(&s.ours, SIGTSTP) ||
-        !sigismember(&s.ours, SIGRTMIN + 1))
-        return 3;
-    /* Ignored by the caller: not queued for us, so it cannot be forwarded. */
-    raise(SIGHUP);
-    raise(SIGUSR1);
-    if (!signals_read(&s, &si) || si.ssi_signo != SIGUSR1 || signals_read(&s, &si))
-        return 4;
-    raise(SIGTERM);
-    signals_die(SIGTERM);
-}
-
-TEST(blocks_signals_that_the_caller_does_not_ignore)
-{
-    int st = 0;
-    pid_t pid = fork();
-
-    if (pid == 0)
-        _exit(takes_over_signals());
-    CHECK_INT(waitpid(pid, &st, 0), pid);
-    CHECK(WIFSIGNALED(st) && WTERMSIG(st) == SIGTERM);
-    if (WIFEXITED(st))
-        CHECK_INT(WEXITSTATUS(st), -1);
-}
 
 TEST(forwards_signals_not_sent_by_the_terminal)
 {
@@ -1203,6 +782,7 @@ TEST(forwards_signals_not_sent_by_the_terminal)
 
     struct command ours = {.terminal = true}, other = {.terminal = false};
 
+    CHECK(!sigismember(&sig.ours, SIGSEGV) && sigismember(&sig.ours, SIGRTMIN + 1));
     CHECK_INT(command_signal(&ours, &key), 0);
     CHECK_INT(ours.terminal_sig, SIGINT);
     CHECK_INT(command_signal(&other, &key), SIGINT);
@@ -1213,6 +793,7 @@ TEST(forwards_signals_not_sent_by_the_terminal)
 
 TEST(forks_nothing_too_late_or_without_a_keeper)
 {
+    char marker[SPAWN_MARKER_SIZE];
     int ends[2], exec_fd;
     struct spawn sp = {.argv = SHELL("exit 0"), .sig = &sig, .inherit_fd = -1};
 
@@ -1225,6 +806,8 @@ TEST(forks_nothing_too_late_or_without_a_keeper)
     CHECK_INT(spawn_command(&sp, &exec_fd), -SPAWN_KEEPER_GONE);
     close(ends[1]);
     CHECK_INT(process_tree_count(&tree), 0);
+    CHECK(!spawn_marker(marker, ""));
+    CHECK_STR(spawn_marker(marker, "abc"), "DLOCK_TOKEN=abc");
 }
 
 int main(int argc, char **argv)

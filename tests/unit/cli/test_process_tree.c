@@ -89,15 +89,7 @@ static void teardown(void)
         close(witness[1]);
 }
 
-#define TREE_TEST(name)                                                                            \
-    static void in_tree_##name(void);                                                              \
-    TEST(name)                                                                                     \
-    {                                                                                              \
-        setup();                                                                                   \
-        in_tree_##name();                                                                          \
-        teardown();                                                                                \
-    }                                                                                              \
-    static void in_tree_##name(void)
+#define TREE_TEST(test) TEST_WITHIN(setup(), teardown(), test)
 
 static pid_t fork_sleeper(void)
 {
@@ -206,18 +198,6 @@ static void is_killed_within(int64_t ns, const char *what)
     CHECK(witness_dead());
 }
 
-TEST(is_visible)
-{
-    CHECK(process_tree_visible());
-}
-
-TREE_TEST(an_empty_tree)
-{
-    CHECK_INT(process_tree_count(&tree), 0);
-    CHECK_INT(process_tree_signal(&tree, SIGKILL, NULL), 0);
-    CHECK_INT(process_tree_living(&tree), 0);
-}
-
 TREE_TEST(kills_a_deep_tree)
 {
     chain(4);
@@ -228,12 +208,6 @@ TREE_TEST(kills_a_deep_tree)
     is_killed_within(50 * DLOCK_MSEC, "deep tree");
 }
 
-TREE_TEST(kills_a_wide_tree)
-{
-    fan(200);
-    is_killed_within(500 * DLOCK_MSEC, "200 processes");
-}
-
 TREE_TEST(works_without_children_files)
 {
     children_file = "/nosuch";
@@ -241,21 +215,6 @@ TREE_TEST(works_without_children_files)
     fan(20);
     is_killed_within(DLOCK_SEC, "without children files");
     children_file = "/children";
-}
-
-TREE_TEST(term_ends_a_stopped_process)
-{
-    int st = 0;
-
-    pid_t pid = fork_sleeper();
-    kill(pid, SIGSTOP);
-    waitpid(pid, &st, WUNTRACED);
-    CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 1);
-    bool gone = false;
-    for (int i = 0; i < 2000 && !(gone = process_tree_reap(&tree, pid, &st)); i++)
-        usleep(1000);
-    CHECK(gone && WIFSIGNALED(st) && WTERMSIG(st) == SIGTERM);
-    kill_all();
 }
 
 TREE_TEST(one_term_reaches_all)

@@ -18,20 +18,35 @@
 #include <termios.h>
 #include <unistd.h>
 
-static struct sink *open_fd(int fd)
+/* Of the test that runs, or of the last test. */
+static struct sink *s;
+static int p[2] = {-1, -1}; /* a pipe, or a pair of sockets; the sink has the second */
+
+static bool open_sink(const char *at)
+{
+    struct dlock_error err = {0};
+    sink_close(s);
+    s = NULL;
+    return CHECK_INT(sink_open(&s, at, &err), 0) || unit_fail(UNIT_AT, "%s", err.msg);
+}
+
+static bool open_fd(int fd)
 {
     char text[16];
-    struct dlock_error err = {0};
-    struct sink *s = NULL;
-
     snprintf(text, sizeof(text), "%d", fd);
-    if (!CHECK_INT(sink_open(&s, text, &err), 0))
-        printf("# %s\n", err.msg);
-    return s;
+    return open_sink(text);
+}
+
+/* A sink on a new pipe of one page. */
+static bool begin(void)
+{
+    close(p[0]);
+    return pipe(p) == 0 && fcntl(p[0], F_SETFL, O_NONBLOCK) == 0 &&
+           CHECK_INT(fcntl(p[1], F_SETPIPE_SZ, 4096), 4096) && open_fd(p[1]);
 }
 
 /* A line of size bytes that begins with a number. */
-static void put_line(struct sink *s, int number, size_t size, bool last)
+static void put_line(int number, size_t size, bool last)
 {
     char line[SINK_LINE];
 
@@ -65,22 +80,19 @@ static int read_lines(int fd, int *number)
 
 TEST(a_slow_reader_loses_no_line_until_too_much_is_kept_and_then_the_newest)
 {
-    int p[2], number = 0, i;
+    int number = 0, i;
 
-    REQUIRE_INT(pipe(p), 0);
-    fcntl(p[0], F_SETFL, O_NONBLOCK);
-    CHECK_INT(fcntl(p[1], F_SETPIPE_SZ, 4096), 4096);
-    struct sink *s = open_fd(p[1]);
+    REQUIRE(begin());
     int64_t start = dlock_now();
     for (i = 0; i < 20; i++)
-        put_line(s, i, 1000, false);
+        put_line(i, 1000, false);
     CHECK(dlock_now() - start < unit_bound(DLOCK_SEC));
     /* Four in the pipe, four kept, one place for the last line. */
     CHECK_INT(sink_dropped(s), 12);
     struct pollfd pfd;
     CHECK_INT(sink_interest(s, &pfd), 1);
     CHECK_INT(poll(&pfd, 1, 0), 0);
-    put_line(s, 8, SINK_LINE, true);
+    put_line(8, SINK_LINE, true);
     CHECK_INT(sink_dropped(s), 12);
     CHECK_INT(read_lines(p[0], &number), 4);
     CHECK_INT(poll(&pfd, 1, 0), 1);
@@ -89,104 +101,87 @@ TEST(a_slow_reader_loses_no_line_until_too_much_is_kept_and_then_the_newest)
     sink_flush(s, 0);
     CHECK_INT(read_lines(p[0], &number), 1);
     CHECK_INT(sink_interest(s, &pfd), 0);
-    sink_close(s);
-    close(p[0]);
 }
 
 TEST(a_flush_waits_for_the_reader_but_not_longer_than_it_may)
 {
-    int p[2];
-
-    REQUIRE_INT(pipe(p), 0);
-    fcntl(p[1], F_SETPIPE_SZ, 4096);
-    struct sink *s = open_fd(p[1]);
-    put_line(s, 1, 4000, false);
-    put_line(s, 2, 4000, false);
+    REQUIRE(begin());
+    put_line(1, 4000, false);
+    put_line(2, 4000, false);
     int64_t start = dlock_now();
     sink_flush(s, 30);
     int64_t took = dlock_now() - start;
     CHECK(took >= 30 * DLOCK_MSEC && took < unit_bound(DLOCK_SEC));
-    sink_close(s);
-    close(p[0]);
 }
 
 TEST(the_callers_open_file_keeps_its_flags_and_the_exec_closes_its_number)
 {
-    int p[2];
-
-    REQUIRE_INT(pipe(p), 0);
+    REQUIRE(begin());
     int other = dup(p[1]), before = fcntl(other, F_GETFL);
-    struct sink *s = open_fd(p[1]);
-    put_line(s, 1, 100, false);
+    put_line(1, 100, false);
     CHECK_INT(fcntl(other, F_GETFL), before);
     CHECK_INT(fcntl(p[1], F_GETFD), FD_CLOEXEC);
     CHECK_INT(fcntl(sink_fd(s), F_GETFD), FD_CLOEXEC);
     close(other);
-    sink_close(s);
-    close(p[0]);
 }
 
 TEST(standard_descriptors_stay_open)
 {
-    int p[2], save = dup(1);
+    int save = dup(1);
 
+    REQUIRE(begin());
     fflush(stdout);
-    REQUIRE_INT(pipe(p), 0);
     dup2(p[1], 1);
-    struct sink *s = open_fd(1);
+    open_fd(1);
     bool open = fcntl(1, F_GETFD) == 0;
     sink_put(s, "x\n", 2, false);
     sink_close(s);
+    s = NULL;
     dup2(save, 1);
     close(save);
     char text[8] = "";
     CHECK_INT(read(p[0], text, sizeof(text)), 2);
     CHECK(open);
-    close(p[0]);
-    close(p[1]);
 }
 
 TEST(a_reader_that_is_gone_costs_lines_and_sends_no_signal)
 {
-    int p[2];
     sigset_t mask, pending;
 
     sigemptyset(&mask);
     sigaddset(&mask, SIGPIPE);
     sigprocmask(SIG_BLOCK, &mask, NULL);
-    REQUIRE_INT(pipe(p), 0);
-    struct sink *s = open_fd(p[1]);
+    REQUIRE(begin());
     close(p[0]);
-    put_line(s, 1, 100, false);
-    put_line(s, 2, 100, false);
+    p[0] = -1;
+    put_line(1, 100, false);
+    put_line(2, 100, false);
     CHECK_INT(sink_dropped(s), 2);
     struct pollfd pfd;
     CHECK_INT(sink_interest(s, &pfd), 0);
     sigpending(&pending);
     CHECK(!sigismember(&pending, SIGPIPE));
-    sink_close(s);
     sigprocmask(SIG_UNBLOCK, &mask, NULL);
 }
 
 TEST(a_socket_is_written_without_waiting)
 {
-    int p[2], number = 0, i;
+    int number = 0, i;
 
+    close(p[0]);
     REQUIRE_INT(socketpair(AF_UNIX, SOCK_STREAM, 0, p), 0);
     fcntl(p[0], F_SETFL, O_NONBLOCK);
     /* Whatever the machine's default is (net.core.wmem_default). */
     CHECK_INT(setsockopt(p[1], SOL_SOCKET, SO_SNDBUF, &(int){65536}, sizeof(int)), 0);
-    struct sink *s = open_fd(p[1]);
+    REQUIRE(open_fd(p[1]));
     for (i = 0; i < 500; i++)
-        put_line(s, i, 1000, false);
+        put_line(i, 1000, false);
     unsigned long dropped = sink_dropped(s);
     CHECK(dropped > 0);
     int got = read_lines(p[0], &number);
     sink_flush(s, 0);
     got += read_lines(p[0], &number);
     CHECK_INT(got + (int)dropped, 500);
-    sink_close(s);
-    close(p[0]);
 }
 
 /* A file whose descriptor is appending, in a directory of its own. */
@@ -200,7 +195,6 @@ TEST(behind_a_line_that_was_cut_the_next_one_begins_on_its_own)
 {
     /* The limit of a file's size cuts a write as a full disk may. */
     struct rlimit old, limit;
-    struct sink *s = NULL;
     char path[64], text[500];
     int fd = temp_file(path);
     sigset_t mask, pending;
@@ -210,11 +204,11 @@ TEST(behind_a_line_that_was_cut_the_next_one_begins_on_its_own)
     sigaddset(&mask, SIGXFSZ);
     sigprocmask(SIG_BLOCK, &mask, NULL);
     getrlimit(RLIMIT_FSIZE, &old);
-    REQUIRE_INT(sink_open(&s, path, NULL), 0);
+    REQUIRE(open_sink(path));
     limit = (struct rlimit){250, old.rlim_max};
     setrlimit(RLIMIT_FSIZE, &limit);
     for (int i = 0; i < 4; i++)
-        put_line(s, i, 100, false);
+        put_line(i, 100, false);
     setrlimit(RLIMIT_FSIZE, &old);
     CHECK_INT(sink_dropped(s), 2);
     /* It would end the command of -F. */
@@ -223,13 +217,12 @@ TEST(behind_a_line_that_was_cut_the_next_one_begins_on_its_own)
     /* What another has appended stays. */
     CHECK_INT(lseek(fd, 0, SEEK_END), 250);
     CHECK_INT(write(fd, "other", 5), 5);
-    put_line(s, 4, 100, false);
-    put_line(s, 5, 100, false);
+    put_line(4, 100, false);
+    put_line(5, 100, false);
     ssize_t n = pread(fd, text, sizeof(text), 0);
     CHECK_INT(n, 456);
     CHECK(n == 456 && text[199] == '\n' && memcmp(text + 250, "other\n4 .", 9) == 0);
     CHECK(n == 456 && memcmp(text + 355, "\n5 .", 4) == 0);
-    sink_close(s);
     close(fd);
     unlink(path);
     sigprocmask(SIG_UNBLOCK, &mask, NULL);
@@ -237,36 +230,31 @@ TEST(behind_a_line_that_was_cut_the_next_one_begins_on_its_own)
 
 TEST(a_device_without_room_drops_and_counts)
 {
-    struct sink *s = NULL;
-
     if (access("/dev/full", W_OK) != 0)
         SKIP("no /dev/full");
-    REQUIRE_INT(sink_open(&s, "/dev/full", NULL), 0);
-    put_line(s, 1, 100, false);
-    put_line(s, 2, 100, true);
+    REQUIRE(open_sink("/dev/full"));
+    put_line(1, 100, false);
+    put_line(2, 100, true);
     CHECK_INT(sink_dropped(s), 2);
-    sink_close(s);
 }
 
 TEST(a_thread_writes_a_file_and_the_flush_waits_for_it)
 {
     char path[64];
-    struct sink *s = NULL;
     int fd = temp_file(path), number = 0;
 
     REQUIRE(fd >= 0);
-    REQUIRE_INT(sink_open(&s, path, NULL), 0);
-    put_line(s, 0, 100, false);
+    REQUIRE(open_sink(path));
+    put_line(0, 100, false);
     sink_start_thread(s);
     for (int i = 1; i < 200; i++) {
-        put_line(s, i, 100, false);
+        put_line(i, 100, false);
         sink_flush(s, 5000);
     }
     struct pollfd pfd;
     CHECK_INT(sink_interest(s, &pfd), 0);
     CHECK_INT(sink_dropped(s), 0);
     CHECK_INT(read_lines(fd, &number), 200);
-    sink_close(s);
     close(fd);
     unlink(path);
 }
@@ -283,11 +271,11 @@ TEST(a_thread_writes_where_a_write_may_wait_for_the_reader)
     tcgetattr(slave, &raw);
     cfmakeraw(&raw);
     tcsetattr(slave, TCSANOW, &raw);
-    struct sink *s = open_fd(dup(master));
+    REQUIRE(open_fd(dup(master)));
     sink_start_thread(s);
     struct pollfd pfd;
     for (i = 0; sink_dropped(s) == 0 && i < 1000; i++) {
-        put_line(s, i, 4000, false);
+        put_line(i, 4000, false);
         CHECK_INT(sink_interest(s, &pfd), 0);
         sink_flush(s, 10);
     }
@@ -302,7 +290,6 @@ TEST(a_thread_writes_where_a_write_may_wait_for_the_reader)
     }
     sink_flush(s, 5000);
     CHECK_INT(sink_dropped(s), 1);
-    sink_close(s);
     close(slave);
     close(master);
 }
@@ -315,18 +302,20 @@ TEST(a_file_is_made_and_appended_to)
 
     REQUIRE(mkdtemp(dir) != NULL);
     snprintf(path, sizeof(path), "%s/x", dir);
-    for (int i = 0; i < 2; i++) {
-        struct sink *s = NULL;
-        REQUIRE_INT(sink_open(&s, path, NULL), 0);
-        sink_put(s, i ? "b\n" : "a\n", 2, true);
-        sink_close(s);
-    }
+    /* Two processes that write to it do not mix their lines. */
+    struct sink *both[2] = {NULL, NULL};
+    for (int i = 0; i < 2; i++)
+        REQUIRE_INT(sink_open(&both[i], path, NULL), 0);
+    for (int i = 0; i < 3; i++)
+        sink_put(both[i % 2], (const char *[]){"a\n", "b\n", "c\n"}[i], 2, true);
+    sink_close(both[0]);
+    sink_close(both[1]);
     umask(old);
     CHECK_INT(stat(path, &st), 0);
     CHECK_INT(st.st_mode & 0777, 0640);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    CHECK_INT(read(fd, text, sizeof(text)), 4);
-    CHECK(memcmp(text, "a\nb\n", 4) == 0);
+    CHECK_INT(read(fd, text, sizeof(text)), 6);
+    CHECK(memcmp(text, "a\nb\nc\n", 6) == 0);
     close(fd);
     unlink(path);
     rmdir(dir);
@@ -336,19 +325,19 @@ TEST(a_file_is_made_and_appended_to)
 TEST(no_descriptor_of_our_own_is_written_to)
 {
     struct dlock_error err;
-    struct sink *s = NULL;
+    struct sink *none = NULL;
     char own[16];
     int fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
 
     snprintf(own, sizeof(own), "%d", fd);
-    CHECK_INT(sink_open(&s, own, &err), DLOCK_EUSAGE);
+    CHECK_INT(sink_open(&none, own, &err), DLOCK_EUSAGE);
     CHECK_HAS(err.msg, "is not open");
     close(fd);
-    CHECK_INT(sink_open(&s, "99999999999", &err), DLOCK_EUSAGE);
+    CHECK_INT(sink_open(&none, "99999999999", &err), DLOCK_EUSAGE);
     CHECK_HAS(err.msg, "is not a descriptor number");
-    CHECK_INT(sink_open(&s, "", &err), DLOCK_ECREATE);
+    CHECK_INT(sink_open(&none, "", &err), DLOCK_ECREATE);
     CHECK_HAS(err.msg, "cannot open '' for --events: No such file");
-    CHECK_NULL(s);
+    CHECK_NULL(none);
 }
 
 UNIT_MAIN

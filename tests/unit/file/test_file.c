@@ -44,15 +44,7 @@ static const char *in_dir(const char *file)
 }
 
 /* A test with a directory of its own. */
-#define FILE_TEST(test)                                                                            \
-    static void in_dir_##test(void);                                                               \
-    TEST(test)                                                                                     \
-    {                                                                                              \
-        make_dir();                                                                                \
-        in_dir_##test();                                                                           \
-        remove_dir();                                                                              \
-    }                                                                                              \
-    static void in_dir_##test(void)
+#define FILE_TEST(test) TEST_WITHIN(make_dir(), remove_dir(), test)
 
 static void make_dir(void)
 {
@@ -420,31 +412,6 @@ FILE_TEST(locks_the_new_file_when_the_old_is_unlinked)
     CHECK_INT(held(in_dir("x"), LOCK_EX), 1);
 }
 
-FILE_TEST(an_inheriting_child_keeps_the_lock)
-{
-    int go[2];
-    char c;
-
-    if (pipe2(go, O_CLOEXEC) != 0)
-        abort();
-    struct lock *l = holding(bare("x", DLOCK_MODE_EXCLUSIVE));
-    pid_t pid = fork();
-    if (pid == 0) {
-        close(go[1]);
-        _exit(read(go[0], &c, 1) < 0);
-    }
-    REQUIRE_RELEASED(l, DLOCK_RELEASE_CLEAN);
-    CHECK_INT(held(in_dir("x"), LOCK_EX), 1);
-    /* The kernel names our pid, but we no longer have the lock. */
-    CHECK_INT(acquire(l, false), EV_BUSY);
-    CHECK_INT(l->ev.info ? l->ev.info->pid : 0, pid);
-    CHECK_HAS(l->ev.info ? l->ev.info->command : NULL, "test_file");
-    close(go[1]);
-    waitpid(pid, NULL, 0);
-    CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
-    close(go[0]);
-}
-
 /* ----------------------------------------------------------- named locks --- */
 
 FILE_TEST(fences_grow)
@@ -666,89 +633,7 @@ FILE_TEST(named_locks_follow_no_symlink)
     CHECK_FAILS(l, false, DLOCK_EDATA);
 }
 
-/* ---------------------------------------------------------------- status --- */
-
-FILE_TEST(status_names_holder_and_waiters)
-{
-    bool found = false;
-    struct lock *l = opened(dir, "n", DLOCK_MODE_EXCLUSIVE);
-    struct lock *w = opened(dir, "n", DLOCK_MODE_SHARED);
-    struct lock *q = opened(dir, "n", DLOCK_MODE_SHARED);
-    BE->ask(q->be, ASK_STATUS, NULL);
-    CHECK_INT(next(q, 1000), EV_DONE);
-    CHECK(!exists(in_dir("n.lock")));
-    CHECK_INT(acquire(l, false), EV_GRANTED);
-    CHECK_INT(acquire(w, true), EV_WAITING);
-    for (int i = 0; i < 100 && !found; i++) {
-        usleep(10000); /* until the thread stands in line */
-        BE->ask(q->be, ASK_STATUS, NULL);
-        REQUIRE_INT(next(q, 1000), EV_INFO);
-        CHECK(!q->ev.info->waiter);
-        CHECK_INT(q->ev.info->mode, DLOCK_MODE_EXCLUSIVE);
-        CHECK_STR(q->ev.info->command, "the command");
-        CHECK(q->ev.info->left_ns == DLOCK_NEVER);
-        CHECK(q->ev.info->fence > 0);
-        enum dlock_ev e = next(q, 1000);
-        if (e == EV_INFO) {
-            found = true;
-            CHECK(q->ev.info->waiter);
-            CHECK_INT(q->ev.info->place, 1);
-            CHECK_INT(q->ev.info->mode, DLOCK_MODE_SHARED);
-            e = next(q, 1000);
-        }
-        REQUIRE_INT(e, EV_DONE);
-    }
-    CHECK(found);
-    CHECK_INT(release(l), EV_RELEASED);
-    CHECK_INT(next_but_waiting(w, 1000), EV_GRANTED);
-    BE->ask(q->be, ASK_STATUS, NULL);
-    CHECK_INT(next(q, 1000), EV_INFO);
-    CHECK_INT(q->ev.info->mode, DLOCK_MODE_SHARED);
-    CHECK_INT(q->ev.info->fence, 0);
-    BE->release(q->be, dlock_now()); /* in the middle of the answer */
-    CHECK_INT(next(q, 1000), EV_RELEASED);
-    CHECK_INT(next(q, 0), EV_NONE);
-    CHECK_INT(release(w), EV_RELEASED);
-    BE->ask(q->be, ASK_STATUS, NULL);
-    CHECK_INT(next(q, 1000), EV_DONE);
-    BE->ask(q->be, ASK_LIST, NULL);
-    CHECK_INT(next(q, 1000), EV_FAILED);
-    CHECK_INT(q->ev.error.code, DLOCK_EUSAGE);
-}
-
 /* ----------------------------------------------------------------- slots --- */
-
-FILE_TEST(so_many_slots_and_the_lowest_free_one_first)
-{
-    struct lock *l[4];
-
-    for (int i = 0; i < 4; i++)
-        l[i] = slots(3);
-    for (int i = 0; i < 3; i++) {
-        REQUIRE_INT(acquire(l[i], false), EV_GRANTED);
-        CHECK_INT(l[i]->ev.slot, i + 1);
-    }
-    REQUIRE_INT(acquire(l[3], false), EV_BUSY);
-    REQUIRE(l[3]->ev.info != NULL);
-    CHECK_INT(l[3]->ev.info->mode, DLOCK_MODE_SLOTS);
-    CHECK_INT(l[3]->ev.info->slots, 3);
-    CHECK_INT(l[3]->ev.info->pid, getpid());
-    struct lock *x = bare("x", DLOCK_MODE_EXCLUSIVE);
-    struct lock *s = bare("x", DLOCK_MODE_SHARED);
-    CHECK_INT(acquire(x, false), EV_BUSY);
-    CHECK_INT(acquire(s, false), EV_GRANTED);
-    CHECK_INT(release(s), EV_RELEASED);
-    CHECK_INT(release(l[0]), EV_RELEASED);
-    CHECK_INT(release(l[1]), EV_RELEASED);
-    REQUIRE_INT(acquire(l[3], false), EV_GRANTED);
-    CHECK_INT(l[3]->ev.slot, 1);
-    REQUIRE_INT(acquire(l[1], false), EV_GRANTED);
-    CHECK_INT(l[1]->ev.slot, 2);
-    for (int i = 0; i < 4; i++)
-        shut(l[i]);
-    CHECK_INT(acquire(x, false), EV_GRANTED);
-    CHECK_INT(acquire(s, false), EV_BUSY);
-}
 
 /* The kernel reports a close before it frees the locks. blind: without inotify. */
 static void wait_for_slots(bool blind)
@@ -886,40 +771,6 @@ FILE_TEST(bytes_that_another_program_has_locked_are_no_number_of_slots)
     all.l_type = F_UNLCK; /* no event */
     REQUIRE_INT(fcntl(fd, F_OFD_SETLK, &all), 0);
     CHECK_INT(next_but_waiting(a, 1500), EV_GRANTED);
-    close(fd);
-}
-
-FILE_TEST(status_shows_slots_and_their_waiters_and_takes_no_lock)
-{
-    struct lock *a[3];
-    int holders = 0, waiters = 0, shared = 0;
-    int fd = hold(in_dir("x"), LOCK_SH);
-    for (int i = 0; i < 3; i++) {
-        a[i] = slots(3);
-        REQUIRE_INT(acquire(a[i], false), EV_GRANTED);
-    }
-    struct lock *w = waiting(slots(3));
-    struct lock *q = bare("x", DLOCK_MODE_EXCLUSIVE);
-    BE->ask(q->be, ASK_STATUS, NULL);
-    while (next(q, 1000) == EV_INFO) {
-        const struct dlock_info *info = q->ev.info;
-        CHECK_INT(info->pid, getpid());
-        if (info->mode == DLOCK_MODE_SHARED) {
-            shared++;
-            continue;
-        }
-        CHECK_INT(info->mode, DLOCK_MODE_SLOTS);
-        CHECK_INT(info->slots, 3);
-        holders |= info->waiter ? 0 : 1 << info->slot;
-        waiters += info->waiter;
-    }
-    CHECK_INT(holders, 14);
-    CHECK_INT(waiters, 1);
-    CHECK_INT(shared, 1);
-    for (int i = 0; i < 3; i++)
-        shut(a[i]);
-    shut(w);
-    shut(q);
     close(fd);
 }
 

@@ -9,72 +9,94 @@
 
 #include <errno.h>
 
+/* Of the test that runs, or of the last test. */
+static struct server s;
+static struct redis_conn c;
+static struct redis_conn_reply rep;
+
 /* One turn of the event loop: at most 10 ms. */
-static void crank(struct redis_conn *c, struct server *s)
+static void crank(void)
 {
     struct pollfd p;
     int64_t wake = DLOCK_NEVER;
-    int n = redis_conn_interest(c, &p, &wake);
+    int n = redis_conn_interest(&c, &p, &wake);
     poll(&p, (nfds_t)n, 10);
-    redis_conn_work(c);
-    if (s != NULL)
-        server_step(s);
+    redis_conn_work(&c);
+    if (s.lfd > 0)
+        server_step(&s);
 }
 
-static int open_to(struct redis_conn *c, struct server *s, const char *password)
+/* A new connection to the server. later: the address is not known yet. */
+static int open_conn(const char *password, bool later)
 {
     struct redis_conn_auth auth = {.password = password};
     struct redis_conn_target to = {&dlock_env_system, "redis://t/0", &auth, .until = SECS(5)};
-    return redis_conn_open(c, &to, &s->peer, 1);
+    return later ? redis_conn_open_later(&c, &to) : redis_conn_open(&c, &to, &s.peer, 1);
 }
 
-static void ping(struct redis_conn *c, int tag)
+static void end(void)
+{
+    redis_conn_close(&c);
+    c = (struct redis_conn){0};
+    if (s.lfd > 0)
+        server_close(&s);
+    s.lfd = 0;
+}
+
+/* A connection to a new server, or later to that. */
+static bool begin(const char *password, bool later)
+{
+    end();
+    return server_open(&s) && CHECK_INT(open_conn(password, later), 0);
+}
+
+static void ping(int tag)
 {
     const char *argv[] = {"PING"};
-    (void)redis_conn_send(c, tag, 1, argv, (size_t[]){4});
-    redis_conn_flush(c);
+    (void)redis_conn_send(&c, tag, 1, argv, (size_t[]){4});
+    redis_conn_flush(&c);
 }
 
 /* Wait until the server has received the commands. */
-static bool settle(struct redis_conn *c, struct server *s)
+static bool settle(void)
 {
-    for (int64_t end = SECS(5); dlock_now() < end && s->len == 0;)
-        crank(c, s);
-    return s->len > 0;
+    for (int64_t until = SECS(5); dlock_now() < until && s.len == 0;)
+        crank();
+    return s.len > 0;
 }
 
 /* Wait for the next reply, or a failure. */
-static int await(struct redis_conn *c, struct server *s, struct redis_conn_reply *rep)
+static int await(void)
 {
     int rc = 0;
-    for (int64_t end = SECS(5); dlock_now() < end && (rc = redis_conn_next(c, rep)) == 0;)
-        crank(c, s);
+    for (int64_t until = SECS(5); dlock_now() < until && (rc = redis_conn_next(&c, &rep)) == 0;)
+        crank();
+    return rc;
+}
+
+/* The same: the type of the reply, which is that to a command with that tag, or the failure. */
+static int await_type(int tag)
+{
+    int rc = await();
+    if (rc == 1) {
+        CHECK_INT(rep.tag, tag);
+        rc = rep.r->type;
+        freeReplyObject(rep.r);
+    }
     return rc;
 }
 
 /* One PING, to which the server sends text: the code of the failure, or the type of the reply. */
-static int answer(const char *text, size_t len, struct dlock_error *err)
+static int answer(const char *text)
 {
-    struct server s;
-    struct redis_conn c = {0};
-    struct redis_conn_reply rep;
-    int rc = -1000;
-    if (server_open(&s) && open_to(&c, &s, NULL) == 0) {
-        ping(&c, 1);
-        if (settle(&c, &s)) {
-            server_say(&s, text, len);
-            (void)shutdown(s.cfd, SHUT_WR);
-            rc = await(&c, &s, &rep);
-            if (rc == 1) {
-                rc = rep.r->type;
-                freeReplyObject(rep.r);
-            }
-        }
-    }
-    *err = c.error;
-    redis_conn_close(&c);
-    server_close(&s);
-    return rc;
+    if (!begin(NULL, false))
+        return -1000;
+    ping(1);
+    if (!settle())
+        return -1000;
+    server_say(&s, text, strlen(text));
+    (void)shutdown(s.cfd, SHUT_WR);
+    return await_type(1);
 }
 
 TEST(replies_good_and_bad)
@@ -106,68 +128,55 @@ TEST(replies_good_and_bad)
         {":99999999999999999999999\r\n", DLOCK_EPROTO, NULL},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        struct dlock_error err;
-        if (!CHECK_INT(answer(t[i].text, strlen(t[i].text), &err), t[i].want))
-            printf("# answer %zu: %s\n", i, err.msg);
+        if (!CHECK_INT(answer(t[i].text), t[i].want))
+            printf("# answer %zu: %s\n", i, c.error.msg);
         else if (t[i].seems)
-            CHECK_HAS(err.msg, t[i].seems);
+            CHECK_HAS(c.error.msg, t[i].seems);
     }
 }
 
 TEST(an_endless_reply_fails_the_connection)
 {
-    struct server s;
-    struct redis_conn c = {0};
-    struct redis_conn_reply rep;
     static char junk[65536];
     int rc = 0;
     memset(junk, 'x', sizeof(junk));
-    REQUIRE(server_open(&s));
-    REQUIRE_INT(open_to(&c, &s, NULL), 0);
-    ping(&c, 1);
-    REQUIRE(settle(&c, &s));
+    REQUIRE(begin(NULL, false));
+    ping(1);
+    REQUIRE(settle());
     server_say(&s, "$900000000\r\n", 12);
     for (int i = 0; i < 1000 && rc == 0; i++) {
         server_say(&s, junk, sizeof(junk));
-        crank(&c, NULL);
+        crank();
         rc = redis_conn_next(&c, &rep);
     }
     CHECK_INT(rc, DLOCK_EPROTO);
-    redis_conn_close(&c);
-    server_close(&s);
 }
 
 TEST(auth_goes_first_and_replies_may_come_byte_by_byte)
 {
-    struct server s;
-    struct redis_conn c = {0};
-    struct redis_conn_reply rep;
     static const char text[] = "+OK\r\n*2\r\n$3\r\nabc\r\n:42\r\n+PONG\r\n";
-    REQUIRE(server_open(&s));
-    REQUIRE_INT(open_to(&c, &s, "secret"), 0);
+    REQUIRE(begin("secret", false));
     int64_t before = dlock_now();
-    ping(&c, 1);
-    ping(&c, 2);
-    REQUIRE(settle(&c, &s));
+    ping(1);
+    ping(2);
+    REQUIRE(settle());
     CHECK(strncmp(s.got, "*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n*1\r\n$4\r\nPING", 38) == 0);
     for (size_t i = 0; i < sizeof(text) - 1; i++) {
         if (i == 22) { /* one byte is missing */
             CHECK_INT(redis_conn_next(&c, &rep), 0);
         }
         server_say(&s, text + i, 1);
-        crank(&c, &s);
+        crank();
     }
-    REQUIRE_INT(await(&c, &s, &rep), 1);
+    REQUIRE_INT(await(), 1);
     CHECK_INT(rep.tag, 1);
     CHECK(rep.sent >= before && rep.sent <= dlock_now());
     CHECK_INT(rep.r->elements, 2);
     freeReplyObject(rep.r);
-    REQUIRE_INT(await(&c, &s, &rep), 1);
+    REQUIRE_INT(await(), 1);
     CHECK_INT(rep.tag, 2);
     freeReplyObject(rep.r);
     CHECK_INT(redis_conn_next(&c, &rep), 0);
-    redis_conn_close(&c);
-    server_close(&s);
 }
 
 /* RESP3, byte by byte: a change is told between the replies, and in front of the first. */
@@ -179,18 +188,14 @@ TEST(changes_are_told_between_replies)
     static const struct {
         int tag, elements;
     } want[] = {{7, 2}, {REDIS_CONN_PUSH, 2}, {1, 2}, {REDIS_CONN_PUSH, 2}};
-    struct server s;
-    struct redis_conn c = {0};
-    struct redis_conn_reply rep;
-    REQUIRE(server_open(&s));
-    REQUIRE_INT(open_to(&c, &s, NULL), 0);
+    REQUIRE(begin(NULL, false));
     redis_conn_tell(&c, 7);
     redis_conn_tell(&c, 7); /* once for each connection */
-    ping(&c, 1);
-    REQUIRE(settle(&c, &s));
+    ping(1);
+    REQUIRE(settle());
     for (size_t i = 0, got = 0; i < strlen(text); i++) {
         server_say(&s, text + i, 1);
-        crank(&c, NULL);
+        crank();
         while (redis_conn_next(&c, &rep) == 1) {
             REQUIRE(got < DLOCK_LEN(want));
             CHECK_INT(rep.tag, want[got].tag);
@@ -204,29 +209,23 @@ TEST(changes_are_told_between_replies)
             CHECK_INT((int)got, 4);
     }
     CHECK_INT(c.ntags, 0);
-    redis_conn_close(&c);
-    server_close(&s);
 }
 
 TEST(a_server_that_hangs_up_instead_of_telling_is_not_asked_on_the_next_connection)
 {
-    struct server s;
-    struct redis_conn c = {0};
-    struct redis_conn_reply rep;
-    REQUIRE(server_open(&s));
+    REQUIRE(begin(NULL, false));
     for (int i = 0; i < 3; i++) {
-        REQUIRE_INT(open_to(&c, &s, NULL), 0);
         redis_conn_tell(&c, 7);
         CHECK_INT(c.ntags, i == 1 ? 0 : 2);
-        ping(&c, 1);
-        REQUIRE(settle(&c, &s));
+        ping(1);
+        REQUIRE(settle());
         close(s.cfd);
         s.cfd = -1;
         s.len = s.seen = 0;
-        CHECK(await(&c, NULL, &rep) < 0);
+        CHECK(await() < 0);
         redis_conn_close(&c);
+        REQUIRE_INT(open_conn(NULL, false), 0);
     }
-    server_close(&s);
 }
 
 TEST(a_refused_auth_is_the_error_and_the_next_reply_still_comes)
@@ -243,88 +242,66 @@ TEST(a_refused_auth_is_the_error_and_the_next_reply_still_comes)
         {"+OK\r\n+PONG\r\n", false, false},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        struct server s;
-        struct redis_conn c = {0};
-        struct redis_conn_reply rep;
-        REQUIRE(server_open(&s));
-        REQUIRE_INT(open_to(&c, &s, "secret"), 0);
-        ping(&c, 1);
-        REQUIRE(settle(&c, &s));
+        REQUIRE(begin("secret", false));
+        ping(1);
+        REQUIRE(settle());
         server_say(&s, t[i].text, strlen(t[i].text));
-        REQUIRE_INT(await(&c, &s, &rep), 1);
+        REQUIRE_INT(await(), 1);
         freeReplyObject(rep.r);
         CHECK_INT(c.auth_failed, t[i].failed);
         CHECK_INT(c.auth_ignored, t[i].ignored);
         CHECK_INT(c.error.code, t[i].failed ? DLOCK_EPERM : 0);
         CHECK(strstr(c.error.msg, "secret") == NULL);
-        redis_conn_close(&c);
-        server_close(&s);
     }
 }
 
 TEST(the_next_address_is_tried_and_remembered)
 {
-    struct server s, dead;
-    struct redis_conn c = {0};
+    struct server dead;
     struct redis_conn_auth auth = {0};
-    struct dlock_peer peers[2];
+    struct redis_conn_target to = {&dlock_env_system, "w", &auth, .until = SECS(5)};
+    end();
     REQUIRE(server_open(&s) && server_open(&dead));
     server_close(&dead); /* now its port refuses */
-    peers[0] = dead.peer;
-    peers[1] = s.peer;
+    struct dlock_peer peers[] = {dead.peer, s.peer};
     for (int i = 0; i < 2; i++) {
         s.len = 0;
-        struct redis_conn_target to = {&dlock_env_system, "w", &auth, .until = SECS(5)};
         REQUIRE_INT(redis_conn_open(&c, &to, peers, 2), 0);
-        ping(&c, 1);
-        REQUIRE(settle(&c, &s));
+        ping(1);
+        REQUIRE(settle());
         CHECK_INT(c.good, 1);
         CHECK_INT(c.tried, i == 0 ? 2 : 1);
         redis_conn_close(&c);
         close(s.cfd);
         s.cfd = -1;
     }
-    struct redis_conn_target to = {&dlock_env_system, "w", &auth, .until = SECS(5)};
     CHECK_INT(redis_conn_open(&c, &to, peers, 1), 0);
-    struct redis_conn_reply rep;
-    CHECK_INT(await(&c, NULL, &rep), DLOCK_EUNAVAIL);
+    CHECK_INT(await(), DLOCK_EUNAVAIL);
     CHECK_INT(c.error.sys, ECONNREFUSED);
     CHECK(!c.written);
-    redis_conn_close(&c);
-    server_close(&s);
 }
 
 TEST(too_many_unanswered_commands_fail_the_connection)
 {
-    struct server s;
-    struct redis_conn c = {0};
-    REQUIRE(server_open(&s));
-    REQUIRE_INT(open_to(&c, &s, NULL), 0);
+    REQUIRE(begin(NULL, false));
     for (int i = 0; i < REDIS_CONN_TAGS + 1; i++)
-        ping(&c, 1);
+        ping(1);
     CHECK_INT(c.state, RC_FAILED);
-    redis_conn_close(&c);
-    redis_conn_close(&c);
-    server_close(&s);
 }
 
 /* The server can read the command although we close with unread input. */
 TEST(close_does_not_reset)
 {
-    struct server s;
-    struct redis_conn c = {0};
     char buf[256];
-    REQUIRE(server_open(&s));
-    REQUIRE_INT(open_to(&c, &s, NULL), 0);
-    ping(&c, 1);
-    REQUIRE(settle(&c, &s));
+    REQUIRE(begin(NULL, false));
+    ping(1);
+    REQUIRE(settle());
     server_say(&s, "+PONG\r\n+PONG\r\n", 14);
-    ping(&c, 2);
+    ping(2);
     redis_conn_close(&c);
     ssize_t n = recv(s.cfd, buf, sizeof(buf), 0);
     CHECK_INT(n, 14);
     CHECK_INT(recv(s.cfd, buf, sizeof(buf), 0), 0); /* FIN, not ECONNRESET */
-    server_close(&s);
 }
 
 /* --------------------------------------------------------------- error replies */
@@ -393,9 +370,9 @@ TEST(error_replies_show_no_secret)
         {"ann", "pw1", "FOREIGN the key 'ann:x' holds pw1, no", "w: the key 'ann:x' holds ***, no"},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        struct redis_conn c = {.auth = {t[i].user, t[i].password}};
+        struct redis_conn asked = {.auth = {t[i].user, t[i].password}};
         struct dlock_error err;
-        (void)redis_conn_reply_error(&err, "w", &c, t[i].text);
+        (void)redis_conn_reply_error(&err, "w", &asked, t[i].text);
         CHECK_STR(err.msg, t[i].want);
     }
 }
@@ -431,24 +408,13 @@ TEST(errors_of_auth_show_one_word)
 
 /* ------------------------------------------ a later address, and only a master */
 
-static int open_later(struct redis_conn *c, const char *password)
-{
-    struct redis_conn_auth auth = {.password = password};
-    struct redis_conn_target to = {&dlock_env_system, "redis://t/0", &auth, .until = SECS(5)};
-    return redis_conn_open_later(c, &to);
-}
-
 TEST(commands_wait_for_the_address)
 {
-    struct server s;
-    struct redis_conn c = {0};
-    struct redis_conn_reply rep;
     struct pollfd p;
     int64_t wake = DLOCK_NEVER;
-    REQUIRE(server_open(&s));
-    REQUIRE_INT(open_later(&c, "secret"), 0);
+    REQUIRE(begin("secret", true));
     CHECK(redis_conn_is_open(&c));
-    ping(&c, 7);
+    ping(7);
     CHECK(redis_conn_waits(&c, 7));
     CHECK_INT(redis_conn_interest(&c, &p, &wake), 0);
     CHECK(wake == DLOCK_NEVER); /* nothing to do before redis_conn_aim */
@@ -458,26 +424,22 @@ TEST(commands_wait_for_the_address)
     CHECK(!c.written);
     REQUIRE_INT(redis_conn_aim(&c, &s.peer, 1), 0);
     int64_t before = dlock_now();
-    REQUIRE(settle(&c, &s));
+    REQUIRE(settle());
     CHECK_STR(s.got, "*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n*1\r\n$4\r\nPING\r\n");
     server_say(&s, "+OK\r\n+PONG\r\n", 12);
-    REQUIRE_INT(await(&c, &s, &rep), 1);
+    REQUIRE_INT(await(), 1);
     CHECK_INT(rep.tag, 7);
     CHECK(rep.sent >= before); /* not the time of redis_conn_send */
     freeReplyObject(rep.r);
-    redis_conn_close(&c);
-    server_close(&s);
 }
 
 TEST(no_address_is_found)
 {
-    struct redis_conn c = {0};
-    struct redis_conn_reply rep;
     struct dlock_error why = {.code = DLOCK_EPERM, .msg = "no host says"};
     int64_t wake = DLOCK_NEVER;
     struct pollfd p;
-    REQUIRE_INT(open_later(&c, NULL), 0);
-    ping(&c, 1);
+    REQUIRE_INT(open_conn(NULL, true), 0);
+    ping(1);
     redis_conn_give_up(&c, &why);
     CHECK(!redis_conn_is_open(&c));
     CHECK_INT(redis_conn_interest(&c, &p, &wake), 0);
@@ -486,63 +448,45 @@ TEST(no_address_is_found)
     CHECK_STR(c.error.msg, "no host says");
     redis_conn_close(&c);
     CHECK_INT(c.state, RC_CLOSED);
-    REQUIRE_INT(open_later(&c, NULL), 0);
+    REQUIRE_INT(open_conn(NULL, true), 0);
     CHECK_INT(redis_conn_aim(&c, NULL, 0), DLOCK_EUNAVAIL);
     CHECK_INT(c.state, RC_FAILED);
     redis_conn_close(&c);
-    REQUIRE_INT(open_later(&c, NULL), 0);
+    REQUIRE_INT(open_conn(NULL, true), 0);
     redis_conn_close(&c); /* while it waits for an address */
     CHECK_INT(c.state, RC_CLOSED);
 }
 
-/*
- * One PING to a server that must be the master and sends text: the code, or the type of the reply.
- */
-static int ask_master(const char *text, struct redis_conn *c)
-{
-    struct server s;
-    struct redis_conn_reply rep;
-    int rc = -1000;
-    *c = (struct redis_conn){.only_master = true};
-    if (server_open(&s) && open_to(c, &s, NULL) == 0) {
-        ping(c, 1);
-        if (settle(c, &s)) {
-            CHECK(strncmp(s.got, "*1\r\n$4\r\nROLE\r\n*1\r\n$4\r\nPING", 24) == 0);
-            server_say(&s, text, strlen(text));
-            rc = await(c, &s, &rep);
-            if (rc == 1) {
-                CHECK_INT(rep.tag, 1); /* the reply to ROLE is not the caller's */
-                rc = rep.r->type;
-                freeReplyObject(rep.r);
-            }
-        }
-    }
-    server_close(&s);
-    return rc;
-}
-
 TEST(only_a_master_is_accepted)
 {
-    struct redis_conn c;
-    CHECK_INT(ask_master("*3\r\n$6\r\nmaster\r\n:42\r\n*0\r\n+PONG\r\n", &c), REDIS_REPLY_STATUS);
-    CHECK(!c.is_replica);
-    redis_conn_close(&c);
-    CHECK_INT(
-        ask_master("*5\r\n$5\r\nslave\r\n$1\r\nh\r\n:1\r\n$9\r\nconnected\r\n:1\r\n+PONG\r\n", &c),
-        DLOCK_EUNAVAIL);
-    CHECK(c.is_replica);
-    CHECK_HAS(c.error.msg, "not the master");
-    redis_conn_close(&c);
-    CHECK_INT(ask_master("*2\r\n$8\r\nsentinel\r\n*0\r\n+PONG\r\n", &c), DLOCK_EUNAVAIL);
-    CHECK(c.is_replica);
-    redis_conn_close(&c);
-    CHECK_INT(ask_master("-NOPERM no rights to ROLE\r\n+PONG\r\n", &c), DLOCK_EPERM);
-    CHECK(!c.is_replica);
-    redis_conn_close(&c);
-    CHECK_INT(ask_master("-LOADING in memory\r\n+PONG\r\n", &c), DLOCK_EUNAVAIL);
-    redis_conn_close(&c);
-    CHECK_INT(ask_master("*0\r\n+PONG\r\n", &c), DLOCK_EUNAVAIL);
-    redis_conn_close(&c);
+    static const struct {
+        const char *text;
+        int want;
+        bool replica;
+    } t[] = {
+        {"*3\r\n$6\r\nmaster\r\n:42\r\n*0\r\n+PONG\r\n", REDIS_REPLY_STATUS, false},
+        {"*5\r\n$5\r\nslave\r\n$1\r\nh\r\n:1\r\n$9\r\nconnected\r\n:1\r\n+PONG\r\n", DLOCK_EUNAVAIL,
+         true},
+        {"*2\r\n$8\r\nsentinel\r\n*0\r\n+PONG\r\n", DLOCK_EUNAVAIL, true},
+        {"-NOPERM no rights to ROLE\r\n+PONG\r\n", DLOCK_EPERM, false},
+        {"-LOADING in memory\r\n+PONG\r\n", DLOCK_EUNAVAIL, false},
+        {"*0\r\n+PONG\r\n", DLOCK_EUNAVAIL, true},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
+        end();
+        c.only_master = true;
+        REQUIRE(server_open(&s));
+        REQUIRE_INT(open_conn(NULL, false), 0);
+        ping(1);
+        REQUIRE(settle());
+        CHECK(strncmp(s.got, "*1\r\n$4\r\nROLE\r\n*1\r\n$4\r\nPING", 24) == 0);
+        server_say(&s, t[i].text, strlen(t[i].text));
+        /* The reply to ROLE is not the caller's. */
+        if (!CHECK_INT(await_type(1), t[i].want) || !CHECK_INT(c.is_replica, t[i].replica))
+            printf("# answer %zu: %s\n", i, c.error.msg);
+        if (t[i].replica)
+            CHECK_HAS(c.error.msg, "not the master");
+    }
 }
 
 /* ------------------------------------------------------- a server without EVAL */
@@ -554,25 +498,22 @@ TEST(only_a_master_is_accepted)
 static int without_eval(const char *password, const char *first, const char *role,
                         struct dlock_error *err)
 {
-    struct server s;
-    struct redis_conn c = {0};
-    struct redis_conn_reply rep;
-    int rc = -1000;
-    if (server_open(&s) && open_to(&c, &s, password) == 0) {
-        ping(&c, 7);
-        if (settle(&c, &s)) {
-            server_say(&s, first, strlen(first));
-            for (int64_t end = SECS(5); dlock_now() < end && !strstr(s.got, "ROLE");) {
-                CHECK_INT(redis_conn_next(&c, &rep), 0);
-                crank(&c, &s);
-            }
-            if (role)
-                server_say(&s, role, strlen(role));
-            else
-                (void)shutdown(s.cfd, SHUT_WR);
-            rc = await(&c, &s, &rep);
-        }
+    int rc;
+    if (!begin(password, false))
+        return -1000;
+    ping(7);
+    if (!settle())
+        return -1000;
+    server_say(&s, first, strlen(first));
+    for (int64_t until = SECS(5); dlock_now() < until && !strstr(s.got, "ROLE");) {
+        CHECK_INT(redis_conn_next(&c, &rep), 0);
+        crank();
     }
+    if (role)
+        server_say(&s, role, strlen(role));
+    else
+        (void)shutdown(s.cfd, SHUT_WR);
+    rc = await();
     if (rc == 1) {
         CHECK_INT(rep.tag, 7);
         rc = redis_conn_reply_error(err, "w", &c, rep.r->str);
@@ -581,8 +522,6 @@ static int without_eval(const char *password, const char *first, const char *rol
         freeReplyObject(rep.r);
         CHECK(redis_conn_next(&c, &rep) <= 0);
     }
-    redis_conn_close(&c);
-    server_close(&s);
     return rc;
 }
 

@@ -1,6 +1,6 @@
 /*
- * test_redis.c - the Redis backend's slots, driven by a small poll loop: against a scripted server,
- * and against a real one that this program starts.
+ * test_redis.c - the Redis backend's slots, driven by a small poll loop against a scripted server.
+ * With a real one: tests/contract, tests/system/redis.
  */
 #include "unit.h"
 
@@ -8,11 +8,6 @@
 #include "scripted.h"
 #include "uri.h"
 #include "util.h"
-
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/un.h>
-#include <sys/wait.h>
 
 extern const struct dlock_backend dlock_backend_redis;
 
@@ -139,72 +134,71 @@ static int times(const struct server *s, const char *word)
     return n;
 }
 
-struct scene {
+static struct scene {
     struct server s;
     struct user u;
     const char *const *say; /* for play() */
     int nsay, said;
     struct dlock_event ev; /* the last */
-};
+} sc;                      /* of the test that runs, or of the last test */
 
-static bool scene_open(struct scene *sc, const char *const *say, int nsay)
+static bool begin_at(const char *uri, const char *const *say, int nsay)
 {
-    sc->say = say;
-    sc->nsay = nsay;
-    sc->said = 0;
-    return server_open(&sc->s) && user_open_at(&sc->u, "redis://h:1#n", &sc->s.peer, 2 * DLOCK_SEC);
+    if (sc.u.be) {
+        user_close(&sc.u);
+        server_close(&sc.s);
+    }
+    sc = (struct scene){.say = say, .nsay = nsay};
+    return server_open(&sc.s) && user_open_at(&sc.u, uri, &sc.s.peer, 2 * DLOCK_SEC);
 }
 
-static enum dlock_ev next(struct scene *sc)
+static bool begin(const char *const *say, int nsay)
 {
-    return play(&sc->u, &sc->s, sc->say, sc->nsay, &sc->said, &sc->ev);
+    return begin_at("redis://h:1#n", say, nsay);
 }
 
-static enum dlock_ev acquire(struct scene *sc, bool wait)
+static enum dlock_ev next(void)
 {
-    dlock_backend_redis.acquire(sc->u.be, wait);
-    return next(sc);
+    return play(&sc.u, &sc.s, sc.say, sc.nsay, &sc.said, &sc.ev);
 }
 
-static enum dlock_ev renew(struct scene *sc)
+static enum dlock_ev acquire(bool wait)
 {
-    dlock_backend_redis.renew(sc->u.be);
-    return next(sc);
+    dlock_backend_redis.acquire(sc.u.be, wait);
+    return next();
 }
 
-static enum dlock_ev release(struct scene *sc, int64_t until)
+static enum dlock_ev renew(void)
 {
-    dlock_backend_redis.release(sc->u.be, until);
-    return next(sc);
+    dlock_backend_redis.renew(sc.u.be);
+    return next();
 }
 
-static struct redis_node *node_of(struct scene *sc)
+static enum dlock_ev release(int64_t until)
 {
-    return &((struct redis_backend *)sc->u.be)->node;
+    dlock_backend_redis.release(sc.u.be, until);
+    return next();
 }
 
-static int unanswered(struct scene *sc)
+static struct redis_node *node(void)
 {
-    return node_of(sc)->cmd.ntags;
+    return &((struct redis_backend *)sc.u.be)->node;
 }
 
-static void scene_close(struct scene *sc)
+static int unanswered(void)
 {
-    user_close(&sc->u);
-    server_close(&sc->s);
+    return node()->cmd.ntags;
 }
 
 TEST(loading_at_first_contact_is_retried)
 {
     static const char *const say[] = {"-LOADING x\r\n", "-BUSY x\r\n", GRANTED, OURS};
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 4));
-    CHECK_INT(acquire(&sc, false), EV_GRANTED);
+    REQUIRE(begin(say, 4));
+    CHECK_INT(acquire(false), EV_GRANTED);
     CHECK_INT(sc.ev.fence, 17);
     CHECK_INT(sc.said, 3);
-    CHECK_INT(release(&sc, SECS(1)), EV_RELEASED);
+    CHECK_INT(release(SECS(1)), EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
-    scene_close(&sc);
 }
 
 TEST(refusals_of_an_acquire)
@@ -230,15 +224,13 @@ TEST(refusals_of_an_acquire)
         {{"-WRONGTYPE x\r\n"}, 1, DLOCK_EDATA, "not a string (WRONGTYPE x)"},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        struct scene sc;
-        REQUIRE(scene_open(&sc, t[i].say, t[i].nsay));
-        CHECK_INT(acquire(&sc, true), EV_FAILED);
+        REQUIRE(begin(t[i].say, t[i].nsay));
+        CHECK_INT(acquire(true), EV_FAILED);
         const char *msg = sc.ev.error.msg;
         size_t n = strlen(msg), m = strlen(t[i].why);
         if (!CHECK_INT(sc.ev.error.code, t[i].code) ||
             !CHECK(n >= m && strcmp(msg + n - m, t[i].why) == 0))
             printf("# %zu: %s\n", i, sc.ev.error.msg);
-        scene_close(&sc);
     }
 }
 
@@ -249,23 +241,21 @@ TEST(renewals_clear_and_unclear)
                                       OURS,    "junk\r\n", "*0\r\n",         OURS, NOT_OURS};
     static const enum dlock_ev want[] = {EV_RENEWED, EV_UNCLEAR, EV_RENEWED, EV_UNCLEAR, EV_RENEWED,
                                          EV_UNCLEAR, EV_UNCLEAR, EV_RENEWED, EV_LOST};
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 10));
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
+    REQUIRE(begin(say, 10));
+    REQUIRE_INT(acquire(false), EV_GRANTED);
     for (size_t i = 0; i < DLOCK_LEN(want); i++) {
         if (i == 6 || i == 7) { /* the client has hung up: take the next connection */
             close(sc.s.cfd);
             sc.s.cfd = -1;
         }
         int64_t before = dlock_now();
-        if (!CHECK_INT(renew(&sc), want[i]))
+        if (!CHECK_INT(renew(), want[i]))
             printf("# renewal %zu: %s\n", i, sc.ev.error.msg);
         if (sc.ev.type == EV_RENEWED)
             CHECK(sc.ev.from >= before && sc.ev.from <= dlock_now());
         else
             CHECK(sc.ev.error.code != 0 && sc.ev.error.msg[0] != '\0');
     }
-    scene_close(&sc);
 }
 
 /*
@@ -276,25 +266,23 @@ TEST(checks_delay_no_other_command)
 {
     static const char *const say[] = {GRANTED, OURS, OURS, GRANTED, OURS};
     const struct dlock_backend *t = &dlock_backend_redis;
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 5));
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
+    REQUIRE(begin(say, 5));
+    REQUIRE_INT(acquire(false), EV_GRANTED);
     server_step(&sc.s);
     CHECK_NULL(strstr(sc.s.got, "\nINFO\r"));
     CHECK_INT(t->process(sc.u.be, NULL, 0, &sc.ev), 0);
-    CHECK_INT(unanswered(&sc), 2);
-    REQUIRE_INT(renew(&sc), EV_RENEWED);
+    CHECK_INT(unanswered(), 2);
+    REQUIRE_INT(renew(), EV_RENEWED);
     const char *first = strstr(sc.s.got, "\nINFO\r");
     REQUIRE(first != NULL);
     CHECK_HAS(first, "memory");
     CHECK_HAS(first, "persistence");
-    REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+    REQUIRE_INT(release(SECS(1)), EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
     /* Once for a handle. */
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
+    REQUIRE_INT(acquire(false), EV_GRANTED);
     CHECK_INT(t->process(sc.u.be, NULL, 0, &sc.ev), 0);
-    CHECK_INT(unanswered(&sc), 0);
-    scene_close(&sc);
+    CHECK_INT(unanswered(), 0);
 }
 
 /*
@@ -305,9 +293,8 @@ TEST(checks_are_reported_during_a_release)
     static const char answers[] = "+OK\r\n$14\r\naof_enabled:0\n\r\n" OURS;
     static const char *const say[] = {GRANTED};
     const struct dlock_backend *t = &dlock_backend_redis;
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 1));
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
+    REQUIRE(begin(say, 1));
+    REQUIRE_INT(acquire(false), EV_GRANTED);
     CHECK_INT(t->process(sc.u.be, NULL, 0, &sc.ev), 0);
     t->release(sc.u.be, SECS(2));
     server_say(&sc.s, answers, strlen(answers));
@@ -322,7 +309,6 @@ TEST(checks_are_reported_during_a_release)
     REQUIRE_INT(t->process(sc.u.be, NULL, 0, &sc.ev), 1);
     CHECK_INT(sc.ev.type, EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
-    scene_close(&sc);
 }
 
 /* A release whose answer is lost is sent again; that it then finds no lock is no loss. */
@@ -341,13 +327,11 @@ TEST(releases)
         {{GRANTED, ":1\r\n", OURS}, DLOCK_RELEASE_UNCLEAR},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        struct scene sc;
-        REQUIRE(scene_open(&sc, t[i].say, 3));
-        REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
-        REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+        REQUIRE(begin(t[i].say, 3));
+        REQUIRE_INT(acquire(false), EV_GRANTED);
+        REQUIRE_INT(release(SECS(1)), EV_RELEASED);
         if (!CHECK_INT(sc.ev.how, t[i].how))
             printf("# release %zu: %s\n", i, sc.ev.error.msg);
-        scene_close(&sc);
     }
 }
 
@@ -357,17 +341,15 @@ TEST(releases)
 TEST(a_replica_is_not_asked_twice)
 {
     static const char *const say[] = {GRANTED, "-READONLY x\r\n", OURS, "-READONLY x\r\n", OURS};
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 5));
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
-    REQUIRE_INT(renew(&sc), EV_UNCLEAR);
-    REQUIRE_INT(renew(&sc), EV_RENEWED);
+    REQUIRE(begin(say, 5));
+    REQUIRE_INT(acquire(false), EV_GRANTED);
+    REQUIRE_INT(renew(), EV_UNCLEAR);
+    REQUIRE_INT(renew(), EV_RENEWED);
     CHECK_INT(sc.s.accepted, 2);
-    REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+    REQUIRE_INT(release(SECS(1)), EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
     CHECK_INT(sc.said, 5);
     CHECK_INT(sc.s.accepted, 3);
-    scene_close(&sc);
 }
 
 #define GRANTED_AT(ms) "*6\r\n$7\r\ngranted\r\n$2\r\n17\r\n:1000\r\n:0\r\n$0\r\n\r\n:" #ms "\r\n"
@@ -384,12 +366,11 @@ TEST(a_failover_is_no_clock_jump)
     const struct dlock_backend *t = &dlock_backend_redis;
     struct dlock_event ev;
     struct server other;
-    struct scene sc;
     int said = 0;
-    REQUIRE(scene_open(&sc, first, 2) && server_open(&other));
+    REQUIRE(begin(first, 2) && server_open(&other));
     warnings = 0;
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
-    REQUIRE_INT(renew(&sc), EV_UNCLEAR);
+    REQUIRE_INT(acquire(false), EV_GRANTED);
+    REQUIRE_INT(renew(), EV_UNCLEAR);
     sc.u.spec.peers = &other.peer;
     t->renew(sc.u.be);
     REQUIRE_INT(play(&sc.u, &other, second, 2, &said, &ev), EV_RENEWED);
@@ -397,7 +378,6 @@ TEST(a_failover_is_no_clock_jump)
     t->renew(sc.u.be);
     REQUIRE_INT(play(&sc.u, &other, second, 2, &said, &ev), EV_RENEWED);
     CHECK_INT(warnings, 1);
-    scene_close(&sc);
     server_close(&other);
 }
 
@@ -475,41 +455,39 @@ TEST(a_refused_undo_is_sent_again)
         "-READONLY x\r\n", NOT_OURS, /* one undo, the release */
         NOT_OURS,          NOT_OURS,
     };
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 8));
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
-    redis_node_remember(node_of(&sc), strdup("stale-one"));
-    redis_node_remember(node_of(&sc), strdup("stale-two"));
-    REQUIRE_INT(release(&sc, SECS(2)), EV_RELEASED);
+    REQUIRE(begin(say, 8));
+    REQUIRE_INT(acquire(false), EV_GRANTED);
+    redis_node_remember(node(), strdup("stale-one"));
+    redis_node_remember(node(), strdup("stale-two"));
+    REQUIRE_INT(release(SECS(2)), EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
     CHECK_INT(sc.said, 8);
     CHECK_INT(times(&sc.s, "stale-one"), 3);
     CHECK_INT(times(&sc.s, "stale-two"), 1);
-    scene_close(&sc);
 }
 
 /* ------------------------------------------------ a server that does not know the scripts */
 
 #define NOSCRIPT "-NOSCRIPT No matching script. Please use EVAL.\r\n"
 
-#define EVALS(sc) times(&(sc)->s, "\nEVAL\r")
-#define EVALSHAS(sc) times(&(sc)->s, "\nEVALSHA\r")
+#define EVALS times(&sc.s, "\nEVAL\r")
+#define EVALSHAS times(&sc.s, "\nEVALSHA\r")
 
 /* Drive u until the server has got n scripts, and answer nothing. */
-static bool asked(struct scene *sc, int n)
+static bool asked(int n)
 {
     const struct dlock_backend *t = &dlock_backend_redis;
     struct dlock_event ev;
-    for (int64_t end = SECS(3); dlock_now() < end && EVALS(sc) + EVALSHAS(sc) < n;) {
+    for (int64_t end = SECS(3); dlock_now() < end && EVALS + EVALSHAS < n;) {
         struct pollfd p[8];
         int64_t wake = DLOCK_NEVER;
-        int npoll = t->interest(sc->u.be, p, 8, &wake);
+        int npoll = t->interest(sc.u.be, p, 8, &wake);
         poll(p, (nfds_t)npoll, 5);
-        if (t->process(sc->u.be, p, npoll, &ev) == 1 && !is_news(ev.type))
+        if (t->process(sc.u.be, p, npoll, &ev) == 1 && !is_news(ev.type))
             return unit_fail(UNIT_AT, "event %d", (int)ev.type);
-        server_step(&sc->s);
+        server_step(&sc.s);
     }
-    return EVALS(sc) + EVALSHAS(sc) == n;
+    return EVALS + EVALSHAS == n;
 }
 
 /* The lease counts from the first request. After that answer the connection gets the texts. */
@@ -521,21 +499,19 @@ TEST(the_text_is_sent_where_the_script_is_unknown)
     };
     const char *const say[] = {GRANTED, OURS, OURS};
     for (size_t i = 0; i < DLOCK_LEN(unknown); i++) {
-        struct scene sc;
-        REQUIRE(scene_open(&sc, say, 3));
+        REQUIRE(begin(say, 3));
         dlock_backend_redis.acquire(sc.u.be, false);
-        REQUIRE(asked(&sc, 1));
+        REQUIRE(asked(1));
         sc.s.seen = sc.s.len;
         int64_t heard = dlock_now();
         server_say(&sc.s, unknown[i], strlen(unknown[i]));
-        REQUIRE_INT(next(&sc), EV_GRANTED);
+        REQUIRE_INT(next(), EV_GRANTED);
         CHECK(sc.ev.from < heard);
-        REQUIRE_INT(renew(&sc), EV_RENEWED);
-        REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+        REQUIRE_INT(renew(), EV_RENEWED);
+        REQUIRE_INT(release(SECS(1)), EV_RELEASED);
         CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
-        CHECK_INT(EVALSHAS(&sc), 1);
-        CHECK_INT(EVALS(&sc), 3);
-        scene_close(&sc);
+        CHECK_INT(EVALSHAS, 1);
+        CHECK_INT(EVALS, 3);
     }
 }
 
@@ -543,16 +519,14 @@ TEST(the_text_is_sent_where_the_script_is_unknown)
 TEST(a_release_of_an_unknown_script_counts_once_its_text_was_run)
 {
     static const char *const say[] = {GRANTED, OURS, NOSCRIPT, OURS, NOSCRIPT, OURS};
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 6));
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
-    REQUIRE_INT(renew(&sc), EV_RENEWED);
-    REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+    REQUIRE(begin(say, 6));
+    REQUIRE_INT(acquire(false), EV_GRANTED);
+    REQUIRE_INT(renew(), EV_RENEWED);
+    REQUIRE_INT(release(SECS(1)), EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
     CHECK_INT(sc.said, 4);
-    CHECK_INT(EVALSHAS(&sc), 3);
-    CHECK_INT(EVALS(&sc), 1);
-    scene_close(&sc);
+    CHECK_INT(EVALSHAS, 3);
+    CHECK_INT(EVALS, 1);
 }
 
 /*
@@ -561,58 +535,52 @@ TEST(a_release_of_an_unknown_script_counts_once_its_text_was_run)
  */
 TEST(a_given_up_try_is_not_sent_again)
 {
-    struct scene sc;
-    REQUIRE(scene_open(&sc, NULL, 0));
+    REQUIRE(begin(NULL, 0));
     dlock_backend_redis.acquire(sc.u.be, true);
-    REQUIRE(asked(&sc, 1));
+    REQUIRE(asked(1));
     dlock_backend_redis.release(sc.u.be, SECS(1));
-    REQUIRE(asked(&sc, 2));
-    CHECK_INT(EVALSHAS(&sc), 1);
-    CHECK_INT(EVALS(&sc), 1);
+    REQUIRE(asked(2));
+    CHECK_INT(EVALSHAS, 1);
+    CHECK_INT(EVALS, 1);
     sc.s.seen = sc.s.len;
     server_say(&sc.s, NOSCRIPT NOT_OURS, strlen(NOSCRIPT NOT_OURS));
-    REQUIRE_INT(next(&sc), EV_RELEASED);
+    REQUIRE_INT(next(), EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_NOTHING);
     server_step(&sc.s);
-    CHECK_INT(EVALSHAS(&sc) + EVALS(&sc), 2);
-    scene_close(&sc);
+    CHECK_INT(EVALSHAS + EVALS, 2);
 }
 
 /* The undo goes in front of the next try, which is sent by its hash again. */
 TEST(an_undo_is_sent_by_its_text)
 {
     static const char *const say[] = {NOT_OURS, GRANTED};
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 2));
+    REQUIRE(begin(say, 2));
     dlock_backend_redis.acquire(sc.u.be, false);
-    REQUIRE(asked(&sc, 1));
-    redis_node_remember(node_of(&sc), strdup("stale"));
+    REQUIRE(asked(1));
+    redis_node_remember(node(), strdup("stale"));
     sc.s.seen = sc.s.len;
     server_say(&sc.s, "-LOADING x\r\n", strlen("-LOADING x\r\n"));
-    REQUIRE_INT(next(&sc), EV_GRANTED);
-    CHECK_INT(EVALS(&sc), 1);
+    REQUIRE_INT(next(), EV_GRANTED);
+    CHECK_INT(EVALS, 1);
     const char *undo = strstr(sc.s.got, "\nEVAL\r");
     REQUIRE(undo != NULL);
     CHECK_HAS(undo, "stale");
-    scene_close(&sc);
 }
 
 /* Nobody will read the answer: NOSCRIPT would leave the lock there for its ttl. */
 TEST(the_last_word_on_a_connection_is_a_text)
 {
     static const char *const say[] = {GRANTED};
-    struct scene sc;
-    REQUIRE(scene_open(&sc, say, 1));
-    REQUIRE_INT(acquire(&sc, false), EV_GRANTED);
+    REQUIRE(begin(say, 1));
+    REQUIRE_INT(acquire(false), EV_GRANTED);
     dlock_backend_redis.release(sc.u.be, dlock_now() + 100 * DLOCK_MSEC);
-    REQUIRE(asked(&sc, 2));
-    CHECK_INT(EVALS(&sc), 0);
+    REQUIRE(asked(2));
+    CHECK_INT(EVALS, 0);
     sc.s.seen = sc.s.len;
-    REQUIRE_INT(next(&sc), EV_RELEASED);
+    REQUIRE_INT(next(), EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_UNCLEAR);
     server_step(&sc.s);
-    CHECK_INT(EVALS(&sc), 1);
-    scene_close(&sc);
+    CHECK_INT(EVALS, 1);
 }
 
 /*
@@ -622,250 +590,16 @@ TEST(the_last_word_on_a_connection_is_a_text)
 TEST(a_refused_password_and_an_unknown_script)
 {
     static const char said[] = "-WRONGPASS x\r\n" NOSCRIPT;
-    struct scene sc = {0};
-    REQUIRE(server_open(&sc.s) &&
-            user_open_at(&sc.u, "redis://:pw@h:1#n", &sc.s.peer, 2 * DLOCK_SEC));
+    REQUIRE(begin_at("redis://:pw@h:1#n", NULL, 0));
     dlock_backend_redis.acquire(sc.u.be, false);
-    REQUIRE(asked(&sc, 1));
+    REQUIRE(asked(1));
     sc.s.seen = sc.s.len;
     server_say(&sc.s, said, strlen(said));
-    REQUIRE_INT(next(&sc), EV_FAILED);
+    REQUIRE_INT(next(), EV_FAILED);
     CHECK_INT(sc.ev.error.code, DLOCK_EPERM);
-    REQUIRE_INT(release(&sc, SECS(1)), EV_RELEASED);
+    REQUIRE_INT(release(SECS(1)), EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_NOTHING);
-    CHECK_INT(EVALSHAS(&sc) + EVALS(&sc), 1);
-    scene_close(&sc);
-}
-
-/* --------------------------------------------------- the table, a real server */
-
-static char sock_path[64];
-static pid_t redis_pid;
-
-static void server_end(void)
-{
-    if (redis_pid > 0) {
-        kill(redis_pid, SIGKILL);
-        waitpid(redis_pid, NULL, 0);
-        unlink(sock_path);
-    }
-}
-
-static bool redis_answers(void)
-{
-    struct sockaddr_un un = {.sun_family = AF_UNIX};
-    char buf[16];
-    strcpy(un.sun_path, sock_path);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool ok = connect(fd, (struct sockaddr *)&un, sizeof(un)) == 0 &&
-              send(fd, "PING\r\n", 6, MSG_NOSIGNAL) == 6 && recv(fd, buf, sizeof(buf), 0) >= 5;
-    close(fd);
-    return ok;
-}
-
-/* One server for all tests of this program; false: there is none. */
-static bool redis_begin(void)
-{
-    if (redis_pid != 0)
-        return redis_pid > 0;
-    snprintf(sock_path, sizeof(sock_path), "/tmp/dlock-unit-%ld.sock", (long)getpid());
-    redis_pid = fork();
-    if (redis_pid == 0) {
-        int fd = open("/dev/null", O_RDWR);
-        dup2(fd, 1);
-        dup2(fd, 2);
-        execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", sock_path, "--save",
-               "", "--dir", "/tmp", (char *)NULL);
-        _exit(127);
-    }
-    atexit(server_end);
-    for (int64_t end = SECS(10); dlock_now() < end;) {
-        if (redis_answers())
-            return true;
-        if (waitpid(redis_pid, NULL, WNOHANG) != 0)
-            break;
-        usleep(5000);
-    }
-    redis_pid = -1;
-    return false;
-}
-
-static bool user_open(struct user *u, const char *name, int64_t ttl)
-{
-    char text[256];
-    snprintf(text, sizeof(text), "redis+unix://%s#%s", sock_path, name);
-    return user_open_at(u, text, NULL, ttl);
-}
-
-/*
- * The next event other than a notice; EV_NONE after the time until. Other clients are driven too,
- * their notices dropped.
- */
-static enum dlock_ev next_event(struct user *u, struct user *other, struct dlock_event *ev,
-                                int64_t until)
-{
-    const struct dlock_backend *t = &dlock_backend_redis;
-    struct dlock_event skip;
-    while (dlock_now() < until) {
-        struct pollfd p[16];
-        int64_t wake = until;
-        int n = t->interest(u->be, p, 8, &wake), m = 0;
-        if (other != NULL)
-            m = t->interest(other->be, p + n, 8, &wake);
-        int64_t ms = dlock_max(0, (wake - dlock_now() + DLOCK_MSEC - 1) / DLOCK_MSEC);
-        poll(p, (nfds_t)(n + m), (int)dlock_min(ms, 1000));
-        if (other != NULL)
-            while (t->process(other->be, p + n, m, &skip) == 1)
-                m = 0;
-        for (; t->process(u->be, p, n, ev) == 1; n = 0)
-            if (!is_news(ev->type))
-                return ev->type;
-    }
-    return EV_NONE;
-}
-
-static enum dlock_ev acquired(struct user *u, bool wait, struct dlock_event *ev)
-{
-    dlock_backend_redis.acquire(u->be, wait);
-    return next_event(u, NULL, ev, SECS(2));
-}
-
-static enum dlock_ev released(struct user *u, struct dlock_event *ev)
-{
-    dlock_backend_redis.release(u->be, SECS(1));
-    return next_event(u, NULL, ev, SECS(2));
-}
-
-TEST(grant_renew_release)
-{
-    const struct dlock_backend *t = &dlock_backend_redis;
-    struct dlock_event ev;
-    struct user a, b;
-    if (!redis_begin())
-        SKIP("no redis-server");
-    REQUIRE(user_open(&a, "grr", 2 * DLOCK_SEC));
-    REQUIRE(user_open(&b, "grr", 2 * DLOCK_SEC));
-    uint64_t fence = 0;
-    char token[DLOCK_TOKEN_LEN + 1] = "";
-    for (int i = 0; i < 3; i++) {
-        int64_t before = dlock_now();
-        REQUIRE_INT(acquired(&a, i == 1, &ev), EV_GRANTED);
-        CHECK(ev.from >= before && ev.from <= dlock_now());
-        CHECK_INT(ev.ttl, 2 * DLOCK_SEC);
-        CHECK(ev.fence > fence);
-        CHECK(strcmp(ev.token, token) != 0);
-        fence = ev.fence;
-        memcpy(token, ev.token, sizeof(token));
-        t->renew(a.be);
-        REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RENEWED);
-        REQUIRE_INT(acquired(&b, false, &ev), EV_BUSY);
-        REQUIRE(ev.info != NULL);
-        CHECK_STR(ev.info->token, token);
-        REQUIRE_INT(released(&b, &ev), EV_RELEASED);
-        CHECK_INT(ev.how, DLOCK_RELEASE_NOTHING);
-        REQUIRE_INT(released(&a, &ev), EV_RELEASED);
-        CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
-        REQUIRE_INT(released(&a, &ev), EV_RELEASED);
-        CHECK_INT(ev.how, DLOCK_RELEASE_NOTHING);
-    }
-    user_close(&a);
-    user_close(&b);
-}
-
-/* Cancelled at every moment of an acquire: afterwards the lock is free and the queue empty. */
-TEST(cancel_at_any_moment)
-{
-    const struct dlock_backend *t = &dlock_backend_redis;
-    struct dlock_event ev;
-    struct user a, b;
-    if (!redis_begin())
-        SKIP("no redis-server");
-    REQUIRE(user_open(&b, "cancel", 5 * DLOCK_SEC));
-    for (int held = 0; held < 2; held++) {
-        if (held) {
-            REQUIRE_INT(acquired(&b, false, &ev), EV_GRANTED);
-        }
-        for (int steps = 0; steps < 12; steps++) {
-            REQUIRE(user_open(&a, "cancel", 5 * DLOCK_SEC));
-            t->acquire(a.be, true);
-            for (int i = 0; i < steps; i++) {
-                struct pollfd p[8];
-                int64_t wake = DLOCK_NEVER;
-                int n = t->interest(a.be, p, 8, &wake);
-                poll(p, (nfds_t)n, 2);
-                if (t->process(a.be, p, n, &ev) == 1)
-                    CHECK(ev.type == EV_WAITING ||
-                          ((ev.type == EV_GRANTED || ev.type == EV_NOTICE) && !held));
-            }
-            REQUIRE_INT(released(&a, &ev), EV_RELEASED);
-            CHECK(ev.how != DLOCK_RELEASE_UNCLEAR && ev.how != DLOCK_RELEASE_NOT_OURS);
-            t->ask(a.be, ASK_STATUS, NULL);
-            if (held)
-                REQUIRE_INT(next_event(&a, NULL, &ev, SECS(2)), EV_INFO);
-            if (!CHECK_INT(next_event(&a, NULL, &ev, SECS(2)), EV_DONE))
-                printf("# held %d, %d steps\n", held, steps);
-            user_close(&a);
-        }
-        REQUIRE_INT(released(&b, &ev), EV_RELEASED);
-    }
-    user_close(&b);
-}
-
-/* A server that was stopped during the acquire and the undo serves both when it goes on. */
-TEST(undo_of_an_unanswered_acquire)
-{
-    const struct dlock_backend *t = &dlock_backend_redis;
-    struct dlock_event ev;
-    struct user a;
-    if (!redis_begin())
-        SKIP("no redis-server");
-    REQUIRE(user_open(&a, "undo", 20 * DLOCK_SEC));
-    a.spec.connect_timeout = 200 * DLOCK_MSEC;
-    kill(redis_pid, SIGSTOP);
-    CHECK_INT(acquired(&a, true, &ev), EV_FAILED);
-    CHECK_INT(ev.error.code, DLOCK_EUNAVAIL);
-    t->release(a.be, dlock_now() + 100 * DLOCK_MSEC);
-    CHECK_INT(next_event(&a, NULL, &ev, SECS(2)), EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_RELEASE_UNCLEAR);
-    kill(redis_pid, SIGCONT);
-    a.spec.connect_timeout = 2 * DLOCK_SEC;
-    CHECK_INT(acquired(&a, false, &ev), EV_GRANTED);
-    CHECK_INT(released(&a, &ev), EV_RELEASED);
-    user_close(&a);
-}
-
-/* The same for a waiter: the later tries have other tokens, and none of them stays behind. */
-TEST(a_stopped_server_while_waiting)
-{
-    const struct dlock_backend *t = &dlock_backend_redis;
-    struct dlock_event ev;
-    struct user a, b;
-    if (!redis_begin())
-        SKIP("no redis-server");
-    REQUIRE(user_open(&a, "stopwait", 6 * DLOCK_SEC));
-    REQUIRE(user_open(&b, "stopwait", 6 * DLOCK_SEC));
-    REQUIRE_INT(acquired(&a, false, &ev), EV_GRANTED);
-    t->acquire(b.be, true);
-    CHECK_INT(next_event(&b, NULL, &ev, dlock_now() + 200 * DLOCK_MSEC), EV_NONE);
-    away = back = 0;
-    kill(redis_pid, SIGSTOP);
-    /* Its refresh after 2 s goes unanswered for 0.5 s; then it reconnects. */
-    CHECK_INT(next_event(&b, NULL, &ev, SECS(3)), EV_NONE);
-    CHECK(away > 0);
-    CHECK_INT(back, 0);
-    kill(redis_pid, SIGCONT);
-    CHECK_INT(next_event(&b, NULL, &ev, SECS(1)), EV_NONE);
-    CHECK_INT(back, 1);
-    t->release(a.be, SECS(1));
-    CHECK_INT(next_event(&a, &b, &ev, SECS(2)), EV_RELEASED);
-    CHECK_INT(ev.how, DLOCK_RELEASE_CLEAN);
-    /* b may have got the lock while a was driven: ask. */
-    CHECK_INT(released(&b, &ev), EV_RELEASED);
-    usleep(100000);
-    t->ask(a.be, ASK_STATUS, NULL);
-    CHECK_INT(next_event(&a, NULL, &ev, SECS(2)), EV_DONE);
-    user_close(&a);
-    user_close(&b);
+    CHECK_INT(EVALSHAS + EVALS, 1);
 }
 
 UNIT_MAIN

@@ -444,17 +444,6 @@ TEST(no_grace_is_told_of_a_holder_that_is_gone)
     CHECK_INT(w.notices, 0);
 }
 
-/* Another program's lock tells no ttl. */
-TEST(a_restarted_server_is_young_while_another_program_holds_the_lock)
-{
-    REQUIRE(two_restarted());
-    strcpy(w.f[2].value, "x");
-    w.f[0].started = w.f[1].started = fake_clock - 3600 * DLOCK_SEC;
-    CHECK(acquire(false, DLOCK_SEC, EV_BUSY));
-    w.f[2].value[0] = '\0';
-    CHECK(grant());
-}
-
 /* A client that waits on one server may have got the lock from the others. */
 TEST(a_restarted_server_is_young_for_the_ttl_of_a_waiter)
 {
@@ -480,23 +469,6 @@ TEST(a_young_vote_waits_for_a_busy_server)
     int64_t before = fake_clock;
     CHECK(acquire(false, DLOCK_SEC, EV_GRANTED));
     CHECK_INT(fake_clock - before, MSEC(250));
-}
-
-/* The busy server owes the answer of an earlier round. A dead server is not waited for. */
-TEST(a_given_restart_grace_is_the_largest_ttl)
-{
-    fake_params = "?restart-grace=20";
-    REQUIRE(two_restarted());
-    w.f[2].slow[F_VOTE] = true;
-    int64_t before = fake_clock;
-    CHECK(acquire(false, MSEC(240), EV_GRANTED));
-    CHECK(fake_clock - before < MSEC(240));
-    /* Not old enough for it. */
-    fake_params = "?restart-grace=40";
-    REQUIRE(two_restarted());
-    w.f[2].slow[F_VOTE] = true;
-    CHECK(acquire(false, DLOCK_SEC, EV_BUSY));
-    fake_params = "";
 }
 
 TEST(a_young_vote_waits_for_a_late_answer)
@@ -537,16 +509,6 @@ TEST(a_holders_ttl_is_not_forgotten_when_its_server_falls_silent)
     CHECK(fake_clock >= w.f[0].started + 61 * DLOCK_SEC);
 }
 
-/* An unknown ttl is not: it would keep a waiter for a day. */
-TEST(another_programs_lock_is_forgotten_with_its_server)
-{
-    REQUIRE(two_restarted());
-    strcpy(w.f[2].value, "x");
-    CHECK(acquire(true, DLOCK_SEC, EV_NONE));
-    fake_cut(&w.f[2], true);
-    CHECK(until(5 * DLOCK_SEC, EV_GRANTED));
-}
-
 /* Until the grant: the others are about to have their fence counters raised. */
 TEST(a_busy_server_is_heard_after_it_timed_out)
 {
@@ -559,40 +521,6 @@ TEST(a_busy_server_is_heard_after_it_timed_out)
     slow(2, F_KEEP, false);
     CHECK(until(DLOCK_SEC, EV_BUSY));
     CHECK_INT(left(), 1);
-}
-
-TEST(a_silent_server_leaves_time_for_the_second_round)
-{
-    REQUIRE(start(3, 2 * DLOCK_SEC, 4 * DLOCK_SEC));
-    w.spec.connect_timeout = MSEC(500);
-    w.f[0].started = w.f[1].started = fake_clock - 30 * DLOCK_SEC;
-    w.f[2].slow[F_VOTE] = true;
-    int64_t before = fake_clock;
-    CHECK(acquire(false, DLOCK_SEC, EV_GRANTED));
-    CHECK(fake_clock - before < MSEC(300));
-}
-
-/* The time that a round has waited for silent servers is no reason to wait for twice as long. */
-TEST(silent_servers_delay_a_refusal_by_a_second)
-{
-    REQUIRE(start(5, 2 * DLOCK_SEC, 4 * DLOCK_SEC));
-    w.f[0].started = fake_clock - 30 * DLOCK_SEC;
-    w.f[1].longest_ms = 60000;
-    w.f[3].slow[F_VOTE] = w.f[4].slow[F_VOTE] = true;
-    int64_t before = fake_clock;
-    CHECK(acquire(false, 10 * DLOCK_SEC, EV_BUSY));
-    CHECK(fake_clock - before <= MSEC(1100));
-}
-
-/* Of five, three are old enough without the fourth, which is silent. */
-TEST(old_servers_wait_for_none)
-{
-    REQUIRE(start(5, 2 * DLOCK_SEC, MSEC(250)));
-    w.f[0].started = fake_clock - 30 * DLOCK_SEC;
-    w.f[4].slow[F_VOTE] = true;
-    CHECK(grant());
-    CHECK(give_back(DLOCK_RELEASE_CLEAN));
-    CHECK_INT(left(), 0);
 }
 
 /* --------------------------------------------------------------------- readers */
@@ -804,23 +732,6 @@ static bool ends(bool success, enum dlock_release_how how)
     return give_back(how);
 }
 
-TEST(a_run_is_recorded_everywhere_and_skipped_from_then_on)
-{
-    REQUIRE(open_once() && grant());
-    settle(&w);
-    CHECK_INT(runs_say("running -1 "), 3);
-    CHECK(ends(false, DLOCK_RELEASE_CLEAN));
-    CHECK_INT(runs_say("failed 1 "), 3);
-    REQUIRE(grant());
-    CHECK(ends(true, DLOCK_RELEASE_CLEAN));
-    CHECK_INT(runs_say("succeeded 0 "), 3);
-    REQUIRE(acquire(true, DLOCK_SEC, EV_SKIPPED));
-    CHECK_INT(w.ended.run->state, DLOCK_RUN_SUCCEEDED);
-    CHECK_INT(left(), 0);
-    fake_clock += ONCE;
-    CHECK(grant());
-}
-
 /* What servers 0, 1, 2 know: a success, a newer failure, a run that has begun; "?": silent. */
 TEST(a_record_that_a_majority_may_have_decides)
 {
@@ -870,18 +781,6 @@ TEST(a_vote_that_may_tell_a_success_is_waited_for)
     CHECK_INT(left(), 0);
 }
 
-TEST(a_round_without_a_majority_changes_no_record)
-{
-    REQUIRE(open_once());
-    has_run(&w.f[0], "succeeded", 10, DLOCK_SEC);
-    has_run(&w.f[1], "failed", 10, DLOCK_SEC);
-    strcpy(w.f[1].value, other);
-    strcpy(w.f[2].value, other);
-    CHECK(acquire(false, DLOCK_SEC, EV_BUSY));
-    CHECK_INT(runs_say("succeeded"), 1);
-    CHECK_INT(runs_say("failed"), 1);
-}
-
 TEST(a_success_on_a_minority_is_not_recorded)
 {
     REQUIRE(open_once() && grant());
@@ -928,57 +827,6 @@ TEST(a_release_that_is_sent_again_finds_its_record)
         CHECK(until(6 * DLOCK_SEC, EV_RELEASED));
         CHECK_INT(w.ended.how, lost ? DLOCK_RELEASE_NOT_OURS : DLOCK_RELEASE_CLEAN);
     }
-}
-
-/* The lock is refused by those servers: a majority of others may go on. */
-TEST(something_else_in_the_place_of_the_record_stays)
-{
-    for (int n = 1; n < 3; n++) {
-        REQUIRE(open_once());
-        for (int i = 0; i < n; i++)
-            strcpy(w.f[i].run, "theirs");
-        ACQUIRE(&w, false);
-        pass(&w, DLOCK_SEC);
-        if (n == 1) {
-            REQUIRE(CHECK_INT(w.ended.type, EV_GRANTED));
-            CHECK(ends(true, DLOCK_RELEASE_CLEAN));
-            CHECK_INT(runs_say("succeeded"), 2);
-        } else {
-            REQUIRE(CHECK_INT(w.ended.type, EV_FAILED));
-            CHECK_INT(w.ended.error.code, DLOCK_EDATA);
-            CHECK(strstr(w.ended.error.msg, "in the place of the run record") != NULL);
-            CHECK(give_back(DLOCK_RELEASE_NOTHING));
-        }
-        CHECK_INT(left(), 0);
-        for (int i = 0; i < n; i++)
-            CHECK(strcmp(w.f[i].run, "theirs") == 0);
-    }
-}
-
-TEST(a_release_before_the_least_time_lets_the_servers_keep_the_lock)
-{
-    REQUIRE(start(3, TTL, OP));
-    w.spec.min_hold = 100 * DLOCK_SEC;
-    REQUIRE(grant());
-    CHECK_INT(w.ended.ttl, TTL);
-    int64_t until = w.hold.until = fake_clock + w.spec.min_hold;
-    for (int i = 0; i < 3; i++)
-        CHECK(w.f[i].ends >= until - MSEC(20));
-    CHECK(strstr(w.f[0].value, " ttl=100000") != NULL); /* for the restart grace of others */
-    fake_clock += 80 * DLOCK_SEC;
-    RENEW(&w);
-    pass(&w, MSEC(10));
-    CHECK(w.f[0].ends >= fake_clock + TTL - MSEC(20));
-    CHECK(give_back(DLOCK_RELEASE_CLEAN));
-    CHECK_INT(left(), 3);
-    for (int i = 0; i < 3; i++)
-        CHECK(w.f[i].ends <= until + MSEC(2) && w.f[i].ends > until - MSEC(20));
-    CHECK(acquire(false, MSEC(100), EV_BUSY));
-    CHECK(acquire(true, 30 * DLOCK_SEC, EV_GRANTED));
-    CHECK(fake_clock >= until - MSEC(20) && fake_clock <= until + MSEC(300));
-    w.hold.until = 0;
-    CHECK(give_back(DLOCK_RELEASE_CLEAN));
-    CHECK_INT(left(), 0);
 }
 
 UNIT_MAIN
