@@ -40,9 +40,9 @@ amount_column=2
 [ -z "${SAN:-}" ] || amount_column=3
 [ -z "${DLOCK_SOAK:-}" ] || amount_column=1
 amount() {
-    awk -v name="$1" -v column=$((amount_column + 1)) '
-        $1 == name { print $column; found = 1 }
-        END { exit !found }' <<<"$AMOUNTS" || fail "amounts.bash has no '$1'"
+    local re=$'\n'"$1 "' +([0-9]+) +([0-9]+) +([0-9]+) '
+    [[ $AMOUNTS =~ $re ]] || fail "amounts.bash has no '$1'" || return
+    echo "${BASH_REMATCH[amount_column]}"
 }
 
 sample() {
