@@ -54,8 +54,12 @@ needs() {
 twin() { needs TWIN && [ -z "${DLOCK_SOAK:-}" ]; }
 kin() { { needs TWIN || needs KIN; } && [ -z "${DLOCK_SOAK:-}" ]; }
 
-waiters() { "$DLOCK" --status --json "$L" | grep -o '"place"' | wc -l; }
-waiters_are() { [ "$(waiters)" -eq "$1" ]; }
+waiters_are() {
+    local status rest
+    status=$("$DLOCK" --status --json "$L") || :
+    rest=${status//\"place\"/}
+    [ $(((${#status} - ${#rest}) / 7)) -eq "$1" ]
+}
 # waits ARG... CMD...: dlock ARG..., $waiter, is the first in the queue.
 waits() {
     start_log waiter.log "$DLOCK" "$@"
@@ -63,7 +67,7 @@ waits() {
     wait_for 5 waiters_are 1
 }
 
-ms_between() { echo $((($(cat "$2") - $(cat "$1")) / NS)); } # files of helpers/clock
+ms_between() { echo $((($(<"$2") - $(<"$1")) / NS)); } # files of helpers/clock
 
 @test "-n is refused while the lock is held, and names the holder" {
     hold --note "the nightly run"
@@ -215,7 +219,7 @@ passes_on() { # CODE CMD...
     says 75 ": held" --status "$L"
     assert_out "sh"
     run -75 run_t 5 "$DLOCK" --status --json "$L"
-    /usr/bin/python3 -c '
+    /usr/bin/python3 -S -c '
 import json, sys
 s = json.loads(sys.argv[1])
 assert s["lock"] == sys.argv[2] and s["state"] == "held", s
@@ -243,7 +247,7 @@ assert s["waiters"] == [], s' "$output" "$NAME"
     fence='' left=''
     [[ $STORE_TELLS != *fence* ]] || fence=$(cat "$T/held")
     [[ $STORE_TELLS != *left* ]] || left=1
-    /usr/bin/python3 -c '
+    /usr/bin/python3 -S -c '
 import getpass, json, socket, sys
 status, name, holder, before, fence, left, *waiting = sys.argv[1:]
 s = json.loads(status)
@@ -291,7 +295,7 @@ granted_after() {
     wait_for 5 test -e entered
     wait_for 5 granted_after "$released" # in ZooKeeper a write of its own
     run -75 run_t 5 "$DLOCK" --status --json "$L"
-    /usr/bin/python3 -c '
+    /usr/bin/python3 -S -c '
 import json, sys
 h, = json.loads(sys.argv[1])["holders"]
 waiter, began, seen, released, now = map(int, sys.argv[2:])
@@ -336,7 +340,7 @@ assert released - seen <= h["waited_ms"] <= now - began, (h, released - seen, no
 
 # pids_in_line: the pids of the waiters, in order.
 pids_in_line() {
-    "$DLOCK" --status --json "$L" | /usr/bin/python3 -c '
+    "$DLOCK" --status --json "$L" | /usr/bin/python3 -S -c '
 import json, sys
 ws = json.load(sys.stdin)["waiters"]
 assert [w["place"] for w in ws] == list(range(1, len(ws) + 1)), ws
@@ -1016,7 +1020,7 @@ offers() { declare -F "store_$1" >/dev/null; }
     ! kin && needs ONCE || return 0
     local d h rc
     for h in 0 1 2; do
-        /usr/bin/python3 -c "import struct, sys
+        /usr/bin/python3 -S -c "import struct, sys
 sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
     done
     for ((d = 1; d <= $(amount once_days); d++)); do

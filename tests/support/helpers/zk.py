@@ -1,4 +1,4 @@
-#!/usr/bin/python3 -I
+#!/usr/bin/python3 -IS
 """zk.py [HOST:]PORT WHAT... - reads and changes a ZooKeeper server's nodes, without a library.
 
 A JVM takes a second for that, kazoo 0.2 s, this 50 ms. Each call is a session of its own (two
