@@ -96,6 +96,7 @@ silent() {
     done 3>&-
 }
 
+# bats test_tags=plain
 @test "as a cron job it prints nothing, not even when the lock is held" {
     local n
     n=$(amount silent_runs)
@@ -127,6 +128,7 @@ best_of_six() {
     done
 }
 
+# bats test_tags=plain
 @test "-n answers at once" {
     best_of_six 0 200 "$DLOCK" -n "$L" true
     assert_between 0 "$best" $((200 + SLOW)) "a free lock, in ms"
@@ -160,6 +162,7 @@ assert all(e['holder']['pid'] == $HOLDER for e in by['waiting'] if 'holder' in e
 
 # Only the wait counts, not what a busy machine adds to the life of a process: minus the time of a
 # refusal without waiting.
+# bats test_tags=plain
 @test "-w waits as long as it says" {
     ! kin || return 0
     hold
@@ -200,6 +203,7 @@ passes_on() { # CODE CMD...
     esac
 }
 
+# bats test_tags=plain
 @test "the command's exit code is passed on, and the lock is free" {
     ! kin || return 0
     for code in 0 1 42 75 79 255; do
@@ -307,6 +311,7 @@ assert released - seen <= h["waited_ms"] <= now - began, (h, released - seen, no
     store_clean "$NAME"
 }
 
+# bats test_tags=plain
 @test "the fence grows with each grant" {
     last=0
     for i in {1..10}; do
@@ -316,6 +321,7 @@ assert released - seen <= h["waited_ms"] <= now - began, (h, released - seen, no
     done
 }
 
+# bats test_tags=plain
 @test "odd names are locks of their own" {
     for name in 'a b' 'x%2Fy' '%7Bt%7D' '..' 'a:b' 'k%23' "%C3%A4" "quote'"; do
         l=$(store_lock "$NAME$name")
@@ -324,6 +330,7 @@ assert released - seen <= h["waited_ms"] <= now - began, (h, released - seen, no
     done
 }
 
+# bats test_tags=plain
 @test "each of six waiters gets the lock once" {
     hold
     for i in 1 2 3 4 5 6; do
@@ -610,6 +617,7 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
     store_clean "$NAME"
 }
 
+# bats test_tags=plain
 @test "fences of shared holders and slots stand between those of writers" {
     ! kin && needs SHARED && needs FENCE || return 0
     local before after kind
@@ -830,6 +838,7 @@ crowd() {
     done
 }
 
+# bats test_tags=plain
 @test "--once: of many at the same moment one runs, after failures too" {
     ! kin && needs ONCE || return 0
     crowd 0
@@ -1016,6 +1025,7 @@ offers() { declare -F "store_$1" >/dev/null; }
     [ ! -e no ] || final "run again after a success"
 }
 
+# bats test_tags=plain
 @test "--once: three hosts with clocks 5 s apart run the job of a day once" {
     ! kin && needs ONCE || return 0
     local d h rc

@@ -150,6 +150,7 @@ delay_is() {
     for i in ${STOPPED[$1]}; do wait_exit 10 "$i"; done
 }
 
+# bats test_tags=plain
 @test "one stopped waiter delays the next by 1.2 s at most, six by 3 s" {
     local w holder waiters
     on crash

@@ -202,6 +202,7 @@ own_back() { [ "$(own pubsub channels "{$NAME}*" | grep -c .)" = "$1" ]; }
     end a
 }
 
+# bats test_tags=plain
 @test "redis-py's Lock and each kind of lock exclude each other" {
     /usr/bin/python3 -c 'import redis' 2>/dev/null || skip "python3-redis is not installed"
     cat >lock.py <<PY

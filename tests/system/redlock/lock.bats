@@ -299,6 +299,7 @@ next_fence() {
     promptly on "2 3 5" del "$NAME"
 }
 
+# bats test_tags=plain
 @test "three stopped waiters delay the next by 1.6 s at most, and each once" {
     own_nodes
     local i w stopped=() live=()
@@ -431,6 +432,7 @@ store_back() { rl_thaw 1 2 3; }
 }
 
 # Without anybody else one of them gets it, however the votes split at first.
+# bats test_tags=plain
 @test "of eight simultaneous tries exactly one runs" {
     local round
     for round in 1 2 3 4 5; do
