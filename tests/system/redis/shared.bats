@@ -4,16 +4,7 @@
 # the contract.
 
 # bats file_tags=long
-load ../../support/holders
-load ../../support/redis
-load ../../support/redislock
-
-setup_file() { redis_start; }
-teardown_file() { redis_stop; }
-setup() {
-    dlock_setup
-    L="redis://127.0.0.1:$REDIS_PORT#$NAME"
-}
+load ../../support/redisfile
 
 # waits N ID [ARG...]: as holds; returns when it is the N-th in the queue.
 waits() {

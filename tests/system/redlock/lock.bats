@@ -3,20 +3,8 @@
 # clients, waiting. What redis/*.bats show of one server is not shown again; faults: faults.bats,
 # fences: shared.bats.
 
-load ../../support/holders
-load ../../support/redis
-load ../../support/redlock
+load ../../support/redlockfile
 load ../../support/outage
-
-# Five nodes for all tests that do them no harm. The others start their own.
-setup_file() { rl_start 5; }
-teardown_file() { rl_stop_file; }
-
-setup() {
-    dlock_setup
-    fake_setup # the command that tells what happens to it
-    L=$(rl_uri "$NAME")
-}
 
 # ----------------------------------------------------------------- basics ---
 
