@@ -33,7 +33,7 @@ WERROR       ?=
 V            ?=
 
 # char is unsigned in a sanitizer's build, as on arm64: so the tests see both.
-CFLAGS       ?= $(if $(SAN),-O1 -g1 -funsigned-char,-O2 -g)
+CFLAGS       ?= $(if $(SAN),-Og -g1 -funsigned-char,-O2 -g)
 PKG_CONFIG   ?= pkg-config
 INSTALL      ?= install
 # That of the compiler, which may be one for another machine.

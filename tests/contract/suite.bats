@@ -55,8 +55,12 @@ needs() {
 twin() { needs TWIN && [ -z "${DLOCK_SOAK:-}" ]; }
 kin() { { needs TWIN || needs KIN; } && [ -z "${DLOCK_SOAK:-}" ]; }
 
-waiters() { "$DLOCK" --status --json "$L" | grep -o '"place"' | wc -l; }
-waiters_are() { [ "$(waiters)" -eq "$1" ]; }
+waiters_are() {
+    local status rest
+    status=$("$DLOCK" --status --json "$L") || :
+    rest=${status//\"place\"/}
+    [ $(((${#status} - ${#rest}) / 7)) -eq "$1" ]
+}
 # waits ARG... CMD...: dlock ARG..., $waiter, is the first in the queue.
 waits() {
     start_log waiter.log "$DLOCK" "$@"
@@ -64,7 +68,7 @@ waits() {
     wait_for 5 waiters_are 1
 }
 
-ms_between() { echo $((($(cat "$2") - $(cat "$1")) / NS)); } # files of helpers/clock
+ms_between() { echo $((($(<"$2") - $(<"$1")) / NS)); } # files of helpers/clock
 
 @test "-n is refused while the lock is held, and names the holder" {
     hold --note "the nightly run"
@@ -93,6 +97,7 @@ silent() {
     done 3>&-
 }
 
+# bats test_tags=plain
 @test "as a cron job it prints nothing, not even when the lock is held" {
     local n
     n=$(amount silent_runs)
@@ -126,6 +131,7 @@ best_of_six() {
 
 # Of -w only the wait counts, not what a busy machine adds to the life of a process: minus the time
 # of a refusal without waiting.
+# bats test_tags=plain
 @test "-n answers at once, and -w waits as long as it says" {
     best_of_six 0 200 "$DLOCK" -n "$L" true
     assert_between 0 "$best" $((200 + SLOW)) "a free lock, in ms"
@@ -190,6 +196,7 @@ passes_on() { # CODE CMD...
     esac
 }
 
+# bats test_tags=plain
 @test "the command's exit code is passed on, and the lock is free" {
     ! kin || return 0
     for code in 0 1 42 75 79 255; do
@@ -221,7 +228,7 @@ passes_on() { # CODE CMD...
     fence='' left=''
     [[ $STORE_TELLS != *fence* ]] || fence=$(cat "$T/held")
     [[ $STORE_TELLS != *left* ]] || left=1
-    /usr/bin/python3 -c '
+    /usr/bin/python3 -S -c '
 import getpass, json, socket, sys
 status, name, holder, before, fence, left, *waiting = sys.argv[1:]
 s = json.loads(status)
@@ -269,7 +276,7 @@ granted_after() {
     wait_for 5 test -e entered
     wait_for 5 granted_after "$released" # in ZooKeeper a write of its own
     run -75 run_t 5 "$DLOCK" --status --json "$L"
-    /usr/bin/python3 -c '
+    /usr/bin/python3 -S -c '
 import json, sys
 h, = json.loads(sys.argv[1])["holders"]
 waiter, began, seen, released, now = map(int, sys.argv[2:])
@@ -281,6 +288,7 @@ assert released - seen <= h["waited_ms"] <= now - began, (h, released - seen, no
     store_clean "$NAME"
 }
 
+# bats test_tags=plain
 @test "the fence grows with each grant" {
     last=0
     for i in {1..10}; do
@@ -290,6 +298,7 @@ assert released - seen <= h["waited_ms"] <= now - began, (h, released - seen, no
     done
 }
 
+# bats test_tags=plain
 @test "odd names are locks of their own" {
     for name in 'a b' 'x%2Fy' '%7Bt%7D' '..' 'a:b' 'k%23' "%C3%A4" "quote'"; do
         l=$(store_lock "$NAME$name")
@@ -298,6 +307,7 @@ assert released - seen <= h["waited_ms"] <= now - began, (h, released - seen, no
     done
 }
 
+# bats test_tags=plain
 @test "each of six waiters gets the lock once" {
     hold
     for i in 1 2 3 4 5 6; do
@@ -314,7 +324,7 @@ assert released - seen <= h["waited_ms"] <= now - began, (h, released - seen, no
 
 # pids_in_line: the pids of the waiters, in order.
 pids_in_line() {
-    "$DLOCK" --status --json "$L" | /usr/bin/python3 -c '
+    "$DLOCK" --status --json "$L" | /usr/bin/python3 -S -c '
 import json, sys
 ws = json.load(sys.stdin)["waiters"]
 assert [w["place"] for w in ws] == list(range(1, len(ws) + 1)), ws
@@ -615,6 +625,7 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
     store_clean "$NAME"
 }
 
+# bats test_tags=plain
 @test "fences of shared holders and slots stand between those of writers" {
     ! kin && needs SHARED && needs FENCE || return 0
     local before after kind
@@ -836,6 +847,7 @@ crowd() {
     done
 }
 
+# bats test_tags=plain
 @test "--once: of many at the same moment one runs, after failures too" {
     ! kin && needs ONCE || return 0
     crowd 0
@@ -1022,11 +1034,12 @@ offers() { declare -F "store_$1" >/dev/null; }
     [ ! -e no ] || final "run again after a success"
 }
 
+# bats test_tags=plain
 @test "--once: three hosts with clocks 5 s apart run the job of a day once" {
     ! kin && needs ONCE || return 0
     local d h rc
     for h in 0 1 2; do
-        /usr/bin/python3 -c "import struct, sys
+        /usr/bin/python3 -S -c "import struct, sys
 sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
     done
     for ((d = 1; d <= $(amount once_days); d++)); do

@@ -7,10 +7,10 @@
 #                    of CI test all lines, and a test that is tried again tests the same ones.
 
 AMOUNTS='
-swarm_turns             100   10    5   of each of 20 processes that contend for one lock
+swarm_turns             100    6    5   of each of 20 processes that contend for one lock
 swarm_long             6000 6000 2500   ms that one of them holds it; the ttl is 2 s
 swarm_longer           3000    0    0   ms that another one does
-kinds_operations       5000  300  100   on one lock, checked against a model
+kinds_operations       5000  200  100   on one lock, checked against a model
 chaos_seconds            90   12    6   of faults; two thirds as many hit the holder, at most 30
 chaos_workers            12    6    6   processes
 redlock_chaos_seconds   120   10    6   of faults on five servers under 40 processes
@@ -19,7 +19,7 @@ memory_points             1    4    4   one of so many allocations fails
 call_points               1    3    3   one of so many system calls fails, or kills the keeper
 clock_rounds              3    1    1   jumps of the clock of a PostgreSQL server
 once_names           10000  300   60   of locks with --once, one run each
-once_crowd              50   50   12   processes that start one command with --once
+once_crowd              50   25   12   processes that start one command with --once
 once_days               30   10    3   on which three hosts with other clocks start one job
 min_hold_late           50  500  500   ms after --min-hold by which three waiters have started
 once_dated            10000  300  100   run records of files that have expired
@@ -30,7 +30,7 @@ pooled_turns             25   10    5   grants to each of 8 processes that do no
 zk_waiters               50   12   12   for one lock
 reconnects              300   90   90   of a waiter; the holder is cut off as often
 once_expired          10000  200  100   run records in ZooKeeper, which have expired
-silent_runs             100  100   10   that must print nothing, and as many refusals
+silent_runs             100   40   10   that must print nothing, and as many refusals
 hostile_points            1    2   12   one of so many bad answers of a ZooKeeper server
 '
 
@@ -39,9 +39,9 @@ amount_column=2
 [ -z "${SAN:-}" ] || amount_column=3
 [ -z "${DLOCK_SOAK:-}" ] || amount_column=1
 amount() {
-    awk -v name="$1" -v column=$((amount_column + 1)) '
-        $1 == name { print $column; found = 1 }
-        END { exit !found }' <<<"$AMOUNTS" || fail "amounts.bash has no '$1'"
+    local re=$'\n'"$1 "' +([0-9]+) +([0-9]+) +([0-9]+) '
+    [[ $AMOUNTS =~ $re ]] || fail "amounts.bash has no '$1'" || return
+    echo "${BASH_REMATCH[amount_column]}"
 }
 
 sample() {

@@ -7,7 +7,10 @@
 # environment; a process that is left at the end is killed and fails the test.
 # Tests wait for events (wait_for, fifos) and do not sleep.
 
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+# Without a process: this file is read once for each test.
+cd "${BASH_SOURCE[0]%/*}/../.." || return
+cd - >/dev/null || return
+ROOT=$OLDPWD
 export ROOT
 : "${BUILD:=build}"
 case $BUILD in /*) ;; *) BUILD=$ROOT/$BUILD ;; esac
@@ -60,7 +63,7 @@ dlock_teardown() {
         kill -CONT "$pid" 2>/dev/null || :
         kill -TERM "$pid" 2>/dev/null || :
     done
-    [ ${#STARTED_PIDS[@]} -eq 0 ] || settle 1
+    [ ${#STARTED_PIDS[@]} -eq 0 ] || wait_for 1 started_gone 2>/dev/null || :
     for pid in "${STARTED_PIDS[@]}"; do
         kill -KILL "$pid" 2>/dev/null || :
         wait "$pid" 2>/dev/null || :
@@ -77,6 +80,11 @@ dlock_teardown() {
         kill -KILL "$pid" || :
     done >&2 2>/dev/null
     return 1
+}
+
+started_gone() {
+    local pid
+    for pid in "${STARTED_PIDS[@]}"; do pid_gone "$pid" || return; done
 }
 
 # Prints the sanitizers' reports so far with the failed test: a process with a report only shows
@@ -134,23 +142,28 @@ some_port() { echo $((10000 + (SRANDOM + $$) % ${1:-22000})); }
 
 # ------------------------------------------------------------------ time ---
 
-# Milliseconds of CLOCK_BOOTTIME, in steps of 10, without starting a process.
+# now_ms [VARIABLE]: milliseconds of CLOCK_BOOTTIME, in steps of 10. Into the variable it takes no
+# process.
 now_ms() {
-    local up
-    read -r up _ </proc/uptime
-    up=${up/./}
-    echo $((10#$up * 10))
+    local up_now
+    read -r up_now _ </proc/uptime
+    up_now=$((10#${up_now/./} * 10))
+    if [ $# -gt 0 ]; then printf -v "$1" %s $up_now; else echo $up_now; fi
 }
 
 # nap [SECONDS]: 20 ms, without starting a process and without a descriptor that the programs under
-# test would inherit: a fifo that never gets data.
+# test would inherit: a fifo that never gets data, one for all tests of a run.
 nap() {
-    local fifo=${BATS_TEST_TMPDIR:-${BATS_FILE_TMPDIR:-${TMPDIR:-/tmp}}}/.nap
+    local fifo=${BATS_RUN_TMPDIR:-${TMPDIR:-/tmp}}/.nap
     [ -p "$fifo" ] || mkfifo "$fifo" 2>/dev/null || :
     read -r -t "${1:-0.02}" <>"$fifo" || :
 }
 
-beyond() { [ "$(now_ms)" -ge "$1" ]; }
+beyond() {
+    local now
+    now_ms now
+    [ "$now" -ge "$1" ]
+}
 
 # timed ARG...: run dlock; $status, $output, $took (ms, in steps of 10). timed_run CMD...: any.
 timed() { timed_run "$DLOCK" "$@"; }
@@ -161,9 +174,10 @@ says() {
 }
 timed_run() {
     local t0
-    t0=$(now_ms)
+    now_ms t0
     run run_t 20 "$@"
-    took=$(($(now_ms) - t0))
+    now_ms took
+    took=$((took - t0))
 }
 
 # ------------------------------------------------------------- processes ---
@@ -172,10 +186,10 @@ timed_run() {
 run_t() {
     local secs=$1 rc=0 up
     shift
-    read -r up _ </proc/uptime
+    now_ms up
     timeout --foreground -k 2 "$secs" "$@" 3>&- || rc=$?
     # A command may answer 124 by itself.
-    [ $rc -ne 124 ] || [ $(($(now_ms) - 10#${up/./} * 10)) -lt $((${secs%.*} * 1000)) ] ||
+    [ $rc -ne 124 ] || [ $(($(now_ms) - up)) -lt $((${secs%.*} * 1000)) ] ||
         echo "run_t: still running after $secs s: $*" >&2
     return $rc
 }
@@ -210,18 +224,13 @@ listener() {
 # wait_for SECONDS CMD...: poll every 20 ms, later every 60 or 100 ms, until CMD succeeds. CMD sees
 # the variables of the test, so none of these here may have a name that a test uses.
 wait_for() {
-    local - wf_secs=$1 wf_up wf_end wf_pause=0.02 wf_tries=0
+    local wf_secs=$1 wf_now wf_end wf_pause=0.02 wf_tries=0
     shift
-    # Without the DEBUG trap of bats, which costs more than all the rest.
-    set +T
-    wait_loop "$@"
-}
-wait_loop() {
-    read -r wf_up _ </proc/uptime
-    wf_end=$((10#${wf_up/./} + ${wf_secs%.*} * 100))
+    now_ms wf_now
+    wf_end=$((wf_now + ${wf_secs%.*} * 1000))
     while ! "$@" >/dev/null 2>&1; do
-        read -r wf_up _ </proc/uptime
-        if [ $((10#${wf_up/./})) -ge $wf_end ]; then
+        now_ms wf_now
+        if [ "$wf_now" -ge $wf_end ]; then
             echo "wait_for: not within $wf_secs s: $*" >&2
             return 1
         fi
@@ -243,9 +252,14 @@ exits() { # CODE SECONDS PID: a job of ours, see wait_exit
     [ $rc -eq "$1" ] || fail "exit code $rc, not $1: $(tail -n 20 ./*.log)"
 }
 
+# fresh FILE...: none of them is there any more.
+fresh() {
+    local file
+    for file; do [ ! -e "$file" ] || rm -f "$file"; done
+}
 # hold [ARG...]: dlock ($HOLDER) holds $L until let_go; returns when it does. held: its fence.
 hold() {
-    rm -f held go
+    fresh held go
     start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo $DLOCK_FENCE >held; "$HELPERS/await" go'
     HOLDER=$STARTED
     wait_for 5 test -s held || fail "$(cat hold.log)"
@@ -258,11 +272,13 @@ let_go() { # [CODE]: the holder's exit code, 0
 # until_ready SECONDS PID CMD...: until CMD succeeds. If the job PID, a server, ends before that, or
 # takes too long, it is killed: 1.
 until_ready() {
-    local - end=$(($(now_ms) + $1 * 1000)) job=$2
-    set +T # as in wait_for
+    local now end job=$2
+    now_ms now
+    end=$((now + $1 * 1000))
     shift 2
     until "$@"; do
-        pid_alive "$job" && [ "$(now_ms)" -lt $end ] || {
+        now_ms now
+        pid_alive "$job" && [ "$now" -lt $end ] || {
             kill -KILL "$job" 2>/dev/null
             wait "$job" 2>/dev/null
             return 1

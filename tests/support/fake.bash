@@ -4,7 +4,7 @@
 #
 # $S the store's folder, $L its lock, $SUBJECT the command ("$HELPERS/subject FOLDER"), $C its own.
 
-declare -F dlock_setup >/dev/null || source "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+declare -F dlock_setup >/dev/null || source "${BASH_SOURCE[0]%/*}/common.bash"
 
 NS=1000000
 

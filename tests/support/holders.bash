@@ -26,7 +26,7 @@
 #                            holds the lock; is_in ID: it holds the lock since the time in the file
 #                            in.ID (ns), its slot is in slot.ID, its fence in fence.ID; is_out ID
 
-source "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+source "${BASH_SOURCE[0]%/*}/common.bash"
 source "$ROOT/tests/support/fake.bash"
 
 tree() {

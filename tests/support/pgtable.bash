@@ -11,7 +11,7 @@
 #     as_role [SETTING...]             L is that of a new role $R, which has the rights to the table
 #     waiter                           see below
 
-source "$(dirname "${BASH_SOURCE[0]}")/pgtests.bash"
+source "${BASH_SOURCE[0]%/*}/pgtests.bash"
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true

@@ -4,7 +4,7 @@
 # table.
 
 bats_require_minimum_version 1.5.0
-source "$(dirname "${BASH_SOURCE[0]}")/holders.bash"
+source "${BASH_SOURCE[0]%/*}/holders.bash"
 source "$ROOT/tests/support/postgres.bash"
 source "$ROOT/tests/support/pglock.bash"
 

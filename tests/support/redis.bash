@@ -13,7 +13,7 @@
 # for the tests (redis_export does it for the default server), and teardown_file calls redis_stop.
 # In a test dlock_teardown ends them.
 
-declare -F dlock_setup >/dev/null || source "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+declare -F dlock_setup >/dev/null || source "${BASH_SOURCE[0]%/*}/common.bash"
 
 declare -gA REDIS_PORTS REDIS_PIDS REDIS_DIRS
 

@@ -38,7 +38,11 @@ rl_stop_file() {
 }
 
 rl_port() { local -a ports=($RL_PORTS); echo "${ports[$1 - 1]}"; }
-rl_all() { local -a ports=($RL_PORTS); seq ${#ports[@]}; }
+rl_all() {
+    local -a ports=($RL_PORTS)
+    local k
+    for k in "${!ports[@]}"; do echo $((k + 1)); done
+}
 rl_put() {
     local -a ports=($RL_PORTS)
     ports[$1 - 1]=$2

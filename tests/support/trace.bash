@@ -1,24 +1,21 @@
-# trace.bash - the same stack traces of failed tests as bats makes, at an eighth of the price.
+# trace.bash - the same stack traces of failed tests as bats makes, without a price for those that
+# pass.
 #
-# The DEBUG trap of bats composes the stack trace anew before every command of a test: most of the
-# work of bash in a run of the suite. Here the trap only copies its place, and the trace is composed
-# when a test has failed. The names below are internal to bats 1.8 (Debian 12) and 1.11 (Debian 13);
-# any other version keeps its own trap, and is merely slower.
+# bats notes its place before every command of a test, by the DEBUG trap: most of the work of bash
+# in a run of the suite. It does so for versions of bash whose ERR trap has a wrong line. That of
+# bash 5.2 has the right one, so the trace is composed when a command has failed, and when the time
+# of a test is over. A test that calls exit, or whose teardown fails, has no trace. The names below
+# are internal to bats 1.8 (Debian 12) and 1.11 (Debian 13); any other version keeps its own traps,
+# and is merely slower.
 
 case ${BATS_VERSION:-}/${BATS_TRACE_LEVEL:-0} in 1.8.*/0 | 1.11.*/0) ;; *) return 0 ;; esac
+[ $((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1])) -ge 502 ] || return 0
 declare -F bats_debug_trap bats_error_trap bats_get_failure_stack_trace >/dev/null || return 0
 
-# Place and functions of the last command, and of the one before: a frame a line, this trap first.
-TRACE_SELF=${BASH_SOURCE[0]}
-TRACE_AT='' TRACE_IN='' TRACE_FILES='' TRACE_AT0='' TRACE_IN0='' TRACE_FILES0=''
+# A frame a line: "LINE FUNCTION FILE", innermost first.
+TRACE=()
 
-bats_debug_trap() {
-    [[ $1 != "$BATS_ROOT"/lib* && $1 != "$TRACE_SELF" ]] || return 0
-    [[ -z ${BATS_INTERRUPTED+x}${BATS_TIMED_OUT+x} ]] || return 0
-    local IFS=$'\n'
-    TRACE_AT0=$TRACE_AT TRACE_IN0=$TRACE_IN TRACE_FILES0=$TRACE_FILES
-    TRACE_AT="${BASH_LINENO[*]}" TRACE_IN="${FUNCNAME[*]}" TRACE_FILES="${BASH_SOURCE[*]}"
-}
+bats_debug_trap() { trap - DEBUG; }
 
 # bats 1.11 has one without a process itself.
 [[ $BATS_VERSION != 1.8.* ]] ||
@@ -28,34 +25,35 @@ bats_debug_trap() {
         echo $((10#$now / 1000))
     }
 
-# bash may have run the DEBUG trap once more for the command that failed, with a wrong line.
-bats_error_trap() {
-    bats_check_status_from_trap
-    local IFS=$'\n'
-    if [[ ${BASH_LINENO[*]} == "$TRACE_AT" && ${BASH_SOURCE[*]} == "$TRACE_FILES" &&
-        -z $BATS_DEBUG_LAST_STACK_TRACE_IS_VALID ]]; then
-        TRACE_AT=$TRACE_AT0 TRACE_IN=$TRACE_IN0 TRACE_FILES=$TRACE_FILES0
-    fi
-    BATS_DEBUG_LAST_STACK_TRACE_IS_VALID=1
-}
-
-# bats_get_failure_stack_trace VARIABLE: an array of "LINE FUNCTION FILE", innermost first.
-bats_get_failure_stack_trace() {
-    local -n trace_out=$1
-    local -a at in files
+# trace_here: where the function that called the caller of this one was.
+trace_here() {
     local i
-    [[ -n ${BATS_DEBUG_LAST_STACK_TRACE_IS_VALID:-} ]] ||
-        TRACE_AT=$TRACE_AT0 TRACE_IN=$TRACE_IN0 TRACE_FILES=$TRACE_FILES0
-    mapfile -t at <<<"$TRACE_AT"
-    mapfile -t in <<<"$TRACE_IN"
-    mapfile -t files <<<"$TRACE_FILES"
-    trace_out=()
-    for ((i = 1; i < ${#in[@]}; i++)); do
-        trace_out+=("${at[i - 1]} ${in[i]} ${files[i]:-$BATS_TEST_SOURCE}")
-        case ${in[i]} in
+    TRACE=()
+    for ((i = 2; i < ${#FUNCNAME[@]}; i++)); do
+        [[ ${#TRACE[@]} -gt 0 || ${BASH_SOURCE[i]} != "$BATS_ROOT"/lib* ]] || continue
+        TRACE+=("${BASH_LINENO[i - 1]} ${FUNCNAME[i]} ${BASH_SOURCE[i]:-$BATS_TEST_SOURCE}")
+        case ${FUNCNAME[i]} in
         "${BATS_TEST_NAME-}" | setup | setup_file | setup_suite) break ;;
         teardown | teardown_file | teardown_suite) break ;;
         esac
-        [[ ${in[i]} != source || ${files[i + 1]:-} != *bats-exec-file ]] || break
+        [[ ${FUNCNAME[i]} != source || ${BASH_SOURCE[i + 1]:-} != *bats-exec-file ]] || break
     done
+}
+bats_error_trap() {
+    bats_check_status_from_trap
+    trace_here
+    BATS_DEBUG_LAST_STACK_TRACE_IS_VALID=1
+}
+bats_timeout_trap() {
+    BATS_TIMED_OUT=1
+    trap - ERR
+    echo "out of time in: $BASH_COMMAND" >&2
+    trace_here
+    TRACE=("${TRACE[@]:1}") # bash does not know the line of this command
+    exit 1
+}
+# bats_get_failure_stack_trace VARIABLE: an array of such frames.
+bats_get_failure_stack_trace() {
+    local -n trace_out=$1
+    trace_out=(${TRACE[@]+"${TRACE[@]}"})
 }

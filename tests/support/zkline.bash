@@ -3,7 +3,7 @@
 # these functions anew. Loads all that they use.
 
 bats_require_minimum_version 1.5.0
-source "$(dirname "${BASH_SOURCE[0]}")/holders.bash"
+source "${BASH_SOURCE[0]%/*}/holders.bash"
 source "$ROOT/tests/support/zookeeper.bash"
 
 setup_file() {

@@ -6,14 +6,12 @@ STORE_SHARED=1 STORE_SLOTS=1 STORE_TURNS=1 STORE_TICKS=1
 store_up() { zk_start; }
 store_down() { zk_stop_all; }
 store_lock() { echo "zk://127.0.0.1:$ZK_PORT#$1"; }
+no_session() { [ -z "$(zk_sessions)" ]; }
 # Nothing is left: the parent is a container, which the server removes soon after its last child.
 # (From outside it cannot be told from a persistent one, except by waiting. One that never had a
 # child stays indefinitely.)
-parent_gone() { ! zk_stat "/$1" cversion 2>/dev/null ||
-    [ "$(zk_tree "/$1" 2>&1)$(zk_stat "/$1" cversion)" = 0 ]; }
-no_session() { [ -z "$(zk_sessions)" ]; }
 store_clean() {
-    wait_for 3 parent_gone "$1" || fail "left in the store: /$1 $(zk_tree "/$1")" || return
+    zk_gone -c "/$1" 3 || fail "left in the store: /$1 $(zk_tree "/$1")" || return
     wait_for 2 no_session && return
     # It must not fail the tests behind this one, too.
     local left

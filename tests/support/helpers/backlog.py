@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """backlog.py NAME CMD...: run CMD while the queue of the abstract socket NAME is full."""
 import socket
 import subprocess

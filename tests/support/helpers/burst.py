@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """burst.py N GO CMD...: run CMD N times at once; when all but one have ended, make the file GO.
 
 Prints the exit codes, sorted. For a lock with a single holder, whose command waits for GO.

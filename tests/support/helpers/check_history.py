@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """check_history.py DIR EXPECTED [killed] [fence]: is the history of `witness` that of a lock?
 
 In the order of the lines: fences strictly increase ("fence": all holders have one), at most one

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """contender.py PORT KEY SECONDS - a rival that tries to set the same Redis key all the time.
 
 Prints, one a line: when KEY ends by the server's word (0: no KEY), then when the SET NX that

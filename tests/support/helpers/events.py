@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3 -S
 """events.py FILE|- [CODE] - read the lines of --events with a JSON parser and check their schema.
 
 Every line must be whole: one object in UTF-8, at most 4096 bytes, with only the event's keys, each

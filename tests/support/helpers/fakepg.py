@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """fakepg.py HOW [VERSION [NAME=VALUE]]: a server that begins like PostgreSQL; prints its port.
 
 It answers each statement with

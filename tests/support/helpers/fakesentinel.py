@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """fakesentinel.py FILE [ADDRESS] - a sentinel that gives the answers in FILE. Prints its port.
 
 FILE has an answer a line, "HOST PORT", "nil" or "-ERR text", each given once, the last repeated.

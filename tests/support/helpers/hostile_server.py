@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """hostile_server.py HOW - listens in the place of a Redis server. Prints its port.
 
 HOW, on each connection, once a request has come:

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """kinds.py DLOCK LOCK WITNESS DIR OPERATIONS [FACT...]: random operations, checked against a model.
 
 FACT says what the store has: shared, slots (=N: so many), numbers (of slots), fence, lease (else

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """kinds_model.py [FACT...] <HISTORY: may a lock of all kinds have this history?
 
 A pure check; kinds.py makes histories, tests/self/kinds.bats has some that must fail. An event a

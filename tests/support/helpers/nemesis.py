@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """nemesis.py DLOCK LOCK WITNESS DIR SERVER_PID SECONDS WORKERS [SEED]
 
 WORKERS processes take LOCK in turn (ttl 2 s, or CHAOS_TTL; holds of up to 3 x ttl; the command is

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """peak_rss.py FILE CMD... - runs CMD; FILE gets the peak memory of any process in it (MiB)."""
 import resource
 import subprocess

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """pgproxy.py PORT FAULT ARG... - stands before a PostgreSQL server on PORT. Prints its own port.
 
 proxy.py counts bytes; here a fault comes at a text, in what one side sends at once. With FILE, only

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """pgturns.py PORT FILE MS - stands before a PostgreSQL server or pooler on PORT. Prints its port.
 
 FILE gets a byte for each request of a client: the number of its unanswered ones ("1": no other).

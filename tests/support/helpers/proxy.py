@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """proxy.py PORT FAULT - stands before a Redis server on PORT. Prints its own port.
 
 FAULT  pass           everything is passed on

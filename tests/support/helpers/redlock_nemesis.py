@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """redlock_nemesis.py DLOCK NAME WITNESS DIR SECONDS WANT [SEED]
 
 40 processes take the lock NAME on five redis-servers in turn (ttl 2 s, or CHAOS_TTL), most for no

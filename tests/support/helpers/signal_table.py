@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """signal_table.py terminal|none|container ROUNDS ARG...: counts the signals that reach a command.
 
 A line for each way of sending: the counts of TERM, INT and HUP in ROUNDS rounds, as "1", or "1,2"

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """silent_kdc.py DIR - a Kerberos server that never answers. Prints its port.
 
 DIR gets krb5.conf, which names it, and ccache, a credential cache with a ticket for it: export

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """silent_keeper.py HOW FILE: an abstract socket in the place of a keeper's; its name goes to FILE.
 
 HOW: silent (accepts, never answers), full (never accepts, its queue is full), nonsense (answers

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """swarm.py N SECONDS CMD...: run CMD N times at once, each with its number (from 1) in $I.
 
 All must succeed. A shell cannot wait for many jobs while thousands of processes come and go: it

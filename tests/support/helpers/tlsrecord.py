@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """tlsrecord.py RECORD ANSWER [CERT KEY [oldest|for-ever]] - a server that records what it gets.
 
 Prints its port. With CERT and KEY it speaks TLS and appends to RECORD what arrives after the

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3 -S
 """told.py - the messages of dlock for each event of the table on stdin.
 
 Runs dlock in a scripted store (support/fake/fake.c), at a terminal, in CI and so on, and compares

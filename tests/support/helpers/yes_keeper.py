@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """yes_keeper.py CMD...: run CMD as root below a keeper of user nobody that grants each lock.
 
 The keeper is CMD's parent, as if CMD ran under sudo; the entry of DLOCK_HELD names the keeper.

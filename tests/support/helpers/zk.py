@@ -1,4 +1,4 @@
-#!/usr/bin/python3 -I
+#!/usr/bin/python3 -IS
 """zk.py [HOST:]PORT WHAT... - reads and changes a ZooKeeper server's nodes, without a library.
 
 A JVM takes a second for that, kazoo 0.2 s, this 50 ms. Each call is a session of its own (two
@@ -9,6 +9,7 @@ writes, so the zxid moves on), and a sync precedes reads, so that no follower gi
   get PATH                the data as it is
   stat PATH [KEY]         "KEY VALUE" lines, see STAT_KEYS; ephemeralOwner in hex, as the session
                           lists have it (0x0 for containers, too: they look like persistent nodes)
+  gone [-c] PATH SECONDS  waits until there is no such node; -c: or one that never had a child
   acl PATH                "PERMISSIONS SCHEME ID" lines
   create [-c] [-s] PATH [DATA]    persistent; -c a container, -s sequential; with all parents;
                           prints the real path
@@ -27,6 +28,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 
 ERRORS = {-4: "CONNECTIONLOSS", -8: "BADARGUMENTS", -101: "NONODE", -102: "NOAUTH",
           -103: "BADVERSION", -108: "NOCHILDRENFOREPHEMERALS", -110: "NODEEXISTS",
@@ -202,6 +204,20 @@ def hold(zk, path, data, sequential):
         zk.close()
 
 
+def gone(zk, path, seconds, or_new):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            stat = zk.get(path)[1]
+        except Refused:
+            return
+        if or_new and stat["numChildren"] == stat["cversion"] == 0:
+            return
+        time.sleep(0.03)
+        zk.sync(path)
+    raise Refused("still there: " + path)
+
+
 def main(where, what, *args):
     args = list(args)
     options = {}
@@ -222,7 +238,7 @@ def main(where, what, *args):
     if what == "hold":
         return hold(zk, path, data, "-s" in options)
     try:
-        if what in ("ls", "tree", "get", "stat", "acl"):
+        if what in ("ls", "tree", "get", "stat", "acl", "gone"):
             zk.sync(path)
         if what == "ls":
             print(*zk.ls(path), sep="\n", end="\n" if zk.ls(path) else "")
@@ -237,6 +253,8 @@ def main(where, what, *args):
             stat["ephemeralOwner"] = hex(owner(stat))
             for key in args[1:] or STAT_KEYS:
                 print(*([stat[key]] if args[1:] else [key, stat[key]]))
+        elif what == "gone":
+            gone(zk, path, float(args[1]), "-c" in options)
         elif what == "acl":
             for perms, scheme, who in zk.acl(path):
                 print("".join(c for i, c in enumerate("rwcda") if perms >> i & 1), scheme, who)

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
 """zkproxy.py PORT FAULT WHAT [N [CODE]] - stands before a ZooKeeper server on PORT.
 
 Prints its own port (at $LISTEN, 127.0.0.1 without it); prints "done" when the fault has happened.

@@ -501,6 +501,7 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
     run -0 flock -n "$OPEN/n.lock" true
 }
 
+# bats test_tags=plain
 @test "200 runs that unlink each other's file never overlap" {
     turns=50
     [ -z "${SAN:-}" ] || turns=10

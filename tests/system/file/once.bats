@@ -259,6 +259,7 @@ sweeps() {
     done
 }
 
+# bats test_tags=plain
 @test "dated names leave no records behind, at a constant cost" {
     local n
     n=$(amount once_dated)

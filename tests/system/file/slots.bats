@@ -44,6 +44,7 @@ teardown() { filelock_teardown; }
 }
 
 # Each command holds the flock(2) of its slot's file. A quarter of the dlocks are killed meanwhile.
+# bats test_tags=plain
 @test "20 processes with kills never have more than three slots, nor one slot twice" {
     local rounds=8
     cat >inside <<'EOF'
@@ -71,6 +72,7 @@ EOF
     run -0 run_t 5 "$DLOCK" -w 2 x true
 }
 
+# bats test_tags=plain
 @test "of two numbers of slots in a race one ends with 65" {
     cat >inside <<'EOF'
 #!/bin/sh

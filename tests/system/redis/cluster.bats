@@ -114,6 +114,7 @@ next_fence() {
 }
 
 # Each would go to all nodes.
+# bats test_tags=plain
 @test "idle waiters send no messages" {
     local i sent
     use 1

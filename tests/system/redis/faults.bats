@@ -2,18 +2,8 @@
 # faults.bats - faults around a lock in a real redis-server: restarts, stops, keys that others
 # delete or take, connections that are cut. Servers that lie or refuse are in hostile.bats.
 
-load ../../support/common
-load ../../support/redis
-load ../../support/redislock
+load ../../support/redisfile
 load ../../support/outage
-
-setup_file() { redis_start; }
-teardown_file() { redis_stop; }
-
-setup() {
-    dlock_setup
-    L="redis://127.0.0.1:$REDIS_PORT#$NAME"
-}
 
 @test "the restart grace counts as held, and is waited for" {
     own_server --appendonly no

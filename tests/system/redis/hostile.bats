@@ -3,19 +3,9 @@
 # befalls a sane one is in faults.bats, faults of our machine are in process.bats.
 
 # bats file_tags=long
-load ../../support/common
-load ../../support/fake
-load ../../support/redis
-load ../../support/redislock
+load ../../support/redisfile
 
 setup_file() { redis_start && redis_warm; }
-teardown_file() { redis_stop; }
-
-setup() {
-    dlock_setup
-    fake_setup # the command that tells what happens to it
-    L="redis://127.0.0.1:$REDIS_PORT#$NAME"
-}
 
 # liar HOW...: its lock is $L.   proxy FAULT...: the same, before the file's server.
 liar() {

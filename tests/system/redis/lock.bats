@@ -2,17 +2,7 @@
 # lock.bats - locks in a real redis-server: exclusion with other clients, errors, rights, the set-up
 # of the server. The queue is in queue.bats, faults are in faults.bats.
 
-load ../../support/common
-load ../../support/redis
-load ../../support/redislock
-
-setup_file() { redis_start; }
-teardown_file() { redis_stop; }
-
-setup() {
-    dlock_setup
-    L="redis://127.0.0.1:$REDIS_PORT#$NAME"
-}
+load ../../support/redisfile
 
 # -------------------------------------------------------------- exclusion ---
 

@@ -151,7 +151,7 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     [ "$(rcli exists "$R")" = 0 ]
 }
 
-# bats test_tags=soak
+# bats test_tags=plain,soak
 @test "dated names leave nothing behind, each for the same few commands" {
     local n i first
     n=$(amount once_names)

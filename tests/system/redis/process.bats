@@ -4,20 +4,8 @@
 # lie, refuse or hang are in hostile.bats, network faults in network.bats.
 
 # bats file_tags=long
-load ../../support/common
-load ../../support/fake
-load ../../support/redis
-load ../../support/redislock
+load ../../support/redisfile
 load ../../support/clock
-
-setup_file() { redis_start; }
-teardown_file() { redis_stop; }
-
-setup() {
-    dlock_setup
-    fake_setup # the command that tells what happens to it
-    L="redis://127.0.0.1:$REDIS_PORT#$NAME"
-}
 
 # Every exit code that the manual names for something of ours (and 0).
 DOCUMENTED=' 0 64 65 69 71 73 75 76 77 79 '

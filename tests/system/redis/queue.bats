@@ -2,17 +2,7 @@
 # queue.bats - waiting for a lock in a real redis-server: who is served when, waiters that are
 # killed or stopped, what it costs the server.
 
-load ../../support/common
-load ../../support/redis
-load ../../support/redislock
-
-setup_file() { redis_start; }
-teardown_file() { redis_stop; }
-
-setup() {
-    dlock_setup
-    L="redis://127.0.0.1:$REDIS_PORT#$NAME"
-}
+load ../../support/redisfile
 
 # ---------------------------------------------------------------- waiting ---
 
@@ -150,6 +140,7 @@ delay_is() {
     for i in ${STOPPED[$1]}; do wait_exit 10 "$i"; done
 }
 
+# bats test_tags=plain
 @test "one stopped waiter delays the next by 1.2 s at most, six by 3 s" {
     local w holder waiters
     on crash

@@ -4,16 +4,7 @@
 # the contract.
 
 # bats file_tags=long
-load ../../support/holders
-load ../../support/redis
-load ../../support/redislock
-
-setup_file() { redis_start; }
-teardown_file() { redis_stop; }
-setup() {
-    dlock_setup
-    L="redis://127.0.0.1:$REDIS_PORT#$NAME"
-}
+load ../../support/redisfile
 
 # waits N ID [ARG...]: as holds; returns when it is the N-th in the queue.
 waits() {
@@ -202,6 +193,7 @@ own_back() { [ "$(own pubsub channels "{$NAME}*" | grep -c .)" = "$1" ]; }
     end a
 }
 
+# bats test_tags=plain
 @test "redis-py's Lock and each kind of lock exclude each other" {
     /usr/bin/python3 -c 'import redis' 2>/dev/null || skip "python3-redis is not installed"
     cat >lock.py <<PY

@@ -3,20 +3,7 @@
 # hit.
 
 # bats file_tags=long
-
-load ../../support/holders
-load ../../support/redis
-load ../../support/redlock
-
-# Five nodes for all tests that do them no harm. The others start their own.
-setup_file() { rl_start 5; }
-teardown_file() { rl_stop_file; }
-
-setup() {
-    dlock_setup
-    fake_setup # the command that tells what happens to it
-    L=$(rl_uri "$NAME")
-}
+load ../../support/redlockfile
 
 # --------------------------------------------------- nodes that do not vote ---
 

@@ -2,19 +2,9 @@
 # keeper.bats - what happens to this machine's side of a Redlock: the keeper killed at each
 # of its system calls, a suspend. A killed guard is in contract/suite.bats.
 
-load ../../support/holders
-load ../../support/redis
-load ../../support/redlock
+load ../../support/redlockfile
 load ../../support/clock
 load ../../support/points
-
-setup_file() { rl_start 5; }
-teardown_file() { rl_stop_file; }
-setup() {
-    dlock_setup
-    fake_setup # the command that tells what happens to it
-    L=$(rl_uri "$NAME")
-}
 
 # The servers do not sleep with us: their leases have not ended yet when we wake up, and somebody
 # else might be next.

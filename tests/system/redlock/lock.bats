@@ -3,20 +3,8 @@
 # clients, waiting. What redis/*.bats show of one server is not shown again; faults: faults.bats,
 # fences: shared.bats.
 
-load ../../support/holders
-load ../../support/redis
-load ../../support/redlock
+load ../../support/redlockfile
 load ../../support/outage
-
-# Five nodes for all tests that do them no harm. The others start their own.
-setup_file() { rl_start 5; }
-teardown_file() { rl_stop_file; }
-
-setup() {
-    dlock_setup
-    fake_setup # the command that tells what happens to it
-    L=$(rl_uri "$NAME")
-}
 
 # ----------------------------------------------------------------- basics ---
 
@@ -299,6 +287,7 @@ next_fence() {
     promptly on "2 3 5" del "$NAME"
 }
 
+# bats test_tags=plain
 @test "three stopped waiters delay the next by 1.6 s at most, and each once" {
     own_nodes
     local i w stopped=() live=()
@@ -431,6 +420,7 @@ store_back() { rl_thaw 1 2 3; }
 }
 
 # Without anybody else one of them gets it, however the votes split at first.
+# bats test_tags=plain
 @test "of eight simultaneous tries exactly one runs" {
     local round
     for round in 1 2 3 4 5; do

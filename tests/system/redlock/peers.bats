@@ -13,6 +13,7 @@ setup() {
     L=$(rl_uri "$NAME")
 }
 
+# bats test_tags=plain
 @test "redis-py's Lock and dlock exclude and wake each other" {
     /usr/bin/python3 -c 'import redis' 2>/dev/null || skip "python3-redis is not installed"
     cat >lock.py <<'PY'

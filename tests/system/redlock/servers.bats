@@ -64,6 +64,7 @@ for k in sys.argv[2:]:
     wait_for 1 rl_gone "$NAME"
 }
 
+# bats test_tags=plain
 @test "the fence grows although the servers' clocks differ" {
     clock_nodes
     local by nodes fence last=0

@@ -40,6 +40,7 @@ stands() {
     nothing_left 3 4 5
 }
 
+# bats test_tags=plain
 @test "one node in common excludes a writer, and a reader" {
     rl_die 4 5
     held a -s --ttl 60
@@ -115,6 +116,7 @@ stands() {
     nothing_left
 }
 
+# bats test_tags=plain
 @test "fences of readers stand between those of writers, whichever majority grants" {
     local round fence last=0 writer=0 out=() ahead
     # The clock of node 3 was six years ahead once: only a reader's majority sees its counter, at
