@@ -5,7 +5,7 @@ local mine, line = value == ARGV[3]
 if mine and simple then
   redis.call('DEL', name)
   value = false
-  line = redis.pcall('ZRANGE', prefix .. 'queue', 0, 1, 'WITHSCORES')
+  line = redis.pcall('ZRANGE', prefix .. 'queue', '0', '1', 'WITHSCORES')
   if line.err then line = nil
   elseif not line[1] then return {1, seen, now} end
 end

@@ -9,7 +9,10 @@
 --
 -- The last argument is several words with blanks between them, because Redis 7 ends the connection
 -- of a client that sends more than 10 arguments before AUTH, and "NOAUTH" is the better message.
-if foreign then return wrong_name(foreign) end
+if foreign then
+  -- include parts/wrong.lua
+  return wrong_name(foreign)
+end
 -- include parts/near.lua
 -- include parts/queue.lua
 -- include parts/uptime.lua

@@ -66,7 +66,7 @@ end
 -- the order when the clock goes back. Exact until 2096.
 local function tail(w, base)
   local ticket = base + time[1] * 1000000 + time[2]
-  local last = tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0)
+  local last = tonumber(redis.call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2] or 0)
   if (last >= SHELF) == (base > 0) then ticket = math.max(ticket, last + 1) end
   redis.call('ZADD', queue, string.format('%.0f', ticket), w)
   return ticket
@@ -88,7 +88,7 @@ end
 -- The first waiter that is alive by its last word; me is.
 local function head(me)
   while true do
-    local w = redis.call('ZRANGE', queue, 0, 0)[1]
+    local w = redis.call('ZRANGE', queue, '0', '0')[1]
     if not w or w == me or parse(redis.call('HGET', waiters, w)) >= now then return w end
     drop(w)
   end
@@ -98,7 +98,7 @@ end
 -- that does not listen is dead. lease: '', or ' MS VALUE' of a lock that was granted just now.
 local function watch(lease)
   while true do
-    local two = redis.call('ZRANGE', queue, 0, 1)
+    local two = redis.call('ZRANGE', queue, '0', '1')
     if not two[1] then return end
     if tell(two[1], 'head' .. lease) then
       if two[2] then tell(two[2], 'second') end
@@ -113,7 +113,7 @@ end
 -- told that there is room: perhaps back soon. all: the first n, if known.
 local function before(me, n, all)
   local ids = {}
-  all = all or redis.call('ZRANGE', queue, 0, n - 1, 'WITHSCORES')
+  all = all or redis.call('ZRANGE', queue, '0', n - 1, 'WITHSCORES')
   for i = 1, #all, 2 do
     if all[i] == me or tonumber(all[i + 1]) >= SHELF then break end
     if not room(kind_of(all[i])) then return ids, all[i] end

@@ -12,7 +12,7 @@ local function quit(id)
   near(function()
     local first = false
     if id ~= '' then
-      first = redis.call('ZRANGE', queue, 0, 0)[1] == id
+      first = redis.call('ZRANGE', queue, '0', '0')[1] == id
       drop(id)
     end
     if not value and (mine or first) then
