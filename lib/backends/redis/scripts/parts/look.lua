@@ -47,10 +47,10 @@ elseif open and not grant and back then
 end
 
 -- The head of the queue, unless the queue is on another node of a cluster.
-local w
+local w, behind
 local all, e = near(function()
   if back and id ~= '' then rejoin(id, back) end
-  w = head(id)
+  w, behind = head(id)
 end)
 if not all then
   if id == '' and not open and not grant then return {'busy', '0', left, 0, shown()} end

@@ -16,7 +16,7 @@ local function quit(id)
       drop(id)
     end
     if not value and (mine or first) then
-      offer('', true, false, line)
+      if not offer('', true, false, line) then claimed(nil) end
     elseif epoch and (mine or first) then
       advance(first)
     elseif first then
