@@ -89,22 +89,37 @@ static int fail_reader(struct redis_conn *c)
 
 /* -------------------------------------------------------------------- sending */
 
+#define HEADER 26 /* bytes of put_header() at most, and of a word's end */
+
+/* "*3\r\n" in front of a command, "$5\r\n" in front of a word. */
+static char *put_header(char *p, char kind, size_t n)
+{
+    char digits[20];
+    int k = 0;
+
+    do
+        digits[k++] = (char)('0' + n % 10);
+    while ((n /= 10) > 0);
+    *p++ = kind;
+    while (k > 0)
+        *p++ = digits[--k];
+    return mempcpy(p, "\r\n", 2);
+}
+
+/* Not by redisFormatCommandArgv(), whose printf for each word is a tenth of a Redlock client. */
 int redis_conn_send(struct redis_conn *c, int tag, int argc, const char **argv, const size_t *len)
 {
-    char *cmd = NULL, *out = c->out;
-    size_t size = c->out_size > 0 ? c->out_size : 4096;
-    long long n = -1; /* hiredis 1.1: long long, int before */
+    size_t size = c->out_size > 0 ? c->out_size : 4096, need = c->out_len + HEADER;
+    char *out = c->out, *p;
 
     if (!redis_conn_is_open(c))
         return DLOCK_EUNAVAIL;
-    if (c->ntags < REDIS_CONN_TAGS)
-        n = redisFormatCommandArgv(&cmd, argc, argv, len);
-    while (n >= 0 && size < c->out_len + (size_t)n)
+    for (int i = 0; i < argc; i++)
+        need += HEADER + len[i];
+    while (size < need)
         size *= 2;
-    if (n < 0 || (size > c->out_size && !(out = malloc(size)))) {
-        redisFreeCommand(cmd);
+    if (c->ntags == REDIS_CONN_TAGS || (size > c->out_size && !(out = malloc(size))))
         return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
-    }
     if (c->out && out != c->out) {
         /* The old buffer may hold AUTH's password; realloc() would leave it in freed memory. */
         memcpy(out, c->out, c->out_len);
@@ -113,11 +128,12 @@ int redis_conn_send(struct redis_conn *c, int tag, int argc, const char **argv, 
     }
     c->out = out;
     c->out_size = size;
-    memcpy(c->out + c->out_len, cmd, (size_t)n);
-    c->out_len += (size_t)n;
-    if (tag == REDIS_CONN_AUTH)
-        explicit_bzero(cmd, (size_t)n);
-    redisFreeCommand(cmd);
+    p = put_header(out + c->out_len, '*', (size_t)argc);
+    for (int i = 0; i < argc; i++) {
+        p = mempcpy(put_header(p, '$', len[i]), argv[i], len[i]);
+        p = mempcpy(p, "\r\n", 2);
+    }
+    c->out_len = (size_t)(p - out);
     c->tags[c->ntags++] = (struct redis_conn_tag){.tag = tag};
     return 0;
 }
