@@ -42,13 +42,11 @@ static inline void redis_checks_granted(struct redis_checks *c)
 {
     c->due = !c->asked;
 }
-/* Queue what INFO tells under these tags, and write it. persistence: ask for it too. */
-void redis_checks_ask(struct redis_checks *, struct redis_conn *, int memory_tag,
-                      int persistence_tag, bool persistence);
-/* The replies. */
-void redis_checks_memory(struct redis_checks *, const redisReply *, const char *where);
-void redis_checks_persistence(struct redis_checks *, const redisReply *, const char *where,
-                              int64_t ttl, int64_t grace);
+/* Queue INFO for each section under this tag, and write it. persistence: ask for it too. */
+void redis_checks_ask(struct redis_checks *, struct redis_conn *, int tag, bool persistence);
+/* A reply under this tag. */
+void redis_checks_answered(struct redis_checks *, const redisReply *, const char *where,
+                           int64_t ttl, int64_t grace);
 /* The next warning (for EV_NOTICE); false: none. */
 bool redis_checks_take(struct redis_checks *, struct dlock_error *);
 

@@ -179,12 +179,9 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
     case T_LOOK_CLAIM:
         redis_acquire_looked(be, rep->tag, rep->r);
         break;
-    case T_MEMORY:
-        redis_checks_memory(&be->checks, rep->r, redis_where(be));
-        break;
-    case T_PERSISTENCE:
-        redis_checks_persistence(&be->checks, rep->r, redis_where(be), be->spec->ttl,
-                                 be->restart_grace);
+    case T_INFO:
+        redis_checks_answered(&be->checks, rep->r, redis_where(be), be->spec->ttl,
+                              be->restart_grace);
         break;
     case T_WAIT:
         redis_route_replicas_answered(&be->route, rep->r);
@@ -332,8 +329,7 @@ static bool give_checks(struct redis_backend *be, struct dlock_event *ev)
     if (be->events.n > 0 && be->events.at[0].type != EV_RELEASED)
         return false;
     if (be->checks.due)
-        redis_checks_ask(&be->checks, &be->node.cmd, T_MEMORY, T_PERSISTENCE,
-                         be->restart_grace < be->spec->ttl);
+        redis_checks_ask(&be->checks, &be->node.cmd, T_INFO, be->restart_grace < be->spec->ttl);
     if (!redis_checks_take(&be->checks, &said))
         return false;
     *ev = (struct dlock_event){.type = EV_NOTICE, .error = said};

@@ -258,7 +258,8 @@ int redlock_no_quorum(const struct redlock_backend *, struct dlock_error *);
 /* ----------------------------------------------------------------- redlock_run.c */
 
 /* Read the run record in the vote. A vote with foreign data in its place does not count. */
-void redlock_run_read(struct redlock_backend *, struct redlock_server *, const redisReply *);
+void redlock_run_read(struct redlock_backend *, struct redlock_server *,
+                      const struct redis_script_tried *);
 /* Foreign data is in the place of the server's run record. */
 void redlock_run_foreign(const struct redlock_backend *, const struct redlock_server *,
                          struct dlock_error *);

@@ -630,7 +630,7 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
     }
     read_vote(be, s, &t);
     if (s->answer == A_YES && be->spec->once > 0)
-        redlock_run_read(be, s, rep->r);
+        redlock_run_read(be, s, &t);
     if (s->answer != A_YES)
         return;
     s->from = rep->sent;
@@ -698,18 +698,16 @@ static void end_votes(struct redlock_backend *be, int64_t now)
 static void raise_answered(struct redlock_backend *be, struct redlock_server *s,
                            const struct redis_conn_reply *rep)
 {
-    const char *found;
-    size_t len;
-    bool ours;
+    struct redis_script_owned o;
 
     if (rep->tag != REDLOCK_TAG(be->serial, K_RAISE) || be->op != OP_ACQUIRE ||
         be->acquire.stage != ST_RAISE)
         return;
     if (rep->r->type == REDIS_REPLY_ERROR) {
         redlock_refused(be, s, rep->r);
-    } else if (redis_script_owned(rep->r, &ours, &found, &len) != 0) {
+    } else if (redis_script_owned(rep->r, &o) != 0) {
         redlock_misread(s, "a renewal");
-    } else if (ours && (!run_record_begun(be->spec) || redis_script_recorded(rep->r))) {
+    } else if (o.ours && (!run_record_begun(be->spec) || o.recorded)) {
         s->raise = RAISE_DONE;
         s->from = rep->sent;
     } else {

@@ -429,23 +429,13 @@ int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
         .up_ms = number_at(r, 6),
         .longest_ms = dlock_max(0, number_at(r, 7)),
         .ticket = clock_at(r, 8),
+        .kept_ms = number_at(r, 10),
     };
+    if (r->elements == VOTED_RUN && is_string(r->element[9])) {
+        t->run = r->element[9]->str;
+        t->run_len = (size_t)r->element[9]->len;
+    }
     return t->status == RS_GRANTED && t->fence == 0 ? DLOCK_EPROTO : 0;
-}
-
-bool redis_script_voted_run(const redisReply *r, const char **text, size_t *len, int64_t *kept_ms)
-{
-    if (r->type != REDIS_REPLY_ARRAY || r->elements != VOTED_RUN || !is_string(r->element[9]))
-        return false;
-    *text = r->element[9]->str;
-    *len = (size_t)r->element[9]->len;
-    *kept_ms = number_at(r, 10);
-    return true;
-}
-
-bool redis_script_recorded(const redisReply *r)
-{
-    return r->type == REDIS_REPLY_ARRAY && number_at(r, 3) == 1;
 }
 
 bool redis_script_looked(const redisReply *r, int64_t *left_ms)
@@ -461,24 +451,23 @@ bool redis_script_shared(const redisReply *r)
     return r->type == REDIS_REPLY_STRING && strcmp(r->str, SHARED) == 0;
 }
 
-int redis_script_owned(const redisReply *r, bool *ours, const char **found, size_t *len)
+int redis_script_owned(const redisReply *r, struct redis_script_owned *o)
 {
     if (r->type != REDIS_REPLY_ARRAY || r->elements < 1 ||
         r->element[0]->type != REDIS_REPLY_INTEGER)
         return DLOCK_EPROTO;
-    *ours = r->element[0]->integer == 1;
-    *found = NULL;
-    *len = 0;
+    *o = (struct redis_script_owned){
+        .ours = r->element[0]->integer == 1,
+        .forgotten = r->element[0]->integer == 2,
+        .recorded = number_at(r, 3) == 1,
+        .now_ms = clock_at(r, 2),
+    };
     if (r->elements > 1 && is_string(r->element[1])) {
-        *found = r->element[1]->str;
-        *len = (size_t)r->element[1]->len;
+        o->found = r->element[1]->str;
+        o->len = (size_t)r->element[1]->len;
+        o->foreign = r->element[0]->integer == 3;
     }
     return 0;
-}
-
-int64_t redis_script_owned_at(const redisReply *r)
-{
-    return r->type == REDIS_REPLY_ARRAY ? clock_at(r, 2) : 0;
 }
 
 int redis_script_state(const redisReply *r, struct redis_script_state *s)

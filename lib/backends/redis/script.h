@@ -174,35 +174,30 @@ struct redis_script_tried {
     /* vote with a grace: the largest ttl of shared holders and waiters there, or a bit more. */
     int64_t longest_ms;
     int64_t ticket; /* of a waiter that is in the queue now; 0: none */
+    /* vote, with once: the record, NULL: none; and how long kept (<= 0: unknown). */
+    const char *run;
+    size_t run_len;
+    int64_t kept_ms;
 };
 /* try and vote. */
 int redis_script_tried(const redisReply *, struct redis_script_tried *);
-/* vote, with once: the record, and how long kept (ms; <= 0: unknown). False: no record. */
-bool redis_script_voted_run(const redisReply *, const char **text, size_t *len, int64_t *kept_ms);
-/* keep, unvote with a record: is our record there, by this or an earlier request? */
-bool redis_script_recorded(const redisReply *);
 /* look: true for so long (ms; -1: without expiry). False: no, or the reply is an error. */
 bool redis_script_looked(const redisReply *, int64_t *left_ms);
 /* look, under shared_tag. */
 bool redis_script_shared(const redisReply *);
-/* leave, unvote, drop, renew, keep: was the lock ours? If not, found: the value there, or NULL. */
-int redis_script_owned(const redisReply *, bool *ours, const char **found, size_t *len);
-/* keep, unvote: the server was restarted within the grace, so no client has the vote. */
-static inline bool redis_script_forgotten(const redisReply *r)
-{
-    return r->elements > 0 && r->element[0]->type == REDIS_REPLY_INTEGER &&
-           r->element[0]->integer == 2;
-}
-/* leave, drop with once: NULL, or the type of foreign data at the record's key: nothing is done. */
-static inline const char *redis_script_unrecorded(const redisReply *r)
-{
-    return r->elements > 1 && r->element[0]->type == REDIS_REPLY_INTEGER &&
-                   r->element[0]->integer == 3 && r->element[1]->type == REDIS_REPLY_STRING
-               ? r->element[1]->str
-               : NULL;
-}
-/* The server's clock in the same answer, Unix ms; 0: unknown. */
-int64_t redis_script_owned_at(const redisReply *);
+
+struct redis_script_owned {
+    bool ours;
+    bool forgotten; /* keep, unvote: restarted within the grace, so no client has the vote */
+    bool recorded;  /* keep, unvote with a record: it is there, by this or an earlier request */
+    bool foreign;   /* leave, drop with once: found is the type of foreign data at the record's
+                       key; nothing was done */
+    const char *found; /* not ours: the value there, or NULL. Part of the reply */
+    size_t len;
+    int64_t now_ms; /* the server's clock, Unix; 0: unknown */
+};
+/* leave, unvote, drop, renew, keep. */
+int redis_script_owned(const redisReply *, struct redis_script_owned *);
 
 struct redis_script_state {
     bool held;

@@ -160,6 +160,6 @@ end
 -- The holder for the client's messages: the value of a shared holder, else NAME's.
 local function shown()
   if not epoch then return seen end
-  local all = redis.pcall('ZREVRANGEBYSCORE', holders, '(' .. digits(FREE), '-inf', 'LIMIT', '0', '1')
+  local all = redis.pcall('ZREVRANGEBYSCORE', holders, '(' .. digits(FREE), '-inf', 'LIMIT', 0, 1)
   return all[1] and string.sub(all[1], 1, SHOWN) or seen
 end
