@@ -33,11 +33,6 @@ static const struct redlock_operation *const operations[] = {
     [OP_STATUS] = &redlock_op_status,
 };
 
-static struct redlock_backend *redlock_of(struct dlock_be *be)
-{
-    return (struct redlock_backend *)be;
-}
-
 /* ------------------------------------------------------------- open and close */
 
 static int read_spec(struct redlock_backend *be, struct dlock_error *err)
@@ -254,11 +249,6 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
 
 /* ------------------------------------------------------------------- the slots */
 
-static void be_acquire(struct dlock_be *be, bool wait)
-{
-    redlock_acquire(redlock_of(be), wait);
-}
-
 static const struct dlock_error *be_refusal(const struct dlock_be *be)
 {
     return &((const struct redlock_backend *)be)->acquire.why;
@@ -269,11 +259,6 @@ static bool be_stays(struct dlock_be *be)
 {
     (void)be;
     return true;
-}
-
-static void be_renew(struct dlock_be *be)
-{
-    redlock_renew(redlock_of(be));
 }
 
 static void be_release(struct dlock_be *dlock_be, int64_t until)
@@ -292,11 +277,6 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
         redlock_release(be, until);
 }
 
-static void be_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
-{
-    redlock_status(redlock_of(be), what, arg);
-}
-
 static const char *const schemes[] = {"redlock", "redlocks", NULL};
 
 const struct dlock_backend dlock_backend_redlock = {
@@ -309,12 +289,12 @@ const struct dlock_backend dlock_backend_redlock = {
     .no_slots = "servers that each count by themselves let in too many (3 holders fit 2 slots on "
                 "3 servers)",
     .open = be_open,
-    .acquire = be_acquire,
+    .acquire = redlock_acquire,
     .refusal = be_refusal,
     .stays = be_stays,
-    .renew = be_renew,
+    .renew = redlock_renew,
     .release = be_release,
-    .ask = be_ask,
+    .ask = redlock_status,
     .interest = be_interest,
     .process = be_process,
     .close = be_close,

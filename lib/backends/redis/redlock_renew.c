@@ -33,8 +33,10 @@ static void keep(struct redlock_backend *be, struct redlock_server *s, int tag, 
     redis_conn_flush(&s->node.cmd);
 }
 
-void redlock_renew(struct redlock_backend *be)
+void redlock_renew(struct dlock_be *dlock_be)
 {
+    struct redlock_backend *be = redlock_of(dlock_be);
+
     redlock_begin(be, OP_RENEW);
     be->proven = false;
     be->until = be->began + be->spec->op_timeout;

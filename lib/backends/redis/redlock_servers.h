@@ -184,6 +184,10 @@ struct redlock_operation {
 extern const struct redlock_operation redlock_op_acquire, redlock_op_renew, redlock_op_release,
     redlock_op_status;
 
+static inline struct redlock_backend *redlock_of(struct dlock_be *be)
+{
+    return (struct redlock_backend *)be;
+}
 static inline int64_t redlock_now(const struct redlock_backend *be)
 {
     return be->spec->env->now(be->spec->env->ctx);
@@ -282,18 +286,18 @@ static inline bool redlock_run_must_record(const struct redlock_backend *be)
 
 /* ---------------------------------------------------------------- the operations */
 
-void redlock_acquire(struct redlock_backend *, bool wait);
+void redlock_acquire(struct dlock_be *, bool wait);
 /* Close all connections on which a waiter is woken. */
 void redlock_wait_close(struct redlock_backend *);
 /* On wake: a reply; the connection has failed. */
 void redlock_wake_heard(struct redlock_backend *, struct redlock_server *,
                         const struct redis_conn_reply *);
 void redlock_wake_failed(struct redlock_backend *, struct redlock_server *);
-void redlock_renew(struct redlock_backend *);
+void redlock_renew(struct dlock_be *);
 /* The caller has cancelled what was under way. */
 void redlock_release(struct redlock_backend *, int64_t until);
 /* token: of ASK_FORGET. */
-void redlock_status(struct redlock_backend *, enum dlock_ask, const char *token);
+void redlock_status(struct dlock_be *, enum dlock_ask, const char *token);
 /* During a listing: the next entry, or EV_DONE. Returns 1. */
 int redlock_status_next(struct redlock_backend *, struct dlock_event *);
 void redlock_drop_listing(struct redlock_backend *);

@@ -516,15 +516,27 @@ const char *redis_script_kind(const struct dlock_spec *spec, char buf[REDIS_SCRI
     return buf;
 }
 
-char *redis_script_value(const struct dlock_spec *spec, const char *token)
+char *redis_script_value(const struct dlock_spec *spec, int64_t ttl, const char *token)
 {
     char record[1024], ms[24], kind[REDIS_SCRIPT_KIND], *p;
     if (dlock_identity_format(spec->identity, RECORD_HOLDS, record, sizeof(record)) < 0)
         snprintf(record, sizeof(record), "dlock1");
     return asprintf(&p, "%s%s %s ttl=%s", redis_script_kind(spec, kind), token, record,
-                    msec(ms, spec->ttl)) < 0
+                    msec(ms, ttl)) < 0
                ? NULL
                : p;
+}
+
+int redis_script_new_value(const struct dlock_spec *spec, int64_t ttl,
+                           char token[DLOCK_TOKEN_LEN + 1], char **value, struct dlock_error *err)
+{
+    int rc = dlock_token_new(spec->env, token);
+
+    free(*value);
+    *value = rc == 0 ? redis_script_value(spec, ttl, token) : NULL;
+    if (rc != 0)
+        return dlock_fail(err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
+    return *value ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
 int64_t redis_script_ttl(const char *value, size_t len)
@@ -626,9 +638,14 @@ bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct 
 
 /* -------------------------------------------------------------------- wake-up */
 
-char *redis_script_channel(const struct redis_script *s, const char *id)
+char *redis_script_channel(const struct redis_script *s, const struct dlock_spec *spec, char *id)
 {
     char *p;
+    if (id[0] == '\0' &&
+        dlock_token_new(spec->env, id + strlen(redis_script_kind(spec, id))) != 0) {
+        id[0] = '\0';
+        return NULL;
+    }
     return asprintf(&p, "%swake:%s", s->prefix, id) < 0 ? NULL : p;
 }
 

@@ -234,7 +234,10 @@ const char *redis_script_kind(const struct dlock_spec *, char buf[REDIS_SCRIPT_K
  * out of memory. From the record on, also a waiter's record; the wait began at the difference of
  * its two times.
  */
-char *redis_script_value(const struct dlock_spec *, const char *token);
+char *redis_script_value(const struct dlock_spec *, int64_t ttl, const char *token);
+/* A fresh token, and its value in place of *value. 0, or err's code; then *value is NULL. */
+int redis_script_new_value(const struct dlock_spec *, int64_t ttl, char token[DLOCK_TOKEN_LEN + 1],
+                           char **value, struct dlock_error *err);
 /* The ttl in a value, in ms; 0: none, another program's value. */
 int64_t redis_script_ttl(const char *value, size_t len);
 /* The holder in a value; foreign: not written by dlock. For "dlock:shared:" unknown. */
@@ -251,8 +254,11 @@ static inline size_t redis_script_waiter_id(const char *waiter)
 
 /* -------------------------------------------------------------------- wake-up */
 
-/* The channel of a waiter; the caller frees it. NULL: out of memory. */
-char *redis_script_channel(const struct redis_script *, const char *id);
+/*
+ * The channel of the waiter id; the caller frees it. id "" becomes a new waiter's. NULL: out of
+ * memory, or no random numbers.
+ */
+char *redis_script_channel(const struct redis_script *, const struct dlock_spec *, char *id);
 /*
  * Queue, under these tags: CLIENT ID, for redis_script_track on cmd (RESP2 does not allow it after
  * SUBSCRIBE); the subscriptions to the waiter's channel and to the channel of changed keys.

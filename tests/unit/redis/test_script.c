@@ -184,7 +184,7 @@ TEST(values_and_ids_tell_their_kind)
         struct dlock_spec spec = {
             .identity = &identity, .ttl = DLOCK_SEC, .mode = t[i].mode, .slots = t[i].slots};
         CHECK_STR(redis_script_kind(&spec, kind), t[i].kind);
-        char *v = redis_script_value(&spec, "0123456789abcdef0123456789abcdef");
+        char *v = redis_script_value(&spec, spec.ttl, "0123456789abcdef0123456789abcdef");
         REQUIRE(v != NULL);
         redis_script_holder(v, strlen(v), &info);
         CHECK(!info.foreign);
@@ -332,7 +332,7 @@ TEST(values_and_entries)
         .host = "h", .user = "u", .command = "c d", .pid = 7, .since_ms = 8};
     struct dlock_info info;
     struct dlock_spec spec = {.identity = &identity, .ttl = 1500 * DLOCK_MSEC};
-    char *v = redis_script_value(&spec, "0123456789abcdef0123456789abcdef");
+    char *v = redis_script_value(&spec, spec.ttl, "0123456789abcdef0123456789abcdef");
     REQUIRE(v != NULL);
     redis_script_holder(v, strlen(v), &info);
     CHECK(!info.foreign);
