@@ -393,12 +393,6 @@ int redis_cluster_error(struct redis_route *r, struct dlock_error *err, const ch
 
 /* ------------------------------------------------------------- further nodes */
 
-static void send_words(struct redis_route *r, int tag, const char *a, const char *b)
-{
-    const char *argv[] = {a, b};
-    (void)redis_conn_send(&r->node->cmd, tag, 2, argv, (size_t[]){strlen(a), strlen(b)});
-}
-
 /*
  * HELLO needs no permission and answers "mode cluster". So a server outside a cluster is asked
  * nothing else, and its ACL log does not fill up with our questions.
@@ -408,7 +402,7 @@ void redis_cluster_hello(struct redis_route *r)
     if (r->cluster.known || r->cluster.hello_sent || r->sentinel)
         return;
     r->cluster.hello_sent = true;
-    send_words(r, T_HELLO, "HELLO", "2");
+    (void)redis_conn_send(&r->node->cmd, T_HELLO, 2, (const char *const[]){"HELLO", "2"});
 }
 
 void redis_cluster_learn(struct redis_route *r)
@@ -421,7 +415,7 @@ void redis_cluster_learn(struct redis_route *r)
     redis_cluster_hello(r);
     if (cl->known && (cl->listed_at == 0 || now - cl->listed_at >= LIST_AGAIN)) {
         cl->listed_at = now;
-        send_words(r, T_NODES, "CLUSTER", "NODES");
+        (void)redis_conn_send(&r->node->cmd, T_NODES, 2, (const char *const[]){"CLUSTER", "NODES"});
     }
 }
 

@@ -107,7 +107,7 @@ static char *put_header(char *p, char kind, size_t n)
 }
 
 /* Not by redisFormatCommandArgv(), whose printf for each word is a tenth of a Redlock client. */
-int redis_conn_send(struct redis_conn *c, int tag, int argc, const char **argv, const size_t *len)
+int redis_conn_send(struct redis_conn *c, int tag, int argc, const char *const *argv)
 {
     size_t size = c->out_size > 0 ? c->out_size : 4096, need = c->out_len + HEADER;
     char *out = c->out, *p;
@@ -115,7 +115,7 @@ int redis_conn_send(struct redis_conn *c, int tag, int argc, const char **argv, 
     if (!redis_conn_is_open(c))
         return DLOCK_EUNAVAIL;
     for (int i = 0; i < argc; i++)
-        need += HEADER + len[i];
+        need += HEADER + strlen(argv[i]);
     while (size < need)
         size *= 2;
     if (c->ntags == REDIS_CONN_TAGS || (size > c->out_size && !(out = malloc(size))))
@@ -130,7 +130,8 @@ int redis_conn_send(struct redis_conn *c, int tag, int argc, const char **argv, 
     c->out_size = size;
     p = put_header(out + c->out_len, '*', (size_t)argc);
     for (int i = 0; i < argc; i++) {
-        p = mempcpy(put_header(p, '$', len[i]), argv[i], len[i]);
+        size_t len = strlen(argv[i]);
+        p = mempcpy(put_header(p, '$', len), argv[i], len);
         p = mempcpy(p, "\r\n", 2);
     }
     c->out_len = (size_t)(p - out);
@@ -138,21 +139,18 @@ int redis_conn_send(struct redis_conn *c, int tag, int argc, const char **argv, 
     return 0;
 }
 
-static int send_role(struct redis_conn *c, int tag)
-{
-    const char *role = "ROLE";
-    return redis_conn_send(c, tag, 1, &role, (size_t[]){strlen(role)});
-}
+static const char *const ask_role[] = {"ROLE"};
 
 void redis_conn_tell(struct redis_conn *c, int hello_tag)
 {
     /* RESP3: in RESP2 a connection that hears of changes takes no other commands. */
-    const char *hello[] = {"HELLO", "3"}, *track[] = {"CLIENT", "TRACKING", "ON", "NOLOOP"};
+    static const char *const hello[] = {"HELLO", "3"};
+    static const char *const track[] = {"CLIENT", "TRACKING", "ON", "NOLOOP"};
     if (c->told)
         return;
     c->told = true;
-    (void)redis_conn_send(c, REDIS_CONN_TELL, 4, track, (size_t[]){6, 8, 2, 6});
-    (void)redis_conn_send(c, hello_tag, 2, hello, (size_t[]){5, 1});
+    (void)redis_conn_send(c, REDIS_CONN_TELL, 4, track);
+    (void)redis_conn_send(c, hello_tag, 2, hello);
 }
 
 static bool has_output(const struct redis_conn *c)
@@ -298,11 +296,10 @@ int redis_conn_open_later(struct redis_conn *c, const struct redis_conn_target *
         /* A default user without a password would take any behind its name, and say nothing. */
         bool named = c->auth.user && *c->auth.user != '\0' && strcmp(c->auth.user, "default") != 0;
         const char *argv[] = {"AUTH", named ? c->auth.user : c->auth.password, c->auth.password};
-        size_t len[] = {4, strlen(argv[1]), strlen(argv[2])};
-        if (redis_conn_send(c, REDIS_CONN_AUTH, named ? 3 : 2, argv, len) != 0)
+        if (redis_conn_send(c, REDIS_CONN_AUTH, named ? 3 : 2, argv) != 0)
             return DLOCK_ENOMEM;
     }
-    if (c->only_master && send_role(c, REDIS_CONN_ROLE) != 0)
+    if (c->only_master && redis_conn_send(c, REDIS_CONN_ROLE, 1, ask_role) != 0)
         return DLOCK_ENOMEM;
     return 0;
 }
@@ -625,7 +622,8 @@ int redis_conn_next(struct redis_conn *c, struct redis_conn_reply *out)
                    strstr(r->str, "unknown command") && strstr(r->str, "EVAL")) {
             /* All usable servers have EVAL. Keep the reply until this server has told its kind. */
             c->held = *out;
-            c->kind = send_role(c, REDIS_CONN_KIND) == 0 ? KIND_ASKED : KIND_SERVER;
+            bool asked = redis_conn_send(c, REDIS_CONN_KIND, 1, ask_role) == 0;
+            c->kind = asked ? KIND_ASKED : KIND_SERVER;
             redis_conn_flush(c);
             rc = 0;
         }

@@ -159,7 +159,7 @@ static inline bool redis_conn_is_connecting(const struct redis_conn *c)
     return c->state == RC_CONNECTING || c->state == RC_HANDSHAKE;
 }
 /* Queue a command, for redis_conn_flush. 0; DLOCK_EUNAVAIL: not open; DLOCK_ENOMEM (RC_FAILED). */
-int redis_conn_send(struct redis_conn *, int tag, int argc, const char **argv, const size_t *len);
+int redis_conn_send(struct redis_conn *, int tag, int argc, const char *const *argv);
 /*
  * Queue, once for each connection, the wish to hear when another client changes a key that is read
  * here from now on, and HELLO under hello_tag (its reply is as in RESP2). A change is a reply under

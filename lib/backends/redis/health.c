@@ -91,15 +91,16 @@ bool redis_check_password(const struct redis_conn *c, struct dlock_error *warnin
 
 void redis_checks_ask(struct redis_checks *c, struct redis_conn *conn, int tag, bool persistence)
 {
-    const char *memory[] = {"INFO", "memory"}, *loss[] = {"INFO", "persistence"};
+    static const char *const memory[] = {"INFO", "memory"}, *const loss[] = {"INFO", "persistence"};
 
     c->due = false;
     if (conn->state != RC_UP)
         return;
     c->asked = true;
-    c->ntold += redis_check_password(conn, &c->told[c->ntold]);
-    if (redis_conn_send(conn, tag, 2, memory, (size_t[]){4, 6}) == 0 && persistence)
-        (void)redis_conn_send(conn, tag, 2, loss, (size_t[]){4, 11});
+    if (c->ntold == 0)
+        c->ntold += redis_check_password(conn, c->told);
+    if (redis_conn_send(conn, tag, 2, memory) == 0 && persistence)
+        (void)redis_conn_send(conn, tag, 2, loss);
     redis_conn_flush(conn);
 }
 
@@ -115,18 +116,21 @@ void redis_checks_answered(struct redis_checks *c, const redisReply *r, const ch
     if (r->type == REDIS_REPLY_ERROR && !c->refused) {
         warn = c->refused = true;
         redis_check_refused(where, warning);
+    } else if (r->type == REDIS_REPLY_STRING && !c->evicts &&
+               redis_check_eviction(r->str, (size_t)r->len, where, warning)) {
+        warn = c->evicts = true;
     } else if (r->type == REDIS_REPLY_STRING) {
-        warn = redis_check_eviction(r->str, (size_t)r->len, where, warning) ||
-               redis_check_persistence(r->str, (size_t)r->len, where, ttl, grace, warning);
+        warn = redis_check_persistence(r->str, (size_t)r->len, where, ttl, grace, warning);
     }
     c->ntold += warn;
 }
 
-bool redis_checks_take(struct redis_checks *c, struct dlock_error *out)
+bool redis_checks_take(struct redis_checks *c, const struct event_queue *events,
+                       struct dlock_event *ev)
 {
-    if (c->ntold == 0)
+    if (c->ntold == 0 || (events->n > 0 && events->at[0].type != EV_RELEASED))
         return false;
-    *out = c->told[0];
+    *ev = (struct dlock_event){.type = EV_NOTICE, .error = c->told[0]};
     memmove(c->told, c->told + 1, sizeof(c->told[0]) * (size_t)--c->ntold);
     return true;
 }

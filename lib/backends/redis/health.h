@@ -5,6 +5,7 @@
 #ifndef DLOCK_REDIS_HEALTH_H
 #define DLOCK_REDIS_HEALTH_H
 
+#include "backends/networked.h"
 #include "conn.h"
 
 /* ----------------------------------------------------------------------- INFO */
@@ -30,9 +31,12 @@ void redis_check_refused(const char *where, struct dlock_error *warning);
 /* True: the server has no password, and was sent one; warning is for EV_NOTICE. */
 bool redis_check_password(const struct redis_conn *, struct dlock_error *warning);
 
-/* All of these, once for each handle, after its first grant. Zeroed: not asked yet. */
+/*
+ * All of these, once for each handle, after its first grant; of several servers the first says what
+ * is wrong with them. Zeroed: not asked yet.
+ */
 struct redis_checks {
-    bool due, asked, refused;
+    bool due, asked, refused, evicts;
     struct dlock_error told[3]; /* not taken yet */
     int ntold;
 };
@@ -47,8 +51,11 @@ void redis_checks_ask(struct redis_checks *, struct redis_conn *, int tag, bool 
 /* A reply under this tag. */
 void redis_checks_answered(struct redis_checks *, const redisReply *, const char *where,
                            int64_t ttl, int64_t grace);
-/* The next warning (for EV_NOTICE); false: none. */
-bool redis_checks_take(struct redis_checks *, struct dlock_error *);
+/*
+ * The next warning. False: none, or the queue has something more important; a release is the last
+ * chance.
+ */
+bool redis_checks_take(struct redis_checks *, const struct event_queue *, struct dlock_event *);
 
 /* ---------------------------------------------------------------------- clock */
 

@@ -318,24 +318,6 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
     return n;
 }
 
-/*
- * The checks are requested once the grant has been handed out, and reported when nothing more
- * important is pending; a release is the last chance.
- */
-static bool give_checks(struct redis_backend *be, struct dlock_event *ev)
-{
-    struct dlock_error said;
-
-    if (be->events.n > 0 && be->events.at[0].type != EV_RELEASED)
-        return false;
-    if (be->checks.due)
-        redis_checks_ask(&be->checks, &be->node.cmd, T_INFO, be->restart_grace < be->spec->ttl);
-    if (!redis_checks_take(&be->checks, &said))
-        return false;
-    *ev = (struct dlock_event){.type = EV_NOTICE, .error = said};
-    return true;
-}
-
 static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n,
                       struct dlock_event *ev)
 {
@@ -351,7 +333,10 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
     redis_node_tick(&be->node, now);
     if (be->op != OP_NONE)
         operations[be->op]->due(be, now);
-    if (give_checks(be, ev) || events_take(&be->events, ev))
+    /* Once the grant has been handed out. */
+    if (be->checks.due && (be->events.n == 0 || be->events.at[0].type == EV_RELEASED))
+        redis_checks_ask(&be->checks, &be->node.cmd, T_INFO, be->restart_grace < be->spec->ttl);
+    if (redis_checks_take(&be->checks, &be->events, ev) || events_take(&be->events, ev))
         return 1;
     return be->status.listing ? redis_status_next(be, ev) : 0;
 }

@@ -37,7 +37,7 @@ enum redlock_kind {
     K_LEAVE,
     K_STATUS,
     K_TRACK,
-    K_MEMORY,
+    K_INFO,
     K_FORGET
 };
 #define REDLOCK_SERIALS 0x7ffffffu
@@ -129,7 +129,7 @@ struct redlock_backend {
     uint64_t fence;
     enum { CLAIM_NONE, CLAIM_GRANTED, CLAIM_LOST } claim; /* LOST: the loss was reported */
     bool proven; /* granted or renewed by the last operation */
-    enum { CHECK_NOT, CHECK_DUE, CHECK_ASKED, CHECK_TOLD } check; /* do the servers evict locks? */
+    struct redis_checks checks; /* do the servers evict locks? */
 
     struct {
         enum redlock_stage stage;

@@ -726,7 +726,7 @@ static void end_raise(struct redlock_backend *be, int64_t now)
     }
     be->claim = CLAIM_GRANTED;
     be->proven = true;
-    be->check = be->check == CHECK_NOT ? CHECK_DUE : be->check;
+    redis_checks_granted(&be->checks);
     be->vote_serial = be->serial;
     outage_over(&be->acquire.out, &be->events);
     leave_queues(be);

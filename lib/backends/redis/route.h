@@ -41,6 +41,15 @@ struct redis_sentinel; /* sentinel.c */
 /* Tags of the route's own commands on cmd; redis.c uses lower tags. */
 enum redis_route_tag { T_WAIT = 64, T_HELLO, T_NODES };
 
+/* Does the master's answer count? */
+enum redis_confirmed {
+    CONFIRM_YES,     /* a majority of all sentinels names this server, and the replicas have it */
+    CONFIRM_ASKED,   /* wait: too few have answered */
+    CONFIRM_MOVED,   /* a majority of the sentinels names a different master */
+    CONFIRM_REFUSED, /* the answer does not count; ask again after a while. err says why */
+    CONFIRM_MISSING  /* too few replicas have the answer. err says why */
+};
+
 /* The fields up to wait_replicas are set before the first call, and not owned. */
 struct redis_route {
     const struct dlock_spec *spec;
@@ -55,8 +64,8 @@ struct redis_route {
     struct redis_sentinel *sentinel; /* NULL: the URI has the address of the server */
 
     /* The confirmation under way (confirm.c). */
-    enum { REPLICAS_ENOUGH, REPLICAS_ASKED, REPLICAS_MISSING, REPLICAS_READONLY } replicas;
-    struct dlock_error missing; /* REPLICAS_MISSING, REPLICAS_READONLY: why */
+    enum redis_confirmed replicas; /* what they say */
+    struct dlock_error missing;    /* CONFIRM_REFUSED, CONFIRM_MISSING: why */
     int64_t fresh;              /* what the sentinels said before does not count */
 };
 
@@ -80,13 +89,6 @@ void redis_route_ask_confirmation(struct redis_route *, bool replicas, int64_t f
                                   int64_t until);
 /* The reply under T_WAIT. */
 void redis_route_replicas_answered(struct redis_route *, const redisReply *);
-enum redis_confirmed {
-    CONFIRM_ASKED,   /* wait */
-    CONFIRM_YES,     /* the answer counts */
-    CONFIRM_MOVED,   /* a majority of the sentinels names a different master */
-    CONFIRM_REFUSED, /* the answer does not count; ask again after a while. err says why */
-    CONFIRM_MISSING  /* too few replicas have the answer. err says why */
-};
 enum redis_confirmed redis_route_confirm(const struct redis_route *, struct dlock_error *err);
 /* CONFIRM_ASKED, and the time is over: overwrite err where the missing confirmation is known. */
 void redis_route_unconfirmed(const struct redis_route *, struct dlock_error *err);
@@ -143,7 +145,7 @@ bool redis_cluster_answered(struct redis_route *, const struct redis_conn_reply 
 /* --------------------------------------------------------------------- sentinel.c */
 
 /*
- * Without Sentinel all but open and connect do nothing, and the answer is MASTER_YES. open reads
+ * Without Sentinel all but open and connect do nothing, and the answer is CONFIRM_YES. open reads
  * the URI: 0 or a negative code. connect is as redis_route_connect; the connection waits
  * (RC_WAITING) until the master is found.
  */
@@ -158,15 +160,11 @@ bool redis_sentinel_worth_retry(const struct redis_route *, const struct dlock_e
                                 int64_t until);
 /* Ask the sentinels again, unless the last round began at newer_than or later. */
 void redis_sentinel_question(struct redis_route *, int64_t newer_than);
-/* In a round of questions that began at fresh or later, is cmd connected to the master? */
-enum redis_mastery {
-    MASTER_PENDING, /* too few have answered */
-    MASTER_YES,     /* a majority of all sentinels names this server */
-    MASTER_OTHER,   /* a majority names a different master */
-    MASTER_NO       /* there will be no majority in this round */
-};
-enum redis_mastery redis_sentinel_answer(const struct redis_route *, int64_t fresh);
-/* Why the answer is not MASTER_YES. */
+/*
+ * In a round of questions that began at fresh or later, is cmd connected to the master?
+ * CONFIRM_REFUSED: there will be no majority in this round; redis_sentinel_doubt() says why.
+ */
+enum redis_confirmed redis_sentinel_answer(const struct redis_route *, int64_t fresh);
 void redis_sentinel_doubt(const struct redis_route *, struct dlock_error *);
 /* Subscribe to announcements of a new master, from the time at on; DLOCK_NEVER: no longer. */
 void redis_sentinel_listen(struct redis_route *, int64_t at);

@@ -100,14 +100,6 @@ static struct redis_conn_script *copy(enum redis_script_op op, const struct word
     return s;
 }
 
-static int send_argv(struct redis_conn *c, int tag, int argc, const char **argv)
-{
-    size_t len[WORDS];
-    for (int i = 0; i < argc; i++)
-        len[i] = strlen(argv[i]);
-    return redis_conn_send(c, tag, argc, argv, len);
-}
-
 static int send_script(struct redis_conn *c, int tag, enum redis_script_op op, bool at_once,
                        struct words *w)
 {
@@ -118,7 +110,7 @@ static int send_script(struct redis_conn *c, int tag, enum redis_script_op op, b
         script = copy(op, w);
     w->at[0] = script ? "EVALSHA" : "EVAL";
     w->at[1] = script ? scripts[op]->sha1 : scripts[op]->text;
-    int rc = send_argv(c, tag, w->n, w->at);
+    int rc = redis_conn_send(c, tag, w->n, w->at);
     if (rc != 0) {
         free(script);
     } else if (script) {
@@ -133,7 +125,7 @@ static int send_text(struct redis_conn *c, int tag, const struct redis_conn_scri
     const char *argv[WORDS] = {"EVAL", scripts[s->op]->text}, *p = s->words;
     for (int i = 2; i < s->n; i++, p += strlen(p) + 1)
         argv[i] = p;
-    return send_argv(c, tag, s->n, argv);
+    return redis_conn_send(c, tag, s->n, argv);
 }
 
 /*
@@ -184,7 +176,7 @@ static bool ask_why(struct redis_conn *c, const struct redis_conn_reply *rep)
     const char *kind = c->together ? "s" : "";
     const char *argv[] = {"EVAL", lua_why.text, "0", s->name, s->db, s->prefix, kind};
     c->unclear = *rep;
-    if (send_argv(c, rep->tag, DLOCK_LEN(argv), argv) == 0) {
+    if (redis_conn_send(c, rep->tag, DLOCK_LEN(argv), argv) == 0) {
         c->tags[c->ntags - 1].why = WHY_IS;
         redis_conn_flush(c);
     }
@@ -333,10 +325,10 @@ int redis_script_look(const struct redis_script *s, struct redis_conn *c, int ta
     const char *select[] = {"SELECT", s->db}, *pttl[] = {"PTTL", s->name};
     const char *range[] = {"GETRANGE", s->name, "0", "12"};
     if (strcmp(s->db, "0") != 0)
-        (void)send_argv(c, 0, 2, select);
+        (void)redis_conn_send(c, 0, 2, select);
     if (shared_tag != 0)
-        (void)send_argv(c, shared_tag, 4, range);
-    return send_argv(c, tag, 2, pttl);
+        (void)redis_conn_send(c, shared_tag, 4, range);
+    return redis_conn_send(c, tag, 2, pttl);
 }
 
 int redis_script_look_claim(const struct redis_script *s, struct redis_conn *c, int tag)
@@ -345,7 +337,7 @@ int redis_script_look_claim(const struct redis_script *s, struct redis_conn *c, 
     if (asprintf(&key, "%sclaim", s->prefix) < 0)
         return DLOCK_ENOMEM;
     const char *pttl[] = {"PTTL", key};
-    int rc = send_argv(c, tag, 2, pttl);
+    int rc = redis_conn_send(c, tag, 2, pttl);
     free(key);
     return rc;
 }
@@ -656,9 +648,9 @@ void redis_script_subscribe(struct redis_conn *c, const char *channel, int id_ta
     const char *wake[] = {"SUBSCRIBE", channel};
     const char *changed[] = {"SUBSCRIBE", INVALIDATE};
 
-    (void)send_argv(c, id_tag, 2, ask_id);
-    (void)send_argv(c, wake_tag, 2, wake);
-    (void)send_argv(c, changed_tag, 2, changed);
+    (void)redis_conn_send(c, id_tag, 2, ask_id);
+    (void)redis_conn_send(c, wake_tag, 2, wake);
+    (void)redis_conn_send(c, changed_tag, 2, changed);
 }
 
 bool redis_script_track(struct redis_conn *c, int tag, long long id)
@@ -668,7 +660,7 @@ bool redis_script_track(struct redis_conn *c, int tag, long long id)
 
     snprintf(text, sizeof(text), "%lld", id);
     c->told = false; /* no longer on this connection */
-    return send_argv(c, tag, DLOCK_LEN(argv), argv) == 0;
+    return redis_conn_send(c, tag, DLOCK_LEN(argv), argv) == 0;
 }
 
 bool redis_script_changed(const struct redis_script *s, const redisReply *message)

@@ -25,7 +25,6 @@
 #define TAG_ASK 1
 #define TAG_HEAR 2
 #define LISTEN_AGAIN (5 * DLOCK_SEC)
-#define CHANNEL "+switch-master"
 
 /* As a sentinel writes the address: compared as text, never looked up here. */
 struct sentinel_addr {
@@ -159,7 +158,6 @@ static void open_conn(const struct redis_sentinel *m, int i, struct redis_conn *
 static void begin_round(struct redis_sentinel *m, int64_t until)
 {
     const char *argv[] = {"SENTINEL", "get-master-addr-by-name", m->service};
-    size_t len[] = {strlen(argv[0]), strlen(argv[1]), strlen(argv[2])};
 
     m->since = now_of(m);
     m->until = until;
@@ -168,7 +166,7 @@ static void begin_round(struct redis_sentinel *m, int64_t until)
         redis_conn_close(ask);
         m->one[i].says = SAYS_NOTHING;
         open_conn(m, i, ask, until);
-        (void)redis_conn_send(ask, TAG_ASK, DLOCK_LEN(argv), argv, len);
+        (void)redis_conn_send(ask, TAG_ASK, DLOCK_LEN(argv), argv);
         redis_conn_flush(ask);
     }
 }
@@ -254,19 +252,19 @@ static struct tally count(const struct redis_sentinel *m)
     return t;
 }
 
-enum redis_mastery redis_sentinel_answer(const struct redis_route *r, int64_t fresh)
+enum redis_confirmed redis_sentinel_answer(const struct redis_route *r, int64_t fresh)
 {
     const struct redis_sentinel *m = r->sentinel;
     if (!m)
-        return MASTER_YES;
+        return CONFIRM_YES;
     if (m->since < fresh)
-        return MASTER_PENDING;
+        return CONFIRM_ASKED;
     struct tally t = count(m);
     if (votes_for(m, &m->master) >= m->quorum)
-        return MASTER_YES;
+        return CONFIRM_YES;
     if (t.votes >= m->quorum)
-        return MASTER_OTHER;
-    return t.votes + t.pending < m->quorum || t.pending == 0 ? MASTER_NO : MASTER_PENDING;
+        return CONFIRM_MOVED;
+    return t.votes + t.pending < m->quorum || t.pending == 0 ? CONFIRM_REFUSED : CONFIRM_ASKED;
 }
 
 /* Too few sentinels name this master. Returns err's code. */
@@ -427,13 +425,13 @@ void redis_sentinel_work(struct redis_route *r, const struct pollfd *pfd, int n)
     if (subscribe)
         m->listen_at = DLOCK_NEVER;
     for (int i = 0; i < m->n && subscribe; i++) {
-        const char *argv[] = {"SUBSCRIBE", CHANNEL};
+        static const char *const argv[] = {"SUBSCRIBE", "+switch-master"};
         struct redis_conn *c = &m->one[i].hear;
         if (redis_conn_is_open(c))
             continue;
         c->push = true;
         open_conn(m, i, c, now + m->spec->connect_timeout);
-        (void)redis_conn_send(c, TAG_HEAR, 2, argv, (size_t[]){9, strlen(CHANNEL)});
+        (void)redis_conn_send(c, TAG_HEAR, 2, argv);
         redis_conn_flush(c);
     }
     for (int i = 0; i < m->n; i++) {
@@ -561,8 +559,8 @@ enum redis_watch redis_sentinel_watch(struct redis_route *r, bool acquiring, boo
     }
     if (!m->checking && !(renewing && redis_conn_is_open(&r->node->cmd)))
         return result;
-    enum redis_mastery a = redis_sentinel_answer(r, 0);
-    if (a != MASTER_PENDING)
+    enum redis_confirmed a = redis_sentinel_answer(r, 0);
+    if (a != CONFIRM_ASKED)
         m->checking = false;
-    return a == MASTER_OTHER && (acquiring || granted) ? WATCH_MOVED : result;
+    return a == CONFIRM_MOVED && (acquiring || granted) ? WATCH_MOVED : result;
 }

@@ -31,7 +31,7 @@ static int open_to(struct redis_conn *c, struct server *s, const char *password)
 static void ping(struct redis_conn *c, int tag)
 {
     const char *argv[] = {"PING"};
-    (void)redis_conn_send(c, tag, 1, argv, (size_t[]){4});
+    (void)redis_conn_send(c, tag, 1, argv);
     redis_conn_flush(c);
 }
 

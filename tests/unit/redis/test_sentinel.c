@@ -96,7 +96,7 @@ static int found(struct group *g, struct sentinel_addr *a, struct dlock_error *e
     return rc;
 }
 
-static enum redis_mastery verdict(struct group *g, const struct sentinel_addr *of)
+static enum redis_confirmed verdict(struct group *g, const struct sentinel_addr *of)
 {
     g->m->master = *of;
     return redis_sentinel_answer(&g->route, 0);
@@ -110,18 +110,18 @@ TEST(a_majority_is_enough_at_once)
     REQUIRE(group_open(&g));
     begin_round(g.m, SECS(5));
     CHECK_INT(found(&g, &a, &err, SECS(0)), 0);
-    CHECK_INT(verdict(&g, &at_6001), MASTER_PENDING);
+    CHECK_INT(verdict(&g, &at_6001), CONFIRM_ASKED);
     tell(&g, 0, AT_6002);
     tell(&g, 1, AT_6001);
     tell(&g, 2, AT_6001);
     CHECK_INT(found(&g, &a, &err, SECS(5)), 1);
     CHECK_INT(a.port, 6001);
-    CHECK_INT(verdict(&g, &at_6001), MASTER_YES);
-    CHECK_INT(verdict(&g, &at_6002), MASTER_OTHER);
+    CHECK_INT(verdict(&g, &at_6001), CONFIRM_YES);
+    CHECK_INT(verdict(&g, &at_6002), CONFIRM_MOVED);
     /* Answers of an earlier round do not count. */
     begin_round(g.m, SECS(5));
     CHECK_INT(find_master(g.m, &a, &err), 0);
-    CHECK_INT(verdict(&g, &at_6001), MASTER_PENDING);
+    CHECK_INT(verdict(&g, &at_6001), CONFIRM_ASKED);
     group_close(&g);
 }
 
@@ -136,15 +136,15 @@ TEST(one_sentinel_alone_names_no_master)
     begin_round(g.m, begin + 400 * DLOCK_MSEC);
     tell(&g, 1, AT_6002);
     CHECK_INT(found(&g, &a, &err, begin + 300 * DLOCK_MSEC), 0);
-    CHECK_INT(verdict(&g, &at_6002), MASTER_PENDING);
+    CHECK_INT(verdict(&g, &at_6002), CONFIRM_ASKED);
     CHECK_INT(found(&g, &a, &err, SECS(5)), DLOCK_EUNAVAIL);
     CHECK(dlock_now() - begin >= 400 * DLOCK_MSEC);
     CHECK_INT(a.port, 0);
     CHECK_HAS(err.msg, "1 of 3 sentinels names 127.0.0.1:6002 as the master, 2 must");
     CHECK_HAS(err.msg, "no answer");
     CHECK(count(g.m).votes > 0);
-    CHECK_INT(verdict(&g, &at_6002), MASTER_NO);
-    CHECK_INT(verdict(&g, &at_6001), MASTER_NO);
+    CHECK_INT(verdict(&g, &at_6002), CONFIRM_REFUSED);
+    CHECK_INT(verdict(&g, &at_6001), CONFIRM_REFUSED);
     group_close(&g);
 }
 
@@ -182,11 +182,11 @@ TEST(one_sentinel_under_two_names_is_counted_once)
         crank(&g);
     CHECK_INT(g.m->one[0].says, SAYS_MASTER);
     CHECK_INT(g.m->one[1].says, SAYS_MASTER);
-    CHECK_INT(verdict(&g, &at_6001), MASTER_PENDING);
+    CHECK_INT(verdict(&g, &at_6001), CONFIRM_ASKED);
     tell(&g, 2, AT_6002);
     for (int64_t end = SECS(5); dlock_now() < end && g.m->one[2].says == SAYS_NOTHING;)
         crank(&g);
-    CHECK_INT(verdict(&g, &at_6001), MASTER_NO);
+    CHECK_INT(verdict(&g, &at_6001), CONFIRM_REFUSED);
     redis_sentinel_doubt(&g.route, &err);
     CHECK_HAS(err.msg, "1 of 3 sentinels names 127.0.0.1:6001");
     group_close(&g);
@@ -202,7 +202,7 @@ static int nobody(const char *one, const char *two, const char *three, struct dl
         begin_round(g.m, SECS(5));
         if (tell(&g, 0, one) && tell(&g, 1, two) && tell(&g, 2, three))
             rc = found(&g, &a, err, SECS(5));
-        CHECK(rc >= 0 || verdict(&g, &at_6001) == MASTER_NO);
+        CHECK(rc >= 0 || verdict(&g, &at_6001) == CONFIRM_REFUSED);
         CHECK(rc >= 0 || count(g.m).votes == 0);
     }
     group_close(&g);
