@@ -14,16 +14,11 @@
 
 #define CLUSTER_NODES 8 /* known besides what the URI names */
 
-struct cluster_node {
-    char host[REDIS_ADDR_HOST]; /* the name in the cluster, which the certificate must have, too */
-    unsigned port;
-};
-
 /* Node 0: the URI's hosts, any of them; 1 to n: nodes named by the cluster. Begins as zeros. */
 struct redis_cluster {
     bool known;      /* the server is part of a cluster */
     bool hello_sent; /* the server was asked */
-    struct cluster_node nodes[1 + CLUSTER_NODES];
+    struct redis_named nodes[1 + CLUSTER_NODES]; /* a certificate must have the same host, too */
     int n;
     int at;    /* the node with the slot, as far as we know */
     int guide; /* the node to ask when node at does not answer */

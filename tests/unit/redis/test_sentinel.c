@@ -12,8 +12,8 @@
 #define AT_6002 "*2\r\n$9\r\n127.0.0.1\r\n$4\r\n6002\r\n"
 #define UNKNOWN "*-1\r\n"
 
-static const struct sentinel_addr at_6001 = {.host = "127.0.0.1", .port = 6001};
-static const struct sentinel_addr at_6002 = {.host = "127.0.0.1", .port = 6002};
+static const struct redis_named at_6001 = {.host = "127.0.0.1", .port = 6001};
+static const struct redis_named at_6002 = {.host = "127.0.0.1", .port = 6002};
 
 struct group {
     struct server server[N];
@@ -88,7 +88,7 @@ static bool tell(struct group *g, int i, const char *text)
     return true;
 }
 
-static int found(struct group *g, struct sentinel_addr *a, struct dlock_error *err, int64_t end)
+static int found(struct group *g, struct redis_named *a, struct dlock_error *err, int64_t end)
 {
     int rc;
     while ((rc = find_master(g->m, a, err)) == 0 && dlock_now() < end)
@@ -96,7 +96,7 @@ static int found(struct group *g, struct sentinel_addr *a, struct dlock_error *e
     return rc;
 }
 
-static enum redis_confirmed verdict(struct group *g, const struct sentinel_addr *of)
+static enum redis_confirmed verdict(struct group *g, const struct redis_named *of)
 {
     g->m->master = *of;
     return redis_sentinel_answer(&g->route, 0);
@@ -105,7 +105,7 @@ static enum redis_confirmed verdict(struct group *g, const struct sentinel_addr 
 TEST(a_majority_is_enough_at_once)
 {
     struct group g;
-    struct sentinel_addr a;
+    struct redis_named a;
     struct dlock_error err;
     REQUIRE(group_open(&g));
     begin_round(g.m, SECS(5));
@@ -129,7 +129,7 @@ TEST(a_majority_is_enough_at_once)
 TEST(one_sentinel_alone_names_no_master)
 {
     struct group g;
-    struct sentinel_addr a = {.port = 0};
+    struct redis_named a = {.port = 0};
     struct dlock_error err;
     REQUIRE(group_open(&g));
     int64_t begin = dlock_now();
@@ -151,7 +151,7 @@ TEST(one_sentinel_alone_names_no_master)
 TEST(no_majority_is_left_when_two_sentinels_disagree_and_one_fails)
 {
     struct group g;
-    struct sentinel_addr a;
+    struct redis_named a;
     struct dlock_error err;
     REQUIRE(group_open(&g));
     begin_round(g.m, SECS(60));
@@ -196,7 +196,7 @@ TEST(one_sentinel_under_two_names_is_counted_once)
 static int nobody(const char *one, const char *two, const char *three, struct dlock_error *err)
 {
     struct group g;
-    struct sentinel_addr a;
+    struct redis_named a;
     int rc = -1000;
     if (group_open(&g)) {
         begin_round(g.m, SECS(5));
@@ -284,7 +284,7 @@ TEST(an_announced_switch_is_heard)
     redis_sentinel_listen(&g.route, DLOCK_NEVER);
     CHECK(!heard_within(&g, 10));
     for (int i = 0; i < N; i++)
-        CHECK_INT(g.m->one[i].hear.state, RC_CLOSED);
+        CHECK_INT(g.m->one[i].node.wake.state, RC_CLOSED);
     group_close(&g);
 }
 
