@@ -139,8 +139,6 @@ int redis_conn_send(struct redis_conn *c, int tag, int argc, const char *const *
     return 0;
 }
 
-static const char *const ask_role[] = {"ROLE"};
-
 void redis_conn_tell(struct redis_conn *c, int hello_tag)
 {
     /* RESP3: in RESP2 a connection that hears of changes takes no other commands. */
@@ -299,7 +297,7 @@ int redis_conn_open_later(struct redis_conn *c, const struct redis_conn_target *
         if (redis_conn_send(c, REDIS_CONN_AUTH, named ? 3 : 2, argv) != 0)
             return DLOCK_ENOMEM;
     }
-    if (c->only_master && redis_conn_send(c, REDIS_CONN_ROLE, 1, ask_role) != 0)
+    if (c->only_master && redis_conn_send(c, REDIS_CONN_ROLE, 1, (const char *[]){"ROLE"}) != 0)
         return DLOCK_ENOMEM;
     return 0;
 }
@@ -539,12 +537,6 @@ static int fail_with_reply(struct redis_conn *c, const redisReply *r)
     return redis_conn_reply_error(&c->error, c->where, c, r->str);
 }
 
-static bool has_role(const redisReply *r, const char *role)
-{
-    return r->type == REDIS_REPLY_ARRAY && r->elements > 0 &&
-           r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, role) == 0;
-}
-
 /* Find the command of this reply. 1: the caller's, *out has r; 0: ours; negative: failed. */
 static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *out)
 {
@@ -583,13 +575,8 @@ static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *
         if (r->type == REDIS_REPLY_ERROR && redis_conn_classify(r->str) == RE_REFUSED)
             return fail_with_reply(c, r);
         return 0;
-    case REDIS_CONN_KIND:
-        c->kind = has_role(r, "sentinel") ? KIND_SENTINEL : KIND_SERVER;
-        if (c->kind == KIND_SENTINEL && c->auth_failed)
-            redis_conn_sentinel_error(&c->error, c->where);
-        return 0;
     case REDIS_CONN_ROLE:
-        if (c->auth_failed || has_role(r, "master"))
+        if (c->auth_failed || redis_conn_has_role(r, "master"))
             return 0;
         drop_reader(c); /* the replies behind this one do not count */
         if (r->type == REDIS_REPLY_ERROR)
@@ -603,35 +590,15 @@ static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *
     }
 }
 
-/* The reply that was kept is due: the kind of the server is known, or never will be. */
-static bool held_is_due(const struct redis_conn *c)
-{
-    return c->held.r && (c->kind != KIND_ASKED || c->state == RC_FAILED);
-}
-
 int redis_conn_next(struct redis_conn *c, struct redis_conn_reply *out)
 {
     int rc = 0;
     redisReply *r;
 
-    while (rc == 0 && !held_is_due(c) && (r = next_reply(c, &rc))) {
+    while (rc == 0 && (r = next_reply(c, &rc))) {
         rc = assign(c, r, out);
-        if (rc != 1) {
+        if (rc != 1)
             freeReplyObject(r);
-        } else if (c->kind == KIND_ANY && r->type == REDIS_REPLY_ERROR &&
-                   strstr(r->str, "unknown command") && strstr(r->str, "EVAL")) {
-            /* All usable servers have EVAL. Keep the reply until this server has told its kind. */
-            c->held = *out;
-            bool asked = redis_conn_send(c, REDIS_CONN_KIND, 1, ask_role) == 0;
-            c->kind = asked ? KIND_ASKED : KIND_SERVER;
-            redis_conn_flush(c);
-            rc = 0;
-        }
-    }
-    if (rc <= 0 && held_is_due(c)) {
-        *out = c->held;
-        c->held.r = NULL;
-        rc = 1;
     }
     return rc;
 }
@@ -695,11 +662,9 @@ void redis_conn_close(struct redis_conn *c)
     c->ntags = 0;
     free(c->script);
     c->script = NULL;
-    if (c->held.r)
-        freeReplyObject(c->held.r);
     if (c->unclear.r)
         freeReplyObject(c->unclear.r);
-    c->held.r = c->unclear.r = NULL;
+    c->unclear.r = NULL;
 }
 
 void redis_conn_close_in_child(struct redis_conn *c)

@@ -132,14 +132,13 @@ static int send_text(struct redis_conn *c, int tag, const struct redis_conn_scri
  * The server does not know the script, or does not let us call it so: a user may have +eval without
  * +evalsha, and a configuration may have renamed the command.
  */
-static bool is_unknown(const struct redis_conn *c, const redisReply *r)
+static bool is_unknown(const redisReply *r)
 {
     if (r->type != REDIS_REPLY_ERROR)
         return false;
     return strncmp(r->str, "NOSCRIPT", 8) == 0 ||
            (strncmp(r->str, "NOPERM", 6) == 0 && strstr(r->str, "'evalsha'")) ||
-           (c->kind != KIND_SENTINEL && strstr(r->str, "unknown command") &&
-            strstr(r->str, "EVALSHA"));
+           (strstr(r->str, "unknown command") && strstr(r->str, "EVALSHA"));
 }
 
 /* True: not the reply. The text was sent, or the script was given up. */
@@ -149,7 +148,7 @@ static bool unknown(struct redis_conn *c, const struct redis_conn_reply *rep)
     bool gone = false;
 
     c->script = NULL;
-    if (is_unknown(c, rep->r)) {
+    if (is_unknown(rep->r)) {
         bool undo = is_undo(s->op);
         c->by_text = true;
         gone = undo || s->followed || !c->auth_failed;
@@ -165,18 +164,26 @@ static bool unknown(struct redis_conn *c, const struct redis_conn_reply *rep)
 
 /*
  * Keep an error that says too little, and ask for more under the same tag: the command still counts
- * as unanswered. False: the reply is no such error.
+ * as unanswered. All usable servers have EVAL: where it is unknown, is the server a Sentinel? False:
+ * the reply is no such error.
  */
 static bool ask_why(struct redis_conn *c, const struct redis_conn_reply *rep)
 {
-    if (rep->why != WHY_MAY || c->unclear.r || c->auth_failed ||
-        rep->r->type != REDIS_REPLY_ERROR || !redis_conn_is_vague(rep->r->str))
+    const char *text = rep->r->type == REDIS_REPLY_ERROR ? rep->r->str : "";
+    bool no_eval = strstr(text, "unknown command") && strstr(text, "EVAL");
+
+    if (rep->why != WHY_MAY || c->unclear.r ||
+        !(no_eval || (!c->auth_failed && redis_conn_is_vague(text))))
         return false;
-    const struct redis_script *s = c->lock;
-    const char *kind = c->together ? "s" : "";
-    const char *argv[] = {"EVAL", lua_why.text, "0", s->name, s->db, s->prefix, kind};
+    const char *ask[7] = {"ROLE"};
+    if (!no_eval) {
+        const struct redis_script *s = c->lock;
+        const char *kind = c->together ? "s" : "";
+        memcpy(ask, (const char *[]){"EVAL", lua_why.text, "0", s->name, s->db, s->prefix, kind},
+               sizeof(ask));
+    }
     c->unclear = *rep;
-    if (redis_conn_send(c, rep->tag, DLOCK_LEN(argv), argv) == 0) {
+    if (redis_conn_send(c, rep->tag, no_eval ? 1 : 7, ask) == 0) {
         c->tags[c->ntags - 1].why = WHY_IS;
         redis_conn_flush(c);
     }
@@ -194,6 +201,9 @@ static void explained(struct redis_conn *c, struct redis_conn_reply *rep, redisR
     for (int i = 0; i < c->ntags; i++)
         if (c->tags[i].why == WHY_IS)
             c->tags[i].tag = 0;
+    c->is_sentinel = why && redis_conn_has_role(why, "sentinel");
+    if (c->is_sentinel && c->auth_failed)
+        redis_conn_sentinel_error(&c->error, c->where);
     if (why && redis_conn_explains(why)) {
         redisReply *vague = rep->r;
         rep->r = why;

@@ -117,7 +117,8 @@ int redis_script_send(const struct redis_script *, struct redis_conn *, int tag,
 /*
  * As redis_conn_next, where scripts are sent. A reply's sent is the time of the first request. An
  * error that does not name the missing right, or the foreign key, is kept until a further script
- * (why.lua) has found out, or the connection has failed.
+ * (why.lua) has found out, or the connection has failed; the error that EVAL is unknown, until ROLE
+ * has told whether the server is a Sentinel.
  */
 int redis_script_next(struct redis_conn *, struct redis_conn_reply *);
 /* Before the connection is closed: the text of an unanswered LEAVE, DROP or UNVOTE. */
