@@ -25,15 +25,9 @@ bool redis_check_eviction(const char *info, size_t len, const char *where,
 bool redis_check_persistence(const char *info, size_t len, const char *where, int64_t ttl,
                              int64_t grace, struct dlock_error *warning);
 
-/* INFO was answered by an error: the warning. */
-void redis_check_refused(const char *where, struct dlock_error *warning);
-
-/* True: the server has no password, and was sent one; warning is for EV_NOTICE. */
-bool redis_check_password(const struct redis_conn *, struct dlock_error *warning);
-
 /*
- * All of these, once for each handle, after its first grant; of several servers the first says what
- * is wrong with them. Zeroed: not asked yet.
+ * Both checks, and: was a password needed, is INFO refused? Once for each handle, after its first
+ * grant; of several servers with the same trouble the first is named. Zeroed: not asked yet.
  */
 struct redis_checks {
     bool due, asked, refused, evicts;

@@ -93,7 +93,7 @@ static void be_close(struct dlock_be *dlock_be)
     if (!be)
         return;
     redis_node_done(&be->node);
-    redis_cluster_done(&be->route);
+    redis_addr_done(&be->route.cluster.addr);
     redis_sentinel_close(&be->route);
     redis_drop_listing(be);
     redis_script_done(&be->script);
@@ -110,7 +110,7 @@ static void be_close_in_child(struct dlock_be *dlock_be)
 {
     struct redis_backend *be = redis_of(dlock_be);
     redis_node_close_in_child(&be->node);
-    redis_cluster_close_in_child(&be->route);
+    redis_addr_close_in_child(&be->route.cluster.addr);
     redis_sentinel_close_in_child(&be->route);
     be_close(dlock_be);
 }

@@ -234,7 +234,11 @@ static inline void redlock_remember(const struct redlock_backend *be, struct red
 {
     redis_node_remember(&s->node, strdup(be->value));
 }
-void redlock_undo(struct redlock_backend *, struct redlock_server *);
+/* Undo such values now. */
+static inline void redlock_undo(const struct redlock_backend *be, struct redlock_server *s)
+{
+    redis_node_undo(&s->node, &be->script, REDLOCK_TAG(0, K_STALE), false);
+}
 /* Close cmd. An unanswered vote may still be served: its undo is sent now and on the next cmd. */
 void redlock_drop(struct redlock_backend *, struct redlock_server *);
 /* cmd has failed. */

@@ -94,15 +94,6 @@ void redis_route_unconfirmed(const struct redis_route *, struct dlock_error *err
 void redis_cluster_begin(struct redis_route *);
 /* As redis_route_connect. False: nothing is done, because the URI names the server. */
 bool redis_cluster_connect(struct redis_route *, struct redis_conn *, int64_t until);
-/* In a child process, before redis_cluster_done. */
-static inline void redis_cluster_close_in_child(struct redis_route *r)
-{
-    redis_addr_close_in_child(&r->cluster.addr);
-}
-static inline void redis_cluster_done(struct redis_route *r)
-{
-    redis_addr_done(&r->cluster.addr);
-}
 /* The look-up of a node's name: fills at most one entry for poll(), returns the number; goes on. */
 int redis_cluster_interest(const struct redis_route *, struct pollfd *);
 void redis_cluster_work(struct redis_route *);
