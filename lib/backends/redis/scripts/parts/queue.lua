@@ -16,7 +16,7 @@
 -- whether the lock is free (the second every 0.5 s; LOOK_* in acquire.c), and tries if it is. The
 -- key PREFIXclaim exists while claims run, and a waiter that sees the key looks again after its
 -- expiry. So not all of them try. A grant leaves the key alone: the key matters only while the lock
--- is free, and a release that calls no waiter deletes the key.
+-- is free, and the release deletes the key, or calls anew.
 --   release: the first has a claim of 1 s, and the second was told to try at its end: 1.02 s with
 --     a single silent waiter. Otherwise the next live waiter has looked at 1.5 s.
 --   expiry, or a DEL by another program: no claim runs. The first waiter hears of it (tracking),
