@@ -37,8 +37,8 @@ bool redis_addr_host(const char *text, size_t len, char host[REDIS_ADDR_HOST]);
 
 /*
  * Begin: the host is a name or an address, the port 1 to 65535. Needs no initialised struct; a used
- * struct must be done first. 1: found; 0: ask redis_addr_result later; negative: error names the host, and
- * there is nothing to free.
+ * struct must be done first. 1: found; 0: ask redis_addr_result later; negative: error names the
+ * host, and there is nothing to free.
  */
 int redis_addr_start(struct redis_addr *, const struct redis_named *, struct dlock_error *);
 /* The result of a look-up, as above; 1 again when called again. The caller has the deadline. */

@@ -2,9 +2,9 @@
  * health.c - warnings about a server's set-up and its clock. See health.h.
  *
  * INFO answers one section each time: Redis 6 takes no more, and from Redis 7 on one INFO with both
- * saves the server 2 % of a run. INFO is asked after the grant: the command must not be delayed, and
- * the warning does not change the lock. CONFIG GET would tell more, but administrators seldom allow
- * it.
+ * saves the server 2 % of a run. INFO is asked after the grant: the command must not be delayed,
+ * and the warning does not change the lock. CONFIG GET would tell more, but administrators seldom
+ * allow it.
  */
 #include "health.h"
 

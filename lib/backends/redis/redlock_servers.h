@@ -128,7 +128,7 @@ struct redlock_backend {
     char token[DLOCK_TOKEN_LEN + 1], *value;
     uint64_t fence;
     enum { CLAIM_NONE, CLAIM_GRANTED, CLAIM_LOST } claim; /* LOST: the loss was reported */
-    bool proven; /* granted or renewed by the last operation */
+    bool proven;                /* granted or renewed by the last operation */
     struct redis_checks checks; /* do the servers evict locks? */
 
     struct {

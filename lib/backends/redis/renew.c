@@ -319,8 +319,7 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
     } else if (o.ours || (granted && be->release.answer_lost && !must_record)) {
         end_release(be, DLOCK_RELEASE_CLEAN, NULL);
     } else if (granted) {
-        name_found(be, &err, &o,
-                   redis_node_clock(&be->node, o.now_ms, rep->sent, redis_now(be)));
+        name_found(be, &err, &o, redis_node_clock(&be->node, o.now_ms, rep->sent, redis_now(be)));
         end_release(be, DLOCK_RELEASE_NOT_OURS, &err);
     } else {
         end_release(be, DLOCK_RELEASE_NOTHING, NULL);

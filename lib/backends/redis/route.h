@@ -16,8 +16,8 @@
 
 /* Node 0: the URI's hosts, any of them; 1 to n: nodes named by the cluster. Begins as zeros. */
 struct redis_cluster {
-    bool known;      /* the server is part of a cluster */
-    bool hello_sent; /* the server was asked */
+    bool known;                                  /* the server is part of a cluster */
+    bool hello_sent;                             /* the server was asked */
     struct redis_named nodes[1 + CLUSTER_NODES]; /* a certificate must have the same host, too */
     int n;
     int at;    /* the node with the slot, as far as we know */
@@ -61,7 +61,7 @@ struct redis_route {
     /* The confirmation under way (confirm.c). */
     enum redis_confirmed replicas; /* what they say */
     struct dlock_error missing;    /* CONFIRM_REFUSED, CONFIRM_MISSING: why */
-    int64_t fresh;              /* what the sentinels said before does not count */
+    int64_t fresh;                 /* what the sentinels said before does not count */
 };
 
 static inline int64_t redis_route_now(const struct redis_route *r)

@@ -164,8 +164,8 @@ static bool unknown(struct redis_conn *c, const struct redis_conn_reply *rep)
 
 /*
  * Keep an error that says too little, and ask for more under the same tag: the command still counts
- * as unanswered. All usable servers have EVAL: where it is unknown, is the server a Sentinel? False:
- * the reply is no such error.
+ * as unanswered. All usable servers have EVAL: where it is unknown, is the server a Sentinel?
+ * False: the reply is no such error.
  */
 static bool ask_why(struct redis_conn *c, const struct redis_conn_reply *rep)
 {

@@ -189,9 +189,9 @@ bool redis_script_shared(const redisReply *);
 
 struct redis_script_owned {
     bool ours;
-    bool forgotten; /* keep, unvote: restarted within the grace, so no client has the vote */
-    bool recorded;  /* keep, unvote with a record: it is there, by this or an earlier request */
-    bool foreign;   /* leave, drop with once: found is the type of foreign data at the record's
+    bool forgotten;    /* keep, unvote: restarted within the grace, so no client has the vote */
+    bool recorded;     /* keep, unvote with a record: it is there, by this or an earlier request */
+    bool foreign;      /* leave, drop with once: found is the type of foreign data at the record's
                        key; nothing was done */
     const char *found; /* not ours: the value there, or NULL. Part of the reply */
     size_t len;

@@ -30,13 +30,13 @@ struct sentinel {
     char where[300];
     struct redis_node node; /* cmd: a round's question; wake: announcements */
     enum {
-        SAYS_NOTHING, /* not yet */
-        SAYS_MASTER,  /* named */
-        SAYS_UNKNOWN, /* the service is unknown there */
-        SAYS_FAILED   /* error */
-    } says;           /* in this round */
+        SAYS_NOTHING,         /* not yet */
+        SAYS_MASTER,          /* named */
+        SAYS_UNKNOWN,         /* the service is unknown there */
+        SAYS_FAILED           /* error */
+    } says;                   /* in this round */
     struct redis_named named; /* compared as text, never looked up here */
-    struct dlock_peer at; /* the address of the sentinel that has answered */
+    struct dlock_peer at;     /* the address of the sentinel that has answered */
     struct dlock_error error;
 };
 
@@ -168,8 +168,7 @@ static bool read_address(const redisReply *r, struct redis_named *a)
         r->element[0]->type != REDIS_REPLY_STRING || r->element[1]->type != REDIS_REPLY_STRING)
         return false;
     int n = snprintf(text, sizeof(text), "%s:%s", r->element[0]->str, r->element[1]->str);
-    return n < (int)sizeof(text) && redis_addr_split(text, (size_t)n, a) &&
-           a->host[0] != '\0';
+    return n < (int)sizeof(text) && redis_addr_split(text, (size_t)n, a) && a->host[0] != '\0';
 }
 
 static void ask_answered(struct sentinel *one, const redisReply *r)
@@ -204,9 +203,9 @@ static void ask_answered(struct sentinel *one, const redisReply *r)
 
 struct tally {
     int pending, unknown;
-    int votes;                         /* for first */
+    int votes;                       /* for first */
     const struct redis_named *first; /* most named; with equal votes the first in the list */
-    const struct dlock_error *error;   /* a missing permission, else the first */
+    const struct dlock_error *error; /* a missing permission, else the first */
 };
 
 static int votes_for(const struct redis_sentinel *m, const struct redis_named *a)

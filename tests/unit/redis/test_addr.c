@@ -88,7 +88,8 @@ TEST(a_name_is_found_later)
     struct redis_addr a;
     struct dlock_error err = {0};
 
-    CHECK_INT(finish(&a, redis_addr_start(&a, &(struct redis_named){"localhost", 6379}, &err), &err), 1);
+    CHECK_INT(
+        finish(&a, redis_addr_start(&a, &(struct redis_named){"localhost", 6379}, &err), &err), 1);
     CHECK(a.npeers > 0);
     redis_addr_done(&a);
     int rc = redis_addr_start(&a, &(struct redis_named){"no-such-host.invalid", 6379}, &err);
