@@ -50,17 +50,11 @@ static void ride_out(struct redis_backend *be, const struct dlock_error *err)
 /* A fresh token and value. False: the acquire has failed. */
 static bool new_value(struct redis_backend *be)
 {
-    int rc = dlock_token_new(be->spec->env, be->token);
-    free(be->value);
-    be->value = rc == 0 ? redis_script_value(be->spec, be->token) : NULL;
-    be->claim = CLAIM_NONE;
-    if (be->value)
-        return true;
     struct dlock_error err;
-    if (rc != 0)
-        dlock_fail(&err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
-    else
-        dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
+
+    be->claim = CLAIM_NONE;
+    if (redis_script_new_value(be->spec, be->spec->ttl, be->token, &be->value, &err) == 0)
+        return true;
     fail(be, &err);
     return false;
 }
@@ -134,17 +128,11 @@ static void trouble(struct redis_backend *be, const struct dlock_error *why)
 
 static void wake_start(struct redis_backend *be)
 {
-    char *id = be->acquire.id;
     struct dlock_error err;
     int64_t until = redis_now(be) + be->spec->connect_timeout;
 
     free(be->acquire.channel);
-    be->acquire.channel = NULL;
-    if (id[0] == '\0' &&
-        dlock_token_new(be->spec->env, id + strlen(redis_script_kind(be->spec, id))) != 0)
-        id[0] = '\0';
-    else
-        be->acquire.channel = redis_script_channel(&be->script, id);
+    be->acquire.channel = redis_script_channel(&be->script, be->spec, be->acquire.id);
     if (!be->acquire.channel) {
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
         fail(be, &err);
@@ -235,7 +223,7 @@ static void try_now(struct redis_backend *be)
         redis_cluster_hello(&be->route); /* answered before the try is */
     if (be->claim == CLAIM_NONE) {
         /* The record tells when the lock was granted. No server can have the old value. */
-        char *value = redis_script_value(be->spec, be->token);
+        char *value = redis_script_value(be->spec, be->spec->ttl, be->token);
         if (value) {
             free(be->value);
             be->value = value;

@@ -21,7 +21,7 @@ bool redis_addr_host(const char *text, size_t len, char host[REDIS_ADDR_HOST])
     return true;
 }
 
-bool redis_addr_split(const char *text, size_t len, char host[REDIS_ADDR_HOST], unsigned *port)
+bool redis_addr_split(const char *text, size_t len, struct redis_named *to)
 {
     const char *end = text + len, *colon = memrchr(text, ':', len);
     unsigned n = 0;
@@ -35,24 +35,24 @@ bool redis_addr_split(const char *text, size_t len, char host[REDIS_ADDR_HOST], 
     }
     if (n < 1 || n > 65535)
         return false;
-    *port = n;
+    to->port = n;
     len = (size_t)(colon - text);
     if (len >= 2 && text[0] == '[' && text[len - 1] == ']') {
         text++;
         len -= 2;
     }
-    return redis_addr_host(text, len, host);
+    return redis_addr_host(text, len, to->host);
 }
 
-int redis_addr_start(struct redis_addr *a, const char *host, unsigned port, struct dlock_error *err)
+int redis_addr_start(struct redis_addr *a, const struct redis_named *to, struct dlock_error *err)
 {
-    struct dlock_host h = {.port = (unsigned short)port};
+    struct dlock_host h = {.port = (unsigned short)to->port};
     struct dlock_uri uri = {.hosts = &h, .nhosts = 1};
 
     *a = (struct redis_addr){0};
-    if (*host == '\0' || port < 1 || port > 65535)
-        return dlock_fail(err, DLOCK_EPROTO, 0, "'%s:%u' is not an address", host, port);
-    h.host = strdup(host); /* the resolver copies it */
+    if (to->host[0] == '\0' || to->port < 1 || to->port > 65535)
+        return dlock_fail(err, DLOCK_EPROTO, 0, "'%s:%u' is not an address", to->host, to->port);
+    h.host = strdup(to->host); /* the resolver copies it */
     if (!h.host)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     int rc = dlock_resolver_start(&a->resolver, &uri, err);

@@ -40,7 +40,7 @@ enum cluster_hint {
 };
 
 /* "MOVED 3999 127.0.0.1:6381". host comes out as "" for the answering host. */
-static enum cluster_hint cluster_hint(const char *text, struct cluster_node *node)
+static enum cluster_hint cluster_hint(const char *text, struct redis_named *node)
 {
     enum cluster_hint hint = HINT_MOVED;
     if (strncmp(text, "MOVED ", 6) == 0) {
@@ -59,7 +59,7 @@ static enum cluster_hint cluster_hint(const char *text, struct cluster_node *nod
     /* "cluster-preferred-endpoint-type hostname", and no name set: the same as none at all. */
     if (strncmp(text, "?:", 2) == 0)
         text++;
-    return redis_addr_split(text, strlen(text), node->host, &node->port) ? hint : HINT_BAD;
+    return redis_addr_split(text, strlen(text), node) ? hint : HINT_BAD;
 }
 
 /* The length of the word at *p; *p moves behind the word. */
@@ -86,13 +86,13 @@ static bool has_flag(const struct line *l, const char *flag)
 }
 
 /* Of "ip:port@bus,name": what clients connect to. */
-static bool client_addr(const struct line *l, bool names, struct cluster_node *node)
+static bool client_addr(const struct line *l, bool names, struct redis_named *node)
 {
     const char *end = l->addr + l->addr_len;
     const char *at = memchr(l->addr, '@', l->addr_len);
     const char *name = at ? memchr(at, ',', (size_t)(end - at)) : NULL;
 
-    if (!redis_addr_split(l->addr, (size_t)((at ? at : end) - l->addr), node->host, &node->port))
+    if (!redis_addr_split(l->addr, (size_t)((at ? at : end) - l->addr), node))
         return false;
     /* Redis 7.2 adds fields behind the name: ",shard-id=..." */
     if (names && name && ++name < end && *name != ',') {
@@ -123,7 +123,7 @@ static bool next_line(const char **p, struct line *l)
  * the replicas of the answering node (a replica takes over from it), then the masters. names: host
  * names where the nodes have names, instead of addresses. Returns the number of nodes.
  */
-static int cluster_parse_nodes(const char *text, bool names, struct cluster_node *out, int max)
+static int cluster_parse_nodes(const char *text, bool names, struct redis_named *out, int max)
 {
     struct line l, self = {0};
     int n = 0;
@@ -153,7 +153,7 @@ static void drop_address(struct redis_cluster *cl)
     cl->addr_of = 0;
 }
 
-static int add_node(struct redis_cluster *cl, const struct cluster_node *node)
+static int add_node(struct redis_cluster *cl, const struct redis_named *node)
 {
     int i;
     for (i = 1; i <= cl->n; i++)
@@ -231,7 +231,7 @@ bool redis_cluster_connect(struct redis_route *r, struct redis_conn *c, int64_t 
         return true;
     if (cl->addr_of != node) {
         drop_address(cl);
-        rc = redis_addr_start(&cl->addr, cl->nodes[node].host, cl->nodes[node].port, &err);
+        rc = redis_addr_start(&cl->addr, &cl->nodes[node], &err);
         cl->addr_of = rc < 0 ? 0 : node;
     } else if (cl->addr.npeers == 0) {
         rc = 0;
@@ -301,7 +301,7 @@ enum redis_verdict redis_cluster_judge(struct redis_route *r, const redisReply *
                                        bool follow_ask)
 {
     struct redis_cluster *cl = &r->cluster;
-    struct cluster_node node;
+    struct redis_named node;
 
     if (r->sentinel)
         return ROUTE_PASS;
@@ -352,7 +352,7 @@ bool redis_cluster_elsewhere(struct redis_route *r)
 
 bool redis_cluster_lost(struct redis_route *r, const char *text)
 {
-    struct cluster_node node;
+    struct redis_named node;
     if (r->sentinel)
         return false;
     if (strncmp(text, "CLUSTERDOWN", 11) == 0)
@@ -368,7 +368,7 @@ bool redis_cluster_lost(struct redis_route *r, const char *text)
 
 int redis_cluster_error(struct redis_route *r, struct dlock_error *err, const char *text)
 {
-    struct cluster_node node;
+    struct redis_named node;
     if (r->sentinel)
         return redis_conn_reply_error(err, r->spec->uri->where, &r->node->cmd, text);
     enum cluster_hint hint = cluster_hint(text, &node);
@@ -393,12 +393,6 @@ int redis_cluster_error(struct redis_route *r, struct dlock_error *err, const ch
 
 /* ------------------------------------------------------------- further nodes */
 
-static void send_words(struct redis_route *r, int tag, const char *a, const char *b)
-{
-    const char *argv[] = {a, b};
-    (void)redis_conn_send(&r->node->cmd, tag, 2, argv, (size_t[]){strlen(a), strlen(b)});
-}
-
 /*
  * HELLO needs no permission and answers "mode cluster". So a server outside a cluster is asked
  * nothing else, and its ACL log does not fill up with our questions.
@@ -408,7 +402,7 @@ void redis_cluster_hello(struct redis_route *r)
     if (r->cluster.known || r->cluster.hello_sent || r->sentinel)
         return;
     r->cluster.hello_sent = true;
-    send_words(r, T_HELLO, "HELLO", "2");
+    (void)redis_conn_send(&r->node->cmd, T_HELLO, 2, (const char *const[]){"HELLO", "2"});
 }
 
 void redis_cluster_learn(struct redis_route *r)
@@ -421,14 +415,14 @@ void redis_cluster_learn(struct redis_route *r)
     redis_cluster_hello(r);
     if (cl->known && (cl->listed_at == 0 || now - cl->listed_at >= LIST_AGAIN)) {
         cl->listed_at = now;
-        send_words(r, T_NODES, "CLUSTER", "NODES");
+        (void)redis_conn_send(&r->node->cmd, T_NODES, 2, (const char *const[]){"CLUSTER", "NODES"});
     }
 }
 
 static void keep_nodes(struct redis_route *r, const char *nodes)
 {
     struct redis_cluster *cl = &r->cluster;
-    struct cluster_node at = cl->nodes[cl->at], told[CLUSTER_NODES];
+    struct redis_named at = cl->nodes[cl->at], told[CLUSTER_NODES];
     bool names = strncmp(r->spec->uri->scheme, "rediss", 6) == 0;
 
     int n = cluster_parse_nodes(nodes, names, told, CLUSTER_NODES - 1);

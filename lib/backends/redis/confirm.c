@@ -36,24 +36,21 @@ void redis_route_connect(struct redis_route *r, struct redis_conn *c, int64_t un
 void redis_route_ask_confirmation(struct redis_route *r, bool replicas, int64_t fresh,
                                   int64_t until)
 {
-    r->replicas = replicas && r->wait_replicas > 0 ? REPLICAS_ASKED : REPLICAS_ENOUGH;
+    r->replicas = replicas && r->wait_replicas > 0 ? CONFIRM_ASKED : CONFIRM_YES;
     r->fresh = fresh;
     if (fresh != 0)
         redis_sentinel_question(r, fresh);
-    if (r->replicas != REPLICAS_ASKED)
+    if (r->replicas != CONFIRM_ASKED)
         return;
 
     char replica_count[24], timeout[24];
     const char *argv[] = {"WAIT", replica_count, timeout};
-    size_t len[DLOCK_LEN(argv)];
     int64_t left = dlock_min(until - redis_route_now(r), r->spec->op_timeout);
     /* WAIT should answer, with the number, before we give up. Servers look every 100 ms. */
     int64_t ms = dlock_max(1, dlock_max(left / 2, left - SERVER_TICK) / DLOCK_MSEC);
     snprintf(replica_count, sizeof(replica_count), "%u", r->wait_replicas);
     snprintf(timeout, sizeof(timeout), "%lld", (long long)ms);
-    for (size_t i = 0; i < DLOCK_LEN(argv); i++)
-        len[i] = strlen(argv[i]);
-    (void)redis_conn_send(&r->node->cmd, T_WAIT, DLOCK_LEN(argv), argv, len);
+    (void)redis_conn_send(&r->node->cmd, T_WAIT, DLOCK_LEN(argv), argv);
     redis_conn_flush(&r->node->cmd);
 }
 
@@ -61,11 +58,11 @@ void redis_route_replicas_answered(struct redis_route *r, const redisReply *repl
 {
     const char *where = r->spec->uri->where;
 
-    r->replicas = REPLICAS_MISSING;
+    r->replicas = CONFIRM_MISSING;
     if (reply->type == REDIS_REPLY_ERROR) {
         redis_conn_reply_error(&r->missing, where, &r->node->cmd, reply->str);
         if (redis_conn_classify(reply->str) == RE_REPLICA)
-            r->replicas = REPLICAS_READONLY;
+            r->replicas = CONFIRM_REFUSED; /* a failover: a waiter goes on */
     } else if (reply->type != REDIS_REPLY_INTEGER) {
         dlock_fail_at(&r->missing, DLOCK_EPROTO, 0, where, "unexpected answer to WAIT");
     } else if (reply->integer < (long long)r->wait_replicas) {
@@ -73,41 +70,25 @@ void redis_route_replicas_answered(struct redis_route *r, const redisReply *repl
                       "only %lld of %u replicas have confirmed (wait-replicas)", reply->integer,
                       r->wait_replicas);
     } else {
-        r->replicas = REPLICAS_ENOUGH;
+        r->replicas = CONFIRM_YES;
     }
 }
 
 enum redis_confirmed redis_route_confirm(const struct redis_route *r, struct dlock_error *err)
 {
-    switch (r->replicas) {
-    case REPLICAS_ASKED:
-        return CONFIRM_ASKED;
-    case REPLICAS_READONLY: /* a failover: a waiter goes on */
+    if (r->replicas != CONFIRM_YES) {
         *err = r->missing;
-        return CONFIRM_REFUSED;
-    case REPLICAS_MISSING:
-        *err = r->missing;
-        return CONFIRM_MISSING;
-    case REPLICAS_ENOUGH:
-        break;
+        return r->replicas;
     }
-    switch (redis_sentinel_answer(r, r->fresh)) {
-    case MASTER_PENDING:
-        return CONFIRM_ASKED;
-    case MASTER_OTHER:
-        return CONFIRM_MOVED;
-    case MASTER_NO:
+    enum redis_confirmed c = redis_sentinel_answer(r, r->fresh);
+    if (c == CONFIRM_REFUSED)
         redis_sentinel_doubt(r, err);
-        return CONFIRM_REFUSED;
-    case MASTER_YES:
-        break;
-    }
-    return CONFIRM_YES;
+    return c;
 }
 
 void redis_route_unconfirmed(const struct redis_route *r, struct dlock_error *err)
 {
-    if (r->replicas == REPLICAS_ASKED)
+    if (r->replicas == CONFIRM_ASKED)
         dlock_fail_at(err, DLOCK_EUNAVAIL, 0, r->spec->uri->where,
                       "%u replicas have not confirmed in time (wait-replicas)", r->wait_replicas);
     else if (r->sentinel)

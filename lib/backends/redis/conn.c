@@ -89,22 +89,37 @@ static int fail_reader(struct redis_conn *c)
 
 /* -------------------------------------------------------------------- sending */
 
-int redis_conn_send(struct redis_conn *c, int tag, int argc, const char **argv, const size_t *len)
+#define HEADER 26 /* bytes of put_header() at most, and of a word's end */
+
+/* "*3\r\n" in front of a command, "$5\r\n" in front of a word. */
+static char *put_header(char *p, char kind, size_t n)
 {
-    char *cmd = NULL, *out = c->out;
-    size_t size = c->out_size > 0 ? c->out_size : 4096;
-    long long n = -1; /* hiredis 1.1: long long, int before */
+    char digits[20];
+    int k = 0;
+
+    do
+        digits[k++] = (char)('0' + n % 10);
+    while ((n /= 10) > 0);
+    *p++ = kind;
+    while (k > 0)
+        *p++ = digits[--k];
+    return mempcpy(p, "\r\n", 2);
+}
+
+/* Not by redisFormatCommandArgv(), whose printf for each word is a tenth of a Redlock client. */
+int redis_conn_send(struct redis_conn *c, int tag, int argc, const char *const *argv)
+{
+    size_t size = c->out_size > 0 ? c->out_size : 4096, need = c->out_len + HEADER;
+    char *out = c->out, *p;
 
     if (!redis_conn_is_open(c))
         return DLOCK_EUNAVAIL;
-    if (c->ntags < REDIS_CONN_TAGS)
-        n = redisFormatCommandArgv(&cmd, argc, argv, len);
-    while (n >= 0 && size < c->out_len + (size_t)n)
+    for (int i = 0; i < argc; i++)
+        need += HEADER + strlen(argv[i]);
+    while (size < need)
         size *= 2;
-    if (n < 0 || (size > c->out_size && !(out = malloc(size)))) {
-        redisFreeCommand(cmd);
+    if (c->ntags == REDIS_CONN_TAGS || (size > c->out_size && !(out = malloc(size))))
         return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
-    }
     if (c->out && out != c->out) {
         /* The old buffer may hold AUTH's password; realloc() would leave it in freed memory. */
         memcpy(out, c->out, c->out_len);
@@ -113,30 +128,27 @@ int redis_conn_send(struct redis_conn *c, int tag, int argc, const char **argv, 
     }
     c->out = out;
     c->out_size = size;
-    memcpy(c->out + c->out_len, cmd, (size_t)n);
-    c->out_len += (size_t)n;
-    if (tag == REDIS_CONN_AUTH)
-        explicit_bzero(cmd, (size_t)n);
-    redisFreeCommand(cmd);
+    p = put_header(out + c->out_len, '*', (size_t)argc);
+    for (int i = 0; i < argc; i++) {
+        size_t len = strlen(argv[i]);
+        p = mempcpy(put_header(p, '$', len), argv[i], len);
+        p = mempcpy(p, "\r\n", 2);
+    }
+    c->out_len = (size_t)(p - out);
     c->tags[c->ntags++] = (struct redis_conn_tag){.tag = tag};
     return 0;
-}
-
-static int send_role(struct redis_conn *c, int tag)
-{
-    const char *role = "ROLE";
-    return redis_conn_send(c, tag, 1, &role, (size_t[]){strlen(role)});
 }
 
 void redis_conn_tell(struct redis_conn *c, int hello_tag)
 {
     /* RESP3: in RESP2 a connection that hears of changes takes no other commands. */
-    const char *hello[] = {"HELLO", "3"}, *track[] = {"CLIENT", "TRACKING", "ON", "NOLOOP"};
+    static const char *const hello[] = {"HELLO", "3"};
+    static const char *const track[] = {"CLIENT", "TRACKING", "ON", "NOLOOP"};
     if (c->told)
         return;
     c->told = true;
-    (void)redis_conn_send(c, REDIS_CONN_TELL, 4, track, (size_t[]){6, 8, 2, 6});
-    (void)redis_conn_send(c, hello_tag, 2, hello, (size_t[]){5, 1});
+    (void)redis_conn_send(c, REDIS_CONN_TELL, 4, track);
+    (void)redis_conn_send(c, hello_tag, 2, hello);
 }
 
 static bool has_output(const struct redis_conn *c)
@@ -282,11 +294,10 @@ int redis_conn_open_later(struct redis_conn *c, const struct redis_conn_target *
         /* A default user without a password would take any behind its name, and say nothing. */
         bool named = c->auth.user && *c->auth.user != '\0' && strcmp(c->auth.user, "default") != 0;
         const char *argv[] = {"AUTH", named ? c->auth.user : c->auth.password, c->auth.password};
-        size_t len[] = {4, strlen(argv[1]), strlen(argv[2])};
-        if (redis_conn_send(c, REDIS_CONN_AUTH, named ? 3 : 2, argv, len) != 0)
+        if (redis_conn_send(c, REDIS_CONN_AUTH, named ? 3 : 2, argv) != 0)
             return DLOCK_ENOMEM;
     }
-    if (c->only_master && send_role(c, REDIS_CONN_ROLE) != 0)
+    if (c->only_master && redis_conn_send(c, REDIS_CONN_ROLE, 1, (const char *[]){"ROLE"}) != 0)
         return DLOCK_ENOMEM;
     return 0;
 }
@@ -526,12 +537,6 @@ static int fail_with_reply(struct redis_conn *c, const redisReply *r)
     return redis_conn_reply_error(&c->error, c->where, c, r->str);
 }
 
-static bool has_role(const redisReply *r, const char *role)
-{
-    return r->type == REDIS_REPLY_ARRAY && r->elements > 0 &&
-           r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, role) == 0;
-}
-
 /* Find the command of this reply. 1: the caller's, *out has r; 0: ours; negative: failed. */
 static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *out)
 {
@@ -570,13 +575,8 @@ static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *
         if (r->type == REDIS_REPLY_ERROR && redis_conn_classify(r->str) == RE_REFUSED)
             return fail_with_reply(c, r);
         return 0;
-    case REDIS_CONN_KIND:
-        c->kind = has_role(r, "sentinel") ? KIND_SENTINEL : KIND_SERVER;
-        if (c->kind == KIND_SENTINEL && c->auth_failed)
-            redis_conn_sentinel_error(&c->error, c->where);
-        return 0;
     case REDIS_CONN_ROLE:
-        if (c->auth_failed || has_role(r, "master"))
+        if (c->auth_failed || redis_conn_has_role(r, "master"))
             return 0;
         drop_reader(c); /* the replies behind this one do not count */
         if (r->type == REDIS_REPLY_ERROR)
@@ -590,34 +590,15 @@ static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *
     }
 }
 
-/* The reply that was kept is due: the kind of the server is known, or never will be. */
-static bool held_is_due(const struct redis_conn *c)
-{
-    return c->held.r && (c->kind != KIND_ASKED || c->state == RC_FAILED);
-}
-
 int redis_conn_next(struct redis_conn *c, struct redis_conn_reply *out)
 {
     int rc = 0;
     redisReply *r;
 
-    while (rc == 0 && !held_is_due(c) && (r = next_reply(c, &rc))) {
+    while (rc == 0 && (r = next_reply(c, &rc))) {
         rc = assign(c, r, out);
-        if (rc != 1) {
+        if (rc != 1)
             freeReplyObject(r);
-        } else if (c->kind == KIND_ANY && r->type == REDIS_REPLY_ERROR &&
-                   strstr(r->str, "unknown command") && strstr(r->str, "EVAL")) {
-            /* All usable servers have EVAL. Keep the reply until this server has told its kind. */
-            c->held = *out;
-            c->kind = send_role(c, REDIS_CONN_KIND) == 0 ? KIND_ASKED : KIND_SERVER;
-            redis_conn_flush(c);
-            rc = 0;
-        }
-    }
-    if (rc <= 0 && held_is_due(c)) {
-        *out = c->held;
-        c->held.r = NULL;
-        rc = 1;
     }
     return rc;
 }
@@ -681,11 +662,9 @@ void redis_conn_close(struct redis_conn *c)
     c->ntags = 0;
     free(c->script);
     c->script = NULL;
-    if (c->held.r)
-        freeReplyObject(c->held.r);
     if (c->unclear.r)
         freeReplyObject(c->unclear.r);
-    c->held.r = c->unclear.r = NULL;
+    c->unclear.r = NULL;
 }
 
 void redis_conn_close_in_child(struct redis_conn *c)

@@ -2,12 +2,11 @@
  * conn.h - one connection to a Redis server: address list, TLS, AUTH, RESP, deadlines.
  *
  * The caller queues commands with redis_conn_send, each under a tag, and takes their replies, in
- * the same order and with the same tags, from redis_conn_next. (The reply that EVAL is unknown
- * comes later, when it is clear whether the server is a Sentinel.) Commands queued before the
+ * the same order and with the same tags, from redis_conn_next. Commands queued before the
  * connection is up leave in one write, behind AUTH. Nothing here blocks: poll what
  * redis_conn_interest names, then call redis_conn_work.
  *
- * hiredis formats and parses. The socket is ours: hiredis' own socket is not CLOEXEC, is written
+ * hiredis parses the replies. The socket is ours: hiredis' own socket is not CLOEXEC, is written
  * without MSG_NOSIGNAL, and is connected to a single address.
  */
 #ifndef DLOCK_REDIS_CONN_H
@@ -17,13 +16,13 @@
 #include "util.h"
 
 #include <hiredis/hiredis.h>
+#include <string.h>
 
 #define REDIS_CONN_TAGS 16   /* unanswered commands at most */
 #define REDIS_CONN_PUSH (-1) /* tag of a pub/sub message, or of changed keys */
 #define REDIS_CONN_AUTH (-2) /* tags of our own AUTH and ROLE; the caller never sees them */
 #define REDIS_CONN_ROLE (-3)
-#define REDIS_CONN_KIND (-4) /* ROLE again: the kind of a server without EVAL */
-#define REDIS_CONN_TELL (-5) /* redis_conn_tell() */
+#define REDIS_CONN_TELL (-4) /* redis_conn_tell() */
 #define REDIS_CONN_MAX_REPLY (1024 * 1024)
 #define REDIS_CONN_PEERS 8 /* addresses tried at most */
 
@@ -130,9 +129,7 @@ struct redis_conn {
     const struct redis_script *lock;  /* of the last script */
     bool together;                    /* the last script was a shared holder's, or a slot's */
     struct redis_conn_reply unclear;  /* the error to be explained by WHY_IS; r NULL: none */
-
-    enum { KIND_ANY, KIND_ASKED, KIND_SERVER, KIND_SENTINEL } kind;
-    struct redis_conn_reply held; /* the reply because of which we ask; r NULL: none */
+    bool is_sentinel;                 /* known once a script was refused */
 };
 
 /*
@@ -159,7 +156,7 @@ static inline bool redis_conn_is_connecting(const struct redis_conn *c)
     return c->state == RC_CONNECTING || c->state == RC_HANDSHAKE;
 }
 /* Queue a command, for redis_conn_flush. 0; DLOCK_EUNAVAIL: not open; DLOCK_ENOMEM (RC_FAILED). */
-int redis_conn_send(struct redis_conn *, int tag, int argc, const char **argv, const size_t *len);
+int redis_conn_send(struct redis_conn *, int tag, int argc, const char *const *argv);
 /*
  * Queue, once for each connection, the wish to hear when another client changes a key that is read
  * here from now on, and HELLO under hello_tag (its reply is as in RESP2). A change is a reply under
@@ -200,6 +197,12 @@ enum redis_conn_class redis_conn_classify(const char *text);
 /* The script scripts/why.lua may tell more; this reply is the script's explanation. */
 bool redis_conn_is_vague(const char *text);
 bool redis_conn_explains(const redisReply *);
+/* A reply to ROLE. */
+static inline bool redis_conn_has_role(const redisReply *r, const char *role)
+{
+    return r->type == REDIS_REPLY_ARRAY && r->elements > 0 &&
+           r->element[0]->type == REDIS_REPLY_STRING && strcmp(r->element[0]->str, role) == 0;
+}
 /*
  * Fill err from an error reply on this connection; returns its code. Servers quote unknown words,
  * so user and password are blanked in err's text.

@@ -186,7 +186,7 @@ int redis_conn_reply_error(struct dlock_error *err, const char *where, const str
                    ? dlock_fail_at(err, m->code, 0, where, "%s", ours)
                    : dlock_fail_at(err, m->code, 0, where, "%s: %s %s", m->what, m->advice, ours);
     }
-    if (c->kind == KIND_SENTINEL && m == &too_old)
+    if (c->is_sentinel && m == &too_old)
         return redis_conn_sentinel_error(err, where);
     redis_conn_show(shown, sizeof(shown), &c->auth, text);
     const char *command = m == &no_permission ? strstr(shown, "run the '") : NULL;

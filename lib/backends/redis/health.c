@@ -1,9 +1,10 @@
 /*
  * health.c - warnings about a server's set-up and its clock. See health.h.
  *
- * INFO answers one section each time (Redis 6 takes no more). INFO is asked after the grant: the
- * command must not be delayed, and the warning does not change the lock. CONFIG GET would tell
- * more, but administrators seldom allow it.
+ * INFO answers one section each time: Redis 6 takes no more, and from Redis 7 on one INFO with both
+ * saves the server 2 % of a run. INFO is asked after the grant: the command must not be delayed,
+ * and the warning does not change the lock. CONFIG GET would tell more, but administrators seldom
+ * allow it.
  */
 #include "health.h"
 
@@ -69,83 +70,55 @@ bool redis_check_persistence(const char *info, size_t len, const char *where, in
     return true;
 }
 
-void redis_check_refused(const char *where, struct dlock_error *warning)
-{
-    dlock_fail_at(
-        warning, DLOCK_EUNAVAIL, 0, where,
-        "INFO is refused: dlock cannot tell whether the server is a replica, or evicts or "
-        "forgets locks; allow INFO (+info)");
-}
-
-bool redis_check_password(const struct redis_conn *c, struct dlock_error *warning)
-{
-    if (c->auth_ignored)
-        dlock_fail_at(warning, DLOCK_EUNAVAIL, 0, c->where,
-                      "a password was sent, but this server has none: leave the password out, or "
-                      "make sure that this is the right server");
-    return c->auth_ignored;
-}
-
 /* ------------------------------------------------------------------- warnings */
 
-void redis_checks_ask(struct redis_checks *c, struct redis_conn *conn, int memory_tag,
-                      int persistence_tag, bool persistence)
+void redis_checks_ask(struct redis_checks *c, struct redis_conn *conn, int tag, bool persistence)
 {
-    const char *argv[] = {"INFO", "memory"};
-    const size_t len[] = {4, 6}, len2[] = {4, 11};
+    static const char *const memory[] = {"INFO", "memory"}, *const loss[] = {"INFO", "persistence"};
 
     c->due = false;
     if (conn->state != RC_UP)
         return;
     c->asked = true;
-    c->ntold += redis_check_password(conn, &c->told[c->ntold]);
-    if (redis_conn_send(conn, memory_tag, 2, argv, len) != 0)
-        return;
-    argv[1] = "persistence";
-    if (persistence)
-        (void)redis_conn_send(conn, persistence_tag, 2, argv, len2);
+    if (c->ntold == 0 && conn->auth_ignored)
+        dlock_fail_at(&c->told[c->ntold++], DLOCK_EUNAVAIL, 0, conn->where,
+                      "a password was sent, but this server has none: leave the password out, or "
+                      "make sure that this is the right server");
+    if (redis_conn_send(conn, tag, 2, memory) == 0 && persistence)
+        (void)redis_conn_send(conn, tag, 2, loss);
     redis_conn_flush(conn);
 }
 
-/*
- * The text, or NULL: the user lacks the right, the command was renamed, or a proxy does not know
- * INFO. With a text there is room for a warning.
- */
-static const char *text_of(struct redis_checks *c, const redisReply *r, const char *where)
+void redis_checks_answered(struct redis_checks *c, const redisReply *r, const char *where,
+                           int64_t ttl, int64_t grace)
 {
+    struct dlock_error *warning = &c->told[c->ntold];
+    bool warn = false;
+
     if (c->ntold == (int)DLOCK_LEN(c->told))
-        return NULL;
-    if (r->type == REDIS_REPLY_STRING)
-        return r->str;
+        return;
+    /* The user lacks the right, the command was renamed, or a proxy does not know INFO. */
     if (r->type == REDIS_REPLY_ERROR && !c->refused) {
-        c->refused = true;
-        redis_check_refused(where, &c->told[c->ntold]);
-        c->ntold++;
+        warn = c->refused = true;
+        dlock_fail_at(
+            warning, DLOCK_EUNAVAIL, 0, where,
+            "INFO is refused: dlock cannot tell whether the server is a replica, or evicts or "
+            "forgets locks; allow INFO (+info)");
+    } else if (r->type == REDIS_REPLY_STRING && !c->evicts &&
+               redis_check_eviction(r->str, (size_t)r->len, where, warning)) {
+        warn = c->evicts = true;
+    } else if (r->type == REDIS_REPLY_STRING) {
+        warn = redis_check_persistence(r->str, (size_t)r->len, where, ttl, grace, warning);
     }
-    return NULL;
+    c->ntold += warn;
 }
 
-void redis_checks_memory(struct redis_checks *c, const redisReply *r, const char *where)
+bool redis_checks_take(struct redis_checks *c, const struct event_queue *events,
+                       struct dlock_event *ev)
 {
-    const char *info = text_of(c, r, where);
-    if (info && redis_check_eviction(info, (size_t)r->len, where, &c->told[c->ntold]))
-        c->ntold++;
-}
-
-void redis_checks_persistence(struct redis_checks *c, const redisReply *r, const char *where,
-                              int64_t ttl, int64_t grace)
-{
-    const char *info = text_of(c, r, where);
-    if (info &&
-        redis_check_persistence(info, (size_t)r->len, where, ttl, grace, &c->told[c->ntold]))
-        c->ntold++;
-}
-
-bool redis_checks_take(struct redis_checks *c, struct dlock_error *out)
-{
-    if (c->ntold == 0)
+    if (c->ntold == 0 || (events->n > 0 && events->at[0].type != EV_RELEASED))
         return false;
-    *out = c->told[0];
+    *ev = (struct dlock_event){.type = EV_NOTICE, .error = c->told[0]};
     memmove(c->told, c->told + 1, sizeof(c->told[0]) * (size_t)--c->ntold);
     return true;
 }

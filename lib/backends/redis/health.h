@@ -5,6 +5,7 @@
 #ifndef DLOCK_REDIS_HEALTH_H
 #define DLOCK_REDIS_HEALTH_H
 
+#include "backends/networked.h"
 #include "conn.h"
 
 /* ----------------------------------------------------------------------- INFO */
@@ -24,15 +25,12 @@ bool redis_check_eviction(const char *info, size_t len, const char *where,
 bool redis_check_persistence(const char *info, size_t len, const char *where, int64_t ttl,
                              int64_t grace, struct dlock_error *warning);
 
-/* INFO was answered by an error: the warning. */
-void redis_check_refused(const char *where, struct dlock_error *warning);
-
-/* True: the server has no password, and was sent one; warning is for EV_NOTICE. */
-bool redis_check_password(const struct redis_conn *, struct dlock_error *warning);
-
-/* All of these, once for each handle, after its first grant. Zeroed: not asked yet. */
+/*
+ * Both checks, and: was a password needed, is INFO refused? Once for each handle, after its first
+ * grant; of several servers with the same trouble the first is named. Zeroed: not asked yet.
+ */
 struct redis_checks {
-    bool due, asked, refused;
+    bool due, asked, refused, evicts;
     struct dlock_error told[3]; /* not taken yet */
     int ntold;
 };
@@ -42,15 +40,16 @@ static inline void redis_checks_granted(struct redis_checks *c)
 {
     c->due = !c->asked;
 }
-/* Queue what INFO tells under these tags, and write it. persistence: ask for it too. */
-void redis_checks_ask(struct redis_checks *, struct redis_conn *, int memory_tag,
-                      int persistence_tag, bool persistence);
-/* The replies. */
-void redis_checks_memory(struct redis_checks *, const redisReply *, const char *where);
-void redis_checks_persistence(struct redis_checks *, const redisReply *, const char *where,
-                              int64_t ttl, int64_t grace);
-/* The next warning (for EV_NOTICE); false: none. */
-bool redis_checks_take(struct redis_checks *, struct dlock_error *);
+/* Queue INFO for each section under this tag, and write it. persistence: ask for it too. */
+void redis_checks_ask(struct redis_checks *, struct redis_conn *, int tag, bool persistence);
+/* A reply under this tag. */
+void redis_checks_answered(struct redis_checks *, const redisReply *, const char *where,
+                           int64_t ttl, int64_t grace);
+/*
+ * The next warning. False: none, or the queue has something more important; a release is the last
+ * chance.
+ */
+bool redis_checks_take(struct redis_checks *, const struct event_queue *, struct dlock_event *);
 
 /* ---------------------------------------------------------------------- clock */
 

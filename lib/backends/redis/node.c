@@ -223,7 +223,7 @@ void redis_node_leave(struct redis_node *n, const struct redis_script *s, int ta
 
 void redis_node_asking(struct redis_node *n)
 {
-    const char *word = "ASKING";
+    static const char *const asking[] = {"ASKING"};
     n->cmd.by_text = true; /* ASKING holds for one command, which must not be a NOSCRIPT */
-    (void)redis_conn_send(&n->cmd, 0, 1, &word, (size_t[]){6});
+    (void)redis_conn_send(&n->cmd, 0, 1, asking);
 }

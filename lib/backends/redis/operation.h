@@ -25,8 +25,7 @@ enum redis_tag {
     T_RENEW,
     T_LEAVE,
     T_STATUS,
-    T_MEMORY,
-    T_PERSISTENCE
+    T_INFO
 };
 
 /* What the server may hold for our value. */

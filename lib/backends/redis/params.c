@@ -1,11 +1,186 @@
-/* params.c - the URI parameters of all stores in Redis servers. See params.h. */
+/*
+ * params.c - the URI parameters of all stores in Redis servers. See params.h.
+ *
+ * A Redis URL may have parameters for other programs. Parameters without a meaning for dlock are
+ * ignored. Parameters that say which server and database hold the lock, or how the server is
+ * verified, are obeyed or refused, never ignored.
+ *
+ * The names are from the clients' documentation, and from the functions that parse their URLs.
+ */
 #include "params.h"
 
 #include "uri.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* clang-format off */
+static const char *const ignored[] = {
+    /* redis-py and valkey-py: from_url(), the arguments of a connection and of a pool */
+    "socket_timeout", "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options",
+    "socket_read_size", "socket_type", "retry_on_timeout", "retry_on_error", "max_connections",
+    "health_check_interval", "decode_responses", "encoding", "encoding_errors", "charset",
+    "errors", "client_name", "lib_name", "lib_version", "protocol", "timeout",
+    "single_connection_client",
+    /* kombu and Celery */
+    "visibility_timeout", "fanout_prefix", "fanout_patterns", "queue_order_strategy",
+    "polling_interval",
+    /* go-redis: ParseURL() */
+    "max_retries", "min_retry_backoff", "max_retry_backoff", "dial_timeout", "read_timeout",
+    "write_timeout", "pool_fifo", "pool_size", "pool_timeout", "min_idle_conns", "max_idle_conns",
+    "max_active_conns", "conn_max_idle_time", "conn_max_lifetime", "max_conn_age", "idle_timeout",
+    "idle_check_frequency", "context_timeout_enabled", "identity_suffix", "disable_identity",
+    "max_redirects",
+    /* ioredis and node-redis */
+    "family", "connect_timeout", "command_timeout", "keep_alive", "no_delay", "connection_name",
+    "max_retries_per_request", "enable_ready_check", "enable_offline_queue",
+    "disable_offline_queue", "lazy_connect", "auto_resubscribe",
+    "auto_resend_unfulfilled_commands", "enable_auto_pipelining", "show_friendly_error_stack",
+    "string_numbers", "ping_interval", "allow_username_in_uri", "max_loading_retry_time",
+    /* Lettuce, Jedis and Spring */
+    "library_name", "library_version", "so_timeout", "max_total", "max_idle", "min_idle",
+    /* redis-rb, Rails and Sidekiq */
+    "reconnect_attempts", "driver", "pool", "network_timeout",
+    /* Predis, phpredis, Laravel and Symfony */
+    "read_write_timeout", "persistent", "persistent_id", "async_connect", "tcp_nodelay",
+    "tcp_keepalive", "lazy", "retry_interval", "weight", "alias", "serializer",
+    "igbinary_serializer", "compression",
+    /* dlock finds out by itself */
+    "cluster", "redis_cluster",
+    NULL,
+};
+
+#define SENTINEL "the master's name is a part of redis+sentinel://S1,S2,S3/SERVICE"
+#define HOSTS                                                              \
+    "list the servers after '//': redlock:// for independent ones, "       \
+    "redis+sentinel:// for sentinels"
+#define MASTER "dlock always uses the master: leave it out"
+#define CREDENTIALS "write USER:PASSWORD@ before the host, or ?password-file=FILE"
+#define PREFIX "write the prefix in the lock's name, behind '#'"
+
+/* Whatever the connection is. */
+static const struct dlock_foreign rules[] = {
+    {"database", FOREIGN_RENAMED, "db", NULL},     /* Lettuce, Predis */
+    {"virtual_host", FOREIGN_RENAMED, "db", NULL}, /* kombu */
+    {"dbindex", FOREIGN_RENAMED, "db", NULL},      /* Symfony */
+    {"user", FOREIGN_REFUSED, CREDENTIALS, NULL},
+    {"username", FOREIGN_REFUSED, CREDENTIALS, NULL},
+    {"password", FOREIGN_REFUSED, CREDENTIALS, NULL},
+    {"pass", FOREIGN_REFUSED, CREDENTIALS, NULL},
+    {"auth", FOREIGN_REFUSED, CREDENTIALS, NULL},
+    {"host", FOREIGN_REFUSED, HOSTS, NULL},
+    {"hosts", FOREIGN_REFUSED, HOSTS, NULL},
+    {"port", FOREIGN_REFUSED, HOSTS, NULL},
+    {"addr", FOREIGN_REFUSED, HOSTS, NULL}, /* go-redis, rueidis */
+    {"path", FOREIGN_REFUSED, "a socket is redis+unix:///SOCKET", NULL},
+    {"master_name", FOREIGN_REFUSED, SENTINEL, NULL},        /* go-redis */
+    {"sentinel_master_id", FOREIGN_REFUSED, SENTINEL, NULL}, /* Lettuce */
+    {"service_name", FOREIGN_REFUSED, SENTINEL, NULL},       /* redis-sentinel-url */
+    {"redis_sentinel", FOREIGN_REFUSED, SENTINEL, NULL},     /* Symfony */
+    {"sentinel_master", FOREIGN_REFUSED, SENTINEL, NULL},
+    {"sentinel", FOREIGN_REFUSED, SENTINEL, NULL},
+    {"sentinels", FOREIGN_REFUSED, SENTINEL, NULL}, /* ioredis, redis-rb */
+    {"master", FOREIGN_REFUSED, SENTINEL, NULL},
+    {"name", FOREIGN_REFUSED, SENTINEL, NULL}, /* ioredis */
+    {"sentinel_username", FOREIGN_REFUSED, "write sentinel-user=USER", NULL},
+    {"sentinel_password", FOREIGN_REFUSED, "write sentinel-password-file=FILE", NULL},
+    {"role", FOREIGN_AS_OURS, MASTER, "master"},        /* ioredis */
+    {"client_type", FOREIGN_AS_OURS, MASTER, "master"}, /* redis-sentinel-url */
+    {"read_only", FOREIGN_AS_OURS, MASTER, "false 0"},  /* go-redis, ioredis */
+    {"read_from", FOREIGN_AS_OURS, MASTER, "master upstream"},
+    {"read_from_replicas", FOREIGN_AS_OURS, MASTER, "false 0"},
+    {"route_by_latency", FOREIGN_AS_OURS, MASTER, "false 0"},
+    {"route_randomly", FOREIGN_AS_OURS, MASTER, "false 0"},
+    {"replica_only", FOREIGN_AS_OURS, MASTER, "false 0"},
+    {"slave_only", FOREIGN_AS_OURS, MASTER, "false 0"},
+    {"use_disconnected_replicas", FOREIGN_AS_OURS, MASTER, "false 0"},
+    {"key_prefix", FOREIGN_REFUSED, PREFIX, NULL}, /* ioredis */
+    {"prefix", FOREIGN_REFUSED, PREFIX, NULL},     /* Predis */
+    {"namespace", FOREIGN_REFUSED, PREFIX, NULL},
+    {NULL, 0, NULL, NULL},
+};
+
+#define YES "1 true yes on"
+#define NO "0 false no off"
+#define OURS "; dlock's own are cacert=FILE, cert=FILE, key=FILE, sni=NAME"
+#define VERIFIED                                                           \
+    "dlock verifies the certificate and its name: leave it out, or see "   \
+    "cacert= and sni=; insecure=1 verifies nothing"
+#define NO_TLS                                                             \
+    "there is no TLS with this scheme: write rediss:// or redlocks://, "   \
+    "whose parameters are cacert=, cert=, key= and sni="
+
+/* With TLS. */
+static const struct dlock_foreign tls_rules[] = {
+    {"ssl", FOREIGN_AS_OURS, "this scheme is TLS: without it, write redis:// or redlock://", YES},
+    {"tls", FOREIGN_AS_OURS, "this scheme is TLS: without it, write redis:// or redlock://", YES},
+    /* redis-py, Celery */
+    {"ssl_cert_reqs", FOREIGN_AS_OURS, VERIFIED, "required cert_required"},
+    {"ssl_check_hostname", FOREIGN_AS_OURS, VERIFIED, YES},
+    {"ssl_match_hostname", FOREIGN_AS_OURS, VERIFIED, YES},
+    {"ssl_ca_certs", FOREIGN_RENAMED, "cacert", NULL},
+    {"ssl_certfile", FOREIGN_RENAMED, "cert", NULL},
+    {"ssl_keyfile", FOREIGN_RENAMED, "key", NULL},
+    /* go-redis, Lettuce, node */
+    {"skip_verify", FOREIGN_AS_OURS, VERIFIED, NO},
+    {"insecure_skip_verify", FOREIGN_AS_OURS, VERIFIED, NO},
+    {"verify_peer", FOREIGN_AS_OURS, VERIFIED, "full true"},
+    {"verify", FOREIGN_AS_OURS, VERIFIED, YES},
+    {"reject_unauthorized", FOREIGN_AS_OURS, VERIFIED, YES},
+    {"start_tls", FOREIGN_AS_OURS, "rediss:// is TLS from the first byte on", NO},
+    {"ssl*", FOREIGN_REFUSED, "not a parameter of dlock" OURS, NULL},
+    {"tls*", FOREIGN_REFUSED, "not a parameter of dlock" OURS, NULL},
+    {NULL, 0, NULL, NULL},
+};
+
+/* Without TLS. */
+static const struct dlock_foreign plain_rules[] = {
+    {"ssl", FOREIGN_AS_OURS, NO_TLS, NO},
+    {"tls", FOREIGN_AS_OURS, NO_TLS, NO},
+    {"start_tls", FOREIGN_AS_OURS, NO_TLS, NO},
+    {"ssl*", FOREIGN_REFUSED, NO_TLS, NULL},
+    {"tls*", FOREIGN_REFUSED, NO_TLS, NULL},
+    {"verify*", FOREIGN_REFUSED, NO_TLS, NULL},
+    {"skip_verify", FOREIGN_REFUSED, NO_TLS, NULL},
+    {"insecure_skip_verify", FOREIGN_REFUSED, NO_TLS, NULL},
+    {"reject_unauthorized", FOREIGN_REFUSED, NO_TLS, NULL},
+    {NULL, 0, NULL, NULL},
+};
+/* clang-format on */
+
+int redis_param_foreign(const struct dlock_spec *spec, bool tls, struct dlock_error *err)
+{
+    static const char *const none[] = {NULL};
+    int rc = dlock_uri_foreign(spec->uri, none, tls ? tls_rules : plain_rules, err);
+
+    return rc < 0 ? rc : dlock_uri_foreign(spec->uri, ignored, rules, err);
+}
+
+int redis_param_db(const struct dlock_spec *spec, struct dlock_error *err)
+{
+    struct dlock_uri *uri = spec->uri;
+    const char *text = dlock_uri_param(uri, "db");
+    char *slash = strrchr(uri->path, '/'), *path;
+    char *end;
+
+    if (!text)
+        return 0;
+    long n = strtol(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || n > INT_MAX)
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, uri->where,
+                             "db= is not the number of a database");
+    if (uri->has_db && n != atoi(slash + 1))
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, uri->where,
+                             "%s and db=%ld are two databases: give one of them", slash, n);
+    if (asprintf(&path, "%.*s/%ld", (int)(slash - uri->path), uri->path, n) < 0)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    free(uri->path);
+    uri->path = path;
+    return dlock_uri_settle_where(uri, err);
+}
 
 int redis_param_grace(const struct dlock_spec *spec, int64_t *grace, struct dlock_error *err)
 {

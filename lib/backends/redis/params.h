@@ -12,12 +12,12 @@ int redis_param_grace(const struct dlock_spec *, int64_t *grace, struct dlock_er
  */
 int redis_param_secret(const struct dlock_spec *, char **secret, struct dlock_error *);
 /*
- * foreign.c: parameters of other programs: ignored, mapped to our parameters, or refused. Call it
+ * Parameters of other programs: ignored, mapped to our parameters, or refused. Call it
  * before our parameters are read. tls: the connections use it. 0 or a negative code.
  */
 int redis_param_foreign(const struct dlock_spec *, bool tls, struct dlock_error *);
 /*
- * foreign.c: move ?db= into the path of the URI (not for redis+unix, whose path is the socket).
+ * Move ?db= into the path of the URI (not for redis+unix, whose path is the socket).
  * DLOCK_EUSAGE when the path names a different database; 0 or a negative code.
  */
 int redis_param_db(const struct dlock_spec *, struct dlock_error *);

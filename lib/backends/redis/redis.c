@@ -93,7 +93,7 @@ static void be_close(struct dlock_be *dlock_be)
     if (!be)
         return;
     redis_node_done(&be->node);
-    redis_cluster_done(&be->route);
+    redis_addr_done(&be->route.cluster.addr);
     redis_sentinel_close(&be->route);
     redis_drop_listing(be);
     redis_script_done(&be->script);
@@ -110,7 +110,7 @@ static void be_close_in_child(struct dlock_be *dlock_be)
 {
     struct redis_backend *be = redis_of(dlock_be);
     redis_node_close_in_child(&be->node);
-    redis_cluster_close_in_child(&be->route);
+    redis_addr_close_in_child(&be->route.cluster.addr);
     redis_sentinel_close_in_child(&be->route);
     be_close(dlock_be);
 }
@@ -179,12 +179,9 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
     case T_LOOK_CLAIM:
         redis_acquire_looked(be, rep->tag, rep->r);
         break;
-    case T_MEMORY:
-        redis_checks_memory(&be->checks, rep->r, redis_where(be));
-        break;
-    case T_PERSISTENCE:
-        redis_checks_persistence(&be->checks, rep->r, redis_where(be), be->spec->ttl,
-                                 be->restart_grace);
+    case T_INFO:
+        redis_checks_answered(&be->checks, rep->r, redis_where(be), be->spec->ttl,
+                              be->restart_grace);
         break;
     case T_WAIT:
         redis_route_replicas_answered(&be->route, rep->r);
@@ -321,25 +318,6 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
     return n;
 }
 
-/*
- * The checks are requested once the grant has been handed out, and reported when nothing more
- * important is pending; a release is the last chance.
- */
-static bool give_checks(struct redis_backend *be, struct dlock_event *ev)
-{
-    struct dlock_error said;
-
-    if (be->events.n > 0 && be->events.at[0].type != EV_RELEASED)
-        return false;
-    if (be->checks.due)
-        redis_checks_ask(&be->checks, &be->node.cmd, T_MEMORY, T_PERSISTENCE,
-                         be->restart_grace < be->spec->ttl);
-    if (!redis_checks_take(&be->checks, &said))
-        return false;
-    *ev = (struct dlock_event){.type = EV_NOTICE, .error = said};
-    return true;
-}
-
 static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n,
                       struct dlock_event *ev)
 {
@@ -355,7 +333,10 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
     redis_node_tick(&be->node, now);
     if (be->op != OP_NONE)
         operations[be->op]->due(be, now);
-    if (give_checks(be, ev) || events_take(&be->events, ev))
+    /* Once the grant has been handed out. */
+    if (be->checks.due && (be->events.n == 0 || be->events.at[0].type == EV_RELEASED))
+        redis_checks_ask(&be->checks, &be->node.cmd, T_INFO, be->restart_grace < be->spec->ttl);
+    if (redis_checks_take(&be->checks, &be->events, ev) || events_take(&be->events, ev))
         return 1;
     return be->status.listing ? redis_status_next(be, ev) : 0;
 }

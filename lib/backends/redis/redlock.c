@@ -33,11 +33,6 @@ static const struct redlock_operation *const operations[] = {
     [OP_STATUS] = &redlock_op_status,
 };
 
-static struct redlock_backend *redlock_of(struct dlock_be *be)
-{
-    return (struct redlock_backend *)be;
-}
-
 /* ------------------------------------------------------------- open and close */
 
 static int read_spec(struct redlock_backend *be, struct dlock_error *err)
@@ -133,21 +128,6 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
 
 /* -------------------------------------------------------------------- replies */
 
-static void memory_answered(struct redlock_backend *be, struct redlock_server *s,
-                            const redisReply *r)
-{
-    struct dlock_error warning;
-    if (be->check == CHECK_TOLD || !redlock_may_notice(be))
-        return;
-    if (r->type == REDIS_REPLY_ERROR)
-        redis_check_refused(s->where, &warning);
-    else if (r->type != REDIS_REPLY_STRING ||
-             !redis_check_eviction(r->str, (size_t)r->len, s->where, &warning))
-        return;
-    be->check = CHECK_TOLD; /* a single warning is enough for all servers */
-    events_add(&be->events, EV_NOTICE)->error = warning;
-}
-
 static void take_replies(struct redlock_backend *be, struct redlock_server *s)
 {
     static const struct redlock_operation *const of_kind[16] = {
@@ -169,8 +149,8 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
             s->doubt = EV_CHANGED;
         else if (kind == K_STALE)
             redis_node_undo_answered(&s->node, rep.r);
-        else if (kind == K_MEMORY)
-            memory_answered(be, s, rep.r);
+        else if (kind == K_INFO)
+            redis_checks_answered(&be->checks, rep.r, s->where, 0, 0);
         else if (of_kind[kind])
             of_kind[kind]->answered(be, s, &rep);
         freeReplyObject(rep.r); /* NULL: the operation keeps the reply */
@@ -186,26 +166,6 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
         redlock_wake_failed(be, s);
 }
 
-/* Once for each handle, when the command has been started. */
-static void check_servers(struct redlock_backend *be)
-{
-    const char *argv[] = {"INFO", "memory"};
-    int tag = REDLOCK_TAG(be->serial, K_MEMORY);
-    struct dlock_error warning;
-    bool told = false;
-
-    be->check = CHECK_ASKED;
-    for_each_server (be, s) {
-        struct redis_conn *c = &s->node.cmd;
-        if (c->state != RC_UP)
-            continue;
-        if (!told && redlock_may_notice(be) && (told = redis_check_password(c, &warning)))
-            events_add(&be->events, EV_NOTICE)->error = warning;
-        if (c->ntags < 4 && redis_conn_send(c, tag, 2, argv, (size_t[]){4, 6}) == 0)
-            redis_conn_flush(c);
-    }
-}
-
 /* -------------------------------------------------------------------- driving */
 
 static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, int64_t *wake_at)
@@ -217,7 +177,7 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
     if (be->op != OP_NONE)
         *wake_at = dlock_min(*wake_at, operations[be->op]->wake_at(be));
     for_each_server (be, s)
-        if (be->events.n > 0 || be->status.listing || s->doubt != EV_NONE)
+        if (be->events.n > 0 || be->status.listing || be->checks.ntold > 0 || s->doubt != EV_NONE)
             *wake_at = 0;
     return n;
 }
@@ -238,7 +198,7 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
     be->stepped = redlock_now(be);
     if (be->op != OP_NONE)
         operations[be->op]->step(be, be->stepped);
-    if (events_take(&be->events, ev))
+    if (redis_checks_take(&be->checks, &be->events, ev) || events_take(&be->events, ev))
         return 1;
     for_each_server (be, s) {
         if (s->doubt != EV_NONE) {
@@ -247,17 +207,17 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
             return 1;
         }
     }
-    if (be->claim != CLAIM_NONE && be->check == CHECK_DUE)
-        check_servers(be);
+    /* When the command has been started. */
+    bool ask = be->claim != CLAIM_NONE && be->checks.due;
+    for_each_server (be, s)
+        if (ask && s->node.cmd.ntags < 4)
+            redis_checks_ask(&be->checks, &s->node.cmd, REDLOCK_TAG(be->serial, K_INFO), false);
+    if (redis_checks_take(&be->checks, &be->events, ev))
+        return 1;
     return be->status.listing ? redlock_status_next(be, ev) : 0;
 }
 
 /* ------------------------------------------------------------------- the slots */
-
-static void be_acquire(struct dlock_be *be, bool wait)
-{
-    redlock_acquire(redlock_of(be), wait);
-}
 
 static const struct dlock_error *be_refusal(const struct dlock_be *be)
 {
@@ -269,11 +229,6 @@ static bool be_stays(struct dlock_be *be)
 {
     (void)be;
     return true;
-}
-
-static void be_renew(struct dlock_be *be)
-{
-    redlock_renew(redlock_of(be));
 }
 
 static void be_release(struct dlock_be *dlock_be, int64_t until)
@@ -292,11 +247,6 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
         redlock_release(be, until);
 }
 
-static void be_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
-{
-    redlock_status(redlock_of(be), what, arg);
-}
-
 static const char *const schemes[] = {"redlock", "redlocks", NULL};
 
 const struct dlock_backend dlock_backend_redlock = {
@@ -309,12 +259,12 @@ const struct dlock_backend dlock_backend_redlock = {
     .no_slots = "servers that each count by themselves let in too many (3 holders fit 2 slots on "
                 "3 servers)",
     .open = be_open,
-    .acquire = be_acquire,
+    .acquire = redlock_acquire,
     .refusal = be_refusal,
     .stays = be_stays,
-    .renew = be_renew,
+    .renew = redlock_renew,
     .release = be_release,
-    .ask = be_ask,
+    .ask = redlock_status,
     .interest = be_interest,
     .process = be_process,
     .close = be_close,

@@ -33,8 +33,10 @@ static void keep(struct redlock_backend *be, struct redlock_server *s, int tag, 
     redis_conn_flush(&s->node.cmd);
 }
 
-void redlock_renew(struct redlock_backend *be)
+void redlock_renew(struct dlock_be *dlock_be)
 {
+    struct redlock_backend *be = redlock_of(dlock_be);
+
     redlock_begin(be, OP_RENEW);
     be->proven = false;
     be->until = be->began + be->spec->op_timeout;
@@ -95,20 +97,20 @@ static bool still_valid(const struct redlock_backend *be, int64_t from)
     return from != 0 && redlock_now(be) < from + ttl - ttl / 100 - 2 * DLOCK_MSEC;
 }
 
-/* forgotten: the server was restarted too recently to have voted for any client since. */
-static void not_ours(struct redlock_backend *be, struct redlock_server *s, const char *found,
-                     size_t len, bool forgotten)
+/* A server that has forgotten the vote was restarted too recently to have voted since. */
+static void not_ours(struct redlock_backend *be, struct redlock_server *s,
+                     const struct redis_script_owned *o)
 {
     bool was_valid = still_valid(be, redlock_from(be));
-    if (!forgotten && s->loss == LOSS_NONE)
+    if (!o->forgotten && s->loss == LOSS_NONE)
         s->loss = LOSS_GONE;
     if (s->loss == LOSS_GONE && still_valid(be, s->from))
         s->loss = LOSS_EARLY;
     s->from = 0;
     s->answer = A_GONE;
-    if (found) {
+    if (o->found) {
         s->answer = A_BUSY;
-        redis_script_holder(found, len, &s->info);
+        redis_script_holder(o->found, o->len, &s->info);
     } else if (was_valid && count_lost(be) < be->quorum) {
         s->touched = true;
         keep(be, s, REDLOCK_TAG(be->serial, K_HEAL), true);
@@ -119,9 +121,9 @@ static void not_ours(struct redlock_backend *be, struct redlock_server *s, const
 }
 
 /* With RUN_NOW the server must have the record, too. A server has none before it is healed. */
-static void renewed(const struct redlock_backend *be, struct redlock_server *s, const redisReply *r)
+static void renewed(const struct redlock_backend *be, struct redlock_server *s, bool recorded)
 {
-    bool recorded = be->spec->hold->begin != RUN_NOW || redis_script_recorded(r);
+    recorded = recorded || be->spec->hold->begin != RUN_NOW;
     s->answer = recorded ? A_YES : s->loss != LOSS_NONE ? A_GONE : A_TYPE;
     if (s->answer == A_TYPE)
         redlock_run_foreign(be, s, &s->error);
@@ -130,9 +132,7 @@ static void renewed(const struct redlock_backend *be, struct redlock_server *s, 
 static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
                            struct redis_conn_reply *rep)
 {
-    const char *found;
-    size_t len;
-    bool ours;
+    struct redis_script_owned o;
     bool current =
         rep->tag == REDLOCK_TAG(be->serial, K_RENEW) || rep->tag == REDLOCK_TAG(be->serial, K_HEAL);
 
@@ -141,7 +141,7 @@ static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
             redlock_refused(be, s, rep->r);
         return;
     }
-    if (redis_script_owned(rep->r, &ours, &found, &len) != 0) {
+    if (redis_script_owned(rep->r, &o) != 0) {
         if (!current)
             return;
         redlock_misread(s, "a renewal");
@@ -149,18 +149,17 @@ static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
         return;
     }
     redlock_well(s);
-    int64_t jump =
-        redis_node_clock(&s->node, redis_script_owned_at(rep->r), rep->sent, redlock_now(be));
+    int64_t jump = redis_node_clock(&s->node, o.now_ms, rep->sent, redlock_now(be));
     if (jump != 0 && redlock_may_notice(be))
         redis_clock_warning(jump, s->where, &events_add(&be->events, EV_NOTICE)->error);
     /* Sent for the lock we hold, not for an earlier lock released meanwhile? */
     unsigned since_vote = (REDLOCK_TAG_SERIAL(rep->tag) - be->vote_serial) & REDLOCK_SERIALS;
-    if (ours && be->claim != CLAIM_NONE && since_vote <= be->serial - be->vote_serial) {
+    if (o.ours && be->claim != CLAIM_NONE && since_vote <= be->serial - be->vote_serial) {
         s->from = dlock_max(s->from, rep->sent);
         if (current)
-            renewed(be, s, rep->r);
+            renewed(be, s, o.recorded);
     } else if (current && be->claim != CLAIM_NONE) {
-        not_ours(be, s, found, len, redis_script_forgotten(rep->r));
+        not_ours(be, s, &o);
     }
 }
 
@@ -267,26 +266,23 @@ void redlock_release(struct redlock_backend *be, int64_t until)
 static void leave_answered(struct redlock_backend *be, struct redlock_server *s,
                            struct redis_conn_reply *rep)
 {
-    const char *found;
-    size_t len;
-    bool ours;
+    struct redis_script_owned o;
 
     if (rep->tag != REDLOCK_TAG(be->serial, K_LEAVE) || be->op != OP_RELEASE)
         return;
     if (s->node.cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
         redlock_refused(be, s, rep->r);
-    } else if (redis_script_owned(rep->r, &ours, &found, &len) != 0) {
+    } else if (redis_script_owned(rep->r, &o) != 0) {
         redlock_misread(s, "a release");
         s->retry_at = redlock_now(be) + dlock_backoff_next(&s->pause, be->spec->env);
-    } else if (ours || (s->once.written = redis_script_recorded(rep->r)) ||
-               (s->left && !redlock_run_must_record(be))) {
+    } else if (o.ours || o.recorded || (s->left && !redlock_run_must_record(be))) {
         s->answer = A_YES; /* left: an earlier release was served, its answer lost */
-        s->once.written = redis_script_recorded(rep->r);
+        s->once.written = o.recorded;
     } else {
-        s->loss = redis_script_forgotten(rep->r) ? LOSS_NONE : LOSS_GONE;
-        s->answer = found ? A_BUSY : A_GONE;
-        if (found)
-            redis_script_holder(found, len, &s->info);
+        s->loss = o.forgotten ? LOSS_NONE : LOSS_GONE;
+        s->answer = o.found ? A_BUSY : A_GONE;
+        if (o.found)
+            redis_script_holder(o.found, o.len, &s->info);
     }
 }
 

@@ -41,22 +41,18 @@ void redlock_run_foreign(const struct redlock_backend *be, const struct redlock_
                   be->script.prefix);
 }
 
-void redlock_run_read(struct redlock_backend *be, struct redlock_server *s, const redisReply *r)
+void redlock_run_read(struct redlock_backend *be, struct redlock_server *s,
+                      const struct redis_script_tried *t)
 {
-    struct redis_script_tried t;
     struct dlock_error err;
-    const char *text;
-    size_t len;
-    int64_t kept_ms;
 
-    s->once.found = redis_script_voted_run(r, &text, &len, &kept_ms);
+    s->once.found = t->run;
     if (!s->once.found)
         return;
-    (void)redis_script_tried(r, &t);
-    if (run_record_parse(text, len, t.now_ms, &s->once.run)) {
-        memcpy(s->once.text, text, len);
-        s->once.text[len] = '\0';
-        s->once.kept = kept_ms > 0 ? kept_ms * DLOCK_MSEC : s->once.run.kept_ns;
+    if (run_record_parse(t->run, t->run_len, t->now_ms, &s->once.run)) {
+        memcpy(s->once.text, t->run, t->run_len);
+        s->once.text[t->run_len] = '\0';
+        s->once.kept = t->kept_ms > 0 ? t->kept_ms * DLOCK_MSEC : s->once.run.kept_ns;
         s->once.found = !run_record_ahead(&s->once.run, be->spec, &err);
         if (!s->once.found && !be->acquire.told_ahead)
             events_add(&be->events, EV_NOTICE)->error = err;

@@ -139,11 +139,6 @@ static void tell_down(struct redlock_backend *be, struct redlock_server *s)
     dlock_fail(&ev->error, 0, 0, "%s (one of %d servers)", s->error.msg, be->n);
 }
 
-void redlock_undo(struct redlock_backend *be, struct redlock_server *s)
-{
-    redis_node_undo(&s->node, &be->script, REDLOCK_TAG(0, K_STALE), false);
-}
-
 void redlock_drop(struct redlock_backend *be, struct redlock_server *s)
 {
     /*

@@ -37,7 +37,7 @@ enum redlock_kind {
     K_LEAVE,
     K_STATUS,
     K_TRACK,
-    K_MEMORY,
+    K_INFO,
     K_FORGET
 };
 #define REDLOCK_SERIALS 0x7ffffffu
@@ -128,8 +128,8 @@ struct redlock_backend {
     char token[DLOCK_TOKEN_LEN + 1], *value;
     uint64_t fence;
     enum { CLAIM_NONE, CLAIM_GRANTED, CLAIM_LOST } claim; /* LOST: the loss was reported */
-    bool proven; /* granted or renewed by the last operation */
-    enum { CHECK_NOT, CHECK_DUE, CHECK_ASKED, CHECK_TOLD } check; /* do the servers evict locks? */
+    bool proven;                /* granted or renewed by the last operation */
+    struct redis_checks checks; /* do the servers evict locks? */
 
     struct {
         enum redlock_stage stage;
@@ -184,6 +184,10 @@ struct redlock_operation {
 extern const struct redlock_operation redlock_op_acquire, redlock_op_renew, redlock_op_release,
     redlock_op_status;
 
+static inline struct redlock_backend *redlock_of(struct dlock_be *be)
+{
+    return (struct redlock_backend *)be;
+}
 static inline int64_t redlock_now(const struct redlock_backend *be)
 {
     return be->spec->env->now(be->spec->env->ctx);
@@ -230,7 +234,11 @@ static inline void redlock_remember(const struct redlock_backend *be, struct red
 {
     redis_node_remember(&s->node, strdup(be->value));
 }
-void redlock_undo(struct redlock_backend *, struct redlock_server *);
+/* Undo such values now. */
+static inline void redlock_undo(const struct redlock_backend *be, struct redlock_server *s)
+{
+    redis_node_undo(&s->node, &be->script, REDLOCK_TAG(0, K_STALE), false);
+}
 /* Close cmd. An unanswered vote may still be served: its undo is sent now and on the next cmd. */
 void redlock_drop(struct redlock_backend *, struct redlock_server *);
 /* cmd has failed. */
@@ -258,7 +266,8 @@ int redlock_no_quorum(const struct redlock_backend *, struct dlock_error *);
 /* ----------------------------------------------------------------- redlock_run.c */
 
 /* Read the run record in the vote. A vote with foreign data in its place does not count. */
-void redlock_run_read(struct redlock_backend *, struct redlock_server *, const redisReply *);
+void redlock_run_read(struct redlock_backend *, struct redlock_server *,
+                      const struct redis_script_tried *);
 /* Foreign data is in the place of the server's run record. */
 void redlock_run_foreign(const struct redlock_backend *, const struct redlock_server *,
                          struct dlock_error *);
@@ -281,18 +290,18 @@ static inline bool redlock_run_must_record(const struct redlock_backend *be)
 
 /* ---------------------------------------------------------------- the operations */
 
-void redlock_acquire(struct redlock_backend *, bool wait);
+void redlock_acquire(struct dlock_be *, bool wait);
 /* Close all connections on which a waiter is woken. */
 void redlock_wait_close(struct redlock_backend *);
 /* On wake: a reply; the connection has failed. */
 void redlock_wake_heard(struct redlock_backend *, struct redlock_server *,
                         const struct redis_conn_reply *);
 void redlock_wake_failed(struct redlock_backend *, struct redlock_server *);
-void redlock_renew(struct redlock_backend *);
+void redlock_renew(struct dlock_be *);
 /* The caller has cancelled what was under way. */
 void redlock_release(struct redlock_backend *, int64_t until);
 /* token: of ASK_FORGET. */
-void redlock_status(struct redlock_backend *, enum dlock_ask, const char *token);
+void redlock_status(struct dlock_be *, enum dlock_ask, const char *token);
 /* During a listing: the next entry, or EV_DONE. Returns 1. */
 int redlock_status_next(struct redlock_backend *, struct dlock_event *);
 void redlock_drop_listing(struct redlock_backend *);

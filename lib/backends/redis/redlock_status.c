@@ -24,8 +24,9 @@ static void fail(struct redlock_backend *be, const struct dlock_error *err)
     redlock_end(be, EV_FAILED)->error = *err;
 }
 
-void redlock_status(struct redlock_backend *be, enum dlock_ask what, const char *token)
+void redlock_status(struct dlock_be *dlock_be, enum dlock_ask what, const char *token)
 {
+    struct redlock_backend *be = redlock_of(dlock_be);
     struct dlock_error err = {0};
 
     be->status.what = what;

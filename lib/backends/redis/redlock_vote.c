@@ -182,14 +182,11 @@ static void subscribe(struct redlock_backend *be, struct redlock_server *s)
 
 static void wait_start(struct redlock_backend *be)
 {
-    char *id = be->acquire.id;
     if (be->acquire.channel)
         return;
-    if (id[0] != '\0' ||
-        dlock_token_new(be->spec->env, id + strlen(redis_script_kind(be->spec, id))) == 0)
-        be->acquire.channel = redis_script_channel(&be->script, id);
+    be->acquire.channel = redis_script_channel(&be->script, be->spec, be->acquire.id);
     if (!be->acquire.channel) {
-        id[0] = '\0'; /* no server can wake us: the timers remain */
+        be->acquire.id[0] = '\0'; /* no server can wake us: the timers remain */
         return;
     }
     for_each_server (be, s)
@@ -462,16 +459,8 @@ static void start_round(struct redlock_backend *be)
         be->until = be->began + be->spec->op_timeout;
 
     struct dlock_error err;
-    struct dlock_spec spec = *be->spec;
-    int rc = dlock_token_new(be->spec->env, be->token);
-    free(be->value);
-    spec.ttl = redlock_lease(be->spec);
-    be->value = rc == 0 ? redis_script_value(&spec, be->token) : NULL;
-    if (!be->value) {
-        if (rc != 0)
-            dlock_fail(&err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
-        else
-            dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
+    int64_t ttl = redlock_lease(be->spec);
+    if (redis_script_new_value(be->spec, ttl, be->token, &be->value, &err) != 0) {
         fail_acquire(be, &err);
         return;
     }
@@ -497,7 +486,7 @@ static void start_round(struct redlock_backend *be)
                                 &(struct redis_script_args){
                                     .value = be->value,
                                     .id = in_queue ? be->acquire.id : NULL,
-                                    .ttl = redlock_lease(be->spec),
+                                    .ttl = ttl,
                                     .grace = grace,
                                     .once = be->spec->once,
                                 });
@@ -505,8 +494,9 @@ static void start_round(struct redlock_backend *be)
     }
 }
 
-void redlock_acquire(struct redlock_backend *be, bool wait)
+void redlock_acquire(struct dlock_be *dlock_be, bool wait)
 {
+    struct redlock_backend *be = redlock_of(dlock_be);
     struct dlock_error err;
 
     be->op = OP_ACQUIRE;
@@ -630,7 +620,7 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
     }
     read_vote(be, s, &t);
     if (s->answer == A_YES && be->spec->once > 0)
-        redlock_run_read(be, s, rep->r);
+        redlock_run_read(be, s, &t);
     if (s->answer != A_YES)
         return;
     s->from = rep->sent;
@@ -698,18 +688,16 @@ static void end_votes(struct redlock_backend *be, int64_t now)
 static void raise_answered(struct redlock_backend *be, struct redlock_server *s,
                            const struct redis_conn_reply *rep)
 {
-    const char *found;
-    size_t len;
-    bool ours;
+    struct redis_script_owned o;
 
     if (rep->tag != REDLOCK_TAG(be->serial, K_RAISE) || be->op != OP_ACQUIRE ||
         be->acquire.stage != ST_RAISE)
         return;
     if (rep->r->type == REDIS_REPLY_ERROR) {
         redlock_refused(be, s, rep->r);
-    } else if (redis_script_owned(rep->r, &ours, &found, &len) != 0) {
+    } else if (redis_script_owned(rep->r, &o) != 0) {
         redlock_misread(s, "a renewal");
-    } else if (ours && (!run_record_begun(be->spec) || redis_script_recorded(rep->r))) {
+    } else if (o.ours && (!run_record_begun(be->spec) || o.recorded)) {
         s->raise = RAISE_DONE;
         s->from = rep->sent;
     } else {
@@ -738,7 +726,7 @@ static void end_raise(struct redlock_backend *be, int64_t now)
     }
     be->claim = CLAIM_GRANTED;
     be->proven = true;
-    be->check = be->check == CHECK_NOT ? CHECK_DUE : be->check;
+    redis_checks_granted(&be->checks);
     be->vote_serial = be->serial;
     outage_over(&be->acquire.out, &be->events);
     leave_queues(be);

@@ -9,21 +9,19 @@
 
 #include <stdio.h>
 
-/*
- * Say how the lock was lost: found is the value there, or NULL. jump: of the server's clock, or 0.
- */
-static void name_found(const struct redis_backend *be, struct dlock_error *err, const char *found,
-                       size_t len, int64_t jump)
+/* Say how the lock was lost. jump: of the server's clock, or 0. */
+static void name_found(const struct redis_backend *be, struct dlock_error *err,
+                       const struct redis_script_owned *o, int64_t jump)
 {
     struct dlock_info info;
     char text[96], holder[sizeof(err->msg)];
     const char *cause = "the key expired, was deleted, or was lost by the server";
 
-    if (found)
-        redis_script_holder(found, len, &info);
-    if (found && info.foreign) {
+    if (o->found)
+        redis_script_holder(o->found, o->len, &info);
+    if (o->found && info.foreign) {
         cause = "another program took the lock";
-    } else if (found) {
+    } else if (o->found) {
         snprintf(holder, sizeof(holder), "%s@%s, pid %ld holds the lock now", info.user, info.host,
                  info.pid);
         cause = holder;
@@ -144,10 +142,8 @@ static void renewal_refused(struct redis_backend *be, const struct dlock_error *
 static void renew_answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     struct redis_conn *cmd = &be->node.cmd;
+    struct redis_script_owned o;
     struct dlock_error err;
-    const char *found;
-    size_t len;
-    bool ours;
 
     if (cmd->auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
         refusal(be, rep->r, &err);
@@ -156,26 +152,25 @@ static void renew_answered(struct redis_backend *be, struct redis_conn_reply *re
         unclear(be, &err);
         return;
     }
-    if (redis_script_owned(rep->r, &ours, &found, &len) != 0) {
+    if (redis_script_owned(rep->r, &o) != 0) {
         dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a renewal");
         redis_conn_close(cmd);
         unclear(be, &err);
         return;
     }
-    if (ours && begins(be) && !redis_script_recorded(rep->r)) {
+    if (o.ours && begins(be) && !o.recorded) {
         redis_foreign_record(be, &err, "value");
         unclear(be, &err);
         return;
     }
-    int64_t jump =
-        redis_node_clock(&be->node, redis_script_owned_at(rep->r), rep->sent, redis_now(be));
+    int64_t jump = redis_node_clock(&be->node, o.now_ms, rep->sent, redis_now(be));
     be->answer =
-        (struct redis_answer){.what = ours ? ANSWER_RENEWAL : ANSWER_LOSS, .sent = rep->sent};
-    if (!ours)
-        name_found(be, &be->answer.lost, found, len, jump);
+        (struct redis_answer){.what = o.ours ? ANSWER_RENEWAL : ANSWER_LOSS, .sent = rep->sent};
+    if (!o.ours)
+        name_found(be, &be->answer.lost, &o, jump);
     else if (jump != 0)
         redis_clock_warning(jump, redis_where(be), &events_add(&be->events, EV_NOTICE)->error);
-    redis_route_ask_confirmation(&be->route, ours, 0, be->until);
+    redis_route_ask_confirmation(&be->route, o.ours, 0, be->until);
 }
 
 static void renew_due(struct redis_backend *be, int64_t now)
@@ -299,34 +294,32 @@ static void leave_failed(struct redis_backend *be, const struct dlock_error *err
 static void leave_answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     const redisReply *r = rep->r;
-    bool granted = be->claim == CLAIM_GRANTED, ours;
+    bool granted = be->claim == CLAIM_GRANTED;
     /* A success counts as recorded only if the server has said so. */
     bool must_record = be->spec->once > 0 && be->spec->hold->ended && be->spec->hold->success;
+    struct redis_script_owned o;
     struct dlock_error err;
-    const char *found;
-    size_t len;
 
     if (r->type == REDIS_REPLY_ERROR) {
         refusal(be, r, &err);
         close_useless(be, r);
         leave_later(be, &err);
-    } else if (redis_script_owned(r, &ours, &found, &len) != 0) {
+    } else if (redis_script_owned(r, &o) != 0) {
         dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a release");
         end_release(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else if (be->node.undo.n > 0) {
         /* The undo in front was refused: send both again. */
-        be->release.answer_lost = be->release.answer_lost || ours;
+        be->release.answer_lost = be->release.answer_lost || o.ours;
         dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, redis_where(be),
                       "an earlier, unanswered try could not be undone");
         leave_later(be, &err);
-    } else if (redis_script_unrecorded(r)) {
-        redis_foreign_record(be, &err, redis_script_unrecorded(r));
+    } else if (o.foreign) {
+        redis_foreign_record(be, &err, o.found);
         end_release(be, DLOCK_RELEASE_UNCLEAR, &err);
-    } else if (ours || (granted && be->release.answer_lost && !must_record)) {
+    } else if (o.ours || (granted && be->release.answer_lost && !must_record)) {
         end_release(be, DLOCK_RELEASE_CLEAN, NULL);
     } else if (granted) {
-        name_found(be, &err, found, len,
-                   redis_node_clock(&be->node, redis_script_owned_at(r), rep->sent, redis_now(be)));
+        name_found(be, &err, &o, redis_node_clock(&be->node, o.now_ms, rep->sent, redis_now(be)));
         end_release(be, DLOCK_RELEASE_NOT_OURS, &err);
     } else {
         end_release(be, DLOCK_RELEASE_NOTHING, NULL);

@@ -14,16 +14,11 @@
 
 #define CLUSTER_NODES 8 /* known besides what the URI names */
 
-struct cluster_node {
-    char host[REDIS_ADDR_HOST]; /* the name in the cluster, which the certificate must have, too */
-    unsigned port;
-};
-
 /* Node 0: the URI's hosts, any of them; 1 to n: nodes named by the cluster. Begins as zeros. */
 struct redis_cluster {
-    bool known;      /* the server is part of a cluster */
-    bool hello_sent; /* the server was asked */
-    struct cluster_node nodes[1 + CLUSTER_NODES];
+    bool known;                                  /* the server is part of a cluster */
+    bool hello_sent;                             /* the server was asked */
+    struct redis_named nodes[1 + CLUSTER_NODES]; /* a certificate must have the same host, too */
     int n;
     int at;    /* the node with the slot, as far as we know */
     int guide; /* the node to ask when node at does not answer */
@@ -41,6 +36,15 @@ struct redis_sentinel; /* sentinel.c */
 /* Tags of the route's own commands on cmd; redis.c uses lower tags. */
 enum redis_route_tag { T_WAIT = 64, T_HELLO, T_NODES };
 
+/* Does the master's answer count? */
+enum redis_confirmed {
+    CONFIRM_YES,     /* a majority of all sentinels names this server, and the replicas have it */
+    CONFIRM_ASKED,   /* wait: too few have answered */
+    CONFIRM_MOVED,   /* a majority of the sentinels names a different master */
+    CONFIRM_REFUSED, /* the answer does not count; ask again after a while. err says why */
+    CONFIRM_MISSING  /* too few replicas have the answer. err says why */
+};
+
 /* The fields up to wait_replicas are set before the first call, and not owned. */
 struct redis_route {
     const struct dlock_spec *spec;
@@ -55,9 +59,9 @@ struct redis_route {
     struct redis_sentinel *sentinel; /* NULL: the URI has the address of the server */
 
     /* The confirmation under way (confirm.c). */
-    enum { REPLICAS_ENOUGH, REPLICAS_ASKED, REPLICAS_MISSING, REPLICAS_READONLY } replicas;
-    struct dlock_error missing; /* REPLICAS_MISSING, REPLICAS_READONLY: why */
-    int64_t fresh;              /* what the sentinels said before does not count */
+    enum redis_confirmed replicas; /* what they say */
+    struct dlock_error missing;    /* CONFIRM_REFUSED, CONFIRM_MISSING: why */
+    int64_t fresh;                 /* what the sentinels said before does not count */
 };
 
 static inline int64_t redis_route_now(const struct redis_route *r)
@@ -80,13 +84,6 @@ void redis_route_ask_confirmation(struct redis_route *, bool replicas, int64_t f
                                   int64_t until);
 /* The reply under T_WAIT. */
 void redis_route_replicas_answered(struct redis_route *, const redisReply *);
-enum redis_confirmed {
-    CONFIRM_ASKED,   /* wait */
-    CONFIRM_YES,     /* the answer counts */
-    CONFIRM_MOVED,   /* a majority of the sentinels names a different master */
-    CONFIRM_REFUSED, /* the answer does not count; ask again after a while. err says why */
-    CONFIRM_MISSING  /* too few replicas have the answer. err says why */
-};
 enum redis_confirmed redis_route_confirm(const struct redis_route *, struct dlock_error *err);
 /* CONFIRM_ASKED, and the time is over: overwrite err where the missing confirmation is known. */
 void redis_route_unconfirmed(const struct redis_route *, struct dlock_error *err);
@@ -97,15 +94,6 @@ void redis_route_unconfirmed(const struct redis_route *, struct dlock_error *err
 void redis_cluster_begin(struct redis_route *);
 /* As redis_route_connect. False: nothing is done, because the URI names the server. */
 bool redis_cluster_connect(struct redis_route *, struct redis_conn *, int64_t until);
-/* In a child process, before redis_cluster_done. */
-static inline void redis_cluster_close_in_child(struct redis_route *r)
-{
-    redis_addr_close_in_child(&r->cluster.addr);
-}
-static inline void redis_cluster_done(struct redis_route *r)
-{
-    redis_addr_done(&r->cluster.addr);
-}
 /* The look-up of a node's name: fills at most one entry for poll(), returns the number; goes on. */
 int redis_cluster_interest(const struct redis_route *, struct pollfd *);
 void redis_cluster_work(struct redis_route *);
@@ -143,7 +131,7 @@ bool redis_cluster_answered(struct redis_route *, const struct redis_conn_reply 
 /* --------------------------------------------------------------------- sentinel.c */
 
 /*
- * Without Sentinel all but open and connect do nothing, and the answer is MASTER_YES. open reads
+ * Without Sentinel all but open and connect do nothing, and the answer is CONFIRM_YES. open reads
  * the URI: 0 or a negative code. connect is as redis_route_connect; the connection waits
  * (RC_WAITING) until the master is found.
  */
@@ -158,15 +146,11 @@ bool redis_sentinel_worth_retry(const struct redis_route *, const struct dlock_e
                                 int64_t until);
 /* Ask the sentinels again, unless the last round began at newer_than or later. */
 void redis_sentinel_question(struct redis_route *, int64_t newer_than);
-/* In a round of questions that began at fresh or later, is cmd connected to the master? */
-enum redis_mastery {
-    MASTER_PENDING, /* too few have answered */
-    MASTER_YES,     /* a majority of all sentinels names this server */
-    MASTER_OTHER,   /* a majority names a different master */
-    MASTER_NO       /* there will be no majority in this round */
-};
-enum redis_mastery redis_sentinel_answer(const struct redis_route *, int64_t fresh);
-/* Why the answer is not MASTER_YES. */
+/*
+ * In a round of questions that began at fresh or later, is cmd connected to the master?
+ * CONFIRM_REFUSED: there will be no majority in this round; redis_sentinel_doubt() says why.
+ */
+enum redis_confirmed redis_sentinel_answer(const struct redis_route *, int64_t fresh);
 void redis_sentinel_doubt(const struct redis_route *, struct dlock_error *);
 /* Subscribe to announcements of a new master, from the time at on; DLOCK_NEVER: no longer. */
 void redis_sentinel_listen(struct redis_route *, int64_t at);

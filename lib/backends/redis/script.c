@@ -100,14 +100,6 @@ static struct redis_conn_script *copy(enum redis_script_op op, const struct word
     return s;
 }
 
-static int send_argv(struct redis_conn *c, int tag, int argc, const char **argv)
-{
-    size_t len[WORDS];
-    for (int i = 0; i < argc; i++)
-        len[i] = strlen(argv[i]);
-    return redis_conn_send(c, tag, argc, argv, len);
-}
-
 static int send_script(struct redis_conn *c, int tag, enum redis_script_op op, bool at_once,
                        struct words *w)
 {
@@ -118,7 +110,7 @@ static int send_script(struct redis_conn *c, int tag, enum redis_script_op op, b
         script = copy(op, w);
     w->at[0] = script ? "EVALSHA" : "EVAL";
     w->at[1] = script ? scripts[op]->sha1 : scripts[op]->text;
-    int rc = send_argv(c, tag, w->n, w->at);
+    int rc = redis_conn_send(c, tag, w->n, w->at);
     if (rc != 0) {
         free(script);
     } else if (script) {
@@ -133,21 +125,20 @@ static int send_text(struct redis_conn *c, int tag, const struct redis_conn_scri
     const char *argv[WORDS] = {"EVAL", scripts[s->op]->text}, *p = s->words;
     for (int i = 2; i < s->n; i++, p += strlen(p) + 1)
         argv[i] = p;
-    return send_argv(c, tag, s->n, argv);
+    return redis_conn_send(c, tag, s->n, argv);
 }
 
 /*
  * The server does not know the script, or does not let us call it so: a user may have +eval without
  * +evalsha, and a configuration may have renamed the command.
  */
-static bool is_unknown(const struct redis_conn *c, const redisReply *r)
+static bool is_unknown(const redisReply *r)
 {
     if (r->type != REDIS_REPLY_ERROR)
         return false;
     return strncmp(r->str, "NOSCRIPT", 8) == 0 ||
            (strncmp(r->str, "NOPERM", 6) == 0 && strstr(r->str, "'evalsha'")) ||
-           (c->kind != KIND_SENTINEL && strstr(r->str, "unknown command") &&
-            strstr(r->str, "EVALSHA"));
+           (strstr(r->str, "unknown command") && strstr(r->str, "EVALSHA"));
 }
 
 /* True: not the reply. The text was sent, or the script was given up. */
@@ -157,7 +148,7 @@ static bool unknown(struct redis_conn *c, const struct redis_conn_reply *rep)
     bool gone = false;
 
     c->script = NULL;
-    if (is_unknown(c, rep->r)) {
+    if (is_unknown(rep->r)) {
         bool undo = is_undo(s->op);
         c->by_text = true;
         gone = undo || s->followed || !c->auth_failed;
@@ -173,18 +164,26 @@ static bool unknown(struct redis_conn *c, const struct redis_conn_reply *rep)
 
 /*
  * Keep an error that says too little, and ask for more under the same tag: the command still counts
- * as unanswered. False: the reply is no such error.
+ * as unanswered. All usable servers have EVAL: where it is unknown, is the server a Sentinel?
+ * False: the reply is no such error.
  */
 static bool ask_why(struct redis_conn *c, const struct redis_conn_reply *rep)
 {
-    if (rep->why != WHY_MAY || c->unclear.r || c->auth_failed ||
-        rep->r->type != REDIS_REPLY_ERROR || !redis_conn_is_vague(rep->r->str))
+    const char *text = rep->r->type == REDIS_REPLY_ERROR ? rep->r->str : "";
+    bool no_eval = strstr(text, "unknown command") && strstr(text, "EVAL");
+
+    if (rep->why != WHY_MAY || c->unclear.r ||
+        !(no_eval || (!c->auth_failed && redis_conn_is_vague(text))))
         return false;
-    const struct redis_script *s = c->lock;
-    const char *kind = c->together ? "s" : "";
-    const char *argv[] = {"EVAL", lua_why.text, "0", s->name, s->db, s->prefix, kind};
+    const char *ask[7] = {"ROLE"};
+    if (!no_eval) {
+        const struct redis_script *s = c->lock;
+        const char *kind = c->together ? "s" : "";
+        memcpy(ask, (const char *[]){"EVAL", lua_why.text, "0", s->name, s->db, s->prefix, kind},
+               sizeof(ask));
+    }
     c->unclear = *rep;
-    if (send_argv(c, rep->tag, DLOCK_LEN(argv), argv) == 0) {
+    if (redis_conn_send(c, rep->tag, no_eval ? 1 : 7, ask) == 0) {
         c->tags[c->ntags - 1].why = WHY_IS;
         redis_conn_flush(c);
     }
@@ -202,6 +201,9 @@ static void explained(struct redis_conn *c, struct redis_conn_reply *rep, redisR
     for (int i = 0; i < c->ntags; i++)
         if (c->tags[i].why == WHY_IS)
             c->tags[i].tag = 0;
+    c->is_sentinel = why && redis_conn_has_role(why, "sentinel");
+    if (c->is_sentinel && c->auth_failed)
+        redis_conn_sentinel_error(&c->error, c->where);
     if (why && redis_conn_explains(why)) {
         redisReply *vague = rep->r;
         rep->r = why;
@@ -333,10 +335,10 @@ int redis_script_look(const struct redis_script *s, struct redis_conn *c, int ta
     const char *select[] = {"SELECT", s->db}, *pttl[] = {"PTTL", s->name};
     const char *range[] = {"GETRANGE", s->name, "0", "12"};
     if (strcmp(s->db, "0") != 0)
-        (void)send_argv(c, 0, 2, select);
+        (void)redis_conn_send(c, 0, 2, select);
     if (shared_tag != 0)
-        (void)send_argv(c, shared_tag, 4, range);
-    return send_argv(c, tag, 2, pttl);
+        (void)redis_conn_send(c, shared_tag, 4, range);
+    return redis_conn_send(c, tag, 2, pttl);
 }
 
 int redis_script_look_claim(const struct redis_script *s, struct redis_conn *c, int tag)
@@ -345,7 +347,7 @@ int redis_script_look_claim(const struct redis_script *s, struct redis_conn *c, 
     if (asprintf(&key, "%sclaim", s->prefix) < 0)
         return DLOCK_ENOMEM;
     const char *pttl[] = {"PTTL", key};
-    int rc = send_argv(c, tag, 2, pttl);
+    int rc = redis_conn_send(c, tag, 2, pttl);
     free(key);
     return rc;
 }
@@ -429,23 +431,13 @@ int redis_script_tried(const redisReply *r, struct redis_script_tried *t)
         .up_ms = number_at(r, 6),
         .longest_ms = dlock_max(0, number_at(r, 7)),
         .ticket = clock_at(r, 8),
+        .kept_ms = number_at(r, 10),
     };
+    if (r->elements == VOTED_RUN && is_string(r->element[9])) {
+        t->run = r->element[9]->str;
+        t->run_len = (size_t)r->element[9]->len;
+    }
     return t->status == RS_GRANTED && t->fence == 0 ? DLOCK_EPROTO : 0;
-}
-
-bool redis_script_voted_run(const redisReply *r, const char **text, size_t *len, int64_t *kept_ms)
-{
-    if (r->type != REDIS_REPLY_ARRAY || r->elements != VOTED_RUN || !is_string(r->element[9]))
-        return false;
-    *text = r->element[9]->str;
-    *len = (size_t)r->element[9]->len;
-    *kept_ms = number_at(r, 10);
-    return true;
-}
-
-bool redis_script_recorded(const redisReply *r)
-{
-    return r->type == REDIS_REPLY_ARRAY && number_at(r, 3) == 1;
 }
 
 bool redis_script_looked(const redisReply *r, int64_t *left_ms)
@@ -461,24 +453,23 @@ bool redis_script_shared(const redisReply *r)
     return r->type == REDIS_REPLY_STRING && strcmp(r->str, SHARED) == 0;
 }
 
-int redis_script_owned(const redisReply *r, bool *ours, const char **found, size_t *len)
+int redis_script_owned(const redisReply *r, struct redis_script_owned *o)
 {
     if (r->type != REDIS_REPLY_ARRAY || r->elements < 1 ||
         r->element[0]->type != REDIS_REPLY_INTEGER)
         return DLOCK_EPROTO;
-    *ours = r->element[0]->integer == 1;
-    *found = NULL;
-    *len = 0;
+    *o = (struct redis_script_owned){
+        .ours = r->element[0]->integer == 1,
+        .forgotten = r->element[0]->integer == 2,
+        .recorded = number_at(r, 3) == 1,
+        .now_ms = clock_at(r, 2),
+    };
     if (r->elements > 1 && is_string(r->element[1])) {
-        *found = r->element[1]->str;
-        *len = (size_t)r->element[1]->len;
+        o->found = r->element[1]->str;
+        o->len = (size_t)r->element[1]->len;
+        o->foreign = r->element[0]->integer == 3;
     }
     return 0;
-}
-
-int64_t redis_script_owned_at(const redisReply *r)
-{
-    return r->type == REDIS_REPLY_ARRAY ? clock_at(r, 2) : 0;
 }
 
 int redis_script_state(const redisReply *r, struct redis_script_state *s)
@@ -527,15 +518,27 @@ const char *redis_script_kind(const struct dlock_spec *spec, char buf[REDIS_SCRI
     return buf;
 }
 
-char *redis_script_value(const struct dlock_spec *spec, const char *token)
+char *redis_script_value(const struct dlock_spec *spec, int64_t ttl, const char *token)
 {
     char record[1024], ms[24], kind[REDIS_SCRIPT_KIND], *p;
     if (dlock_identity_format(spec->identity, RECORD_HOLDS, record, sizeof(record)) < 0)
         snprintf(record, sizeof(record), "dlock1");
     return asprintf(&p, "%s%s %s ttl=%s", redis_script_kind(spec, kind), token, record,
-                    msec(ms, spec->ttl)) < 0
+                    msec(ms, ttl)) < 0
                ? NULL
                : p;
+}
+
+int redis_script_new_value(const struct dlock_spec *spec, int64_t ttl,
+                           char token[DLOCK_TOKEN_LEN + 1], char **value, struct dlock_error *err)
+{
+    int rc = dlock_token_new(spec->env, token);
+
+    free(*value);
+    *value = rc == 0 ? redis_script_value(spec, ttl, token) : NULL;
+    if (rc != 0)
+        return dlock_fail(err, DLOCK_EOS, -rc, "no random numbers: %s", strerror(-rc));
+    return *value ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
 int64_t redis_script_ttl(const char *value, size_t len)
@@ -637,9 +640,14 @@ bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct 
 
 /* -------------------------------------------------------------------- wake-up */
 
-char *redis_script_channel(const struct redis_script *s, const char *id)
+char *redis_script_channel(const struct redis_script *s, const struct dlock_spec *spec, char *id)
 {
     char *p;
+    if (id[0] == '\0' &&
+        dlock_token_new(spec->env, id + strlen(redis_script_kind(spec, id))) != 0) {
+        id[0] = '\0';
+        return NULL;
+    }
     return asprintf(&p, "%swake:%s", s->prefix, id) < 0 ? NULL : p;
 }
 
@@ -650,9 +658,9 @@ void redis_script_subscribe(struct redis_conn *c, const char *channel, int id_ta
     const char *wake[] = {"SUBSCRIBE", channel};
     const char *changed[] = {"SUBSCRIBE", INVALIDATE};
 
-    (void)send_argv(c, id_tag, 2, ask_id);
-    (void)send_argv(c, wake_tag, 2, wake);
-    (void)send_argv(c, changed_tag, 2, changed);
+    (void)redis_conn_send(c, id_tag, 2, ask_id);
+    (void)redis_conn_send(c, wake_tag, 2, wake);
+    (void)redis_conn_send(c, changed_tag, 2, changed);
 }
 
 bool redis_script_track(struct redis_conn *c, int tag, long long id)
@@ -662,7 +670,7 @@ bool redis_script_track(struct redis_conn *c, int tag, long long id)
 
     snprintf(text, sizeof(text), "%lld", id);
     c->told = false; /* no longer on this connection */
-    return send_argv(c, tag, DLOCK_LEN(argv), argv) == 0;
+    return redis_conn_send(c, tag, DLOCK_LEN(argv), argv) == 0;
 }
 
 bool redis_script_changed(const struct redis_script *s, const redisReply *message)

@@ -117,7 +117,8 @@ int redis_script_send(const struct redis_script *, struct redis_conn *, int tag,
 /*
  * As redis_conn_next, where scripts are sent. A reply's sent is the time of the first request. An
  * error that does not name the missing right, or the foreign key, is kept until a further script
- * (why.lua) has found out, or the connection has failed.
+ * (why.lua) has found out, or the connection has failed; the error that EVAL is unknown, until ROLE
+ * has told whether the server is a Sentinel.
  */
 int redis_script_next(struct redis_conn *, struct redis_conn_reply *);
 /* Before the connection is closed: the text of an unanswered LEAVE, DROP or UNVOTE. */
@@ -174,35 +175,30 @@ struct redis_script_tried {
     /* vote with a grace: the largest ttl of shared holders and waiters there, or a bit more. */
     int64_t longest_ms;
     int64_t ticket; /* of a waiter that is in the queue now; 0: none */
+    /* vote, with once: the record, NULL: none; and how long kept (<= 0: unknown). */
+    const char *run;
+    size_t run_len;
+    int64_t kept_ms;
 };
 /* try and vote. */
 int redis_script_tried(const redisReply *, struct redis_script_tried *);
-/* vote, with once: the record, and how long kept (ms; <= 0: unknown). False: no record. */
-bool redis_script_voted_run(const redisReply *, const char **text, size_t *len, int64_t *kept_ms);
-/* keep, unvote with a record: is our record there, by this or an earlier request? */
-bool redis_script_recorded(const redisReply *);
 /* look: true for so long (ms; -1: without expiry). False: no, or the reply is an error. */
 bool redis_script_looked(const redisReply *, int64_t *left_ms);
 /* look, under shared_tag. */
 bool redis_script_shared(const redisReply *);
-/* leave, unvote, drop, renew, keep: was the lock ours? If not, found: the value there, or NULL. */
-int redis_script_owned(const redisReply *, bool *ours, const char **found, size_t *len);
-/* keep, unvote: the server was restarted within the grace, so no client has the vote. */
-static inline bool redis_script_forgotten(const redisReply *r)
-{
-    return r->elements > 0 && r->element[0]->type == REDIS_REPLY_INTEGER &&
-           r->element[0]->integer == 2;
-}
-/* leave, drop with once: NULL, or the type of foreign data at the record's key: nothing is done. */
-static inline const char *redis_script_unrecorded(const redisReply *r)
-{
-    return r->elements > 1 && r->element[0]->type == REDIS_REPLY_INTEGER &&
-                   r->element[0]->integer == 3 && r->element[1]->type == REDIS_REPLY_STRING
-               ? r->element[1]->str
-               : NULL;
-}
-/* The server's clock in the same answer, Unix ms; 0: unknown. */
-int64_t redis_script_owned_at(const redisReply *);
+
+struct redis_script_owned {
+    bool ours;
+    bool forgotten;    /* keep, unvote: restarted within the grace, so no client has the vote */
+    bool recorded;     /* keep, unvote with a record: it is there, by this or an earlier request */
+    bool foreign;      /* leave, drop with once: found is the type of foreign data at the record's
+                       key; nothing was done */
+    const char *found; /* not ours: the value there, or NULL. Part of the reply */
+    size_t len;
+    int64_t now_ms; /* the server's clock, Unix; 0: unknown */
+};
+/* leave, unvote, drop, renew, keep. */
+int redis_script_owned(const redisReply *, struct redis_script_owned *);
 
 struct redis_script_state {
     bool held;
@@ -239,7 +235,10 @@ const char *redis_script_kind(const struct dlock_spec *, char buf[REDIS_SCRIPT_K
  * out of memory. From the record on, also a waiter's record; the wait began at the difference of
  * its two times.
  */
-char *redis_script_value(const struct dlock_spec *, const char *token);
+char *redis_script_value(const struct dlock_spec *, int64_t ttl, const char *token);
+/* A fresh token, and its value in place of *value. 0, or err's code; then *value is NULL. */
+int redis_script_new_value(const struct dlock_spec *, int64_t ttl, char token[DLOCK_TOKEN_LEN + 1],
+                           char **value, struct dlock_error *err);
 /* The ttl in a value, in ms; 0: none, another program's value. */
 int64_t redis_script_ttl(const char *value, size_t len);
 /* The holder in a value; foreign: not written by dlock. For "dlock:shared:" unknown. */
@@ -256,8 +255,11 @@ static inline size_t redis_script_waiter_id(const char *waiter)
 
 /* -------------------------------------------------------------------- wake-up */
 
-/* The channel of a waiter; the caller frees it. NULL: out of memory. */
-char *redis_script_channel(const struct redis_script *, const char *id);
+/*
+ * The channel of the waiter id; the caller frees it. id "" becomes a new waiter's. NULL: out of
+ * memory, or no random numbers.
+ */
+char *redis_script_channel(const struct redis_script *, const struct dlock_spec *, char *id);
 /*
  * Queue, under these tags: CLIENT ID, for redis_script_track on cmd (RESP2 does not allow it after
  * SUBSCRIBE); the subscriptions to the waiter's channel and to the channel of changed keys.

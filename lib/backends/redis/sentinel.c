@@ -25,25 +25,18 @@
 #define TAG_ASK 1
 #define TAG_HEAR 2
 #define LISTEN_AGAIN (5 * DLOCK_SEC)
-#define CHANNEL "+switch-master"
-
-/* As a sentinel writes the address: compared as text, never looked up here. */
-struct sentinel_addr {
-    char host[REDIS_ADDR_HOST];
-    unsigned port;
-};
 
 struct sentinel {
     char where[300];
-    struct redis_conn ask, hear;
+    struct redis_node node; /* cmd: a round's question; wake: announcements */
     enum {
-        SAYS_NOTHING, /* not yet */
-        SAYS_MASTER,  /* named */
-        SAYS_UNKNOWN, /* the service is unknown there */
-        SAYS_FAILED   /* error */
-    } says;           /* in this round */
-    struct sentinel_addr named;
-    struct dlock_peer at; /* the address of the sentinel that has answered */
+        SAYS_NOTHING,         /* not yet */
+        SAYS_MASTER,          /* named */
+        SAYS_UNKNOWN,         /* the service is unknown there */
+        SAYS_FAILED           /* error */
+    } says;                   /* in this round */
+    struct redis_named named; /* compared as text, never looked up here */
+    struct dlock_peer at;     /* the address of the sentinel that has answered */
     struct dlock_error error;
 };
 
@@ -61,7 +54,7 @@ struct redis_sentinel {
     enum { SEEK_NOTHING, SEEK_ASKING, SEEK_RESOLVING } seek; /* for connections in RC_WAITING */
     bool failed;   /* the last search: no sentinel has named a master that can be connected to */
     bool checking; /* a switch was announced: a round will tell whether the master has moved */
-    struct sentinel_addr master; /* of the present or last connection of cmd */
+    struct redis_named master; /* of the present or last connection of cmd */
     struct redis_addr addr;
 };
 
@@ -92,7 +85,7 @@ int redis_sentinel_open(struct redis_route *r, struct dlock_error *err)
     for (int i = 0; i < m->n; i++) {
         snprintf(m->one[i].where, sizeof(m->one[i].where), "sentinel %s:%u", uri->hosts[i].host,
                  uri->hosts[i].port);
-        m->one[i].ask.fd = m->one[i].hear.fd = -1;
+        redis_node_init(&m->one[i].node);
     }
     m->service = strndup(service, slash ? (size_t)(slash - service) : strlen(service));
     if (!m->service)
@@ -114,10 +107,8 @@ void redis_sentinel_close_in_child(struct redis_route *r)
     struct redis_sentinel *m = r->sentinel;
     if (!m)
         return;
-    for (int i = 0; i < m->n; i++) {
-        redis_conn_close_in_child(&m->one[i].ask);
-        redis_conn_close_in_child(&m->one[i].hear);
-    }
+    for (int i = 0; i < m->n; i++)
+        redis_node_close_in_child(&m->one[i].node);
     redis_addr_close_in_child(&m->addr);
 }
 
@@ -126,10 +117,8 @@ void redis_sentinel_close(struct redis_route *r)
     struct redis_sentinel *m = r->sentinel;
     if (!m)
         return;
-    for (int i = 0; i < m->n; i++) {
-        redis_conn_close(&m->one[i].ask);
-        redis_conn_close(&m->one[i].hear);
-    }
+    for (int i = 0; i < m->n; i++)
+        redis_node_done(&m->one[i].node);
     free(m->service);
     if (m->secret)
         explicit_bzero(m->secret, strlen(m->secret));
@@ -159,29 +148,27 @@ static void open_conn(const struct redis_sentinel *m, int i, struct redis_conn *
 static void begin_round(struct redis_sentinel *m, int64_t until)
 {
     const char *argv[] = {"SENTINEL", "get-master-addr-by-name", m->service};
-    size_t len[] = {strlen(argv[0]), strlen(argv[1]), strlen(argv[2])};
 
     m->since = now_of(m);
     m->until = until;
     for (int i = 0; i < m->n; i++) {
-        struct redis_conn *ask = &m->one[i].ask;
+        struct redis_conn *ask = &m->one[i].node.cmd;
         redis_conn_close(ask);
         m->one[i].says = SAYS_NOTHING;
         open_conn(m, i, ask, until);
-        (void)redis_conn_send(ask, TAG_ASK, DLOCK_LEN(argv), argv, len);
+        (void)redis_conn_send(ask, TAG_ASK, DLOCK_LEN(argv), argv);
         redis_conn_flush(ask);
     }
 }
 
-static bool read_address(const redisReply *r, struct sentinel_addr *a)
+static bool read_address(const redisReply *r, struct redis_named *a)
 {
     char text[REDIS_ADDR_HOST + 8];
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 2 ||
         r->element[0]->type != REDIS_REPLY_STRING || r->element[1]->type != REDIS_REPLY_STRING)
         return false;
     int n = snprintf(text, sizeof(text), "%s:%s", r->element[0]->str, r->element[1]->str);
-    return n < (int)sizeof(text) && redis_addr_split(text, (size_t)n, a->host, &a->port) &&
-           a->host[0] != '\0';
+    return n < (int)sizeof(text) && redis_addr_split(text, (size_t)n, a) && a->host[0] != '\0';
 }
 
 static void ask_answered(struct sentinel *one, const redisReply *r)
@@ -190,14 +177,14 @@ static void ask_answered(struct sentinel *one, const redisReply *r)
 
     one->says = SAYS_FAILED;
     /* The generic texts are about the master's credentials. */
-    if (one->ask.auth_failed) {
+    if (one->node.cmd.auth_failed) {
         dlock_fail_at(err, DLOCK_EPERM, 0, one->where,
                       "user or password refused: check sentinel-user= and sentinel-password-file=");
     } else if (r->type == REDIS_REPLY_NIL) {
         one->says = SAYS_UNKNOWN;
     } else if (r->type != REDIS_REPLY_ERROR && read_address(r, &one->named)) {
         one->says = SAYS_MASTER;
-        one->at = one->ask.peers[one->ask.good];
+        one->at = one->node.cmd.peers[one->node.cmd.good];
     } else if (r->type != REDIS_REPLY_ERROR) {
         dlock_fail_at(err, DLOCK_EPROTO, 0, one->where, "unexpected answer");
     } else if (strstr(r->str, "NOAUTH")) {
@@ -207,21 +194,21 @@ static void ask_answered(struct sentinel *one, const redisReply *r)
         dlock_fail_at(err, DLOCK_EPROTO, 0, one->where,
                       "this is no sentinel; redis:// is for a server without them");
     } else {
-        redis_conn_reply_error(err, one->where, &one->ask, r->str);
+        redis_conn_reply_error(err, one->where, &one->node.cmd, r->str);
     }
-    redis_conn_close(&one->ask);
+    redis_conn_close(&one->node.cmd);
 }
 
 /* -------------------------------------------------------------------- counting */
 
 struct tally {
     int pending, unknown;
-    int votes;                         /* for first */
-    const struct sentinel_addr *first; /* most named; with equal votes the first in the list */
-    const struct dlock_error *error;   /* a missing permission, else the first */
+    int votes;                       /* for first */
+    const struct redis_named *first; /* most named; with equal votes the first in the list */
+    const struct dlock_error *error; /* a missing permission, else the first */
 };
 
-static int votes_for(const struct redis_sentinel *m, const struct sentinel_addr *a)
+static int votes_for(const struct redis_sentinel *m, const struct redis_named *a)
 {
     int votes = 0;
     for (int i = 0; i < m->n; i++) {
@@ -254,23 +241,23 @@ static struct tally count(const struct redis_sentinel *m)
     return t;
 }
 
-enum redis_mastery redis_sentinel_answer(const struct redis_route *r, int64_t fresh)
+enum redis_confirmed redis_sentinel_answer(const struct redis_route *r, int64_t fresh)
 {
     const struct redis_sentinel *m = r->sentinel;
     if (!m)
-        return MASTER_YES;
+        return CONFIRM_YES;
     if (m->since < fresh)
-        return MASTER_PENDING;
+        return CONFIRM_ASKED;
     struct tally t = count(m);
     if (votes_for(m, &m->master) >= m->quorum)
-        return MASTER_YES;
+        return CONFIRM_YES;
     if (t.votes >= m->quorum)
-        return MASTER_OTHER;
-    return t.votes + t.pending < m->quorum || t.pending == 0 ? MASTER_NO : MASTER_PENDING;
+        return CONFIRM_MOVED;
+    return t.votes + t.pending < m->quorum || t.pending == 0 ? CONFIRM_REFUSED : CONFIRM_ASKED;
 }
 
 /* Too few sentinels name this master. Returns err's code. */
-static int too_few(const struct redis_sentinel *m, const struct sentinel_addr *a,
+static int too_few(const struct redis_sentinel *m, const struct redis_named *a,
                    struct dlock_error *err)
 {
     struct tally t = count(m);
@@ -292,7 +279,7 @@ void redis_sentinel_doubt(const struct redis_route *r, struct dlock_error *err)
  * server that fewer sentinels name is not even connected to: a single sentinel must not decide
  * which server gets the password.
  */
-static int find_master(const struct redis_sentinel *m, struct sentinel_addr *a,
+static int find_master(const struct redis_sentinel *m, struct redis_named *a,
                        struct dlock_error *err)
 {
     const char *where = m->spec->uri->where;
@@ -330,7 +317,7 @@ void redis_sentinel_listen(struct redis_route *r, int64_t at)
     m->listen_at = DLOCK_NEVER;
     m->heard = m->checking = false;
     for (int i = 0; i < m->n; i++)
-        redis_conn_close(&m->one[i].hear);
+        redis_conn_close(&m->one[i].node.wake);
 }
 
 /* Not while a round is young: a repeated announcement would keep every round from its end. */
@@ -357,14 +344,14 @@ static void work_hear(struct redis_sentinel *m, struct sentinel *one, int64_t no
     struct redis_conn_reply rep;
     int rc = 0;
 
-    while (rc >= 0 && one->hear.state != RC_CLOSED &&
-           (rc = redis_conn_next(&one->hear, &rep)) == 1) {
+    while (rc >= 0 && one->node.wake.state != RC_CLOSED &&
+           (rc = redis_conn_next(&one->node.wake, &rep)) == 1) {
         if (rep.tag == REDIS_CONN_PUSH) {
             /* "SERVICE OLD-HOST OLD-PORT HOST PORT". A round tells the new master. */
             const redisReply *text = rep.r->element[2];
             m->heard |= text->type == REDIS_REPLY_STRING && (size_t)text->len > len &&
                         memcmp(text->str, m->service, len) == 0 && text->str[len] == ' ';
-        } else if (one->hear.auth_failed || rep.r->type == REDIS_REPLY_ERROR) {
+        } else if (one->node.wake.auth_failed || rep.r->type == REDIS_REPLY_ERROR) {
             rc = DLOCK_EPERM;
         } else {
             m->heard = true; /* an announcement may have come before we listened */
@@ -373,7 +360,7 @@ static void work_hear(struct redis_sentinel *m, struct sentinel *one, int64_t no
     }
     if (rc >= 0)
         return;
-    redis_conn_close(&one->hear);
+    redis_conn_close(&one->node.wake);
     m->listen_at = dlock_min(m->listen_at, now + LISTEN_AGAIN);
 }
 
@@ -389,12 +376,9 @@ int redis_sentinel_interest(const struct redis_route *r, struct pollfd *pfd, int
         return 0;
     for (int i = 0; i < m->n; i++) {
         const struct sentinel *one = &m->one[i];
-        if (one->ask.state != RC_CLOSED)
+        if (one->node.cmd.state != RC_CLOSED)
             *wake_at = dlock_min(*wake_at, m->until);
-        if (n < cap)
-            n += redis_conn_interest(&one->ask, &pfd[n], wake_at);
-        if (n < cap)
-            n += redis_conn_interest(&one->hear, &pfd[n], wake_at);
+        n += redis_node_interest(&one->node, &pfd[n], cap - n, wake_at);
     }
     if (now_of(m) < heeded_at(m))
         *wake_at = dlock_min(*wake_at, heeded_at(m));
@@ -402,17 +386,6 @@ int redis_sentinel_interest(const struct redis_route *r, struct pollfd *pfd, int
     if (m->seek == SEEK_RESOLVING && n < cap)
         pfd[n++] = (struct pollfd){.fd = redis_addr_fd(&m->addr), .events = POLLIN};
     return n;
-}
-
-/* Is redis_conn_work due: the socket is ready, or the time of this address is over? */
-static bool is_due(const struct redis_conn *c, const struct pollfd *pfd, int n, int64_t now)
-{
-    if (c->state == RC_CONNECTING && now >= c->next_at)
-        return true;
-    for (int i = 0; i < n; i++)
-        if (pfd[i].fd == c->fd && pfd[i].revents != 0)
-            return true;
-    return false;
 }
 
 void redis_sentinel_work(struct redis_route *r, const struct pollfd *pfd, int n)
@@ -427,32 +400,29 @@ void redis_sentinel_work(struct redis_route *r, const struct pollfd *pfd, int n)
     if (subscribe)
         m->listen_at = DLOCK_NEVER;
     for (int i = 0; i < m->n && subscribe; i++) {
-        const char *argv[] = {"SUBSCRIBE", CHANNEL};
-        struct redis_conn *c = &m->one[i].hear;
+        static const char *const argv[] = {"SUBSCRIBE", "+switch-master"};
+        struct redis_conn *c = &m->one[i].node.wake;
         if (redis_conn_is_open(c))
             continue;
-        c->push = true;
         open_conn(m, i, c, now + m->spec->connect_timeout);
-        (void)redis_conn_send(c, TAG_HEAR, 2, argv, (size_t[]){9, strlen(CHANNEL)});
+        (void)redis_conn_send(c, TAG_HEAR, 2, argv);
         redis_conn_flush(c);
     }
     for (int i = 0; i < m->n; i++) {
         struct sentinel *one = &m->one[i];
-        if (is_due(&one->ask, pfd, n, now))
-            redis_conn_work(&one->ask);
-        int rc = one->ask.state != RC_CLOSED ? redis_conn_next(&one->ask, &rep) : 0;
+        redis_node_work(&one->node, pfd, n);
+        redis_node_tick(&one->node, now);
+        int rc = one->node.cmd.state != RC_CLOSED ? redis_conn_next(&one->node.cmd, &rep) : 0;
         if (rc == 1) {
             ask_answered(one, rep.r);
             freeReplyObject(rep.r);
-        } else if (rc < 0 || (one->ask.state != RC_CLOSED && now >= m->until)) {
+        } else if (rc < 0 || (one->node.cmd.state != RC_CLOSED && now >= m->until)) {
             one->says = SAYS_FAILED;
-            one->error = one->ask.error;
+            one->error = one->node.cmd.error;
             if (rc == 0)
                 dlock_fail_at(&one->error, DLOCK_EUNAVAIL, 0, one->where, "no answer");
-            redis_conn_close(&one->ask);
+            redis_conn_close(&one->node.cmd);
         }
-        if (is_due(&one->hear, pfd, n, now))
-            redis_conn_work(&one->hear);
         work_hear(m, one, now);
     }
 }
@@ -500,7 +470,7 @@ bool redis_sentinel_seek(struct redis_route *r)
         for_good = count(m).votes == 0; /* else the sentinels may be about to agree */
         if (rc > 0) {
             m->seek = SEEK_RESOLVING;
-            rc = redis_addr_start(&m->addr, m->master.host, m->master.port, &err);
+            rc = redis_addr_start(&m->addr, &m->master, &err);
         }
     } else if (m->seek == SEEK_RESOLVING) {
         rc = redis_addr_result(&m->addr, &err);
@@ -561,8 +531,8 @@ enum redis_watch redis_sentinel_watch(struct redis_route *r, bool acquiring, boo
     }
     if (!m->checking && !(renewing && redis_conn_is_open(&r->node->cmd)))
         return result;
-    enum redis_mastery a = redis_sentinel_answer(r, 0);
-    if (a != MASTER_PENDING)
+    enum redis_confirmed a = redis_sentinel_answer(r, 0);
+    if (a != CONFIRM_ASKED)
         m->checking = false;
-    return a == MASTER_OTHER && (acquiring || granted) ? WATCH_MOVED : result;
+    return a == CONFIRM_MOVED && (acquiring || granted) ? WATCH_MOVED : result;
 }

@@ -132,7 +132,7 @@ static int open_to(struct redis_conn *c, const struct dlock_peer *peers, int n, 
     struct redis_conn_target to = {&dlock_env_system, "w", &auth, &config, "name", until};
     int rc = redis_conn_open(c, &to, peers, n);
     if (rc == 0)
-        rc = redis_conn_send(c, 1, 1, argv, (size_t[]){4});
+        rc = redis_conn_send(c, 1, 1, argv);
     redis_conn_flush(c);
     return rc;
 }
@@ -204,7 +204,7 @@ TEST(close_sends_the_queued_commands_and_then_bye)
     REQUIRE(told(&c, &s, HELLO));
     server_say(&s, "ok", 2);
     REQUIRE(told(&c, &s, HELLO + 40));
-    REQUIRE_INT(redis_conn_send(&c, 2, 1, argv, (size_t[]){4}), 0);
+    REQUIRE_INT(redis_conn_send(&c, 2, 1, argv), 0);
     redis_conn_close(&c);
     for (int i = 0; i < 100 && s.cfd >= 0; i++)
         server_step(&s);

@@ -34,15 +34,14 @@ TEST(splits_host_and_port)
         {"", "", 0},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        char host[REDIS_ADDR_HOST];
-        unsigned port;
-        bool good = redis_addr_split(t[i].text, strlen(t[i].text), host, &port);
+        struct redis_named to;
+        bool good = redis_addr_split(t[i].text, strlen(t[i].text), &to);
         if (!CHECK_INT(good, t[i].port > 0))
             printf("# '%s'\n", t[i].text);
         if (!good)
             continue;
-        CHECK_STR(host, t[i].host);
-        CHECK_INT(port, t[i].port);
+        CHECK_STR(to.host, t[i].host);
+        CHECK_INT(to.port, t[i].port);
     }
     char host[REDIS_ADDR_HOST], longest[REDIS_ADDR_HOST + 1];
     memset(longest, 'a', sizeof(longest));
@@ -56,7 +55,7 @@ TEST(a_number_is_found_at_once)
     struct redis_addr a;
     struct dlock_error err = {0};
 
-    REQUIRE_INT(redis_addr_start(&a, "127.0.0.2", 6380, &err), 1);
+    REQUIRE_INT(redis_addr_start(&a, &(struct redis_named){"127.0.0.2", 6380}, &err), 1);
     CHECK_INT(a.npeers, 1);
     CHECK_INT(redis_addr_fd(&a), -1);
     const struct sockaddr_in *in = (const struct sockaddr_in *)&a.peers[0].addr;
@@ -65,11 +64,11 @@ TEST(a_number_is_found_at_once)
     CHECK_INT(redis_addr_result(&a, &err), 1);
     redis_addr_done(&a);
     redis_addr_done(&a);
-    REQUIRE_INT(redis_addr_start(&a, "::1", 6380, &err), 1);
+    REQUIRE_INT(redis_addr_start(&a, &(struct redis_named){"::1", 6380}, &err), 1);
     CHECK_INT(a.peers[0].addr.ss_family, AF_INET6);
     redis_addr_done(&a);
-    CHECK_INT(redis_addr_start(&a, "", 6380, &err), DLOCK_EPROTO);
-    CHECK_INT(redis_addr_start(&a, "h", 0, &err), DLOCK_EPROTO);
+    CHECK_INT(redis_addr_start(&a, &(struct redis_named){"", 6380}, &err), DLOCK_EPROTO);
+    CHECK_INT(redis_addr_start(&a, &(struct redis_named){"h", 0}, &err), DLOCK_EPROTO);
 }
 
 /* Wait for the result of the look-up; -1000: none. */
@@ -89,15 +88,16 @@ TEST(a_name_is_found_later)
     struct redis_addr a;
     struct dlock_error err = {0};
 
-    CHECK_INT(finish(&a, redis_addr_start(&a, "localhost", 6379, &err), &err), 1);
+    CHECK_INT(
+        finish(&a, redis_addr_start(&a, &(struct redis_named){"localhost", 6379}, &err), &err), 1);
     CHECK(a.npeers > 0);
     redis_addr_done(&a);
-    int rc = redis_addr_start(&a, "no-such-host.invalid", 6379, &err);
+    int rc = redis_addr_start(&a, &(struct redis_named){"no-such-host.invalid", 6379}, &err);
     CHECK(rc == 0); /* not in the caller's thread */
     CHECK_INT(finish(&a, rc, &err), DLOCK_EUNAVAIL);
     CHECK_HAS(err.msg, "no-such-host.invalid");
     redis_addr_done(&a);
-    CHECK_INT(redis_addr_start(&a, "also-none.invalid", 6379, &err), 0);
+    CHECK_INT(redis_addr_start(&a, &(struct redis_named){"also-none.invalid", 6379}, &err), 0);
     redis_addr_done(&a); /* while the look-up is under way */
     CHECK_INT(redis_addr_fd(&a), -1);
 }

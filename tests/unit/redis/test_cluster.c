@@ -34,7 +34,7 @@ TEST(redirections_are_read)
         {"MOVED 1 ?", HINT_BAD, "", 0},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        struct cluster_node node = {.host = ""};
+        struct redis_named node = {.host = ""};
         enum cluster_hint hint = cluster_hint(t[i].text, &node);
         if (!CHECK_INT(hint, t[i].hint))
             printf("# '%s'\n", t[i].text);
@@ -46,7 +46,7 @@ TEST(redirections_are_read)
     char text[600] = "MOVED 1 ";
     memset(text + 8, 'a', 500);
     memcpy(text + 508, ":1", 3);
-    struct cluster_node node;
+    struct redis_named node;
     CHECK_INT(cluster_hint(text, &node), HINT_BAD);
 }
 
@@ -64,7 +64,7 @@ static const char nodes[] =
 
 TEST(the_other_nodes_are_read)
 {
-    struct cluster_node n[8];
+    struct redis_named n[8];
     /* Our replica first; a master that may have failed is asked as well. */
     REQUIRE_INT(cluster_parse_nodes(nodes, false, n, 8), 4);
     CHECK_STR(n[0].host, "10.0.0.4");
@@ -92,7 +92,7 @@ TEST(a_malformed_list_names_no_node)
                                     "a b:1@2,h\x1b master -\n\n   \n"};
     static const int n[] = {0, 0, 0, 0, 1, 0, 0, 1};
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        struct cluster_node node[2];
+        struct redis_named node[2];
         CHECK_INT(cluster_parse_nodes(t[i], false, node, 2), n[i]);
     }
 }

@@ -95,26 +95,27 @@ TEST(warnings_come_one_after_the_other)
     redisReply refusal = {.type = REDIS_REPLY_ERROR, .str = "NOPERM", .len = 6};
     redisReply odd = {.type = REDIS_REPLY_INTEGER};
     struct redis_checks c = {0};
-    struct dlock_error e;
+    struct event_queue none = {0};
+    struct dlock_event ev;
 
-    redis_checks_memory(&c, &memory, "h:1");
-    redis_checks_persistence(&c, &persistence, "h:1", DLOCK_SEC, 0);
+    redis_checks_answered(&c, &memory, "h:1", DLOCK_SEC, 0);
+    redis_checks_answered(&c, &persistence, "h:1", DLOCK_SEC, 0);
     c.ntold = DLOCK_LEN(c.told); /* no room: dropped */
-    redis_checks_memory(&c, &memory, "h:1");
+    redis_checks_answered(&c, &memory, "h:1", DLOCK_SEC, 0);
     c.ntold = 2;
-    REQUIRE(redis_checks_take(&c, &e));
-    CHECK_HAS(e.msg, "maxmemory-policy");
-    REQUIRE(redis_checks_take(&c, &e));
-    CHECK_HAS(e.msg, "appendonly");
-    CHECK(!redis_checks_take(&c, &e));
+    REQUIRE(redis_checks_take(&c, &none, &ev));
+    CHECK_HAS(ev.error.msg, "maxmemory-policy");
+    REQUIRE(redis_checks_take(&c, &none, &ev));
+    CHECK_HAS(ev.error.msg, "appendonly");
+    CHECK(!redis_checks_take(&c, &none, &ev));
     /* A refusal is reported once. */
-    redis_checks_memory(&c, &refusal, "h:1");
-    redis_checks_persistence(&c, &refusal, "h:1", DLOCK_SEC, 0);
-    redis_checks_memory(&c, &odd, "h:1");
-    REQUIRE(redis_checks_take(&c, &e));
-    CHECK_INT(e.code, DLOCK_EUNAVAIL);
-    CHECK_HAS(e.msg, "INFO is refused");
-    CHECK(!redis_checks_take(&c, &e));
+    redis_checks_answered(&c, &refusal, "h:1", DLOCK_SEC, 0);
+    redis_checks_answered(&c, &refusal, "h:1", DLOCK_SEC, 0);
+    redis_checks_answered(&c, &odd, "h:1", DLOCK_SEC, 0);
+    REQUIRE(redis_checks_take(&c, &none, &ev));
+    CHECK_INT(ev.error.code, DLOCK_EUNAVAIL);
+    CHECK_HAS(ev.error.msg, "INFO is refused");
+    CHECK(!redis_checks_take(&c, &none, &ev));
 }
 
 TEST(asks_once_and_only_when_connected)
@@ -123,7 +124,7 @@ TEST(asks_once_and_only_when_connected)
     struct redis_conn closed = {0};
     redis_checks_granted(&c);
     CHECK(c.due);
-    redis_checks_ask(&c, &closed, 1, 2, true);
+    redis_checks_ask(&c, &closed, 1, true);
     CHECK(!c.due);
     CHECK(!c.asked);
     redis_checks_granted(&c);

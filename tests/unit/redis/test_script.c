@@ -53,9 +53,7 @@ TEST(answers_of_the_scripts)
     };
     struct redis_script_tried tr;
     struct redis_script_state st;
-    const char *found;
-    size_t len;
-    bool ours;
+    struct redis_script_owned o;
     for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
         redisReply *r = parse(bad[i]);
         REQUIRE(r != NULL);
@@ -85,10 +83,10 @@ TEST(answers_of_the_scripts)
               0);
     CHECK_INT(tr.ticket, 1795380000000001);
     redisReply *r = parse("*2\r\n:0\r\n$-1\r\n");
-    CHECK_INT(redis_script_owned(r, &ours, &found, &len), 0);
-    CHECK(!ours);
-    CHECK_NULL(found);
-    CHECK_INT(redis_script_owned_at(r), 0);
+    CHECK_INT(redis_script_owned(r, &o), 0);
+    CHECK(!o.ours);
+    CHECK_NULL(o.found);
+    CHECK_INT(o.now_ms, 0);
     freeReplyObject(r);
     static const struct {
         const char *text;
@@ -101,13 +99,13 @@ TEST(answers_of_the_scripts)
     };
     for (size_t i = 0; i < DLOCK_LEN(owned); i++) {
         r = parse(owned[i].text);
-        CHECK_INT(redis_script_owned(r, &ours, &found, &len), 0);
-        CHECK(ours);
-        CHECK_INT(redis_script_owned_at(r), owned[i].at);
+        CHECK_INT(redis_script_owned(r, &o), 0);
+        CHECK(o.ours);
+        CHECK_INT(o.now_ms, owned[i].at);
         freeReplyObject(r);
     }
     r = parse(":1\r\n");
-    CHECK_INT(redis_script_owned_at(r), 0);
+    CHECK_INT(redis_script_owned(r, &o), DLOCK_EPROTO);
     freeReplyObject(r);
 }
 
@@ -186,7 +184,7 @@ TEST(values_and_ids_tell_their_kind)
         struct dlock_spec spec = {
             .identity = &identity, .ttl = DLOCK_SEC, .mode = t[i].mode, .slots = t[i].slots};
         CHECK_STR(redis_script_kind(&spec, kind), t[i].kind);
-        char *v = redis_script_value(&spec, "0123456789abcdef0123456789abcdef");
+        char *v = redis_script_value(&spec, spec.ttl, "0123456789abcdef0123456789abcdef");
         REQUIRE(v != NULL);
         redis_script_holder(v, strlen(v), &info);
         CHECK(!info.foreign);
@@ -285,6 +283,7 @@ TEST(answers_about_records)
 {
     static const char *const words[] = {"done", "busy", "changed", "record"};
     enum redis_script_forgot what;
+    struct redis_script_owned o;
     const char *type;
     char text[64];
 
@@ -301,10 +300,13 @@ TEST(answers_about_records)
     CHECK_INT(redis_script_forgot(r, &what, &type), DLOCK_EPROTO);
     freeReplyObject(r);
     r = parse("*3\r\n:3\r\n$4\r\nhash\r\n:5\r\n");
-    CHECK_STR(redis_script_unrecorded(r), "hash");
+    CHECK_INT(redis_script_owned(r, &o), 0);
+    CHECK(o.foreign);
+    CHECK_STR(o.found, "hash");
     freeReplyObject(r);
     r = parse("*3\r\n:1\r\n$4\r\nhash\r\n:5\r\n");
-    CHECK(!redis_script_unrecorded(r));
+    CHECK_INT(redis_script_owned(r, &o), 0);
+    CHECK(!o.foreign);
     freeReplyObject(r);
 }
 
@@ -330,7 +332,7 @@ TEST(values_and_entries)
         .host = "h", .user = "u", .command = "c d", .pid = 7, .since_ms = 8};
     struct dlock_info info;
     struct dlock_spec spec = {.identity = &identity, .ttl = 1500 * DLOCK_MSEC};
-    char *v = redis_script_value(&spec, "0123456789abcdef0123456789abcdef");
+    char *v = redis_script_value(&spec, spec.ttl, "0123456789abcdef0123456789abcdef");
     REQUIRE(v != NULL);
     redis_script_holder(v, strlen(v), &info);
     CHECK(!info.foreign);

@@ -12,8 +12,8 @@
 #define AT_6002 "*2\r\n$9\r\n127.0.0.1\r\n$4\r\n6002\r\n"
 #define UNKNOWN "*-1\r\n"
 
-static const struct sentinel_addr at_6001 = {.host = "127.0.0.1", .port = 6001};
-static const struct sentinel_addr at_6002 = {.host = "127.0.0.1", .port = 6002};
+static const struct redis_named at_6001 = {.host = "127.0.0.1", .port = 6001};
+static const struct redis_named at_6002 = {.host = "127.0.0.1", .port = 6002};
 
 /* Of the test that runs, or of the last test. */
 static struct group {
@@ -87,7 +87,7 @@ static bool tell(int i, const char *text)
     return true;
 }
 
-static int found(struct sentinel_addr *a, struct dlock_error *err, int64_t end)
+static int found(struct redis_named *a, struct dlock_error *err, int64_t end)
 {
     int rc;
     while ((rc = find_master(g.m, a, err)) == 0 && dlock_now() < end)
@@ -95,7 +95,7 @@ static int found(struct sentinel_addr *a, struct dlock_error *err, int64_t end)
     return rc;
 }
 
-static enum redis_mastery verdict(const struct sentinel_addr *of)
+static enum redis_confirmed verdict(const struct redis_named *of)
 {
     g.m->master = *of;
     return redis_sentinel_answer(&g.route, 0);
@@ -103,49 +103,49 @@ static enum redis_mastery verdict(const struct sentinel_addr *of)
 
 TEST(a_majority_is_enough_at_once)
 {
-    struct sentinel_addr a;
+    struct redis_named a;
     struct dlock_error err;
     REQUIRE(begin());
     begin_round(g.m, SECS(5));
     CHECK_INT(found(&a, &err, SECS(0)), 0);
-    CHECK_INT(verdict(&at_6001), MASTER_PENDING);
+    CHECK_INT(verdict(&at_6001), CONFIRM_ASKED);
     tell(0, AT_6002);
     tell(1, AT_6001);
     tell(2, AT_6001);
     CHECK_INT(found(&a, &err, SECS(5)), 1);
     CHECK_INT(a.port, 6001);
-    CHECK_INT(verdict(&at_6001), MASTER_YES);
-    CHECK_INT(verdict(&at_6002), MASTER_OTHER);
+    CHECK_INT(verdict(&at_6001), CONFIRM_YES);
+    CHECK_INT(verdict(&at_6002), CONFIRM_MOVED);
     /* Answers of an earlier round do not count. */
     begin_round(g.m, SECS(5));
     CHECK_INT(find_master(g.m, &a, &err), 0);
-    CHECK_INT(verdict(&at_6001), MASTER_PENDING);
+    CHECK_INT(verdict(&at_6001), CONFIRM_ASKED);
 }
 
 /* One sentinel alone could send the password to any server. */
 TEST(one_sentinel_alone_names_no_master)
 {
-    struct sentinel_addr a = {.port = 0};
+    struct redis_named a = {.port = 0};
     struct dlock_error err;
     REQUIRE(begin());
     int64_t before = dlock_now();
     begin_round(g.m, before + 400 * DLOCK_MSEC);
     tell(1, AT_6002);
     CHECK_INT(found(&a, &err, before + 300 * DLOCK_MSEC), 0);
-    CHECK_INT(verdict(&at_6002), MASTER_PENDING);
+    CHECK_INT(verdict(&at_6002), CONFIRM_ASKED);
     CHECK_INT(found(&a, &err, SECS(5)), DLOCK_EUNAVAIL);
     CHECK(dlock_now() - before >= 400 * DLOCK_MSEC);
     CHECK_INT(a.port, 0);
     CHECK_HAS(err.msg, "1 of 3 sentinels names 127.0.0.1:6002 as the master, 2 must");
     CHECK_HAS(err.msg, "no answer");
     CHECK(count(g.m).votes > 0);
-    CHECK_INT(verdict(&at_6002), MASTER_NO);
-    CHECK_INT(verdict(&at_6001), MASTER_NO);
+    CHECK_INT(verdict(&at_6002), CONFIRM_REFUSED);
+    CHECK_INT(verdict(&at_6001), CONFIRM_REFUSED);
 }
 
 TEST(no_majority_is_left_when_two_sentinels_disagree_and_one_fails)
 {
-    struct sentinel_addr a;
+    struct redis_named a;
     struct dlock_error err;
     REQUIRE(begin());
     begin_round(g.m, SECS(60));
@@ -174,11 +174,11 @@ TEST(one_sentinel_under_two_names_is_counted_once)
         crank();
     CHECK_INT(g.m->one[0].says, SAYS_MASTER);
     CHECK_INT(g.m->one[1].says, SAYS_MASTER);
-    CHECK_INT(verdict(&at_6001), MASTER_PENDING);
+    CHECK_INT(verdict(&at_6001), CONFIRM_ASKED);
     tell(2, AT_6002);
     for (int64_t end = SECS(5); dlock_now() < end && g.m->one[2].says == SAYS_NOTHING;)
         crank();
-    CHECK_INT(verdict(&at_6001), MASTER_NO);
+    CHECK_INT(verdict(&at_6001), CONFIRM_REFUSED);
     redis_sentinel_doubt(&g.route, &err);
     CHECK_HAS(err.msg, "1 of 3 sentinels names 127.0.0.1:6001");
 }
@@ -186,13 +186,13 @@ TEST(one_sentinel_under_two_names_is_counted_once)
 /* The result of a round in which no sentinel names a master. */
 static int nobody(const char *one, const char *two, const char *three, struct dlock_error *err)
 {
-    struct sentinel_addr a;
+    struct redis_named a;
     int rc = -1000;
     if (begin()) {
         begin_round(g.m, SECS(5));
         if (tell(0, one) && tell(1, two) && tell(2, three))
             rc = found(&a, err, SECS(5));
-        CHECK(rc >= 0 || verdict(&at_6001) == MASTER_NO);
+        CHECK(rc >= 0 || verdict(&at_6001) == CONFIRM_REFUSED);
         CHECK(rc >= 0 || count(g.m).votes == 0);
     }
     return rc;
@@ -272,7 +272,7 @@ TEST(an_announced_switch_is_heard)
     redis_sentinel_listen(&g.route, DLOCK_NEVER);
     CHECK(!heard_within(10));
     for (int i = 0; i < N; i++)
-        CHECK_INT(g.m->one[i].hear.state, RC_CLOSED);
+        CHECK_INT(g.m->one[i].node.wake.state, RC_CLOSED);
 }
 
 UNIT_MAIN

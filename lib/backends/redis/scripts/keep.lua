@@ -10,10 +10,25 @@
 -- include parts/lock.lua
 -- include parts/clock.lua
 -- include parts/fence.lua
+local ttl, fence = tonumber(ARGV[4]), ARGV[5]
+
+-- Before NAME is set: a script that fails half-way must not leave NAME set.
+local function raise_fence()
+  if fence ~= '0' and (tonumber(redis.call('GET', prefix .. 'fence')) or 0) < tonumber(fence) then
+    keep_fence(fence, ttl)
+  end
+end
+-- The most frequent case ends here, as in parts/first.lua.
+if value == ARGV[3] and string.find(ARGV[7], '^%d+$') then
+  raise_fence()
+  redis.call('PEXPIRE', name, ARGV[4]) -- also allowed by a server that is out of memory
+  redis.call('GET', name) -- see renew.lua
+  return {1, false, now}
+end
 -- include parts/young.lua
 -- include parts/holders.lua
 -- include parts/put.lua
-local reader, ttl = kind_of(ARGV[3]) == 's', tonumber(ARGV[4])
+local reader = kind_of(ARGV[3]) == 's'
 local grace, kept, record = string.match(ARGV[7], '^(%d+) ?(%d*) ?(.*)$')
 local had = reader and ours(ARGV[3])
 -- Other readers take nothing from a reader.
@@ -22,12 +37,7 @@ if value ~= ARGV[3] and not had and not (free and ARGV[6] == '1') then
   return {free and young(tonumber(grace)) and 2 or 0, not free and shown(), now}
 end
 local recorded = kept ~= '' and put(kept, record) or nil
-
--- The counter first: a script that fails half-way must not leave NAME set.
-local fence = ARGV[5]
-if fence ~= '0' and (tonumber(redis.call('GET', prefix .. 'fence')) or 0) < tonumber(fence) then
-  keep_fence(fence, ttl)
-end
+raise_fence()
 if reader then
   admit(ARGV[3], 's', ttl, had)
   -- For the restart grace, see vote.lua. A new epoch begins without the key.
@@ -35,9 +45,9 @@ if reader then
     redis.call('SET', prefix .. 'longest', ARGV[4], 'PX', ARGV[4])
   end
 elseif value == ARGV[3] then
-  redis.call('PEXPIRE', name, ARGV[4]) -- also allowed by a server that is out of memory
+  redis.call('PEXPIRE', name, ARGV[4])
 else
   redis.call('SET', name, ARGV[3], 'PX', ARGV[4])
 end
-redis.call('GET', name) -- see renew.lua
+redis.call('GET', name)
 return {1, false, now, recorded}

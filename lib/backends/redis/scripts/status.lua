@@ -9,7 +9,10 @@
 -- include parts/holders.lua
 -- include parts/run_read.lua
 -- include parts/fence.lua
-if foreign then return wrong_name(foreign) end
+if foreign then
+  -- include parts/wrong.lua
+  return wrong_name(foreign)
+end
 local together, last, refused = {}
 local out = {value and 1 or 0, seen or '', now, redis.call('PTTL', name), '0', together, ''}
 

@@ -7,20 +7,8 @@
 -- include parts/lock.lua
 -- include parts/clock.lua
 -- include parts/fence.lua
-
--- An exclusive client's first try at a free lock without waiters, the most frequent case, ends
--- here: making the functions below takes the server as long as the try. The steps of
--- parts/grant.lua.
-if not seen and ARGV[4] == '' and ARGV[6] == '0 0 0' and string.find(ARGV[3], '^%x') then
-  local line, ttl = redis.pcall('ZRANGE', prefix .. 'queue', 0, 0), tonumber(ARGV[5])
-  if not line.err and not line[1] then
-    local fence, refused = next_fence(1)
-    if refused then return refused end
-    keep_fence(fence, ttl)
-    redis.call('SET', name, ARGV[3], 'PX', ARGV[5])
-    return {'granted', fence, ttl, 0, '', now, 0, 0}
-  end
-end
+local grace = string.match(ARGV[6], '^(%d+) 0 0$')
+-- include parts/first.lua
 -- include parts/look.lua
 -- include parts/grant.lua
 local counts, least, later = string.match(rest, '^(%d+) (%d+) ?(%l*)$')

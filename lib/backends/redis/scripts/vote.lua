@@ -9,6 +9,8 @@
 -- include parts/lock.lua
 -- include parts/clock.lua
 -- include parts/fence.lua
+local grace = string.match(ARGV[6], '^%d+$')
+-- include parts/first.lua
 -- include parts/look.lua
 -- include parts/grant.lua
 

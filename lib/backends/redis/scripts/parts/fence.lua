@@ -1,6 +1,5 @@
 -- fence.lua - the fencing tokens: whole numbers, kept in PREFIXfence. The limit, 2^52 us, is the
 -- year 2112 for a clock; from 2^53 on Lua does not count, and all holders would get one token.
--- include parts/wrong.lua
 
 -- The last token; false: none. nil, and the answer: the counter is foreign.
 local function last_fence()
@@ -8,6 +7,7 @@ local function last_fence()
   if not text then return false end
   local last = string.find(text, '^%d+$') and tonumber(text)
   if last and last < 2^52 then return last end
+  -- include parts/wrong.lua
   return nil, wrong_key(prefix .. 'fence', 'holds ' .. string.sub(text, 1, 32)
     .. ', no fencing token: find out who wrote it, then delete it')
 end
@@ -24,6 +24,6 @@ local function next_fence(step)
 end
 
 local function keep_fence(fence, ttl)
-  local kept_ms = string.format('%.0f', math.max(86400000, 10 * ttl))
+  local kept_ms = ttl > 8640000 and string.format('%.0f', 10 * ttl) or '86400000'
   redis.call('SET', prefix .. 'fence', fence, 'PX', kept_ms)
 end

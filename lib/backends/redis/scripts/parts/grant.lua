@@ -9,13 +9,12 @@ local function give(begin)
   if begin and not refused then refused, ahead = begin(fence) end
   if refused then return refused end
   keep_fence(fence, ttl)
-  if id ~= '' then
-    drop(id)
-    claimed(nil)
-  end
+  if id ~= '' then drop(id) end
   local number
   if kind == 'x' then
-    if w == id then watch(string.format(' %.0f ', ttl) .. ARGV[3]) end
+    if w == id then
+      watch(string.format(' %.0f ', ttl) .. ARGV[3], first == id and behind)
+    end
     redis.call('SET', name, ARGV[3], 'PX', ttl)
   else
     number = admit(ARGV[3], kind, ttl, had)

@@ -63,7 +63,7 @@ local function slots()
   local past = digits(SLOT + now * 1000 + 999)
   local dead = redis.call('ZRANGEBYSCORE', holders, all, past, 'WITHSCORES')
   for i = 1, #dead, 2 do remove(dead[i], tonumber(dead[i + 1])) end
-  local first = redis.call('ZRANGEBYSCORE', holders, all, free, 'WITHSCORES', 'LIMIT', 0, 1)
+  local first = redis.call('ZRANGEBYSCORE', holders, all, free, 'WITHSCORES', 'LIMIT', '0', '1')
   if not first[1] then return end
   return kind_of(first[1]), redis.call('ZCOUNT', holders, all, free), expiry(tonumber(first[2]))
 end
@@ -104,7 +104,7 @@ local function admit(member, kind, ttl, had)
   redis.call('ZREMRANGEBYSCORE', holders, '-inf', digits(now))
   local number
   if kind ~= 's' then
-    local free = redis.call('ZRANGEBYSCORE', holders, digits(FREE), '+inf', 'LIMIT', 0, 1)[1]
+    local free = redis.call('ZRANGEBYSCORE', holders, digits(FREE), '+inf', 'LIMIT', '0', '1')[1]
     if had then
       number = had % 1000
     elseif free then
@@ -131,7 +131,7 @@ local function latest()
   local last = 0
   for _, range in ipairs({{SLOT, 0}, {FREE, SLOT}}) do
     local w = redis.call('ZREVRANGEBYSCORE', holders, '(' .. digits(range[1]), digits(range[2]),
-      'WITHSCORES', 'LIMIT', 0, 1)
+      'WITHSCORES', 'LIMIT', '0', '1')
     if w[1] then last = math.max(last, expiry(tonumber(w[2]))) end
   end
   return last

@@ -9,7 +9,10 @@
 --
 -- The last argument is several words with blanks between them, because Redis 7 ends the connection
 -- of a client that sends more than 10 arguments before AUTH, and "NOAUTH" is the better message.
-if foreign then return wrong_name(foreign) end
+if foreign then
+  -- include parts/wrong.lua
+  return wrong_name(foreign)
+end
 -- include parts/near.lua
 -- include parts/queue.lua
 -- include parts/uptime.lua
@@ -44,10 +47,10 @@ elseif open and not grant and back then
 end
 
 -- The head of the queue, unless the queue is on another node of a cluster.
-local w
+local w, behind
 local all, e = near(function()
   if back and id ~= '' then rejoin(id, back) end
-  w = head(id)
+  w, behind = head(id)
 end)
 if not all then
   if id == '' and not open and not grant then return {'busy', '0', left, 0, shown()} end

@@ -15,7 +15,8 @@
 -- know which waiters live, and tells only a few. So every waiter looks every 1.5 s, by PTTL,
 -- whether the lock is free (the second every 0.5 s; LOOK_* in acquire.c), and tries if it is. The
 -- key PREFIXclaim exists while claims run, and a waiter that sees the key looks again after its
--- expiry. So not all of them try.
+-- expiry. So not all of them try. A grant leaves the key alone: the key matters only while the lock
+-- is free, and the release deletes the key, or calls anew.
 --   release: the first has a claim of 1 s, and the second was told to try at its end: 1.02 s with
 --     a single silent waiter. Otherwise the next live waiter has looked at 1.5 s.
 --   expiry, or a DEL by another program: no claim runs. The first waiter hears of it (tracking),
@@ -66,7 +67,7 @@ end
 -- the order when the clock goes back. Exact until 2096.
 local function tail(w, base)
   local ticket = base + time[1] * 1000000 + time[2]
-  local last = tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0)
+  local last = tonumber(redis.call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2] or 0)
   if (last >= SHELF) == (base > 0) then ticket = math.max(ticket, last + 1) end
   redis.call('ZADD', queue, string.format('%.0f', ticket), w)
   return ticket
@@ -85,26 +86,30 @@ local function rejoin(w, ticket)
   redis.call('ZADD', queue, string.format('%.0f', ticket), w)
 end
 
--- The first waiter that is alive by its last word; me is.
+-- The first waiter that is alive by its last word; me is. And the two behind it.
 local function head(me)
   while true do
-    local w = redis.call('ZRANGE', queue, 0, 0)[1]
-    if not w or w == me or parse(redis.call('HGET', waiters, w)) >= now then return w end
+    local w, second, third = unpack(redis.call('ZRANGE', queue, '0', '2'))
+    if not w or w == me or parse(redis.call('HGET', waiters, w)) >= now then
+      return w, {second, third}
+    end
     drop(w)
   end
 end
 
 -- Tell a new head to watch NAME from now on, and the waiter behind to look now and then. A head
--- that does not listen is dead. lease: '', or ' MS VALUE' of a lock that was granted just now.
-local function watch(lease)
+-- that does not listen is dead. lease: '', or ' MS VALUE' of a lock that was granted just now. two:
+-- the first two waiters, if known.
+local function watch(lease, two)
   while true do
-    local two = redis.call('ZRANGE', queue, 0, 1)
+    two = two or redis.call('ZRANGE', queue, '0', '1')
     if not two[1] then return end
     if tell(two[1], 'head' .. lease) then
       if two[2] then tell(two[2], 'second') end
       return
     end
     drop(two[1])
+    two = nil
   end
 end
 
@@ -113,7 +118,7 @@ end
 -- told that there is room: perhaps back soon. all: the first n, if known.
 local function before(me, n, all)
   local ids = {}
-  all = all or redis.call('ZRANGE', queue, 0, n - 1, 'WITHSCORES')
+  all = all or redis.call('ZRANGE', queue, '0', n - 1, 'WITHSCORES')
   for i = 1, #all, 2 do
     if all[i] == me or tonumber(all[i + 1]) >= SHELF then break end
     if not room(kind_of(all[i])) then return ids, all[i] end

@@ -12,11 +12,11 @@ local function quit(id)
   near(function()
     local first = false
     if id ~= '' then
-      first = redis.call('ZRANGE', queue, 0, 0)[1] == id
+      first = redis.call('ZRANGE', queue, '0', '0')[1] == id
       drop(id)
     end
     if not value and (mine or first) then
-      offer('', true, false, line)
+      if not offer('', true, false, line) then claimed(nil) end
     elseif epoch and (mine or first) then
       advance(first)
     elseif first then
