@@ -466,7 +466,7 @@ static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m,
     struct zk_session *s = &be->session;
     char text[ZK_ADDR_TEXT];
     int n = s->servers.n;
-    bool nonsense = m->rc == EPROTO, first = be->contact_until != DLOCK_NEVER;
+    bool nonsense = m->rc == EPROTO || m->rc == EBADMSG, first = be->contact_until != DLOCK_NEVER;
     if (be->op != OP_ACQUIRE && !zk_is_query(be))
         return NEWS_NONE;
     if (first && s->id != 0 && !nonsense)
@@ -478,7 +478,8 @@ static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m,
         why = "it hung up: no quorum, or too many connections from here (maxClientCnxns)";
     dlock_fail_lock(&s->servers.refusal, nonsense ? DLOCK_EPROTO : DLOCK_EUNAVAIL, m->rc,
                     be->spec->uri, "%s: %s", zk_addr_text(&m->addr, text, true), why);
-    if (!first || s->id != 0 || m->rc == ESHUTDOWN) /* the server may serve us the next time */
+    /* The server may serve us the next time. */
+    if (!first || s->id != 0 || m->rc == ESHUTDOWN || m->rc == EBADMSG)
         return NEWS_NONE;
     for (int i = 0; i < n && i < 64; i++)
         if (same_place(&m->addr, &s->servers.list[i].addr))

@@ -241,6 +241,7 @@ TEST(accepts_all_answers_whole_or_split_anywhere)
     dialogue(&b, ends);
     for (size_t i = 0; i < b.n; i++) {
         CHECK_INT(zk_frame_silent(&f), i == 0);
+        CHECK_INT(f.opened, i >= (size_t)ends[0] + 4); /* with the second packet's length */
         CHECK(zk_frame_received(&f, b.d + i, 1));
     }
 }

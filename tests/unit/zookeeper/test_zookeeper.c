@@ -699,6 +699,11 @@ TEST(an_outage_ends_no_wait_and_is_told_until_an_answer_comes)
     u.be.contact_until = zk_now(&u.be) + DLOCK_SEC;
     CHECK_INT(trouble(ECONNREFUSED), NEWS_USELESS);
     CHECK_INT(u.err.code, DLOCK_EUNAVAIL);
+    CHECK_INT(trouble(EPROTO), NEWS_USELESS);
+    CHECK_INT(u.err.code, DLOCK_EPROTO);
+    /* A bad answer in a session, of which we have not heard yet, is no refusal. */
+    CHECK_INT(trouble(EBADMSG), NEWS_NONE);
+    check_away("not ZooKeeper's protocol");
 }
 
 TEST(no_attempt_takes_longer_than_the_connect_timeout)

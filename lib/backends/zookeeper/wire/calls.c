@@ -183,7 +183,7 @@ ssize_t __wrap_recv(int fd, void *data, size_t len, int flags)
     if (ours && n > 0)
         c->hurry = ZK_HURRY;
     if (ours && n > 0 && !zk_frame_received(&c->frame, data, (size_t)n)) {
-        trouble = err = EPROTO;
+        trouble = err = c->frame.opened ? EBADMSG : EPROTO;
         n = -1;
     } else if (ours && len > 0 && hung_up(c, n, err)) {
         trouble = ESHUTDOWN;

@@ -33,8 +33,8 @@ struct zk_calls {
     int hurry; /* so many further pauses of the library stay short */
     /*
      * A server is of no use. err is the errno of the connect; EPROTO: the server broke the
-     * protocol, and the connection is closed; ESHUTDOWN: the server hung up before it said
-     * anything. Called in a thread of the library.
+     * protocol, and the connection is closed; EBADMSG: the same, in a session; ESHUTDOWN: the
+     * server hung up before it said anything. Called in a thread of the library.
      */
     void (*trouble)(struct zk_calls *c, int err, const struct sockaddr_storage *addr);
     struct zk_start { /* a thread of the library, and its first function */

@@ -17,8 +17,8 @@ enum zk_what {
     ZK_WATCH,  /* a watch has fired: event; serial of the request for the watch */
     /*
      * A server is of no use: addr; rc is the errno of the connect. EPROTO: the server broke the
-     * protocol, and the connection is closed; ESHUTDOWN: the server hung up before it said
-     * anything.
+     * protocol, and the connection is closed; EBADMSG: the same, in a session, of which ZK_STATE
+     * may come later; ESHUTDOWN: the server hung up before it said anything.
      */
     ZK_TROUBLE,
     /*

@@ -235,6 +235,7 @@ static bool result_ok(struct zk_frame *f, const unsigned char *p)
 static bool packet_begins(struct zk_frame *f, int32_t len)
 {
     if (!f->in.first) {
+        f->opened = true;
         f->in.next = HEADER;
         return len >= 16 && len <= ZK_FRAME_MAX;
     }

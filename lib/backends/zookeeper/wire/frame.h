@@ -43,6 +43,7 @@ struct zk_frame_side {
 struct zk_frame {
     struct zk_frame_side out, in;
     int64_t session;                     /* the requested id; 0: new */
+    bool opened;                         /* the server has opened the session, and sends on */
     unsigned first, n;                   /* of asked */
     unsigned pings, auths, watches;      /* unanswered requests whose answers come out of order */
     unsigned char ops[ZK_FRAME_OPS + 1]; /* the operations of the answered multi */
