@@ -577,7 +577,7 @@ int dlock_uri_settle_where(struct dlock_uri *u, struct dlock_error *err)
     }
     for (const char *p = u->path; *p; p++)
         *p == '@' ? fputs("%40", f) : fputc(*p, f);
-    if (fclose(f) != 0) {
+    if (fclose(f) != 0 || !text) { /* without memory text alone may tell it */
         free(text);
         return uri_no_memory(err);
     }
