@@ -76,8 +76,10 @@ check-build: $(BUILD)/dlock $(BUILD)/test/dlock units $(HELP_BIN) $(LOAD_BIN) $(
 
 bench: all $(HELP_BIN) ## what a lock costs
 	@DLOCK=$(BUILD)/dlock tests/bench
+bench-report: all $(HELP_BIN) ## measure anew what man/figures.md shows, and draw its plots
+	@tests/bench-report
 
-.PHONY: check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-build check-build-thread bench
+.PHONY: check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-build check-build-thread bench bench-report
 
 # ------------------------------------------------------------------ rules ---
 
