@@ -233,7 +233,7 @@ static int await_grant(struct spawn *sp, pid_t parent, int go)
     if (getppid() != parent)
         return SPAWN_KEEPER_GONE;
     /* The memory that the variables will take becomes ours while there is time. */
-    set_environment(sp->name, &sp->grant);
+    set_environment(sp->name, &(struct spawn_grant){0});
     while (left > 0) {
         ssize_t n = read(go, at, left);
         if (n <= 0)

@@ -386,6 +386,30 @@ GUARD_TEST(forks_nothing_ahead_that_shares_the_group)
     CHECK_INT(guards_child(), 0);
 }
 
+/* Also where the order comes before the child: the entry is there once. */
+TEST(tells_the_command_what_is_held_above)
+{
+    struct guard_msg m = {.type = G_START,
+                          .term_at = DLOCK_NEVER,
+                          .kill_at = DLOCK_NEVER,
+                          .hard_at = DLOCK_NEVER,
+                          .raw_minus_boot = DLOCK_RAW_NEVER,
+                          .token = "0123456789abcdef0123456789abcdef",
+                          .held = {1, 2, "0123456789abcdef0123456789abcdef", "sock"}};
+
+    for (int ahead = 0; ahead < 2; ahead++) {
+        command_is(SHELL("set -- $DLOCK_HELD; exit $#"));
+        config.own_group = ahead;
+        fork_guard();
+        CHECK(!ahead || await_child() > 0);
+        guard_send(&guard, &m, -1);
+        CHECK_INT(hear(), G_STARTED);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK(WIFEXITED(last.arg) && WEXITSTATUS(last.arg) == 1);
+        clean_up();
+    }
+}
+
 /* order: of the keeper; 0: the keeper dies. */
 static void leaves_nothing(int type)
 {
