@@ -31,9 +31,8 @@ struct spawn {
      * not lead the group, so that it can call setsid(2).
      */
     pid_t *group;
-    bool guarded;   /* PR_SET_PDEATHSIG SIGKILL; we move to a session of our own before the exec */
-    int keeper_fd;  /* -1, or the guard's socket: no exec once its other end is closed */
-    int inherit_fd; /* -1, or the descriptor that the command inherits (file lock) */
+    int keeper_fd;    /* -1, or the guard's socket: no exec once its other end is closed */
+    int inherit_fd;   /* -1, or the descriptor that the command inherits (file lock) */
     const char *name; /* DLOCK_NAME; NULL: none */
     struct spawn_grant grant;
 };
@@ -49,9 +48,8 @@ struct spawn {
 pid_t spawn_command(const struct spawn *, int *exec_fd);
 /*
  * The same in two steps: a child that is forked ahead of the grant, in the group already, while the
- * store works. spawn_ahead returns 0 or a negative errno. spawn_go has the
- * child execute the command; a child that was killed meanwhile is replaced. pid is 0 after spawn_go
- * and spawn_drop.
+ * store works. spawn_ahead returns 0 or a negative errno. spawn_go has the child execute the
+ * command; a child that was killed meanwhile is replaced. pid is 0 after spawn_go and spawn_drop.
  */
 struct spawn_child {
     pid_t pid;   /* 0: none */

@@ -8,7 +8,8 @@
  * Only exclusive holders write the file, so there is one writer. The file stays when the lock is
  * released: only the kernel knows whether the lock is held. The token is the larger of the last
  * token plus 1 and the wall clock in microseconds, so tokens grow even if the file is lost or the
- * clock steps back (not both).
+ * clock steps back (not both). --status reads without the lock: beside a write it may see half of
+ * the new text, and shows no record then.
  *
  * A crash of the machine loses what is not on disk, and a machine without a clock battery its clock
  * too. So each token is below a limit that is on disk with the id of the boot that set it: until
@@ -145,14 +146,15 @@ static int open_record(const struct file_place *p, int flags, struct file_record
     if (*fd < 0)
         return fail_fence(p, "read", errno, err);
     bool regular = fstat(*fd, &st) == 0 && S_ISREG(st.st_mode);
-    if (regular)
+    if (regular) {
         stranger = file_stranger(p->dir, &st, S_ISVTX);
+        rec->linked = st.st_nlink > 1;
+    }
     if (regular && !stranger)
         n = file_read_all(*fd, buf, RECORD_MAX);
     size_t len = n > 0 ? (size_t)n : 0;
     buf[len] = '\0';
     rec->size = len;
-    rec->linked = st.st_nlink > 1;
     if (n > 0 && len >= magic && len < RECORD_MAX && memcmp(buf, MAGIC, magic) == 0 &&
         strlen(buf) == len && parse(buf + magic, len - magic, rec))
         return 0;
