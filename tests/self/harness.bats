@@ -92,13 +92,13 @@ ran() {
     for jobs in 1 4; do
         rm -f runs.*
         { fails "$name" 1; fails "more: $name, and more"; fails 'once (aXb) c' 9; } >some.bats
-        : >unsteady
-        gives 0 "3 passed, 0 failed" TEST_JOBS=$jobs DLOCK_UNSTEADY="$T/unsteady" "$T/some.bats"
+        : >lists
+        gives 0 "3 passed, 0 failed" TEST_JOBS=$jobs DLOCK_LISTS="$T/lists" "$T/some.bats"
         assert_out "Unsteady"
         refute_out "Failed:"
         assert_out "some.bats: $shown"
-        [ "$(grep -c 'words of run 1$' unsteady)" = 1 ] || fail "$(cat unsteady)"
-        [ "$(grep -cvE '^    ' unsteady)" = 1 ] || fail "$(cat unsteady)"
+        [ "$(grep -c 'words of run 1$' lists)" = 1 ] || fail "$(cat lists)"
+        [ "$(grep -cE '^  [^ ]' lists)" = 1 ] || fail "$(cat lists)"
         ran 3 "$name"
         ran 1 "more: $name, and more"
         ran 1 'once (aXb) c'
@@ -109,9 +109,11 @@ ran() {
     for again in 2 3; do
         rm -f runs.*
         { fails one 1 $again; fails two; } >some.bats
-        gives 1 "1 passed, 1 failed" "$T/some.bats"
+        : >lists
+        gives 1 "1 passed, 1 failed" DLOCK_LISTS="$T/lists" "$T/some.bats"
         refute_out "Unsteady"
         assert_out "some.bats: one"
+        grep -q 'words of run 1$' lists
         ran $again one
         ran 1 two
     done
