@@ -392,7 +392,7 @@ PY
     # Where others may go: $T is below a folder of root's.
     D=$(mktemp -d /tmp/dlock-test.XXXXXX)
     chmod 777 "$D"
-    cp "$DLOCK" "$D/dlock"
+    install -m 755 "$DLOCK" "$D/dlock"
     # The command is a dlock: it hands TERM on to its own command, which tells of it.
     start_log "$T/out" "$HELPERS/launch" -d -s unshare -m --propagation private sh -c \
         'mount -t proc -o hidepid=2 none /proc &&

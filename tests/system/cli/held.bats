@@ -296,7 +296,8 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
     # Another user's process that has taken the name.
     mkfifo squat
     chmod 666 squat
-    cp "$ROOT/tests/support/helpers/silent_keeper.py" . # the checkout may be for root alone
+    # The checkout may be for root alone.
+    install -m 755 "$ROOT/tests/support/helpers/silent_keeper.py" .
     start "${other[@]}" ./silent_keeper.py held "$T/squat"
     read -r name <squat
     sed -i "s/\(^DLOCK_HELD=.*:\)[^:]*$/\1$name/" in

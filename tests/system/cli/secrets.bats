@@ -379,7 +379,7 @@ nobody=(setpriv --reuid=54321 --regid=54321 --clear-groups --)
     # A leak checker that attaches to itself needs to be let in.
     [ -z "${SAN:-}" ] || return 0
     dir=$(mktemp -d /tmp/dlock-test.XXXXXX)
-    cp "$DLOCK" "$dir/dlock"
+    install -m 755 "$DLOCK" "$dir/dlock"
     chown -R 54321 "$dir"
     chmod 755 "$dir"
     start_log out "${nobody[@]}" "$dir/dlock" "redis://app:c4n4ry%2Fapp@$AT#$NAME" sh -c \
@@ -483,7 +483,7 @@ cet() { [[ $(readelf -n "$1" 2>/dev/null) == *IBT*SHSTK* ]]; }
     need_root
     [ -z "${SAN:-}" ] || return 0
     dir=$(mktemp -d /tmp/dlock-test.XXXXXX)
-    cp "$DLOCK" "$dir/dlock"
+    install -m 755 "$DLOCK" "$dir/dlock"
     chmod 755 "$dir"
     chmod 4755 "$dir/dlock"
     run run_t 5 "${nobody[@]}" "$dir/dlock" "$dir/x.lock" true

@@ -181,7 +181,7 @@ one_line() {
     local nobody=$((20000 + SRANDOM % 30000))
     dir=$(mktemp -d /tmp/dlock-test.XXXXXX)
     chmod 755 "$dir"
-    cp "$DLOCK" "$dir/dlock"
+    install -m 755 "$DLOCK" "$dir/dlock"
     limited() { # PROCESSES LOCK
         (cd / && run_t 10 setpriv --reuid=$nobody --regid=$nobody --clear-groups \
             prlimit --nproc="$1:$1" "$dir/dlock" "$2" true)
