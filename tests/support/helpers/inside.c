@@ -1,5 +1,5 @@
 /*
- * inside DIR PORT KEY MS: a command for dlock that asks Redis every 5 ms whether KEY is still the
+ * inside DIR PORT KEY MS: a command for dlock that asks Redis every 10 ms whether KEY is still the
  * lock under which it was started. If not, DIR/violations gets a line. A grandchild in a session of
  * its own, which ignores TERM, asks too; both keep DIR/witness locked (flock). While dlock's keeper
  * lives they end by themselves; once it is dead they stay, for dlock to end them.
@@ -99,7 +99,7 @@ int main(int argc, char **argv)
     fd = dial(atoi(argv[2]));
     while (now_ms() < until || (kill(keeper, 0) != 0 && now_ms() < until + 10000)) {
         ask(fd, argv[3], token);
-        usleep(5000);
+        usleep(10000);
     }
     close(over[1]);
     if (!child && read(over[0], over, 1) != 0)
