@@ -4,6 +4,7 @@
  */
 #include "unit.h"
 
+#include "backends/zookeeper/acquire.c"
 #include "backends/zookeeper/session.c"
 #include "backends/zookeeper/wire/conn.c"
 #include "user.h"
@@ -662,7 +663,7 @@ static void without_connection(int64_t id)
 static enum zk_news trouble(int rc)
 {
     struct zk_msg m = {.what = ZK_TROUBLE, .rc = rc, .addr = server.addr};
-    return on_trouble(&u.be, &m, &u.err);
+    return on_trouble(&u.be, &m);
 }
 
 /* The next event is an EV_AWAY that says this. */
@@ -679,7 +680,7 @@ static void check_away(const char *why)
 
 TEST(an_outage_ends_no_wait_and_is_told_until_an_answer_comes)
 {
-    struct zk_msg answer = {.what = ZK_ANSWER, .tag = T_SYNC, .rc = ZOK};
+    struct zk_msg answer = {.what = ZK_ANSWER, .rc = ZOK};
     struct dlock_event ev = {0};
     for (int id = 0; id < 2; id++) {
         without_connection(id);
@@ -698,9 +699,9 @@ TEST(an_outage_ends_no_wait_and_is_told_until_an_answer_comes)
     without_connection(0);
     u.be.contact_until = zk_now(&u.be) + DLOCK_SEC;
     CHECK_INT(trouble(ECONNREFUSED), NEWS_USELESS);
-    CHECK_INT(u.err.code, DLOCK_EUNAVAIL);
+    CHECK_INT(u.be.err.code, DLOCK_EUNAVAIL);
     CHECK_INT(trouble(EPROTO), NEWS_USELESS);
-    CHECK_INT(u.err.code, DLOCK_EPROTO);
+    CHECK_INT(u.be.err.code, DLOCK_EPROTO);
     /* A bad answer in a session, of which we have not heard yet, is no refusal. */
     CHECK_INT(trouble(EBADMSG), NEWS_NONE);
     check_away("not ZooKeeper's protocol");
@@ -742,9 +743,7 @@ TEST(a_waiter_resumes_its_session_by_a_new_handle_once_in_an_outage)
 
 static struct zk_session with_session(int64_t opened, int64_t timeout)
 {
-    struct zk_session s = {.opened_at = opened, .timeout = timeout};
-    beats_begin(&s);
-    return s;
+    return (struct zk_session){.timeout = timeout, .lease = {.sent = {opened}, .n = 1}};
 }
 
 TEST(counts_the_first_lease_from_before_the_session)
@@ -801,17 +800,6 @@ TEST(forgets_heartbeats_safely)
     CHECK(last > 20000 - 2 * timeout);
 }
 
-TEST(forgets_the_heartbeats_of_the_session_before)
-{
-    struct zk_session z = with_session(0, 3000);
-    for (int64_t t = 500; t < 10000; t += 500)
-        zk_heard(&z, t, true);
-    z.opened_at = 20000;
-    beats_begin(&z);
-    CHECK_INT(zk_lease_from(&z), 20000);
-    CHECK_INT(z.lease.n, 1);
-}
-
 TEST(looks_alone_never_move_the_lease)
 {
     const int64_t s = DLOCK_SEC;
@@ -853,15 +841,15 @@ static bool with_node(enum zk_job op)
 /* The lease after the answer to a look. sync: the answer to its sync; 1: no answer yet. */
 static int64_t look_answered(int sync)
 {
-    struct zk_msg synced = {.what = ZK_ANSWER, .tag = T_SYNC, .serial = 4, .rc = sync};
-    struct zk_msg seen = {.what = ZK_ANSWER, .tag = T_BEAT, .serial = 5, .rc = ZOK};
+    struct zk_msg synced = {.what = ZK_ANSWER, .serial = 4, .rc = sync};
+    struct zk_msg seen = {.what = ZK_ANSWER, .answered = zk_beat_answered, .serial = 5, .rc = ZOK};
     with_node(OP_NONE);
     u.be.session = with_session(0, 6 * DLOCK_SEC);
     u.be.session.beat.serial = 5;
     u.be.session.beat.sync_serial = 4;
     u.be.session.beat.sent = 10 * DLOCK_SEC;
     if (sync != 1)
-        CHECK_INT(on_answer(&u.be, &synced), NEWS_NONE);
+        CHECK_INT(on_answer(&u.be, &synced), NEWS_MESSAGE);
     CHECK_INT(on_answer(&u.be, &seen), NEWS_MESSAGE);
     zk_heard(&u.be.session, 13 * DLOCK_SEC, true);
     return zk_lease_from(&u.be.session);
@@ -882,7 +870,7 @@ static enum zk_rank rank_after(int place, const char *data)
 {
     char text[64];
     snprintf(text, sizeof text, "%s", data);
-    struct zk_msg m = {.what = ZK_ANSWER, .tag = T_PRED, .serial = 3, .data = text};
+    struct zk_msg m = {.what = ZK_ANSWER, .serial = 3, .data = text};
     m.len = (int)strlen(text);
     if (!with_node(OP_ACQUIRE))
         return RANK_BEHIND;
@@ -896,7 +884,7 @@ static enum zk_rank rank_after(int place, const char *data)
     u.be.acquire.watch.n = 1;
     zk_set_record(&u.be, RECORD_HOLDS, WORD_WAITS);
     u.be.node.data.confirmed = u.be.node.data.edition;
-    CHECK_INT(zk_node_message(&u.be, &m, &u.err), ZK_GOES_ON);
+    CHECK_INT(pred_read(&u.be, &m), ZK_GOES_ON);
     enum zk_rank rank = u.be.acquire.rank;
     CHECK_INT(word_in(u.be.node.data.text), rank == RANK_NEXT ? WORD_NEXT : WORD_WAITS);
     CHECK(u.be.node.data.kind == RECORD_WAITS &&
@@ -922,29 +910,30 @@ TEST(a_waiter_knows_its_rank_by_its_place_and_the_word_in_front)
 /* Without a write there is no grant: it must not wait indefinitely. */
 TEST(a_refused_proof_of_the_lease_ends_the_acquire)
 {
-    struct zk_msg m = {.what = ZK_ANSWER, .tag = T_BEAT, .serial = 6, .rc = ZNOAUTH};
+    struct zk_msg m = {.what = ZK_ANSWER, .answered = zk_beat_answered, .serial = 6, .rc = ZNOAUTH};
     REQUIRE(with_node(OP_ACQUIRE));
-    CHECK_INT(zk_node_message(&u.be, &m, &u.err), ZK_GOES_ON);
+    CHECK_INT(zk_beat_answered(&u.be, &m), ZK_GOES_ON);
     u.be.acquire.stage = STAGE_RIPENING;
-    CHECK_INT(zk_node_message(&u.be, &m, &u.err), ZK_FAILED);
-    CHECK_INT(u.err.code, DLOCK_EPERM);
+    CHECK_INT(zk_beat_answered(&u.be, &m), ZK_FAILED);
+    CHECK_INT(u.be.err.code, DLOCK_EPERM);
     m.rc = ZCONNECTIONLOSS;
-    CHECK_INT(zk_node_message(&u.be, &m, &u.err), ZK_GOES_ON);
+    CHECK_INT(zk_beat_answered(&u.be, &m), ZK_GOES_ON);
 }
 
 /* Giving the place up: a heartbeat, sent before the delete, finds that another client has
  * deleted the node already. */
 TEST(is_busy_when_the_node_is_gone_before_the_delete)
 {
-    struct zk_msg beat = {.what = ZK_ANSWER, .tag = T_BEAT, .serial = 6, .rc = ZNONODE};
-    struct zk_msg gone = {.what = ZK_ANSWER, .tag = T_DELETE, .serial = 7, .rc = ZNONODE};
+    struct zk_msg beat = {
+        .what = ZK_ANSWER, .answered = zk_beat_answered, .serial = 6, .rc = ZNONODE};
+    struct zk_msg gone = {.what = ZK_ANSWER, .serial = 7, .rc = ZNONODE};
     REQUIRE(with_node(OP_ACQUIRE));
     u.be.again_at = DLOCK_NEVER;
     u.be.acquire.stage = STAGE_BUSY;
     u.be.node.delete_serial = 7;
-    CHECK_INT(zk_node_message(&u.be, &beat, &u.err), ZK_GOES_ON);
+    CHECK_INT(zk_beat_answered(&u.be, &beat), ZK_GOES_ON);
     CHECK_INT(u.be.again_at, DLOCK_NEVER); /* no other node is created */
-    CHECK_INT(zk_node_message(&u.be, &gone, &u.err), ZK_BUSY);
+    CHECK_INT(node_deleted(&u.be, &gone), ZK_BUSY);
 }
 
 /* A release of a held lock: answers to the delete, or to a heartbeat that was sent before. */
@@ -953,20 +942,20 @@ TEST(a_release_is_as_clean_as_its_answers)
     static const struct {
         int64_t unanswered; /* heartbeat; 0: none */
         struct {
-            enum zk_tag tag;
+            zk_answer_fn *answered;
             int rc;
         } answers[2];
         int how;
         const char *why;
     } rows[] = {
-        {0, {{T_DELETE, ZCONNECTIONLOSS}, {T_DELETE, ZNONODE}}, DLOCK_RELEASE_CLEAN, ""},
+        {0, {{node_deleted, ZCONNECTIONLOSS}, {node_deleted, ZNONODE}}, DLOCK_RELEASE_CLEAN, ""},
         {20,
-         {{T_DELETE, ZCONNECTIONLOSS}, {T_DELETE, ZNONODE}},
+         {{node_deleted, ZCONNECTIONLOSS}, {node_deleted, ZNONODE}},
          DLOCK_RELEASE_UNCLEAR,
          "heartbeat"},
         /* Deleted now: it was there all the time. */
-        {20, {{T_DELETE, ZCONNECTIONLOSS}, {T_DELETE, ZOK}}, DLOCK_RELEASE_CLEAN, ""},
-        {20, {{T_BEAT, ZNONODE}}, DLOCK_RELEASE_NOT_OURS, ""},
+        {20, {{node_deleted, ZCONNECTIONLOSS}, {node_deleted, ZOK}}, DLOCK_RELEASE_CLEAN, ""},
+        {20, {{zk_beat_answered, ZNONODE}}, DLOCK_RELEASE_NOT_OURS, ""},
     };
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         enum zk_verdict verdict = ZK_GOES_ON;
@@ -977,34 +966,40 @@ TEST(a_release_is_as_clean_as_its_answers)
         u.be.session.beat.sent = rows[i].unanswered ? rows[i].unanswered : 10;
         for (int k = 0; k < 2 && verdict == ZK_GOES_ON; k++) {
             struct zk_msg m = {.what = ZK_ANSWER, .serial = 7};
-            m.tag = (int)rows[i].answers[k].tag;
             m.rc = rows[i].answers[k].rc;
             u.be.release.how = DLOCK_RELEASE_NOTHING;
             u.be.node.delete_serial = 7;
-            verdict = zk_node_message(&u.be, &m, &u.err);
+            verdict = rows[i].answers[k].answered(&u.be, &m);
             CHECK_INT(verdict, m.rc == ZCONNECTIONLOSS ? ZK_GOES_ON : ZK_RELEASED);
         }
         CHECK_INT(u.be.release.how, rows[i].how);
-        CHECK_INT(u.err.code, rows[i].how == DLOCK_RELEASE_NOT_OURS ? DLOCK_ELOST : u.err.code);
-        CHECK_HAS(u.err.msg, rows[i].why);
+        CHECK_INT(u.be.err.code,
+                  rows[i].how == DLOCK_RELEASE_NOT_OURS ? DLOCK_ELOST : u.be.err.code);
+        CHECK_HAS(u.be.err.msg, rows[i].why);
     }
 }
 
 /* ------------------------------------------------------------------ errors */
 
+static int error_of(int rc, const char *what)
+{
+    zk_error(&u.be, rc, what);
+    return u.be.err.code;
+}
+
 TEST(describes_errors)
 {
     REQUIRE_INT(open_uri("zk://joe:s3cret@h#n"), 0);
-    CHECK_INT(zk_error(&u.be, ZNOAUTH, "no place", &u.err), DLOCK_EPERM);
-    CHECK_HAS(u.err.msg, "this user has no permission");
-    CHECK(!strstr(u.err.msg, "s3cret"));
-    CHECK_INT(zk_error(&u.be, ZAUTHFAILED, "no session", &u.err), DLOCK_EPERM);
-    CHECK_INT(zk_error(&u.be, ZCONNECTIONLOSS, "x", &u.err), DLOCK_EUNAVAIL);
-    CHECK_INT(zk_error(&u.be, ZMARSHALLINGERROR, "x", &u.err), DLOCK_EPROTO);
-    CHECK_HAS(u.err.msg, "'n'");
+    CHECK_INT(error_of(ZNOAUTH, "no place"), DLOCK_EPERM);
+    CHECK_HAS(u.be.err.msg, "this user has no permission");
+    CHECK(!strstr(u.be.err.msg, "s3cret"));
+    CHECK_INT(error_of(ZAUTHFAILED, "no session"), DLOCK_EPERM);
+    CHECK_INT(error_of(ZCONNECTIONLOSS, "x"), DLOCK_EUNAVAIL);
+    CHECK_INT(error_of(ZMARSHALLINGERROR, "x"), DLOCK_EPROTO);
+    CHECK_HAS(u.be.err.msg, "'n'");
     REQUIRE_INT(open_uri("zk://h#n"), 0);
-    CHECK_INT(zk_error(&u.be, ZNOAUTH, "no place", &u.err), DLOCK_EPERM);
-    CHECK_HAS(u.err.msg, "(user:password@ before the servers)");
+    CHECK_INT(error_of(ZNOAUTH, "no place"), DLOCK_EPERM);
+    CHECK_HAS(u.be.err.msg, "(user:password@ before the servers)");
     CHECK(zk_transient(ZCONNECTIONLOSS) && zk_transient(ZOPERATIONTIMEOUT));
     CHECK(!zk_transient(ZNOAUTH) && !zk_transient(ZNONODE) && !zk_transient(ZNODEEXISTS));
 }
