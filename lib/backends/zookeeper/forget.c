@@ -25,11 +25,7 @@ static enum zk_verdict ask_removal(struct zk_backend *be)
         {.call = ZK_DELETE, .path = index, .version = -1}};
     if (!index)
         return zk_failed(be, ZK_NOMEMORY, "cannot remove the run record");
-    be->run.serial = zk_conn_ask(
-        be->session.conn, &(struct zk_request){.call = ZK_MULTI,
-                                               .answered = record_removed,
-                                               .ops = ops,
-                                               .nops = be->forget.alone || !*f->day ? 1 : 2});
+    be->run.serial = zk_ask_multi(be, record_removed, ops, *f->day ? 2 : 1);
     free(index);
     return ZK_GOES_ON;
 }
@@ -43,7 +39,7 @@ static int record_removed(struct zk_backend *be, const struct zk_msg *m)
     if (m->failed == 0 && m->rc == ZBADVERSION)
         return record_changed(be);
     if (m->failed == 1 && m->rc == ZNONODE) {
-        be->forget.alone = true;
+        be->run.found.day[0] = '\0';
         return ask_removal(be);
     }
     return zk_failed(be, m->rc, "cannot remove the run record");

@@ -60,9 +60,7 @@ static enum zk_verdict ask_multi(struct zk_backend *be, zk_answer_fn *answered,
             return zk_no_memory(be);
         ops[n++] = (struct zk_request){.call = ZK_CREATE, .path = index, .acl = be->lock.acl};
     }
-    *serial = zk_conn_ask(
-        be->session.conn,
-        &(struct zk_request){.call = ZK_MULTI, .answered = answered, .ops = ops, .nops = n});
+    *serial = zk_ask_multi(be, answered, ops, n);
     free(index);
     return ZK_GOES_ON;
 }

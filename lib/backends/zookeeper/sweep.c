@@ -116,10 +116,7 @@ static void remove_record(struct zk_backend *be, const struct zk_msg *m, int i)
                                {.call = ZK_DELETE, .path = record, .version = r.version}};
     if (index && record) {
         be->sweep.asked++;
-        zk_conn_ask(be->session.conn, &(struct zk_request){.call = ZK_MULTI,
-                                                           .answered = sweep_answered,
-                                                           .ops = ops,
-                                                           .nops = both ? 2 : 1});
+        zk_ask_multi(be, sweep_answered, ops, both ? 2 : 1);
     }
     free(index);
     free(record);
@@ -128,20 +125,17 @@ static void remove_record(struct zk_backend *be, const struct zk_msg *m, int i)
 /* All answers are there: delete the nodes, which may be empty now. The server keeps the rest. */
 static void delete_empty(struct zk_backend *be)
 {
-    if (be->sweep.cleared || !be->sweep.day[0] || !zk_is_day(be->sweep.day))
-        return;
-    be->sweep.cleared = true;
+    const char *day = be->sweep.day;
     bool all = be->sweep.whole;
-    for (int i = 0; i < SWEEP_SHARDS; i++) {
-        if (!be->sweep.shards[i].name[0])
-            continue;
+    for (int i = 0; i < SWEEP_SHARDS && *day; i++) {
         if (be->sweep.shards[i].emptied)
-            ask(be, ZK_DELETE, zk_index_path(be, be->sweep.day, be->sweep.shards[i].name));
-        else
+            ask(be, ZK_DELETE, zk_index_path(be, day, be->sweep.shards[i].name));
+        else if (be->sweep.shards[i].name[0])
             all = false;
     }
-    if (all)
-        ask(be, ZK_DELETE, zk_index_path(be, be->sweep.day, ""));
+    if (all && *day)
+        ask(be, ZK_DELETE, zk_index_path(be, day, ""));
+    be->sweep.day[0] = '\0';
 }
 
 static int sweep_answered(struct zk_backend *be, const struct zk_msg *m)

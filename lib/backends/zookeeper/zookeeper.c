@@ -163,10 +163,6 @@ static void conclude(struct zk_backend *be, enum zk_verdict v)
         }
         break;
     case ZK_BUSY:
-        if (be->op == OP_FORGET) {
-            finish(be, EV_BUSY);
-            break;
-        }
         ev = finish(be, EV_BUSY);
         ev->place = be->acquire.place;
         ev->info = be->acquire.front.known ? &be->acquire.front.info : NULL;
@@ -372,7 +368,8 @@ static void start(struct zk_backend *be, enum zk_job op)
     idle(be);
     be->op = op;
     be->hold.grant = NOT_GRANTED;
-    be->node.delete_unanswered = false;
+    be->node.delete_unanswered = be->acquire.front.known = false;
+    be->acquire.place = 0;
     be->refusal.code = 0;
     be->contact_until = zk_now(be) + be->spec->connect_timeout;
     outage_none(&be->outage);
@@ -418,7 +415,6 @@ static void be_ask(struct dlock_be *b, enum dlock_ask what, const char *arg)
 {
     struct zk_backend *be = self(b);
     be->forget.token = arg;
-    be->forget.alone = false;
     if (what == ASK_STATUS || what == ASK_FORGET) {
         start(be, what == ASK_STATUS ? OP_STATUS : OP_FORGET);
         return;

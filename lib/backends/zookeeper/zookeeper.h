@@ -245,20 +245,19 @@ struct zk_backend {
     struct {
         const char *token; /* of the record shown */
         bool held;         /* the lock is held */
-        bool alone;        /* the record has no index node */
     } forget;
 
     struct {                  /* see sweep.c */
         unsigned asked;       /* outstanding requests; 0: there is no sweep */
         unsigned list_serial; /* of the list of the days, then of a day's shards */
-        char today[ZK_DAY_LEN + 1], day[ZK_DAY_LEN + 1];
+        char today[ZK_DAY_LEN + 1];
+        char day[ZK_DAY_LEN + 1]; /* "": not chosen, or done */
         struct {
             unsigned serial;
             char name[3]; /* "": none */
             bool emptied; /* all names of the shard were looked at */
         } shards[SWEEP_SHARDS];
         bool whole; /* the day has no further shards */
-        bool cleared;
         struct {
             unsigned serial;
             char *place; /* SHARD/NAME */
@@ -287,6 +286,14 @@ static inline bool zk_is_query(const struct zk_backend *be)
 static inline int64_t zk_patience(const struct zk_backend *be)
 {
     return dlock_min(be->spec->op_timeout, be->session.timeout / 8);
+}
+/* Send a multi; returns the serial. */
+static inline unsigned zk_ask_multi(struct zk_backend *be, zk_answer_fn *answered,
+                                    const struct zk_request *ops, int n)
+{
+    return zk_conn_ask(
+        be->session.conn,
+        &(struct zk_request){.call = ZK_MULTI, .answered = answered, .ops = ops, .nops = n});
 }
 /* Send a request with a path alone; returns the serial. */
 static inline unsigned zk_ask(struct zk_backend *be, enum zk_call call, zk_answer_fn *answered,

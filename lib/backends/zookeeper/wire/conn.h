@@ -126,8 +126,8 @@ struct zk_request {
 
 /*
  * Send a request; returns the serial, which is never 0. Exactly one ZK_ANSWER with answered and
- * serial follows, also for an unsendable request, unless the session is closed before; out of memory: a
- * ZK_STARVED instead.
+ * serial follows, also for an unsendable request, unless the session is closed before; out of
+ * memory: a ZK_STARVED instead.
  */
 unsigned zk_conn_ask(struct zk_conn *c, const struct zk_request *q);
 
