@@ -101,6 +101,7 @@ words() {
         sed -nE 's/^dlock1 .* state=([a-z]+)$/\1/p'; echo; done |
         paste -sd' '
 }
+words_are() { [ "$(words)" = "$*" ]; }
 newer() { [ "$(version "$1")" -gt "$2" ]; }
 # The server has just taken a heartbeat of the node.
 after_beat() {

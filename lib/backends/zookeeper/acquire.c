@@ -52,11 +52,14 @@ static bool is_leaving(const struct zk_backend *be)
 
 /* ------------------------------------------------------------------- requests */
 
-static void ask_create(struct zk_backend *be, enum zk_tag tag, const char *path, const char *data,
-                       int flags)
+static zk_answer_fn node_created, part_made, queue_listed, node_sought, self_read, pred_read,
+    front_read, node_deleted;
+
+static void ask_create(struct zk_backend *be, zk_answer_fn *answered, const char *path,
+                       const char *data, int flags)
 {
     zk_conn_ask(be->session.conn, &(struct zk_request){.call = ZK_CREATE,
-                                                       .tag = (int)tag,
+                                                       .answered = answered,
                                                        .path = path,
                                                        .data = data,
                                                        .acl = be->lock.acl,
@@ -65,24 +68,24 @@ static void ask_create(struct zk_backend *be, enum zk_tag tag, const char *path,
 
 enum zk_verdict zk_delete_node(struct zk_backend *be)
 {
-    be->node.delete_serial = zk_ask(be, ZK_DELETE, T_DELETE, be->node.path);
+    be->node.delete_serial = zk_ask(be, ZK_DELETE, node_deleted, be->node.path);
     return ZK_GOES_ON;
 }
 
 static enum zk_verdict ask_queue(struct zk_backend *be)
 {
-    be->acquire.list_serial = zk_ask(be, ZK_CHILDREN, T_LIST, be->lock.parent);
+    zk_ask_list(be, queue_listed);
     return ZK_GOES_ON;
 }
 
 static void ask_front(struct zk_backend *be)
 {
-    be->acquire.front.serial = zk_ask(be, ZK_GET, T_FRONT, be->acquire.front.path);
+    be->acquire.front.serial = zk_ask(be, ZK_GET, front_read, be->acquire.front.path);
 }
 
 static void watch(struct zk_backend *be, struct zk_watched *w)
 {
-    w->serial = zk_ask(be, ZK_GET_WATCHED, T_PRED, w->path);
+    w->serial = zk_ask(be, ZK_GET_WATCHED, pred_read, w->path);
 }
 
 /* The watched node of this request, or NULL. */
@@ -94,7 +97,8 @@ static struct zk_watched *watched_by(const struct zk_backend *be, unsigned seria
     return NULL;
 }
 
-void zk_forget_watches(struct zk_backend *be)
+/* Ignore all watches from now on. */
+static void forget_watches(struct zk_backend *be)
 {
     for (int i = 0; i < be->acquire.watch.n; i++)
         free(be->acquire.watch.nodes[i].path);
@@ -103,19 +107,26 @@ void zk_forget_watches(struct zk_backend *be)
     be->acquire.watch.n = 0;
 }
 
+void zk_forget_requests(struct zk_backend *be)
+{
+    forget_watches(be);
+    be->list_serial = be->acquire.front.serial = be->run.serial = 0;
+    be->node.self_serial = be->node.delete_serial = 0;
+}
+
 /*
  * A watched node is gone, or its word has changed: look at the queue once, however many watches
  * fire.
  */
 static enum zk_verdict look_again(struct zk_backend *be)
 {
-    zk_forget_watches(be);
+    forget_watches(be);
     return ask_queue(be);
 }
 
-static enum zk_verdict create(struct zk_backend *be, struct dlock_error *err)
+static enum zk_verdict create(struct zk_backend *be)
 {
-    if (!be->node.stem && zk_new_stem(be, err) < 0)
+    if (!be->node.stem && zk_new_stem(be, &be->err) < 0)
         return ZK_FAILED;
     be->node.state = NODE_ASKED;
     be->node.create_sent = zk_now(be);
@@ -124,7 +135,7 @@ static enum zk_verdict create(struct zk_backend *be, struct dlock_error *err)
     be->acquire.followed = false;
     /* Most nodes are granted at once, and then the record's times are right. */
     zk_set_record(be, RECORD_HOLDS, WORD_WAITS);
-    ask_create(be, T_CREATE, be->node.stem, be->node.data.text, ZOO_EPHEMERAL | ZOO_SEQUENCE);
+    ask_create(be, node_created, be->node.stem, be->node.data.text, ZOO_EPHEMERAL | ZOO_SEQUENCE);
     /* In the same round trip: a session's requests are served in order. */
     return ask_queue(be);
 }
@@ -138,29 +149,28 @@ static size_t part_end(const char *path, size_t at)
 }
 
 /* Make the part of length making.len. */
-static enum zk_verdict make_part(struct zk_backend *be, struct dlock_error *err)
+static enum zk_verdict make_part(struct zk_backend *be)
 {
     size_t len = be->making.len;
     char *path = strndup(be->making.path, len);
     if (!path)
-        return zk_no_memory(err);
+        return zk_no_memory(be);
     /* The server deletes an idle empty container. */
     bool container =
         be->making.path == be->lock.parent && len > be->lock.chroot_len && !be->making.flat;
-    ask_create(be, T_PARENT, path, "", container ? ZOO_CONTAINER : ZOO_PERSISTENT);
+    ask_create(be, part_made, path, "", container ? ZOO_CONTAINER : ZOO_PERSISTENT);
     free(path);
     return ZK_GOES_ON;
 }
 
-enum zk_verdict zk_make(struct zk_backend *be, const char *path, struct dlock_error *err)
+enum zk_verdict zk_make(struct zk_backend *be, const char *path)
 {
     be->making.path = path;
     be->making.len = strlen(path);
-    return make_part(be, err);
+    return make_part(be);
 }
 
-static enum zk_verdict part_made(struct zk_backend *be, const struct zk_msg *m,
-                                 struct dlock_error *err)
+static int part_made(struct zk_backend *be, const struct zk_msg *m)
 {
     const char *path = be->making.path;
     size_t len = be->making.len;
@@ -174,14 +184,14 @@ static enum zk_verdict part_made(struct zk_backend *be, const struct zk_msg *m,
     } else if (m->rc == ZUNIMPLEMENTED && !be->making.flat) {
         be->making.flat = true;
     } else if (m->rc != ZOK && m->rc != ZNODEEXISTS) {
-        return zk_failed(be, m->rc, "cannot create the parent node", err);
+        return zk_failed(be, m->rc, "cannot create the parent node");
     } else {
         be->making.len = len == strlen(path) ? 0 : part_end(path, len);
     }
     if (be->making.len > 0)
-        return make_part(be, err);
+        return make_part(be);
     if (path == be->lock.parent)
-        return create(be, err);
+        return create(be);
     be->again_at = 0;
     return ZK_GOES_ON;
 }
@@ -194,12 +204,12 @@ static enum zk_verdict part_made(struct zk_backend *be, const struct zk_msg *m,
  */
 static enum zk_verdict find(struct zk_backend *be)
 {
-    zk_ask(be, ZK_SYNC, T_SYNC, be->lock.parent);
-    be->acquire.list_serial = zk_ask(be, ZK_CHILDREN, T_FIND, be->lock.parent);
+    zk_ask(be, ZK_SYNC, NULL, be->lock.parent);
+    zk_ask_list(be, node_sought);
     return ZK_GOES_ON;
 }
 
-static enum zk_verdict give_back(struct zk_backend *be, struct dlock_error *err)
+static enum zk_verdict give_back(struct zk_backend *be)
 {
     /* Without a session the create was not sent. */
     if (be->node.state == NODE_NONE || be->session.id == 0)
@@ -210,16 +220,16 @@ static enum zk_verdict give_back(struct zk_backend *be, struct dlock_error *err)
         return ZK_GOES_ON;
     if (be->node.state == NODE_UNCLEAR)
         return find(be);
-    return zk_run_ends(be) ? zk_run_end(be, err) : zk_delete_node(be);
+    return zk_run_ends(be) ? zk_run_end(be) : zk_delete_node(be);
 }
 
-enum zk_verdict zk_node_step(struct zk_backend *be, struct dlock_error *err)
+enum zk_verdict zk_node_step(struct zk_backend *be)
 {
     if (be->op == OP_RELEASE)
-        return give_back(be, err);
+        return give_back(be);
     switch (be->node.state) {
     case NODE_NONE:
-        return be->making.len == 0 ? create(be, err) : make_part(be, err);
+        return be->making.len == 0 ? create(be) : make_part(be);
     case NODE_ASKED:
         break; /* the answer to the create decides */
     case NODE_UNCLEAR:
@@ -243,15 +253,13 @@ enum zk_verdict zk_node_gone(struct zk_backend *be)
 {
     be->node.state = NODE_NONE;
     be->run.running.written = false;
-    zk_forget_watches(be);
-    be->acquire.front.serial = be->node.self_serial = 0;
+    zk_forget_requests(be);
     be->acquire.stage = STAGE_QUEUE;
     be->again_at = 0;
     return ZK_GOES_ON;
 }
 
-static enum zk_verdict node_created(struct zk_backend *be, struct zk_msg *m,
-                                    struct dlock_error *err)
+static int node_created(struct zk_backend *be, const struct zk_msg *m)
 {
     int64_t seq;
     if (be->node.state != NODE_ASKED)
@@ -260,10 +268,7 @@ static enum zk_verdict node_created(struct zk_backend *be, struct zk_msg *m,
     bool ours = m->rc == ZOK && m->data &&
                 strncmp(m->data, be->node.stem, strlen(be->node.stem)) == 0 &&
                 zk_sequence(m->data, &seq) && m->stat.ephemeralOwner == be->session.id;
-    if (ours) {
-        free(be->node.path);
-        be->node.path = m->data;
-        m->data = NULL;
+    if (ours && set_child(&be->node.path, be, last_part(m->data))) {
         be->node.state = NODE_THERE;
         be->node.fence = (uint64_t)m->stat.czxid;
         be->node.data.confirmed = be->node.data.edition;
@@ -277,50 +282,50 @@ static enum zk_verdict node_created(struct zk_backend *be, struct zk_msg *m,
     } else {
         be->node.state = NODE_NONE;
     }
-    if (be->op == OP_RELEASE)
-        return be->node.state == NODE_UNCLEAR ? ZK_GOES_ON : give_back(be, err);
+    if (be->op == OP_RELEASE && be->node.state != NODE_UNCLEAR)
+        return give_back(be);
     if (be->op != OP_ACQUIRE || be->node.state != NODE_NONE)
         return ZK_GOES_ON;
     if (m->rc != ZNONODE)
-        return zk_failed(be, m->rc, "cannot join the queue", err);
-    return zk_make(be, be->lock.parent, err);
+        return zk_failed(be, m->rc, "cannot join the queue");
+    return zk_make(be, be->lock.parent);
 }
 
 /* The list, asked for by find(). */
-static enum zk_verdict node_sought(struct zk_backend *be, const struct zk_msg *m,
-                                   struct dlock_error *err)
+static int node_sought(struct zk_backend *be, const struct zk_msg *m)
 {
     const char *found = NULL;
-    if (m->serial != be->acquire.list_serial || be->node.state != NODE_UNCLEAR)
+    if (m->serial != be->list_serial || be->node.state != NODE_UNCLEAR)
         return ZK_GOES_ON;
     if (m->rc != ZOK && m->rc != ZNONODE)
-        return zk_failed(be, m->rc, "cannot read the queue", err);
+        return zk_failed(be, m->rc, "cannot read the queue");
     for (int i = 0; i < m->nnames && !found; i++)
         if (has_our_stem(be, m->names[i]))
             found = m->names[i];
     if (!found) {
         be->node.state = NODE_NONE;
-        return be->op == OP_RELEASE ? give_back(be, err) : zk_again(be);
+        if (be->op != OP_RELEASE)
+            return zk_again(be);
+        return give_back(be);
     }
     /*
      * The node is ours: the GUID in its name was made for this session alone, which still lives.
-     * (Each session makes a new GUID: the stem ends with the session.) T_SELF gets the fence.
+     * (Each session makes a new GUID: the stem ends with the session.) self_read() gets the fence.
      */
     if (!set_child(&be->node.path, be, found))
-        return zk_no_memory(err);
+        return zk_no_memory(be);
     be->node.state = NODE_THERE;
     be->node.fence = 0;
     be->node.data.confirmed = be->node.data.edition;
     be->session.beat.next_at = zk_now(be);
     if (be->op == OP_RELEASE)
-        return give_back(be, err);
-    be->node.self_serial = zk_ask(be, ZK_GET, T_SELF, be->node.path);
+        return give_back(be);
+    be->node.self_serial = zk_ask(be, ZK_GET, self_read, be->node.path);
     return ask_queue(be);
 }
 
 /* The found node: does this session own the node, and what is the fence? */
-static enum zk_verdict self_read(struct zk_backend *be, const struct zk_msg *m,
-                                 struct dlock_error *err)
+static int self_read(struct zk_backend *be, const struct zk_msg *m)
 {
     if (m->serial != be->node.self_serial || be->node.state != NODE_THERE || be->op != OP_ACQUIRE)
         return ZK_GOES_ON;
@@ -333,34 +338,50 @@ static enum zk_verdict self_read(struct zk_backend *be, const struct zk_msg *m,
     }
     if (zk_transient(m->rc))
         be->node.state = NODE_UNCLEAR;
-    return zk_failed(be, m->rc, "cannot read our node", err);
+    return zk_failed(be, m->rc, "cannot read our node");
 }
 
-enum zk_verdict zk_not_ours(struct zk_backend *be, struct dlock_error *err)
+enum zk_verdict zk_not_ours(struct zk_backend *be)
 {
-    dlock_fail_at(err, DLOCK_ELOST, 0, zk_where(be), "its node is gone");
+    dlock_fail_at(&be->err, DLOCK_ELOST, 0, zk_where(be), "its node is gone");
     return zk_released(be, DLOCK_RELEASE_NOT_OURS);
 }
 
-static enum zk_verdict beat_answered(struct zk_backend *be, const struct zk_msg *m,
-                                     struct dlock_error *err)
+/* The answer to a heartbeat of a hold, which may be a renewal. */
+static enum zk_verdict hold_beaten(struct zk_backend *be, const struct zk_msg *m)
 {
+    bool renewing = be->hold.renew_until != DLOCK_NEVER && !zk_run_begins(be);
+    if (m->rc == ZNONODE) {
+        be->node.state = NODE_NONE;
+        return be->hold.grant == GRANT_HELD ? ZK_LOST : ZK_GOES_ON;
+    }
+    if (renewing && m->rc != ZOK) {
+        zk_error(be, m->rc, "the renewal failed");
+        return ZK_FAILED;
+    }
+    return renewing ? ZK_RENEWED : ZK_GOES_ON;
+}
+
+int zk_beat_answered(struct zk_backend *be, const struct zk_msg *m)
+{
+    enum zk_verdict v = ZK_GOES_ON;
     /* The heartbeat was sent before our delete. */
     if (be->op == OP_RELEASE && be->hold.grant == GRANT_HELD && m->rc == ZNONODE)
-        return zk_not_ours(be, err);
-    if (be->op != OP_ACQUIRE || is_leaving(be))
+        return zk_not_ours(be);
+    if (be->op == OP_HOLD)
+        v = hold_beaten(be, m);
+    else if (be->op != OP_ACQUIRE || is_leaving(be))
         return ZK_GOES_ON; /* the delete of our node decides */
-    if (m->rc == ZNONODE)
+    else if (m->rc == ZNONODE)
         return zk_node_gone(be);
-    if (m->rc == ZOK && be->acquire.stage == STAGE_RIPENING)
+    else if (be->acquire.stage == STAGE_RIPENING && m->rc == ZOK)
         ask_queue(be);
-    /* There is no grant without a write. */
-    if (m->rc != ZOK && be->acquire.stage == STAGE_RIPENING && !zk_transient(m->rc))
-        return zk_failed(be, m->rc, "cannot write to our node", err);
-    /* Our node's data has changed meanwhile. */
+    else if (be->acquire.stage == STAGE_RIPENING && !zk_transient(m->rc))
+        return zk_failed(be, m->rc, "cannot write to our node"); /* no grant without a write */
+    /* Our node's data was changed after the heartbeat was sent. */
     if (m->rc == ZOK && be->node.data.confirmed != be->node.data.edition)
         zk_beat(be);
-    return ZK_GOES_ON;
+    return v;
 }
 
 /* ------------------------------------------------------------------ the queue */
@@ -384,7 +405,7 @@ static bool watch_line(struct zk_backend *be, const struct zk_child *line, int a
                        const struct zk_wait *w)
 {
     int first = w->what == WAIT_NODE ? w->node : 0, last = w->what == WAIT_NODE ? w->node : at - 1;
-    zk_forget_watches(be);
+    forget_watches(be);
     be->acquire.watch.nodes = calloc((size_t)(last - first) + 1, sizeof(*be->acquire.watch.nodes));
     if (!be->acquire.watch.nodes)
         return false;
@@ -404,12 +425,11 @@ static bool watch_line(struct zk_backend *be, const struct zk_child *line, int a
 }
 
 /* Our node, line[at], waits. */
-static enum zk_verdict stand_behind(struct zk_backend *be, const struct zk_child *line, int at,
-                                    struct dlock_error *err)
+static enum zk_verdict stand_behind(struct zk_backend *be, const struct zk_child *line, int at)
 {
     struct zk_wait w = zk_wait_of(line, at);
     if (w.what == WAIT_IN_VAIN) {
-        other_slots(err, be->spec, w.slots);
+        other_slots(&be->err, be->spec, w.slots);
         return ZK_FAILED;
     }
     be->acquire.place = line[at].place;
@@ -422,7 +442,7 @@ static enum zk_verdict stand_behind(struct zk_backend *be, const struct zk_child
         front++;
     front = front == at ? 0 : front;
     if (!set_child(&be->acquire.front.path, be, line[front].name))
-        return zk_no_memory(err);
+        return zk_no_memory(be);
     if (!be->acquire.wait) {
         be->acquire.stage = STAGE_BUSY;
         ask_front(be);
@@ -431,7 +451,7 @@ static enum zk_verdict stand_behind(struct zk_backend *be, const struct zk_child
     be->acquire.stage = STAGE_QUEUE;
     be->contact_until = DLOCK_NEVER; /* the first contact is made: now the core ends the wait */
     if (!watch_line(be, line, at, &w))
-        return zk_no_memory(err);
+        return zk_no_memory(be);
     be->acquire.front.watched = w.what == WAIT_NODE && w.node == front;
     if (!be->acquire.front.watched)
         ask_front(be);
@@ -458,8 +478,7 @@ static enum zk_verdict ripen(struct zk_backend *be)
 }
 
 /* How does our node stand among the n nodes in line? */
-static enum zk_verdict judge_queue(struct zk_backend *be, const struct zk_child *line, int n,
-                                   struct dlock_error *err)
+static enum zk_verdict judge_queue(struct zk_backend *be, const struct zk_child *line, int n)
 {
     const char *name = last_part(be->node.path);
     bool orphans = false;
@@ -473,8 +492,8 @@ static enum zk_verdict judge_queue(struct zk_backend *be, const struct zk_child 
         /* A second node of this session: a create served after we had given it up. */
         orphans = true;
         if (!set_child(&path, be, line[i].name))
-            return zk_no_memory(err);
-        zk_ask(be, ZK_DELETE, T_ORPHAN, path);
+            return zk_no_memory(be);
+        zk_ask(be, ZK_DELETE, NULL, path);
         free(path);
     }
     if (orphans)
@@ -484,13 +503,13 @@ static enum zk_verdict judge_queue(struct zk_backend *be, const struct zk_child 
     /* The server's counter stops there, and nodes with the same number have no order. */
     if (line[0].seq < 0 || line[n - 1].seq >= INT32_MAX) {
         dlock_fail_at(
-            err, DLOCK_EUNUSABLE, 0, zk_where(be),
+            &be->err, DLOCK_EUNUSABLE, 0, zk_where(be),
             "the sequence numbers below %s are used up: delete that node while no client waits",
             be->lock.parent);
         return ZK_FAILED;
     }
     if (line[at].place > 0)
-        return stand_behind(be, line, at, err);
+        return stand_behind(be, line, at);
     if (be->node.fence == 0) { /* our node was found, and the look at it has failed */
         be->node.state = NODE_UNCLEAR;
         return zk_again(be);
@@ -503,21 +522,20 @@ static enum zk_verdict judge_queue(struct zk_backend *be, const struct zk_child 
     return zk_run_turn(be);
 }
 
-static enum zk_verdict queue_listed(struct zk_backend *be, const struct zk_msg *m,
-                                    struct dlock_error *err)
+static int queue_listed(struct zk_backend *be, const struct zk_msg *m)
 {
     int n;
-    if (m->serial != be->acquire.list_serial || be->op != OP_ACQUIRE ||
-        be->node.state != NODE_THERE || is_leaving(be))
+    if (m->serial != be->list_serial || be->op != OP_ACQUIRE || be->node.state != NODE_THERE ||
+        is_leaving(be))
         return ZK_GOES_ON;
     if (m->rc == ZNONODE)
         return zk_node_gone(be);
     if (m->rc != ZOK)
-        return zk_failed(be, m->rc, "cannot read the queue", err);
+        return zk_failed(be, m->rc, "cannot read the queue");
     struct zk_child *line = zk_line(m->names, m->nnames, &n);
     if (!line)
-        return zk_no_memory(err);
-    enum zk_verdict v = judge_queue(be, line, n, err);
+        return zk_no_memory(be);
+    enum zk_verdict v = judge_queue(be, line, n);
     free(line);
     return v;
 }
@@ -541,8 +559,7 @@ static void tell_waiting(struct zk_backend *be)
 }
 
 /* The data of a watched node. */
-static enum zk_verdict pred_read(struct zk_backend *be, const struct zk_msg *m,
-                                 struct dlock_error *err)
+static int pred_read(struct zk_backend *be, const struct zk_msg *m)
 {
     const struct zk_watched *w = watched_by(be, m->serial);
     char **heard = &be->acquire.watch.heard;
@@ -551,7 +568,7 @@ static enum zk_verdict pred_read(struct zk_backend *be, const struct zk_msg *m,
     if (m->rc == ZNONODE)
         return look_again(be);
     if (m->rc != ZOK)
-        return zk_failed(be, m->rc, "cannot watch the node in front of ours", err);
+        return zk_failed(be, m->rc, "cannot watch the node in front of ours");
     enum zk_word word = zk_read_word(m->data, m->len);
     /*
      * The slot in front has been granted: now we may be the first to wait, and watch the holders.
@@ -560,7 +577,7 @@ static enum zk_verdict pred_read(struct zk_backend *be, const struct zk_msg *m,
     if (be->acquire.watch.behind_slot && word == WORD_HELD &&
         (!*heard || strcmp(*heard, w->path) != 0)) {
         if (!set_child(heard, be, last_part(w->path)))
-            return zk_no_memory(err);
+            return zk_no_memory(be);
         return look_again(be);
     }
     /* The word in front may not say yet what our place says. */
@@ -586,8 +603,19 @@ static enum zk_verdict leave_queue(const struct zk_backend *be)
     return be->acquire.front.serial == 0 ? ZK_BUSY : ZK_GOES_ON;
 }
 
-static enum zk_verdict node_deleted(struct zk_backend *be, const struct zk_msg *m,
-                                    struct dlock_error *err)
+static int front_read(struct zk_backend *be, const struct zk_msg *m)
+{
+    if (m->serial != be->acquire.front.serial || be->op != OP_ACQUIRE)
+        return ZK_GOES_ON;
+    be->acquire.front.serial = 0;
+    keep_front(be, m);
+    if (is_leaving(be))
+        return leave_queue(be);
+    tell_waiting(be);
+    return ZK_GOES_ON;
+}
+
+static int node_deleted(struct zk_backend *be, const struct zk_msg *m)
 {
     bool gone = m->rc == ZOK || m->rc == ZNONODE;
     if (m->serial != be->node.delete_serial)
@@ -605,7 +633,7 @@ static enum zk_verdict node_deleted(struct zk_backend *be, const struct zk_msg *
     if (be->op != OP_RELEASE)
         return ZK_GOES_ON;
     if (!gone) {
-        zk_error(be, m->rc, "cannot delete our node", err);
+        zk_error(be, m->rc, "cannot delete our node");
         return zk_released(be, DLOCK_RELEASE_UNCLEAR);
     }
     if (be->hold.grant != GRANT_HELD)
@@ -613,7 +641,7 @@ static enum zk_verdict node_deleted(struct zk_backend *be, const struct zk_msg *
     if (m->rc == ZOK)
         return zk_released(be, DLOCK_RELEASE_CLEAN);
     if (!be->node.delete_unanswered)
-        return zk_not_ours(be, err);
+        return zk_not_ours(be);
     /*
      * Most likely our first delete has deleted the node. But after an unanswered heartbeat there
      * was a time in which no answer proved the node's existence.
@@ -621,49 +649,18 @@ static enum zk_verdict node_deleted(struct zk_backend *be, const struct zk_msg *
     const struct zk_session *s = &be->session;
     if (s->beat.sent <= s->lease.sent[s->lease.n - 1])
         return zk_released(be, DLOCK_RELEASE_CLEAN);
-    dlock_fail_at(err, DLOCK_EUNAVAIL, 0, zk_where(be),
+    dlock_fail_at(&be->err, DLOCK_EUNAVAIL, 0, zk_where(be),
                   "no answer to the last heartbeat and the first delete; now the node is gone");
     return zk_released(be, DLOCK_RELEASE_UNCLEAR);
 }
 
-enum zk_verdict zk_node_message(struct zk_backend *be, struct zk_msg *m, struct dlock_error *err)
+enum zk_verdict zk_watch_fired(struct zk_backend *be, const struct zk_msg *m)
 {
-    if (m->what == ZK_WATCH) {
-        struct zk_watched *w = watched_by(be, m->serial);
-        if (!w || be->op != OP_ACQUIRE || !be->session.connected)
-            return ZK_GOES_ON;
-        if (m->event != ZOO_CHANGED_EVENT)
-            return look_again(be);
-        watch(be, w); /* a heartbeat */
+    struct zk_watched *w = watched_by(be, m->serial);
+    if (!w || be->op != OP_ACQUIRE || !be->session.connected)
         return ZK_GOES_ON;
-    }
-    switch (m->tag) {
-    case T_BEAT:
-        return beat_answered(be, m, err);
-    case T_CREATE:
-        return node_created(be, m, err);
-    case T_PARENT:
-        return part_made(be, m, err);
-    case T_LIST:
-        return queue_listed(be, m, err);
-    case T_FIND:
-        return node_sought(be, m, err);
-    case T_SELF:
-        return self_read(be, m, err);
-    case T_PRED:
-        return pred_read(be, m, err);
-    case T_FRONT:
-        if (m->serial != be->acquire.front.serial || be->op != OP_ACQUIRE)
-            return ZK_GOES_ON;
-        be->acquire.front.serial = 0;
-        keep_front(be, m);
-        if (is_leaving(be))
-            return leave_queue(be);
-        tell_waiting(be);
-        return ZK_GOES_ON;
-    case T_DELETE:
-        return node_deleted(be, m, err);
-    default:
-        return zk_run_message(be, m, err);
-    }
+    if (m->event != ZOO_CHANGED_EVENT)
+        return look_again(be);
+    watch(be, w); /* a heartbeat */
+    return ZK_GOES_ON;
 }

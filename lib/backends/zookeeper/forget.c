@@ -7,76 +7,80 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum zk_verdict record_changed(const struct zk_backend *be, struct dlock_error *err)
+static zk_answer_fn record_removed;
+
+static enum zk_verdict record_changed(struct zk_backend *be)
 {
-    dlock_fail_lock(err, DLOCK_EBUSY, 0, be->spec->uri,
+    dlock_fail_lock(&be->err, DLOCK_EBUSY, 0, be->spec->uri,
                     "the record has changed since it was shown");
     return ZK_FAILED;
 }
 
-static enum zk_verdict ask_removal(struct zk_backend *be, struct dlock_error *err)
+static enum zk_verdict ask_removal(struct zk_backend *be)
 {
     const struct zk_run *f = &be->run.found;
     char *index = zk_index_path(be, f->day, be->run.path.place);
-    struct zk_op ops[] = {{.call = ZK_DELETE, .path = be->run.path.record, .version = f->version},
-                          {.call = ZK_DELETE, .path = index, .version = -1}};
+    struct zk_request ops[] = {
+        {.call = ZK_DELETE, .path = be->run.path.record, .version = f->version},
+        {.call = ZK_DELETE, .path = index, .version = -1}};
     if (!index)
-        return zk_failed(be, ZK_NOMEMORY, "cannot remove the run record", err);
-    be->run.serial = zk_conn_ask(
-        be->session.conn, &(struct zk_request){.call = ZK_MULTI,
-                                               .tag = T_FORGET,
-                                               .ops = ops,
-                                               .nops = be->forget.alone || !*f->day ? 1 : 2});
+        return zk_failed(be, ZK_NOMEMORY, "cannot remove the run record");
+    be->run.serial = zk_ask_multi(be, record_removed, ops, *f->day ? 2 : 1);
     free(index);
     return ZK_GOES_ON;
 }
 
-static enum zk_verdict judge_record(struct zk_backend *be, const struct zk_msg *m,
-                                    struct dlock_error *err)
+static int record_removed(struct zk_backend *be, const struct zk_msg *m)
 {
-    if (m->rc == ZNONODE)
-        return ZK_DONE;
-    if (m->rc != ZOK)
-        return zk_failed(be, m->rc, "cannot read the run record", err);
-    const char *foreign = zk_read_run(m, 0, &be->run.found);
-    if (foreign) {
-        zk_foreign_run(be, foreign, err);
-        return ZK_FAILED;
-    }
-    if (strcmp(be->run.found.run.token, be->forget.token) != 0)
-        return record_changed(be, err);
-    if (be->run.found.run.state == DLOCK_RUN_RUNNING && be->forget.held)
-        return ZK_BUSY;
-    return ask_removal(be, err);
-}
-
-enum zk_verdict zk_forget_answer(struct zk_backend *be, const struct zk_msg *m,
-                                 struct dlock_error *err)
-{
-    if (m->tag == T_LIST && m->serial == be->status.list_serial) {
-        int n = 0;
-        if (m->rc != ZOK && m->rc != ZNONODE)
-            return zk_failed(be, m->rc, "cannot read the queue", err);
-        struct zk_child *line = zk_line(m->names, m->nnames, &n);
-        if (!line)
-            return zk_failed(be, ZK_NOMEMORY, "cannot read the queue", err);
-        free(line);
-        be->forget.held = n > 0;
-        return ZK_GOES_ON;
-    }
     if (m->serial != be->run.serial)
-        return ZK_GOES_ON;
-    if (m->tag == T_RECORD)
-        return judge_record(be, m, err);
-    if (m->tag != T_FORGET)
         return ZK_GOES_ON;
     if (m->rc == ZOK || (m->failed == 0 && m->rc == ZNONODE))
         return ZK_DONE;
     if (m->failed == 0 && m->rc == ZBADVERSION)
-        return record_changed(be, err);
+        return record_changed(be);
     if (m->failed == 1 && m->rc == ZNONODE) {
-        be->forget.alone = true;
-        return ask_removal(be, err);
+        be->run.found.day[0] = '\0';
+        return ask_removal(be);
     }
-    return zk_failed(be, m->rc, "cannot remove the run record", err);
+    return zk_failed(be, m->rc, "cannot remove the run record");
+}
+
+static int shown_record_read(struct zk_backend *be, const struct zk_msg *m)
+{
+    if (m->serial != be->run.serial)
+        return ZK_GOES_ON;
+    if (m->rc == ZNONODE)
+        return ZK_DONE;
+    if (m->rc != ZOK)
+        return zk_failed(be, m->rc, "cannot read the run record");
+    const char *foreign = zk_read_run(m, 0, &be->run.found);
+    if (foreign)
+        return zk_foreign_run(be, foreign);
+    if (strcmp(be->run.found.run.token, be->forget.token) != 0)
+        return record_changed(be);
+    if (be->run.found.run.state == DLOCK_RUN_RUNNING && be->forget.held)
+        return ZK_BUSY;
+    return ask_removal(be);
+}
+
+static int holders_listed(struct zk_backend *be, const struct zk_msg *m)
+{
+    int n = 0;
+    if (m->serial != be->list_serial)
+        return ZK_GOES_ON;
+    if (m->rc != ZOK && m->rc != ZNONODE)
+        return zk_failed(be, m->rc, "cannot read the queue");
+    struct zk_child *line = zk_line(m->names, m->nnames, &n);
+    if (!line)
+        return zk_failed(be, ZK_NOMEMORY, "cannot read the queue");
+    free(line);
+    be->forget.held = n > 0;
+    return ZK_GOES_ON;
+}
+
+void zk_forget_ask(struct zk_backend *be)
+{
+    zk_ask_list(be, holders_listed);
+    /* Behind the list: a run begun between the two has changed the record. */
+    zk_ask_record(be, shown_record_read);
 }

@@ -19,106 +19,92 @@ enum { OP_NODE, OP_RECORD, OP_INDEX };
 
 void zk_note_time(struct zk_backend *be, int64_t server_ms)
 {
-    be->clock.server_ms = zk_stat_ms(server_ms);
-    be->clock.at = zk_now(be);
+    be->clock_ms = zk_stat_ms(server_ms) - zk_now(be) / DLOCK_MSEC;
 }
 
 int64_t zk_server_ms(const struct zk_backend *be)
 {
-    return be->clock.server_ms + (zk_now(be) - be->clock.at) / DLOCK_MSEC;
+    return zk_now(be) / DLOCK_MSEC + be->clock_ms;
 }
 
-int zk_foreign_run(const struct zk_backend *be, const char *what, struct dlock_error *err)
+enum zk_verdict zk_foreign_run(struct zk_backend *be, const char *what)
 {
     char text[RUN_RECORD_MAX];
     snprintf(text, sizeof(text), "%s (%s)", what, be->run.path.record);
-    return run_record_foreign(err, be->spec, text);
-}
-
-enum zk_verdict zk_ask_record(struct zk_backend *be)
-{
-    be->run.serial = zk_ask(be, ZK_GET, T_RECORD, be->run.path.record);
-    return ZK_GOES_ON;
+    run_record_foreign(&be->err, be->spec, text);
+    return ZK_FAILED;
 }
 
 /* ------------------------------------------------------------------ the multi */
 
-/* Write be->run.mine into the record, together with a step of our node. False: out of memory. */
-static bool ask_multi(struct zk_backend *be, enum zk_tag tag, struct zk_op node, unsigned *serial)
+/* Write be->run.mine into the record, together with a step of our node. */
+static enum zk_verdict ask_multi(struct zk_backend *be, zk_answer_fn *answered,
+                                 struct zk_request node, unsigned *serial)
 {
-    struct zk_op ops[ZK_OPS_MAX] = {node};
+    struct zk_request ops[ZK_OPS_MAX] = {node};
     char text[RUN_RECORD_MAX], *index = NULL;
     int n = OP_INDEX;
     int64_t kept = dlock_min(be->spec->once / DLOCK_MSEC, INT64_MAX / 4);
     const char *day = be->run.day.wanted;
     zk_day(zk_server_ms(be) + kept, be->run.day.wanted);
     zk_format_run(be, &be->run.mine, day, text);
-    ops[OP_RECORD] = (struct zk_op){.call = be->run.found.there ? ZK_SET : ZK_CREATE,
-                                    .path = be->run.path.record,
-                                    .data = text,
-                                    .acl = be->lock.acl,
-                                    .version = be->run.found.version};
+    ops[OP_RECORD] = (struct zk_request){.call = be->run.found.there ? ZK_SET : ZK_CREATE,
+                                         .path = be->run.path.record,
+                                         .data = text,
+                                         .acl = be->lock.acl,
+                                         .version = be->run.found.version};
     /* The record's own day has its index node already. */
-    if (strcmp(day, be->run.day.recorded) != 0 && strcmp(day, be->run.day.met) != 0) {
+    if (strcmp(day, be->run.found.day) != 0 && strcmp(day, be->run.day.met) != 0) {
         index = zk_index_path(be, day, be->run.path.place);
         if (!index)
-            return false;
-        ops[n++] = (struct zk_op){.call = ZK_CREATE, .path = index, .acl = be->lock.acl};
+            return zk_no_memory(be);
+        ops[n++] = (struct zk_request){.call = ZK_CREATE, .path = index, .acl = be->lock.acl};
     }
-    *serial =
-        zk_conn_ask(be->session.conn,
-                    &(struct zk_request){.call = ZK_MULTI, .tag = (int)tag, .ops = ops, .nops = n});
+    *serial = zk_ask_multi(be, answered, ops, n);
     free(index);
-    return true;
+    return ZK_GOES_ON;
 }
 
 /* Make the nodes above path, then write again. Takes over path. */
-static enum zk_verdict make_above(struct zk_backend *be, char *path, struct dlock_error *err)
+static enum zk_verdict make_above(struct zk_backend *be, char *path)
 {
     free(be->run.path.above);
     be->run.path.above = path;
     if (!path)
-        return zk_no_memory(err);
+        return zk_no_memory(be);
     *strrchr(path, '/') = '\0';
-    return zk_make(be, path, err);
+    return zk_make(be, path);
 }
 
 /*
- * A multi was refused because the record or the index node is not as we know it: get it right. *v:
- * how it goes on. False: the multi has failed for a different reason.
+ * A multi was refused. If the record or the index node is not as we know it: get it right. what:
+ * the failed step.
  */
-static bool mend(struct zk_backend *be, const struct zk_msg *m, enum zk_verdict *v,
-                 struct dlock_error *err)
+static enum zk_verdict mend(struct zk_backend *be, const struct zk_msg *m, const char *what)
 {
-    *v = ZK_GOES_ON;
+    bool changed = m->rc == ZNONODE || m->rc == ZNODEEXISTS || m->rc == ZBADVERSION;
+    if (m->failed == OP_INDEX && m->rc == ZNONODE)
+        return make_above(be, zk_index_path(be, be->run.day.wanted, be->run.path.place));
+    if (m->failed == OP_RECORD && m->rc == ZNONODE && !be->run.found.there)
+        return make_above(be, strdup(be->run.path.record));
     if (m->failed == OP_INDEX && m->rc == ZNODEEXISTS) {
         memcpy(be->run.day.met, be->run.day.wanted, sizeof(be->run.day.met));
         be->again_at = 0;
-    } else if (m->failed == OP_INDEX && m->rc == ZNONODE) {
-        *v = make_above(be, zk_index_path(be, be->run.day.wanted, be->run.path.place), err);
-    } else if (m->failed == OP_RECORD && m->rc == ZNONODE && !be->run.found.there) {
-        *v = make_above(be, strdup(be->run.path.record), err);
-    } else if (m->failed == OP_RECORD &&
-               (m->rc == ZNONODE || m->rc == ZNODEEXISTS || m->rc == ZBADVERSION)) {
-        zk_ask_record(be);
+    } else if (m->failed == OP_RECORD && changed) {
+        zk_ask_record(be, zk_record_read);
     } else {
-        return false;
+        return zk_failed(be, m->rc, what);
     }
-    return true;
+    return ZK_GOES_ON;
 }
 
 /* The answer to the get of the record. NULL, or a description of foreign data. */
 static const char *take_record(struct zk_backend *be, const struct zk_msg *m)
 {
-    const char *foreign = NULL;
     be->run.serial = 0;
     be->run.found.there = false;
-    be->run.day.recorded[0] = '\0';
-    if (m->rc == ZOK)
-        foreign = zk_read_run(m, zk_server_ms(be), &be->run.found);
-    if (be->run.found.there)
-        memcpy(be->run.day.recorded, be->run.found.day, sizeof(be->run.day.recorded));
-    return foreign;
+    be->run.found.day[0] = '\0';
+    return m->rc == ZOK ? zk_read_run(m, zk_server_ms(be), &be->run.found) : NULL;
 }
 
 /* ------------------------------------------------------------------ the grant */
@@ -128,7 +114,8 @@ enum zk_verdict zk_run_turn(struct zk_backend *be)
     if (be->spec->once == 0 || be->run.running.written)
         return ZK_GRANTED;
     be->acquire.stage = STAGE_RECORD;
-    return zk_ask_record(be);
+    zk_ask_record(be, zk_record_read);
+    return ZK_GOES_ON;
 }
 
 bool zk_run_begins(const struct zk_backend *be)
@@ -143,46 +130,65 @@ static bool at_turn(const struct zk_backend *be)
 }
 
 /* A lease grown old while the record was read and written is renewed first. */
-static enum zk_verdict ready(struct zk_backend *be)
+static enum zk_verdict ready(struct zk_backend *be, bool written)
 {
+    be->run.running.written = be->run.running.written || written;
     if (be->op == OP_HOLD || !zk_lease_is_old(be))
         return ZK_GRANTED;
     be->again_at = 0;
     return ZK_GOES_ON;
 }
 
-static enum zk_verdict running_is_written(struct zk_backend *be)
+static int running_answered(struct zk_backend *be, const struct zk_msg *m)
 {
-    be->run.running.written = true;
-    return ready(be);
+    if (!at_turn(be) || m->serial != be->run.serial)
+        return ZK_GOES_ON;
+    if (m->rc == ZOK) {
+        be->run.found.version = be->run.found.there ? be->run.found.version + 1 : 0;
+        be->run.found.there = true;
+        be->run.mine.begin_ms = zk_stat_ms(m->stat.mtime);
+        memcpy(be->run.found.day, be->run.day.wanted, sizeof(be->run.found.day));
+        zk_note_time(be, m->stat.mtime);
+        zk_heard(&be->session, be->run.running.sent, true);
+        be->node.data.confirmed = be->run.running.edition;
+        return ready(be, true);
+    }
+    if (zk_transient(m->rc))
+        return zk_again(be);
+    if (m->failed == OP_NODE && be->op == OP_HOLD) {
+        zk_beat(be); /* its answer tells a loss */
+        return ZK_GOES_ON;
+    }
+    if (m->failed == OP_NODE && m->rc == ZNONODE)
+        return zk_node_gone(be);
+    if (m->failed == OP_NODE)
+        return zk_failed(be, m->rc, "cannot write to our node");
+    return mend(be, m, "cannot write the run record");
 }
 
 /* Our turn: skip a run that has succeeded, else write "running". Or the run of a set begins. */
-static enum zk_verdict record_read_at_turn(struct zk_backend *be, const struct zk_msg *m,
-                                           struct dlock_error *err)
+static enum zk_verdict record_read_at_turn(struct zk_backend *be, const struct zk_msg *m)
 {
     const struct zk_run *f = &be->run.found;
     struct dlock_run *mine = &be->run.mine;
     const char *foreign = take_record(be, m);
     if (m->rc != ZOK && m->rc != ZNONODE)
-        return zk_failed(be, m->rc, "cannot read the run record", err);
-    if (foreign) {
-        zk_foreign_run(be, foreign, err);
-        return ZK_FAILED;
-    }
+        return zk_failed(be, m->rc, "cannot read the run record");
+    if (foreign)
+        return zk_foreign_run(be, foreign);
     if (f->there && f->run.state == DLOCK_RUN_RUNNING && f->run.fence == be->node.fence &&
         strcmp(f->run.token, be->node.token) == 0) { /* the answer to our multi was lost */
         *mine = f->run;
-        return running_is_written(be);
+        return ready(be, true);
     }
-    if (be->op == OP_ACQUIRE && f->there && run_record_ahead(&f->run, be->spec, err))
-        events_add(&be->events, EV_NOTICE)->error = *err;
+    if (be->op == OP_ACQUIRE && f->there && run_record_ahead(&f->run, be->spec, &be->err))
+        events_add(&be->events, EV_NOTICE)->error = be->err;
     if (be->op == OP_ACQUIRE && f->there && run_record_skips(&f->run, be->spec->once)) {
         be->acquire.stage = STAGE_SKIPPED;
         return zk_delete_node(be);
     }
     if (be->spec->hold->begin == RUN_LATER)
-        return ready(be);
+        return ready(be, false);
     *mine = (struct dlock_run){.state = DLOCK_RUN_RUNNING,
                                .status = -1,
                                .fence = be->node.fence,
@@ -192,67 +198,15 @@ static enum zk_verdict record_read_at_turn(struct zk_backend *be, const struct z
     zk_set_record(be, RECORD_HOLDS, WORD_HELD);
     be->run.running.sent = zk_now(be);
     be->run.running.edition = be->node.data.edition;
-    struct zk_op node = {
+    struct zk_request node = {
         .call = ZK_SET, .path = be->node.path, .data = be->node.data.text, .version = -1};
-    if (!ask_multi(be, T_RUNNING, node, &be->run.serial))
-        return zk_no_memory(err);
-    return ZK_GOES_ON;
-}
-
-static enum zk_verdict running_answered(struct zk_backend *be, const struct zk_msg *m,
-                                        struct dlock_error *err)
-{
-    enum zk_verdict v;
-    if (!at_turn(be) || m->serial != be->run.serial)
-        return ZK_GOES_ON;
-    if (m->rc == ZOK) {
-        be->run.found.version = be->run.found.there ? be->run.found.version + 1 : 0;
-        be->run.found.there = true;
-        be->run.mine.begin_ms = zk_stat_ms(m->stat.mtime);
-        memcpy(be->run.day.recorded, be->run.day.wanted, sizeof(be->run.day.recorded));
-        zk_note_time(be, m->stat.mtime);
-        zk_heard(&be->session, be->run.running.sent, true);
-        be->node.data.confirmed = be->run.running.edition;
-        return running_is_written(be);
-    }
-    if (zk_transient(m->rc))
-        return zk_again(be);
-    if (m->failed == OP_NODE && be->op == OP_HOLD) {
-        zk_beat(be); /* its answer tells a loss */
-        return ZK_GOES_ON;
-    }
-    if (m->failed == OP_NODE)
-        return m->rc == ZNONODE ? zk_node_gone(be)
-                                : zk_failed(be, m->rc, "cannot write to our node", err);
-    return mend(be, m, &v, err) ? v : zk_failed(be, m->rc, "cannot write the run record", err);
+    return ask_multi(be, running_answered, node, &be->run.serial);
 }
 
 /* -------------------------------------------------------------------- the end */
 
-bool zk_run_ends(const struct zk_backend *be)
+static int end_answered(struct zk_backend *be, const struct zk_msg *m)
 {
-    return run_record_begun(be->spec) && be->hold.grant == GRANT_HELD && be->run.running.written;
-}
-
-enum zk_verdict zk_run_end(struct zk_backend *be, struct dlock_error *err)
-{
-    be->run.serial = 0;
-    be->run.mine.end_ms = zk_server_ms(be);
-    run_record_end(be->spec, &be->run.mine);
-    struct zk_op node = {.call = ZK_DELETE, .path = be->node.path, .version = -1};
-    return ask_multi(be, T_END, node, &be->node.delete_serial) ? ZK_GOES_ON : zk_no_memory(err);
-}
-
-static enum zk_verdict not_recorded(struct zk_backend *be, const char *why, struct dlock_error *err)
-{
-    dlock_fail_at(err, DLOCK_EUNAVAIL, 0, zk_where(be), "%s", why);
-    return zk_released(be, DLOCK_RELEASE_UNCLEAR);
-}
-
-static enum zk_verdict end_answered(struct zk_backend *be, const struct zk_msg *m,
-                                    struct dlock_error *err)
-{
-    enum zk_verdict v;
     if (be->op != OP_RELEASE || m->serial != be->node.delete_serial)
         return ZK_GOES_ON;
     be->node.delete_serial = 0;
@@ -265,69 +219,72 @@ static enum zk_verdict end_answered(struct zk_backend *be, const struct zk_msg *
         return zk_again(be);
     }
     be->run.node_gone = m->failed == OP_NODE && m->rc == ZNONODE;
-    if (be->run.node_gone && !be->node.delete_unanswered)
-        return zk_not_ours(be, err);
-    if (be->run.node_gone)
-        return zk_ask_record(be);
-    if (mend(be, m, &v, err))
-        return v;
-    zk_error(be, m->rc, "cannot record the end of the run", err);
-    return zk_released(be, DLOCK_RELEASE_UNCLEAR);
+    if (!be->run.node_gone)
+        return mend(be, m, "cannot record the end of the run");
+    if (!be->node.delete_unanswered)
+        return zk_not_ours(be);
+    zk_ask_record(be, zk_record_read);
+    return ZK_GOES_ON;
+}
+
+bool zk_run_ends(const struct zk_backend *be)
+{
+    return run_record_begun(be->spec) && be->hold.grant == GRANT_HELD && be->run.running.written;
+}
+
+enum zk_verdict zk_run_end(struct zk_backend *be)
+{
+    be->run.serial = 0;
+    be->run.mine.end_ms = zk_server_ms(be);
+    run_record_end(be->spec, &be->run.mine);
+    struct zk_request node = {.call = ZK_DELETE, .path = be->node.path, .version = -1};
+    return ask_multi(be, end_answered, node, &be->node.delete_serial);
+}
+
+static enum zk_verdict not_recorded(struct zk_backend *be, const char *why)
+{
+    dlock_fail_at(&be->err, DLOCK_EUNAVAIL, 0, zk_where(be), "%s", why);
+    return ZK_FAILED;
 }
 
 /*
  * The end was not written: the record is not as we know it, or our node is gone, perhaps by our
  * first try.
  */
-static enum zk_verdict record_read_at_end(struct zk_backend *be, const struct zk_msg *m,
-                                          struct dlock_error *err)
+static enum zk_verdict record_read_at_end(struct zk_backend *be, const struct zk_msg *m)
 {
     const struct zk_run *f = &be->run.found;
     const char *foreign = take_record(be, m);
     if (zk_transient(m->rc))
         return zk_again(be);
     if (foreign)
-        return not_recorded(be, "the run record has been changed", err);
-    if (m->rc != ZOK && m->rc != ZNONODE) {
-        zk_error(be, m->rc, "cannot read the run record", err);
-        return zk_released(be, DLOCK_RELEASE_UNCLEAR);
-    }
+        return not_recorded(be, "the run record has been changed");
+    if (m->rc != ZOK && m->rc != ZNONODE)
+        return zk_failed(be, m->rc, "cannot read the run record");
     if (!f->there) /* removed since the grant; the index node may be removed, too */
         be->run.day.met[0] = '\0';
     bool ours = f->there && strcmp(f->run.token, be->node.token) == 0;
     bool running = ours && f->run.state == DLOCK_RUN_RUNNING;
     if (be->run.node_gone && running)
-        return zk_not_ours(be, err);
+        return zk_not_ours(be);
     if (be->run.node_gone && ours)
         return zk_released(be, DLOCK_RELEASE_CLEAN);
     if (be->run.node_gone)
-        return not_recorded(be,
-                            "no answer to the release; now our node is gone, and the run "
-                            "record is another one",
-                            err);
+        return not_recorded(be, "no answer to the release; now our node is gone, and the run "
+                                "record is another one");
     if (f->there && !running)
-        return not_recorded(be, "the run record has been changed", err);
+        return not_recorded(be, "the run record has been changed");
     be->again_at = 0;
     return ZK_GOES_ON;
 }
 
-enum zk_verdict zk_run_message(struct zk_backend *be, const struct zk_msg *m,
-                               struct dlock_error *err)
+int zk_record_read(struct zk_backend *be, const struct zk_msg *m)
 {
-    switch (m->tag) {
-    case T_RECORD:
-        if (m->serial != be->run.serial)
-            return ZK_GOES_ON;
-        if (be->op == OP_RELEASE && zk_run_ends(be) && be->node.delete_serial == 0)
-            return record_read_at_end(be, m, err);
-        if (at_turn(be))
-            return record_read_at_turn(be, m, err);
+    if (m->serial != be->run.serial)
         return ZK_GOES_ON;
-    case T_RUNNING:
-        return running_answered(be, m, err);
-    case T_END:
-        return end_answered(be, m, err);
-    default:
-        return ZK_GOES_ON;
-    }
+    if (be->op == OP_RELEASE && zk_run_ends(be) && be->node.delete_serial == 0)
+        return record_read_at_end(be, m);
+    if (at_turn(be))
+        return record_read_at_turn(be, m);
+    return ZK_GOES_ON;
 }

@@ -20,7 +20,6 @@
 #include "zookeeper.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,13 +69,13 @@ bool zk_transient(int rc)
     return meaning_of(rc)->code == DLOCK_EUNAVAIL;
 }
 
-int zk_error(const struct zk_backend *be, int rc, const char *what, struct dlock_error *err)
+void zk_error(struct zk_backend *be, int rc, const char *what)
 {
     const struct meaning *m = meaning_of(rc);
     const char *why = m->why ? m->why : zerror(rc);
     if (rc == ZNOAUTH && !be->lock.credentials)
         why = "no permission there without authentication (user:password@ before the servers)";
-    return dlock_fail_lock(err, m->code, 0, be->spec->uri, "%s: %s", what, why);
+    dlock_fail_lock(&be->err, m->code, 0, be->spec->uri, "%s: %s", what, why);
 }
 
 enum zk_verdict zk_again(struct zk_backend *be)
@@ -85,17 +84,17 @@ enum zk_verdict zk_again(struct zk_backend *be)
     return ZK_GOES_ON;
 }
 
-enum zk_verdict zk_failed(struct zk_backend *be, int rc, const char *what, struct dlock_error *err)
+enum zk_verdict zk_failed(struct zk_backend *be, int rc, const char *what)
 {
     if (zk_transient(rc))
         return zk_again(be);
-    zk_error(be, rc, what, err);
+    zk_error(be, rc, what);
     return ZK_FAILED;
 }
 
-enum zk_verdict zk_no_memory(struct dlock_error *err)
+enum zk_verdict zk_no_memory(struct zk_backend *be)
 {
-    dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    dlock_fail(&be->err, DLOCK_ENOMEM, 0, "out of memory");
     return ZK_FAILED;
 }
 
@@ -103,14 +102,8 @@ enum zk_verdict zk_no_memory(struct dlock_error *err)
 
 static bool same_place(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
 {
-    const struct sockaddr_in *a4 = (const void *)a, *b4 = (const void *)b;
-    const struct sockaddr_in6 *a6 = (const void *)a, *b6 = (const void *)b;
-    if (a->ss_family != b->ss_family)
-        return false;
-    if (a->ss_family == AF_INET)
-        return a4->sin_port == b4->sin_port && a4->sin_addr.s_addr == b4->sin_addr.s_addr;
-    return a6->sin6_port == b6->sin6_port &&
-           memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof(a6->sin6_addr)) == 0;
+    char one[ZK_ADDR_TEXT], other[ZK_ADDR_TEXT];
+    return strcmp(zk_addr_text(a, one, true), zk_addr_text(b, other, true)) == 0;
 }
 
 /*
@@ -176,7 +169,7 @@ static void follow_servers(struct zk_backend *be, int64_t now)
 {
     struct zk_session *s = &be->session;
     if (now >= s->away_at && be->op != OP_NONE) {
-        struct dlock_error err = s->servers.refusal; /* tell why, if a server has said so */
+        struct dlock_error err = be->refusal; /* tell why, if a server has said so */
         s->away_at = now + DLOCK_SEC;
         if (err.code == 0)
             dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, zk_where(be), "the connection is lost");
@@ -207,37 +200,26 @@ static void follow_servers(struct zk_backend *be, int64_t now)
 /* How long the end of a session may take, at most. */
 #define GOODBYE DLOCK_SEC
 
-static void beats_begin(struct zk_session *s)
-{
-    /* The session did not exist before opened_at. */
-    s->lease.sent[0] = s->opened_at;
-    s->lease.n = 1;
-    s->beat.serial = 0;
-    s->beat.next_at = s->beat.until = DLOCK_NEVER;
-}
-
-int zk_session_open(struct zk_backend *be, struct dlock_error *err)
+bool zk_session_open(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
     s->servers.list = shuffled(be->spec);
     s->servers.n = be->spec->npeers;
-    if (!s->servers.list)
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    s->timeout = be->spec->ttl;
-    s->opened_at = zk_now(be);
-    s->away_at = s->opened_at + DLOCK_SEC;
-    s->servers.refusing = 0;
-    s->servers.tried = 0;
-    beats_begin(s);
-    s->resumed = false;
-    s->fd = zk_conn_open(&s->conn, s->servers.list, s->servers.n, (int)(be->spec->ttl / DLOCK_MSEC),
-                         err);
+    if (!s->servers.list) {
+        zk_no_memory(be);
+        return false;
+    }
+    s->lease.sent[0] = zk_now(be); /* the session did not exist before */
+    s->lease.n = 1;
+    s->away_at = s->lease.sent[0] + DLOCK_SEC;
+    s->fd = zk_conn_open(&s->conn, s->servers.list, s->servers.n, (int)(s->timeout / DLOCK_MSEC),
+                         &be->err);
     if (s->fd < 0) {
-        struct dlock_error why = err ? *err : (struct dlock_error){.code = s->fd};
-        return dlock_fail_lock(err, why.code, why.sys, be->spec->uri, "%s", why.msg);
+        dlock_error_add_lock(&be->err, be->spec->uri);
+        return false;
     }
     expect_connection(be);
-    return 0;
+    return true;
 }
 
 /*
@@ -250,21 +232,18 @@ int zk_session_open(struct zk_backend *be, struct dlock_error *err)
 static void resume(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
-    struct dlock_error err;
-    int fd =
-        zk_conn_open(&s->conn, s->servers.list, s->servers.n, (int)(s->timeout / DLOCK_MSEC), &err);
+    int fd = zk_conn_open(&s->conn, s->servers.list, s->servers.n, (int)(s->timeout / DLOCK_MSEC),
+                          &be->err);
     s->resumed = true;
     if (fd < 0)
         return;
     s->fd = fd;
-    s->authed = false;
+    s->auth_serial = 0;
     s->beat.serial = 0;
     s->beat.until = DLOCK_NEVER;
     if (be->node.state == NODE_ASKED)
         be->node.state = NODE_UNCLEAR;
-    zk_forget_watches(be);
-    be->acquire.list_serial = be->acquire.front.serial = 0;
-    be->node.self_serial = be->node.delete_serial = 0;
+    zk_forget_requests(be);
     expect_connection(be);
 }
 
@@ -281,14 +260,12 @@ void zk_session_close(struct zk_backend *be)
     struct zk_session *s = &be->session;
     if (s->conn)
         zk_conn_close(s->conn, dlock_min(GOODBYE, be->release.until - zk_now(be)));
-    s->conn = NULL;
     free(s->servers.list);
-    s->servers.list = NULL;
-    s->servers.n = 0;
-    s->connected = s->authed = false;
-    s->id = 0;
-    s->beat.serial = 0;
-    s->away_at = s->servers.next_at = s->beat.next_at = s->beat.until = DLOCK_NEVER;
+    *s = (struct zk_session){.timeout = be->spec->ttl,
+                             .away_at = DLOCK_NEVER,
+                             .servers.next_at = DLOCK_NEVER,
+                             .beat.next_at = DLOCK_NEVER,
+                             .beat.until = DLOCK_NEVER};
 }
 
 /* ----------------------------------------------------------------- heartbeats */
@@ -335,9 +312,9 @@ void zk_beat(struct zk_backend *be)
     s->beat.edition = be->node.data.edition;
     s->beat.synced = false;
     if (!write)
-        s->beat.sync_serial = zk_ask(be, ZK_SYNC, T_SYNC, be->node.path);
+        s->beat.sync_serial = zk_ask(be, ZK_SYNC, NULL, be->node.path);
     s->beat.serial = zk_conn_ask(s->conn, &(struct zk_request){.call = write ? ZK_SET : ZK_GET,
-                                                               .tag = T_BEAT,
+                                                               .answered = zk_beat_answered,
                                                                .path = be->node.path,
                                                                .data = be->node.data.text});
 }
@@ -383,7 +360,7 @@ static void session_timers(struct zk_backend *be)
 /* ------------------------------------------------------------------- messages */
 
 /* The first connection: what does the server make of our ttl? */
-static enum zk_news negotiated(struct zk_backend *be, struct dlock_error *err)
+static enum zk_news negotiated(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
     char ours[32], theirs[32], least[32];
@@ -393,7 +370,7 @@ static enum zk_news negotiated(struct zk_backend *be, struct dlock_error *err)
     dlock_format_duration(s->timeout, theirs, sizeof(theirs));
     dlock_format_duration(be->spec->least_ttl, least, sizeof(least));
     if (s->timeout < be->spec->least_ttl) {
-        dlock_fail_at(err, DLOCK_EUNUSABLE, 0, zk_where(be),
+        dlock_fail_at(&be->err, DLOCK_EUNUSABLE, 0, zk_where(be),
                       "the server grants sessions of %s (ttl: %s), this grace needs %s: %s", theirs,
                       ours, least, "use a shorter grace, or raise the server's maxSessionTimeout");
         return NEWS_USELESS;
@@ -405,8 +382,7 @@ static enum zk_news negotiated(struct zk_backend *be, struct dlock_error *err)
 }
 
 /* A later connection: each server negotiates anew. */
-static enum zk_news negotiated_again(struct zk_backend *be, int64_t timeout,
-                                     struct dlock_error *err)
+static enum zk_news negotiated_again(struct zk_backend *be, int64_t timeout)
 {
     if (timeout >= be->session.timeout)
         return NEWS_CONNECTED; /* the lease assumes less */
@@ -415,11 +391,12 @@ static enum zk_news negotiated_again(struct zk_backend *be, int64_t timeout,
         return NEWS_SHORTER;
     if (be->op != OP_ACQUIRE || timeout >= be->spec->least_ttl)
         return NEWS_CONNECTED;
-    dlock_fail_at(err, DLOCK_EUNUSABLE, 0, zk_where(be), "the server grants shorter sessions now");
+    dlock_fail_at(&be->err, DLOCK_EUNUSABLE, 0, zk_where(be),
+                  "the server grants shorter sessions now");
     return NEWS_USELESS;
 }
 
-static enum zk_news on_state(struct zk_backend *be, const struct zk_msg *m, struct dlock_error *err)
+static enum zk_news on_state(struct zk_backend *be, const struct zk_msg *m)
 {
     struct zk_session *s = &be->session;
     int64_t timeout = m->timeout_ms * DLOCK_MSEC;
@@ -427,7 +404,7 @@ static enum zk_news on_state(struct zk_backend *be, const struct zk_msg *m, stru
     if (m->state == ZOO_EXPIRED_SESSION_STATE)
         return NEWS_EXPIRED;
     if (m->state == ZOO_AUTH_FAILED_STATE) {
-        zk_error(be, ZAUTHFAILED, "no session", err);
+        zk_error(be, ZAUTHFAILED, "no session");
         return be->op == OP_ACQUIRE || zk_is_query(be) ? NEWS_USELESS : NEWS_NONE;
     }
     if (m->state != ZOO_CONNECTED_STATE) {
@@ -438,20 +415,19 @@ static enum zk_news on_state(struct zk_backend *be, const struct zk_msg *m, stru
     s->resumed = false;
     s->servers.tried = 0;
     s->away_at = s->servers.next_at = DLOCK_NEVER;
-    if (s->servers.refusal.code != DLOCK_EPROTO) /* else the next packet may be as bad again */
-        s->servers.refusal.code = 0;
+    if (be->refusal.code != DLOCK_EPROTO) /* else the next packet may be as bad again */
+        be->refusal.code = 0;
     if (s->id == 0) {
         s->id = m->session;
         s->timeout = timeout;
-        news = negotiated(be, err);
+        news = negotiated(be);
     } else {
-        news = negotiated_again(be, timeout, err);
+        news = negotiated_again(be, timeout);
     }
-    if (news == NEWS_CONNECTED && be->lock.credentials && !s->authed) {
-        s->authed = true; /* the library repeats the authentication on later connections */
-        zk_conn_ask(s->conn, &(struct zk_request){
-                                 .call = ZK_AUTH, .tag = T_AUTH, .data = be->lock.credentials});
-    }
+    if (news == NEWS_CONNECTED && be->lock.credentials && s->auth_serial == 0)
+        /* The library repeats the authentication on later connections. */
+        s->auth_serial = zk_conn_ask(
+            s->conn, &(struct zk_request){.call = ZK_AUTH, .data = be->lock.credentials});
     return news;
 }
 
@@ -460,8 +436,7 @@ static enum zk_news on_state(struct zk_backend *be, const struct zk_msg *m, stru
  * operation is over. Later the library tries the next server soon, and a wait goes on, with a new
  * session if need be.
  */
-static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m,
-                               struct dlock_error *err)
+static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m)
 {
     struct zk_session *s = &be->session;
     char text[ZK_ADDR_TEXT];
@@ -476,8 +451,8 @@ static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m,
         why = "its answer is not ZooKeeper's protocol";
     else if (m->rc == ESHUTDOWN)
         why = "it hung up: no quorum, or too many connections from here (maxClientCnxns)";
-    dlock_fail_lock(&s->servers.refusal, nonsense ? DLOCK_EPROTO : DLOCK_EUNAVAIL, m->rc,
-                    be->spec->uri, "%s: %s", zk_addr_text(&m->addr, text, true), why);
+    dlock_fail_lock(&be->refusal, nonsense ? DLOCK_EPROTO : DLOCK_EUNAVAIL, m->rc, be->spec->uri,
+                    "%s: %s", zk_addr_text(&m->addr, text, true), why);
     /* The server may serve us the next time. */
     if (!first || s->id != 0 || m->rc == ESHUTDOWN || m->rc == EBADMSG)
         return NEWS_NONE;
@@ -486,7 +461,7 @@ static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m,
             s->servers.refusing |= UINT64_C(1) << i;
     if (n == 0 || n >= 64 || s->servers.refusing != (UINT64_C(1) << n) - 1)
         return NEWS_NONE;
-    *err = s->servers.refusal;
+    be->err = be->refusal;
     return NEWS_USELESS;
 }
 
@@ -494,31 +469,26 @@ static enum zk_news on_answer(struct zk_backend *be, const struct zk_msg *m)
 {
     struct zk_session *s = &be->session;
     if (m->rc == ZOK) {
-        s->servers.refusal.code = 0;
+        be->refusal.code = 0;
         outage_over(&be->outage, &be->events);
     }
-    switch (m->tag) {
-    case T_BEAT:
-        if (m->serial != s->beat.serial || be->node.state != NODE_THERE)
-            return NEWS_NONE;
-        s->beat.serial = 0;
-        s->beat.until = DLOCK_NEVER;
-        if (m->rc == ZOK && (s->beat.write || s->beat.synced))
-            zk_heard(s, s->beat.sent, s->beat.write);
-        if (m->rc == ZOK && s->beat.write) {
-            zk_note_time(be, m->stat.mtime);
-            be->node.data.confirmed = s->beat.edition;
-        }
+    if (m->serial == s->beat.sync_serial) /* comes before the answer to the get behind the sync */
+        s->beat.synced = m->rc == ZOK;
+    if (m->serial == s->auth_serial && m->rc == ZINVALIDSTATE) /* never sent */
+        s->auth_serial = 0; /* a refusal comes as the session's state */
+    if (m->answered != zk_beat_answered)
         return NEWS_MESSAGE;
-    case T_SYNC: /* comes before the answer to the get behind the sync */
-        s->beat.synced = s->beat.synced || (m->serial == s->beat.sync_serial && m->rc == ZOK);
+    if (m->serial != s->beat.serial || be->node.state != NODE_THERE)
         return NEWS_NONE;
-    case T_AUTH: /* a refusal comes as the session's state; ZINVALIDSTATE: never sent */
-        s->authed = s->authed && m->rc != ZINVALIDSTATE;
-        return NEWS_NONE;
-    default:
-        return NEWS_MESSAGE;
+    s->beat.serial = 0;
+    s->beat.until = DLOCK_NEVER;
+    if (m->rc == ZOK && (s->beat.write || s->beat.synced))
+        zk_heard(s, s->beat.sent, s->beat.write);
+    if (m->rc == ZOK && s->beat.write) {
+        zk_note_time(be, m->stat.mtime);
+        be->node.data.confirmed = s->beat.edition;
     }
+    return NEWS_MESSAGE;
 }
 
 /*
@@ -526,8 +496,7 @@ static enum zk_news on_answer(struct zk_backend *be, const struct zk_msg *m)
  * next heartbeat shows how the lock stands, if we know whether there is a connection. The undo
  * after any further operation must not wait for an answer.
  */
-static enum zk_news on_starved(struct zk_backend *be, const struct zk_msg *m,
-                               struct dlock_error *err)
+static enum zk_news on_starved(struct zk_backend *be, const struct zk_msg *m)
 {
     if (be->node.state == NODE_ASKED)
         be->node.state = NODE_UNCLEAR;
@@ -535,24 +504,24 @@ static enum zk_news on_starved(struct zk_backend *be, const struct zk_msg *m,
     if (be->op == OP_HOLD) {
         be->session.beat.serial = 0;
         be->session.beat.until = DLOCK_NEVER;
-        return on_state(be, m, err);
+        return on_state(be, m);
     }
-    zk_error(be, ZK_NOMEMORY, "the session cannot go on", err);
+    zk_error(be, ZK_NOMEMORY, "the session cannot go on");
     return be->op == OP_NONE ? NEWS_NONE : NEWS_USELESS;
 }
 
-enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m, struct dlock_error *err)
+enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m)
 {
     while (zk_conn_next(be->session.conn, m)) {
         enum zk_news news = NEWS_MESSAGE; /* ZK_WATCH */
         if (m->what == ZK_STATE)
-            news = on_state(be, m, err);
+            news = on_state(be, m);
         else if (m->what == ZK_ANSWER)
             news = on_answer(be, m);
         else if (m->what == ZK_TROUBLE)
-            news = on_trouble(be, m, err);
+            news = on_trouble(be, m);
         else if (m->what == ZK_STARVED)
-            news = on_starved(be, m, err);
+            news = on_starved(be, m);
         if (news == NEWS_MESSAGE)
             return news;
         zk_msg_done(m);

@@ -13,10 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+static zk_answer_fn sweep_answered;
+
 /* Ask about a path, which is freed. Returns the serial; 0: no path, for want of memory. */
-static unsigned ask(struct zk_backend *be, enum zk_call call, enum zk_tag tag, char *path)
+static unsigned ask(struct zk_backend *be, enum zk_call call, char *path)
 {
-    unsigned serial = path ? zk_ask(be, call, tag, path) : 0;
+    unsigned serial = path ? zk_ask(be, call, sweep_answered, path) : 0;
     be->sweep.asked += serial != 0;
     free(path);
     return serial;
@@ -38,7 +40,7 @@ void zk_sweep(struct zk_backend *be)
 {
     zk_sweep_end(be);
     zk_day(zk_server_ms(be), be->sweep.today);
-    ask(be, ZK_CHILDREN, T_SWEEP_DAYS, zk_index_path(be, "", ""));
+    be->sweep.list_serial = ask(be, ZK_CHILDREN, zk_index_path(be, "", ""));
 }
 
 static unsigned random_below(struct zk_backend *be, unsigned n)
@@ -62,7 +64,7 @@ static void choose_day(struct zk_backend *be, const struct zk_msg *m)
         if (!zk_is_day(day) || strcmp(day, be->sweep.today) >= 0)
             continue;
         memcpy(be->sweep.day, day, sizeof(be->sweep.day));
-        ask(be, ZK_CHILDREN, T_SWEEP_SHARDS, zk_index_path(be, day, ""));
+        be->sweep.list_serial = ask(be, ZK_CHILDREN, zk_index_path(be, day, ""));
         return;
     }
 }
@@ -71,44 +73,38 @@ static void choose_shards(struct zk_backend *be, const struct zk_msg *m)
 {
     unsigned n = (unsigned)m->nnames, first = random_below(be, n);
     int asked = 0;
-    be->sweep.whole = n <= SWEEP_SHARDS;
+    be->sweep.whole = m->rc == ZOK && n <= SWEEP_SHARDS;
     for (unsigned i = 0; i < n && asked < SWEEP_SHARDS; i++) {
         const char *shard = m->names[(first + i) % n];
         if (dlock_hex(shard[0]) < 0 || dlock_hex(shard[1]) < 0 || shard[2] != '\0')
             continue;
         memcpy(be->sweep.shards[asked].name, shard, sizeof(be->sweep.shards[asked].name));
         be->sweep.shards[asked++].serial =
-            ask(be, ZK_CHILDREN, T_SWEEP_NAMES, zk_index_path(be, be->sweep.day, shard));
+            ask(be, ZK_CHILDREN, zk_index_path(be, be->sweep.day, shard));
     }
 }
 
 /* The index nodes of a shard: get their records. */
-static void get_records(struct zk_backend *be, const struct zk_msg *m)
+static void get_records(struct zk_backend *be, const struct zk_msg *m, int at)
 {
-    int at = 0, i = 0;
-    while (at < SWEEP_SHARDS && be->sweep.shards[at].serial != m->serial)
-        at++;
-    if (at == SWEEP_SHARDS || m->rc != ZOK)
+    int i = 0;
+    if (m->rc != ZOK)
         return;
     for (; i < m->nnames && be->sweep.n < SWEEP_MAX; i++) {
         char *place;
         if (asprintf(&place, "%s/%s", be->sweep.shards[at].name, m->names[i]) < 0)
             continue;
         be->sweep.records[be->sweep.n].place = place;
-        be->sweep.records[be->sweep.n++].serial =
-            ask(be, ZK_GET, T_SWEEP_RECORD, zk_run_path(be, place));
+        be->sweep.records[be->sweep.n++].serial = ask(be, ZK_GET, zk_run_path(be, place));
     }
     be->sweep.shards[at].emptied = i == m->nnames;
 }
 
 /* Remove an expired record with its index node, or an index node without a record. */
-static void remove_record(struct zk_backend *be, const struct zk_msg *m)
+static void remove_record(struct zk_backend *be, const struct zk_msg *m, int i)
 {
     struct zk_run r = {0};
-    int i = 0;
-    while (i < be->sweep.n && be->sweep.records[i].serial != m->serial)
-        i++;
-    if (i == be->sweep.n || (m->rc != ZOK && m->rc != ZNONODE))
+    if (m->rc != ZOK && m->rc != ZNONODE)
         return;
     bool both =
         m->rc == ZOK && !zk_read_run(m, zk_server_ms(be), &r) && strcmp(r.day, be->sweep.day) == 0;
@@ -116,13 +112,11 @@ static void remove_record(struct zk_backend *be, const struct zk_msg *m)
         return; /* the record's day and time do not agree */
     char *index = zk_index_path(be, be->sweep.day, be->sweep.records[i].place);
     char *record = zk_run_path(be, be->sweep.records[i].place);
-    struct zk_op ops[] = {{.call = ZK_DELETE, .path = index, .version = -1},
-                          {.call = ZK_DELETE, .path = record, .version = r.version}};
+    struct zk_request ops[] = {{.call = ZK_DELETE, .path = index, .version = -1},
+                               {.call = ZK_DELETE, .path = record, .version = r.version}};
     if (index && record) {
         be->sweep.asked++;
-        zk_conn_ask(be->session.conn,
-                    &(struct zk_request){
-                        .call = ZK_MULTI, .tag = T_SWEPT, .ops = ops, .nops = both ? 2 : 1});
+        zk_ask_multi(be, sweep_answered, ops, both ? 2 : 1);
     }
     free(index);
     free(record);
@@ -131,42 +125,39 @@ static void remove_record(struct zk_backend *be, const struct zk_msg *m)
 /* All answers are there: delete the nodes, which may be empty now. The server keeps the rest. */
 static void delete_empty(struct zk_backend *be)
 {
-    if (be->sweep.cleared || !be->sweep.day[0] || !zk_is_day(be->sweep.day))
-        return;
-    be->sweep.cleared = true;
+    const char *day = be->sweep.day;
     bool all = be->sweep.whole;
-    for (int i = 0; i < SWEEP_SHARDS; i++) {
-        if (!be->sweep.shards[i].name[0])
-            continue;
+    for (int i = 0; i < SWEEP_SHARDS && *day; i++) {
         if (be->sweep.shards[i].emptied)
-            ask(be, ZK_DELETE, T_SWEPT, zk_index_path(be, be->sweep.day, be->sweep.shards[i].name));
-        else
+            ask(be, ZK_DELETE, zk_index_path(be, day, be->sweep.shards[i].name));
+        else if (be->sweep.shards[i].name[0])
             all = false;
     }
-    if (all)
-        ask(be, ZK_DELETE, T_SWEPT, zk_index_path(be, be->sweep.day, ""));
+    if (all && *day)
+        ask(be, ZK_DELETE, zk_index_path(be, day, ""));
+    be->sweep.day[0] = '\0';
 }
 
-bool zk_sweep_message(struct zk_backend *be, const struct zk_msg *m)
+static int sweep_answered(struct zk_backend *be, const struct zk_msg *m)
 {
-    if (m->what != ZK_ANSWER || m->tag < T_SWEEP_DAYS || m->tag > T_SWEPT)
-        return false;
     if (be->sweep.asked == 0) /* the answer belongs to an earlier sweep */
-        return true;
+        return ZK_GOES_ON;
     if (zk_transient(m->rc)) {
         zk_sweep_end(be);
-        return true;
+        return ZK_GOES_ON;
     }
     be->sweep.asked--;
-    if (m->tag == T_SWEEP_DAYS)
+    if (m->serial == be->sweep.list_serial && !be->sweep.day[0])
         choose_day(be, m);
-    else if (m->tag == T_SWEEP_SHARDS && m->rc == ZOK)
+    else if (m->serial == be->sweep.list_serial)
         choose_shards(be, m);
-    else if (m->tag == T_SWEEP_NAMES)
-        get_records(be, m);
-    else if (m->tag == T_SWEEP_RECORD)
-        remove_record(be, m);
+    for (int i = 0; i < SWEEP_SHARDS; i++)
+        if (m->serial == be->sweep.shards[i].serial)
+            get_records(be, m, i);
+    for (int i = 0; i < SWEEP_MAX; i++)
+        if (m->serial == be->sweep.records[i].serial)
+            remove_record(be, m, i);
     if (be->sweep.asked == 0)
         delete_empty(be);
-    return true;
+    return ZK_GOES_ON;
 }

@@ -111,61 +111,56 @@ static int set_credentials(struct zk_backend *be, struct dlock_error *err)
         be->lock.credentials = NULL;
         rc = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     }
-    if (secret) {
-        explicit_bzero(secret, strlen(secret));
-        free(secret);
-    }
+    dlock_wipe(secret);
     return rc;
 }
 
-/* Parameters in URLs for Dubbo (with ZooKeeper as its registry), kazoo and Curator. */
-static int take_foreign(struct dlock_uri *uri, struct dlock_error *err)
-{
+/* Parameters in URLs for other programs. */
 #define SERVERS "list all servers after '//': zk://H1:2181,H2:2181"
 #define CREDENTIALS "write USER:PASSWORD@ before the first host, or ?password-file=FILE"
 #define NO_TLS "there is no TLS to ZooKeeper yet"
-    static const char *const ignored[] = {"timeout",
-                                          "session",
-                                          "session_timeout",
-                                          "connection_timeout",
-                                          "connect_timeout",
-                                          "blocking",
-                                          "max_retries",
-                                          "client",
-                                          "transporter",
-                                          "check",
-                                          "register",
-                                          "subscribe",
-                                          NULL};
-    static const struct dlock_foreign rules[] = {
-        {"backup", FOREIGN_REFUSED, SERVERS, NULL},
-        {"hosts", FOREIGN_REFUSED, SERVERS, NULL},
-        {"chroot", FOREIGN_REFUSED, "write /CHROOT behind the hosts", NULL},
-        {"group", FOREIGN_REFUSED,
-         "it is no part of the lock's path: write /GROUP behind the hosts, or leave it out", NULL},
-        {"read_only", FOREIGN_AS_OURS, "a lock must be written: leave it out", "0 false no"},
-        {"user", FOREIGN_REFUSED, CREDENTIALS, NULL},
-        {"username", FOREIGN_REFUSED, CREDENTIALS, NULL},
-        {"password", FOREIGN_REFUSED, CREDENTIALS, NULL},
-        {"auth*", FOREIGN_REFUSED, CREDENTIALS, NULL},
-        {"use_ssl", FOREIGN_AS_OURS, NO_TLS, "0 false no"},
-        {"ssl", FOREIGN_AS_OURS, NO_TLS, "0 false no"},
-        {"tls", FOREIGN_AS_OURS, NO_TLS, "0 false no"},
-        {"ssl*", FOREIGN_REFUSED, NO_TLS, NULL},
-        {"tls*", FOREIGN_REFUSED, NO_TLS, NULL},
-        {"verify*", FOREIGN_REFUSED, NO_TLS, NULL},
-        {"ca", FOREIGN_REFUSED, NO_TLS, NULL},
-        {"certfile", FOREIGN_REFUSED, NO_TLS, NULL},
-        {"keyfile", FOREIGN_REFUSED, NO_TLS, NULL},
-        {NULL, 0, NULL, NULL},
-    };
-    return dlock_uri_foreign(uri, ignored, rules, err);
-}
+static const char *const ignored[] = {
+    /* Dubbo, with ZooKeeper as its registry; kazoo; Curator */
+    "timeout",
+    "session",
+    "session_timeout",
+    "connection_timeout",
+    "connect_timeout",
+    "blocking",
+    "max_retries",
+    "client",
+    "transporter",
+    "check",
+    "register",
+    "subscribe",
+    NULL};
+static const struct dlock_foreign rules[] = {
+    {"backup", FOREIGN_REFUSED, SERVERS, NULL},
+    {"hosts", FOREIGN_REFUSED, SERVERS, NULL},
+    {"chroot", FOREIGN_REFUSED, "write /CHROOT behind the hosts", NULL},
+    {"group", FOREIGN_REFUSED,
+     "it is no part of the lock's path: write /GROUP behind the hosts, or leave it out", NULL},
+    {"read_only", FOREIGN_AS_OURS, "a lock must be written: leave it out", "0 false no"},
+    {"user", FOREIGN_REFUSED, CREDENTIALS, NULL},
+    {"username", FOREIGN_REFUSED, CREDENTIALS, NULL},
+    {"password", FOREIGN_REFUSED, CREDENTIALS, NULL},
+    {"auth*", FOREIGN_REFUSED, CREDENTIALS, NULL},
+    {"use_ssl", FOREIGN_AS_OURS, NO_TLS, "0 false no"},
+    {"ssl", FOREIGN_AS_OURS, NO_TLS, "0 false no"},
+    {"tls", FOREIGN_AS_OURS, NO_TLS, "0 false no"},
+    {"ssl*", FOREIGN_REFUSED, NO_TLS, NULL},
+    {"tls*", FOREIGN_REFUSED, NO_TLS, NULL},
+    {"verify*", FOREIGN_REFUSED, NO_TLS, NULL},
+    {"ca", FOREIGN_REFUSED, NO_TLS, NULL},
+    {"certfile", FOREIGN_REFUSED, NO_TLS, NULL},
+    {"keyfile", FOREIGN_REFUSED, NO_TLS, NULL},
+    {NULL, 0, NULL, NULL},
+};
 
 int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
 {
     struct dlock_uri *uri = be->spec->uri;
-    int rc = take_foreign(uri, err);
+    int rc = dlock_uri_foreign(uri, ignored, rules, err);
     if (rc == 0)
         rc = set_path(be, err);
     if (rc == 0)
@@ -223,14 +218,11 @@ void zk_set_record(struct zk_backend *be, enum dlock_record as, enum zk_word wor
 
 void zk_done(struct zk_backend *be)
 {
-    if (be->lock.credentials) {
-        explicit_bzero(be->lock.credentials, strlen(be->lock.credentials));
-        free(be->lock.credentials);
-    }
+    dlock_wipe(be->lock.credentials);
     free(be->lock.parent);
     free(be->node.stem);
     free(be->node.path);
-    zk_forget_watches(be);
+    zk_forget_requests(be);
     free(be->acquire.watch.heard);
     free(be->acquire.front.path);
     free(be->run.path.base);

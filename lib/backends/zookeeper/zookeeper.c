@@ -41,10 +41,7 @@ static void leave(struct zk_backend *be)
     be->node.state = NODE_NONE;
     be->acquire.stage = STAGE_QUEUE;
     be->making.len = 0;
-    zk_forget_watches(be);
-    be->acquire.list_serial = be->acquire.front.serial = 0;
-    be->node.self_serial = be->node.delete_serial = 0;
-    be->status.list_serial = be->run.serial = 0;
+    zk_forget_requests(be);
     be->run.running.written = false;
     be->run.day.met[0] = '\0';
     zk_sweep_end(be);
@@ -67,31 +64,31 @@ static struct dlock_event *finish(struct zk_backend *be, enum dlock_ev how)
     return events_add(&be->events, how);
 }
 
-static void released(struct zk_backend *be, enum dlock_release_how how,
-                     const struct dlock_error *err)
+/* be->err: why, if it has a code. */
+static void released(struct zk_backend *be, enum dlock_release_how how)
 {
     struct dlock_event *ev = finish(be, EV_RELEASED);
     be->hold.grant = NOT_GRANTED;
     outage_none(&be->outage);
     ev->how = how;
-    if (err)
-        ev->error = *err;
+    if (how != DLOCK_RELEASE_CLEAN && be->err.code != 0)
+        ev->error = be->err;
 }
 
-/* The acquire or the status has failed. The core undoes a node that may exist by a release. */
-static void failed(struct zk_backend *be, const struct dlock_error *err)
+/* The acquire or the query has failed. The core undoes a node that may exist by a release. */
+static void failed(struct zk_backend *be)
 {
     if (be->node.state == NODE_NONE || be->session.id == 0)
         leave(be);
     idle(be);
     zk_status_drop(be);
-    events_add(&be->events, EV_FAILED)->error = *err;
+    events_add(&be->events, EV_FAILED)->error = be->err;
 }
 
-static void unclear(struct zk_backend *be, const struct dlock_error *why)
+static void unclear(struct zk_backend *be)
 {
     be->hold.renew_until = DLOCK_NEVER;
-    events_add(&be->events, EV_UNCLEAR)->error = *why;
+    events_add(&be->events, EV_UNCLEAR)->error = be->err;
 }
 
 static void renewed(struct zk_backend *be)
@@ -103,12 +100,12 @@ static void renewed(struct zk_backend *be)
 }
 
 /* No more can be done for the operation. */
-static void give_up(struct zk_backend *be, const struct dlock_error *err)
+static void give_up(struct zk_backend *be)
 {
     if (be->op == OP_RELEASE) /* our node goes with the session */
-        released(be, DLOCK_RELEASE_UNCLEAR, err);
+        released(be, DLOCK_RELEASE_UNCLEAR);
     else if (be->op != OP_NONE && be->op != OP_HOLD)
-        failed(be, err);
+        failed(be);
 }
 
 static void granted(struct zk_backend *be)
@@ -118,8 +115,7 @@ static void granted(struct zk_backend *be)
     be->op = OP_HOLD;
     be->hold.grant = GRANT_HELD;
     be->contact_until = be->session.beat.next_at = DLOCK_NEVER;
-    zk_forget_watches(be);
-    be->acquire.front.serial = be->node.self_serial = 0;
+    zk_forget_requests(be);
     be->acquire.stage = STAGE_QUEUE;
     /* Our node says that it holds: by a heartbeat, or already with the run record. */
     if (!written || be->node.data.kind != RECORD_HOLDS ||
@@ -143,32 +139,30 @@ static void granted(struct zk_backend *be)
     memcpy(ev->token, be->node.token, sizeof(ev->token));
 }
 
-/* The run of a set has begun. A renewal that was given up is repeated, and finds the record. */
-static void begun(struct zk_backend *be)
+static void lost(struct zk_backend *be, const char *why)
 {
-    if (be->hold.renew_until == DLOCK_NEVER)
-        return;
-    renewed(be);
-    zk_sweep(be);
+    be->hold.grant = GRANT_LOST;
+    be->hold.renew_until = DLOCK_NEVER;
+    dlock_fail_at(&events_add(&be->events, EV_LOST)->error, DLOCK_ELOST, 0, zk_where(be), "%s",
+                  why);
 }
 
-static void conclude(struct zk_backend *be, enum zk_verdict v, const struct dlock_error *err)
+static void conclude(struct zk_backend *be, enum zk_verdict v)
 {
     struct dlock_event *ev;
     switch (v) {
     case ZK_GOES_ON:
         break;
     case ZK_GRANTED:
-        if (be->op == OP_HOLD)
-            begun(be);
-        else
+        if (be->op != OP_HOLD) {
             granted(be);
+        } else if (be->hold.renew_until != DLOCK_NEVER) {
+            /* The run of a set has begun. A renewal given up is repeated, and finds the record. */
+            renewed(be);
+            zk_sweep(be);
+        }
         break;
     case ZK_BUSY:
-        if (be->op == OP_FORGET) {
-            finish(be, EV_BUSY);
-            break;
-        }
         ev = finish(be, EV_BUSY);
         ev->place = be->acquire.place;
         ev->info = be->acquire.front.known ? &be->acquire.front.info : NULL;
@@ -179,55 +173,28 @@ static void conclude(struct zk_backend *be, enum zk_verdict v, const struct dloc
     case ZK_DONE:
         finish(be, EV_DONE);
         break;
+    case ZK_RENEWED:
+        renewed(be);
+        break;
+    case ZK_LOST:
+        lost(be, "its node is gone");
+        break;
     case ZK_RELEASED:
+        be->hold.grant = NOT_GRANTED;
         /* The lock is free. The command may have been shorter than the sweep that began with it. */
         be->release.sweeping = be->release.how == DLOCK_RELEASE_CLEAN && zk_sweep_goes_on(be);
         if (be->release.sweeping)
             be->release.until = dlock_min(be->release.until, zk_now(be) + FAREWELL);
         else
-            released(be, be->release.how, err->code != 0 ? err : NULL);
+            released(be, be->release.how);
         break;
     case ZK_FAILED:
         if (be->op == OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
-            unclear(be, err);
+            unclear(be);
         else
-            give_up(be, err);
+            give_up(be);
         break;
     }
-}
-
-/* --------------------------------------------------------------------- a hold */
-
-static void lost(struct zk_backend *be, const char *why)
-{
-    be->hold.grant = GRANT_LOST;
-    be->hold.renew_until = DLOCK_NEVER;
-    dlock_fail_at(&events_add(&be->events, EV_LOST)->error, DLOCK_ELOST, 0, zk_where(be), "%s",
-                  why);
-}
-
-/* The answer to a heartbeat, which may be a renewal. */
-static void hold_beat(struct zk_backend *be, const struct zk_msg *m)
-{
-    struct dlock_error err;
-    bool renewing = be->hold.renew_until != DLOCK_NEVER && !zk_run_begins(be);
-    /* Our node's data was changed after the heartbeat was sent. */
-    if (m->rc == ZOK && be->node.data.confirmed != be->node.data.edition)
-        zk_beat(be);
-    if (m->rc == ZNONODE) {
-        be->node.state = NODE_NONE;
-        if (be->hold.grant == GRANT_HELD)
-            lost(be, "its node is gone");
-        return;
-    }
-    if (!renewing)
-        return;
-    if (m->rc != ZOK) {
-        zk_error(be, m->rc, "the renewal failed", &err);
-        unclear(be, &err);
-        return;
-    }
-    renewed(be);
 }
 
 /* -------------------------------------------------------------------- driving */
@@ -237,29 +204,30 @@ static void send_renewal(struct zk_backend *be)
     if (!zk_run_begins(be))
         zk_beat(be);
     else if (be->session.connected)
-        zk_ask_record(be);
+        zk_ask_record(be, zk_record_read);
 }
 
 /* Connected, or time to go on: do what the operation needs next. */
 static void step(struct zk_backend *be)
 {
-    struct dlock_error err = {0};
+    be->err.code = 0;
     be->again_at = DLOCK_NEVER;
     if (be->release.sweeping)
         return;
     if (be->op == OP_ACQUIRE || be->op == OP_RELEASE)
-        conclude(be, zk_node_step(be, &err), &err);
-    else if (zk_is_query(be))
+        conclude(be, zk_node_step(be));
+    else if (be->op == OP_STATUS)
         zk_status_ask(be);
+    else if (be->op == OP_FORGET)
+        zk_forget_ask(be);
     else if (be->op == OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
         send_renewal(be);
 }
 
 static void connect_or_fail(struct zk_backend *be)
 {
-    struct dlock_error err;
-    if (zk_session_open(be, &err) < 0)
-        failed(be, &err);
+    if (!zk_session_open(be))
+        failed(be);
     /* The library sends the create as soon as there is a session; credentials must come first. */
     else if (be->op == OP_ACQUIRE && !be->lock.credentials)
         step(be);
@@ -267,54 +235,45 @@ static void connect_or_fail(struct zk_backend *be)
 
 static void on_expired(struct zk_backend *be)
 {
-    struct dlock_error err;
+    static const char why[] = "the server has ended the session";
     bool held = be->hold.grant == GRANT_HELD;
-    dlock_fail_at(&err, held ? DLOCK_ELOST : DLOCK_EUNAVAIL, 0, zk_where(be),
-                  "the server has ended the session");
     if (be->release.sweeping) {
-        released(be, be->release.how, NULL);
+        released(be, be->release.how);
         return;
     }
     leave(be);
-    if (be->op == OP_ACQUIRE || zk_is_query(be)) /* at the end of the queue, with a new session */
+    if (be->op == OP_ACQUIRE || zk_is_query(be)) { /* at the end of the queue, with a new session */
         connect_or_fail(be);
-    else if (be->op == OP_HOLD && held)
-        lost(be, "the server has ended the session");
-    else if (be->op == OP_RELEASE)
-        released(be,
-                 !held                        ? DLOCK_RELEASE_NOTHING
-                 : be->node.delete_unanswered ? DLOCK_RELEASE_UNCLEAR
-                                              : DLOCK_RELEASE_NOT_OURS,
-                 &err);
+    } else if (be->op == OP_HOLD && held) {
+        lost(be, why);
+    } else if (be->op == OP_RELEASE) {
+        dlock_fail_at(&be->err, held ? DLOCK_ELOST : DLOCK_EUNAVAIL, 0, zk_where(be), "%s", why);
+        released(be, !held                        ? DLOCK_RELEASE_NOTHING
+                     : be->node.delete_unanswered ? DLOCK_RELEASE_UNCLEAR
+                                                  : DLOCK_RELEASE_NOT_OURS);
+    }
 }
 
 static void on_message(struct zk_backend *be, struct zk_msg *m)
 {
-    struct dlock_error err = {0};
-    if (!zk_sweep_message(be, m) && !be->release.sweeping) {
-        if (be->op == OP_FORGET)
-            conclude(be, zk_forget_answer(be, m, &err), &err);
-        else if (be->op == OP_STATUS)
-            conclude(be, zk_status_answer(be, m, &err), &err);
-        else if (be->op == OP_HOLD && m->tag == T_BEAT)
-            hold_beat(be, m);
-        else /* when the operation has failed, the answer to its create may still come */
-            conclude(be, zk_node_message(be, m, &err), &err);
-    }
+    be->err.code = 0;
+    if (m->what == ZK_WATCH)
+        conclude(be, zk_watch_fired(be, m));
+    else if (m->answered) /* when the operation has failed, the answer to its create may come */
+        conclude(be, m->answered(be, m));
     zk_msg_done(m);
 }
 
 static void take_news(struct zk_backend *be)
 {
     struct zk_msg m;
-    struct dlock_error err;
     /* The event queue is short: its events are handed out in between. */
     while (be->session.conn && be->events.n < EVENTS_MAX / 2) {
         if (be->release.sweeping && !zk_sweep_goes_on(be)) {
-            released(be, be->release.how, NULL);
+            released(be, be->release.how);
             return;
         }
-        switch (zk_session_next(be, &m, &err)) {
+        switch (zk_session_next(be, &m)) {
         case NEWS_NONE:
             return;
         case NEWS_CONNECTED:
@@ -327,7 +286,7 @@ static void take_news(struct zk_backend *be)
             lost(be, "the server grants shorter sessions now");
             break;
         case NEWS_USELESS:
-            give_up(be, &err);
+            give_up(be);
             break;
         case NEWS_MESSAGE:
             on_message(be, &m);
@@ -339,25 +298,25 @@ static void take_news(struct zk_backend *be)
 static void timers(struct zk_backend *be)
 {
     int64_t now = zk_now(be);
-    struct dlock_error err;
-    if (now >= be->contact_until) {
-        char text[32];
+    bool no_session = be->session.id == 0;
+    char text[32];
+    if (now >= be->contact_until && !zk_status_complete(be)) {
         dlock_format_duration(be->spec->connect_timeout, text, sizeof(text));
-        err = be->session.servers.refusal;
-        if (err.code == 0)
-            dlock_fail_lock(&err, DLOCK_EUNAVAIL, 0, be->spec->uri,
+        be->err = be->refusal;
+        if (be->err.code == 0)
+            dlock_fail_lock(&be->err, DLOCK_EUNAVAIL, 0, be->spec->uri,
                             "no %s within %s: no answer, or no quorum%s",
-                            be->session.id == 0 ? "session" : "answer", text,
-                            be->session.id == 0 ? "; is it a ZooKeeper server?" : "");
-        failed(be, &err);
+                            no_session ? "session" : "answer", text,
+                            no_session ? "; is it a ZooKeeper server?" : "");
+        failed(be);
     } else if (now >= be->release.until && be->release.sweeping) {
-        released(be, be->release.how, NULL);
+        released(be, be->release.how);
     } else if (now >= be->release.until) {
-        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, zk_where(be), "no answer");
-        released(be, DLOCK_RELEASE_UNCLEAR, &err);
+        dlock_fail_at(&be->err, DLOCK_EUNAVAIL, 0, zk_where(be), "no answer");
+        released(be, DLOCK_RELEASE_UNCLEAR);
     } else if (now >= be->hold.renew_until) {
-        no_answer(&err, be->spec, zk_patience(be));
-        unclear(be, &err);
+        no_answer(&be->err, be->spec, zk_patience(be));
+        unclear(be);
     }
     if (be->session.conn && be->session.connected && now >= be->again_at)
         step(be);
@@ -378,13 +337,11 @@ static void be_close(struct dlock_be *b)
 
 static void be_close_in_child(struct dlock_be *b)
 {
-    struct zk_backend *be = self(b);
-    if (be->session.conn)
-        zk_conn_close_in_child(be->session.conn);
-    free(be->session.servers.list);
-    zk_status_drop(be);
-    zk_done(be);
-    free(be);
+    struct zk_session *s = &self(b)->session;
+    if (s->conn)
+        zk_conn_close_in_child(s->conn);
+    s->conn = NULL;
+    be_close(b);
 }
 
 static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct dlock_error *err)
@@ -411,8 +368,9 @@ static void start(struct zk_backend *be, enum zk_job op)
     idle(be);
     be->op = op;
     be->hold.grant = NOT_GRANTED;
-    be->node.delete_unanswered = false;
-    be->session.servers.refusal.code = 0;
+    be->node.delete_unanswered = be->acquire.front.known = false;
+    be->acquire.place = 0;
+    be->refusal.code = 0;
     be->contact_until = zk_now(be) + be->spec->connect_timeout;
     outage_none(&be->outage);
     connect_or_fail(be);
@@ -426,7 +384,7 @@ static void be_acquire(struct dlock_be *b, bool wait)
 
 static const struct dlock_error *be_refusal(const struct dlock_be *b)
 {
-    return &((const struct zk_backend *)b)->session.servers.refusal;
+    return &((const struct zk_backend *)b)->refusal;
 }
 
 static void be_renew(struct dlock_be *b)
@@ -455,19 +413,14 @@ static void be_release(struct dlock_be *b, int64_t until)
 
 static void be_ask(struct dlock_be *b, enum dlock_ask what, const char *arg)
 {
-    struct dlock_error err;
-    if (what == ASK_STATUS) {
-        start(self(b), OP_STATUS);
+    struct zk_backend *be = self(b);
+    be->forget.token = arg;
+    if (what == ASK_STATUS || what == ASK_FORGET) {
+        start(be, what == ASK_STATUS ? OP_STATUS : OP_FORGET);
         return;
     }
-    if (what == ASK_FORGET) {
-        self(b)->forget.token = arg;
-        self(b)->forget.alone = false;
-        start(self(b), OP_FORGET);
-        return;
-    }
-    dlock_fail(&err, DLOCK_EUSAGE, 0, "not yet supported for zookeeper");
-    failed(self(b), &err);
+    dlock_fail(&be->err, DLOCK_EUSAGE, 0, "not yet supported for zookeeper");
+    failed(be);
 }
 
 static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t *wake_at)

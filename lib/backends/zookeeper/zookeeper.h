@@ -9,33 +9,6 @@
 /* The operation requested by the core. */
 enum zk_job { OP_NONE, OP_ACQUIRE, OP_HOLD, OP_RELEASE, OP_STATUS, OP_FORGET };
 
-/* The purpose of a request. */
-enum zk_tag {
-    T_AUTH = 1,
-    T_BEAT, /* set our node: a heartbeat */
-    T_CREATE,
-    T_PARENT, /* create a part of the path to the lock, or to its run record */
-    T_SYNC,
-    T_LIST,
-    T_FIND,  /* list, after a lost answer to the create: is our node there? */
-    T_SELF,  /* get our node, which T_FIND has found */
-    T_PRED,  /* get a node in front of ours, with a watch */
-    T_FRONT, /* get a holder's node, to show the holder */
-    T_DELETE,
-    T_ORPHAN,  /* delete a second node of this session */
-    T_INFO,    /* get, for status */
-    T_RECORD,  /* get the run record */
-    T_RUNNING, /* multi: our node holds, and the record says "running" */
-    T_END,     /* multi: write the end of the run and delete our node */
-    T_FORGET,
-    /* Expired run records: the days, the shards of a day, the names in a shard, a record. */
-    T_SWEEP_DAYS,
-    T_SWEEP_SHARDS,
-    T_SWEEP_NAMES,
-    T_SWEEP_RECORD,
-    T_SWEPT /* remove a record or an empty node */
-};
-
 /* Does our node exist? */
 enum zk_node_state { NODE_NONE, NODE_ASKED, NODE_UNCLEAR, NODE_THERE };
 
@@ -76,9 +49,11 @@ enum zk_verdict {
     ZK_GRANTED,
     ZK_BUSY,
     ZK_SKIPPED,
-    ZK_DONE,     /* ASK_FORGET */
-    ZK_RELEASED, /* be->release.how; an err with a code says why */
-    ZK_FAILED    /* err */
+    ZK_DONE, /* ASK_FORGET */
+    ZK_RENEWED,
+    ZK_LOST,     /* a held lock's node is gone */
+    ZK_RELEASED, /* be->release.how; a be->err with a code says why */
+    ZK_FAILED    /* be->err */
 };
 
 /* What the session has to report. */
@@ -87,7 +62,7 @@ enum zk_news {
     NEWS_CONNECTED, /* for the first time, or again */
     NEWS_EXPIRED,
     NEWS_SHORTER, /* a held lock: this server grants a shorter session than the lease assumes */
-    NEWS_USELESS, /* acquire, release, status: err says why this session cannot serve */
+    NEWS_USELESS, /* acquire, release, status: be->err says why this session cannot serve */
     NEWS_MESSAGE  /* an answer or a watch, for the operation */
 };
 
@@ -127,19 +102,18 @@ struct zk_lock {
 struct zk_session {
     struct zk_conn *conn; /* NULL: there is no session, and the rest means nothing */
     int fd;
-    bool connected, authed;
-    bool resumed;      /* a new handle was tried since the last connection */
-    int64_t opened_at; /* clock before the session was asked for */
-    int64_t id;        /* 0: not known yet */
-    int64_t timeout;   /* ns, as negotiated; before the negotiation, ttl */
-    int64_t away_at;   /* when to tell the core of a missing connection; DLOCK_NEVER: connected */
+    bool connected;
+    unsigned auth_serial; /* of the authentication; 0: not sent in this session */
+    bool resumed;         /* a new handle was tried since the last connection */
+    int64_t id;           /* 0: not known yet */
+    int64_t timeout;      /* ns, as negotiated; before the negotiation, ttl */
+    int64_t away_at; /* when to tell the core of a missing connection; DLOCK_NEVER: connected */
     struct {
         struct dlock_peer *list; /* in the order in which the library tries them */
         int n;
-        int64_t next_at;            /* when to try the next server */
-        int tried;                  /* number of attempts since there was a connection */
-        uint64_t refusing;          /* before the first connection: useless servers, a bit each */
-        struct dlock_error refusal; /* what the last refusing server said; code 0: nothing */
+        int64_t next_at;   /* when to try the next server */
+        int tried;         /* number of attempts since there was a connection */
+        uint64_t refusing; /* before the first connection: useless servers, a bit each */
     } servers;
     struct {
         unsigned serial;      /* of the outstanding heartbeat; 0: none */
@@ -179,7 +153,6 @@ struct zk_node {
 struct zk_acquire {
     bool wait;
     enum zk_stage stage;
-    unsigned list_serial;
     int place;                        /* by the last look, 1 is next; 0: not behind others yet */
     enum zk_rank rank, rank_by_place; /* the latter: as far as the queue tells */
     bool followed;                    /* slots: a later slot stands behind ours */
@@ -208,9 +181,8 @@ struct zk_once {
     struct dlock_run mine; /* of this hold */
     unsigned serial;       /* of the outstanding get or write */
     struct {
-        char wanted[ZK_DAY_LEN + 1];   /* the day of expiry, as written last */
-        char recorded[ZK_DAY_LEN + 1]; /* the record's index node is on this day */
-        char met[ZK_DAY_LEN + 1];      /* the server says that this day's index node exists */
+        char wanted[ZK_DAY_LEN + 1]; /* the day of expiry, as written last */
+        char met[ZK_DAY_LEN + 1];    /* the server says that this day's index node exists */
     } day;
     struct { /* the multi that writes "running" */
         int64_t sent;
@@ -227,8 +199,11 @@ struct zk_backend {
     int64_t contact_until;
     /* When to take the next step, if connected; DLOCK_NEVER: an answer brings the step. */
     int64_t again_at;
+    unsigned list_serial; /* of the last list of the lock's children */
     struct outage outage;
     struct event_queue events;
+    struct dlock_error refusal; /* what the last refusing server said; code 0: nothing */
+    struct dlock_error err;     /* the reason of the last verdict or news; code 0: none */
 
     struct zk_lock lock;
     struct zk_session session;
@@ -241,10 +216,7 @@ struct zk_backend {
         bool flat;        /* the server knows no containers */
     } making;
 
-    struct {               /* the server's time, from the Stat of our node */
-        int64_t server_ms; /* Unix ms */
-        int64_t at;        /* our clock when server_ms came */
-    } clock;
+    int64_t clock_ms; /* the server's time (Unix ms) minus our clock, from the Stat of our node */
 
     struct zk_acquire acquire;
 
@@ -266,7 +238,6 @@ struct zk_backend {
             bool gone;
         } * found;
         int n, next, left;
-        unsigned list_serial;
         bool read_run; /* the get of the run record was answered */
         bool has_run;  /* the run record is not handed out yet */
     } status;
@@ -274,19 +245,19 @@ struct zk_backend {
     struct {
         const char *token; /* of the record shown */
         bool held;         /* the lock is held */
-        bool alone;        /* the record has no index node */
     } forget;
 
-    struct {            /* see sweep.c */
-        unsigned asked; /* outstanding requests; 0: there is no sweep */
-        char today[ZK_DAY_LEN + 1], day[ZK_DAY_LEN + 1];
+    struct {                  /* see sweep.c */
+        unsigned asked;       /* outstanding requests; 0: there is no sweep */
+        unsigned list_serial; /* of the list of the days, then of a day's shards */
+        char today[ZK_DAY_LEN + 1];
+        char day[ZK_DAY_LEN + 1]; /* "": not chosen, or done */
         struct {
             unsigned serial;
             char name[3]; /* "": none */
             bool emptied; /* all names of the shard were looked at */
         } shards[SWEEP_SHARDS];
         bool whole; /* the day has no further shards */
-        bool cleared;
         struct {
             unsigned serial;
             char *place; /* SHARD/NAME */
@@ -316,12 +287,30 @@ static inline int64_t zk_patience(const struct zk_backend *be)
 {
     return dlock_min(be->spec->op_timeout, be->session.timeout / 8);
 }
+/* Send a multi; returns the serial. */
+static inline unsigned zk_ask_multi(struct zk_backend *be, zk_answer_fn *answered,
+                                    const struct zk_request *ops, int n)
+{
+    return zk_conn_ask(
+        be->session.conn,
+        &(struct zk_request){.call = ZK_MULTI, .answered = answered, .ops = ops, .nops = n});
+}
 /* Send a request with a path alone; returns the serial. */
-static inline unsigned zk_ask(struct zk_backend *be, enum zk_call call, enum zk_tag tag,
+static inline unsigned zk_ask(struct zk_backend *be, enum zk_call call, zk_answer_fn *answered,
                               const char *path)
 {
     return zk_conn_ask(be->session.conn,
-                       &(struct zk_request){.call = call, .tag = (int)tag, .path = path});
+                       &(struct zk_request){.call = call, .answered = answered, .path = path});
+}
+/* Ask for the lock's children. */
+static inline void zk_ask_list(struct zk_backend *be, zk_answer_fn *answered)
+{
+    be->list_serial = zk_ask(be, ZK_CHILDREN, answered, be->lock.parent);
+}
+/* Read the run record. */
+static inline void zk_ask_record(struct zk_backend *be, zk_answer_fn *answered)
+{
+    be->run.serial = zk_ask(be, ZK_GET, answered, be->run.path.record);
 }
 
 /* uri.c */
@@ -371,15 +360,15 @@ void zk_read_info(const char *name, bool waiter, const char *data, int len, cons
                   struct dlock_info *info);
 
 /* session.c */
-/* Begin a session; be->session must have none. 0, or a negative code. */
-int zk_session_open(struct zk_backend *be, struct dlock_error *err);
+/* Begin a session; be->session must have none. False: be->err says why. */
+bool zk_session_open(struct zk_backend *be);
 /* End the session, if there is a session. */
 void zk_session_close(struct zk_backend *be);
 /*
  * The next thing to report; handles messages for the session alone. After NEWS_MESSAGE the caller
  * frees m. NEWS_NONE: the mailbox is empty, and the session's timers were looked at.
  */
-enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m, struct dlock_error *err);
+enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m);
 /*
  * Send a heartbeat, if our node exists and no heartbeat is outstanding: a write where the lease, or
  * the waiter behind us, needs a write, else a look.
@@ -393,31 +382,31 @@ int64_t zk_lease_from(const struct zk_session *s);
 bool zk_lease_is_old(const struct zk_backend *be);
 /* Is the connection at fault, not the request? Then the request may be repeated. */
 bool zk_transient(int rc);
-/* Describe rc, of the library or the server, in err; what: the failed step. Returns the code. */
-int zk_error(const struct zk_backend *be, int rc, const char *what, struct dlock_error *err);
+/* Describe rc, of the library or the server, in be->err; what: the failed step. */
+void zk_error(struct zk_backend *be, int rc, const char *what);
 /* Repeat the step in a moment. */
 enum zk_verdict zk_again(struct zk_backend *be);
 /* A request has failed: repeat the step if the connection was at fault. what: as above. */
-enum zk_verdict zk_failed(struct zk_backend *be, int rc, const char *what, struct dlock_error *err);
-enum zk_verdict zk_no_memory(struct dlock_error *err);
+enum zk_verdict zk_failed(struct zk_backend *be, int rc, const char *what);
+enum zk_verdict zk_no_memory(struct zk_backend *be);
 
 /* acquire.c: our node, which drives acquire and release. */
 /* The release has ended so. */
 enum zk_verdict zk_released(struct zk_backend *be, enum dlock_release_how how);
-/* Ignore all watches from now on. */
-void zk_forget_watches(struct zk_backend *be);
+/* Ignore all watches, and the answers to all requests but heartbeats. */
+void zk_forget_requests(struct zk_backend *be);
 /* Make the nodes of path, then take the next step. path must live until then. */
-enum zk_verdict zk_make(struct zk_backend *be, const char *path, struct dlock_error *err);
+enum zk_verdict zk_make(struct zk_backend *be, const char *path);
 /* Ask for the end of our node. */
 enum zk_verdict zk_delete_node(struct zk_backend *be);
 /* Acquiring: our node was deleted, or never existed. Begin again at once. */
 enum zk_verdict zk_node_gone(struct zk_backend *be);
 /* Releasing: our node was gone before. */
-enum zk_verdict zk_not_ours(struct zk_backend *be, struct dlock_error *err);
+enum zk_verdict zk_not_ours(struct zk_backend *be);
 /* The next step: an acquire (connected) creates, finds or checks our node, a release deletes it. */
-enum zk_verdict zk_node_step(struct zk_backend *be, struct dlock_error *err);
-/* Take an answer or a watch; may take over the message's data. */
-enum zk_verdict zk_node_message(struct zk_backend *be, struct zk_msg *m, struct dlock_error *err);
+enum zk_verdict zk_node_step(struct zk_backend *be);
+zk_answer_fn zk_beat_answered;
+enum zk_verdict zk_watch_fired(struct zk_backend *be, const struct zk_msg *m);
 
 /* run_node.c: the names and the text of run records */
 /* Set be->run.path. 0 or DLOCK_ENOMEM. */
@@ -448,42 +437,33 @@ const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r
 /* once.c: the run record of our hold */
 /* The Stat of a just written node has this time. */
 void zk_note_time(struct zk_backend *be, int64_t server_ms);
-/* Read the record. */
-enum zk_verdict zk_ask_record(struct zk_backend *be);
+/* The answer to a get of the record: at our turn, when the run of a set begins, at the end. */
+zk_answer_fn zk_record_read;
 /* The server's time, in Unix ms, by the last Stat and our clock. */
 int64_t zk_server_ms(const struct zk_backend *be);
 /* Our turn has come: ZK_GRANTED, or the record comes first. */
 enum zk_verdict zk_run_turn(struct zk_backend *be);
-/* Does a renewal write the begin of a run? Then it begins with zk_ask_record(). */
+/* Does a renewal write the begin of a run? Then it begins with a look at the record. */
 bool zk_run_begins(const struct zk_backend *be);
 /* Does the release write the end of a run? Then zk_run_end deletes our node. */
 bool zk_run_ends(const struct zk_backend *be);
-enum zk_verdict zk_run_end(struct zk_backend *be, struct dlock_error *err);
-/* Take an answer to a request for the record. */
-enum zk_verdict zk_run_message(struct zk_backend *be, const struct zk_msg *m,
-                               struct dlock_error *err);
-/* Fill err: the record's node holds foreign data; returns the code. */
-int zk_foreign_run(const struct zk_backend *be, const char *what, struct dlock_error *err);
+enum zk_verdict zk_run_end(struct zk_backend *be);
+/* The record's node holds foreign data. */
+enum zk_verdict zk_foreign_run(struct zk_backend *be, const char *what);
 
 /* sweep.c */
 /* Begin to remove some expired records. */
 void zk_sweep(struct zk_backend *be);
 bool zk_sweep_goes_on(const struct zk_backend *be);
-/* Take an answer of a sweep. False: the message is none. */
-bool zk_sweep_message(struct zk_backend *be, const struct zk_msg *m);
 void zk_sweep_end(struct zk_backend *be);
 
 /* forget.c */
-/* Take an answer: ZK_GOES_ON, ZK_DONE, ZK_BUSY or ZK_FAILED. */
-enum zk_verdict zk_forget_answer(struct zk_backend *be, const struct zk_msg *m,
-                                 struct dlock_error *err);
+/* Connected: ask for the nodes of the lock and for the run record. */
+void zk_forget_ask(struct zk_backend *be);
 
 /* status.c */
-/* Connected: ask for the nodes of the lock and for the run record, for --status and --forget. */
+/* Connected: ask for the nodes of the lock and for the run record. */
 void zk_status_ask(struct zk_backend *be);
-/* Take an answer: ZK_GOES_ON or ZK_FAILED. */
-enum zk_verdict zk_status_answer(struct zk_backend *be, const struct zk_msg *m,
-                                 struct dlock_error *err);
 /* Are all answers there? */
 static inline bool zk_status_complete(const struct zk_backend *be)
 {

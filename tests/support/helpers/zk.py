@@ -11,8 +11,9 @@ writes, so the zxid moves on), and a sync precedes reads, so that no follower gi
                           lists have it (0x0 for containers, too: they look like persistent nodes)
   gone [-c] PATH SECONDS  waits until there is no such node; -c: or one that never had a child
   acl PATH                "PERMISSIONS SCHEME ID" lines
-  create [-c] [-s] PATH [DATA]    persistent; -c a container, -s sequential; with all parents;
-                          prints the real path
+  create [-c] [-s] [-p PERMISSIONS] PATH [DATA]   persistent; -c a container, -s sequential; with
+                          all parents; -p: any client may do that alone (some of rwcda); prints the
+                          real path
   set PATH DATA           whatever the version; DATA "-": from standard input
   rm [-r] PATH            -r: with all below
   kill SESSION            closes that session (0x...), as another client with its password would
@@ -221,9 +222,9 @@ def gone(zk, path, seconds, or_new):
 def main(where, what, *args):
     args = list(args)
     options = {}
-    while args and args[0] in ("-a", "-c", "-s", "-r", "-t"):
+    while args and args[0] in ("-a", "-c", "-p", "-s", "-r", "-t"):
         word = args.pop(0)
-        options[word] = args.pop(0) if word in ("-a", "-t") else True
+        options[word] = args.pop(0) if word in ("-a", "-p", "-t") else True
     if what == "cmd":
         return words(where, args[0])
     if what == "kill":
@@ -235,6 +236,9 @@ def main(where, what, *args):
     zk = Client(where, int(options.get("-t", 4000)))
     if "-a" in options:
         zk.auth(options["-a"])
+    if "-p" in options:
+        may = sum(1 << "rwcda".index(c) for c in options["-p"])
+        zk.acls = struct.pack(">ii", 1, may) + OPEN_ACL[8:]
     if what == "hold":
         return hold(zk, path, data, "-s" in options)
     try:

@@ -13,6 +13,7 @@ FAULT  pass      nothing happens
        refuse    the question is not passed on, and CODE answered
        after     the connection ends right behind the answer
        stall     the answer, and all later words of the server on this connection, are kept back
+       late      the same, until the client has sent a delete
        drop      the answer alone is left out (an event that never came)
        error     CODE (e.g. -4, -110) is answered; what was asked for is done all the same
        flip      a byte of the answer, the last, or CODE, counted from its length's first, is wrong
@@ -74,7 +75,7 @@ def end(*socks):
             pass
 
 
-def questions(client, server, kinds):
+def questions(client, server, kinds, on_time):
     first = True
     try:
         for body, data in packets(client):
@@ -95,6 +96,8 @@ def questions(client, server, kinds):
                 client.sendall(struct.pack(">iiqi", 16, xid, 0, int(code)))
                 continue
             server.sendall(data)
+            if kind == "delete":
+                on_time.set()
         else:
             server.shutdown(socket.SHUT_WR)
             return
@@ -103,7 +106,7 @@ def questions(client, server, kinds):
     end(client, server)
 
 
-def replies(client, server, kinds):
+def replies(client, server, kinds, on_time):
     first = True
     quiet = False
     try:
@@ -121,6 +124,8 @@ def replies(client, server, kinds):
             if hit and fault in ("drop", "stall"):
                 quiet = fault == "stall"
                 continue
+            if hit and fault == "late":
+                on_time.wait()
             if hit and fault == "error":
                 data = struct.pack(">i", 16) + body[:12] + struct.pack(">i", int(code))
             if hit and fault == "flip":
@@ -155,6 +160,6 @@ while True:
         continue
     s.settimeout(None)
     s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sent = {}
-    threading.Thread(target=questions, args=(c, s, sent), daemon=True).start()
-    threading.Thread(target=replies, args=(c, s, sent), daemon=True).start()
+    both = (c, s, {}, threading.Event())
+    threading.Thread(target=questions, args=both, daemon=True).start()
+    threading.Thread(target=replies, args=both, daemon=True).start()

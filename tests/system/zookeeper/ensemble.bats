@@ -116,11 +116,8 @@ survives_freeze() {
     turns() { [ "$(grep -c exit h/history)" -ge "$1" ]; }
     more() { wait_for 15 turns $(($(grep -cs exit h/history) + $1)); }
     more 5
-    for who in leader follower leader; do
-        case $who in
-        leader) m=$(zk_leader) ;;
-        *) m=$(zk_followers | head -n 1) ;;
-        esac
+    for who in leader followers; do
+        m=$(zk_$who | head -n 1)
         zk_kill "$m"
         more 8
         zk_restart "$m"

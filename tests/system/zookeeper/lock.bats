@@ -83,24 +83,13 @@ kill_waiter() { # PID NODE
     [ "$(cat order)" = 3 ]
 }
 
-@test "a killed waiter's node is gone within its ttl and two ticks" {
-    hold
-    OPTS="--ttl 1" wait_in_line 2 true
-    kill -KILL "$WAITER"
-    t0=$(now_ms)
-    wait_for 5 line_is 1
-    # The answer to the last heartbeat may have reached the leader half a tick later.
-    assert_between 0 $(($(now_ms) - t0)) $((1000 + 400 + 500 + SLOW)) "time (ms)"
-    let_go
-}
-
 @test "the fence grows over containers that were reaped and made again" {
     last=0
     for i in 1 2 3; do
         fence=$(run_t 5 "$DLOCK" "$L" sh -c 'echo $DLOCK_FENCE')
         [ "$fence" -gt "$last" ] || final "$fence is not more than $last"
         last=$fence
-        wait_for 5 not_there "/$NAME"
+        zk_gone "/$NAME" 5
     done
     hold
     # The sequence has begun anew.
@@ -113,7 +102,6 @@ in_turn() {
     local n=0 path
     for path in $(line); do echo "$((++n)) $(version "$path")"; done
 }
-words_are() { [ "$(words)" = "$*" ]; }
 # All that has ever been written to the server, as a number.
 zxid() { local x; x=$(zk_cmd srvr | sed -n 's/^Zxid: //p') && echo $((x)); }
 

@@ -11,7 +11,7 @@ hang_ups_are() { [ "$(wc -l <hang-ups)" -ge "$1" ]; }
 # The queue is empty, no session and no container is left.
 no_trace() {
     wait_for 5 line_is 0
-    wait_for 8 not_there "/$NAME"
+    zk_gone "/$NAME" 8
     wait_for 5 no_session
 }
 
@@ -97,7 +97,7 @@ while True:
     # Only the first one is cut off; no end of a connection comes through.
     kill -STOP "$PROXY"
     t0=$(now_ms)
-    wait_for 5 not_there "$old"
+    zk_gone "$old" 5
     after 2200 "$t0"
     pid_alive "$first" || fail "$(cat wait2.log)"
     line_is 2

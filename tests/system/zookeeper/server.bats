@@ -13,18 +13,6 @@ setup_file() {
     zk_start
 }
 
-# ------------------------------------------------ URLs as people have them ---
-
-@test "a URL with other programs' parameters is the same lock" {
-    hold
-    run -75 run_t 5 "$DLOCK" -n "zookeeper://$H?timeout=3000&client=curator#$NAME" touch ran
-    run -75 run_t 5 "$DLOCK" -v --status "zookeeper://$H/?timeout=3000#$NAME"
-    assert_out "zookeeper://$H: ignored the parameters of other programs: timeout"
-    says 64 'parameter "backup"' "zookeeper://$H?backup=127.0.0.1:1#$NAME" touch ran
-    let_go
-    [ ! -e ran ]
-}
-
 # ------------------------------------------------------------- credentials ---
 
 @test "nodes of a user are closed to others" {
@@ -61,7 +49,7 @@ setup_file() {
     [ "$(zk_acl "$(node 1)")" = "rwcda world anyone" ]
     run -75 run_t 5 "$DLOCK" -n "zk://$H#$NAME" true
     let_go
-    wait_for 5 not_there "/$NAME"
+    zk_gone "/$NAME" 5
     L="zk://joe:pw@$H?acl=read#$NAME"
     hold
     run zk_acl "$(node 1)"
@@ -107,11 +95,11 @@ setup_file() {
     hold
     [ "$(line "/$NAME/b/name" | wc -l)" = 1 ]
     let_go
-    wait_for 5 not_there "/$NAME/b/name"
+    zk_gone "/$NAME/b/name" 5
     zk_stat "/$NAME/b" version
     # Another lock's containers come and go meanwhile.
     run -0 run_t 5 "$DLOCK" "zk://$H/$NAME/b#other" true
-    wait_for 5 not_there "/$NAME/b/other"
+    zk_gone "/$NAME/b/other" 5
     zk_stat "/$NAME/b" version
     zk_rm -r "/$NAME"
 }
@@ -120,7 +108,7 @@ setup_file() {
     run -0 run_t 5 "$DLOCK" "zk://$H#$NAME/a/b" "$DLOCK" -n "zk://$H#$NAME/a" "$DLOCK" \
         -n "zk://$H#$NAME" true
     run -75 run_t 5 "$DLOCK" "zk://$H#$NAME/a/b" "$DLOCK" -n "zk://$H/$NAME#a/b" true
-    wait_for 8 not_there "/$NAME"
+    zk_gone "/$NAME" 8
 }
 
 # The application's part of the tree is made by an administrator, as in any shared ensemble.
@@ -141,7 +129,7 @@ PY
     run -0 run_t 5 "$DLOCK" "zk://joe:pw@$H/$NAME/app#one" true
     run -0 run_t 5 "$DLOCK" "zk://joe:pw@$H/$NAME/app#two/parts" true
     run -77 run_t 5 "$DLOCK" "zk://joe:pw@$H/$NAME#not-there/x" true
-    wait_for 5 not_there "/$NAME/app/one"
+    zk_gone "/$NAME/app/one" 5
 }
 
 # ----------------------------------------------------------------- session ---
@@ -191,13 +179,6 @@ narrow() {
     takes 0 2500 69 "$DLOCK" "zk://127.0.0.1:1,127.0.0.1:2#$NAME" touch ran
     run -69 run_t 10 "$DLOCK" --status "zk://127.0.0.1:1#$NAME"
     [ ! -e ran ]
-}
-
-@test "some hosts are dead, one lives" {
-    for i in 1 2 3 4 5 6; do
-        takes 0 4000 0 "$DLOCK" "zk://127.0.0.1:1,127.0.0.1:2,$H#$NAME" true
-        [ -z "$output" ]
-    done
 }
 
 @test "a silent server fails after the connect time-out" {

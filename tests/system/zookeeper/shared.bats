@@ -200,8 +200,6 @@ lists_are() { [ "$(lists)" -ge "$1" ]; }
     end_proxy
 }
 
-words_are() { [ "$(words)" = "$*" ]; }
-
 @test "those that will be granted together know it" {
     local i n=0
     for i in -x -s -s --slots=2 --slots=2 --slots=2 -x -s; do

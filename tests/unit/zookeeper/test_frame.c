@@ -5,6 +5,7 @@
 #include "unit.h"
 
 #include "backends/zookeeper/wire/frame.h"
+#include "util.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -151,47 +152,50 @@ static void empty_answer(struct buf *b, int xid)
     close_packet(b, at, 0);
 }
 
+/* The body of a good answer to each of our requests. */
+static const struct body {
+    int op;
+    int64_t count;    /* in front of the text; 0: none */
+    const char *text; /* as of a string or buffer; NULL: none */
+    size_t behind;    /* zeros */
+} bodies[] = {{2, 0, NULL, 0},   {-11, 0, NULL, 0}, {5, 0, NULL, 68},
+              {4, 0, "xyz", 68}, {4, -1, NULL, 68}, /* no data */
+              {8, 1, "xyz", 0},  {9, 0, "xyz", 0},  {1, 0, "/path", 0},
+              {15, 0, "x", 68},  {19, 0, "x", 68}};
+
+/* Returns where the text begins. */
+static size_t add_body(struct buf *b, const struct body *body)
+{
+    if (body->count)
+        num(b, body->count, 4);
+    size_t at = b->n;
+    if (body->text)
+        str(b, body->text);
+    zeros(b, body->behind);
+    return at;
+}
+
 /* All our requests and the answers to them; ends: where each packet ends. */
 static void dialogue(struct buf *b, size_t *ends)
 {
-    static const int ops[] = {2, -11, 3, 5, 4, 4, 4, 8, 8, 1, 9, 15, 19, 15};
     size_t at, n = 0;
     begin_session(b);
     ends[n++] = b->n;
-    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
-        static const char *const names[] = {"a", "", "_c_x-lock-0000000001"};
-        int xid = 500 + (int)i;
-        ask(xid, ops[i]);
-        at = header(b, xid, i == 6 ? -101 : 0);
-        switch (i == 6 ? 0 : ops[i]) {
-        case 3:
-        case 5:
-            zeros(b, 68);
-            break;
-        case 4:
-            if (i == 5)
-                num(b, -1, 4);
-            else
-                str(b, "data");
-            zeros(b, 68);
-            break;
-        case 8:
-            num(b, i == 8 ? 0 : 3, 4);
-            for (int j = 0; i != 8 && j < 3; j++)
-                str(b, names[j]);
-            break;
-        case 1:
-        case 9:
-            str(b, "/path");
-            break;
-        case 15:
-        case 19:
-            str(b, "/path-0000000001");
-            zeros(b, 68);
-            break;
-        default:
-            break;
-        }
+    for (int i = 0; i < (int)DLOCK_LEN(bodies); i++) {
+        ask(500 + i, bodies[i].op);
+        at = header(b, 500 + i, 0);
+        add_body(b, &bodies[i]);
+        close_packet(b, at, 0);
+        ends[n++] = b->n;
+    }
+    /* A refused request; lists of no and of several names. */
+    for (int names = -1; names <= 3; names++) {
+        ask(590 + names, 8);
+        at = header(b, 590 + names, names < 0 ? -101 : 0);
+        if (names >= 0)
+            num(b, names, 4);
+        for (int i = 0; i < names; i++)
+            str(b, i == 1 ? "" : "_c_x-lock-0000000001");
         close_packet(b, at, 0);
         ends[n++] = b->n;
     }
@@ -287,24 +291,24 @@ TEST(remembers_many_unanswered_requests)
 
 TEST(accepts_an_answer_of_the_largest_size_and_none_beyond)
 {
-    static unsigned char data[1 << 16];
+    const size_t data = 16 + 4; /* in front of the node's data */
+    unsigned char *packet = calloc(1, ZK_FRAME_MAX);
+    REQUIRE(packet);
     for (int extra = 0; extra < 2; extra++) {
-        struct buf b;
+        struct buf b, h = {.n = 0};
         begin_session(&b);
         ask(1, 4);
         num(&b, ZK_FRAME_MAX + extra, 4);
-        num(&b, 1, 4);
-        num(&b, 1, 8);
-        num(&b, 0, 4);
-        uint32_t len = ZK_FRAME_MAX + (uint32_t)extra - 16 - 4 - 68;
-        num(&b, len, 4);
         CHECK_INT(zk_frame_received(&f, b.d, b.n), extra == 0);
-        for (len += 68; extra == 0 && len > 0;) {
-            uint32_t n = len < sizeof data ? len : (uint32_t)sizeof data;
-            CHECK(zk_frame_received(&f, data, n));
-            len -= n;
-        }
+        num(&h, 1, 4);
+        num(&h, 1, 8);
+        num(&h, 0, 4);
+        num(&h, ZK_FRAME_MAX - (int64_t)data - 68, 4);
+        memcpy(packet, h.d, h.n);
+        for (size_t at = 0; extra == 0 && at < ZK_FRAME_MAX; at += 1 << 16)
+            CHECK(zk_frame_received(&f, packet + at, 1 << 16));
     }
+    free(packet);
 }
 
 TEST(accepts_a_new_a_resumed_and_an_expired_session)
@@ -323,7 +327,7 @@ TEST(accepts_a_new_a_resumed_and_an_expired_session)
         {9, 0, 9, 16, false},    {9, -1, 0, 16, false},         {0, 3000, 1, 17, false},
         {0, 3000, 1, -1, false}, {0, 3000, 1, 0x100000, false},
     };
-    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
         struct buf b = {.n = 0};
         ask_session(t[i].asked);
         session(&b, t[i].timeout, t[i].got, t[i].password);
@@ -391,7 +395,7 @@ TEST(refuses_answers_without_a_request)
 TEST(refuses_impossible_lengths)
 {
     static const int64_t lens[] = {0, 1, 15, -1, INT32_MIN, INT32_MAX, ZK_FRAME_MAX + 1};
-    for (size_t i = 0; i < sizeof lens / sizeof *lens; i++) {
+    for (size_t i = 0; i < DLOCK_LEN(lens); i++) {
         struct buf b = {.n = 0};
         ask_session(0);
         num(&b, lens[i], 4);
@@ -405,33 +409,22 @@ TEST(refuses_impossible_lengths)
 
 TEST(refuses_bodies_that_do_not_fill_their_packet)
 {
-    static const struct {
-        int op;
-        const char *text; /* as of a string or buffer; NULL: none */
-        int64_t count;    /* in front of it; 0: none */
-        size_t behind;    /* zeros */
-    } good[] = {{2, NULL, 0, 0},  {3, NULL, 0, 68}, {5, NULL, 0, 68}, {4, "xyz", 0, 68},
-                {8, "xyz", 1, 0}, {9, "xyz", 0, 0}, {15, "x", 0, 68}, {19, "x", 0, 68}};
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    for (size_t i = 0; i < DLOCK_LEN(bodies); i++) {
+        const struct body *body = &bodies[i];
         struct buf b = {.n = 0};
-        if (good[i].count)
-            num(&b, good[i].count, 4);
-        size_t at = b.n;
-        if (good[i].text)
-            str(&b, good[i].text);
-        zeros(&b, good[i].behind);
-        CHECK(answer(good[i].op, 10, 0, &b, 0));
-        CHECK(answer(good[i].op, 10, -101, &b, 0)); /* ignored */
-        CHECK(!answer(good[i].op, 10, 0, &b, 1));
+        size_t at = add_body(&b, body);
+        CHECK(answer(body->op, 10, 0, &b, 0));
+        CHECK(answer(body->op, 10, -101, &b, 0)); /* ignored */
+        CHECK(!answer(body->op, 10, 0, &b, 1));
         for (struct buf less = b; less.n-- > 0;)
-            CHECK(!answer(good[i].op, 10, 0, &less, 0));
+            CHECK(!answer(body->op, 10, 0, &less, 0));
         static const int64_t lens[] = {-2, INT32_MIN, INT32_MAX, 1000, 2, 4};
-        for (size_t j = 0; good[i].text && j < sizeof lens / sizeof *lens; j++) {
+        for (size_t j = 0; body->text && j < DLOCK_LEN(lens); j++) {
             struct buf l = b;
             l.n = at;
             num(&l, lens[j], 4);
             l.n = b.n;
-            CHECK(!answer(good[i].op, 10, 0, &l, 0));
+            CHECK_INT(answer(body->op, 10, 0, &l, 0), lens[j] == (int64_t)strlen(body->text));
         }
     }
 }
@@ -485,7 +478,7 @@ TEST(checks_each_result_of_a_multi)
         {{{2, -103}, {5, 0}, {1, 0}, {0, 0}}, 4, false}, /* an error that is none */
         {{{-2, 0}, {5, 0}, {1, 0}, {0, 0}}, 4, false},
     };
-    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
         struct buf b = {.n = 0};
         for (int j = 0; j < t[i].n; j++)
             result(&b, t[i].r[j].type, t[i].r[j].err);
@@ -506,7 +499,7 @@ TEST(checks_each_result_of_a_multi)
 /* Its answer has a form that the guard does not know, so it is let through by no means. */
 TEST(refuses_the_answer_to_a_multi_that_we_never_send)
 {
-    static const int create2[] = {15, 0}, many[] = {2, 2, 2, 2, 2, 0}, most[] = {2, 13, 2, 2, 0};
+    static const int create2[] = {15, 0}, many[] = {2, 2, 2, 2, 2, 0}, most[] = {2, 5, 2, 2, 0};
     struct buf b = {.n = 0};
     num(&b, 15, 4);
     num(&b, 0, 5);
@@ -527,7 +520,7 @@ TEST(refuses_the_answer_to_a_multi_that_we_never_send)
 TEST(checks_lists_and_strings)
 {
     static const int64_t counts[] = {-1, 0, 2, 1000, INT32_MIN, INT32_MAX};
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+    for (size_t i = 0; i < DLOCK_LEN(counts); i++) {
         struct buf b = {.n = 0};
         num(&b, counts[i], 4);
         str(&b, "name");

@@ -4,6 +4,7 @@
  */
 #include "unit.h"
 
+#include "backends/zookeeper/acquire.c"
 #include "backends/zookeeper/session.c"
 #include "backends/zookeeper/wire/conn.c"
 #include "user.h"
@@ -85,26 +86,30 @@ TEST(sorts_the_queue_by_sequence_alone)
     static const char *const names[] = {
         HEX "__lock__0000000010",
         UUID "-lock-0000000009",
-        "locks",
-        "zz-0000000008",
         UUID "-__WRIT__0000000100",
+        "locks",
         HEX "__rlock__0000000011",
         UUID "-__READ__0000000007",
+        "zz-0000000008",
         "leases",
+        UUID "-lock--000000001",
+        UUID "-lock--2147483648",
+        HEX "__lock__-999999999",
+        UUID "-lock--1000000000",
+        UUID "-lock-2147483647",
     };
+    static const int order[] = {9, 11, 10, 8, 5, 6, 1, 0, 4, 2, 12};
     int n;
     struct zk_child *line = line_of(names, (int)DLOCK_LEN(names), &n);
     REQUIRE(line);
-    REQUIRE_INT(n, 6);
-    for (int i = 0; i < 5; i++)
-        CHECK_INT(line[i].seq, 7 + i);
-    CHECK_INT(line[5].seq, 100);
-    CHECK(line[0].name == names[6] && line[0].mode == DLOCK_MODE_SHARED);
-    CHECK(line[1].name == names[3] && line[1].mode == DLOCK_MODE_EXCLUSIVE);
-    CHECK(line[2].name == names[1] && line[2].mode == DLOCK_MODE_EXCLUSIVE);
-    CHECK(line[3].name == names[0] && line[3].mode == DLOCK_MODE_EXCLUSIVE);
-    CHECK(line[4].name == names[5] && line[4].mode == DLOCK_MODE_SHARED);
-    CHECK(line[5].name == names[4] && line[5].mode == DLOCK_MODE_EXCLUSIVE);
+    REQUIRE_INT(n, DLOCK_LEN(order));
+    for (int i = 0; i < n; i++)
+        if (!CHECK(line[i].name == names[order[i]]))
+            printf("# at %d: %s\n", i, line[i].name);
+    free(line);
+    line = zk_line(NULL, 0, &n);
+    CHECK(line != NULL);
+    CHECK_INT(n, 0);
     free(line);
 }
 
@@ -146,32 +151,6 @@ TEST(reads_the_kind_in_a_name)
             printf("# %s\n", rows[i].name);
         free(line);
     }
-}
-
-TEST(sorts_negative_sequences_first)
-{
-    static const char *const names[] = {
-        UUID "-lock-0000000000",  UUID "-lock--000000001",  UUID "-lock--2147483648",
-        HEX "__lock__-999999999", UUID "-lock--1000000000", UUID "-lock-2147483647",
-    };
-    static const int order[] = {2, 4, 3, 1, 0, 5};
-    int n;
-    struct zk_child *line = line_of(names, (int)DLOCK_LEN(names), &n);
-    REQUIRE(line);
-    REQUIRE_INT(n, 6);
-    for (int i = 0; i < n; i++)
-        if (!CHECK(line[i].name == names[order[i]]))
-            printf("# at %d: %s\n", i, line[i].name);
-    free(line);
-}
-
-TEST(reads_an_empty_queue)
-{
-    int n = 7;
-    struct zk_child *line = zk_line(NULL, 0, &n);
-    CHECK(line != NULL);
-    CHECK_INT(n, 0);
-    free(line);
 }
 
 /* ------------------------------------------------------- what others wrote */
@@ -412,63 +391,17 @@ TEST(parameters_of_other_programs)
 
 TEST(refuses_names_that_are_no_path)
 {
-    static const char *const bad[] = {"zk://h#..",
-                                      "zk://h#.",
-                                      "zk://h#a/..",
-                                      "zk://h#../a",
-                                      "zk://h#a/./b",
-                                      "zk://h#a//b",
-                                      "zk://h#a/",
-                                      "zk://h#/a",
-                                      "zk://h#/",
-                                      "zk://h/a//b#n",
-                                      "zk://h/../a#n",
-                                      "zk://h/.#n",
-                                      "zk://h#%F0%9F%94%92", /* an emoji */
-                                      "zk://h#a%F0%9F%94%92b/c",
-                                      "zk://h#%EE%80%80", /* U+E000 */
-                                      "zk://h#%EF%A3%BF", /* U+F8FF */
-                                      "zk://h#%EF%BF%B0", /* U+FFF0 */
-                                      "zk://h#%EF%BF%BD", /* U+FFFD */
-                                      "zk://h/%F0%9F%94%92#n",
-                                      "zk://h#x/job0000000001",
-                                      "zk://h#x/job0000000001/y",
-                                      "zk://h/c#x/lock--000000001",
-                                      "zk://h#zookeeper",
-                                      "zk://h#zookeeper/x",
-                                      "zk://h/zookeeper#x",
-                                      "zk://h/zookeeper/quota#x"};
+    static const char *const bad[] = {
+        /* parts */
+        "zk://h#..", "zk://h#.", "zk://h#a/..", "zk://h#../a", "zk://h#a/./b", "zk://h#a//b",
+        "zk://h#a/", "zk://h#/a", "zk://h#/", "zk://h/a//b#n", "zk://h/../a#n", "zk://h/.#n",
+        /* emojis, and U+E000, U+F8FF, U+FFF0, U+FFFD */
+        "zk://h#%F0%9F%94%92", "zk://h#a%F0%9F%94%92b/c", "zk://h/%F0%9F%94%92#n",
+        "zk://h#%EE%80%80", "zk://h#%EF%A3%BF", "zk://h#%EF%BF%B0", "zk://h#%EF%BF%BD",
+        /* waiters; the server's */
+        "zk://h#x/job0000000001", "zk://h#x/job0000000001/y", "zk://h/c#x/lock--000000001",
+        "zk://h#zookeeper", "zk://h#zookeeper/x", "zk://h/zookeeper#x", "zk://h/zookeeper/quota#x"};
     check_refused(bad, DLOCK_LEN(bad), "");
-}
-
-TEST(names_nodes_as_the_layout_says)
-{
-    REQUIRE_INT(open_uri("zk://h/c#n"), 0);
-    CHECK_INT(u.be.lock.layout, LAYOUT_CURATOR);
-    REQUIRE_INT(zk_new_stem(&u.be, &u.err), 0);
-    const char *path = u.be.node.stem;
-    CHECK_INT(strlen(u.be.node.token), DLOCK_TOKEN_LEN);
-    /* /c/n/_c_8-4-4-4-12-lock- with the token's digits */
-    CHECK_INT(strlen(path), strlen("/c/n/" UUID "-lock-"));
-    CHECK(strncmp(path, "/c/n/_c_", 8) == 0);
-    CHECK(strncmp(path + 8, u.be.node.token, 8) == 0 && path[16] == '-' && path[21] == '-' &&
-          path[26] == '-' && path[31] == '-');
-    CHECK_STR(path + 44, "-lock-");
-    CHECK(strncmp(path + 32, u.be.node.token + 20, 12) == 0);
-    char *first = u.be.node.stem;
-    REQUIRE_INT(zk_new_stem(&u.be, &u.err), 0);
-    CHECK(strcmp(first, u.be.node.stem) != 0);
-    free(first);
-    REQUIRE_INT(open_uri("zk://h/c?layout=kazoo#n"), 0);
-    CHECK_INT(u.be.lock.layout, LAYOUT_KAZOO);
-    REQUIRE_INT(zk_new_stem(&u.be, &u.err), 0);
-    path = u.be.node.stem;
-    CHECK(strncmp(path, "/c/n/", 5) == 0 && strncmp(path + 5, u.be.node.token, 32) == 0);
-    CHECK_STR(path + 37, "__lock__");
-    REQUIRE_INT(open_uri("zk://h?layout=curator#n"), 0);
-    CHECK_INT(u.be.lock.layout, LAYOUT_CURATOR);
-    static const char *const bad[] = {"zk://h?layout=x#n", "zk://h?layout=#n"};
-    check_refused(bad, DLOCK_LEN(bad), "layout=");
 }
 
 /* The same lock with the spec as it is now. */
@@ -481,38 +414,56 @@ static int check_again(void)
     return u.rc;
 }
 
-/* What stands behind the GUID. */
+/* What stands behind the GUID, which is the token and new each time. */
 static const char *kind_named(const char *uri, enum dlock_mode mode, unsigned slots)
 {
-    static char kind[32];
-    static const size_t front = sizeof("/n/" UUID "-") - 1, hex = sizeof("/n/" HEX) - 1;
-    kind[0] = '\0';
-    if (open_uri(uri) == 0) {
-        u.spec.mode = mode;
-        u.spec.slots = slots;
-        check_again();
+    static char last[DLOCK_TOKEN_LEN + 1];
+    const char *t = u.be.node.token;
+    char guid[64];
+    CHECK_INT(open_uri(uri), 0);
+    u.spec.mode = mode;
+    u.spec.slots = slots;
+    if (check_again() != 0) {
+        CHECK_INT(u.rc, DLOCK_EUSAGE);
+        CHECK_HAS(u.err.msg, "leave the layout out");
+        return "usage";
     }
-    if (u.rc == 0 && zk_new_stem(&u.be, &u.err) == 0)
-        snprintf(kind, sizeof kind, "%s",
-                 u.be.node.stem + (u.be.lock.layout == LAYOUT_KAZOO ? hex : front));
+    CHECK_INT(zk_new_stem(&u.be, &u.err), 0);
+    CHECK_INT(strlen(t), DLOCK_TOKEN_LEN);
+    CHECK(strcmp(t, last) != 0);
+    memcpy(last, t, sizeof last);
+    if (u.be.lock.layout == LAYOUT_KAZOO)
+        snprintf(guid, sizeof guid, "/c/n/%.32s", t);
     else
-        snprintf(kind, sizeof kind, "%d", u.rc);
-    CHECK(u.rc == 0 || strstr(u.err.msg, "leave the layout out"));
-    return kind;
+        snprintf(guid, sizeof guid, "/c/n/_c_%.8s-%.4s-%.4s-%.4s-%.12s-", t, t + 8, t + 12, t + 16,
+                 t + 20);
+    CHECK(strncmp(u.be.node.stem, guid, strlen(guid)) == 0);
+    return u.be.node.stem + strlen(guid);
 }
 
-TEST(names_readers_and_slots_as_the_layout_says)
+TEST(names_nodes_as_the_layout_says)
 {
-    CHECK_STR(kind_named("zk://h#n", DLOCK_MODE_EXCLUSIVE, 0), "lock-");
-    CHECK_STR(kind_named("zk://h#n", DLOCK_MODE_SHARED, 0), "r-lock-");
-    CHECK_STR(kind_named("zk://h#n", DLOCK_MODE_SLOTS, 12), "s12-lock-");
-    CHECK_STR(kind_named("zk://h?layout=curator-rw#n", DLOCK_MODE_EXCLUSIVE, 0), "__WRIT__");
-    CHECK_STR(kind_named("zk://h?layout=curator-rw#n", DLOCK_MODE_SHARED, 0), "__READ__");
-    CHECK_STR(kind_named("zk://h?layout=kazoo#n", DLOCK_MODE_SHARED, 0), "__rlock__");
-    char usage[16];
-    snprintf(usage, sizeof usage, "%d", DLOCK_EUSAGE);
-    CHECK_STR(kind_named("zk://h?layout=curator-rw#n", DLOCK_MODE_SLOTS, 3), usage);
-    CHECK_STR(kind_named("zk://h?layout=kazoo#n", DLOCK_MODE_SLOTS, 3), usage);
+    static const struct {
+        const char *uri;
+        enum dlock_mode mode;
+        const char *kind;
+    } rows[] = {
+        {"zk://h/c#n", DLOCK_MODE_EXCLUSIVE, "lock-"},
+        {"zk://h/c#n", DLOCK_MODE_EXCLUSIVE, "lock-"},
+        {"zk://h/c#n", DLOCK_MODE_SHARED, "r-lock-"},
+        {"zk://h/c#n", DLOCK_MODE_SLOTS, "s12-lock-"},
+        {"zk://h/c?layout=curator#n", DLOCK_MODE_EXCLUSIVE, "lock-"},
+        {"zk://h/c?layout=curator-rw#n", DLOCK_MODE_EXCLUSIVE, "__WRIT__"},
+        {"zk://h/c?layout=curator-rw#n", DLOCK_MODE_SHARED, "__READ__"},
+        {"zk://h/c?layout=curator-rw#n", DLOCK_MODE_SLOTS, "usage"},
+        {"zk://h/c?layout=kazoo#n", DLOCK_MODE_EXCLUSIVE, "__lock__"},
+        {"zk://h/c?layout=kazoo#n", DLOCK_MODE_SHARED, "__rlock__"},
+        {"zk://h/c?layout=kazoo#n", DLOCK_MODE_SLOTS, "usage"},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++)
+        CHECK_STR(kind_named(rows[i].uri, rows[i].mode, 12), rows[i].kind);
+    static const char *const bad[] = {"zk://h?layout=x#n", "zk://h?layout=#n"};
+    check_refused(bad, DLOCK_LEN(bad), "layout=");
 }
 
 /* "scheme:id=perms" of each entry */
@@ -586,18 +537,22 @@ TEST(refuses_a_ttl_beyond_24_days)
 
 /* ------------------------------------------------------------- the servers */
 
+static struct dlock_peer peer(const char *addr, unsigned short port)
+{
+    struct dlock_peer p = {.len = sizeof(struct sockaddr_in)};
+    struct sockaddr_in *in = (void *)&p.addr;
+    *in = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
+    inet_pton(AF_INET, addr, &in->sin_addr);
+    return p;
+}
+
 TEST(lists_the_servers_in_random_order)
 {
-    struct dlock_peer peers[3] = {{0}};
-    struct sockaddr_in *a = (void *)&peers[0].addr, *b = (void *)&peers[1].addr;
+    struct dlock_peer peers[3] = {peer("192.0.2.1", 2181), peer("127.0.0.1", 65535)};
     struct sockaddr_in6 *c = (void *)&peers[2].addr;
     bool first[3] = {false, false, false};
     REQUIRE_INT(open_uri("zk://h#n"), 0);
-    *a = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(2181)};
-    *b = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(65535)};
     *c = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(1)};
-    inet_pton(AF_INET, "192.0.2.1", &a->sin_addr);
-    inet_pton(AF_INET, "127.0.0.1", &b->sin_addr);
     inet_pton(AF_INET6, "2001:db8::1", &c->sin6_addr);
     u.spec.peers = peers;
     u.spec.npeers = 3;
@@ -616,15 +571,6 @@ TEST(lists_the_servers_in_random_order)
     }
     /* Clients spread: each of them is the first now and then. */
     CHECK(first[0] && first[1] && first[2]);
-}
-
-static struct dlock_peer peer(const char *addr, unsigned short port)
-{
-    struct dlock_peer p = {.len = sizeof(struct sockaddr_in)};
-    struct sockaddr_in *in = (void *)&p.addr;
-    *in = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
-    inet_pton(AF_INET, addr, &in->sin_addr);
-    return p;
 }
 
 TEST(knows_when_the_servers_have_moved)
@@ -662,7 +608,7 @@ static void without_connection(int64_t id)
 static enum zk_news trouble(int rc)
 {
     struct zk_msg m = {.what = ZK_TROUBLE, .rc = rc, .addr = server.addr};
-    return on_trouble(&u.be, &m, &u.err);
+    return on_trouble(&u.be, &m);
 }
 
 /* The next event is an EV_AWAY that says this. */
@@ -679,7 +625,7 @@ static void check_away(const char *why)
 
 TEST(an_outage_ends_no_wait_and_is_told_until_an_answer_comes)
 {
-    struct zk_msg answer = {.what = ZK_ANSWER, .tag = T_SYNC, .rc = ZOK};
+    struct zk_msg answer = {.what = ZK_ANSWER, .rc = ZOK};
     struct dlock_event ev = {0};
     for (int id = 0; id < 2; id++) {
         without_connection(id);
@@ -698,9 +644,9 @@ TEST(an_outage_ends_no_wait_and_is_told_until_an_answer_comes)
     without_connection(0);
     u.be.contact_until = zk_now(&u.be) + DLOCK_SEC;
     CHECK_INT(trouble(ECONNREFUSED), NEWS_USELESS);
-    CHECK_INT(u.err.code, DLOCK_EUNAVAIL);
+    CHECK_INT(u.be.err.code, DLOCK_EUNAVAIL);
     CHECK_INT(trouble(EPROTO), NEWS_USELESS);
-    CHECK_INT(u.err.code, DLOCK_EPROTO);
+    CHECK_INT(u.be.err.code, DLOCK_EPROTO);
     /* A bad answer in a session, of which we have not heard yet, is no refusal. */
     CHECK_INT(trouble(EBADMSG), NEWS_NONE);
     check_away("not ZooKeeper's protocol");
@@ -742,18 +688,7 @@ TEST(a_waiter_resumes_its_session_by_a_new_handle_once_in_an_outage)
 
 static struct zk_session with_session(int64_t opened, int64_t timeout)
 {
-    struct zk_session s = {.opened_at = opened, .timeout = timeout};
-    beats_begin(&s);
-    return s;
-}
-
-TEST(counts_the_first_lease_from_before_the_session)
-{
-    struct zk_session z = with_session(1000, 6 * DLOCK_SEC);
-    CHECK_INT(zk_lease_from(&z), 1000);
-    /* The create, a moment later, is too young to count. */
-    zk_heard(&z, 1000 + DLOCK_SEC, true);
-    CHECK_INT(zk_lease_from(&z), 1000);
+    return (struct zk_session){.timeout = timeout, .lease = {.sent = {opened}, .n = 1}};
 }
 
 /* In any rhythm: the newest heartbeat that is a third older than the last one, and never an
@@ -801,17 +736,6 @@ TEST(forgets_heartbeats_safely)
     CHECK(last > 20000 - 2 * timeout);
 }
 
-TEST(forgets_the_heartbeats_of_the_session_before)
-{
-    struct zk_session z = with_session(0, 3000);
-    for (int64_t t = 500; t < 10000; t += 500)
-        zk_heard(&z, t, true);
-    z.opened_at = 20000;
-    beats_begin(&z);
-    CHECK_INT(zk_lease_from(&z), 20000);
-    CHECK_INT(z.lease.n, 1);
-}
-
 TEST(looks_alone_never_move_the_lease)
 {
     const int64_t s = DLOCK_SEC;
@@ -853,15 +777,15 @@ static bool with_node(enum zk_job op)
 /* The lease after the answer to a look. sync: the answer to its sync; 1: no answer yet. */
 static int64_t look_answered(int sync)
 {
-    struct zk_msg synced = {.what = ZK_ANSWER, .tag = T_SYNC, .serial = 4, .rc = sync};
-    struct zk_msg seen = {.what = ZK_ANSWER, .tag = T_BEAT, .serial = 5, .rc = ZOK};
+    struct zk_msg synced = {.what = ZK_ANSWER, .serial = 4, .rc = sync};
+    struct zk_msg seen = {.what = ZK_ANSWER, .answered = zk_beat_answered, .serial = 5, .rc = ZOK};
     with_node(OP_NONE);
     u.be.session = with_session(0, 6 * DLOCK_SEC);
     u.be.session.beat.serial = 5;
     u.be.session.beat.sync_serial = 4;
     u.be.session.beat.sent = 10 * DLOCK_SEC;
     if (sync != 1)
-        CHECK_INT(on_answer(&u.be, &synced), NEWS_NONE);
+        CHECK_INT(on_answer(&u.be, &synced), NEWS_MESSAGE);
     CHECK_INT(on_answer(&u.be, &seen), NEWS_MESSAGE);
     zk_heard(&u.be.session, 13 * DLOCK_SEC, true);
     return zk_lease_from(&u.be.session);
@@ -882,7 +806,7 @@ static enum zk_rank rank_after(int place, const char *data)
 {
     char text[64];
     snprintf(text, sizeof text, "%s", data);
-    struct zk_msg m = {.what = ZK_ANSWER, .tag = T_PRED, .serial = 3, .data = text};
+    struct zk_msg m = {.what = ZK_ANSWER, .serial = 3, .data = text};
     m.len = (int)strlen(text);
     if (!with_node(OP_ACQUIRE))
         return RANK_BEHIND;
@@ -896,7 +820,7 @@ static enum zk_rank rank_after(int place, const char *data)
     u.be.acquire.watch.n = 1;
     zk_set_record(&u.be, RECORD_HOLDS, WORD_WAITS);
     u.be.node.data.confirmed = u.be.node.data.edition;
-    CHECK_INT(zk_node_message(&u.be, &m, &u.err), ZK_GOES_ON);
+    CHECK_INT(pred_read(&u.be, &m), ZK_GOES_ON);
     enum zk_rank rank = u.be.acquire.rank;
     CHECK_INT(word_in(u.be.node.data.text), rank == RANK_NEXT ? WORD_NEXT : WORD_WAITS);
     CHECK(u.be.node.data.kind == RECORD_WAITS &&
@@ -922,29 +846,30 @@ TEST(a_waiter_knows_its_rank_by_its_place_and_the_word_in_front)
 /* Without a write there is no grant: it must not wait indefinitely. */
 TEST(a_refused_proof_of_the_lease_ends_the_acquire)
 {
-    struct zk_msg m = {.what = ZK_ANSWER, .tag = T_BEAT, .serial = 6, .rc = ZNOAUTH};
+    struct zk_msg m = {.what = ZK_ANSWER, .answered = zk_beat_answered, .serial = 6, .rc = ZNOAUTH};
     REQUIRE(with_node(OP_ACQUIRE));
-    CHECK_INT(zk_node_message(&u.be, &m, &u.err), ZK_GOES_ON);
+    CHECK_INT(zk_beat_answered(&u.be, &m), ZK_GOES_ON);
     u.be.acquire.stage = STAGE_RIPENING;
-    CHECK_INT(zk_node_message(&u.be, &m, &u.err), ZK_FAILED);
-    CHECK_INT(u.err.code, DLOCK_EPERM);
+    CHECK_INT(zk_beat_answered(&u.be, &m), ZK_FAILED);
+    CHECK_INT(u.be.err.code, DLOCK_EPERM);
     m.rc = ZCONNECTIONLOSS;
-    CHECK_INT(zk_node_message(&u.be, &m, &u.err), ZK_GOES_ON);
+    CHECK_INT(zk_beat_answered(&u.be, &m), ZK_GOES_ON);
 }
 
 /* Giving the place up: a heartbeat, sent before the delete, finds that another client has
  * deleted the node already. */
 TEST(is_busy_when_the_node_is_gone_before_the_delete)
 {
-    struct zk_msg beat = {.what = ZK_ANSWER, .tag = T_BEAT, .serial = 6, .rc = ZNONODE};
-    struct zk_msg gone = {.what = ZK_ANSWER, .tag = T_DELETE, .serial = 7, .rc = ZNONODE};
+    struct zk_msg beat = {
+        .what = ZK_ANSWER, .answered = zk_beat_answered, .serial = 6, .rc = ZNONODE};
+    struct zk_msg gone = {.what = ZK_ANSWER, .serial = 7, .rc = ZNONODE};
     REQUIRE(with_node(OP_ACQUIRE));
     u.be.again_at = DLOCK_NEVER;
     u.be.acquire.stage = STAGE_BUSY;
     u.be.node.delete_serial = 7;
-    CHECK_INT(zk_node_message(&u.be, &beat, &u.err), ZK_GOES_ON);
+    CHECK_INT(zk_beat_answered(&u.be, &beat), ZK_GOES_ON);
     CHECK_INT(u.be.again_at, DLOCK_NEVER); /* no other node is created */
-    CHECK_INT(zk_node_message(&u.be, &gone, &u.err), ZK_BUSY);
+    CHECK_INT(node_deleted(&u.be, &gone), ZK_BUSY);
 }
 
 /* A release of a held lock: answers to the delete, or to a heartbeat that was sent before. */
@@ -953,20 +878,20 @@ TEST(a_release_is_as_clean_as_its_answers)
     static const struct {
         int64_t unanswered; /* heartbeat; 0: none */
         struct {
-            enum zk_tag tag;
+            zk_answer_fn *answered;
             int rc;
         } answers[2];
         int how;
         const char *why;
     } rows[] = {
-        {0, {{T_DELETE, ZCONNECTIONLOSS}, {T_DELETE, ZNONODE}}, DLOCK_RELEASE_CLEAN, ""},
+        {0, {{node_deleted, ZCONNECTIONLOSS}, {node_deleted, ZNONODE}}, DLOCK_RELEASE_CLEAN, ""},
         {20,
-         {{T_DELETE, ZCONNECTIONLOSS}, {T_DELETE, ZNONODE}},
+         {{node_deleted, ZCONNECTIONLOSS}, {node_deleted, ZNONODE}},
          DLOCK_RELEASE_UNCLEAR,
          "heartbeat"},
         /* Deleted now: it was there all the time. */
-        {20, {{T_DELETE, ZCONNECTIONLOSS}, {T_DELETE, ZOK}}, DLOCK_RELEASE_CLEAN, ""},
-        {20, {{T_BEAT, ZNONODE}}, DLOCK_RELEASE_NOT_OURS, ""},
+        {20, {{node_deleted, ZCONNECTIONLOSS}, {node_deleted, ZOK}}, DLOCK_RELEASE_CLEAN, ""},
+        {20, {{zk_beat_answered, ZNONODE}}, DLOCK_RELEASE_NOT_OURS, ""},
     };
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         enum zk_verdict verdict = ZK_GOES_ON;
@@ -977,35 +902,42 @@ TEST(a_release_is_as_clean_as_its_answers)
         u.be.session.beat.sent = rows[i].unanswered ? rows[i].unanswered : 10;
         for (int k = 0; k < 2 && verdict == ZK_GOES_ON; k++) {
             struct zk_msg m = {.what = ZK_ANSWER, .serial = 7};
-            m.tag = (int)rows[i].answers[k].tag;
             m.rc = rows[i].answers[k].rc;
             u.be.release.how = DLOCK_RELEASE_NOTHING;
             u.be.node.delete_serial = 7;
-            verdict = zk_node_message(&u.be, &m, &u.err);
+            verdict = rows[i].answers[k].answered(&u.be, &m);
             CHECK_INT(verdict, m.rc == ZCONNECTIONLOSS ? ZK_GOES_ON : ZK_RELEASED);
         }
         CHECK_INT(u.be.release.how, rows[i].how);
-        CHECK_INT(u.err.code, rows[i].how == DLOCK_RELEASE_NOT_OURS ? DLOCK_ELOST : u.err.code);
-        CHECK_HAS(u.err.msg, rows[i].why);
+        CHECK_INT(u.be.err.code,
+                  rows[i].how == DLOCK_RELEASE_NOT_OURS ? DLOCK_ELOST : u.be.err.code);
+        CHECK_HAS(u.be.err.msg, rows[i].why);
     }
 }
 
 /* ------------------------------------------------------------------ errors */
 
+static int error_of(int rc, const char *what)
+{
+    zk_error(&u.be, rc, what);
+    return u.be.err.code;
+}
+
 TEST(describes_errors)
 {
     REQUIRE_INT(open_uri("zk://joe:s3cret@h#n"), 0);
-    CHECK_INT(zk_error(&u.be, ZNOAUTH, "no place", &u.err), DLOCK_EPERM);
-    CHECK_HAS(u.err.msg, "this user has no permission");
-    CHECK(!strstr(u.err.msg, "s3cret"));
-    CHECK_INT(zk_error(&u.be, ZAUTHFAILED, "no session", &u.err), DLOCK_EPERM);
-    CHECK_INT(zk_error(&u.be, ZCONNECTIONLOSS, "x", &u.err), DLOCK_EUNAVAIL);
-    CHECK_INT(zk_error(&u.be, ZMARSHALLINGERROR, "x", &u.err), DLOCK_EPROTO);
-    CHECK_HAS(u.err.msg, "'n'");
+    CHECK_INT(error_of(ZNOAUTH, "no place"), DLOCK_EPERM);
+    CHECK_HAS(u.be.err.msg, "this user has no permission");
+    CHECK(!strstr(u.be.err.msg, "s3cret"));
+    CHECK_INT(error_of(ZAUTHFAILED, "no session"), DLOCK_EPERM);
+    CHECK_INT(error_of(ZCONNECTIONLOSS, "x"), DLOCK_EUNAVAIL);
+    CHECK_INT(error_of(ZMARSHALLINGERROR, "x"), DLOCK_EPROTO);
+    CHECK_HAS(u.be.err.msg, "'n'");
     REQUIRE_INT(open_uri("zk://h#n"), 0);
-    CHECK_INT(zk_error(&u.be, ZNOAUTH, "no place", &u.err), DLOCK_EPERM);
-    CHECK_HAS(u.err.msg, "(user:password@ before the servers)");
+    CHECK_INT(error_of(ZNOAUTH, "no place"), DLOCK_EPERM);
+    CHECK_HAS(u.be.err.msg, "(user:password@ before the servers)");
     CHECK(zk_transient(ZCONNECTIONLOSS) && zk_transient(ZOPERATIONTIMEOUT));
+    CHECK(zk_transient(ZSESSIONEXPIRED) && zk_transient(ZSESSIONMOVED));
     CHECK(!zk_transient(ZNOAUTH) && !zk_transient(ZNONODE) && !zk_transient(ZNODEEXISTS));
 }
 

@@ -242,26 +242,21 @@ static void request_done(struct request *r, struct zk_msg *m)
     free(r);
 }
 
-static void keep_data(struct zk_msg *m, const char *data, int len)
-{
-    m->data = malloc((size_t)len + 1);
-    if (!m->data) {
-        m->rc = ZK_NOMEMORY;
-        return;
-    }
-    memcpy(m->data, data, (size_t)len);
-    m->data[len] = '\0';
-    m->len = len;
-}
-
 static void answered(const void *ctx, int rc, const struct Stat *stat, const char *data, int len)
 {
     struct request *r = (struct request *)ctx;
     struct zk_msg *m = take_answer(r, rc);
     if (m && rc == ZOK && stat)
         m->stat = *stat;
-    if (m && rc == ZOK && data)
-        keep_data(m, data, len);
+    if (m && rc == ZOK && data) {
+        m->data = malloc((size_t)len + 1);
+        m->rc = m->data ? ZOK : ZK_NOMEMORY;
+    }
+    if (m && m->data) {
+        memcpy(m->data, data, (size_t)len);
+        m->data[len] = '\0';
+        m->len = len;
+    }
     request_done(r, m);
 }
 
@@ -370,7 +365,7 @@ static int send_multi(zhandle_t *zh, const struct zk_request *q, struct request 
         return rc != ZOK ? rc : ZMARSHALLINGERROR; /* out of memory */
     }
     for (int i = 0; i < q->nops; i++) {
-        const struct zk_op *o = &q->ops[i];
+        const struct zk_request *o = &q->ops[i];
         const char *data = o->data ? o->data : "";
         int len = (int)strlen(data);
         if (o->call == ZK_CREATE)
@@ -429,7 +424,8 @@ unsigned zk_conn_ask(struct zk_conn *c, const struct zk_request *q)
         starve(c);
         return serial;
     }
-    *m = (struct zk_msg){.what = ZK_ANSWER, .tag = q->tag, .serial = serial, .failed = -1};
+    *m =
+        (struct zk_msg){.what = ZK_ANSWER, .answered = q->answered, .serial = serial, .failed = -1};
     *r = (struct request){.conn = c, .answer = m};
     pthread_mutex_lock(&c->lock);
     r->next = c->pending;

@@ -13,13 +13,9 @@ struct zk_conn;
 
 enum zk_what {
     ZK_STATE,  /* the session's state has changed: state, session, timeout_ms */
-    ZK_ANSWER, /* a request is over: tag, serial, rc, and what the call returned */
+    ZK_ANSWER, /* a request is over: answered, serial, rc, and what the call returned */
     ZK_WATCH,  /* a watch has fired: event; serial of the request for the watch */
-    /*
-     * A server is of no use: addr; rc is the errno of the connect. EPROTO: the server broke the
-     * protocol, and the connection is closed; EBADMSG: the same, in a session, of which ZK_STATE
-     * may come later; ESHUTDOWN: the server hung up before it said anything.
-     */
+    /* A server is of no use: addr; rc as in zk_calls.trouble. EBADMSG: ZK_STATE may come later. */
     ZK_TROUBLE,
     /*
      * Out of memory: a request was not sent, or messages were dropped; state, session, timeout_ms
@@ -31,11 +27,16 @@ enum zk_what {
 /* rc: there was no memory for the contents of the answer, or for sending the request. */
 #define ZK_NOMEMORY (-1000)
 
+/* The caller's function for the answer to a request, with the caller's verdict. */
+struct zk_msg;
+struct zk_backend;
+typedef int zk_answer_fn(struct zk_backend *, const struct zk_msg *);
+
 /* A message, which owns data and names: zk_msg_done. */
 struct zk_msg {
     struct zk_msg *next; /* within the mailbox */
     enum zk_what what;
-    int tag;
+    zk_answer_fn *answered; /* of the request */
     unsigned serial;
     int rc, state, event;
     int64_t session; /* its id, as negotiated */
@@ -106,32 +107,27 @@ enum zk_call {
     ZK_MULTI
 };
 
-/* An operation of a multi: all operations are done, or none. */
-struct zk_op {
-    enum zk_call call; /* ZK_CREATE (persistent), ZK_SET or ZK_DELETE */
-    const char *path;
-    const char *data;             /* create, set; NULL: empty */
-    const struct ACL_vector *acl; /* create */
-    int version;                  /* set, delete: -1: any */
-};
-#define ZK_OPS_MAX 3
-
 /* A request. The strings are copied. */
 struct zk_request {
     enum zk_call call;
-    int tag;
+    zk_answer_fn *answered; /* NULL: the answer means nothing */
     const char *path;
     const char *data;             /* create, set: the node's; auth: the digest's "user:password" */
     const struct ACL_vector *acl; /* create */
     int flags;                    /* create: ZOO_EPHEMERAL, ... */
-    const struct zk_op *ops;      /* multi: nops of them */
-    int nops;
+    /*
+     * Of a multi: all operations are done, or none. ZK_CREATE (persistent), ZK_SET and ZK_DELETE
+     * with path, data (NULL: empty), acl, and the version of the node to set or delete; -1: any.
+     */
+    const struct zk_request *ops;
+    int nops, version;
 };
+#define ZK_OPS_MAX 3
 
 /*
- * Send a request; returns the serial, which is never 0. Exactly one ZK_ANSWER with tag and serial
- * follows, also for an unsendable request, unless the session is closed before; out of memory: a
- * ZK_STARVED instead.
+ * Send a request; returns the serial, which is never 0. Exactly one ZK_ANSWER with answered and
+ * serial follows, also for an unsendable request, unless the session is closed before; out of
+ * memory: a ZK_STARVED instead.
  */
 unsigned zk_conn_ask(struct zk_conn *c, const struct zk_request *q);
 

@@ -3,9 +3,8 @@
  *
  * A packet is a length and so many bytes. The first packet of each side sets up the session. Each
  * later request begins with a number (xid) and an operation; each answer with the xid of the oldest
- * unanswered request, or with a special xid. The operation decides the body of the answer, which a
- * string of field kinds describes. (zookeeper.jute; zookeeper_process(3) and process_completions()
- * of libzookeeper 3.8.)
+ * unanswered request, or with a special xid. The operation decides the body of the answer.
+ * (zookeeper.jute; zookeeper_process(3) and process_completions() of libzookeeper 3.8.)
  */
 #include "frame.h"
 
@@ -14,79 +13,12 @@
 enum { XID_EVENT = -1, XID_PING = -2, XID_AUTH = -4, XID_WATCHES = -8 };
 enum { EVENT_CREATED = 1, EVENT_CHILD = 4 };
 
-enum { OP_CREATE = 1, OP_DELETE = 2, OP_SET = 5, OP_CHECK = 13, OP_MULTI = 14, OP_ERROR = -1 };
+/* The operations that we send; OP_ERROR: within the answer to a multi. */
+enum { OP_CREATE = 1, OP_DELETE = 2, OP_GET = 4, OP_SET = 5, OP_CHILDREN = 8, OP_SYNC = 9 };
+enum { OP_MULTI = 14, OP_CREATE2 = 15, OP_CREATE_CONTAINER = 19, OP_CLOSE = -11, OP_ERROR = -1 };
 
-/* The fields of a packet, a letter each: see field_of(). */
-#define SESSION "cpr"
-#define SESSION_OLD "cp" /* before 3.4 */
-#define HEADER "h"
-#define EVENT "eis"
-#define RESULT "m" /* of a multi */
-#define ASK_SESSION "q"
-#define REQUEST "x"
-#define OPERATION "o" /* of a multi */
-
-/* A kind of field: how many bytes are collected and checked, else how many may be anything. */
-struct field {
-    char kind;
-    unsigned char checked, skipped;
-};
-static const struct field *field_of(char kind)
-{
-    static const struct field fields[] = {
-        {'c', 20, 0}, /* protocol version, timeout, session, length of the password */
-        {'h', 16, 0}, /* xid, zxid, error */
-        {'m', 9, 0},  /* within a multi: type of operation, is this the end?, error */
-        {'q', 24, 0}, /* protocol version, zxid, time-out, session */
-        {'x', 8, 0},  /* xid, operation */
-        {'o', 9, 0},  /* as 'm', of a request */
-        {'e', 4, 0},  /* the type of an event */
-        {'s', 4, 0},  /* a string's length */
-        {'b', 4, 0},  /* a buffer's length; -1: none */
-        {'v', 4, 0},  /* how many strings */
-        {'a', 4, 0},  /* how many ACLs */
-        {'r', 1, 0},  /* read-only, which we never ask for */
-        {'i', 0, 4},  /* a number */
-        {'p', 0, 16}, /* the password */
-        {'k', 0, 68}, /* Stat */
-        {0, 0, 0},
-    };
-    const struct field *f = fields;
-    while (f->kind && f->kind != kind)
-        f++;
-    return f;
-}
-
-/*
- * An operation that we send: the fields behind the header of its answer; within a multi, the fields
- * behind the header of the operation, and of its result. NULL: never sent.
- */
-struct operation {
-    int32_t op;
-    const char *answer, *fields, *result;
-};
-static const struct operation *operation_of(int32_t op)
-{
-    static const struct operation operations[] = {
-        {OP_CREATE, "s", "sba", "s" RESULT},
-        {OP_DELETE, "", "si" OPERATION, RESULT},
-        {3 /* exists */, "k", NULL, NULL},
-        {4 /* get */, "bk", NULL, NULL},
-        {OP_SET, "k", "sbi" OPERATION, "k" RESULT},
-        {8 /* children */, "v", NULL, NULL},
-        {9 /* sync */, "s", NULL, NULL},
-        {OP_CHECK, NULL, "si" OPERATION, RESULT},
-        {OP_MULTI, RESULT, NULL, NULL},
-        {15 /* create2 */, "sk", NULL, NULL},
-        {19 /* create2 of a container */, "sk", NULL, NULL},
-        {-11 /* close */, "", NULL, NULL},
-        {0, NULL, NULL, NULL},
-    };
-    const struct operation *o = operations;
-    while (o->op != 0 && o->op != op)
-        o++;
-    return o;
-}
+/* Lengths of parts of packets. */
+enum { LENGTH = 4, SESSION = 20, HEADER = 16, STAT = 68, ASK_SESSION = 24 };
 
 static int32_t int_at(const unsigned char *p)
 {
@@ -104,6 +36,56 @@ void zk_frame_begin(struct zk_frame *f)
     f->out.first = f->in.first = true;
 }
 
+/* --------------------------------------------------------------------- fields */
+
+/* The rest of a packet. bad: a field had no room. */
+struct rest {
+    const unsigned char *p;
+    size_t n;
+    bool bad;
+};
+
+/* Skip so many bytes, which may be anything. NULL: no room. */
+static const unsigned char *skip(struct rest *r, size_t n)
+{
+    const unsigned char *p = r->p;
+    r->bad = r->bad || n > r->n;
+    if (r->bad)
+        return NULL;
+    r->p += n;
+    r->n -= n;
+    return p;
+}
+
+static int32_t take_int(struct rest *r)
+{
+    const unsigned char *p = skip(r, 4);
+    return p ? int_at(p) : 0;
+}
+
+static int take_byte(struct rest *r)
+{
+    const unsigned char *p = skip(r, 1);
+    return p ? *p : 0;
+}
+
+/* A buffer; its length -1: none. */
+static void skip_buffer(struct rest *r)
+{
+    int32_t n = take_int(r);
+    r->bad = r->bad || n < -1;
+    skip(r, n > 0 ? (size_t)n : 0);
+}
+
+/* A string, which the library ends at a NUL. */
+static void skip_string(struct rest *r)
+{
+    int32_t n = take_int(r);
+    r->bad = r->bad || n < 0;
+    const unsigned char *p = skip(r, n > 0 ? (size_t)n : 0);
+    r->bad = r->bad || (p && memchr(p, '\0', (size_t)n));
+}
+
 /* ----------------------------------------------------------------------- sent */
 
 /* The number of unanswered requests of this kind, whose answers come out of order, or NULL. */
@@ -115,63 +97,52 @@ static unsigned *special_of(struct zk_frame *f, int32_t xid)
                                 : NULL;
 }
 
-/* Note a request. False: too many are unanswered. */
-static bool request_sent(struct zk_frame *f, int32_t xid, int32_t op)
+/* Note the operations of a multi, which decide the form of its answer. */
+static bool multi_sent(struct rest *r, unsigned char *ops)
 {
+    for (int i = 0; !r->bad; i++) {
+        int32_t op = take_int(r), acls = 0;
+        bool is_end = take_byte(r) != 0;
+        take_int(r); /* an error */
+        if (is_end)
+            break;
+        if (i == ZK_FRAME_OPS || (op != OP_CREATE && op != OP_SET && op != OP_DELETE))
+            return false;
+        ops[i] = (unsigned char)op;
+        skip_buffer(r); /* the path */
+        if (op != OP_DELETE)
+            skip_buffer(r); /* the data */
+        if (op == OP_CREATE)
+            acls = take_int(r);
+        for (; acls > 0 && !r->bad; acls--) {
+            take_int(r); /* permissions */
+            skip_buffer(r);
+            skip_buffer(r);
+        }
+        take_int(r); /* flags or version */
+    }
+    return !r->bad;
+}
+
+/* Note a whole packet. False: we never send this, or too many requests are unanswered. */
+static bool packet_sent(struct zk_frame *f, int32_t len, struct rest r)
+{
+    if (r.n < (size_t)len)
+        return true;
+    if (f->out.first) {
+        f->out.first = false;
+        f->session = r.n < ASK_SESSION ? 0 : long_at(r.p + 16);
+        return r.n >= ASK_SESSION;
+    }
+    int32_t xid = take_int(&r), op = take_int(&r);
     unsigned *special = special_of(f, xid);
-    f->out.any = special || op != OP_MULTI;
-    f->out.next = OPERATION;
-    f->out.op = 0;
     if (special)
         ++*special;
-    else if (f->n < ZK_FRAME_ASKED)
-        f->asked[(f->first + f->n++) % ZK_FRAME_ASKED] = (struct zk_frame_asked){xid, op, {0}};
-    else
-        return false;
-    return true;
-}
-
-/* Note an operation of a multi, which decides the form of the answer. False: we never send this. */
-static bool operation_sent(struct zk_frame *f, int32_t op, bool is_end)
-{
-    unsigned char *ops = f->asked[(f->first + f->n - 1) % ZK_FRAME_ASKED].ops;
-    f->out.any = is_end;
-    f->out.next = operation_of(op)->fields;
-    if (is_end)
-        return true;
-    if (!f->out.next || f->out.op == ZK_FRAME_OPS)
-        return false;
-    ops[f->out.op++] = (unsigned char)op;
-    return true;
-}
-
-/* The collected field; out.next is the field behind. */
-static bool item_sent(struct zk_frame *f, char kind)
-{
-    /* By the number of ACLs: permissions, scheme and id of each, flags. */
-    static const char *const acls[] = {"i" OPERATION, "issi" OPERATION, "ississi" OPERATION};
-    const unsigned char *p = f->out.item;
-    int32_t n = int_at(p);
-    switch (kind) {
-    case '\0':
-        f->out.next = f->out.first ? ASK_SESSION : REQUEST;
-        f->out.first = false;
-        return true;
-    case 'q':
-        f->session = long_at(p + 16);
-        f->out.any = true;
-        return true;
-    case 'x':
-        return request_sent(f, n, int_at(p + 4));
-    case 'o':
-        return operation_sent(f, n, p[4] != 0);
-    case 'a':
-        f->out.next = n >= 0 && n <= 2 ? acls[n] : "";
-        return true;
-    default: /* a string or a buffer */
-        f->out.skip = n > 0 ? (uint32_t)n : 0;
-        return true;
-    }
+    if (special || r.bad || f->n == ZK_FRAME_ASKED)
+        return special && !r.bad;
+    struct zk_frame_asked *asked = &f->asked[(f->first + f->n++) % ZK_FRAME_ASKED];
+    *asked = (struct zk_frame_asked){xid, op, {0}};
+    return op != OP_MULTI || multi_sent(&r, asked->ops);
 }
 
 /* ------------------------------------------------------------------- received */
@@ -189,185 +160,160 @@ static bool session_ok(const struct zk_frame *f, const unsigned char *p)
     return timeout > 0 && timeout < INT32_MAX / 2 && (f->session == 0 || session == f->session);
 }
 
-static bool header_ok(struct zk_frame *f, const unsigned char *p)
+/* Does an answer with this number answer a request? */
+static bool is_awaited(struct zk_frame *f, int32_t xid)
 {
-    int32_t xid = int_at(p);
-    unsigned *special = special_of(f, xid);
-    if (xid == XID_EVENT) {
-        f->in.next = EVENT;
+    const unsigned *special = special_of(f, xid);
+    if (xid == XID_EVENT)
         return true;
-    }
-    if (special) {
-        f->in.any = true;
-        return *special > 0 && (*special)--;
-    }
-    const struct zk_frame_asked *asked = &f->asked[f->first];
-    if (f->n == 0 || asked->xid != xid)
-        return false;
-    f->in.next = operation_of(asked->op)->answer;
-    memcpy(f->ops, asked->ops, sizeof(f->ops));
-    f->in.op = 0;
-    f->first = (f->first + 1) % ZK_FRAME_ASKED;
-    f->n--;
-    /* The library ignores the bytes behind an error. */
-    f->in.any = int_at(p + 12) != 0;
-    return f->in.next;
+    return special ? *special > 0 : f->n > 0 && f->asked[f->first].xid == xid;
 }
 
-/*
- * The header of a result in the answer to a multi. The library aborts if there are more results
- * than operations.
- */
-static bool result_ok(struct zk_frame *f, const unsigned char *p)
+/* The library aborts if there are more results than operations. */
+static void skip_results(struct rest *r, const unsigned char *ops)
 {
-    int32_t type = int_at(p);
-    unsigned char op = f->ops[f->in.op];
-    if (p[4] > 1 || (p[4] == 1) != (op == 0))
-        return false;
-    f->in.next = "";
-    if (op == 0)
+    for (;; ops++) {
+        int32_t type = take_int(r);
+        int is_end = take_byte(r);
+        int32_t err = take_int(r);
+        r->bad = r->bad || is_end > 1 || (is_end == 1) != (*ops == 0);
+        if (r->bad || *ops == 0)
+            return;
+        if (type == OP_ERROR) {
+            take_int(r);
+            continue;
+        }
+        r->bad = type != *ops || err != 0;
+        if (type == OP_CREATE)
+            skip_string(r);
+        else if (type == OP_SET)
+            skip(r, STAT);
+    }
+}
+
+/* The body of the answer to a request. False: we never send such a request. */
+static bool skip_body(struct rest *r, const struct zk_frame_asked *asked)
+{
+    int32_t n;
+    switch (asked->op) {
+    case OP_DELETE:
+    case OP_CLOSE:
         return true;
-    f->in.op++;
-    f->in.next = type == OP_ERROR ? "i" RESULT : operation_of(op)->result;
-    return type == OP_ERROR || (type == op && int_at(p + 5) == 0);
-}
-
-static bool packet_begins(struct zk_frame *f, int32_t len)
-{
-    if (!f->in.first) {
-        f->opened = true;
-        f->in.next = HEADER;
-        return len >= 16 && len <= ZK_FRAME_MAX;
-    }
-    f->in.first = false;
-    f->in.next = len == 37 ? SESSION : SESSION_OLD;
-    return len == 36 || len == 37;
-}
-
-/* Check the collected field; in.next is the field behind. */
-static bool item_received(struct zk_frame *f, char kind)
-{
-    const unsigned char *p = f->in.item;
-    int32_t n = int_at(p);
-    switch (kind) {
-    case '\0':
-        return packet_begins(f, n);
-    case 'c':
-        return session_ok(f, p);
-    case 'h':
-        return header_ok(f, p);
-    case 'm':
-        return result_ok(f, p);
-    case 'r':
-        return p[0] == 0;
-    case 'e':
-        return n >= EVENT_CREATED && n <= EVENT_CHILD;
-    case 'b':
-        f->in.skip = n > 0 ? (uint32_t)n : 0;
-        return n >= -1 && f->in.skip <= f->in.left;
-    case 's':
-        f->in.skip = (uint32_t)n;
-        f->in.text = true;
-        return n >= 0 && f->in.skip <= f->in.left;
-    case 'v':
-        f->in.strings = (uint32_t)n;
-        return n >= 0 && f->in.strings <= f->in.left / 4;
+    case OP_CREATE:
+    case OP_SYNC:
+        skip_string(r);
+        return true;
+    case OP_GET:
+        skip_buffer(r);
+        skip(r, STAT);
+        return true;
+    case OP_SET:
+        skip(r, STAT);
+        return true;
+    case OP_CREATE2:
+    case OP_CREATE_CONTAINER:
+        skip_string(r);
+        skip(r, STAT);
+        return true;
+    case OP_CHILDREN:
+        n = take_int(r);
+        r->bad = r->bad || n < 0 || (size_t)n > r->n / 4;
+        while (!r->bad && n-- > 0)
+            skip_string(r);
+        return true;
+    case OP_MULTI:
+        skip_results(r, asked->ops);
+        return true;
     default:
         return false;
     }
 }
 
+/* A whole packet of an open session, whose number is awaited. */
+static bool answer_ok(struct zk_frame *f, struct rest r)
+{
+    const unsigned char *header = skip(&r, HEADER);
+    int32_t xid = int_at(header);
+    unsigned *special = special_of(f, xid);
+    if (special)
+        return (*special)--; /* the library ignores the rest */
+    if (xid == XID_EVENT) {
+        int32_t type = take_int(&r);
+        take_int(&r); /* the session's state */
+        skip_string(&r);
+        return type >= EVENT_CREATED && type <= EVENT_CHILD && !r.bad && r.n == 0;
+    }
+    const struct zk_frame_asked *asked = &f->asked[f->first];
+    f->first = (f->first + 1) % ZK_FRAME_ASKED;
+    f->n--;
+    bool known = skip_body(&r, asked), failed = int_at(header + 12) != 0;
+    /* The library ignores the bytes behind an error. */
+    return known && (failed || (!r.bad && r.n == 0));
+}
+
+/* The part of a packet that is there: its length at least. */
+static bool packet_ok(struct zk_frame *f, int32_t len, struct rest r)
+{
+    bool whole = r.n == (size_t)len;
+    if (!f->in.first) {
+        f->opened = true;
+        if (len < HEADER || len > ZK_FRAME_MAX || (r.n >= HEADER && !is_awaited(f, int_at(r.p))))
+            return false;
+        return !whole || answer_ok(f, r);
+    }
+    f->in.first = !whole;
+    if ((len != 36 && len != 37) || (r.n >= SESSION && !session_ok(f, r.p)))
+        return false;
+    /* Before 3.4 without the last byte: read-only, which we never ask for. */
+    return !whole || len == 36 || r.p[36] == 0;
+}
+
 /* ---------------------------------------------------------------------- bytes */
 
-/* The kind of the current field; 0: the packet is over. */
-static char kind_now(const struct zk_frame_side *s)
+/* The bytes up to the end of the length, or of the packet. */
+static size_t room(const struct zk_frame_side *s)
 {
-    return s->strings > 0 ? 's' : *s->next;
+    return s->at < LENGTH ? LENGTH - s->at : LENGTH + (size_t)s->len - s->at;
 }
 
-/* Go on to the next field to collect. */
-static bool settle(struct zk_frame_side *s)
-{
-    while (s->skip == 0 && s->left > 0) {
-        s->text = false;
-        if (s->any)
-            s->skip = s->left;
-        else if ((s->skip = field_of(kind_now(s))->skipped) > 0)
-            s->next++;
-        else
-            break;
-    }
-    return s->skip <= s->left;
-}
+/* Is the beginning of a packet good, its length at least? */
+typedef bool packet_fn(struct zk_frame *f, int32_t len, struct rest r);
 
-/* What a side makes of a collected field; '\0': of the length. False: no such packet exists. */
-typedef bool item_fn(struct zk_frame *f, char kind);
-
-/* Use a part of p (n bytes, at least 1); returns the length used, 0: no such packet exists. */
-static size_t take(struct zk_frame *f, struct zk_frame_side *s, item_fn *item,
-                   const unsigned char *p, size_t n)
+static bool pass(struct zk_frame *f, struct zk_frame_side *s, packet_fn *is_good,
+                 const unsigned char *p, size_t n)
 {
-    bool length = s->left == 0;
-    if (!length && s->skip > 0) {
-        n = n < s->skip ? n : s->skip;
-        s->skip -= (uint32_t)n;
-        s->left -= (uint32_t)n;
-        return s->text && memchr(p, '\0', n) ? 0 : n;
+    for (size_t used; n > 0 && !f->bad; p += used, n -= used) {
+        used = n < room(s) ? n : room(s);
+        if (s->at < LENGTH)
+            memcpy(s->length + s->at, p, used);
+        else if (s->at == LENGTH)
+            s->packet = p;
+        else /* the library keeps each packet in one piece */
+            f->bad = p != s->packet + (s->at - LENGTH);
+        s->at += used;
+        if (s->at == LENGTH)
+            s->len = int_at(s->length);
+        if (s->at >= LENGTH && !f->bad)
+            f->bad = !is_good(f, s->len, (struct rest){s->packet, s->at - LENGTH, false});
+        if (room(s) == 0)
+            s->at = 0;
     }
-    char kind = length ? '\0' : kind_now(s);
-    size_t size = length ? 4 : field_of(kind)->checked, used = size - s->at;
-    if (size == 0 || (!length && used > s->left))
-        return 0; /* too much, or too little */
-    used = used < n ? used : n;
-    memcpy(s->item + s->at, p, used);
-    s->at += (uint32_t)used;
-    if (!length)
-        s->left -= (uint32_t)used;
-    if (s->at < size)
-        return s->left > 0 || length ? used : 0;
-    s->at = 0;
-    if (length) {
-        s->left = (uint32_t)int_at(s->item);
-        s->skip = s->strings = 0;
-        s->any = false;
-    } else if (s->strings > 0) {
-        s->strings--;
-    } else {
-        s->next++;
-    }
-    return item(f, kind) ? used : 0;
-}
-
-static bool pass(struct zk_frame *f, struct zk_frame_side *s, item_fn *item, const void *data,
-                 size_t n)
-{
-    const unsigned char *p = data;
-    while (n > 0 && !s->bad) {
-        size_t used = take(f, s, item, p, n);
-        s->bad = used == 0 || !settle(s);
-        bool at_end = s->left == 0 && s->at == 0;
-        if (!s->bad && at_end) /* all fields of the packet must have come */
-            s->bad = s->skip > 0 || (!s->any && kind_now(s) != '\0');
-        p += used;
-        n -= used;
-    }
-    return !s->bad;
+    return !f->bad;
 }
 
 void zk_frame_sent(struct zk_frame *f, const void *data, size_t n)
 {
-    if (!pass(f, &f->out, item_sent, data, n)) /* the answer would match no request */
-        f->in.bad = true;
+    pass(f, &f->out, packet_sent, data, n); /* false: the answer would match no request */
 }
 
 bool zk_frame_received(struct zk_frame *f, const void *data, size_t n)
 {
-    return pass(f, &f->in, item_received, data, n);
+    return pass(f, &f->in, packet_ok, data, n);
 }
 
 size_t zk_frame_room(const struct zk_frame *f)
 {
-    return f->in.left > 0 ? f->in.left : 4 - f->in.at;
+    return room(&f->in);
 }
 
 bool zk_frame_silent(const struct zk_frame *f)

@@ -25,35 +25,33 @@ struct zk_frame_asked {
     unsigned char ops[ZK_FRAME_OPS + 1]; /* of a multi: the type of each, then 0 */
 };
 
-/* The bytes of one side. */
+/* The packets of one side: a length, and so many bytes, which the library keeps in one piece. */
 struct zk_frame_side {
-    bool bad, first;
-    bool any;         /* the rest of this packet may be anything */
-    uint32_t at;      /* collected bytes of item */
-    uint32_t left;    /* bytes of the packet still to come */
-    const char *next; /* the kinds of the packet's next fields */
-    uint32_t skip;    /* bytes of a field still to come, which may be anything */
-    bool text;        /* the skipped field must not contain a NUL */
-    uint32_t strings; /* strings of a list still to come */
-    int op;           /* of a multi: index of the next operation */
-    unsigned char item[24];
+    bool first; /* the first packet has not come yet */
+    size_t at;  /* bytes of length and packet that have come */
+    unsigned char length[4];
+    int32_t len;
+    const unsigned char *packet; /* in the library's memory */
 };
 
 /* A connection. */
 struct zk_frame {
     struct zk_frame_side out, in;
-    int64_t session;                     /* the requested id; 0: new */
-    bool opened;                         /* the server has opened the session, and sends on */
-    unsigned first, n;                   /* of asked */
-    unsigned pings, auths, watches;      /* unanswered requests whose answers come out of order */
-    unsigned char ops[ZK_FRAME_OPS + 1]; /* the operations of the answered multi */
+    bool bad;                       /* stays so */
+    bool opened;                    /* the server has opened the session, and sends on */
+    int64_t session;                /* the requested id; 0: new */
+    unsigned first, n;              /* of asked */
+    unsigned pings, auths, watches; /* unanswered requests whose answers come out of order */
     struct zk_frame_asked asked[ZK_FRAME_ASKED]; /* a ring, in the order of the answers */
 };
 
 /* A new connection. */
 void zk_frame_begin(struct zk_frame *f);
 
-/* The client has sent these n bytes. */
+/*
+ * The client has sent these n bytes. The packet they belong to lies in one piece in the memory of
+ * the library, up to the end of these bytes; likewise below.
+ */
 void zk_frame_sent(struct zk_frame *f, const void *data, size_t n);
 
 /* How many bytes may be read up to the end of a packet or of its length field: at least 1. */
