@@ -742,7 +742,7 @@ static void on_report(struct keeper *k, const struct dlock_report *r)
         on_released(k, r);
         break;
     case DLOCK_REPORT_NOTICE:
-        report_notice(&k->report, &r->error);
+        message_notice(k->c->o, &r->error);
         break;
     default:
         break;

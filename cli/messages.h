@@ -41,13 +41,13 @@ enum message_subject {
 bool message_tells(const struct options *, enum message_subject);
 /* The subject of a busy lock: ABOUT_HELD or ABOUT_TIMEOUT. */
 enum message_subject message_about_busy(const struct options *);
-/* The subject of a DLOCK_REPORT_NOTICE. */
-enum message_subject message_about(const struct dlock_error *notice);
 /*
  * Name the lock in a message, with words before its name: "redis://h:6379/0: the lock 'nightly'". A
  * bare file is both store and lock: "the lock '/run/lock/x'". Returns buf.
  */
 const char *message_lock(const dlock *, const char *words, char buf[LOCK_TEXT_MAX]);
+/* DLOCK_REPORT_NOTICE. */
+void message_notice(const struct options *, const struct dlock_error *);
 /* Print err (DLOCK_EBUSY: if the options want that) and return its exit code. */
 int message_error(const struct options *, const struct dlock_error *err);
 /* The text of the last line, "" before the first one. */

@@ -305,12 +305,6 @@ void report_tick(struct report *r, int64_t now)
     r->wait.said = true;
 }
 
-void report_notice(const struct report *r, const struct dlock_error *notice)
-{
-    if (message_tells(r->o, message_about(notice)))
-        message("%s", notice->msg);
-}
-
 /* ----------------------------------------------------------- trouble --- */
 
 /* To a tenth of a second. */

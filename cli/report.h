@@ -73,7 +73,6 @@ int report_failed(struct report *, const struct dlock_error *);
 void report_cancelled(struct report *);
 /* This process was stopped and continues, maybe in the background. Before: message_erase(). */
 void report_continue(struct report *);
-void report_notice(const struct report *, const struct dlock_error *);
 /* DLOCK_REPORT_TROUBLE, DLOCK_REPORT_RECOVERED: while waiting or holding. */
 void report_trouble(struct report *, const struct dlock_report *);
 void report_recovered(struct report *, const struct dlock_report *);
