@@ -5,8 +5,7 @@
  * Also with -o and --slots where a guard could not find the command's tree (struct command, alone):
  * then the descriptor is ours only, as with flock(1).
  */
-#include "direct.h"
-
+#include "command.h"
 #include "forward.h"
 #include "inner.h"
 #include "messages.h"

@@ -4,9 +4,8 @@
  * the kernel keeps the lock for as long as the command has the descriptor.
  */
 #include "backend.h"
-#include "direct.h"
+#include "command.h"
 #include "held.h"
-#include "keeper.h"
 #include "messages.h"
 #include "modes.h"
 #include "open.h"
