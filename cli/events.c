@@ -12,14 +12,15 @@
 
 #include "json.h"
 #include "kind.h"
-#include "log.h"
 #include "messages.h"
 #include "sink.h"
 #include "util.h"
 
-#include <inttypes.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <syslog.h>
 #include <time.h>
@@ -28,6 +29,9 @@
 #define VERSION 1
 #define WAITING_EVERY DLOCK_SEC
 #define LAST_FLUSH_MS 100
+
+/* Of the system's log, as in most libraries: what is longer loses its end. */
+#define LOG_LINE 1024
 
 /* The longest text in a line, in bytes of JSON. */
 #define PLACE_MAX 900 /* lock, store */
@@ -189,17 +193,47 @@ void events_start(struct events *e, const struct dlock_uri *u, const char *path)
     finish(e, &l, false);
 }
 
-/* A line for the system's log: "got redis://h:6379/0: 'nightly'; after 3 s". */
+/*
+ * A line for the system's log: "got redis://h:6379/0: 'nightly'; after 3 s", in the form of
+ * syslog(3), without the time's zone and the host (RFC 3164). A line for which the log has no room
+ * within wait_ms, or no reader, is dropped; syslog(3) waits without limit. A connection per line:
+ * no descriptor is open beside the command, and a log that is started again gets the next line.
+ */
 static void put_log(const struct events *e, int priority, const char *event, const char *more,
                     int wait_ms)
 {
+    /* The log is a datagram socket, or in old systems a stream of lines that end with a NUL. */
+    static const int types[] = {SOCK_DGRAM, SOCK_STREAM};
+    const struct sockaddr_un log = {.sun_family = AF_UNIX, .sun_path = "/dev/log"};
     const char *lock = e && e->lock ? e->lock : "", *store = e && e->store ? e->store : lock;
     bool same = strcmp(lock, store) == 0, known = lock[0];
+    char line[LOG_LINE], text[LOG_LINE], stamp[32] = "";
+    time_t now = time(NULL);
+    struct tm tm;
 
-    if (e && e->facility)
-        log_put(e->facility, priority, wait_ms, "%s%s%s%s%s%s%s%s%s", event, known ? " " : "",
-                same ? "" : store, same ? "" : ": ", known ? "'" : "", lock, known ? "'" : "",
-                more[0] ? "; " : "", more);
+    if (!e || !e->facility)
+        return;
+    if (localtime_r(&now, &tm))
+        strftime(stamp, sizeof(stamp), "%b %e %H:%M:%S", &tm);
+    size_t at = (size_t)snprintf(line, sizeof(line), "<%d>%s dlock[%d]: ", e->facility | priority,
+                                 stamp, (int)getpid());
+    int n = snprintf(text, sizeof(text) - at, "%s%s%s%s%s%s%s%s%s", event, known ? " " : "",
+                     same ? "" : store, same ? "" : ": ", known ? "'" : "", lock,
+                     known ? "'" : "", more[0] ? "; " : "", more);
+    message_clean(line + at, sizeof(line) - at, text, (size_t)n >= sizeof(text) - at);
+    for (size_t i = 0; i < DLOCK_LEN(types); i++) {
+        int fd = socket(AF_UNIX, types[i] | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        struct pollfd p = {.fd = fd, .events = POLLOUT};
+        bool open = fd >= 0 && connect(fd, (const struct sockaddr *)&log, sizeof(log)) == 0;
+        bool other = fd >= 0 && !open && errno == EPROTOTYPE;
+
+        if (open && poll(&p, 1, wait_ms) == 1)
+            (void)!send(fd, line, strlen(line) + (types[i] == SOCK_STREAM), MSG_NOSIGNAL);
+        if (fd >= 0)
+            close(fd);
+        if (!other)
+            return;
+    }
 }
 
 /* -------------------------------------------------------------- wait --- */

@@ -84,37 +84,25 @@ static void keep_erase(void)
 
 #define PREFIX "dlock: "
 
-/* cut: the end of text is missing. */
-static void make_safe(char *buf, size_t room, const char *text, bool cut)
+void message_clean(char *buf, size_t room, const char *text, bool cut)
 {
     /* The name of a command may hold any byte. */
     dlock_clean_text(buf, room, text, strlen(text));
     dlock_hide_secrets(buf, cut);
 }
 
-bool message_text(char *buf, size_t room, const char *fmt, va_list ap)
-{
-    char text[LINE_MAX_BYTES];
-    size_t size = room < sizeof(text) ? room : sizeof(text);
-    int n = vsnprintf(text, size, fmt, ap);
-
-    if (n < 0)
-        return false;
-    make_safe(buf, room, text, (size_t)n >= size);
-    return true;
-}
-
 void message(const char *fmt, ...)
 {
-    char line[LINE_MAX_BYTES] = PREFIX;
+    char line[LINE_MAX_BYTES] = PREFIX, text[sizeof(line) - sizeof(PREFIX)];
     va_list ap;
 
     va_start(ap, fmt);
-    /* With room for the end of the line. */
-    bool good = message_text(line + strlen(PREFIX), sizeof(line) - sizeof(PREFIX), fmt, ap);
+    int n = vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    if (!good)
+    if (n < 0)
         return;
+    /* With room for the end of the line. */
+    message_clean(line + strlen(PREFIX), sizeof(text), text, (size_t)n >= sizeof(text));
     snprintf(last, sizeof(last), "%s", line + strlen(PREFIX));
     size_t len = strlen(line);
     line[len++] = '\n';
@@ -172,8 +160,8 @@ void message_draw(const char *text)
     message_flush(0);
     if (nkept > 0 || !writable(0))
         return;
-    make_safe(line + strlen(PREFIX), sizeof(line) - strlen(PREFIX), text,
-              strlen(text) + sizeof(PREFIX) > sizeof(line));
+    message_clean(line + strlen(PREFIX), sizeof(line) - strlen(PREFIX), text,
+                  strlen(text) + sizeof(PREFIX) > sizeof(line));
     message_fit(line, columns - ECHO_COLUMNS);
     int n = snprintf(out, sizeof(out), "\r%s\033[K", line);
     drawn = put(out, (size_t)n) > 0 || drawn;

@@ -7,7 +7,6 @@
 
 #include "options.h"
 
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,11 +15,10 @@
 
 void message(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /*
- * A text for a terminal or a log: control characters are cleaned, and secrets hidden, also one that
- * is cut at the end. room: of buf. False: the format failed.
+ * A text for a terminal or a log: control characters are cleaned, and secrets hidden. room: of buf.
+ * cut: the end of text is missing.
  */
-bool message_text(char *buf, size_t room, const char *fmt, va_list)
-    __attribute__((format(printf, 3, 0)));
+void message_clean(char *buf, size_t room, const char *text, bool cut);
 
 /* The subject of a line. */
 enum message_subject {
