@@ -114,7 +114,7 @@ static void sleep_until(const struct hold *h, int64_t until)
 
     poll(p, n, dlock_poll_ms(dlock_now(), dlock_min(until, inner_wake(h->inner))));
     inner_turn(h->inner);
-    events_turn(h->c->events, dlock_now());
+    events_turn(h->c->events);
 }
 
 static void wait_for_exit(struct hold *h)

@@ -892,7 +892,7 @@ static void run_timers(struct keeper *k)
     int64_t now = dlock_now(), grace = command_grace(k->c);
 
     report_tick(&k->report, now);
-    events_turn(k->c->events, now);
+    events_turn(k->c->events);
     if (is_due(k, SWEEP_AGAIN, now))
         sweep(k);
     if (is_due(k, STAY_ENDS, now))
@@ -962,7 +962,7 @@ static void loop(struct keeper *k)
         for (; at < k->at + KEEPER_TIMERS; at++)
             wake_at = dlock_min(wake_at, *at);
         wake_at = dlock_min(wake_at, inner_wake(k->inner));
-        wake_at = dlock_min(wake_at, dlock_min(report_wake(&k->report), events_wake(k->c->events)));
+        wake_at = dlock_min(wake_at, report_wake(&k->report));
         /* On the second turn a store at hand has the request. */
         if (turn < 2 && ++turn == 2 && k->phase == KEEPER_ACQUIRING && is_guarded(k))
             k->inner = inner_listen();
