@@ -1,6 +1,6 @@
 /*
  * command.h - the command under the lock: what keeper.c, where a guard is the command's parent, and
- * direct.c, where we are, have in common.
+ * direct.c, where we are, have in common; and how run.c calls both.
  */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
@@ -10,6 +10,7 @@
 #include "process_tree.h"
 #include "signals.h"
 #include "spawn.h"
+#include "uri.h"
 
 struct command_lock {
     char *key;                 /* of nested.h, malloc'ed; NULL: not known (yet) */
@@ -73,5 +74,22 @@ void command_report_stuck(struct command *, pid_t pid);
  * before.
  */
 int command_exit_code(const struct command *);
+
+/*
+ * keeper.c: acquire the locks, run the command under a guard, end what must be ended, release.
+ * uris: of LOCK, then of --also; each is taken over and set to NULL. Returns the exit code, after
+ * the handles are closed; may die by a signal instead.
+ *
+ * A plain file lock needs no guard, and for a command that is alone a guard is useless: when such a
+ * lock is granted, *held becomes the handle, which the caller closes, the command has not been
+ * started, and the result is 0. Else *held stays unchanged.
+ */
+int keeper_run(struct command *, struct dlock_uri **uris, dlock **held);
+/*
+ * direct.c: run the command under the held lock lk, whose descriptor the command inherits. We are
+ * the parent and do the signal, terminal and tree work. Closes lk. Returns the exit code; may die
+ * by a signal instead. With -F this process becomes the command: returns only when exec failed.
+ */
+int direct_run(struct command *, dlock *lk);
 
 #endif

@@ -5,8 +5,7 @@
  * Also with -o and --slots where a guard could not find the command's tree (struct command, alone):
  * then the descriptor is ours only, as with flock(1).
  */
-#include "direct.h"
-
+#include "command.h"
 #include "forward.h"
 #include "inner.h"
 #include "messages.h"
@@ -104,44 +103,39 @@ static void on_child(struct hold *h)
     command_follow_stop(c);
 }
 
-static void wait_for_exit(struct hold *h)
+/* Sleep until a signal or until that time, or less; serve inner dlocks, queries and the events. */
+static void sleep_until(const struct hold *h, int64_t until)
 {
-    while (!h->c->exited) {
-        struct pollfd p[3] = {
-            {.fd = h->c->sig->fd, .events = POLLIN},
-            {.fd = inner_fd(h->inner), .events = POLLIN},
-        };
-        nfds_t n = 2 + (nfds_t)events_interest(h->c->events, &p[2]);
-        int64_t wake = dlock_min(forward_wake(&h->forward), inner_wake(h->inner));
-        if (poll(p, n, dlock_poll_ms(dlock_now(), wake)) < 0)
-            continue;
-        inner_turn(h->inner);
-        events_turn(h->c->events, dlock_now());
-        /* First the signals: a command that died by Ctrl-C is judged with our Ctrl-C in view. */
-        if (p[0].revents && take_signals(h))
-            on_child(h);
-        send_signals(h);
-    }
-}
-
-/*
- * The command has ended: sleep until a signal or until that time, or less, and serve inner dlocks
- * and queries. True: a signal asked the command to end. SIGCHLD only wakes us.
- */
-static bool pause_until(const struct hold *h, int64_t until)
-{
-    struct pollfd p[2] = {
+    struct pollfd p[3] = {
         {.fd = h->c->sig->fd, .events = POLLIN},
         {.fd = inner_fd(h->inner), .events = POLLIN},
     };
+    nfds_t n = 2 + (nfds_t)events_interest(h->c->events, &p[2]);
+
+    poll(p, n, dlock_poll_ms(dlock_now(), dlock_min(until, inner_wake(h->inner))));
+    inner_turn(h->inner);
+    events_turn(h->c->events);
+}
+
+static void wait_for_exit(struct hold *h)
+{
+    while (!h->c->exited) {
+        sleep_until(h, forward_wake(&h->forward));
+        /* First the signals: a command that died by Ctrl-C is judged with our Ctrl-C in view. */
+        if (take_signals(h))
+            on_child(h);
+    }
+}
+
+/* The command has ended. True: a signal asked the command to end. SIGCHLD only wakes us. */
+static bool pause_until(const struct hold *h, int64_t until)
+{
     struct signalfd_siginfo si;
     bool ends = false;
 
-    poll(p, 2, dlock_poll_ms(dlock_now(), dlock_min(until, inner_wake(h->inner))));
+    sleep_until(h, until);
     while (signals_read(h->c->sig, &si))
         ends |= command_ends((int)si.ssi_signo);
-    events_turn(h->c->events, dlock_now());
-    inner_turn(h->inner);
     return ends;
 }
 

@@ -12,22 +12,25 @@
 
 #include "json.h"
 #include "kind.h"
-#include "log.h"
 #include "messages.h"
 #include "sink.h"
 #include "util.h"
 
-#include <inttypes.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <syslog.h>
 #include <time.h>
 #include <unistd.h>
 
 #define VERSION 1
-#define WAITING_EVERY DLOCK_SEC
 #define LAST_FLUSH_MS 100
+
+/* Of the system's log, as in most libraries: what is longer loses its end. */
+#define LOG_LINE 1024
 
 /* The longest text in a line, in bytes of JSON. */
 #define PLACE_MAX 900 /* lock, store */
@@ -46,15 +49,6 @@ struct events {
     unsigned long renewals;
     bool terminal; /* message_draw() may have drawn a line there */
     bool ended;
-    struct {
-        /* In a set, the wait can be for another lock than the latest event. */
-        char *lock, *store;
-        struct dlock_info holder; /* the last known */
-        bool known;
-        int place;
-        bool news;    /* since the last line about the wait */
-        int64_t next; /* no line before this time; 0: none yet */
-    } wait;
 };
 
 struct line {
@@ -189,90 +183,74 @@ void events_start(struct events *e, const struct dlock_uri *u, const char *path)
     finish(e, &l, false);
 }
 
-/* A line for the system's log: "got redis://h:6379/0: 'nightly'; after 3 s". */
+/*
+ * A line for the system's log: "got redis://h:6379/0: 'nightly'; after 3 s", in the form of
+ * syslog(3), without the time's zone and the host (RFC 3164). A line for which the log has no room
+ * within wait_ms, or no reader, is dropped; syslog(3) waits without limit. A connection per line:
+ * no descriptor is open beside the command, and a log that is started again gets the next line.
+ */
 static void put_log(const struct events *e, int priority, const char *event, const char *more,
                     int wait_ms)
 {
+    /* The log is a datagram socket, or in old systems a stream of lines that end with a NUL. */
+    static const int types[] = {SOCK_DGRAM, SOCK_STREAM};
+    const struct sockaddr_un log = {.sun_family = AF_UNIX, .sun_path = "/dev/log"};
     const char *lock = e && e->lock ? e->lock : "", *store = e && e->store ? e->store : lock;
     bool same = strcmp(lock, store) == 0, known = lock[0];
+    char line[LOG_LINE], text[LOG_LINE], stamp[32] = "";
+    time_t now = time(NULL);
+    struct tm tm;
 
-    if (e && e->facility)
-        log_put(e->facility, priority, wait_ms, "%s%s%s%s%s%s%s%s%s", event, known ? " " : "",
-                same ? "" : store, same ? "" : ": ", known ? "'" : "", lock, known ? "'" : "",
-                more[0] ? "; " : "", more);
+    if (!e || !e->facility)
+        return;
+    if (localtime_r(&now, &tm))
+        strftime(stamp, sizeof(stamp), "%b %e %H:%M:%S", &tm);
+    size_t at = (size_t)snprintf(line, sizeof(line), "<%d>%s dlock[%d]: ", e->facility | priority,
+                                 stamp, (int)getpid());
+    int n = snprintf(text, sizeof(text) - at, "%s%s%s%s%s%s%s%s%s", event, known ? " " : "",
+                     same ? "" : store, same ? "" : ": ", known ? "'" : "", lock,
+                     known ? "'" : "", more[0] ? "; " : "", more);
+    message_clean(line + at, sizeof(line) - at, text, (size_t)n >= sizeof(text) - at);
+    for (size_t i = 0; i < DLOCK_LEN(types); i++) {
+        int fd = socket(AF_UNIX, types[i] | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        struct pollfd p = {.fd = fd, .events = POLLOUT};
+        bool open = fd >= 0 && connect(fd, (const struct sockaddr *)&log, sizeof(log)) == 0;
+        bool other = fd >= 0 && !open && errno == EPROTOTYPE;
+
+        if (open && poll(&p, 1, wait_ms) == 1)
+            (void)!send(fd, line, strlen(line) + (types[i] == SOCK_STREAM), MSG_NOSIGNAL);
+        if (fd >= 0)
+            close(fd);
+        if (!other)
+            return;
+    }
 }
 
 /* -------------------------------------------------------------- wait --- */
 
-static bool same_holder(const struct dlock_info *a, const struct dlock_info *b)
-{
-    return a->pid == b->pid && a->since_ms == b->since_ms && a->fence == b->fence &&
-           a->mode == b->mode && a->foreign == b->foreign && a->over == b->over &&
-           strcmp(a->host, b->host) == 0 && strcmp(a->user, b->user) == 0 &&
-           strcmp(a->command, b->command) == 0 && strcmp(a->note, b->note) == 0;
-}
-
-/* Write the newest state of the wait, if there is news and the last line is old enough. */
-static void tell_wait(struct events *e, int64_t now)
+void events_waiting(struct events *e, const char *lock, const char *store,
+                    const struct dlock_info *holder, int place, int64_t now)
 {
     struct line l;
 
-    if (!e->wait.news || e->granted || e->ended || now < e->wait.next)
-        return;
-    e->wait.news = false;
-    e->wait.next = now + WAITING_EVERY;
-    if (!begin_about(e, &l, "waiting", e->wait.lock, e->wait.store))
+    if (!e || !begin_about(e, &l, "waiting", lock, store))
         return;
     put_ms(&l.j, "wait_ms", now - e->began);
-    if (e->wait.place > 0)
-        json_int(&l.j, "place", e->wait.place);
-    if (e->wait.known) {
+    if (place > 0)
+        json_int(&l.j, "place", place);
+    if (holder) {
         json_open(&l.j, "holder", '{');
-        kind_json_holder(&l.j, &e->wait.holder, true);
-        json_fence(&l.j, e->wait.holder.fence);
+        kind_json_holder(&l.j, holder, true);
+        json_fence(&l.j, holder->fence);
         json_close(&l.j, '}');
     }
     finish(e, &l, false);
 }
 
-static bool same_text(const char *a, const char *b)
+void events_turn(struct events *e)
 {
-    return a == b || (a && b && strcmp(a, b) == 0);
-}
-
-void events_waiting(struct events *e, const struct dlock_info *holder, int place, int64_t now)
-{
-    if (!e || !e->sink)
-        return;
-    /* The wait is for the lock of the latest event. */
-    if (!same_text(e->wait.lock, e->lock) || !same_text(e->wait.store, e->store)) {
-        free(e->wait.lock);
-        free(e->wait.store);
-        e->wait.lock = e->lock ? strdup(e->lock) : NULL;
-        e->wait.store = e->store ? strdup(e->store) : NULL;
-        e->wait.known = e->wait.news = false;
-        e->wait.place = -1;
-    }
-    e->wait.news |= e->wait.next == 0 || e->wait.known != (holder != NULL) ||
-                    e->wait.place != place || (holder && !same_holder(holder, &e->wait.holder));
-    e->wait.known = holder;
-    if (holder)
-        e->wait.holder = *holder;
-    e->wait.place = place;
-    tell_wait(e, now);
-}
-
-int64_t events_wake(const struct events *e)
-{
-    return e && e->wait.news && !e->granted && !e->ended ? e->wait.next : DLOCK_NEVER;
-}
-
-void events_turn(struct events *e, int64_t now)
-{
-    if (!e || !e->sink)
-        return;
-    tell_wait(e, now);
-    sink_flush(e->sink, 0);
+    if (e && e->sink)
+        sink_flush(e->sink, 0);
 }
 
 int events_interest(const struct events *e, struct pollfd *p)
@@ -435,7 +413,5 @@ void events_close(struct events *e)
     free(e->lock);
     free(e->store);
     free(e->set);
-    free(e->wait.lock);
-    free(e->wait.store);
     free(e);
 }

@@ -28,12 +28,11 @@ void events_set_lock(struct events *, const char *lock, const char *store);
 void events_start(struct events *, const struct dlock_uri *, const char *path);
 
 /*
- * A line for each change, but at most one line a second. Unknown: holder NULL, place 0. now: by
- * dlock_now(). events_turn writes a delayed line, at the time that events_wake says.
+ * A wait for this lock, which in a set can be another lock than that of the other lines. Unknown:
+ * holder NULL, place 0. now: by dlock_now().
  */
-void events_waiting(struct events *, const struct dlock_info *holder, int place, int64_t now);
-int64_t events_wake(const struct events *);
-void events_turn(struct events *, int64_t now);
+void events_waiting(struct events *, const char *lock, const char *store,
+                    const struct dlock_info *holder, int place, int64_t now);
 
 /* held: mode, slots, slot and fence. left: the rest of the lease in ns; DLOCK_NEVER: no lease. */
 void events_granted(struct events *, const struct dlock_info *held, int64_t left, int64_t now);
@@ -76,6 +75,8 @@ void events_end(struct events *, const struct events_end *, int64_t now);
 void events_flush(struct events *);
 /* 1 if *p is set, and events_turn has work once *p is ready; else 0. */
 int events_interest(const struct events *, struct pollfd *p);
+/* Write the lines that a slow reader has made wait, as far as there is room. */
+void events_turn(struct events *);
 void events_close(struct events *);
 
 #endif

@@ -65,39 +65,27 @@ static int refuse_running(const struct options *o, const dlock *lk, const struct
 }
 
 /*
- * The status had no record. Forget the record of a token that no run has: the store then reports
- * foreign data in the record's place, or a run that has begun meanwhile.
+ * Where the status had no record, forget the record of a token that no run has: the store then
+ * reports foreign data in the record's place, or a run that has begun meanwhile.
  */
-static int check_none(const struct options *o, const struct sigstate *sig, dlock *lk,
-                      const struct found *shown)
-{
-    char lock[LOCK_TEXT_MAX], holder[HOLDER_TEXT_MAX];
-    const struct dlock_info *held = query_holder(shown);
-    struct found f = {0};
-
-    dlock_start_forget(lk, "00000000000000000000000000000000", NULL);
-    int code = query_run(o, sig, lk, &f);
-    if (code < 0 && message_tells(o, ABOUT_TIMEOUT))
-        message("%s has no record of a run%s%s", message_lock(lk, "", lock),
-                held ? "; the lock is " : "",
-                held ? message_holder(held, holder, sizeof(holder)) : "");
-    query_free(&f);
-    return code < 0 ? 0 : code;
-}
-
 static int forget(const struct options *o, const struct sigstate *sig, dlock *lk,
                   const struct found *shown)
 {
+    const char *token = shown->has_run ? shown->run.token : "00000000000000000000000000000000";
     char lock[LOCK_TEXT_MAX], text[RUN_TEXT_MAX];
+    const struct dlock_info *held = query_holder(shown);
     struct found f = {0};
     struct dlock_error err;
 
-    if (dlock_start_forget(lk, shown->run.token, &err) < 0) /* dlock has not written this record */
+    if (dlock_start_forget(lk, token, &err) < 0) /* dlock has not written this record */
         return message_error(o, &err);
     int code = query_run(o, sig, lk, &f);
-    if (f.busy)
+    if (!shown->has_run && code < 0 && message_tells(o, ABOUT_TIMEOUT))
+        message("%s has no record of a run%s%s", message_lock(lk, "", lock),
+                held ? "; the lock is " : "", held ? message_holder(held, text, sizeof(text)) : "");
+    else if (shown->has_run && f.busy)
         refuse_running(o, lk, &shown->run);
-    else if (code < 0 && message_tells(o, ABOUT_HELD))
+    else if (shown->has_run && code < 0 && message_tells(o, ABOUT_HELD))
         message("forgotten: %s %s", message_lock(lk, "", lock),
                 message_run(&shown->run, query_crashed(shown), text, sizeof(text)));
     query_free(&f);
@@ -119,11 +107,9 @@ int forget_mode(const struct options *o, const struct sigstate *sig)
         return code;
     dlock_start_status(lk, NULL);
     code = query_run(o, sig, lk, &f);
-    if (code < 0 && !f.has_run) {
-        code = check_none(o, sig, lk, &f);
-    } else if (code < 0 && f.run.state == DLOCK_RUN_RUNNING && !query_crashed(&f)) {
+    if (code < 0 && f.has_run && f.run.state == DLOCK_RUN_RUNNING && !query_crashed(&f)) {
         code = refuse_running(o, lk, &f.run);
-    } else if (code < 0 && !o->yes) {
+    } else if (code < 0 && f.has_run && !o->yes) {
         message("%s %s", message_lock(lk, "", lock),
                 message_run(&f.run, query_crashed(&f), text, sizeof(text)));
         if (!agreed(sig))

@@ -37,31 +37,20 @@ bool held_next(const char **list, struct held *e)
     return false;
 }
 
-bool held_find(const char *list, uint64_t digest, struct held *found)
-{
-    struct held e;
-    bool any = false;
-
-    while (held_next(&list, &e))
-        if (e.digest == digest) {
-            *found = e;
-            any = true;
-        }
-    return any;
-}
-
 bool held_above(const char *list, uint64_t digest, struct nested_outer *outer)
 {
     struct held e, above;
     bool any = false;
 
     while (held_next(&list, &e) && strcmp(e.socket, outer->socket) != 0)
-        if (e.digest == digest && strcmp(e.token, outer->token) == 0) {
+        if (e.digest == digest && (!outer->token[0] || strcmp(e.token, outer->token) == 0)) {
             above = e;
             any = true;
         }
-    if (any)
+    if (any) {
+        memcpy(outer->token, above.token, sizeof(outer->token));
         memcpy(outer->socket, above.socket, sizeof(outer->socket));
+    }
     return any;
 }
 

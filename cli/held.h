@@ -22,9 +22,10 @@ struct held {
 
 /* Take the next well-formed entry from *list, the variable's value or NULL. False: none is left. */
 bool held_next(const char **list, struct held *);
-/* Find the last entry with this digest in list, the variable's value (NULL: unset). */
-bool held_find(const char *list, uint64_t digest, struct held *);
-/* Go from a keeper to the keeper above with the same lock and token. False: the list has none. */
+/*
+ * Go from a keeper to the next keeper above with the same lock and token; with token and socket "",
+ * to the innermost keeper of the lock. False: list, the variable's value or NULL, has none.
+ */
 bool held_above(const char *list, uint64_t digest, struct nested_outer *);
 /*
  * "DLOCK_HELD=..." of list's entries and these n (at most DLOCK_SET_MAX) behind them. A new entry

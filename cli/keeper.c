@@ -11,8 +11,7 @@
  * options_need_guard() the guard is forked at the grant, and keeps the descriptor instead of the
  * command. Plain file locks need no guard: the loop ends at the grant.
  */
-#include "keeper.h"
-
+#include "command.h"
 #include "driven.h"
 #include "guard.h"
 #include "inner.h"
@@ -131,14 +130,6 @@ static void store_release(struct keeper *k, int64_t until)
     driven_start_release(k->store, until, NULL);
 }
 
-/* The guard keeps this descriptor open: the command does not inherit the files of a set. */
-static int descriptor_of(const struct keeper *k, const dlock *lk)
-{
-    int file = k->store.set ? dlock_fd(lk) : -1;
-
-    return file >= 0 ? file : dlock_session_fd(lk);
-}
-
 /* ------------------------------------------------------ to the guard --- */
 
 static void kill_guard(const struct keeper *k)
@@ -160,13 +151,17 @@ static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
     m.kill_at = t ? t->kill_at : DLOCK_NEVER;
     m.hard_at = t ? dlock_hard_at(t) : DLOCK_NEVER;
     m.raw_minus_boot = t ? t->raw_minus_boot : DLOCK_RAW_NEVER;
-    if (type == G_START) {
-        pass = descriptor_of(k, k->locks[0]);
-        m.fence = dlock_fence(k->locks[0]);
-        m.slot = dlock_slot(k->locks[0]) + 1;
-        if (k->c->nheld > 0)
-            m.held = k->c->held[k->c->nheld - 1];
-        snprintf(m.token, sizeof(m.token), "%s", dlock_token(k->locks[0]));
+    if (type == G_START || type == G_ALSO) {
+        int i = type == G_ALSO ? arg - 1 : 0;
+        const dlock *lk = k->locks[i];
+        /* The guard keeps this descriptor open: the command does not inherit the files of a set. */
+        pass = k->store.set ? dlock_fd(lk) : -1;
+        pass = pass >= 0 ? pass : dlock_session_fd(lk);
+        m.fence = dlock_fence(lk);
+        m.slot = dlock_slot(lk) + 1;
+        if (i < k->c->nheld) /* LOCK's entry is the last */
+            m.held = k->c->held[(i > 0 ? i : k->c->nheld) - 1];
+        snprintf(m.token, sizeof(m.token), "%s", dlock_token(lk));
     }
     rc = guard_send(&k->guard.link, &m, pass);
     /*
@@ -382,12 +377,8 @@ static void start_command(struct keeper *k)
 
     /* A guard that is stopped would keep us renewing a lock under which nothing runs. */
     k->at[GUARD_ANSWERS] = k->times.term_at;
-    for (int i = 1; i < k->nlocks && rc == 0; i++) {
-        struct guard_msg m = {.type = G_ALSO, .arg = i + 1, .fence = dlock_fence(lks[i])};
-        if (i < k->c->nheld)
-            m.held = k->c->held[i - 1];
-        rc = guard_send(&k->guard.link, &m, descriptor_of(k, lks[i]));
-    }
+    for (int i = 1; i < k->nlocks && rc == 0; i++)
+        rc = tell_guard(k, G_ALSO, i + 1, NULL);
     if (rc == 0)
         rc = tell_guard(k, G_START, 0, &k->times);
     if (rc == 0 || rc == -EPIPE)
@@ -742,7 +733,7 @@ static void on_report(struct keeper *k, const struct dlock_report *r)
         on_released(k, r);
         break;
     case DLOCK_REPORT_NOTICE:
-        report_notice(&k->report, &r->error);
+        message_notice(k->c->o, &r->error);
         break;
     default:
         break;
@@ -901,7 +892,7 @@ static void run_timers(struct keeper *k)
     int64_t now = dlock_now(), grace = command_grace(k->c);
 
     report_tick(&k->report, now);
-    events_turn(k->c->events, now);
+    events_turn(k->c->events);
     if (is_due(k, SWEEP_AGAIN, now))
         sweep(k);
     if (is_due(k, STAY_ENDS, now))
@@ -971,7 +962,7 @@ static void loop(struct keeper *k)
         for (; at < k->at + KEEPER_TIMERS; at++)
             wake_at = dlock_min(wake_at, *at);
         wake_at = dlock_min(wake_at, inner_wake(k->inner));
-        wake_at = dlock_min(wake_at, dlock_min(report_wake(&k->report), events_wake(k->c->events)));
+        wake_at = dlock_min(wake_at, report_wake(&k->report));
         /* On the second turn a store at hand has the request. */
         if (turn < 2 && ++turn == 2 && k->phase == KEEPER_ACQUIRING && is_guarded(k))
             k->inner = inner_listen();

@@ -84,37 +84,25 @@ static void keep_erase(void)
 
 #define PREFIX "dlock: "
 
-/* cut: the end of text is missing. */
-static void make_safe(char *buf, size_t room, const char *text, bool cut)
+void message_clean(char *buf, size_t room, const char *text, bool cut)
 {
     /* The name of a command may hold any byte. */
     dlock_clean_text(buf, room, text, strlen(text));
     dlock_hide_secrets(buf, cut);
 }
 
-bool message_text(char *buf, size_t room, const char *fmt, va_list ap)
-{
-    char text[LINE_MAX_BYTES];
-    size_t size = room < sizeof(text) ? room : sizeof(text);
-    int n = vsnprintf(text, size, fmt, ap);
-
-    if (n < 0)
-        return false;
-    make_safe(buf, room, text, (size_t)n >= size);
-    return true;
-}
-
 void message(const char *fmt, ...)
 {
-    char line[LINE_MAX_BYTES] = PREFIX;
+    char line[LINE_MAX_BYTES] = PREFIX, text[sizeof(line) - sizeof(PREFIX)];
     va_list ap;
 
     va_start(ap, fmt);
-    /* With room for the end of the line. */
-    bool good = message_text(line + strlen(PREFIX), sizeof(line) - sizeof(PREFIX), fmt, ap);
+    int n = vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    if (!good)
+    if (n < 0)
         return;
+    /* With room for the end of the line. */
+    message_clean(line + strlen(PREFIX), sizeof(text), text, (size_t)n >= sizeof(text));
     snprintf(last, sizeof(last), "%s", line + strlen(PREFIX));
     size_t len = strlen(line);
     line[len++] = '\n';
@@ -172,8 +160,8 @@ void message_draw(const char *text)
     message_flush(0);
     if (nkept > 0 || !writable(0))
         return;
-    make_safe(line + strlen(PREFIX), sizeof(line) - strlen(PREFIX), text,
-              strlen(text) + sizeof(PREFIX) > sizeof(line));
+    message_clean(line + strlen(PREFIX), sizeof(line) - strlen(PREFIX), text,
+                  strlen(text) + sizeof(PREFIX) > sizeof(line));
     message_fit(line, columns - ECHO_COLUMNS);
     int n = snprintf(out, sizeof(out), "\r%s\033[K", line);
     drawn = put(out, (size_t)n) > 0 || drawn;
@@ -215,11 +203,14 @@ enum message_subject message_about_busy(const struct options *o)
     return o->nonblock ? ABOUT_HELD : ABOUT_TIMEOUT;
 }
 
-enum message_subject message_about(const struct dlock_error *notice)
+void message_notice(const struct options *o, const struct dlock_error *notice)
 {
-    if (notice->code == 0)
-        return ABOUT_DETAIL;
-    return notice->code == DLOCK_ELOST ? ABOUT_TROUBLE : ABOUT_CONDITION;
+    enum message_subject about = notice->code == 0             ? ABOUT_DETAIL
+                                 : notice->code == DLOCK_ELOST ? ABOUT_TROUBLE
+                                                               : ABOUT_CONDITION;
+
+    if (message_tells(o, about))
+        message("%s", notice->msg);
 }
 
 const char *message_lock(const dlock *lk, const char *words, char buf[LOCK_TEXT_MAX])
@@ -308,13 +299,17 @@ static void add_who(char *buf, size_t size, const struct dlock_info *i)
         add(buf, size, " (%s)", i->command);
 }
 
-/* ", note "disk 2"": the user's text stands last, and in quotes so that its end is clear. */
-static void add_note(char *buf, size_t size, const struct dlock_info *i)
+/*
+ * Hide secrets, and add ", note "disk 2"": the user's text stands last, and in quotes so that its
+ * end is clear. Returns buf.
+ */
+static const char *end_text(char *buf, size_t size, const struct dlock_info *i)
 {
     char note[sizeof(i->note)], quoted[2 * sizeof(note)], *q = quoted;
 
+    dlock_hide_secrets(buf, false);
     if (!i->note[0])
-        return;
+        return buf;
     memcpy(note, i->note, sizeof(note));
     dlock_hide_secrets(note, false);
     for (const char *c = note; *c; *q++ = *c++)
@@ -322,6 +317,7 @@ static void add_note(char *buf, size_t size, const struct dlock_info *i)
             *q++ = '\\';
     *q = '\0';
     add(buf, size, ", note \"%s\"", quoted);
+    return buf;
 }
 
 const char *message_holder(const struct dlock_info *i, char *buf, size_t size)
@@ -336,11 +332,9 @@ const char *message_holder(const struct dlock_info *i, char *buf, size_t size)
         add(buf, size, " for %s", format_ms(ago, text, sizeof(text)));
     add(buf, size, " by ");
     add_who(buf, size, i);
-    dlock_hide_secrets(buf, false);
     if (i->over)
         add(buf, size, ", ended, kept until its --min-hold is over");
-    add_note(buf, size, i);
-    return buf;
+    return end_text(buf, size, i);
 }
 
 const char *message_process(const struct dlock_info *i, char *buf, size_t size)
@@ -365,9 +359,7 @@ const char *message_process(const struct dlock_info *i, char *buf, size_t size)
             format_ms(i->waited_ms, text, sizeof(text)));
     if (ago >= 0 || waited)
         add(buf, size, ")");
-    dlock_hide_secrets(buf, false);
-    add_note(buf, size, i);
-    return buf;
+    return end_text(buf, size, i);
 }
 
 const char *message_run(const struct dlock_run *r, bool crashed, char *buf, size_t size)
@@ -387,7 +379,5 @@ const char *message_run(const struct dlock_run *r, bool crashed, char *buf, size
         add(buf, size, " and did not end: crashed;");
     add(buf, size, " by ");
     add_who(buf, size, &i);
-    dlock_hide_secrets(buf, false);
-    add_note(buf, size, &i);
-    return buf;
+    return end_text(buf, size, &i);
 }

@@ -7,7 +7,6 @@
 
 #include "options.h"
 
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,11 +15,10 @@
 
 void message(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /*
- * A text for a terminal or a log: control characters are cleaned, and secrets hidden, also one that
- * is cut at the end. room: of buf. False: the format failed.
+ * A text for a terminal or a log: control characters are cleaned, and secrets hidden. room: of buf.
+ * cut: the end of text is missing.
  */
-bool message_text(char *buf, size_t room, const char *fmt, va_list)
-    __attribute__((format(printf, 3, 0)));
+void message_clean(char *buf, size_t room, const char *text, bool cut);
 
 /* The subject of a line. */
 enum message_subject {
@@ -41,13 +39,13 @@ enum message_subject {
 bool message_tells(const struct options *, enum message_subject);
 /* The subject of a busy lock: ABOUT_HELD or ABOUT_TIMEOUT. */
 enum message_subject message_about_busy(const struct options *);
-/* The subject of a DLOCK_REPORT_NOTICE. */
-enum message_subject message_about(const struct dlock_error *notice);
 /*
  * Name the lock in a message, with words before its name: "redis://h:6379/0: the lock 'nightly'". A
  * bare file is both store and lock: "the lock '/run/lock/x'". Returns buf.
  */
 const char *message_lock(const dlock *, const char *words, char buf[LOCK_TEXT_MAX]);
+/* DLOCK_REPORT_NOTICE. */
+void message_notice(const struct options *, const struct dlock_error *);
 /* Print err (DLOCK_EBUSY: if the options want that) and return its exit code. */
 int message_error(const struct options *, const struct dlock_error *err);
 /* The text of the last line, "" before the first one. */

@@ -9,7 +9,6 @@
 #include "options.h"
 
 #include "lease.h"
-#include "log.h"
 #include "uri.h"
 #include "util.h"
 
@@ -20,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <syslog.h>
 
 #define LOCK_MAX 4096
 /* How long --once without a value keeps the record. */
@@ -109,8 +109,23 @@ static int set_events(struct options *o, const struct given *g, struct dlock_err
 /* --syslog or --syslog=FACILITY. */
 static int set_syslog(struct options *o, const struct given *g, struct dlock_error *err)
 {
-    o->syslog = log_facility(g->value ? g->value : "cron");
-    return o->syslog > 0 ? 0 : bad_value(g, "a facility: cron, daemon, user, local0 ...", err);
+    static const struct {
+        const char *name;
+        int value;
+    } known[] = {{"cron", LOG_CRON},     {"daemon", LOG_DAEMON},     {"user", LOG_USER},
+                 {"auth", LOG_AUTH},     {"authpriv", LOG_AUTHPRIV}, {"mail", LOG_MAIL},
+                 {"local0", LOG_LOCAL0}, {"local1", LOG_LOCAL1},     {"local2", LOG_LOCAL2},
+                 {"local3", LOG_LOCAL3}, {"local4", LOG_LOCAL4},     {"local5", LOG_LOCAL5},
+                 {"local6", LOG_LOCAL6}, {"local7", LOG_LOCAL7}};
+    const char *name = g->value ? g->value : "cron";
+
+    for (size_t i = 0; i < DLOCK_LEN(known); i++) {
+        if (strcmp(known[i].name, name) == 0) {
+            o->syslog = known[i].value;
+            return 0;
+        }
+    }
+    return bad_value(g, "a facility: cron, daemon, user, local0 ...", err);
 }
 
 static int set_code(struct options *o, const struct given *g, struct dlock_error *err)

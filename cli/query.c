@@ -89,8 +89,8 @@ int query_run(const struct options *o, const struct sigstate *sig, dlock *lk, st
                 f->run = *r->run;
                 f->has_run = true;
             }
-            if (r->type == DLOCK_REPORT_NOTICE && message_tells(o, message_about(&r->error)))
-                message("%s", r->error.msg);
+            if (r->type == DLOCK_REPORT_NOTICE)
+                message_notice(o, &r->error);
             if (r->type == DLOCK_REPORT_INFO && keep(f, r->info) < 0) {
                 message("out of memory");
                 return dlock_error_exit(DLOCK_ENOMEM);

@@ -16,6 +16,8 @@
 #define WAIT_FIRST DLOCK_SEC
 #define WAIT_REDRAW DLOCK_SEC
 #define WAIT_EVERY (30 * DLOCK_SEC)
+/* Between two events about the wait. */
+#define EVENT_EVERY DLOCK_SEC
 
 /* The beginning of a message, as of message_lock(). */
 static const char *subject(const struct report *r, const char *words, char *buf)
@@ -46,6 +48,7 @@ void report_begin(struct report *r, const struct options *o, const dlock *lk, st
     r->wait.lk = lk;
     r->wait.since = dlock_now();
     r->wait.waiting = true;
+    r->wait.place = -1;
     r->wait.report_at = r->wait.news_at = r->wait.since + WAIT_FIRST;
     r->wait.pause = WAIT_FIRST;
     r->wait.fg_at = DLOCK_NEVER;
@@ -66,12 +69,32 @@ static void waits_for_this(struct report *r)
         return;
     r->wait.lk = r->lk;
     r->wait.have_holder = r->wait.kept = r->wait.answered = r->wait.away = r->wait.news = false;
-    r->wait.place = 0;
+    r->wait.event_news = false;
+    r->wait.place = -1;
 }
 
 static bool is_local(const dlock *lk)
 {
     return !lk || dlock_is_local(lk);
+}
+
+static bool same_holder(const struct dlock_info *a, const struct dlock_info *b)
+{
+    return a->pid == b->pid && a->since_ms == b->since_ms && a->fence == b->fence &&
+           a->mode == b->mode && a->foreign == b->foreign && a->over == b->over &&
+           strcmp(a->host, b->host) == 0 && strcmp(a->user, b->user) == 0 &&
+           strcmp(a->command, b->command) == 0 && strcmp(a->note, b->note) == 0;
+}
+
+/* Write the event about the newest state of the wait, if it is due. */
+static void tell_event(struct report *r, int64_t now)
+{
+    if (!r->wait.waiting || !r->wait.event_news || now < r->wait.event_at || !r->events)
+        return;
+    r->wait.event_news = false;
+    r->wait.event_at = now + EVENT_EVERY;
+    events_waiting(r->events, dlock_name(r->wait.lk), dlock_where(r->wait.lk),
+                   r->wait.have_holder ? &r->wait.holder : NULL, r->wait.place, now);
 }
 
 void report_waiting(struct report *r, const struct dlock_report *w)
@@ -82,6 +105,8 @@ void report_waiting(struct report *r, const struct dlock_report *w)
     r->wait.answered = true;
     if (w->place < 0)
         return;
+    r->wait.event_news |= w->place != r->wait.place || r->wait.have_holder != (w->info != NULL) ||
+                          (w->info && !same_holder(w->info, &r->wait.holder));
     r->wait.have_holder = w->info;
     r->wait.kept = w->kept;
     if (w->info)
@@ -90,7 +115,7 @@ void report_waiting(struct report *r, const struct dlock_report *w)
     r->wait.news =
         w->info && (w->info->pid != told->pid || strcmp(w->info->host, told->host) != 0 ||
                     strcmp(w->info->token, told->token) != 0);
-    events_waiting(r->events, w->info, w->place, dlock_now());
+    tell_event(r, dlock_now());
 }
 
 int report_failed(struct report *r, const struct dlock_error *err)
@@ -230,11 +255,19 @@ static int64_t line_at(const struct report *r)
     return r->wait.news ? dlock_min(r->wait.report_at, r->wait.news_at) : r->wait.report_at;
 }
 
+/* The time of the next line about the wait, or of a look for the foreground. */
+static int64_t line_wake(const struct report *r)
+{
+    bool told = r->wait.waiting && message_tells(r->o, ABOUT_WAIT);
+
+    return told ? dlock_min(line_at(r), r->wait.fg_at) : DLOCK_NEVER;
+}
+
 int64_t report_wake(const struct report *r)
 {
-    if (!r->wait.waiting || !message_tells(r->o, ABOUT_WAIT))
-        return DLOCK_NEVER;
-    return dlock_min(line_at(r), r->wait.fg_at);
+    bool event = r->events && r->wait.waiting && r->wait.event_news;
+
+    return dlock_min(line_wake(r), event ? r->wait.event_at : DLOCK_NEVER);
 }
 
 /* ", 3rd in line"; "" for an unknown place. */
@@ -277,7 +310,8 @@ void report_tick(struct report *r, int64_t now)
 {
     char text[LOCK_TEXT_MAX + HOLDER_TEXT_MAX];
 
-    if (now < report_wake(r))
+    tell_event(r, now);
+    if (now < line_wake(r))
         return;
     bool draws = message_draws();
     r->wait.fg_at = !draws && message_could_draw() ? now + WAIT_REDRAW : DLOCK_NEVER;
@@ -303,12 +337,6 @@ void report_tick(struct report *r, int64_t now)
         r->wait.news_at = now + r->wait.pause;
     }
     r->wait.said = true;
-}
-
-void report_notice(const struct report *r, const struct dlock_error *notice)
-{
-    if (message_tells(r->o, message_about(notice)))
-        message("%s", notice->msg);
 }
 
 /* ----------------------------------------------------------- trouble --- */

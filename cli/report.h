@@ -34,7 +34,7 @@ struct report {
         struct dlock_info holder, told; /* last seen; last printed */
         bool have_holder;
         bool kept;         /* for an earlier waiter: the holder would share the lock */
-        int place;         /* in the queue; 0: unknown */
+        int place;         /* in the queue; 0: unknown; -1: the store has not said yet */
         bool waiting;      /* not granted, refused or cancelled yet */
         bool answered;     /* the store says that we must wait */
         bool away;         /* the store does not answer now */
@@ -44,6 +44,8 @@ struct report {
         int64_t news_at;   /* the same if there is news */
         int64_t pause;     /* between two lines about news */
         int64_t fg_at;     /* in the background: time to check for the foreground */
+        bool event_news;   /* since the last event about the wait */
+        int64_t event_at;  /* no event about the wait before this time */
     } wait;
     enum events_outcome outcome; /* of a wait that ended without the lock */
 };
@@ -52,7 +54,7 @@ struct report {
 void report_begin(struct report *, const struct options *, const dlock *lk, struct events *);
 /* The following reports are about this lock of a set. */
 void report_about(struct report *, const dlock *);
-/* DLOCK_REPORT_WAITING. */
+/* DLOCK_REPORT_WAITING. An event for each change, but at most one a second. */
 void report_waiting(struct report *, const struct dlock_report *);
 /* DLOCK_REPORT_ACQUIRED. */
 void report_granted(struct report *);
@@ -73,7 +75,6 @@ int report_failed(struct report *, const struct dlock_error *);
 void report_cancelled(struct report *);
 /* This process was stopped and continues, maybe in the background. Before: message_erase(). */
 void report_continue(struct report *);
-void report_notice(const struct report *, const struct dlock_error *);
 /* DLOCK_REPORT_TROUBLE, DLOCK_REPORT_RECOVERED: while waiting or holding. */
 void report_trouble(struct report *, const struct dlock_report *);
 void report_recovered(struct report *, const struct dlock_report *);

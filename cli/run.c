@@ -4,9 +4,8 @@
  * the kernel keeps the lock for as long as the command has the descriptor.
  */
 #include "backend.h"
-#include "direct.h"
+#include "command.h"
 #include "held.h"
-#include "keeper.h"
 #include "messages.h"
 #include "modes.h"
 #include "open.h"
@@ -114,21 +113,19 @@ static int prepare(struct command *c)
 static void find_outer(struct command *c, int i, const struct dlock_uri *uri)
 {
     struct command_lock *l = &c->lock[i];
-    struct held e;
 
     l->key = open_key(uri, c->o->fcntl);
-    bool found = l->key && held_find(getenv("DLOCK_HELD"), nested_digest(l->key), &e);
+    bool found = l->key && held_above(getenv("DLOCK_HELD"), nested_digest(l->key), &l->outer);
     /*
      * sudo, su -l and env -i remove DLOCK_HELD: a waiter looks for the holder above itself, once
      * the wait has lasted for a second.
      */
     c->may_be_own |= found || (!c->o->nonblock && c->o->wait_ns > DLOCK_SEC);
-    if (!found || c->o->no_fork || c->o->no_reentrant || strcmp(e.socket, "-") == 0)
+    if (!found || c->o->no_fork || c->o->no_reentrant ||
+        strcmp(l->outer.socket, "-") == 0)
         return;
     c->nested = l->nested = true;
     l->outer.key = l->key;
-    memcpy(l->outer.token, e.token, sizeof(e.token));
-    memcpy(l->outer.socket, e.socket, sizeof(e.socket));
 }
 
 static int run(struct command *c)

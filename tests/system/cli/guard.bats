@@ -52,10 +52,15 @@ waits() {
     find_guard
 }
 
-@test "a keeper killed while it waits starts nothing" {
+@test "a keeper or a guard killed while it waits starts nothing, the guard's place is given up" {
     waits
     kill -KILL "$K"
     wait_for 2 pid_gone "$G"
+    rm "$S/log"
+    waits
+    kill -KILL "$G"
+    ends_with 71
+    store_did release
     [ ! -e "$C/events" ]
 }
 
@@ -68,25 +73,6 @@ waits() {
         wait_for 2 pid_gone "$K"
         settle 2
     done
-}
-
-@test "a killed guard ends the tree, then the lock is released" {
-    starts 4 --ttl 30 "$L" $SUBJECT -t -k
-    kill_guard
-    killed=$(now_ns)
-    ends_with 71
-    assert_out "guard process $G was killed"
-    gone_by $((500 + SLOW)) "$killed"
-    [ "$(last_beat)" -lt "$(at release)" ]
-    [ ! -e "$S/held" ]
-}
-
-@test "a guard killed during a wait makes it leave the queue" {
-    waits
-    kill -KILL "$G"
-    ends_with 71
-    store_did release
-    [ ! -e "$C/events" ]
 }
 
 @test "KILL for dlock's process group leaves no command" {

@@ -75,15 +75,6 @@ print(p.wait())' "$T/go" "$DLOCK" "$L" sh -c "touch $T/go; exec sleep 20"
     finish 0
 }
 
-# term_ends_it: one more TERM ends dlock at once.
-term_ends_it() {
-    local start
-    start=$(now_ms)
-    kill -TERM "$K"
-    ends_with 143
-    assert_between 0 $(($(now_ms) - start)) $((400 + SLOW + BUSY)) "time (ms)"
-}
-
 # --- signals while waiting ---------------------------------------------------
 
 # dies_by SIG [LAUNCH-OPTION...]: a waiting dlock that is sent SIG leaves the queue and dies by it.
@@ -124,16 +115,6 @@ PY
     store_did release
 }
 
-@test "a second signal ends the leaving of the queue" {
-    tell acquire wait
-    tell release hang
-    background "$L" true
-    wait_for 5 store_did acquire
-    kill -TERM "$K"
-    wait_for 5 store_did release
-    term_ends_it
-}
-
 @test "other signals, and those that the caller ignored, do not end a wait" {
     tell acquire wait
     start_log "$T/out" "$HELPERS/launch" -d -s -i 1 -i 15 "$DLOCK" "$L" true
@@ -144,12 +125,21 @@ PY
     ends_with 0
 }
 
-@test "a second TERM ends a hanging release" {
+@test "a second TERM ends a hanging release, and the leaving of a queue" {
+    local start
     tell release hang
-    starts 1 --connect-timeout 20 "$L" $SUBJECT
-    kill -TERM "$K"
-    wait_for 5 store_did release
-    term_ends_it
+    for acquire in grant wait; do
+        rm -f "$S/log"
+        tell acquire $acquire
+        background --connect-timeout 20 "$L" $SUBJECT
+        if [ $acquire = grant ]; then wait_for 5 running; else wait_for 5 store_did acquire; fi
+        kill -TERM "$K"
+        wait_for 5 store_did release
+        start=$(now_ms)
+        kill -TERM "$K"
+        ends_with 143
+        assert_between 0 $(($(now_ms) - start)) $((400 + SLOW + BUSY)) "time (ms)"
+    done
 }
 
 # --- the bounds of a wait ----------------------------------------------------

@@ -152,12 +152,6 @@ time.sleep(60)' "$(cat pid)"
     ends_with 71
 }
 
-@test "the keeper killed: nothing is left, and a file is free after that" {
-    starts 4 --max-run 30 "$F" $SUBJECT -t -k
-    kill -KILL "$K"
-    run_t 5 flock "$F" flock -sn "$C/witness" true || final "free while the tree lives"
-}
-
 @test "the exit code is 79 when the lock was lost, before or after the time" {
     # warn: the loss does not end the command, the time does.
     began=$(now_ns)

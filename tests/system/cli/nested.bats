@@ -35,18 +35,6 @@ outlived() { # LOCK [ARG...]: of the inner one
 queued() { "$DLOCK" --status --json "$L" | grep -q '"place":1'; }
 command_gone() { pid_gone "$(cat in)"; }
 
-@test "an inner dlock runs at once, with the token, the fence and the slot of the outer one" {
-    for lock in "$L" "$F" "$T/plain"; do
-        run -0 run_t 10 "$DLOCK" "$lock" sh -c \
-            'say="echo \$DLOCK_TOKEN \$DLOCK_FENCE"; eval "$say"
-            "$DLOCK" -n "$1" sh -c \
-                "$say; \"\$DLOCK\" -o -w 1 \"\$1\" sh -c '\''$say'\''" - "$1"' - "$lock"
-        [ "${#lines[@]}" -eq 3 ] && [ "${lines[0]}" = "${lines[1]}" ] &&
-            [ "${lines[0]}" = "${lines[2]}" ] || fail "$output"
-        free "$lock"
-    done
-}
-
 @test "the times of inner dlocks follow the renewals of the outer one" {
     # With a lease of 1 s a busy machine would renew late, and dlock would say so.
     run -0 run_t 10 "$DLOCK" --ttl 3 "$L" "$DLOCK" "$L" "$DLOCK" --ttl 20 "$L" sleep 4

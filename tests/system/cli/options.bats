@@ -226,12 +226,6 @@ schemes() {
     done <names
 }
 
-@test "the shells accept the completions" {
-    bash -n "$ROOT/completions/dlock.bash"
-    if command -v zsh >/dev/null; then zsh -n "$ROOT/completions/_dlock"; fi
-    if command -v fish >/dev/null; then fish -n "$ROOT/completions/dlock.fish"; fi
-}
-
 # complete LINE WORD...: what bash offers for the last of WORDs, as bash splits LINE.
 complete_words() {
     bash -c '

@@ -228,13 +228,18 @@ unseen() {
 @test "a file's path and a note show no secret of a command line or a signed URL" {
     local note="c -u joe:$CANARY https://x/y?sig=$CANARY&X-Amz-Signature=$CANARY PGPASSWORD=$CANARY"
     local lock
-    for lock in "x?user=u;password=$CANARY" "x?p%61ss=$CANARY"; do
-        start_log wait.log "$DLOCK" -v --note "$note" --events 2 "$T/$lock" sh -c \
-            '"$DLOCK" --held "/y?a=b;password=$0"; "$DLOCK" --status "$1"; "$HELPERS/await" go' \
-            "$CANARY" "$T/$lock"
+    mkdir -p "x:/u:$CANARY@h"
+    for lock in "x?user=u;password=$CANARY" "x?p%61ss=$CANARY" "x://u:$CANARY@h/l"; do
+        start_log wait.log "$DLOCK" -v --note "$note" --events 2 "$T/$lock" sh -c '
+            "$DLOCK" --held "/y?a=b;password=$0"; "$DLOCK" --status --json "$1"
+            "$DLOCK" -v --no-reentrant -n "$1" true; "$DLOCK" -v --no-reentrant -w 0.1 "$1" true
+            "$DLOCK" --status "$1"; echo shown; "$HELPERS/await" go' "$CANARY" "$T/$lock"
         HOLDER=$STARTED
-        wait_for 5 grep -q 'held by' wait.log
-        no_canary "the note" "$(args_of "$HOLDER" | sed 's/ sh -c .*//')"
+        wait_for 5 grep -qx shown wait.log
+        case $lock in # of --status, --json, -n and -w, and of -v
+        x:*) [ "$(grep -c '://\*\*\*@h/l' wait.log)" -ge 8 ] || fail "$(cat wait.log)" ;;
+        esac
+        no_canary "the note" "$(args_of "$HOLDER" | sed 's/ sh -c .*//; q')"
         let_go
         rm go
         no_canary_in wait.log

@@ -313,31 +313,6 @@ PY
     touch "$T/end"
 }
 
-@test "Ctrl-C ends a wait and leaves the queue" {
-    tell acquire wait
-    at_terminal <<'PY'
-j = t.start([DLOCK, LOCK, 'true'])
-t.until(lambda: log('acquire'))
-j.interrupt()
-PY
-    store_did release
-}
-
-@test "Ctrl-Z stops a wait, and fg resumes it" {
-    tell acquire wait
-    at_terminal <<'PY'
-j = t.start([DLOCK, '--ttl', '3', LOCK, 'sh', '-c', 'exit 6'])
-t.until(lambda: log('acquire'))
-for i in 1, 2:
-    j.suspend()
-    check(state(j.pids[0]), 'T', 'state')
-    j.foreground()
-    t.until(lambda: state(j.pids[0]) != 'T')
-tell('acquire', 'grant')
-check(j.status(), 'exit 6', 'dlock')
-PY
-}
-
 @test "the wait is one line that is redrawn every second, and gone when the command runs" {
     tell acquire wait
     TERM=xterm at_terminal <<'PY'
@@ -362,7 +337,7 @@ check((command, rest), ('output', ''), 'what follows')
 PY
 }
 
-@test "the wait's line fits into the terminal, whatever its width" {
+@test "the wait's line fits into the terminal, whatever its width, and Ctrl-C ends the wait" {
     tell acquire wait
     TERM=xterm at_terminal <<'PY'
 for columns in 30, 200, 0:
@@ -380,12 +355,13 @@ for columns in 30, 200, 0:
     # The shell's prompt begins a line, and nothing is left in front of it.
     check(t.screen(), [''], 'after Ctrl-C')
 PY
+    store_did release 3 # their places in the queue
 }
 
-@test "Ctrl-Z takes the wait's line away, fg brings it back, bg leaves the user's line alone" {
+@test "Ctrl-Z stops a wait and takes its line away, fg brings it back, bg leaves the user's alone" {
     tell acquire wait
     TERM=xterm at_terminal <<'PY'
-j = t.start([DLOCK, LOCK, 'true'])
+j = t.start([DLOCK, LOCK, 'sh', '-c', 'exit 6'])
 t.until(lambda: ': 1s' in t.output)
 j.suspend()
 t.quiet(0.05)
@@ -403,7 +379,7 @@ t.quiet(1.2)
 check(t.output.count('waiting'), 1, 'lines in the background')
 check('\x1b' in t.output, False, 'redrawn')
 tell('acquire', 'grant')
-check(j.status(), 'exit 0', 'dlock')
+check(j.status(), 'exit 6', 'dlock')
 PY
 }
 

@@ -125,26 +125,6 @@ says() { case $line in *"$1"*) ;; *) fail "without '$1': $line" ;; esac }
     done
 }
 
-@test "shows no password in a path" {
-    local dir="$T/x:/u:$SECRET@h"
-    mkdir -p "$dir"
-    start_log "$T/log" "$DLOCK" -v "$T/x://u:$SECRET@h/l" sh -c \
-        ': >"$1/held"; "$HELPERS/await" "$1/go"' - "$T"
-    wait_for 5 test -e "$T/held"
-    for mode in --status '--status --json' '-v -n' '-v -w 0.01'; do
-        case $mode in --status*) command='' ;; *) command=true ;; esac
-        rc=0
-        run_t 10 "$DLOCK" $mode "$T/x://u:$SECRET@h/l" $command >"$T/out" 2>"$T/err" || rc=$?
-        # 69: not even asked within 10 ms, on a busy machine.
-        case $rc in 75 | 69) ;; *) fail "$mode: exit code $rc: $(cat "$T/err")" ;; esac
-        grep -qF '://***@h/l' "$T/out" "$T/err" || fail "$mode: $(cat "$T/out" "$T/err")"
-        ! grep -qF "$SECRET" "$T/out" "$T/err" || fail "$mode: $(cat "$T/out" "$T/err")"
-    done
-    : >"$T/go"
-    wait_exit 5 "$STARTED"
-    ! grep -F "$SECRET" "$T/log" || fail "the holder shows it"
-}
-
 # Of a file: unit/file/test_file.c; in a URI: unit/lib/test_uri.c.
 @test "refuses invalid names" {
     n255=$(printf '%255s' | tr ' ' n)
@@ -176,11 +156,6 @@ says() { case $line in *"$1"*) ;; *) fail "without '$1': $line" ;; esac }
     echo garbage >"$T/store/f.fence"
     refused "65 f.fence" "file://$T/store#f" touch ran
     run_t 5 flock -n "$T/store/f.lock" true
-}
-
-@test "refuses a descriptor that is not open" {
-    refused "64 987" 987
-    refused "64 987" -u 987
 }
 
 # What they mean is tested in unit/cli/test_options.c.

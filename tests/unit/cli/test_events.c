@@ -3,6 +3,7 @@
  */
 #include "events.h"
 #include "messages.h"
+#include "report.h"
 #include "sink.h"
 #include "unit.h"
 #include "util.h"
@@ -61,6 +62,11 @@ static const char *lines(void)
     return text;
 }
 
+static void waiting(const struct dlock_info *holder, int place, int64_t now)
+{
+    events_waiting(e, "job", "redis://h:6379/0", holder, place, now);
+}
+
 #define JOB ",\"lock\":\"job\",\"store\":\"redis://h:6379/0\""
 
 TEST(a_run_is_told_from_wait_to_end)
@@ -76,7 +82,7 @@ TEST(a_run_is_told_from_wait_to_end)
                                 .waited_ms = 5,
                                 .fence = UINT64_C(9007199254740993)};
 
-    events_waiting(e, &holder, 2, t);
+    waiting(&holder, 2, t);
     CHECK_STR(lines(),
               "\"event\":\"waiting\"" JOB
               ",\"wait_ms\":0,\"place\":2,\"holder\":{\"host\":\"web1\","
@@ -118,7 +124,7 @@ TEST(what_is_not_known_is_left_out)
     int64_t t = dlock_now();
     open_events();
 
-    events_waiting(e, NULL, 0, t);
+    waiting(NULL, 0, t);
     CHECK_STR(lines(), "\"event\":\"waiting\"" JOB ",\"wait_ms\":0}\n");
     events_released(e, "nothing", t); /* a cancelled wait: nothing was granted */
     events_end(e, &(struct events_end){EVENTS_TIMEOUT, -1, 75, NULL}, t);
@@ -169,64 +175,92 @@ TEST(the_start_names_the_parts_of_the_lock)
     }
 }
 
+/* ---------------------------------------------------------------- wait --- */
+
+static struct report r;
+static dlock *job, *other;
+
+static void begin_wait(void)
+{
+    static const struct options quiet = {.quiet = true, .wait_ns = DLOCK_NEVER};
+    struct dlock_options lo;
+
+    dlock_options_init(&lo, sizeof(lo));
+    if (!job)
+        CHECK(dlock_open(&job, "file:///tmp#job", &lo, NULL) == 0 &&
+              dlock_open(&other, "file:///tmp#other", &lo, NULL) == 0);
+    open_events();
+    report_begin(&r, &quiet, job, e);
+}
+
+/* The store says this of the wait for lk; pid 0: it does not know the holder. */
+static void waits(const dlock *lk, long pid, int place)
+{
+    struct dlock_info holder = {.pid = pid, .waited_ms = -1};
+    struct dlock_report heard = {.place = place, .info = pid ? &holder : NULL};
+
+    report_about(&r, lk);
+    report_waiting(&r, &heard);
+}
+
+static void a_second_passes(void)
+{
+    r.wait.event_at -= SEC;
+}
+
 TEST(a_wait_has_a_line_for_each_change_but_at_most_one_a_second)
 {
-    open_events();
-    int64_t t = dlock_now();
-    struct dlock_info holder = {.pid = 1, .waited_ms = -1};
-
-    events_waiting(e, &holder, 3, t);
+    begin_wait();
+    waits(job, 1, 3);
     CHECK_HAS(lines(), "\"place\":3");
-    events_waiting(e, &holder, 3, t + 2 * SEC); /* no change */
+    a_second_passes();
+    waits(job, 1, 3); /* no change */
     CHECK_STR(lines(), "");
-    CHECK_INT(events_wake(e), DLOCK_NEVER);
-    events_waiting(e, &holder, 2, t + 2 * SEC);
+    CHECK_INT(report_wake(&r), DLOCK_NEVER);
+    waits(job, 1, 2);
     CHECK_HAS(lines(), "\"place\":2");
-    holder.pid = 2;
-    events_waiting(e, &holder, 2, t + 2 * SEC + 1);
-    holder.pid = 3;
-    events_waiting(e, &holder, 1, t + 2 * SEC + 2);
+    waits(job, 2, 2);
+    waits(job, 3, 1);
     CHECK_STR(lines(), "");
-    CHECK_INT(events_wake(e), t + 3 * SEC);
-    events_turn(e, t + 3 * SEC - 1);
+    int64_t due = report_wake(&r);
+    CHECK(due > dlock_now() && due <= dlock_now() + SEC);
+    report_tick(&r, due - 1);
     CHECK_STR(lines(), "");
-    events_turn(e, t + 3 * SEC);
+    report_tick(&r, due);
     CHECK_HAS(lines(), "\"place\":1,\"holder\":{\"pid\":3}");
-    CHECK_INT(events_wake(e), DLOCK_NEVER);
-    events_waiting(e, NULL, 1, t + 3 * SEC + 1);
+    CHECK_INT(report_wake(&r), DLOCK_NEVER);
+    waits(job, 0, 1);
     /* What was held back is old now. */
-    events_granted(e, &(struct dlock_info){0}, DLOCK_NEVER, t + 3 * SEC + 2);
-    CHECK_INT(events_wake(e), DLOCK_NEVER);
-    events_turn(e, t + 9 * SEC);
+    report_granted(&r);
+    CHECK_INT(report_wake(&r), DLOCK_NEVER);
+    report_tick(&r, due + 9 * SEC);
     CHECK_HAS(lines(), "\"event\":\"granted\"");
-    CHECK(!strstr(text, "waiting") && !strstr(text, "lease_left_ms") && !strstr(text, "fence"));
+    CHECK(!strstr(text, "waiting"));
 }
 
 TEST(what_was_held_back_about_one_lock_of_a_set_is_not_told_of_another)
 {
-    open_events();
-    int64_t t = dlock_now();
-
-    events_waiting(e, &(struct dlock_info){.pid = 1}, 2, t);
-    events_waiting(e, &(struct dlock_info){.pid = 1}, 1, t + 1);
+    begin_wait();
+    waits(job, 1, 2);
+    waits(job, 1, 1);
     CHECK_HAS(lines(), "\"place\":2");
     /* An event about one that is held already comes in between. */
-    events_set_lock(e, "other", "redis://h:6379/0");
-    events_turn(e, t + 2 * SEC);
+    report_about(&r, other);
+    report_tick(&r, r.wait.event_at);
     CHECK_HAS(lines(), "\"lock\":\"job\"");
     CHECK_HAS(text, "\"place\":1");
-    events_set_lock(e, "job", "redis://h:6379/0");
-    events_waiting(e, &(struct dlock_info){.pid = 1}, 1, t + 4 * SEC); /* no change */
+    waits(job, 1, 1); /* no change */
     CHECK_STR(lines(), "");
-    events_waiting(e, &(struct dlock_info){.pid = 1}, 2, t + 4 * SEC);
-    events_waiting(e, &(struct dlock_info){.pid = 1}, 1, t + 4 * SEC + 1);
+    a_second_passes();
+    a_second_passes();
+    waits(job, 1, 2);
+    waits(job, 1, 1);
     CHECK_HAS(lines(), "\"place\":2");
     /* The next one is waited for: what was held back is old now. */
-    events_set_lock(e, "other", "redis://h:6379/0");
-    events_waiting(e, &(struct dlock_info){.pid = 1}, 1, t + 4 * SEC + 2);
+    waits(other, 1, 1);
     CHECK_STR(lines(), "");
-    events_turn(e, t + 5 * SEC);
-    CHECK_HAS(lines(), "\"lock\":\"other\",\"store\":\"redis://h:6379/0\",\"set\":\"");
+    report_tick(&r, r.wait.event_at);
+    CHECK_HAS(lines(), "\"lock\":\"other\",\"store\":\"/tmp\",\"set\":\"job\"");
     CHECK_HAS(text, "\"place\":1,\"holder\":{\"pid\":1");
 }
 
@@ -272,7 +306,7 @@ TEST(the_longest_line_fits_and_ends_whole)
         CHECK(n > 2500 && n <= SINK_LINE);
         events_set_lock(e, lock + 1, lock);
         events_set_lock(e, lock, lock);
-        events_waiting(e, &holder, INT32_MAX, INT64_MAX / 2);
+        events_waiting(e, lock, lock, &holder, INT32_MAX, INT64_MAX / 2);
         n = read(reader, text, sizeof(text));
         CHECK(n > 2500 && n <= SINK_LINE);
         CHECK(n > 0 && memcmp(text + n - 3, "}}\n", 3) == 0);
@@ -332,7 +366,7 @@ TEST(a_line_that_is_drawn_at_the_same_terminal_is_erased_first)
     e = NULL;
     REQUIRE_INT(events_open(&e, number, 0, NULL), 0);
     message_draw("waiting");
-    events_waiting(e, NULL, 1, SEC);
+    waiting(NULL, 1, SEC);
     dup2(save, 2);
     close(save);
     /* The terminal hands over what was written a moment later, perhaps in pieces. */

@@ -464,19 +464,6 @@ TEST(reports_why_it_cannot_start)
     CHECK_INT(spawn_exec_code(EACCES), 126);
 }
 
-GUARD_TEST(starts_nothing_for_a_dead_keeper)
-{
-    char c;
-
-    set_up(SHELL("printf x >&9"));
-    kill(guard.pid, SIGSTOP); /* so that it finds the order and the EOF together */
-    order(G_START, 0);
-    keeper_dies();
-    kill(guard.pid, SIGCONT);
-    CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
-    CHECK_INT(read(say_fd, &c, 1), 0);
-}
-
 GUARD_TEST(an_end_before_the_start_is_final)
 {
     set_up(SHELL("printf x >&9"));
@@ -566,16 +553,6 @@ GUARD_TEST(a_living_guard_is_not_killed_before_term_at)
 static void raw_reaches(int64_t at, int64_t ns)
 {
     raw_minus_boot = dlock_clocks_read(&dlock_env_system).raw + ns - at;
-}
-
-GUARD_TEST(the_raw_clock_ends_the_command_too)
-{
-    int64_t term = after(100 * DLOCK_SEC), kill_at = term + 300 * DLOCK_MSEC, from = dlock_now();
-
-    raw_reaches(term, DLOCK_SEC);
-    REQUIRE(start_stubborn(term, kill_at, kill_at + 500 * DLOCK_MSEC));
-    in_window(death(LATE), from + 1299 * DLOCK_MSEC, SOON);
-    ended_by(SIGKILL, GUARD_TIMED_OUT);
 }
 
 /* At nine tenths of the time until hard_at: the timer's clock may be slewed. */

@@ -22,28 +22,35 @@ static struct held entry(uint64_t digest, const char *token, const char *socket)
     return e;
 }
 
+/* The innermost keeper of this lock in list; NULL: none. */
+static const struct nested_outer *find(const char *list, uint64_t digest)
+{
+    static struct nested_outer found;
+
+    found = (struct nested_outer){.key = NULL};
+    return held_above(list, digest, &found) ? &found : NULL;
+}
+
 TEST(an_entry_replaces_that_of_the_same_lock_and_comes_last)
 {
     char one[HELD_SIZE], two[HELD_SIZE], three[HELD_SIZE];
     struct held a = entry(1, TOKEN_A, "a"), b = entry(0xb, TOKEN_B, "b"),
                 c = entry(1, TOKEN_B, "c");
-    struct held found;
 
     CHECK_STR(held_add(one, NULL, &a, 1), "DLOCK_HELD=0000000000000001:" NAME_1 ":" TOKEN_A ":a");
     held_add(two, one + strlen(HELD_NAME), &b, 1);
     CHECK_STR(held_add(three, two + strlen(HELD_NAME), &c, 1),
               "DLOCK_HELD=000000000000000b:0000000000000b00:" TOKEN_B ":b 0000000000000001:" NAME_1
               ":" TOKEN_B ":c");
-    CHECK(held_find(three + strlen(HELD_NAME), 0xb, &found));
-    CHECK_STR(found.token, TOKEN_B);
-    CHECK_STR(found.socket, "b");
-    CHECK(!held_find(three + strlen(HELD_NAME), 2, &found));
+    CHECK_STR(find(three + strlen(HELD_NAME), 0xb)->token, TOKEN_B);
+    CHECK_STR(find(three + strlen(HELD_NAME), 0xb)->socket, "b");
+    CHECK(!find(three + strlen(HELD_NAME), 2));
 }
 
 TEST(the_outermost_keeper_of_a_hold_stays_and_is_found_from_the_keepers_below)
 {
     char list[2][HELD_SIZE] = {HELD_NAME, ""};
-    struct held e = entry(1, TOKEN_B, "stale"), found;
+    struct held e = entry(1, TOKEN_B, "stale");
     struct nested_outer outer = {.token = TOKEN_A, .socket = "c"};
 
     held_add(list[1], NULL, &e, 1);
@@ -56,8 +63,7 @@ TEST(the_outermost_keeper_of_a_hold_stays_and_is_found_from_the_keepers_below)
     const char *value = list[1] + strlen(HELD_NAME);
     CHECK_STR(value, "0000000000000001:" NAME_1 ":" TOKEN_A ":a "
                      "0000000000000001:" NAME_1 ":" TOKEN_A ":c");
-    CHECK(held_find(value, 1, &found));
-    CHECK_STR(found.socket, "c");
+    CHECK_STR(find(value, 1)->socket, "c");
     CHECK(!held_above(value, 2, &outer));
     CHECK(held_above(value, 1, &outer));
     CHECK_STR(outer.socket, "a");
@@ -68,7 +74,7 @@ TEST(there_are_32_entries_at_most_the_innermost_ones)
 {
     char list[2][HELD_SIZE] = {HELD_NAME, ""};
     char socket[NESTED_SOCKET_MAX + 1];
-    struct held e, found;
+    struct held e;
 
     memset(socket, 's', NESTED_SOCKET_MAX);
     socket[NESTED_SOCKET_MAX] = '\0';
@@ -78,10 +84,9 @@ TEST(there_are_32_entries_at_most_the_innermost_ones)
     }
     const char *last = list[0] + strlen(HELD_NAME);
     CHECK_INT(strlen(last), HELD_MAX * (2 * 16 + 32 + NESTED_SOCKET_MAX + 4) - 1);
-    CHECK(held_find(last, UINT64_MAX - 99, &found));
-    CHECK_STR(found.socket, socket);
-    CHECK(held_find(last, UINT64_MAX - 68, &found));
-    CHECK(!held_find(last, UINT64_MAX - 67, &found));
+    CHECK_STR(find(last, UINT64_MAX - 99)->socket, socket);
+    CHECK(find(last, UINT64_MAX - 68));
+    CHECK(!find(last, UINT64_MAX - 67));
 }
 
 TEST(what_is_not_well_formed_is_left_out)
@@ -104,16 +109,19 @@ TEST(what_is_not_well_formed_is_left_out)
     };
     char buf[HELD_SIZE], list[400];
     struct held e = entry(5, TOKEN_B, "e"), found;
+    const char *rest = list;
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        CHECK(!held_find(bad[i], 1, &found));
+        CHECK(!find(bad[i], 1));
         CHECK_STR(held_add(buf, bad[i], &e, 1),
                   "DLOCK_HELD=0000000000000005:0000000000000500:" TOKEN_B ":e");
         snprintf(list, sizeof(list), "%s  0000000000000001:" NAME_1 ":" TOKEN_A ":a %s", bad[i],
                  bad[i]);
-        CHECK(held_find(list, 1, &found));
+        rest = list;
+        CHECK(held_next(&rest, &found));
         CHECK_STR(found.socket, "a");
         CHECK_INT(found.name, 0x100);
+        CHECK(!held_next(&rest, &found));
     }
 }
 

@@ -44,8 +44,12 @@ static void parse_args(struct args a)
     p.rc = options_parse(&p.o, a.n, p.a.v, &p.err);
 }
 
-static void parse(const char *line)
+/* words: behind "dlock". */
+static void parse(const char *words)
 {
+    char line[300];
+
+    snprintf(line, sizeof(line), "dlock%s%s", *words ? "|" : "", words);
     parse_args(split(line));
 }
 
@@ -75,54 +79,54 @@ static const struct {
     const char *lock, *command;
     int fd;
 } forms[] = {
-    {"dlock|L|cmd", MODE_RUN, "L", "cmd", -1},
-    {"dlock|L|--|cmd|--|x", MODE_RUN, "L", "cmd|--|x", -1},
-    {"dlock|--|L|cmd", MODE_RUN, "L", "cmd", -1},
-    {"dlock|--|-L|--|-x", MODE_RUN, "-L", "-x", -1},
-    {"dlock|-|cmd", MODE_RUN, "-", "cmd", -1},
-    {"dlock|L|cmd|-n|--help|-c||a b", MODE_RUN, "L", "cmd|-n|--help|-c||a b", -1},
-    {"dlock|L|-", MODE_RUN, "L", "-", -1},
-    {"dlock|L|--|-n|x", MODE_RUN, "L", "-n|x", -1},
-    {"dlock|L|--|--help", MODE_RUN, "L", "--help", -1},
-    {"dlock|9|--|-n", MODE_RUN, "9", "-n", -1},
-    {"dlock|L|--|-c|x", MODE_RUN, "L", "-c|x", -1},
-    {"dlock|L|--|--", MODE_RUN, "L", "--", -1},
-    {"dlock|L|", MODE_RUN, "L", "", -1},
-    {"dlock|L|-c|echo $HOME", MODE_RUN, "L", "/bin/sh|-c|echo $HOME", -1},
-    {"dlock|L|--command|x", MODE_RUN, "L", "/bin/sh|-c|x", -1},
-    {"dlock|L|-c|", MODE_RUN, "L", "/bin/sh|-c|", -1},
-    {"dlock|L|-c|--", MODE_RUN, "L", "/bin/sh|-c|--", -1},
-    {"dlock|9|cmd", MODE_RUN, "9", "cmd", -1},
-    {"dlock|@n|cmd", MODE_RUN, "@n", "cmd", -1},
+    {"L|cmd", MODE_RUN, "L", "cmd", -1},
+    {"L|--|cmd|--|x", MODE_RUN, "L", "cmd|--|x", -1},
+    {"--|L|cmd", MODE_RUN, "L", "cmd", -1},
+    {"--|-L|--|-x", MODE_RUN, "-L", "-x", -1},
+    {"-|cmd", MODE_RUN, "-", "cmd", -1},
+    {"L|cmd|-n|--help|-c||a b", MODE_RUN, "L", "cmd|-n|--help|-c||a b", -1},
+    {"L|-", MODE_RUN, "L", "-", -1},
+    {"L|--|-n|x", MODE_RUN, "L", "-n|x", -1},
+    {"L|--|--help", MODE_RUN, "L", "--help", -1},
+    {"9|--|-n", MODE_RUN, "9", "-n", -1},
+    {"L|--|-c|x", MODE_RUN, "L", "-c|x", -1},
+    {"L|--|--", MODE_RUN, "L", "--", -1},
+    {"L|", MODE_RUN, "L", "", -1},
+    {"L|-c|echo $HOME", MODE_RUN, "L", "/bin/sh|-c|echo $HOME", -1},
+    {"L|--command|x", MODE_RUN, "L", "/bin/sh|-c|x", -1},
+    {"L|-c|", MODE_RUN, "L", "/bin/sh|-c|", -1},
+    {"L|-c|--", MODE_RUN, "L", "/bin/sh|-c|--", -1},
+    {"9|cmd", MODE_RUN, "9", "cmd", -1},
+    {"@n|cmd", MODE_RUN, "@n", "cmd", -1},
     /* A number and a command are flock(1)'s way to name a file "5". */
-    {"dlock|-n|5|true", MODE_RUN, "5", "true", -1},
-    {"dlock|5|./redis://h#n", MODE_RUN, "5", "./redis://h#n", -1},
-    {"dlock|5x|redis://h#n", MODE_RUN, "5x", "redis://h#n", -1},
-    {"dlock|9", MODE_FD, NULL, "", 9},
-    {"dlock|-s|0", MODE_FD, NULL, "", 0},
-    {"dlock|007", MODE_FD, NULL, "", 7},
-    {"dlock|2147483647", MODE_FD, NULL, "", INT_MAX},
-    {"dlock|-u|200", MODE_UNLOCK, "200", "", 200},
-    {"dlock|--unlock|9", MODE_UNLOCK, "9", "", 9},
-    {"dlock|--status|L", MODE_STATUS, "L", "", -1},
-    {"dlock|--status|9", MODE_STATUS, "9", "", -1},
-    {"dlock|--schema|postgres://h#n", MODE_SCHEMA, "postgres://h#n", "", -1},
-    {"dlock|--status|--json|redis://h#n", MODE_STATUS, "redis://h#n", "", -1},
-    {"dlock|--forget|L", MODE_FORGET, "L", "", -1},
-    {"dlock|--yes|--forget|9", MODE_FORGET, "9", "", -1},
-    {"dlock|--once|L|cmd", MODE_RUN, "L", "cmd", -1},
-    {"dlock|--once=30d|L|cmd", MODE_RUN, "L", "cmd", -1},
-    {"dlock|--once|redis://h#5d|5d", MODE_RUN, "redis://h#5d", "5d", -1},
-    {"dlock|--held", MODE_HELD, NULL, "", -1},
-    {"dlock|--held|--", MODE_HELD, NULL, "", -1},
-    {"dlock|--held|9", MODE_HELD, "9", "", -1},
-    {"dlock|--held|--|-x", MODE_HELD, "-x", "", -1},
-    {"dlock|-h", MODE_HELP, NULL, "", -1},
-    {"dlock|-n|--help|--no-such", MODE_HELP, NULL, "", -1},
-    {"dlock|-V", MODE_VERSION, NULL, "", -1},
-    {"dlock|--version|x|y", MODE_VERSION, NULL, "", -1},
-    {"dlock|--print-options", MODE_PRINT_OPTIONS, NULL, "", -1},
-    {"dlock|--print-names|x", MODE_PRINT_NAMES, NULL, "", -1},
+    {"-n|5|true", MODE_RUN, "5", "true", -1},
+    {"5|./redis://h#n", MODE_RUN, "5", "./redis://h#n", -1},
+    {"5x|redis://h#n", MODE_RUN, "5x", "redis://h#n", -1},
+    {"9", MODE_FD, NULL, "", 9},
+    {"-s|0", MODE_FD, NULL, "", 0},
+    {"007", MODE_FD, NULL, "", 7},
+    {"2147483647", MODE_FD, NULL, "", INT_MAX},
+    {"-u|200", MODE_UNLOCK, "200", "", 200},
+    {"--unlock|9", MODE_UNLOCK, "9", "", 9},
+    {"--status|L", MODE_STATUS, "L", "", -1},
+    {"--status|9", MODE_STATUS, "9", "", -1},
+    {"--schema|postgres://h#n", MODE_SCHEMA, "postgres://h#n", "", -1},
+    {"--status|--json|redis://h#n", MODE_STATUS, "redis://h#n", "", -1},
+    {"--forget|L", MODE_FORGET, "L", "", -1},
+    {"--yes|--forget|9", MODE_FORGET, "9", "", -1},
+    {"--once|L|cmd", MODE_RUN, "L", "cmd", -1},
+    {"--once=30d|L|cmd", MODE_RUN, "L", "cmd", -1},
+    {"--once|redis://h#5d|5d", MODE_RUN, "redis://h#5d", "5d", -1},
+    {"--held", MODE_HELD, NULL, "", -1},
+    {"--held|--", MODE_HELD, NULL, "", -1},
+    {"--held|9", MODE_HELD, "9", "", -1},
+    {"--held|--|-x", MODE_HELD, "-x", "", -1},
+    {"-h", MODE_HELP, NULL, "", -1},
+    {"-n|--help|--no-such", MODE_HELP, NULL, "", -1},
+    {"-V", MODE_VERSION, NULL, "", -1},
+    {"--version|x|y", MODE_VERSION, NULL, "", -1},
+    {"--print-options", MODE_PRINT_OPTIONS, NULL, "", -1},
+    {"--print-names|x", MODE_PRINT_NAMES, NULL, "", -1},
 };
 
 TEST(forms_of_the_command_line)
@@ -148,281 +152,220 @@ TEST(forms_of_the_command_line)
     }
 }
 
-/* The rest of the struct, as one line. */
+/* The rest of the struct, as one line; G: with a guard. Values at their defaults are left out. */
 static const char *show(const struct options *o, char *buf, size_t size)
 {
-    snprintf(buf, size, "%s%s%s%s%s%s%s%s E%d L%d w%lld t%lld g%lld c%lld l%d %s",
-             o->lock_mode == DLOCK_MODE_SHARED ? "s" : "x", o->nonblock ? "n" : "",
-             o->close_fd ? "o" : "", o->no_fork ? "F" : "", o->verbose ? "v" : "",
-             o->quiet ? "q" : "", o->json ? "j" : "", o->retry ? "r" : "", o->conflict_code,
-             o->lost_code, o->wait_ns == DLOCK_NEVER ? -1LL : (long long)(o->wait_ns / DLOCK_MSEC),
-             (long long)(o->ttl_ns / DLOCK_MSEC),
-             o->grace_ns < 0 ? -1LL : (long long)(o->grace_ns / DLOCK_MSEC),
-             (long long)(o->connect_timeout_ns / DLOCK_MSEC), (int)o->on_lost,
-             o->note ? o->note : "-");
+    int n = snprintf(
+        buf, size, "%s%s%s%s%s%s%s%s E%d L%d w%lld t%lld g%lld c%lld l%d %s",
+        o->lock_mode == DLOCK_MODE_SHARED ? "s" : "x", o->nonblock ? "n" : "",
+        o->close_fd ? "o" : "", o->no_fork ? "F" : "", o->verbose ? "v" : "", o->quiet ? "q" : "",
+        o->json ? "j" : "", o->retry ? "r" : "", o->conflict_code, o->lost_code,
+        o->wait_ns == DLOCK_NEVER ? -1LL : (long long)(o->wait_ns / DLOCK_MSEC),
+        (long long)(o->ttl_ns / DLOCK_MSEC),
+        o->grace_ns < 0 ? -1LL : (long long)(o->grace_ns / DLOCK_MSEC),
+        (long long)(o->connect_timeout_ns / DLOCK_MSEC), (int)o->on_lost, o->note ? o->note : "-");
+    FILE *f = fmemopen(buf + n, size - (size_t)n, "w");
+
+    if (o->once_ns)
+        fprintf(f, " once %lld", (long long)(o->once_ns / DLOCK_MSEC));
+    if (o->min_hold_ns)
+        fprintf(f, " hold %lld", (long long)(o->min_hold_ns / DLOCK_MSEC));
+    if (o->skip_code)
+        fprintf(f, " skip %d", o->skip_code);
+    for (int c = -300; c < 600; c++)
+        if (options_success(o, c) != (c == 0))
+            fprintf(f, c == 0 ? " not0" : " ok%d", c);
+    fputs(options_need_guard(o) ? " G" : "", f);
+    fclose(f);
     return buf;
 }
 
 static const struct {
-    const char *line, *want;
+    const char *want;
+    const char *lines[9]; /* each has the same settings */
 } settings[] = {
-    {"dlock|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
-    {"dlock|-x|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
-    {"dlock|--retry|L|c", "xr E75 L79 w-1 t30000 g-1 c5000 l0 -"},
-    {"dlock|--retry|-w|1|L|c", "xr E75 L79 w1000 t30000 g-1 c5000 l0 -"},
-    {"dlock|-s|L|c", "s E75 L79 w-1 t30000 g-1 c5000 l0 -"},
-    {"dlock|-s|-x|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
-    {"dlock|-s|-e|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
-    {"dlock|--exclusive|--shared|L|c", "s E75 L79 w-1 t30000 g-1 c5000 l0 -"},
-    {"dlock|-n|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
-    {"dlock|--nb|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
-    {"dlock|--nonblock|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
-    {"dlock|--nonb|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
-    {"dlock|-w|1.5|L|c", "x E75 L79 w1500 t30000 g-1 c5000 l0 -"},
-    {"dlock|-w2m|L|c", "x E75 L79 w120000 t30000 g-1 c5000 l0 -"},
-    {"dlock|--wait=3|L|c", "x E75 L79 w3000 t30000 g-1 c5000 l0 -"},
-    {"dlock|--timeout|3|L|c", "x E75 L79 w3000 t30000 g-1 c5000 l0 -"},
-    {"dlock|-w|0|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
-    {"dlock|-n|-w|9|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
-    {"dlock|-w|9|-n|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
-    {"dlock|-w|0|-w|9|L|c", "x E75 L79 w9000 t30000 g-1 c5000 l0 -"},
-    {"dlock|-E|0|L|c", "x E0 L79 w-1 t30000 g-1 c5000 l0 -"},
-    {"dlock|-E255|--lost-exit-code|9|L|c", "x E255 L9 w-1 t30000 g-1 c5000 l0 -"},
-    {"dlock|--conflict-exit-code=007|L|c", "x E7 L79 w-1 t30000 g-1 c5000 l0 -"},
-    {"dlock|-o|L|c", "xo E75 L79 w-1 t30000 g-1 c5000 l0 -"},
-    {"dlock|--no-fork|L|c", "xF E75 L79 w-1 t30000 g-1 c5000 l0 -"},
-    {"dlock|-snovq|L|c", "snoq E75 L79 w0 t30000 g-1 c5000 l0 -"},
-    {"dlock|--ttl|30|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
-    {"dlock|--ttl=2s|--grace=0|L|c", "x E75 L79 w-1 t2000 g0 c5000 l0 -"},
-    {"dlock|--grace|100ms|--connect-timeout|1|L|c", "x E75 L79 w-1 t30000 g100 c1000 l0 -"},
-    {"dlock|--on-lost|kill|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l1 -"},
-    {"dlock|--on-lost|term|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
-    {"dlock|--on-lost=warn|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l2 -"},
-    {"dlock|--note|a b|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 a b"},
-    {"dlock|--note=|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 "},
-    {"dlock|--json|--status|L", "xj E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"x E75 L79 w-1 t30000 g-1 c5000 l0 -",
+     {"L|c", "-x|L|c", "-s|-x|L|c", "-s|-e|L|c", "--ttl|30|L|c", "--on-lost|term|L|c"}},
+    {"xr E75 L79 w-1 t30000 g-1 c5000 l0 -", {"--retry|L|c"}},
+    {"xr E75 L79 w1000 t30000 g-1 c5000 l0 -", {"--retry|-w|1|L|c"}},
+    {"s E75 L79 w-1 t30000 g-1 c5000 l0 -", {"-s|L|c", "--exclusive|--shared|L|c"}},
+    {"xn E75 L79 w0 t30000 g-1 c5000 l0 -",
+     {"-n|L|c", "--nb|L|c", "--nonblock|L|c", "--nonb|L|c", "-w|0|L|c", "-n|-w|9|L|c",
+      "-w|9|-n|L|c"}},
+    {"x E75 L79 w1500 t30000 g-1 c5000 l0 -", {"-w|1.5|L|c"}},
+    {"x E75 L79 w120000 t30000 g-1 c5000 l0 -", {"-w2m|L|c"}},
+    {"x E75 L79 w3000 t30000 g-1 c5000 l0 -", {"--wait=3|L|c", "--timeout|3|L|c"}},
+    {"x E75 L79 w9000 t30000 g-1 c5000 l0 -", {"-w|0|-w|9|L|c"}},
+    {"x E0 L79 w-1 t30000 g-1 c5000 l0 -", {"-E|0|L|c"}},
+    {"x E255 L9 w-1 t30000 g-1 c5000 l0 -", {"-E255|--lost-exit-code|9|L|c"}},
+    {"x E7 L79 w-1 t30000 g-1 c5000 l0 -", {"--conflict-exit-code=007|L|c"}},
+    {"xo E75 L79 w-1 t30000 g-1 c5000 l0 - G", {"-o|L|c"}},
+    {"xF E75 L79 w-1 t30000 g-1 c5000 l0 -", {"--no-fork|L|c"}},
+    {"snoq E75 L79 w0 t30000 g-1 c5000 l0 - G", {"-snovq|L|c"}},
+    {"x E75 L79 w-1 t2000 g0 c5000 l0 -", {"--ttl=2s|--grace=0|L|c"}},
+    {"x E75 L79 w-1 t30000 g100 c1000 l0 -", {"--grace|100ms|--connect-timeout|1|L|c"}},
+    {"x E75 L79 w-1 t30000 g-1 c5000 l1 -", {"--on-lost|kill|L|c"}},
+    {"x E75 L79 w-1 t30000 g-1 c5000 l2 -", {"--on-lost=warn|L|c"}},
+    {"x E75 L79 w-1 t30000 g-1 c5000 l0 a b", {"--note|a b|L|c"}},
+    {"x E75 L79 w-1 t30000 g-1 c5000 l0 ", {"--note=|L|c"}},
+    {"xj E75 L79 w-1 t30000 g-1 c5000 l0 -", {"--json|--status|L"}},
+    {"x E75 L79 w-1 t30000 g-1 c5000 l0 - once 2592000000 G",
+     {"--once|L|c", "--onc|L|c", "--once=1h|--once|L|c"}},
+    {"x E75 L79 w-1 t30000 g-1 c5000 l0 - once 5400000 G", {"--once=90m|L|c"}},
+    {"x E75 L79 w-1 t30000 g-1 c5000 l0 - once 250 G", {"--once|--once=250ms|L|c"}},
+    {"x E75 L79 w-1 t30000 g-1 c5000 l0 - hold 1500 G", {"--min-hold|1.5|L|c"}},
+    {"s E75 L79 w-1 t30000 g-1 c5000 l0 - hold 300000 G", {"--min-hold=5m|-s|L|c"}},
+    {"xo E75 L79 w-1 t30000 g-1 c5000 l0 - hold 300000 G", {"--min-hold=5m|--slots|3|L|c"}},
+    {"xno E75 L79 w0 t30000 g-1 c5000 l0 - once 2592000000 hold 300000 G",
+     {"-o|--once|-n|--min-hold=5m|L|c"}},
+    {"x E75 L79 w-1 t30000 g-1 c5000 l0 - once 2592000000 skip 255 G",
+     {"--skip-exit-code|255|--once|L|c"}},
+    {"x E75 L79 w-1 t30000 g-1 c5000 l0 - once 2592000000 ok24 G",
+     {"--success-codes|0,24|--once|L|c"}},
+    {"x E75 L79 w-1 t30000 g-1 c5000 l0 - once 2592000000 ok7 ok255 G",
+     {"--success-codes=255,00,7|--once|L|c"}},
+    {"x E75 L79 w-1 t30000 g-1 c5000 l0 - once 2592000000 not0 ok24 G",
+     {"--success-codes=3|--success-codes=24|--once|L|c"}},
 };
 
 TEST(settings)
 {
-    for (size_t i = 0; i < DLOCK_LEN(settings); i++) {
-        parse(settings[i].line);
-        char buf[300];
+    for (size_t i = 0; i < DLOCK_LEN(settings); i++)
+        for (const char *const *line = settings[i].lines; *line; line++) {
+            parse(*line);
+            char buf[300];
 
-        if (p.rc != 0)
-            CHECK_FAIL("%s: %s", settings[i].line, p.err.msg);
-        else if (!CHECK_STR(show(&p.o, buf, sizeof(buf)), settings[i].want))
-            printf("# ... from %s\n", settings[i].line);
-    }
-}
-
-static const struct {
-    const char *line;
-    int64_t once_ms, min_hold_ms;
-    int skip;
-    const char *success; /* all codes */
-} records[] = {
-    {"dlock|L|c", 0, 0, 0, "0"},
-    {"dlock|--once|L|c", 30 * INT64_C(86400000), 0, 0, "0"},
-    {"dlock|--onc|L|c", 30 * INT64_C(86400000), 0, 0, "0"},
-    {"dlock|--once=90m|L|c", 5400000, 0, 0, "0"},
-    {"dlock|--once=1h|--once|L|c", 30 * INT64_C(86400000), 0, 0, "0"},
-    {"dlock|--once|--once=250ms|L|c", 250, 0, 0, "0"},
-    {"dlock|--min-hold|1.5|L|c", 0, 1500, 0, "0"},
-    {"dlock|--min-hold=5m|-s|L|c", 0, 300000, 0, "0"},
-    {"dlock|--min-hold=5m|--slots|3|L|c", 0, 300000, 0, "0"},
-    {"dlock|-o|--once|-n|--min-hold=5m|L|c", 30 * INT64_C(86400000), 300000, 0, "0"},
-    {"dlock|--skip-exit-code|255|--once|L|c", 30 * INT64_C(86400000), 0, 255, "0"},
-    {"dlock|--success-codes|0,24|--once|L|c", 30 * INT64_C(86400000), 0, 0, "0 24"},
-    {"dlock|--success-codes=255,00,7|--once|L|c", 30 * INT64_C(86400000), 0, 0, "0 7 255"},
-    {"dlock|--success-codes=3|--success-codes=24|--once|L|c", 30 * INT64_C(86400000), 0, 0, "24"},
-};
-
-TEST(values_of_once_and_min_hold)
-{
-    for (size_t i = 0; i < DLOCK_LEN(records); i++) {
-        parse(records[i].line);
-        char codes[1200] = "";
-        size_t n = 0;
-
-        if (p.rc != 0) {
-            CHECK_FAIL("%s: %s", records[i].line, p.err.msg);
-        } else {
-            for (int c = -300; c < 600; c++)
-                if (options_success(&p.o, c))
-                    n += (size_t)snprintf(codes + n, sizeof(codes) - n, "%s%d", n ? " " : "", c);
-            bool ok = CHECK_INT(p.o.once_ns / DLOCK_MSEC, records[i].once_ms);
-            ok &= CHECK_INT(p.o.min_hold_ns / DLOCK_MSEC, records[i].min_hold_ms);
-            ok &= CHECK_INT(p.o.skip_code, records[i].skip);
-            ok &= CHECK_STR(codes, records[i].success);
-            ok &= CHECK_INT(options_need_guard(&p.o), p.o.once_ns || p.o.min_hold_ns);
-            if (!ok)
-                printf("# ... from %s\n", records[i].line);
+            if (p.rc != 0)
+                CHECK_FAIL("%s: %s", *line, p.err.msg);
+            else if (!CHECK_STR(show(&p.o, buf, sizeof(buf)), settings[i].want))
+                printf("# ... from %s\n", *line);
         }
-    }
 }
 
 static const struct {
-    const char *line, *want;
+    const char *want;
+    const char *lines[9]; /* each is refused by these words */
 } refused[] = {
-    {"dlock", "no lock"},
-    {"dlock|--", "no lock"},
-    {"dlock||c", "empty"},
-    {"dlock|L", "no command"},
-    {"dlock|L|--", "no command"},
-    {"dlock|9x", "no command"},
-    {"dlock|--json|L", "--json needs --status"},
-    {"dlock|--json|redis://:hunter@h#n", "--json needs --status"},
-    {"dlock|-9", "-9"},
-    {"dlock|99999999999", "\"99999999999\""},
-    {"dlock|2147483648", "\"2147483648\""},
-    {"dlock|L|-c", "-c needs exactly one"},
-    {"dlock|L|-c|a|b", "-c needs exactly one"},
-    {"dlock|L|--command", "--command needs exactly one"},
-    {"dlock|-c|x|L", "-c goes after"},
-    {"dlock|L|-cx", "write -c and its string as two words"},
-    {"dlock|L|--command=x", "write -c and its string as two words"},
-    {"dlock|L|-n|cmd", "options go before LOCK: \"-n\" is behind it (for a command of that name: "},
-    {"dlock|L|-n", "options go before LOCK: \"-n\""},
-    {"dlock|L|-w5|cmd", "options go before LOCK: \"-w5\""},
-    {"dlock|L|--ttl|5|cmd", "options go before LOCK: \"--ttl\""},
-    {"dlock|L|--note=redis://:hunter@h|cmd", "options go before LOCK: \"--note\""},
-    {"dlock|L|--note|redis://:hunter@h|cmd", "options go before LOCK: \"--note\""},
-    {"dlock|--zzz|redis://:hunter@h#n|cmd", "unknown option --zzz (see"},
-    {"dlock|--tll|3|redis://:hunter@h#n|cmd", "unknown option --tll; did you mean --ttl?"},
-    {"dlock|--mni-hold=3|L|cmd", "unknown option --mni-hold; did you mean --min-hold?"},
-    {"dlock|redis://:hunter@h#n|-n|cmd", "options go before LOCK"},
-    {"dlock|L|--help", "options go before LOCK"},
-    {"dlock|9|-n", "options go before LOCK"},
-    {"dlock|L|--status", "options go before LOCK: \"--status\""},
-    {"dlock|--status|L|--json", "options go before LOCK: \"--json\" is behind it"},
-    {"dlock|--status|L|-c|x", "options go before LOCK: \"-c\" is behind it"},
-    {"dlock|-u|9|-n", "options go before LOCK"},
-    {"dlock|--command|x|L", "-c goes after"},
-    {"dlock|-u", "no lock"},
-    {"dlock|-u|L", "-u needs the number"},
-    {"dlock|-u|9|c", "-u takes one"},
-    {"dlock|-u|-1", "unknown option -1"},
-    {"dlock|-u||", "empty"},
-    {"dlock|-u|99999999999", "99999999999"},
-    {"dlock|--status", "no lock"},
-    {"dlock|--status|L|c", "--status takes"},
-    {"dlock|--status|-u|9", "--status and -u"},
-    {"dlock|-u|--status|9", "--status and -u"},
-    {"dlock|-u|--schema|9", "--schema and -u"},
-    {"dlock|--schema|--status|9", "--schema and --status"},
-    {"dlock|--schema|L|c", "--schema takes"},
-    {"dlock|--held|L|c", "--held takes"},
-    {"dlock|--held|L|-v", "options go before LOCK"},
-    {"dlock|--held|", "the lock's name is empty"},
-    {"dlock|--held|--status", "--held and --status"},
-    {"dlock|-u|--held|9", "--held and -u"},
-    {"dlock|--held|--also|L", "--also needs a command"},
-    {"dlock|-o|-F|L|c", "-o and -F"},
-    {"dlock|-Z|L|c", "unknown option -Z"},
-    {"dlock|--nonblock|-nZ|L|c", "unknown option -Z"},
-    {"dlock|-nsZ|L|c", "unknown option -Z"},
-    {"dlock|-\a|L|c", "unknown option -"},
-    {"dlock|--\x1b[31mred|L|c", "unknown option --"},
-    {"dlock|--zzz=hunter|L|c", "unknown option --zzz "},
-    {"dlock|--no|L|c", "--no is ambiguous"},
-    {"dlock|--co=5|L|c", "--co is ambiguous"},
-    {"dlock|--nb=5|L|c", "--nb takes no value"},
-    {"dlock|-w", "option -w needs a value: DUR"},
-    {"dlock|-nw", "option -w needs a value"},
-    {"dlock|--ttl", "option --ttl needs a value"},
-    {"dlock|--note", "option --note needs a value"},
-    {"dlock|-w||L|c", "option -w: \"\""},
-    {"dlock|-w|-1|L|c", "\"-1\""},
-    {"dlock|-w|L|c", "\"L\""},
-    {"dlock|--timeout|x|L|c", "option --timeout: \"x\""},
-    {"dlock|--ttl|1e3|L|c", "option --ttl: \"1e3\""},
-    {"dlock|--ttl|99999999d|L|c", "too long"},
-    {"dlock|--ttl|0|L|c", "option --ttl: \"0\" is not a ttl of at least 1 s"},
-    {"dlock|--ttl|999ms|L|c", "at least 1 s"},
-    {"dlock|--ttl|0.5|9", "at least 1 s"},
-    {"dlock|--retry|-n|L|c", "--retry waits for the store, and -n does not wait"},
-    {"dlock|-w|0|--retry|L|c", "--retry waits for the store, and -w 0 does not wait"},
-    {"dlock|--max-run|0|L|c", "option --max-run: \"0\" is not greater than zero"},
-    {"dlock|--max-run||L|c", "option --max-run"},
-    {"dlock|--max-run|1|-F|L|c", "-F and --max-run cannot be used together"},
-    {"dlock|--max-run|1|9", "--max-run needs a command"},
-    {"dlock|--max-run|1|-u|9", "--max-run needs a command"},
-    {"dlock|--max-run|1|--status|L", "--max-run needs a command"},
-    {"dlock|--grace|-1|L|c", "option --grace: \"-1\""},
-    {"dlock|--connect-timeout|0|L|c", "--connect-timeout: \"0\" is not greater than zero"},
-    {"dlock|--on-lost|die|L|c", "kill, term or warn"},
-    {"dlock|--on-lost||L|c", "kill, term or warn"},
-    {"dlock|--on-lost|KILL|L|c", "kill, term or warn"},
-    {"dlock|-E||L|c", "0 to 255"},
-    {"dlock|-E|256|L|c", "\"256\""},
-    {"dlock|-E|-1|L|c", "0 to 255"},
-    {"dlock|-E|+1|L|c", "0 to 255"},
-    {"dlock|-E| 1|L|c", "0 to 255"},
-    {"dlock|-E|1x|L|c", "0 to 255"},
-    {"dlock|-E|99999999999999999999|L|c", "0 to 255"},
-    {"dlock|--lost-exit-code|256|L|c", "--lost-exit-code"},
-    {"dlock|redis://:hunter@h#n", "no command"},
-    {"dlock|-u|redis://:hunter@h#n", "-u needs"},
-    {"dlock|--status|redis://:hunter@h#n|c", "--status takes"},
-    {"dlock|-n|5|redis://:hunter@h#n|c",
-     "\"5\" is in the place of LOCK: write a time to wait as -w 5"},
-    {"dlock|-n|5|\"redis://:hunter@h#n\"|c", "as -w 5"},
-    {"dlock|-n|5|redis:h|c", "as -w 5"},
-    {"dlock|1.5m|redis://:hunter@h#n|c", "as -w 1.5m"},
-    {"dlock|\"redis://:hunter@h#n\"", "no command"},
-    {"dlock|--once|30d|redis://:hunter@h#n|c",
-     "\"30d\" is in the place of LOCK: write the time of --once as --once=30d"},
-    {"dlock|--once|-n|5|@n|c", "write the time of --once as --once=5"},
-    {"dlock|--once|1h|/dir#n|c", "as --once=1h"},
-    {"dlock|--once=0|L|c", "option --once: \"0\" is not greater than zero"},
-    {"dlock|--once=|L|c", "option --once: \"\""},
-    {"dlock|--once=redis://:hunter@h|L|c", "option --once"},
-    {"dlock|--once|-s|L|c", "-s and --once cannot be used together"},
-    {"dlock|--once|--slots|2|L|c", "--slots and --once cannot be used together"},
-    {"dlock|--once|-F|L|c", "-F and --once cannot be used together"},
-    {"dlock|--min-hold|5|-F|L|c", "-F and --min-hold cannot be used together"},
-    {"dlock|--once|9", "--once needs a command: dlock --once LOCK COMMAND"},
-    {"dlock|--min-hold|5|9", "--min-hold needs a command: dlock --min-hold DUR LOCK COMMAND"},
-    {"dlock|--once|-u|9", "--once needs a command"},
-    {"dlock|--once|--status|L", "--once needs a command"},
-    {"dlock|--once|--forget|L", "--once needs a command"},
-    {"dlock|--min-hold|0|L|c", "option --min-hold: \"0\" is not greater than zero"},
-    {"dlock|--min-hold", "option --min-hold needs a value: DUR"},
-    {"dlock|--success-codes|0|L|c", "--success-codes needs --once"},
-    {"dlock|--skip-exit-code|0|L|c", "--skip-exit-code needs --once"},
-    {"dlock|--once|--skip-exit-code|256|L|c", "0 to 255"},
-    {"dlock|--once|--skip-exit-code||L|c", "0 to 255"},
-    {"dlock|--once|--success-codes||L|c", "\"\" is not a list of exit codes as 0,24"},
-    {"dlock|--once|--success-codes|,|L|c", "is not a list"},
-    {"dlock|--once|--success-codes|0,,1|L|c", "is not a list"},
-    {"dlock|--once|--success-codes|0 24|L|c", "is not a list"},
-    {"dlock|--once|--success-codes|0,256|L|c", "is not a list"},
-    {"dlock|--once|--success-codes|-1|L|c", "is not a list"},
-    {"dlock|--once|--success-codes|0000|L|c", "is not a list"},
-    {"dlock|--yes|L|c", "--yes needs --forget: dlock --forget --yes LOCK"},
-    {"dlock|--forget", "no lock"},
-    {"dlock|--forget|L|c", "--forget takes a lock and no command"},
-    {"dlock|--forget|redis://:hunter@h#n|c", "--forget takes"},
-    {"dlock|--forget|--json|L", "--json and --forget cannot be used together"},
-    {"dlock|--forget|-F|L", "-F and --forget cannot be used together"},
-    {"dlock|-F|--held", "-F and --held cannot be used together"},
-    {"dlock|--forget|--status|L", "--forget and --status"},
-    {"dlock|--forget|--events|3|L", "--events needs a command"},
-    {"dlock|--forget|--also|L|L", "--also needs a command"},
-    {"dlock|--on|L|c", "--on is ambiguous"},
-    {"dlock|-w|redis://:hunter@h#n|c", "option -w needs a time, such as 10s, and not \"(a URI)\""},
-    {"dlock|--ttl|redis://:hunter@h#n|c", "option --ttl needs a time"},
-    {"dlock|--lost-exit-code|redis://:hunter@h#n|c", "option --lost-exit-code: \"(a URI)\""},
-    {"dlock|-E|jdbc:redis://:hunter@h#n|c", "option -E: \"(a URI)\""},
-    {"dlock|-nw5redis://:hunter@h#n|c", "option -w needs a time"},
-    {"dlock|--on-lost|x?password=hunter&y|L|c", "option --on-lost: \"x?password=***&y\""},
-    {"dlock|--redis://:hunter@h#n|c", "unknown option --redis://***@h#n"},
-    {"dlock|--redis://a#hunter=b@h#n|c", "unknown option --redis://***@h#n"},
-    {"dlock|--redis://hunter#b=c@h|c", "unknown option --redis://***@h"},
-    {"dlock|--redis://hunter#x&token=y@h|c", "unknown option --redis://***@h"},
-    {"dlock|--redis://:hunter aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa@h#n|c",
-     "unknown option --redis://xxxx"},
+    {"no lock", {"", "--", "-u", "--status", "--forget"}},
+    {"empty", {"|c", "-u||"}},
+    {"no command", {"L", "L|--", "9x", "redis://:hunter@h#n", "\"redis://:hunter@h#n\""}},
+    {"--json needs --status", {"--json|L", "--json|redis://:hunter@h#n"}},
+    {"-9", {"-9"}},
+    {"\"99999999999\"", {"99999999999"}},
+    {"\"2147483648\"", {"2147483648"}},
+    {"-c needs exactly one", {"L|-c", "L|-c|a|b"}},
+    {"--command needs exactly one", {"L|--command"}},
+    {"-c goes after", {"-c|x|L", "--command|x|L"}},
+    {"write -c and its string as two words", {"L|-cx", "L|--command=x"}},
+    {"options go before LOCK: \"-n\" is behind it (for a command of that name: ", {"L|-n|cmd"}},
+    {"options go before LOCK: \"-n\"", {"L|-n"}},
+    {"options go before LOCK: \"-w5\"", {"L|-w5|cmd"}},
+    {"options go before LOCK: \"--ttl\"", {"L|--ttl|5|cmd"}},
+    {"options go before LOCK: \"--note\"",
+     {"L|--note=redis://:hunter@h|cmd", "L|--note|redis://:hunter@h|cmd"}},
+    {"unknown option --zzz (see", {"--zzz|redis://:hunter@h#n|cmd"}},
+    {"unknown option --tll; did you mean --ttl?", {"--tll|3|redis://:hunter@h#n|cmd"}},
+    {"unknown option --mni-hold; did you mean --min-hold?", {"--mni-hold=3|L|cmd"}},
+    {"options go before LOCK",
+     {"redis://:hunter@h#n|-n|cmd", "L|--help", "9|-n", "-u|9|-n", "--held|L|-v"}},
+    {"options go before LOCK: \"--status\"", {"L|--status"}},
+    {"options go before LOCK: \"--json\" is behind it", {"--status|L|--json"}},
+    {"options go before LOCK: \"-c\" is behind it", {"--status|L|-c|x"}},
+    {"-u needs the number", {"-u|L"}},
+    {"-u takes one", {"-u|9|c"}},
+    {"unknown option -1", {"-u|-1"}},
+    {"99999999999", {"-u|99999999999"}},
+    {"--status takes", {"--status|L|c", "--status|redis://:hunter@h#n|c"}},
+    {"--status and -u", {"--status|-u|9", "-u|--status|9"}},
+    {"--schema and -u", {"-u|--schema|9"}},
+    {"--schema and --status", {"--schema|--status|9"}},
+    {"--schema takes", {"--schema|L|c"}},
+    {"--held takes", {"--held|L|c"}},
+    {"the lock's name is empty", {"--held|"}},
+    {"--held and --status", {"--held|--status"}},
+    {"--held and -u", {"-u|--held|9"}},
+    {"--also needs a command", {"--held|--also|L", "--forget|--also|L|L"}},
+    {"-o and -F", {"-o|-F|L|c"}},
+    {"unknown option -Z", {"-Z|L|c", "--nonblock|-nZ|L|c", "-nsZ|L|c"}},
+    {"unknown option -", {"-\a|L|c"}},
+    {"unknown option --", {"--\x1b[31mred|L|c"}},
+    {"unknown option --zzz ", {"--zzz=hunter|L|c"}},
+    {"--no is ambiguous", {"--no|L|c"}},
+    {"--co is ambiguous", {"--co=5|L|c"}},
+    {"--nb takes no value", {"--nb=5|L|c"}},
+    {"option -w needs a value: DUR", {"-w"}},
+    {"option -w needs a value", {"-nw"}},
+    {"option --ttl needs a value", {"--ttl"}},
+    {"option --note needs a value", {"--note"}},
+    {"option -w: \"\"", {"-w||L|c"}},
+    {"\"-1\"", {"-w|-1|L|c"}},
+    {"\"L\"", {"-w|L|c"}},
+    {"option --timeout: \"x\"", {"--timeout|x|L|c"}},
+    {"option --ttl: \"1e3\"", {"--ttl|1e3|L|c"}},
+    {"too long", {"--ttl|99999999d|L|c"}},
+    {"option --ttl: \"0\" is not a ttl of at least 1 s", {"--ttl|0|L|c"}},
+    {"at least 1 s", {"--ttl|999ms|L|c", "--ttl|0.5|9"}},
+    {"--retry waits for the store, and -n does not wait", {"--retry|-n|L|c"}},
+    {"--retry waits for the store, and -w 0 does not wait", {"-w|0|--retry|L|c"}},
+    {"option --max-run: \"0\" is not greater than zero", {"--max-run|0|L|c"}},
+    {"option --max-run", {"--max-run||L|c"}},
+    {"-F and --max-run cannot be used together", {"--max-run|1|-F|L|c"}},
+    {"--max-run needs a command", {"--max-run|1|9", "--max-run|1|-u|9", "--max-run|1|--status|L"}},
+    {"option --grace: \"-1\"", {"--grace|-1|L|c"}},
+    {"--connect-timeout: \"0\" is not greater than zero", {"--connect-timeout|0|L|c"}},
+    {"kill, term or warn", {"--on-lost|die|L|c", "--on-lost||L|c", "--on-lost|KILL|L|c"}},
+    {"0 to 255",
+     {"-E||L|c", "-E|-1|L|c", "-E|+1|L|c", "-E| 1|L|c", "-E|1x|L|c", "-E|99999999999999999999|L|c",
+      "--once|--skip-exit-code|256|L|c", "--once|--skip-exit-code||L|c"}},
+    {"\"256\"", {"-E|256|L|c"}},
+    {"--lost-exit-code", {"--lost-exit-code|256|L|c"}},
+    {"-u needs", {"-u|redis://:hunter@h#n"}},
+    {"\"5\" is in the place of LOCK: write a time to wait as -w 5", {"-n|5|redis://:hunter@h#n|c"}},
+    {"as -w 5", {"-n|5|\"redis://:hunter@h#n\"|c", "-n|5|redis:h|c"}},
+    {"as -w 1.5m", {"1.5m|redis://:hunter@h#n|c"}},
+    {"\"30d\" is in the place of LOCK: write the time of --once as --once=30d",
+     {"--once|30d|redis://:hunter@h#n|c"}},
+    {"write the time of --once as --once=5", {"--once|-n|5|@n|c"}},
+    {"as --once=1h", {"--once|1h|/dir#n|c"}},
+    {"option --once: \"0\" is not greater than zero", {"--once=0|L|c"}},
+    {"option --once: \"\"", {"--once=|L|c"}},
+    {"option --once", {"--once=redis://:hunter@h|L|c"}},
+    {"-s and --once cannot be used together", {"--once|-s|L|c"}},
+    {"--slots and --once cannot be used together", {"--once|--slots|2|L|c"}},
+    {"-F and --once cannot be used together", {"--once|-F|L|c"}},
+    {"-F and --min-hold cannot be used together", {"--min-hold|5|-F|L|c"}},
+    {"--once needs a command: dlock --once LOCK COMMAND", {"--once|9"}},
+    {"--min-hold needs a command: dlock --min-hold DUR LOCK COMMAND", {"--min-hold|5|9"}},
+    {"--once needs a command", {"--once|-u|9", "--once|--status|L", "--once|--forget|L"}},
+    {"option --min-hold: \"0\" is not greater than zero", {"--min-hold|0|L|c"}},
+    {"option --min-hold needs a value: DUR", {"--min-hold"}},
+    {"--success-codes needs --once", {"--success-codes|0|L|c"}},
+    {"--skip-exit-code needs --once", {"--skip-exit-code|0|L|c"}},
+    {"\"\" is not a list of exit codes as 0,24", {"--once|--success-codes||L|c"}},
+    {"is not a list",
+     {"--once|--success-codes|,|L|c", "--once|--success-codes|0,,1|L|c",
+      "--once|--success-codes|0 24|L|c", "--once|--success-codes|0,256|L|c",
+      "--once|--success-codes|-1|L|c", "--once|--success-codes|0000|L|c"}},
+    {"--yes needs --forget: dlock --forget --yes LOCK", {"--yes|L|c"}},
+    {"--forget takes a lock and no command", {"--forget|L|c"}},
+    {"--forget takes", {"--forget|redis://:hunter@h#n|c"}},
+    {"--json and --forget cannot be used together", {"--forget|--json|L"}},
+    {"-F and --forget cannot be used together", {"--forget|-F|L"}},
+    {"-F and --held cannot be used together", {"-F|--held"}},
+    {"--forget and --status", {"--forget|--status|L"}},
+    {"--events needs a command", {"--forget|--events|3|L"}},
+    {"--on is ambiguous", {"--on|L|c"}},
+    {"option -w needs a time, such as 10s, and not \"(a URI)\"", {"-w|redis://:hunter@h#n|c"}},
+    {"option --ttl needs a time", {"--ttl|redis://:hunter@h#n|c"}},
+    {"option --lost-exit-code: \"(a URI)\"", {"--lost-exit-code|redis://:hunter@h#n|c"}},
+    {"option -E: \"(a URI)\"", {"-E|jdbc:redis://:hunter@h#n|c"}},
+    {"option -w needs a time", {"-nw5redis://:hunter@h#n|c"}},
+    {"option --on-lost: \"x?password=***&y\"", {"--on-lost|x?password=hunter&y|L|c"}},
+    {"unknown option --redis://***@h#n", {"--redis://:hunter@h#n|c", "--redis://a#hunter=b@h#n|c"}},
+    {"unknown option --redis://***@h",
+     {"--redis://hunter#b=c@h|c", "--redis://hunter#x&token=y@h|c"}},
+    {"unknown option --redis://xxxx",
+     {"--redis://:hunter aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa@h#n|c"}},
 };
 
 static bool has_control(const char *text)
@@ -434,27 +377,28 @@ static bool has_control(const char *text)
 
 TEST(refusals)
 {
-    for (size_t i = 0; i < DLOCK_LEN(refused); i++) {
-        parse(refused[i].line);
+    for (size_t i = 0; i < DLOCK_LEN(refused); i++)
+        for (const char *const *line = refused[i].lines; *line; line++) {
+            parse(*line);
 
-        if (p.rc != DLOCK_EUSAGE)
-            CHECK_FAIL("%s was accepted", refused[i].line);
-        else if (!CHECK_HAS(p.err.msg, refused[i].want))
-            printf("# ... from %s\n", refused[i].line);
-        CHECK(!has_control(p.err.msg));
-        CHECK_NULL(strstr(p.err.msg, "hunter"));
-        for (int k = 0; k < p.a.n; k++)
-            if (strstr(p.a.v[k], "hunter") && p.a.v[k][0] != '-')
-                CHECK_FAIL("left in argv: %s", p.a.v[k]);
-    }
+            if (p.rc != DLOCK_EUSAGE)
+                CHECK_FAIL("%s was accepted", *line);
+            else if (!CHECK_HAS(p.err.msg, refused[i].want))
+                printf("# ... from %s\n", *line);
+            CHECK(!has_control(p.err.msg));
+            CHECK_NULL(strstr(p.err.msg, "hunter"));
+            for (int k = 0; k < p.a.n; k++)
+                if (strstr(p.a.v[k], "hunter") && p.a.v[k][0] != '-')
+                    CHECK_FAIL("left in argv: %s", p.a.v[k]);
+        }
 }
 
 /* Wherever a URI stands by mistake. */
 TEST(no_refusal_shows_a_password)
 {
     static const char *const places[] = {
-        "dlock|-w|%s|L|c",    "dlock|-nw%s|L|c", "dlock|-E|%s|L|c", "dlock|--on-lost|%s|L|c",
-        "dlock|--ttl=%s|L|c", "dlock|--%s|L|c",  "dlock|%s|-c",     "dlock|--status|%s|c"};
+        "-w|%s|L|c",    "-nw%s|L|c", "-E|%s|L|c", "--on-lost|%s|L|c",
+        "--ttl=%s|L|c", "--%s|L|c",  "%s|-c",     "--status|%s|c"};
     static const char *const uris[] = {
         "redis://:hunter@h#x",        "redis://hunter@h",
         "redis://u:my hunter@h#x",    "redis://u:hunter my@h",
@@ -476,29 +420,28 @@ static const struct {
     const char *ttl, *timeout, *note; /* "" is as unset */
     const char *line, *want;          /* the settings, or what the refusal says */
 } variables[] = {
-    {"10", "1m30s", "by cron", "dlock|L|c", "x E75 L79 w90000 t10000 g-1 c5000 l0 by cron"},
-    {"", "", "", "dlock|L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
-    {"", "0", "", "dlock|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
-    {"", "5", "", "dlock|9", "x E75 L79 w5000 t30000 g-1 c5000 l0 -"},
+    {"10", "1m30s", "by cron", "L|c", "x E75 L79 w90000 t10000 g-1 c5000 l0 by cron"},
+    {"", "", "", "L|c", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"", "0", "", "L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
+    {"", "5", "", "9", "x E75 L79 w5000 t30000 g-1 c5000 l0 -"},
     /* The command line wins. */
-    {"10", "5", "a", "dlock|--ttl|20|--wait=7|--note|b|L|c",
-     "x E75 L79 w7000 t20000 g-1 c5000 l0 b"},
-    {"10", "5", "a", "dlock|-w|0|--note=|L|c", "xn E75 L79 w0 t10000 g-1 c5000 l0 "},
-    {"", "5", "", "dlock|-n|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
-    {"", "0", "", "dlock|-w|5|L|c", "x E75 L79 w5000 t30000 g-1 c5000 l0 -"},
-    {"x", "x", "", "dlock|--ttl|20|-n|L|c", "xn E75 L79 w0 t20000 g-1 c5000 l0 -"},
+    {"10", "5", "a", "--ttl|20|--wait=7|--note|b|L|c", "x E75 L79 w7000 t20000 g-1 c5000 l0 b"},
+    {"10", "5", "a", "-w|0|--note=|L|c", "xn E75 L79 w0 t10000 g-1 c5000 l0 "},
+    {"", "5", "", "-n|L|c", "xn E75 L79 w0 t30000 g-1 c5000 l0 -"},
+    {"", "0", "", "-w|5|L|c", "x E75 L79 w5000 t30000 g-1 c5000 l0 -"},
+    {"x", "x", "", "--ttl|20|-n|L|c", "xn E75 L79 w0 t20000 g-1 c5000 l0 -"},
     /* A bad value is named, where a lock is taken. */
-    {"x", "", "", "dlock|L|c", "DLOCK_TTL: \"x\" is not a duration: write "},
-    {"0.5", "", "", "dlock|L|c", "DLOCK_TTL: \"0.5\" is not a ttl of at least 1 s"},
-    {"", "-1", "", "dlock|L|c", "DLOCK_TIMEOUT: \"-1\" is not a duration"},
-    {"", " ", "", "dlock|9", "DLOCK_TIMEOUT: \" \" is not a duration"},
-    {"", "redis://:hunter@h#n", "", "dlock|L|c", "DLOCK_TIMEOUT needs a time"},
-    {"", "0", "", "dlock|--retry|L|c",
+    {"x", "", "", "L|c", "DLOCK_TTL: \"x\" is not a duration: write "},
+    {"0.5", "", "", "L|c", "DLOCK_TTL: \"0.5\" is not a ttl of at least 1 s"},
+    {"", "-1", "", "L|c", "DLOCK_TIMEOUT: \"-1\" is not a duration"},
+    {"", " ", "", "9", "DLOCK_TIMEOUT: \" \" is not a duration"},
+    {"", "redis://:hunter@h#n", "", "L|c", "DLOCK_TIMEOUT needs a time"},
+    {"", "0", "", "--retry|L|c",
      "--retry waits for the store, and DLOCK_TIMEOUT=0 does not wait: use -w with a time"},
-    {"", "5", "", "dlock|--retry|-w|0|L|c", "--retry waits for the store, and -w 0 does not wait"},
-    {"x", "x", "x", "dlock|--status|L", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
-    {"x", "x", "x", "dlock|--schema|L", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
-    {"x", "x", "x", "dlock|-u|9", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"", "5", "", "--retry|-w|0|L|c", "--retry waits for the store, and -w 0 does not wait"},
+    {"x", "x", "x", "--status|L", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"x", "x", "x", "--schema|L", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
+    {"x", "x", "x", "-u|9", "x E75 L79 w-1 t30000 g-1 c5000 l0 -"},
 };
 
 TEST(variables_are_defaults)
@@ -530,7 +473,7 @@ TEST(runs_the_users_shell)
         unsetenv("SHELL");
         if (set)
             setenv("SHELL", "/bin/zsh", 1);
-        parse("dlock|L|-c|x y");
+        parse("L|-c|x y");
         REQUIRE_INT(p.rc, 0);
         CHECK_STR(join(p.o.command, buf, sizeof(buf)), set ? "/bin/zsh|-c|x y" : "/bin/sh|-c|x y");
         CHECK_STR(p.o.shell_string, "x y");
@@ -541,7 +484,7 @@ TEST(runs_the_users_shell)
 /* A note with a secret in it has none from the beginning. */
 TEST(a_note_keeps_no_secret)
 {
-    parse("dlock|--note=http://h/1 for redis://:hunter@h#n by joe@h|--|L|c");
+    parse("--note=http://h/1 for redis://:hunter@h#n by joe@h|--|L|c");
 
     REQUIRE_INT(p.rc, 0);
     CHECK_STR(p.o.note, "http://h/1 for redis://xxxxxxx@h#n by joe@h");
@@ -614,7 +557,7 @@ static void is_understood(const char *name, const char *value)
 {
     char words[64];
 
-    snprintf(words, sizeof(words), "dlock|%s", name);
+    snprintf(words, sizeof(words), "%s", name);
     parse(words);
     CHECK(!strstr(p.err.msg, "unknown") && !strstr(p.err.msg, "ambiguous"));
     if (*value && strncmp(value, "[=", 2) != 0) {
