@@ -20,7 +20,6 @@
 #include "file.h"
 #include "flock_wait.h"
 #include "once.h"
-#include "slot_wait.h"
 #include "slots.h"
 #include "util.h"
 

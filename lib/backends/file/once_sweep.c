@@ -13,8 +13,8 @@
  * its hold lasts, a sweeper tries the write lock. On network file systems, where such locks may be
  * the same as flock(2), nothing is swept.
  */
+#include "flock_wait.h"
 #include "once.h"
-
 #include "util.h"
 
 #include <dirent.h>
@@ -50,22 +50,12 @@ struct sweep {
     int entries, removed;
 };
 
-/* 0 or an errno; EWOULDBLOCK: the byte is locked. */
-static int lock_byte(int fd, short type)
-{
-    struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = CLAIM_BYTE, .l_len = 1};
-
-    if (fcntl(fd, F_OFD_SETLK, &l) == 0)
-        return 0;
-    return errno == EACCES ? EWOULDBLOCK : errno;
-}
-
 int once_claim(int lock_fd)
 {
     if (file_network(lock_fd))
         return 0;
     /* After a different error no process, nor a sweeper, can lock bytes here. */
-    return lock_byte(lock_fd, F_RDLCK) == EWOULDBLOCK ? EWOULDBLOCK : 0;
+    return ofd_try(lock_fd, F_RDLCK, CLAIM_BYTE, 1) == EWOULDBLOCK ? EWOULDBLOCK : 0;
 }
 
 static bool expired(const struct sweep *s, const struct once_place *o)
@@ -98,7 +88,7 @@ static void sweep_record(struct sweep *s, int dir, const char *name)
     int fd = openat(lock.dir, lock.lock, flags, 0660);
     if (fd < 0)
         return;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && lock_byte(fd, F_WRLCK) == 0 &&
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && ofd_try(fd, F_WRLCK, CLAIM_BYTE, 1) == 0 &&
         file_is_current(&lock, fd, NULL) == 1 && expired(s, &o) && unlinkat(dir, name, 0) == 0)
         s->removed++;
     close(fd);
