@@ -106,15 +106,9 @@ static int decode(const struct uri_parser *ps, struct uri_span s, char **out, co
     if (!buf)
         return uri_no_memory(ps->err);
     for (const char *p = s.p; p < s.end; p++) {
-        int hi = 0, lo = 0;
+        int c = *p == '%' ? dlock_percent(p, s.end) : *p;
 
-        if (*p != '%') {
-            *w++ = *p;
-            continue;
-        }
-        hi = s.end - p > 2 ? dlock_hex(p[1]) : -1;
-        lo = s.end - p > 2 ? dlock_hex(p[2]) : -1;
-        if (hi < 0 || lo < 0 || hi + lo == 0) {
+        if (*p == '%' && c <= 0) {
             *w = '\0';
             dlock_wipe(buf);
             return dlock_fail(
@@ -123,8 +117,8 @@ static int decode(const struct uri_parser *ps, struct uri_span s, char **out, co
                 "'%%' itself is %%25)",
                 what);
         }
-        *w++ = (char)(hi << 4 | lo);
-        p += 2;
+        *w++ = (char)c;
+        p += *p == '%' ? 2 : 0;
     }
     *w = '\0';
     *out = buf;
