@@ -509,19 +509,13 @@ static int parse_path(const struct uri_parser *ps, struct uri_span s)
         return refuse(
             ps, s,
             "a '@' after the first '/': write a '/' in a password as %2F, a '@' in a path as %40");
-    switch (ps->rule->path) {
-    case PATH_DB:
+    if (ps->rule->path == PATH_SERVICE)
+        return parse_service(ps, s, path);
+    if (ps->rule->path == PATH_DB) {
         r = parse_db(ps, s, db);
         if (r == 0 && !(*path = strdup(db)))
             r = uri_no_memory(ps->err);
         return r;
-    case PATH_SERVICE:
-        return parse_service(ps, s, path);
-    case PATH_FILE:
-    case PATH_SOCKET:
-    case PATH_TREE:
-    case PATH_ANY:
-        break;
     }
     r = decode(ps, s, path, "the path");
     if (r < 0)

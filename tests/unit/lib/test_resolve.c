@@ -139,8 +139,7 @@ TEST(some_unknown)
  */
 TEST(partly)
 {
-    static struct dlock_peer old[2] = {{.host = 0, .len = sizeof(struct sockaddr_in)},
-                                       {.host = 2}};
+    static struct dlock_peer old[2] = {{.host = 0, .len = sizeof(struct sockaddr_in)}, {.host = 2}};
 
     old[0].addr.ss_family = AF_INET;
     for (int ended = 0; ended < 2; ended++) {
