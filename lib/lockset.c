@@ -405,27 +405,20 @@ static void go_on(dlock_set *s)
 
 /* --- the loop --------------------------------------------------------------------------------- */
 
-/* Let each handle work until a report of the set is due. True: a handle had a report. */
-static bool drive(dlock_set *s, const struct pollfd *pfd, int n)
-{
-    const struct dlock_report *r;
-    bool said = false;
-    for (int i = 0; i < s->n; i++) {
-        while (s->report.type == DLOCK_REPORT_NONE && (r = lock_process(s->at[i], pfd, n))) {
-            on_report(s, s->at[i], r);
-            said = true;
-            n = 0; /* a number in pfd may be another descriptor's now */
-        }
-    }
-    return said;
-}
-
+/* Let each handle work until a report of the set is due. */
 const struct dlock_report *lockset_process(dlock_set *s, const struct pollfd *pfd, int n)
 {
+    const struct dlock_report *r;
     /* A report of one handle may give another handle something to do. */
-    while (s->report.type == DLOCK_REPORT_NONE && drive(s, pfd, n)) {
-        pfd = NULL;
-        n = 0;
+    for (bool again = true; again && s->report.type == DLOCK_REPORT_NONE; pfd = NULL, n = 0) {
+        again = false;
+        for (int i = 0; i < s->n; i++) {
+            while (s->report.type == DLOCK_REPORT_NONE && (r = lock_process(s->at[i], pfd, n))) {
+                on_report(s, s->at[i], r);
+                again = true;
+                n = 0; /* a number in pfd may be another descriptor's now */
+            }
+        }
     }
     /* A report that was passed on goes first, then the end of the operation. */
     if (s->report.type == DLOCK_REPORT_NONE)
