@@ -75,44 +75,34 @@ static bool read_part(const char *p, struct part *part)
     return true;
 }
 
-/*
- * The sum of the parts; -1: too long, -2: no duration. Each part has a smaller unit than the part
- * before, and only the last part may have a fraction: "30m1h" and "1.5h30m" are rather a slip, and
- * "1h30" is ambiguous.
- */
-static int64_t read_parts(const char *text)
+int dlock_parse_duration(const char *text, int64_t *ns, struct dlock_error *err)
 {
-    int64_t above = DLOCK_NEVER, sum = 0;
+    /* Perhaps the LOCK, after an option without its value, with a password. */
+    const char *shown = strstr(text, "://") ? "(a URI)" : text;
+    int64_t above = DLOCK_NEVER, sum = 0; /* -1: too long */
     struct part part = {.end = text};
 
     do {
-        bool first = part.end == text;
-        if (!read_part(part.end, &part))
-            return -2;
-        bool last = *part.end == '\0';
-        if ((part.unit == 0 && !(first && last)) || part.unit >= above || (part.fraction && !last))
-            return -2;
+        bool alone = part.end == text, good = read_part(part.end, &part);
+        bool last = good && *part.end == '\0';
+        /*
+         * Each part has a smaller unit than the part before, and only the last part may have a
+         * fraction: "30m1h" and "1.5h30m" are rather a slip, and "1h30" is ambiguous.
+         */
+        if (!good || (part.unit == 0 && !(alone && last)) || part.unit >= above ||
+            (part.fraction && !last))
+            return dlock_fail(
+                err, DLOCK_EUSAGE, 0,
+                "\"%.64s\" is not a duration: write 10, 0.5, 500ms, 1.5m, 10min, 1h30m or 1d",
+                shown);
         above = part.unit;
         /* Both are at most MAX_NS and the fraction of a day. */
         if (sum >= 0)
             sum = part.ns < 0 || sum + part.ns > MAX_NS ? -1 : sum + part.ns;
     } while (*part.end);
-    return sum;
-}
-
-int dlock_parse_duration(const char *text, int64_t *ns, struct dlock_error *err)
-{
-    /* Perhaps the LOCK, after an option without its value, with a password. */
-    const char *shown = strstr(text, "://") ? "(a URI)" : text;
-    int64_t value = read_parts(text);
-
-    if (value == -1)
+    if (sum < 0)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "\"%.64s\" is too long: at most 100 years", shown);
-    if (value < 0)
-        return dlock_fail(
-            err, DLOCK_EUSAGE, 0,
-            "\"%.64s\" is not a duration: write 10, 0.5, 500ms, 1.5m, 10min, 1h30m or 1d", shown);
-    *ns = value;
+    *ns = sum;
     return 0;
 }
 

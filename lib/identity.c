@@ -147,16 +147,11 @@ static void read_text(char *dst, size_t size, const char *v, size_t len)
     char raw[RECORD_MAX];
     size_t n = 0;
 
-    for (size_t i = 0; i < len && n < sizeof(raw); i++) {
-        int hi = i + 2 < len ? dlock_hex(v[i + 1]) : -1,
-            lo = i + 2 < len ? dlock_hex(v[i + 2]) : -1;
+    for (const char *end = v + len; v < end && n < sizeof(raw);) {
+        int c = dlock_percent(v, end);
 
-        if (v[i] == '%' && hi >= 0 && lo >= 0) {
-            raw[n++] = (char)(hi << 4 | lo);
-            i += 2;
-        } else {
-            raw[n++] = v[i];
-        }
+        raw[n++] = (char)(c >= 0 ? c : *v);
+        v += c >= 0 ? 3 : 1;
     }
     dlock_clean_text(dst, size, raw, n);
 }

@@ -188,12 +188,6 @@ static bool came_late(const struct lease *l, struct dlock_clocks now, int64_t pa
     return later_clock(l, now) - l->sent > (l->times.term_at - l->sent) / part;
 }
 
-/* No process listens at the address, TCP or Unix socket. */
-static bool is_refused(const struct dlock_error *err)
-{
-    return err->sys == ECONNREFUSED || err->sys == ENOENT;
-}
-
 /* The renewal under way fulfils earlier demands. */
 static void demand(struct lease *l, int64_t now, int64_t at)
 {
@@ -242,7 +236,7 @@ static void on_event(struct lease *l, struct dlock_clocks now, const struct dloc
         l->renewing = false;
         l->pause = dlock_min(most, l->pause ? l->pause * 2 : RETRY_FIRST);
         l->retry_at = now.boot + l->pause;
-        if (is_refused(&ev->error))
+        if (ev->error.sys == ECONNREFUSED || ev->error.sys == ENOENT) /* no process listens there */
             l->retry_at = now.boot + dlock_min(l->pause, RETRY_REFUSED);
         else if (l->early_at != DLOCK_NEVER)
             l->retry_at =

@@ -354,47 +354,21 @@ static void ask_backend(dlock *d)
 
 /* --- names ------------------------------------------------------------------------------------ */
 
-static bool has_host(const struct dlock_peer *peers, int n, int host)
-{
-    for (int i = 0; i < n; i++)
-        if (peers[i].host == host)
-            return true;
-    return false;
-}
-
 /* A look-up is under way: take the addresses that it has found. */
 static void check_resolver(dlock *d)
 {
-    struct dlock_peer *peers, *all = NULL;
+    /* A name server that is silent about one host must not cost the others. */
+    bool partly = d->phase == LOCK_RESOLVING && now_of(d) >= d->names.partly_at;
+    struct dlock_peer *peers = d->names.peers;
     struct dlock_error why;
-    int n;
-    int rc = dlock_resolver_result(d->names.resolver, &peers, &n, &why);
-    if (rc != 0) {
-        dlock_resolver_free(d->names.resolver);
-        d->names.resolver = NULL;
+    int rc = dlock_resolver_result(&d->names.resolver, partly, &peers, &d->spec.npeers, &why);
+    if (!d->names.resolver)
         d->names.resolved_at = now_of(d);
-    } else if (d->phase == LOCK_RESOLVING && now_of(d) >= d->names.partly_at) {
-        /* A name server that is silent about one host must not cost the others. */
-        rc = dlock_resolver_so_far(d->names.resolver, &peers, &n);
-    }
-    if (rc == 0)
-        return;
-    if (rc > 0)
-        all = realloc(peers, ((size_t)n + (size_t)d->spec.npeers + 1) * sizeof(*all));
-    if (all) {
-        /* A host without a new address keeps its old addresses. */
-        int found = n;
-        for (int i = 0; i < d->spec.npeers; i++)
-            if (!has_host(all, found, d->names.peers[i].host))
-                all[n++] = d->names.peers[i];
+    if (rc > 0) {
         free(d->names.peers);
-        d->spec.peers = d->names.peers = all;
-        d->spec.npeers = n;
-    } else if (rc > 0) {
-        free(peers);
-        rc = dlock_fail(&why, DLOCK_ENOMEM, 0, "out of memory");
+        d->spec.peers = d->names.peers = peers;
     }
-    if (d->phase != LOCK_RESOLVING)
+    if (rc == 0 || d->phase != LOCK_RESOLVING)
         return; /* a look-up beside a reconnect: if it failed, the old addresses stay */
     if (rc > 0) {
         ask_backend(d);

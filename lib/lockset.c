@@ -365,25 +365,19 @@ static void on_report(dlock_set *s, const dlock *lk, const struct dlock_report *
     }
 }
 
-/* All locks have been given back: what follows. */
-static void after_release(dlock_set *s)
-{
-    for (int i = 0; i < s->n; i++)
-        if (lock_state(s->at[i]) != DLOCK_STATE_IDLE)
-            return;
-    if (s->end.type == DLOCK_REPORT_NONE) {
-        s->phase = SET_PAUSING;
-        s->again_at = now_of(s) + dlock_backoff_next(&s->again_pause, s->env);
-        return;
-    }
-    s->phase = SET_IDLE;
-    s->report = s->end;
-}
-
-static void on_time(dlock_set *s)
+/* What follows, when no lock has more to report. */
+static void go_on(dlock_set *s)
 {
     int64_t now = now_of(s);
     bool over = now >= s->wait_until;
+    if (s->phase == SET_RELEASING) {
+        for (int i = 0; i < s->n; i++)
+            if (lock_state(s->at[i]) != DLOCK_STATE_IDLE)
+                return;
+        s->phase = s->end.type == DLOCK_REPORT_NONE ? SET_PAUSING : SET_IDLE;
+        s->report = s->end;
+        s->again_at = now + dlock_backoff_next(&s->again_pause, s->env);
+    }
     if (s->phase == SET_ACQUIRING && s->next == s->n) {
         /* A troubled lock must be renewed first: the work needs time. */
         const dlock *lk = first_unready(s);
@@ -411,33 +405,24 @@ static void on_time(dlock_set *s)
 
 /* --- the loop --------------------------------------------------------------------------------- */
 
-/* Let each handle work until a report of the set is due. True: a handle had a report. */
-static bool drive(dlock_set *s, const struct pollfd *pfd, int n)
-{
-    const struct dlock_report *r;
-    bool said = false;
-    for (int i = 0; i < s->n; i++) {
-        while (s->report.type == DLOCK_REPORT_NONE && (r = lock_process(s->at[i], pfd, n))) {
-            on_report(s, s->at[i], r);
-            said = true;
-            n = 0; /* a number in pfd may be another descriptor's now */
-        }
-    }
-    return said;
-}
-
+/* Let each handle work until a report of the set is due. */
 const struct dlock_report *lockset_process(dlock_set *s, const struct pollfd *pfd, int n)
 {
+    const struct dlock_report *r;
     /* A report of one handle may give another handle something to do. */
-    while (s->report.type == DLOCK_REPORT_NONE && drive(s, pfd, n)) {
-        pfd = NULL;
-        n = 0;
+    for (bool again = true; again && s->report.type == DLOCK_REPORT_NONE; pfd = NULL, n = 0) {
+        again = false;
+        for (int i = 0; i < s->n; i++) {
+            while (s->report.type == DLOCK_REPORT_NONE && (r = lock_process(s->at[i], pfd, n))) {
+                on_report(s, s->at[i], r);
+                again = true;
+                n = 0; /* a number in pfd may be another descriptor's now */
+            }
+        }
     }
     /* A report that was passed on goes first, then the end of the operation. */
-    if (s->report.type == DLOCK_REPORT_NONE && s->phase == SET_RELEASING)
-        after_release(s);
     if (s->report.type == DLOCK_REPORT_NONE)
-        on_time(s);
+        go_on(s);
     if (s->report.type == DLOCK_REPORT_NONE)
         return NULL;
     s->given = s->report;
@@ -481,7 +466,6 @@ int dlock_set_start_acquire(dlock_set *s, struct dlock_error *err)
         return lock_refuse(is, false, "dlock_set_start_acquire()", err);
     s->wait_until = s->wait_ns == 0 ? DLOCK_NEVER : dlock_after(now_of(s), s->wait_ns);
     s->again_pause = (struct dlock_backoff){.base = AGAIN_BASE, .max = AGAIN_MAX};
-    dlock_backoff_reset(&s->again_pause);
     for (int i = 0; i < s->n; i++)
         s->at[i]->begins_again = false;
     kick(s);

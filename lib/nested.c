@@ -125,11 +125,10 @@ socklen_t nested_address(struct sockaddr_un *a, const char *name)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len);
 }
 
-/* The numbers of our namespaces, 32 bits; 0: unknown. */
-struct namespaces {
-    unsigned long net, time;
-};
+#define OUR_NET "/proc/self/ns/net"
+#define OUR_TIME "/proc/self/ns/time"
 
+/* The number of a namespace, 32 bits; 0: unknown. */
 static unsigned long namespace_number(const char *path)
 {
     struct stat st;
@@ -137,34 +136,28 @@ static unsigned long namespace_number(const char *path)
     return stat(path, &st) == 0 ? (unsigned long)st.st_ino & 0xffffffff : 0;
 }
 
-static struct namespaces our_namespaces(void)
-{
-    return (struct namespaces){namespace_number("/proc/self/ns/net"),
-                               namespace_number("/proc/self/ns/time")};
-}
-
 /* The namespaces of the process that made this name. False: the name has another form. */
-static bool namespaces_of(const char *name, struct namespaces *ns)
+static bool namespaces_of(const char *name, unsigned long *net, unsigned long *time)
 {
-    return sscanf(name, "dlock-%lx-%lx-", &ns->net, &ns->time) == 2;
+    return sscanf(name, "dlock-%lx-%lx-", net, time) == 2;
 }
 
 int nested_new_name(char name[NESTED_SOCKET_MAX + 1])
 {
     char token[DLOCK_TOKEN_LEN + 1];
-    struct namespaces ns = our_namespaces();
     int rc = dlock_token_new(&dlock_env_system, token);
 
     if (rc == 0)
-        snprintf(name, NESTED_SOCKET_MAX + 1, "dlock-%lx-%lx-%.16s", ns.net, ns.time, token);
+        snprintf(name, NESTED_SOCKET_MAX + 1, "dlock-%lx-%lx-%.16s", namespace_number(OUR_NET),
+                 namespace_number(OUR_TIME), token);
     return rc;
 }
 
 bool nested_is_here(const char *name)
 {
-    struct namespaces theirs;
+    unsigned long net, time;
 
-    return namespaces_of(name, &theirs) && theirs.net != 0 && theirs.net == our_namespaces().net;
+    return namespaces_of(name, &net, &time) && net != 0 && net == namespace_number(OUR_NET);
 }
 
 int nested_allows(const struct nested_hold *h, enum dlock_mode mode, unsigned slots)
@@ -269,7 +262,7 @@ static void try_connect(struct nested_backend *b)
 static void nested_acquire(struct dlock_be *be, bool wait)
 {
     struct nested_backend *b = self(be);
-    struct namespaces theirs;
+    unsigned long net, time;
 
     (void)wait; /* an ancestor's lock is granted at once, or not at all */
     drop(b);
@@ -279,28 +272,13 @@ static void nested_acquire(struct dlock_be *be, bool wait)
     b->until = now_of(b) + b->spec->connect_timeout;
     b->pause = (struct dlock_backoff){.base = FULL_PAUSE, .max = FULL_PAUSE_MAX};
     /* A time namespace has a CLOCK_BOOTTIME of its own: the times of the lease would differ. */
-    if (namespaces_of(b->spec->outer->socket, &theirs) && theirs.time != our_namespaces().time)
+    if (namespaces_of(b->spec->outer->socket, &net, &time) && time != namespace_number(OUR_TIME))
         unreachable(b, ECONNREFUSED, "it is in another time namespace");
     else
         try_connect(b);
 }
 
 /* --- replies ---------------------------------------------------------------------------------- */
-
-/* The first descriptor goes to *passed; no others belong to a reply. */
-static void take_first(struct cmsghdr *c, int *passed)
-{
-    size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    int fd;
-
-    for (size_t i = 0; i < n; i++) {
-        memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
-        if (i == 0)
-            *passed = fd;
-        else
-            close(fd);
-    }
-}
 
 /* 1: a reply, with its descriptor or -1 in *passed; 0: none yet; -1: the end. */
 static int receive(const struct nested_backend *b, struct nested_reply *r, int *passed)
@@ -323,8 +301,16 @@ static int receive(const struct nested_backend *b, struct nested_reply *r, int *
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&msg) : NULL;
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-        take_first(c, passed);
+    bool rights = c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS;
+    size_t fds = rights ? (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
+    for (size_t i = 0; i < fds; i++) {
+        int fd;
+        memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
+        if (i == 0)
+            *passed = fd;
+        else
+            close(fd); /* only one belongs to a reply */
+    }
     if (n == (ssize_t)sizeof(*r) && (b->local || *passed < 0)) {
         r->text[sizeof(r->text) - 1] = '\0';
         return 1;
@@ -582,38 +568,27 @@ static int nested_open(struct dlock_be **out, const struct dlock_spec *spec,
     if (!b)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     b->spec = spec;
+    b->local = dlock_registry_hold(spec->uri->scheme) & CAP_FD;
     b->fd = b->lock_fd = -1;
     *out = (struct dlock_be *)b;
     return 0;
-}
-
-static int nested_open_local(struct dlock_be **out, const struct dlock_spec *spec,
-                             struct dlock_error *err)
-{
-    int rc = nested_open(out, spec, err);
-
-    if (rc == 0)
-        self(*out)->local = true;
-    return rc;
 }
 
 static const char *const schemes[] = {NULL}; /* found by DLOCK_HELD only */
 
 #define NESTED_TABLE                                                                               \
     .abi = DLOCK_BACKEND_ABI, .build_id = DLOCK_VERSION, .name = "nested", .schemes = schemes,     \
-    .acquire = nested_acquire, .release = nested_release, .interest = nested_interest,             \
-    .process = nested_process, .session_fd = nested_session_fd, .close = nested_close,             \
-    .close_in_child = nested_close
+    .open = nested_open, .acquire = nested_acquire, .release = nested_release,                     \
+    .interest = nested_interest, .process = nested_process, .session_fd = nested_session_fd,       \
+    .close = nested_close, .close_in_child = nested_close
 
 const struct dlock_backend dlock_nested_lease = {
     NESTED_TABLE,
-    .open = nested_open,
     .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_NESTED,
 };
 
 const struct dlock_backend dlock_nested_local = {
     NESTED_TABLE,
-    .open = nested_open_local,
     .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_FD | CAP_NESTED,
     .inherit_fd = nested_inherit_fd,
     .is_file = nested_is_file,

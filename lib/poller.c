@@ -5,9 +5,10 @@
  * descriptors of the set. The kernel removes a descriptor from an epoll instance when the last copy
  * is closed, and a child of this process may have a copy: then the instance goes on reporting a
  * connection that we have closed, and no call can remove the descriptor, whose number is gone, or
- * belongs to another file (epoll(7), "Questions and answers", Q6). So as soon as a descriptor has
- * left the set, the inner instance is made anew: the end of the instance itself is known.
+ * belongs to another file (epoll(7), "Questions and answers", Q6). So as soon as the set has other
+ * descriptors, the inner instance is made anew: the end of the instance itself is known.
  */
+#include "driven.h"
 #include "util.h"
 
 #include <errno.h>
@@ -22,9 +23,8 @@
 
 struct poller {
     int outer, inner, timer;
-    int64_t wake_at; /* the timer's; DLOCK_NEVER: not set */
-    int n, room;
-    struct pollfd *set; /* what inner has */
+    int64_t wake_at;             /* the timer's; DLOCK_NEVER: not set */
+    int n, fds[DRIVEN_POLL_MAX]; /* what inner has */
 };
 
 static int add(int epoll, int fd)
@@ -76,13 +76,6 @@ int poller_fd(struct poller **out, struct dlock_error *err)
 
 /* ------------------------------------------------------------ descriptors */
 
-static bool has(const struct pollfd *set, int n, int fd)
-{
-    while (n > 0 && set[n - 1].fd != fd)
-        n--;
-    return n > 0;
-}
-
 static void drop_inner(struct poller *p)
 {
     if (p->inner >= 0) {
@@ -91,27 +84,15 @@ static void drop_inner(struct poller *p)
         close(p->inner);
     }
     p->inner = -1;
-    p->n = 0;
 }
 
-static bool make_inner(struct poller *p)
-{
-    drop_inner(p);
-    p->inner = epoll_create1(EPOLL_CLOEXEC);
-    if (p->inner >= 0 && add(p->outer, p->inner) == 0)
-        return true;
-    drop_inner(p);
-    return false;
-}
-
-/* Watch these. False: a watched number is another file now, or there is no memory. */
-static bool watch(struct poller *p, const struct pollfd *pfd, int n)
+/* False: a watched number is another file now, or there is no memory. */
+static bool watch(const struct poller *p, const struct pollfd *pfd, int n, int how)
 {
     for (int i = 0; i < n; i++) {
         /* The events of poll(2) that we use have the same numbers in epoll(7). */
         struct epoll_event ev = {.events = (unsigned short)pfd[i].events, .data.fd = pfd[i].fd};
-        bool there = has(p->set, p->n, pfd[i].fd);
-        if (epoll_ctl(p->inner, there ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, pfd[i].fd, &ev) != 0)
+        if (epoll_ctl(p->inner, how, pfd[i].fd, &ev) != 0)
             return false;
     }
     return true;
@@ -119,24 +100,17 @@ static bool watch(struct poller *p, const struct pollfd *pfd, int n)
 
 static bool update_set(struct poller *p, const struct pollfd *pfd, int n)
 {
-    bool anew = p->inner < 0;
-    for (int i = 0; i < p->n; i++)
-        anew = anew || !has(pfd, n, p->set[i].fd);
-    if (anew && !make_inner(p))
-        return false;
-    if (!watch(p, pfd, n) && (!make_inner(p) || !watch(p, pfd, n)))
-        return false;
-    if (n > p->room) {
-        struct pollfd *set = realloc(p->set, (size_t)n * sizeof(*set));
-        if (!set)
-            return false;
-        p->set = set;
-        p->room = n;
+    bool same = p->inner >= 0 && n == p->n;
+    for (int i = 0; i < n; i++) {
+        same = same && p->fds[i] == pfd[i].fd;
+        p->fds[i] = pfd[i].fd;
     }
-    if (n > 0)
-        memcpy(p->set, pfd, (size_t)n * sizeof(*pfd));
+    if (same && watch(p, pfd, n, EPOLL_CTL_MOD))
+        return true;
+    drop_inner(p);
     p->n = n;
-    return true;
+    p->inner = epoll_create1(EPOLL_CLOEXEC);
+    return p->inner >= 0 && add(p->outer, p->inner) == 0 && watch(p, pfd, n, EPOLL_CTL_ADD);
 }
 
 void poller_update(struct poller *p, const struct pollfd *pfd, int n, int64_t wake_at)
@@ -156,6 +130,5 @@ void poller_close(struct poller *p)
     for (size_t i = 0; i < DLOCK_LEN(fds); i++)
         if (fds[i] >= 0)
             close(fds[i]);
-    free(p->set);
     free(p);
 }

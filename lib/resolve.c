@@ -177,66 +177,65 @@ int dlock_resolver_fd(const struct dlock_resolver *r)
     return r->fd;
 }
 
-/* All addresses, host by host in the URI's order. The mutex is held. */
-static int collect(const struct dlock_resolver *r, struct dlock_peer **peers,
+/*
+ * All addresses, host by host in the URI's order; a host without a new address keeps its known
+ * addresses. The mutex is held.
+ */
+static int collect(const struct dlock_resolver *r, struct dlock_peer **peers, int *n,
                    struct dlock_error *err)
 {
     const struct lookup *first = &r->lookups[0];
     struct dlock_peer *p;
-    size_t n = 0;
+    size_t found = 0;
     int k = 0;
 
     for (int i = 0; i < r->n; i++)
         for (const struct addrinfo *a = r->lookups[i].found; a; a = a->ai_next)
-            n++;
-    if (n == 0 && r->n > 0)
+            found++;
+    if (found == 0 && r->n > 0)
         return dlock_fail(err, first->code == EAI_MEMORY ? DLOCK_ENOMEM : DLOCK_EUNAVAIL,
                           first->sys, "cannot resolve %s: %s", first->name,
                           first->code == EAI_SYSTEM ? strerror(first->sys)
                                                     : gai_strerror(first->code));
-    p = calloc(n ? n : 1, sizeof(*p)); /* URIs with sockets alone have none */
+    p = calloc(found + (size_t)*n + 1, sizeof(*p)); /* URIs with sockets alone have none */
     if (!p)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     for (int i = 0; i < r->n; i++) {
-        for (const struct addrinfo *a = r->lookups[i].found; a; a = a->ai_next) {
+        const struct lookup *l = &r->lookups[i];
+        for (const struct addrinfo *a = l->found; a; a = a->ai_next) {
             if (a->ai_addrlen > sizeof(p[k].addr))
                 continue;
-            p[k].host = r->lookups[i].index;
+            p[k].host = l->index;
             p[k].len = a->ai_addrlen;
             memcpy(&p[k++].addr, a->ai_addr, a->ai_addrlen);
         }
+        for (int o = 0; !l->found && o < *n; o++)
+            if ((*peers)[o].host == l->index)
+                p[k++] = (*peers)[o];
     }
     *peers = p;
-    return k;
-}
-
-int dlock_resolver_result(struct dlock_resolver *r, struct dlock_peer **peers, int *n,
-                          struct dlock_error *err)
-{
-    int count = 0;
-    eventfd_t ended;
-
-    pthread_mutex_lock(&r->mutex);
-    bool over = r->pending == 0;
-    if (over)
-        count = collect(r, peers, err);
-    else
-        eventfd_read(r->fd, &ended);
-    pthread_mutex_unlock(&r->mutex);
-    if (!over || count < 0)
-        return count;
-    *n = count;
+    *n = k;
     return 1;
 }
 
-int dlock_resolver_so_far(struct dlock_resolver *r, struct dlock_peer **peers, int *n)
+int dlock_resolver_result(struct dlock_resolver **r, bool partly, struct dlock_peer **peers, int *n,
+                          struct dlock_error *err)
 {
-    pthread_mutex_lock(&r->mutex);
-    *n = collect(r, peers, NULL);
-    pthread_mutex_unlock(&r->mutex);
-    if (*n == 0)
-        free(*peers);
-    return *n > 0;
+    int rc = 0;
+    eventfd_t ended;
+
+    pthread_mutex_lock(&(*r)->mutex);
+    bool over = (*r)->pending == 0;
+    if (!over)
+        eventfd_read((*r)->fd, &ended);
+    if (over || partly)
+        rc = collect(*r, peers, n, err);
+    pthread_mutex_unlock(&(*r)->mutex);
+    if (!over)
+        return rc > 0;
+    dlock_resolver_free(*r);
+    *r = NULL;
+    return rc;
 }
 
 void dlock_resolver_free(struct dlock_resolver *r)

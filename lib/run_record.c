@@ -76,12 +76,6 @@ static bool next_state(const char **at, const char *end, enum dlock_run_state *s
     return false;
 }
 
-static bool next_token(const char **at, const char *end, char *token)
-{
-    return next_word(at, end, token, DLOCK_TOKEN_LEN + 1) && strlen(token) == DLOCK_TOKEN_LEN &&
-           token[strspn(token, "0123456789abcdef")] == '\0';
-}
-
 bool run_record_parse(const char *text, size_t len, int64_t now_ms, struct dlock_run *r)
 {
     const char *at = text, *end = text + len;
@@ -92,7 +86,9 @@ bool run_record_parse(const char *text, size_t len, int64_t now_ms, struct dlock
     if (len >= RUN_RECORD_MAX || !next_word(&at, end, magic, sizeof(magic)) ||
         strcmp(magic, MAGIC) != 0 || !next_state(&at, end, &run.state) ||
         !next_number(&at, end, -1, 255, &status) ||
-        !next_number(&at, end, 0, INT64_MAX - 1, &fence) || !next_token(&at, end, run.token) ||
+        !next_number(&at, end, 0, INT64_MAX - 1, &fence) ||
+        !next_word(&at, end, run.token, sizeof(run.token)) ||
+        strspn(run.token, "0123456789abcdef") != DLOCK_TOKEN_LEN ||
         !next_number(&at, end, 0, INT64_MAX / 2, &run.begin_ms) ||
         !next_number(&at, end, 0, INT64_MAX / 2, &run.end_ms) ||
         !next_number(&at, end, 0, INT64_MAX / DLOCK_MSEC, &kept) ||

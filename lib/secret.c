@@ -149,11 +149,10 @@ static bool is_secret_key(struct piece key)
     size_t n = 0;
 
     for (char *p = key.p; p < key.end && n < sizeof(text); n++) {
-        int hi = *p == '%' && key.end - p > 2 ? dlock_hex(p[1]) : -1;
-        int lo = hi >= 0 ? dlock_hex(p[2]) : -1;
+        int c = dlock_percent(p, key.end);
 
-        text[n] = (char)(lo >= 0 ? hi << 4 | lo : *p);
-        p += lo >= 0 ? 3 : 1;
+        text[n] = (char)(c >= 0 ? c : *p);
+        p += c >= 0 ? 3 : 1;
     }
     return dlock_names_secret(text, n) || (n == 3 && memcmp(text, "sig", n) == 0) ||
            (n == 3 && memcmp(text, "key", n) == 0);

@@ -106,15 +106,9 @@ static int decode(const struct uri_parser *ps, struct uri_span s, char **out, co
     if (!buf)
         return uri_no_memory(ps->err);
     for (const char *p = s.p; p < s.end; p++) {
-        int hi = 0, lo = 0;
+        int c = *p == '%' ? dlock_percent(p, s.end) : *p;
 
-        if (*p != '%') {
-            *w++ = *p;
-            continue;
-        }
-        hi = s.end - p > 2 ? dlock_hex(p[1]) : -1;
-        lo = s.end - p > 2 ? dlock_hex(p[2]) : -1;
-        if (hi < 0 || lo < 0 || hi + lo == 0) {
+        if (*p == '%' && c <= 0) {
             *w = '\0';
             dlock_wipe(buf);
             return dlock_fail(
@@ -123,8 +117,8 @@ static int decode(const struct uri_parser *ps, struct uri_span s, char **out, co
                 "'%%' itself is %%25)",
                 what);
         }
-        *w++ = (char)(hi << 4 | lo);
-        p += 2;
+        *w++ = (char)c;
+        p += *p == '%' ? 2 : 0;
     }
     *w = '\0';
     *out = buf;
@@ -515,19 +509,13 @@ static int parse_path(const struct uri_parser *ps, struct uri_span s)
         return refuse(
             ps, s,
             "a '@' after the first '/': write a '/' in a password as %2F, a '@' in a path as %40");
-    switch (ps->rule->path) {
-    case PATH_DB:
+    if (ps->rule->path == PATH_SERVICE)
+        return parse_service(ps, s, path);
+    if (ps->rule->path == PATH_DB) {
         r = parse_db(ps, s, db);
         if (r == 0 && !(*path = strdup(db)))
             r = uri_no_memory(ps->err);
         return r;
-    case PATH_SERVICE:
-        return parse_service(ps, s, path);
-    case PATH_FILE:
-    case PATH_SOCKET:
-    case PATH_TREE:
-    case PATH_ANY:
-        break;
     }
     r = decode(ps, s, path, "the path");
     if (r < 0)

@@ -165,27 +165,24 @@ int dlock_uri_foreign(struct dlock_uri *u, const char *const *ignored,
     return r;
 }
 
-/* In the spelling of fold(). Also of other programs, and as libpq may name them in the future. */
-static const char *file_kind(const struct dlock_uri *u, const char *folded)
-{
-    static const char *const parts[] = {"file",   "cert",   "crl",   "service", "hostaddr",
-                                        "sslkey", "tlskey", "sslca", "tlsca",   "gssdelegation"};
-
-    for (size_t i = 0; i < DLOCK_LEN(parts); i++)
-        if (strstr(folded, parts[i]))
-            return parts[i];
-    /* In the URI of a Redis; PostgreSQL's is a number. */
-    return strcmp(folded, "key") == 0 && strncmp(u->scheme, "postgres", 8) != 0 ? "key" : NULL;
-}
-
 const char *dlock_uri_file_param(const struct dlock_uri *u)
 {
+    /* In the spelling of fold(). Also of other programs, and as libpq may name them in future. */
+    static const char *const parts[] = {"file",   "cert",   "crl",   "service", "hostaddr",
+                                        "sslkey", "tlskey", "sslca", "tlsca",   "gssdelegation"};
     char name[URI_SLIPS_MAX + 1];
-    const char *kind = NULL;
 
-    for (int i = 0; i < u->nparams && !kind; i++)
-        kind = fold(name, u->params[i].key) ? file_kind(u, name) : "unknown";
-    return kind;
+    for (int i = 0; i < u->nparams; i++) {
+        if (!fold(name, u->params[i].key))
+            return "unknown";
+        for (size_t k = 0; k < DLOCK_LEN(parts); k++)
+            if (strstr(name, parts[k]))
+                return parts[k];
+        /* In the URI of a Redis; PostgreSQL's is a number. */
+        if (strcmp(name, "key") == 0 && strncmp(u->scheme, "postgres", 8) != 0)
+            return "key";
+    }
+    return NULL;
 }
 
 bool dlock_uri_ignored(const struct dlock_uri *u, char *buf, size_t size)

@@ -147,6 +147,12 @@ static inline int dlock_hex(char c)
     c = (char)(c | 32);
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
+/* The byte that "%XX" at s stands for, or -1; end: of the text. */
+static inline int dlock_percent(const char *s, const char *end)
+{
+    int hi = end - s > 2 && *s == '%' ? dlock_hex(s[1]) : -1, lo = hi >= 0 ? dlock_hex(s[2]) : -1;
+    return lo >= 0 ? hi << 4 | lo : -1;
+}
 
 /*
  * secret.c: the first line of a password file, malloc'ed; the caller overwrites it before freeing
@@ -208,13 +214,13 @@ int dlock_resolver_start(struct dlock_resolver **, const struct dlock_uri *, str
 /* Readable when a look-up has ended; -1: all have. */
 int dlock_resolver_fd(const struct dlock_resolver *);
 /*
- * 1: *peers (malloc'ed, the caller's) and *n; 0: not yet; negative: no address at all, the message
- * names a host.
+ * Once all look-ups have ended: frees the resolver, which becomes NULL. partly: the results of the
+ * ended look-ups suffice, the rest go on. 1: *peers (malloc'ed, the caller's) and *n; a host
+ * without a new address keeps those that stood there. 0: not yet; negative: no address at all, the
+ * message names a host.
  */
-int dlock_resolver_result(struct dlock_resolver *, struct dlock_peer **peers, int *n,
+int dlock_resolver_result(struct dlock_resolver **, bool partly, struct dlock_peer **peers, int *n,
                           struct dlock_error *);
-/* The results of the finished look-ups; the rest go on. 1, or 0 when none has an address. */
-int dlock_resolver_so_far(struct dlock_resolver *, struct dlock_peer **peers, int *n);
 void dlock_resolver_free(struct dlock_resolver *);
 /* In a child process, which has no such threads: frees the resolver, closes its descriptor. */
 void dlock_resolver_close_in_child(struct dlock_resolver *);

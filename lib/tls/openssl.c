@@ -55,10 +55,13 @@ static BIO *bio_of(const struct tls_pem *pem)
     return pem->len > INT_MAX ? NULL : BIO_new_mem_buf(pem->text, (int)pem->len);
 }
 
-/* Call take for each certificate of a file. Returns their number, or a negative code. */
-static int each_cert(const struct tls_pem *pem, const char *what,
-                     bool (*take)(SSL_CTX *, X509 *, int), SSL_CTX *ssl, struct dlock_error *err)
+/*
+ * Take each certificate of a file: a trusted one, or the first is ours, and the others lead from it
+ * towards a root. Returns their number, or a negative code.
+ */
+static int each_cert(const struct tls_pem *pem, bool trusted, SSL_CTX *ssl, struct dlock_error *err)
 {
+    const char *what = trusted ? "cacert" : "cert";
     int n = 0;
     X509 *cert;
     BIO *bio = bio_of(pem);
@@ -66,9 +69,11 @@ static int each_cert(const struct tls_pem *pem, const char *what,
         return no_memory(err);
     ERR_clear_error();
     while ((cert = PEM_read_bio_X509(bio, NULL, NULL, NULL))) {
-        bool good = take(ssl, cert, n);
+        int good = trusted  ? X509_STORE_add_cert(SSL_CTX_get_cert_store(ssl), cert)
+                   : n == 0 ? SSL_CTX_use_certificate(ssl, cert)
+                            : (int)SSL_CTX_add1_chain_cert(ssl, cert);
         X509_free(cert);
-        if (!good) {
+        if (good != 1) {
             n = dlock_fail(err, DLOCK_EUSAGE, 0, "%s %s: certificate %d cannot be used: %s", what,
                            pem->path, n + 1, reason());
             goto out;
@@ -86,19 +91,6 @@ out:
     ERR_clear_error();
     BIO_free(bio);
     return n;
-}
-
-static bool trust(SSL_CTX *ssl, X509 *cert, int n)
-{
-    (void)n;
-    return X509_STORE_add_cert(SSL_CTX_get_cert_store(ssl), cert) == 1;
-}
-
-/* The first certificate is ours, the others lead from it towards a root. */
-static bool show(SSL_CTX *ssl, X509 *cert, int n)
-{
-    return n == 0 ? SSL_CTX_use_certificate(ssl, cert) == 1
-                  : SSL_CTX_add1_chain_cert(ssl, cert) == 1;
 }
 
 /* Without this function OpenSSL would ask at the terminal. */
@@ -181,9 +173,9 @@ static int ctx_new(struct tls_ctx **out, const struct tls_setup *setup, struct d
     if (!setup->ca.path)
         (void)SSL_CTX_set_default_verify_paths(ssl);
     else
-        rc = each_cert(&setup->ca, "cacert", trust, ssl, err);
+        rc = each_cert(&setup->ca, true, ssl, err);
     if (rc >= 0 && setup->cert.path)
-        rc = each_cert(&setup->cert, "cert", show, ssl, err);
+        rc = each_cert(&setup->cert, false, ssl, err);
     if (rc >= 0 && setup->key.path)
         rc = use_key(ssl, setup, err);
 out:

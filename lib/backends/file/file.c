@@ -20,7 +20,6 @@
 #include "file.h"
 #include "flock_wait.h"
 #include "once.h"
-#include "slot_wait.h"
 #include "slots.h"
 #include "util.h"
 
@@ -629,21 +628,6 @@ static void file_release(struct dlock_be *be, int64_t until)
 
 /* ----------------------------------------------------------------- ask --- */
 
-/* The run record for a query. An unreadable record does not hide the holders. */
-static void find_run(struct file_backend *b)
-{
-    struct dlock_error err;
-
-    if (!b->place.named)
-        return;
-    int rc = once_open(&b->once.place, &b->place, false, &err);
-    if (rc == 0)
-        rc = once_read(&b->once.place, b->spec, &b->status.run, &err);
-    b->status.has_run = rc == 1;
-    if (rc < 0)
-        put(b, EV_NOTICE)->error = err;
-}
-
 /* Remove the run record if token is still its token. Returns the event that ends the query. */
 static enum dlock_ev forget(struct file_backend *b, const char *token, struct dlock_error *err)
 {
@@ -701,18 +685,18 @@ static void file_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
             ev->error = err;
         return;
     }
-    if (what != ASK_STATUS) {
-        dlock_fail(&put(b, EV_FAILED)->error, DLOCK_EUSAGE, 0, "%s is not supported for files",
-                   what == ASK_LIST ? "a list of locks" : "to break a lock");
-        return;
-    }
     if (file_status(&b->place, &b->status.found, &err) < 0) {
         drop_holders(b);
         put(b, EV_FAILED)->error = err;
         return;
     }
     b->status.next = 0;
-    find_run(b);
+    int rc = b->place.named ? once_open(&b->once.place, &b->place, false, &err) : 0;
+    if (rc == 0 && b->place.named)
+        rc = once_read(&b->once.place, b->spec, &b->status.run, &err);
+    b->status.has_run = rc == 1;
+    if (rc < 0) /* an unreadable record does not hide the holders */
+        put(b, EV_NOTICE)->error = err;
 }
 
 /* The next event of the answer. */

@@ -48,22 +48,26 @@ struct flock_wait {
     pthread_t thread;
 };
 
-/* For F_OFD_SETLK: all of the file, however long it becomes. l_pid must be 0. */
-static struct flock whole_file(int op)
+int ofd_try(int fd, short type, int64_t start, int64_t len)
 {
-    short type = op == LOCK_EX ? F_WRLCK : op == LOCK_SH ? F_RDLCK : F_UNLCK;
+    struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = len};
 
-    return (struct flock){.l_type = type, .l_whence = SEEK_SET};
+    if (fcntl(fd, F_OFD_SETLK, &l) == 0)
+        return 0;
+    /* POSIX lets fcntl(2) say either when the lock is held. */
+    return errno == EACCES ? EWOULDBLOCK : errno;
+}
+
+static short ofd_type(int op)
+{
+    return op == LOCK_EX ? F_WRLCK : op == LOCK_SH ? F_RDLCK : F_UNLCK;
 }
 
 int flock_try(int fd, int op, bool ofd)
 {
-    struct flock all = whole_file(op);
-
-    if ((ofd ? fcntl(fd, F_OFD_SETLK, &all) : flock(fd, op | LOCK_NB)) == 0)
-        return 0;
-    /* POSIX lets fcntl(2) say either when the lock is held. */
-    return ofd && errno == EACCES ? EWOULDBLOCK : errno;
+    if (ofd)
+        return ofd_try(fd, ofd_type(op), 0, 0);
+    return flock(fd, op | LOCK_NB) == 0 ? 0 : errno;
 }
 
 /* The bare system calls, which are no cancellation points in any C library. */
@@ -83,7 +87,7 @@ int flock_try(int fd, int op, bool ofd)
  */
 NOT_ASAN static int flock_cancellable(int fd, int op, bool ofd)
 {
-    struct flock all = whole_file(op);
+    struct flock all = {.l_type = ofd_type(op), .l_whence = SEEK_SET};
     int old;
 
     pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &old);

@@ -19,6 +19,11 @@ struct flock_wait;
 /* LOCK_SH, LOCK_EX or LOCK_UN, without waiting. 0 or an errno; EWOULDBLOCK: the lock is held. */
 int flock_try(int fd, int op, bool ofd);
 /*
+ * F_RDLCK, F_WRLCK or F_UNLCK on bytes, of the open file description. len 0: to the end, however
+ * long the file becomes. Returns as flock_try().
+ */
+int ofd_try(int fd, short type, int64_t start, int64_t len);
+/*
  * Begin to wait for op (LOCK_SH or LOCK_EX) on fd, which stays the caller's. A cancelled wait may
  * still have taken the lock: when flock_wait_check() reports the end of the wait, the caller closes
  * fd, unlocks it or tries once more. Returns 0 or -ENOMEM.

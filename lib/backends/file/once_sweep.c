@@ -13,20 +13,18 @@
  * its hold lasts, a sweeper tries the write lock. On network file systems, where such locks may be
  * the same as flock(2), nothing is swept.
  */
+#include "flock_wait.h"
 #include "once.h"
-
 #include "util.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define ENTRIES_MAX 400
@@ -38,34 +36,18 @@
 /* Below the bytes of slots.c, and where no file has data. */
 #define CLAIM_BYTE (INT64_C(1) << 61)
 
-/* With _FILE_OFFSET_BITS=64 the C library's struct is the kernel's. */
-_Static_assert(sizeof(((struct dirent *)0)->d_ino) == 8 &&
-                   sizeof(((struct dirent *)0)->d_off) == 8 &&
-                   offsetof(struct dirent, d_name) == 19,
-               "struct dirent is not what getdents64 fills");
-
 struct sweep {
     const struct once_place *own;
     const struct dlock_spec *spec;
     int entries, removed;
 };
 
-/* 0 or an errno; EWOULDBLOCK: the byte is locked. */
-static int lock_byte(int fd, short type)
-{
-    struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = CLAIM_BYTE, .l_len = 1};
-
-    if (fcntl(fd, F_OFD_SETLK, &l) == 0)
-        return 0;
-    return errno == EACCES ? EWOULDBLOCK : errno;
-}
-
 int once_claim(int lock_fd)
 {
     if (file_network(lock_fd))
         return 0;
     /* After a different error no process, nor a sweeper, can lock bytes here. */
-    return lock_byte(lock_fd, F_RDLCK) == EWOULDBLOCK ? EWOULDBLOCK : 0;
+    return ofd_try(lock_fd, F_RDLCK, CLAIM_BYTE, 1) == EWOULDBLOCK ? EWOULDBLOCK : 0;
 }
 
 static bool expired(const struct sweep *s, const struct once_place *o)
@@ -98,7 +80,7 @@ static void sweep_record(struct sweep *s, int dir, const char *name)
     int fd = openat(lock.dir, lock.lock, flags, 0660);
     if (fd < 0)
         return;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && lock_byte(fd, F_WRLCK) == 0 &&
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && ofd_try(fd, F_WRLCK, CLAIM_BYTE, 1) == 0 &&
         file_is_current(&lock, fd, NULL) == 1 && expired(s, &o) && unlinkat(dir, name, 0) == 0)
         s->removed++;
     close(fd);
@@ -119,32 +101,34 @@ static bool done(const struct sweep *s)
     return s->entries >= ENTRIES_MAX || s->removed >= REMOVED_MAX;
 }
 
-/* Sweep from the position pos on. Returns where to go on; 0: all entries have been seen. */
-static int64_t sweep_dir(struct sweep *s, int dir, int64_t pos)
+/* Sweep the directory at/name from pos on. Returns where to go on; 0: all entries were seen. */
+static int64_t sweep_dir(struct sweep *s, int at, const char *name, int64_t pos)
 {
-    _Alignas(struct dirent) char buf[4096];
     const size_t suffix = strlen(ONCE_SUFFIX), tmp = strlen(FILE_TMP_BEGIN);
-    long n = -1;
+    int dir = openat(at, name, O_RDONLY | O_NOFOLLOW | O_DIRECTORY | O_CLOEXEC);
+    const struct dirent *e = NULL;
 
-    if (pos != 0 && lseek(dir, pos, SEEK_SET) < 0)
+    if (dir < 0)
         return 0;
-    while (!done(s) && (n = syscall(SYS_getdents64, dir, buf, sizeof(buf))) > 0) {
-        for (long at = 0; at < n && !done(s);) {
-            const struct dirent *e = (const struct dirent *)(const void *)(buf + at);
-            const char *name = e->d_name;
-            size_t len = strlen(name);
-
-            if (len > suffix && strcmp(name + len - suffix, ONCE_SUFFIX) == 0)
-                sweep_record(s, dir, name);
-            else if (strncmp(name, FILE_TMP_BEGIN, tmp) == 0 &&
-                     strcmp(name + tmp + strspn(name + tmp, "0123456789"), FILE_TMP_END) == 0)
-                sweep_tmp(dir, name);
-            s->entries++;
-            pos = e->d_off;
-            at += e->d_reclen;
-        }
+    DIR *d = pos == 0 || lseek(dir, pos, SEEK_SET) >= 0 ? fdopendir(dir) : NULL;
+    if (!d) {
+        close(dir);
+        return 0;
     }
-    return n > 0 ? pos : 0;
+    while (!done(s) && (e = readdir(d))) {
+        size_t len = strlen(e->d_name);
+
+        if (len > suffix && strcmp(e->d_name + len - suffix, ONCE_SUFFIX) == 0)
+            sweep_record(s, dir, e->d_name);
+        else if (strncmp(e->d_name, FILE_TMP_BEGIN, tmp) == 0 &&
+                 strcmp(e->d_name + tmp + strspn(e->d_name + tmp, "0123456789"), FILE_TMP_END) == 0)
+            sweep_tmp(dir, e->d_name);
+        s->entries++;
+        pos = e->d_off;
+    }
+    pos = e ? pos : 0;
+    closedir(d);
+    return pos;
 }
 
 static int64_t read_position(int dir)
@@ -169,30 +153,21 @@ void once_sweep(const struct once_place *o, const struct dlock_spec *spec, int l
     struct sweep s = {.own = o, .spec = spec};
     uint32_t first = 0;
     char text[24];
-    int dir;
 
     if (file_network(lock_fd))
         return;
     if (!o->path) {
-        dir = openat(o->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (dir < 0)
-            return;
-        int64_t from = read_position(dir), to = sweep_dir(&s, dir, from);
+        int64_t from = read_position(o->dir), to = sweep_dir(&s, o->dir, ".", from);
         int len = snprintf(text, sizeof(text), "%" PRId64 "\n", to);
         if (to != 0)
-            file_replace(dir, POSITION, lock_fd, text, (size_t)len, false);
+            file_replace(o->dir, POSITION, lock_fd, text, (size_t)len, false);
         else if (from != 0)
-            unlinkat(dir, POSITION, 0);
-        close(dir);
+            unlinkat(o->dir, POSITION, 0);
         return;
     }
     spec->env->random(spec->env->ctx, &first, sizeof(first));
     for (uint32_t i = 0; i < SHARDS_MAX && !done(&s); i++) {
         snprintf(text, sizeof(text), "%02x", (first + i) % ONCE_SHARDS);
-        dir = openat(o->shards, text, O_RDONLY | O_NOFOLLOW | O_DIRECTORY | O_CLOEXEC);
-        if (dir < 0)
-            continue;
-        sweep_dir(&s, dir, 0);
-        close(dir);
+        sweep_dir(&s, o->shards, text, 0);
     }
 }

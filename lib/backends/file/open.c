@@ -41,13 +41,8 @@ int file_place_init(struct file_place *p, const struct dlock_uri *uri, struct dl
     char name[FILE_NAME_LIMIT + 1];
 
     *p = (struct file_place){.path = uri->path, .named = !uri->bare, .dir = -1};
-    if (uri->path[0] == '\0')
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "the path of the lock file is empty");
-    if (p->named && !file_encode_name(name, uri->name))
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "the lock's name '%.40s%s' has %zu bytes; "
-                          "a file lock's has 1 to %d ('/' and '%%' count as three)",
-                          uri->name, strlen(uri->name) > 40 ? "..." : "", strlen(uri->name),
+    if (p->named && !file_encode_name(name, uri->name)) /* uri.c refuses such a name earlier */
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "a file lock's name has 1 to %d bytes",
                           FILE_NAME_LIMIT);
     int len = 0;
     if (p->named) {

@@ -33,12 +33,6 @@ struct known {
     unsigned slots; /* their number */
 };
 
-static void read_record(const struct file_place *p, struct known *k)
-{
-    if (p->named)
-        file_record_read(p, &k->record, NULL);
-}
-
 /* Leaves no users where they cannot be known. The caller frees k->users. */
 static void read_slots(const struct file_place *p, int fd, struct known *k)
 {
@@ -111,11 +105,6 @@ static void describe_slot(const struct known *k, const struct slot_user *u, stru
     add_slot(k, u, info);
 }
 
-static enum proc_locks_kind kind_of(const struct file_place *p)
-{
-    return p->fcntl ? PROC_LOCKS_FCNTL : PROC_LOCKS_FLOCK;
-}
-
 bool file_first_holder(const struct file_place *p, int fd, long pid, struct dlock_info *info,
                        int *place)
 {
@@ -125,14 +114,15 @@ bool file_first_holder(const struct file_place *p, int fd, long pid, struct dloc
     *place = 0;
     if (proc_locks_file(fd, &k.file) < 0)
         return false;
-    k.file.kind = kind_of(p);
+    k.file.kind = p->fcntl ? PROC_LOCKS_FCNTL : PROC_LOCKS_FLOCK;
     k.n = proc_locks_read(&k.file, locks, PLOCKS_MAX);
     for (int i = 0; i < k.n && *place == 0; i++)
         if (locks[i].waiter && locks[i].pid == pid)
             *place = locks[i].place;
     if (k.n <= 0 || locks[0].waiter)
         return false;
-    read_record(p, &k);
+    if (p->named)
+        file_record_read(p, &k.record, NULL);
     read_slots(p, fd, &k);
     /* Prefer the holder of a slot: a slot may be in the way where a shared holder is not. */
     for (int i = k.n - 1; i > 0; i--)
@@ -247,7 +237,7 @@ int file_status(struct file_place *p, struct file_holders *out, struct dlock_err
     if (rc < 0 || fd < 0)
         goto out;
     k.n = proc_locks_file(fd, &k.file);
-    k.file.kind = kind_of(p);
+    k.file.kind = p->fcntl ? PROC_LOCKS_FCNTL : PROC_LOCKS_FLOCK;
     if (k.n == 0)
         k.n = proc_locks_read(&k.file, k.locks, USERS_MAX);
     /* A lock not shown there is free. fstatfs works with an O_PATH descriptor. */
@@ -258,7 +248,8 @@ int file_status(struct file_place *p, struct file_holders *out, struct dlock_err
         out->n = 1;
         goto out;
     }
-    read_record(p, &k);
+    if (p->named)
+        file_record_read(p, &k.record, NULL);
     /* Opening the file wakes the waiters of its slots: only if the lock is in use. */
     if ((k.n > 0 || !believe) && file_open(p, FILE_TO_PROBE, &fd, NULL) == 0 && fd >= 0) {
         read_slots(p, fd, &k);

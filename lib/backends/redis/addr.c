@@ -66,17 +66,13 @@ int redis_addr_start(struct redis_addr *a, const struct redis_named *to, struct 
 
 int redis_addr_result(struct redis_addr *a, struct dlock_error *err)
 {
-    struct dlock_peer *peers;
-    int n, rc;
+    struct dlock_peer *peers = NULL;
+    int n = 0;
 
     if (!a->resolver)
         return a->npeers > 0 ? 1 : dlock_fail(err, DLOCK_EUNAVAIL, 0, "no address known");
-    rc = dlock_resolver_result(a->resolver, &peers, &n, err);
-    if (rc == 0)
-        return 0;
-    dlock_resolver_free(a->resolver);
-    a->resolver = NULL;
-    if (rc < 0)
+    int rc = dlock_resolver_result(&a->resolver, false, &peers, &n, err);
+    if (rc <= 0)
         return rc;
     a->npeers = n < REDIS_CONN_PEERS ? n : REDIS_CONN_PEERS;
     memcpy(a->peers, peers, sizeof(*peers) * (size_t)a->npeers);

@@ -96,24 +96,6 @@ EOF
     [ -s won ]
 }
 
-@test "a waiter gets a slot as soon as its holder ends or is killed" {
-    local how took=()
-    for how in ends killed ends killed ends; do
-        rm -f entered
-        hold "$DLOCK" --slots 1 x
-        start_log waiter.log "$DLOCK" --slots 1 x bash -c 'echo "${EPOCHREALTIME/[.,]/}" >entered'
-        local waiter=$STARTED
-        wait_for 5 waits x
-        us >left
-        if [ $how = ends ]; then let_go; else kill -KILL "$HOLDER"; fi
-        wait_exit 5 "$waiter"
-        took+=($((($(cat entered) - $(cat left)) / 1000)))
-    done
-    echo "hand-off in ms: ${took[*]}"
-    # A waiter that only tried each second would take 500 ms.
-    [ -n "${SAN:-}" ] || assert_between 0 "$(median "${took[@]}")" 300 "hand-off in ms"
-}
-
 @test "-w ends a wait for a slot in time, and a signal ends it" {
     hold "$DLOCK" --slots 1 x
     local before

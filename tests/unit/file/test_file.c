@@ -209,6 +209,18 @@ static void put_file(const char *path, const char *text)
     fclose(f);
 }
 
+/* The beginning of a file's text. */
+static const char *get_file(const char *path)
+{
+    static char text[200];
+    FILE *f = fopen(path, "re");
+
+    text[f ? fread(text, 1, sizeof(text) - 1, f) : 0] = '\0';
+    if (f)
+        fclose(f);
+    return text;
+}
+
 static bool exists(const char *path)
 {
     return access(path, F_OK) == 0;
@@ -414,30 +426,6 @@ FILE_TEST(locks_the_new_file_when_the_old_is_unlinked)
 
 /* ----------------------------------------------------------- named locks --- */
 
-FILE_TEST(fences_grow)
-{
-    struct lock *l;
-    uint64_t last = 0;
-    struct timespec ts;
-
-    clock_gettime(CLOCK_REALTIME, &ts);
-    for (int i = 0; i < 20; i++) {
-        l = opened(dir, "n", DLOCK_MODE_EXCLUSIVE);
-        REQUIRE_INT(acquire(l, false), EV_GRANTED);
-        REQUIRE(l->ev.fence > last);
-        last = l->ev.fence;
-        REQUIRE_INT(release(l), EV_RELEASED);
-        shut(l);
-    }
-    CHECK(last >= (uint64_t)ts.tv_sec * 1000000);
-    /* The file holds a token from the future: the next is still larger. */
-    put_file(in_dir("n.fence"),
-             "dlock-fence1 9000000000000000000 0123456789abcdef0123456789abcdef\n");
-    l = opened(dir, "n", DLOCK_MODE_EXCLUSIVE);
-    CHECK_INT(acquire(l, false), EV_GRANTED);
-    CHECK(l->ev.fence == UINT64_C(9000000000000000001));
-}
-
 static uint64_t next_fence(void)
 {
     struct lock *l = opened(dir, "n", DLOCK_MODE_EXCLUSIVE);
@@ -445,6 +433,18 @@ static uint64_t next_fence(void)
     uint64_t fence = l->ev.fence;
     shut(l);
     return fence;
+}
+
+FILE_TEST(a_fence_is_above_the_clock_and_the_last_one)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    uint64_t first = next_fence();
+    CHECK(first >= (uint64_t)ts.tv_sec * 1000000);
+    CHECK(next_fence() > first);
+    put_file(in_dir("n.fence"),
+             "dlock-fence1 9000000000000000000 0123456789abcdef0123456789abcdef\n");
+    CHECK(next_fence() == UINT64_C(9000000000000000001));
 }
 
 static ino_t fence_inode(void)
@@ -534,7 +534,10 @@ FILE_TEST(bad_fence_files_are_refused)
         "dlock-fence1 12 0123456789abcdef0123456789abcdeg\n",
         "dlock-fence1 12 0123456789abcdef0123456789abcdef",
         "dlock-fence1 9223372036854775807 0123456789abcdef0123456789abcdef\n",
-        "dlock-fence1 99999999999999999999 0123456789abcdef0123456789abcdef\n",
+        "dlock-fence1 18446744073709551617 0123456789abcdef0123456789abcdef\n",
+        "dlock-fence1 nan 0123456789abcdef0123456789abcdef\n",
+        "dlock-fence1 1e9 0123456789abcdef0123456789abcdef\n",
+        "dlock-fence1 \xff 0123456789abcdef0123456789abcdef\n",
         "dlock-fence1 17 0123456789abcdef0123456789abcdef\nx\nuntil 16 b\n",
         "dlock-fence1 17 0123456789abcdef0123456789abcdef\nx\nuntil 17\n",
         "dlock-fence2 12 0123456789abcdef0123456789abcdef\n",
@@ -545,11 +548,17 @@ FILE_TEST(bad_fence_files_are_refused)
         put_file(in_dir("n.fence"), bad[i]);
         l = opened(dir, "n", DLOCK_MODE_EXCLUSIVE);
         CHECK_FAILS(l, false, DLOCK_EDATA);
-        CHECK_HAS(l->ev.error.msg, "/n.fence");
+        CHECK_HAS(l->ev.error.msg, i + 1 < DLOCK_LEN(bad)
+                                       ? "/n.fence is not a fencing token of dlock"
+                                       : "/n.fence was written by another version of dlock");
         CHECK_INT(held(in_dir("n.lock"), LOCK_EX), 0);
         CHECK_INT(release(l), EV_RELEASED);
+        CHECK_STR(get_file(in_dir("n.fence")), bad[i]);
         shut(l);
     }
+    REQUIRE_INT(truncate(in_dir("n.fence"), 4096), 0);
+    l = opened(dir, "n", DLOCK_MODE_EXCLUSIVE);
+    CHECK_FAILS(l, false, DLOCK_EDATA);
     unlink(in_dir("n.fence"));
     mkdir(in_dir("n.fence"), 0700);
     l = opened(dir, "n", DLOCK_MODE_EXCLUSIVE);
@@ -636,7 +645,7 @@ FILE_TEST(named_locks_follow_no_symlink)
 /* ----------------------------------------------------------------- slots --- */
 
 /* The kernel reports a close before it frees the locks. blind: without inotify. */
-static void wait_for_slots(bool blind)
+static int64_t slowest_hand_off(bool blind)
 {
     struct rlimit old, none = {0};
     int64_t worst = 0;
@@ -644,33 +653,44 @@ static void wait_for_slots(bool blind)
     struct lock *b = slots(1);
     getrlimit(RLIMIT_NOFILE, &old);
     for (int i = 0; i < 20; i++) {
-        REQUIRE_INT(acquire(a, false), EV_GRANTED);
+        CHECK_INT(acquire(a, false), EV_GRANTED);
         if (blind) { /* room for the lock's file only */
             int next_fd = dup(0);
             close(next_fd);
             none = (struct rlimit){.rlim_cur = (rlim_t)next_fd + 1, .rlim_max = old.rlim_max};
             setrlimit(RLIMIT_NOFILE, &none);
         }
-        REQUIRE_INT(acquire(b, true), EV_WAITING);
+        CHECK_INT(acquire(b, true), EV_WAITING);
         CHECK_INT(next(b, 30), EV_NONE);
         int64_t before = dlock_now();
-        REQUIRE_INT(release(a), EV_RELEASED);
-        REQUIRE_INT(next(b, 3000), EV_GRANTED);
+        CHECK_INT(release(a), EV_RELEASED);
+        CHECK_INT(next(b, 3000), EV_GRANTED);
         worst = dlock_max(worst, dlock_now() - before);
         CHECK_INT(b->ev.slot, 1);
         setrlimit(RLIMIT_NOFILE, &old);
-        REQUIRE_INT(release(b), EV_RELEASED);
+        CHECK_INT(release(b), EV_RELEASED);
     }
     printf("# slowest hand-off of a slot%s: %" PRId64 " us\n", blind ? " without inotify" : "",
            worst / 1000);
-    CHECK(worst < unit_bound(100 * DLOCK_MSEC));
+    shut(a);
+    shut(b);
+    return worst;
+}
+
+/* A busy machine keeps this process from running for as long, but not three times. */
+static void check_hand_off(bool blind)
+{
+    int64_t bound = unit_bound(100 * DLOCK_MSEC), least = bound;
+    for (int i = 0; i < 3 && least >= bound; i++)
+        least = dlock_min(least, slowest_hand_off(blind));
+    CHECK(least < bound);
 }
 
 FILE_TEST(a_waiter_gets_a_slot_as_soon_as_one_is_free_also_without_inotify)
 {
-    wait_for_slots(false);
+    check_hand_off(false);
     remove(in_dir("x"));
-    wait_for_slots(true);
+    check_hand_off(true);
 }
 
 FILE_TEST(a_waiter_for_a_slot_does_not_spin)

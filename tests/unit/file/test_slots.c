@@ -1,27 +1,25 @@
 /* test_slots.c - byte locks of slots, with foreign steps between two steps. Includes the source. */
-#include <fcntl.h>
+#include "backends/file/flock_wait.h"
 
-static int hooked(int fd, int cmd, struct flock *l);
-#define fcntl(fd, cmd, l) hooked(fd, cmd, l)
+static int hooked(int fd, short type, int64_t start, int64_t len);
+#define ofd_try hooked
 #include "../../../lib/backends/file/slots.c"
-#undef fcntl
+#undef ofd_try
 
-#include "backends/file/slot_wait.h"
 #include "unit.h"
 
 #include <stdlib.h>
 
-static void (*before_lock)(void); /* once, before the next F_OFD_SETLK */
+static void (*before_lock)(void); /* once, before the next try to lock */
 
-static int hooked(int fd, int cmd, struct flock *l)
+static int hooked(int fd, short type, int64_t start, int64_t len)
 {
     void (*step)(void) = before_lock;
 
-    if (cmd == F_OFD_SETLK && step) {
-        before_lock = NULL;
+    before_lock = NULL;
+    if (step)
         step();
-    }
-    return fcntl(fd, cmd, l);
+    return ofd_try(fd, type, start, len);
 }
 
 static char path[64];

@@ -60,6 +60,8 @@ TEST(fail_fills)
     dlock_fail(&err, DLOCK_EPERM, 0, "one");
     dlock_fail(&err, err.code, 0, "zero: %s", err.msg);
     CHECK_STR(err.msg, "zero: one");
+    dlock_fail(&err, DLOCK_EUNAVAIL, 0, "host: cannot connect: %s", "");
+    CHECK_STR(err.msg, "host: cannot connect");
     /* cut between characters */
     memset(big, 'x', sizeof(big));
     memcpy(big + 510, "\xc3\xa4", 3);
@@ -73,13 +75,6 @@ static int fixed_random(void *ctx, void *buf, size_t len)
         return -EIO;
     memset(buf, *(unsigned char *)ctx, len);
     return 0;
-}
-
-TEST(fail_ends_with_words)
-{
-    struct dlock_error err;
-    dlock_fail(&err, DLOCK_EUNAVAIL, 0, "host: cannot connect: %s", "");
-    CHECK_STR(err.msg, "host: cannot connect");
 }
 
 /* The parts are joined once, and the cause can be had without the store and the lock. */

@@ -323,6 +323,26 @@ TEST(loss_during_grace_kills)
     CHECK_INT(on(&l, TERM_AT + 1, event(EV_LOST, 0, 0)), LEASE_KILL);
 }
 
+TEST(the_age_of_a_grant_decides_and_no_grant_starts_after_a_cancel)
+{
+    static const struct {
+        int64_t age;
+        enum lease_do todo;
+    } rows[] = {{USABLE / 4, LEASE_START},
+                {USABLE / 4 + 1, LEASE_RENEW},
+                {USABLE - 1, LEASE_RENEW},
+                {USABLE, LEASE_UNUSABLE}};
+    struct lease l = lagging();
+    CHECK_INT(on(&l, SENT + 6 * S, event(EV_GRANTED, SENT, 12 * S)), LEASE_START);
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        l = acquiring();
+        CHECK_INT(on(&l, SENT + rows[i].age, granted(SENT)), rows[i].todo);
+    }
+    l = acquiring();
+    lease_release(&l);
+    CHECK_INT(on(&l, SENT, granted(SENT)), LEASE_NOTHING);
+}
+
 TEST(a_late_grant_is_confirmed_first)
 {
     struct lease l = acquiring();
@@ -331,12 +351,6 @@ TEST(a_late_grant_is_confirmed_first)
     CHECK_INT(step(&l, now, NULL), LEASE_NOTHING);
     CHECK_INT(on(&l, now + 5 * MS, renewed(now)), LEASE_START);
     CHECK_INT(l.sent, now);
-}
-
-TEST(a_grant_just_in_time_starts)
-{
-    struct lease l = acquiring();
-    CHECK_INT(on(&l, SENT + USABLE / 4, granted(SENT)), LEASE_START);
 }
 
 TEST(a_late_grant_that_is_lost_or_runs_out_is_unusable)
@@ -360,23 +374,11 @@ TEST(a_store_too_slow_for_the_ttl_is_unusable)
     CHECK_INT(on(&l, now + USABLE / 2 + 2, renewed(now)), LEASE_UNUSABLE);
 }
 
-TEST(a_grant_past_term_at_never_starts)
-{
-    struct lease l = acquiring();
-    CHECK_INT(on(&l, TERM_AT, granted(SENT)), LEASE_UNUSABLE);
-}
-
 TEST(started_twice_is_impossible)
 {
     struct lease l = granted_at(SENT);
     CHECK_INT(on(&l, SENT + 2, granted(SENT + 1)), LEASE_NOTHING);
     CHECK_INT(l.sent, SENT);
-}
-
-TEST(a_lag_store_needs_no_confirmation)
-{
-    struct lease l = lagging();
-    CHECK_INT(on(&l, SENT + 6 * S, event(EV_GRANTED, SENT, 12 * S)), LEASE_START);
 }
 
 /* The confirmed send time is old: the next heartbeat counts from the last one. */
@@ -424,13 +426,6 @@ TEST(release_ends_everything)
     CHECK_INT(step(&l, KILL_AT, NULL), LEASE_NOTHING);
     CHECK_INT(on(&l, KILL_AT, renewed(SENT + 1)), LEASE_NOTHING);
     CHECK_INT(wake(&l, KILL_AT), DLOCK_NEVER);
-}
-
-TEST(a_grant_after_cancel_is_not_a_hold)
-{
-    struct lease l = acquiring();
-    lease_release(&l);
-    CHECK_INT(on(&l, SENT, granted(SENT)), LEASE_NOTHING);
 }
 
 /* --- trouble --- */
