@@ -211,23 +211,12 @@ bool redis_cluster_connect(struct redis_route *r, struct redis_conn *c, int64_t 
 
     if (!to_cmd && node == 0)
         return false;
-    /* A copy: the list of nodes is written anew while a connection lives. */
-    char *tls_host = cl->tls_host[c == &r->node->wake];
-    const char *host = to_cmd ? cmd->tls_host : cl->nodes[node].host;
-    if (host != tls_host)
-        snprintf(tls_host, REDIS_ADDR_HOST, "%s", host ? host : "");
-    const struct redis_conn_target to = {.env = r->spec->env,
-                                         .where = r->spec->uri->where,
-                                         .auth = &r->node->auth,
-                                         .tls = r->tls,
-                                         .tls_host = tls_host,
-                                         .until = until};
     if (to_cmd) {
-        (void)redis_conn_open(c, &to, &cmd->peers[cmd->good], 1);
+        (void)redis_conn_open(c, cmd->tls_host, until, &cmd->peers[cmd->good], 1);
         return true;
     }
     c->good = 0; /* the index was valid in the last list of addresses */
-    if (redis_conn_open_later(c, &to) != 0)
+    if (redis_conn_open_later(c, cl->nodes[node].host, until) != 0)
         return true;
     if (cl->addr_of != node) {
         drop_address(cl);
@@ -370,12 +359,12 @@ int redis_cluster_error(struct redis_route *r, struct dlock_error *err, const ch
 {
     struct redis_named node;
     if (r->sentinel)
-        return redis_conn_reply_error(err, r->spec->uri->where, &r->node->cmd, text);
+        return redis_conn_reply_error(err, &r->node->cmd, text);
     enum cluster_hint hint = cluster_hint(text, &node);
     bool apart = strstr(text, "non local key") != NULL || strstr(text, "same slot") != NULL;
 
     char t[120];
-    redis_conn_show(t, sizeof(t), &r->node->auth, text);
+    redis_conn_show(t, sizeof(t), &r->node->cmd.auth, text);
     r->cluster.known = r->cluster.known || hint != HINT_NONE || apart;
     if ((hint != HINT_NONE || apart) && refuses(r, err))
         return DLOCK_EUSAGE;
@@ -388,7 +377,7 @@ int redis_cluster_error(struct redis_route *r, struct dlock_error *err, const ch
     if (hint == HINT_ASK || apart)
         return dlock_fail_lock(err, DLOCK_EUNAVAIL, 0, r->spec->uri,
                                "the cluster is moving the slot of the lock to another node: %s", t);
-    return redis_conn_reply_error(err, r->spec->uri->where, &r->node->cmd, text);
+    return redis_conn_reply_error(err, &r->node->cmd, text);
 }
 
 /* ------------------------------------------------------------- further nodes */
@@ -408,7 +397,7 @@ void redis_cluster_hello(struct redis_route *r)
 void redis_cluster_learn(struct redis_route *r)
 {
     struct redis_cluster *cl = &r->cluster;
-    int64_t now = redis_route_now(r);
+    int64_t now = spec_now(r->spec);
 
     if (r->node->cmd.state != RC_UP || cl->ask != 0)
         return;

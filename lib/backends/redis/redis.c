@@ -78,7 +78,7 @@ static int read_spec(struct redis_backend *be, struct dlock_error *err)
         return rc;
     if (tls && (rc = tls_config_from_uri(spec, &be->tls, err)) != 0)
         return rc;
-    be->route.tls = be->tls;
+    redis_node_init(&be->node, spec->env, uri->where, be->tls);
     if (host->password)
         (void)dlock_uri_param(uri, "password-file"); /* marks the parameter as used */
     else
@@ -123,7 +123,6 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
     be->spec = spec;
     be->until = be->acquire.try_at = be->acquire.look_at = be->release.until = DLOCK_NEVER;
     outage_none(&be->out);
-    redis_node_init(&be->node);
     be->route.spec = spec;
     be->route.script = &be->script;
     be->route.node = &be->node;
@@ -294,7 +293,7 @@ static void watch_master(struct redis_backend *be)
         follow(be);
         break;
     case WATCH_RETRY:
-        be->out.retry_at = dlock_min(be->out.retry_at, redis_now(be));
+        be->out.retry_at = dlock_min(be->out.retry_at, spec_now(be->spec));
         break;
     case WATCH_NOTHING:
         break;
@@ -329,7 +328,7 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
     redis_cluster_work(&be->route);
     take_replies(be);
     confirm(be);
-    int64_t now = redis_now(be);
+    int64_t now = spec_now(be->spec);
     redis_node_tick(&be->node, now);
     if (be->op != OP_NONE)
         operations[be->op]->due(be, now);

@@ -73,7 +73,7 @@ static int read_spec(struct redlock_backend *be, struct dlock_error *err)
         s->wake_retry_at = DLOCK_NEVER;
         s->pause = s->wake_pause = (struct dlock_backoff){
             .base = 50 * DLOCK_MSEC, .max = DLOCK_SEC, .cur = 50 * DLOCK_MSEC};
-        redis_node_init(&s->node);
+        redis_node_init(&s->node, spec->env, s->where, be->tls);
         redis_node_credentials(&s->node, h, be->secret);
     }
     return 0;
@@ -186,7 +186,7 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
                       struct dlock_event *ev)
 {
     struct redlock_backend *be = redlock_of(dlock_be);
-    int64_t now = redlock_now(be);
+    int64_t now = spec_now(be->spec);
 
     for_each_server (be, s) {
         redis_node_work(&s->node, pfd, n);
@@ -195,7 +195,7 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
     /* After the work of all servers: a closed connection's descriptor may be used again. */
     for_each_server (be, s)
         take_replies(be, s);
-    be->stepped = redlock_now(be);
+    be->stepped = spec_now(be->spec);
     if (be->op != OP_NONE)
         operations[be->op]->step(be, be->stepped);
     if (redis_checks_take(&be->checks, &be->events, ev) || events_take(&be->events, ev))

@@ -188,10 +188,6 @@ static inline struct redlock_backend *redlock_of(struct dlock_be *be)
 {
     return (struct redlock_backend *)be;
 }
-static inline int64_t redlock_now(const struct redlock_backend *be)
-{
-    return be->spec->env->now(be->spec->env->ctx);
-}
 /* End the operation. Returns the last event, to be filled in. */
 static inline struct dlock_event *redlock_end(struct redlock_backend *be, enum dlock_ev type)
 {
@@ -203,11 +199,6 @@ static inline struct dlock_event *redlock_end(struct redlock_backend *be, enum d
 static inline int64_t redlock_lease(const struct dlock_spec *spec)
 {
     return dlock_max(spec->ttl, spec->min_hold);
-}
-/* What is left of --min-hold. */
-static inline int64_t redlock_stay(const struct redlock_backend *be)
-{
-    return dlock_max(0, be->spec->hold->until - redlock_now(be));
 }
 /* A notice must not take the room of an operation's last event. */
 static inline bool redlock_may_notice(const struct redlock_backend *be)

@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define INVALIDATE "__redis__:invalidate"
 #define OVER " over=1"              /* behind the value of a holder that has released the lock */
 #define LAST (RUN_RECORD_MAX + 128) /* bytes of the last argument of a script */
 #define WORDS 12                    /* of a command at most */
@@ -651,28 +650,6 @@ char *redis_script_channel(const struct redis_script *s, const struct dlock_spec
     return asprintf(&p, "%swake:%s", s->prefix, id) < 0 ? NULL : p;
 }
 
-void redis_script_subscribe(struct redis_conn *c, const char *channel, int id_tag, int wake_tag,
-                            int changed_tag)
-{
-    const char *ask_id[] = {"CLIENT", "ID"};
-    const char *wake[] = {"SUBSCRIBE", channel};
-    const char *changed[] = {"SUBSCRIBE", INVALIDATE};
-
-    (void)redis_conn_send(c, id_tag, 2, ask_id);
-    (void)redis_conn_send(c, wake_tag, 2, wake);
-    (void)redis_conn_send(c, changed_tag, 2, changed);
-}
-
-bool redis_script_track(struct redis_conn *c, int tag, long long id)
-{
-    char text[24];
-    const char *argv[] = {"CLIENT", "TRACKING", "ON", "REDIRECT", text, "NOLOOP"};
-
-    snprintf(text, sizeof(text), "%lld", id);
-    c->told = false; /* no longer on this connection */
-    return redis_conn_send(c, tag, DLOCK_LEN(argv), argv) == 0;
-}
-
 bool redis_script_changed(const struct redis_script *s, const redisReply *message)
 {
     const redisReply *keys = message->element[message->elements - 1];
@@ -692,7 +669,7 @@ enum redis_script_call redis_script_called(const struct redis_script *s, const r
 {
     const redisReply *from = message->element[1], *what = message->element[2];
 
-    if (from->type == REDIS_REPLY_STRING && strcmp(from->str, INVALIDATE) == 0)
+    if (from->type == REDIS_REPLY_STRING && strcmp(from->str, REDIS_SCRIPT_INVALIDATE) == 0)
         return redis_script_changed(s, message) ? RS_CHANGED : RS_NOTHING;
     if (what->type != REDIS_REPLY_STRING)
         return RS_NOTHING;

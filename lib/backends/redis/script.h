@@ -260,15 +260,8 @@ static inline size_t redis_script_waiter_id(const char *waiter)
  * memory, or no random numbers.
  */
 char *redis_script_channel(const struct redis_script *, const struct dlock_spec *, char *id);
-/*
- * Queue, under these tags: CLIENT ID, for redis_script_track on cmd (RESP2 does not allow it after
- * SUBSCRIBE); the subscriptions to the waiter's channel and to the channel of changed keys.
- */
-void redis_script_subscribe(struct redis_conn *, const char *channel, int id_tag, int wake_tag,
-                            int changed_tag);
-/* Queue: tell connection id of changes to keys that are read from now on. False: not sent. */
-bool redis_script_track(struct redis_conn *, int tag, long long id);
-
+/* The channel of changed keys. */
+#define REDIS_SCRIPT_INVALIDATE "__redis__:invalidate"
 /* A reply under REDIS_CONN_PUSH on a connection that is told of changes: has NAME changed? */
 bool redis_script_changed(const struct redis_script *, const redisReply *message);
 

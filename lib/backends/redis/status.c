@@ -31,7 +31,7 @@ void redis_status(struct dlock_be *dlock_be, enum dlock_ask what, const char *ar
     struct dlock_error err;
 
     be->op = OP_STATUS;
-    be->until = redis_now(be) + be->spec->connect_timeout;
+    be->until = spec_now(be->spec) + be->spec->connect_timeout;
     be->refused.code = 0;
     outage_none(&be->out);
     redis_cluster_begin(&be->route);

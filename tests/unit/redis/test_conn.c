@@ -29,9 +29,11 @@ static void crank(void)
 /* A new connection to the server. later: the address is not known yet. */
 static int open_conn(const char *password, bool later)
 {
-    struct redis_conn_auth auth = {.password = password};
-    struct redis_conn_target to = {&dlock_env_system, "redis://t/0", &auth, .until = SECS(5)};
-    return later ? redis_conn_open_later(&c, &to) : redis_conn_open(&c, &to, &s.peer, 1);
+    c.env = &dlock_env_system;
+    c.where = "w";
+    c.auth.password = password;
+    return later ? redis_conn_open_later(&c, NULL, SECS(5))
+                 : redis_conn_open(&c, NULL, SECS(5), &s.peer, 1);
 }
 
 static void end(void)
@@ -258,15 +260,15 @@ TEST(a_refused_auth_is_the_error_and_the_next_reply_still_comes)
 TEST(the_next_address_is_tried_and_remembered)
 {
     struct server dead;
-    struct redis_conn_auth auth = {0};
-    struct redis_conn_target to = {&dlock_env_system, "w", &auth, .until = SECS(5)};
     end();
+    c.env = &dlock_env_system;
+    c.where = "w";
     REQUIRE(server_open(&s) && server_open(&dead));
     server_close(&dead); /* now its port refuses */
     struct dlock_peer peers[] = {dead.peer, s.peer};
     for (int i = 0; i < 2; i++) {
         s.len = 0;
-        REQUIRE_INT(redis_conn_open(&c, &to, peers, 2), 0);
+        REQUIRE_INT(redis_conn_open(&c, NULL, SECS(5), peers, 2), 0);
         ping(1);
         REQUIRE(settle());
         CHECK_INT(c.good, 1);
@@ -275,7 +277,7 @@ TEST(the_next_address_is_tried_and_remembered)
         close(s.cfd);
         s.cfd = -1;
     }
-    CHECK_INT(redis_conn_open(&c, &to, peers, 1), 0);
+    CHECK_INT(redis_conn_open(&c, NULL, SECS(5), peers, 1), 0);
     CHECK_INT(await(), DLOCK_EUNAVAIL);
     CHECK_INT(c.error.sys, ECONNREFUSED);
     CHECK(!c.written);
@@ -343,7 +345,8 @@ TEST(error_replies)
         struct dlock_error err;
         if (!CHECK_INT(redis_conn_classify(t[i].text), t[i].class))
             printf("# %s\n", t[i].text);
-        CHECK_INT(redis_conn_reply_error(&err, "w", &(struct redis_conn){0}, t[i].text), t[i].code);
+        CHECK_INT(redis_conn_reply_error(&err, &(struct redis_conn){.where = "w"}, t[i].text),
+                  t[i].code);
         CHECK_INT(err.code, t[i].code);
     }
 }
@@ -370,9 +373,9 @@ TEST(error_replies_show_no_secret)
         {"ann", "pw1", "FOREIGN the key 'ann:x' holds pw1, no", "w: the key 'ann:x' holds ***, no"},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        struct redis_conn asked = {.auth = {t[i].user, t[i].password}};
+        struct redis_conn asked = {.where = "w", .auth = {t[i].user, t[i].password}};
         struct dlock_error err;
-        (void)redis_conn_reply_error(&err, "w", &asked, t[i].text);
+        (void)redis_conn_reply_error(&err, &asked, t[i].text);
         CHECK_STR(err.msg, t[i].want);
     }
 }
@@ -395,14 +398,15 @@ TEST(errors_of_auth_show_one_word)
         {"Canary x", DLOCK_EPERM, "(no error code)"},
         {"", DLOCK_EPERM, "(no error code)"},
     };
-    struct redis_conn_auth auth = {"ann", "canary"}, upper = {"ann", "CANARY"};
+    struct redis_conn asked = {.where = "w", .auth = {"ann", "canary"}};
     struct dlock_error err;
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        CHECK_INT(redis_conn_auth_error(&err, "w", &auth, t[i].text), t[i].code);
+        CHECK_INT(redis_conn_auth_error(&err, &asked, t[i].text), t[i].code);
         if (!CHECK(strstr(err.msg, t[i].word) != NULL) || !CHECK(strstr(err.msg, "canary") == NULL))
             printf("# %s\n", err.msg);
     }
-    (void)redis_conn_auth_error(&err, "w", &upper, "CANARY");
+    asked.auth.password = "CANARY";
+    (void)redis_conn_auth_error(&err, &asked, "CANARY");
     CHECK(strstr(err.msg, "CANARY") == NULL);
 }
 
@@ -519,7 +523,7 @@ static int without_eval(const char *password, const char *first, const char *rol
         rc = redis_script_next(&c, &rep);
     if (rc == 1) {
         CHECK_INT(rep.tag, 7);
-        rc = redis_conn_reply_error(err, "w", &c, rep.r->str);
+        rc = redis_conn_reply_error(err, &c, rep.r->str);
         if (c.auth_failed)
             *err = c.error;
         freeReplyObject(rep.r);
