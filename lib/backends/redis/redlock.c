@@ -39,26 +39,21 @@ static int read_spec(struct redlock_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
     const struct dlock_uri *uri = spec->uri;
-    bool tls = strcmp(uri->scheme, "redlocks") == 0;
     int rc;
 
-    if ((rc = redis_param_foreign(spec, tls, err)) != 0 || (rc = redis_param_db(spec, err)) != 0)
-        return rc;
     if (uri->nhosts > REDLOCK_NODES)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%d servers: a redlock has at most %d", uri->nhosts,
                           REDLOCK_NODES);
     be->restart_grace = -1;
-    if ((rc = redis_param_grace(spec, &be->restart_grace, err)) != 0 ||
-        (rc = redis_param_script(spec, uri->path + (*uri->path == '/'), &be->script, err)) != 0)
+    if ((rc = redis_params_read(spec, &be->script, &be->restart_grace, err)) != 0 ||
+        (strcmp(uri->scheme, "redlocks") == 0 &&
+         (rc = tls_config_from_uri(spec, &be->tls, err)) != 0) ||
+        (rc = redis_param_secret(spec, &be->secret, err)) != 0)
         return rc;
     /* A given restart-grace promises that no client has a larger ttl. */
     be->unheard_ttl = be->restart_grace < 0 ? REDLOCK_LONGEST_TTL : be->restart_grace;
     if (be->restart_grace < 0)
         be->restart_grace = redlock_lease(spec);
-    if (tls && (rc = tls_config_from_uri(spec, &be->tls, err)) != 0)
-        return rc;
-    if ((rc = redis_param_secret(spec, &be->secret, err)) != 0)
-        return rc;
     be->servers = calloc((size_t)uri->nhosts, sizeof(*be->servers));
     if (!be->servers)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
