@@ -308,20 +308,16 @@ void redis_acquire(struct dlock_be *dlock_be, bool wait)
     be->op = OP_ACQUIRE;
     be->queued = false;
     be->release.answer_lost = false;
-    be->acquire.wait = wait;
-    be->acquire.first = true;
-    be->acquire.again = be->acquire.moved = be->acquire.told_grace = false;
-    be->acquire.place = 0;
-    be->acquire.ticket = 0;
-    be->acquire.back = be->acquire.back_told = false;
-    be->acquire.holder_token[0] = '\0';
-    be->acquire.changed_at = 0;
-    be->acquire.try_at = be->acquire.look_at = DLOCK_NEVER;
-    /* The first try needs no id: only waiters are in the queue. */
-    be->acquire.id[0] = '\0';
     outage_none(&be->out);
-    be->acquire.wake_failures = 0;
-    be->acquire.wake_pause = be->out.pause;
+    /* The first try needs no id: only waiters are in the queue. */
+    free(be->acquire.channel);
+    be->acquire = (struct redis_acquiring){
+        .wait = wait,
+        .first = true,
+        .try_at = DLOCK_NEVER,
+        .look_at = DLOCK_NEVER,
+        .wake_pause = be->out.pause,
+    };
     be->refused.code = 0;
     redis_cluster_begin(&be->route);
     be->until = spec_now(be->spec) + be->spec->connect_timeout;

@@ -66,7 +66,7 @@ struct redis_backend {
     uint64_t fence; /* CLAIM_GRANTED */
     bool queued;    /* we have an entry in the queue, or may have */
 
-    struct {
+    struct redis_acquiring {
         bool wait;
         bool first; /* no answer to a try yet */
         bool again; /* woken while a try was outstanding */
@@ -95,7 +95,7 @@ struct redis_backend {
         enum dlock_ask what;
         char token[DLOCK_TOKEN_LEN + 1]; /* ASK_FORGET */
         redisReply *listing;             /* handed out entry by entry; NULL: none */
-        size_t at; /* the next entry; 0: the holder; then those that hold together */
+        size_t at;                       /* the next entry */
         int place;
         struct redis_script_state state; /* in listing */
     } status;
