@@ -153,14 +153,11 @@ struct redlock_backend {
         char token[DLOCK_TOKEN_LEN + 1]; /* ASK_FORGET */
         bool forgetting;                 /* the servers are asked to remove the record */
         redisReply *replies[REDLOCK_NODES];
-        bool listing;     /* handed out entry by entry */
-        redisReply *held; /* the reply with the holder */
-        enum { LIST_HOLDER, LIST_READERS, LIST_WAITERS } part;
+        bool listing; /* handed out entry by entry */
+        enum { LIST_HOLDERS, LIST_WAITERS } part;
         int server;
         size_t at, nlisted;
         uint64_t listed[200]; /* digests of the ids of waiters: several servers know them */
-        uint64_t fence;
-        int64_t left_ns;
     } status;
 
     struct dlock_run run; /* of EV_SKIPPED, EV_RUN */

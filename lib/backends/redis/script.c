@@ -10,7 +10,6 @@
 
 #include "redis_scripts.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -365,10 +364,8 @@ static bool is_string(const redisReply *r)
 
 static uint64_t to_fence(const redisReply *r)
 {
-    char *end;
-    errno = 0;
-    unsigned long long f = strtoull(r->str, &end, 10);
-    return errno != 0 || *end != '\0' || f > INT64_MAX ? 0 : f;
+    int64_t fence;
+    return dlock_read_number(r->str, strlen(r->str), &fence) ? (uint64_t)fence : 0;
 }
 
 /*
@@ -615,6 +612,32 @@ bool redis_script_together(const redisReply *r, struct dlock_info *info)
     info->left_ns = dlock_max(0, dlock_min(left, INT64_MAX / 4 / DLOCK_MSEC)) * DLOCK_MSEC;
     info->slot = slot >= 0 && slot <= (long long)info->slots ? (int)slot : 0;
     return !info->foreign;
+}
+
+const char *redis_script_value_at(const struct redis_script_state *s, size_t i, size_t *len)
+{
+    *len = s->len;
+    if (s->ntogether == 0)
+        return s->value;
+    const redisReply *r = s->together[i];
+    const char *slot = r->type == REDIS_REPLY_STRING ? strchr(r->str, ' ') : NULL;
+    const char *value = slot ? strchr(slot + 1, ' ') : NULL;
+    if (value)
+        *len = (size_t)r->len - (size_t)(++value - r->str);
+    return value;
+}
+
+bool redis_script_holder_at(const struct redis_script_state *s, size_t i, struct dlock_info *info)
+{
+    if (s->ntogether > 0) {
+        if (!redis_script_together(s->together[i], info))
+            return false;
+    } else {
+        redis_script_holder(s->value, s->len, info);
+        info->left_ns = s->left_ms < 0 ? DLOCK_NEVER : s->left_ms * DLOCK_MSEC;
+    }
+    info->fence = info->foreign ? 0 : s->fence;
+    return true;
 }
 
 bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct dlock_info *info)

@@ -245,6 +245,15 @@ int64_t redis_script_ttl(const char *value, size_t len);
 void redis_script_holder(const char *value, size_t len, struct dlock_info *);
 /* An element of state's together. False: not in our format. */
 bool redis_script_together(const redisReply *, struct dlock_info *);
+/* How many holders the state tells: the exclusive holder, or the holders that hold together. */
+static inline size_t redis_script_holders(const struct redis_script_state *s)
+{
+    return s->ntogether > 0 ? s->ntogether : s->held;
+}
+/* The value of holder i, of *len bytes; NULL: not in our format. */
+const char *redis_script_value_at(const struct redis_script_state *, size_t i, size_t *len);
+/* Holder i, with fence and lease (DLOCK_NEVER: no expiry). False: not in our format. */
+bool redis_script_holder_at(const struct redis_script_state *, size_t i, struct dlock_info *);
 /* A waiter of redis_script_state; false: dead, or an entry in an unknown format. */
 bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct dlock_info *);
 /* The length of the id, the same on each server. */
