@@ -67,6 +67,20 @@ static bool settle(void)
     return s.len > 0;
 }
 
+/* A new connection on which the server has received a PING, with AUTH in front of it. */
+static bool pinged(const char *password)
+{
+    if (!begin(password, false))
+        return false;
+    ping(1);
+    return settle();
+}
+
+static void say(const char *text)
+{
+    server_say(&s, text, strlen(text));
+}
+
 /* Wait for the next reply, or a failure. */
 static int await(void)
 {
@@ -91,12 +105,9 @@ static int await_type(int tag)
 /* One PING, to which the server sends text: the code of the failure, or the type of the reply. */
 static int answer(const char *text)
 {
-    if (!begin(NULL, false))
+    if (!pinged(NULL))
         return -1000;
-    ping(1);
-    if (!settle())
-        return -1000;
-    server_say(&s, text, strlen(text));
+    say(text);
     (void)shutdown(s.cfd, SHUT_WR);
     return await_type(1);
 }
@@ -142,10 +153,8 @@ TEST(an_endless_reply_fails_the_connection)
     static char junk[65536];
     int rc = 0;
     memset(junk, 'x', sizeof(junk));
-    REQUIRE(begin(NULL, false));
-    ping(1);
-    REQUIRE(settle());
-    server_say(&s, "$900000000\r\n", 12);
+    REQUIRE(pinged(NULL));
+    say("$900000000\r\n");
     for (int i = 0; i < 1000 && rc == 0; i++) {
         server_say(&s, junk, sizeof(junk));
         crank();
@@ -244,10 +253,8 @@ TEST(a_refused_auth_is_the_error_and_the_next_reply_still_comes)
         {"+OK\r\n+PONG\r\n", false, false},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        REQUIRE(begin("secret", false));
-        ping(1);
-        REQUIRE(settle());
-        server_say(&s, t[i].text, strlen(t[i].text));
+        REQUIRE(pinged("secret"));
+        say(t[i].text);
         REQUIRE_INT(await(), 1);
         freeReplyObject(rep.r);
         CHECK_INT(c.auth_failed, t[i].failed);
@@ -295,10 +302,8 @@ TEST(too_many_unanswered_commands_fail_the_connection)
 TEST(close_does_not_reset)
 {
     char buf[256];
-    REQUIRE(begin(NULL, false));
-    ping(1);
-    REQUIRE(settle());
-    server_say(&s, "+PONG\r\n+PONG\r\n", 14);
+    REQUIRE(pinged(NULL));
+    say("+PONG\r\n+PONG\r\n");
     ping(2);
     redis_conn_close(&c);
     ssize_t n = recv(s.cfd, buf, sizeof(buf), 0);
@@ -430,7 +435,7 @@ TEST(commands_wait_for_the_address)
     int64_t before = dlock_now();
     REQUIRE(settle());
     CHECK_STR(s.got, "*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n*1\r\n$4\r\nPING\r\n");
-    server_say(&s, "+OK\r\n+PONG\r\n", 12);
+    say("+OK\r\n+PONG\r\n");
     REQUIRE_INT(await(), 1);
     CHECK_INT(rep.tag, 7);
     CHECK(rep.sent >= before); /* not the time of redis_conn_send */
@@ -484,7 +489,7 @@ TEST(only_a_master_is_accepted)
         ping(1);
         REQUIRE(settle());
         CHECK(strncmp(s.got, "*1\r\n$4\r\nROLE\r\n*1\r\n$4\r\nPING", 24) == 0);
-        server_say(&s, t[i].text, strlen(t[i].text));
+        say(t[i].text);
         /* The reply to ROLE is not the caller's. */
         if (!CHECK_INT(await_type(1), t[i].want) || !CHECK_INT(c.is_replica, t[i].replica))
             printf("# answer %zu: %s\n", i, c.error.msg);
@@ -502,23 +507,22 @@ TEST(only_a_master_is_accepted)
 static int without_eval(const char *password, const char *first, const char *role,
                         struct dlock_error *err)
 {
-    int rc;
+    int rc = 0;
     if (!begin(password, false))
         return -1000;
     ping(7);
     c.tags[c.ntags - 1].why = WHY_MAY; /* as a script's */
     if (!settle())
         return -1000;
-    server_say(&s, first, strlen(first));
+    say(first);
     for (int64_t until = SECS(5); dlock_now() < until && !strstr(s.got, "ROLE");) {
         CHECK_INT(redis_script_next(&c, &rep), 0);
         crank();
     }
     if (role)
-        server_say(&s, role, strlen(role));
+        say(role);
     else
         (void)shutdown(s.cfd, SHUT_WR);
-    rc = 0;
     for (int64_t until = SECS(5); dlock_now() < until && rc == 0; crank())
         rc = redis_script_next(&c, &rep);
     if (rc == 1) {
