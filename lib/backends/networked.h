@@ -36,6 +36,17 @@ void outage_over(struct outage *, struct event_queue *);
 bool outage_goes_on(struct outage *, const struct dlock_spec *, struct event_queue *,
                     const struct dlock_error *);
 
+static inline int64_t spec_now(const struct dlock_spec *spec)
+{
+    return spec->env->now(spec->env->ctx);
+}
+
+/* The rest of --min-hold. */
+static inline int64_t spec_stay(const struct dlock_spec *spec)
+{
+    return dlock_max(0, spec->hold->until - spec_now(spec));
+}
+
 /* Fill err: "WHERE: no answer within N s"; returns the code. */
 int no_answer(struct dlock_error *err, const struct dlock_spec *, int64_t waited);
 

@@ -129,7 +129,7 @@ static void trouble(struct redis_backend *be, const struct dlock_error *why)
 static void wake_start(struct redis_backend *be)
 {
     struct dlock_error err;
-    int64_t until = redis_now(be) + be->spec->connect_timeout;
+    int64_t until = spec_now(be->spec) + be->spec->connect_timeout;
 
     free(be->acquire.channel);
     be->acquire.channel = redis_script_channel(&be->script, be->spec, be->acquire.id);
@@ -176,7 +176,7 @@ static void wake_trouble(struct redis_backend *be, const struct dlock_error *err
                    err->msg);
     int64_t pause = dlock_backoff_next(&be->acquire.wake_pause, be->spec->env);
     if (be->out.since == 0) /* an outage has its own time */
-        be->acquire.try_at = redis_now(be) + pause;
+        be->acquire.try_at = spec_now(be->spec) + pause;
 }
 
 void redis_acquire_wake_failed(struct redis_backend *be)
@@ -213,7 +213,7 @@ static void try_now(struct redis_backend *be)
     be->acquire.again = be->acquire.moved = false;
     be->acquire.try_at = be->acquire.look_at = be->out.retry_at = DLOCK_NEVER;
     if (!be->acquire.first)
-        be->until = redis_now(be) + be->spec->op_timeout;
+        be->until = spec_now(be->spec) + be->spec->op_timeout;
     redis_route_connect(&be->route, &node->cmd, be->until);
     redis_node_undo(node, &be->script, T_UNDO, redis_cluster_asks(&be->route));
     /* In front of the try: the server reports changes to keys that are read afterwards. */
@@ -257,7 +257,7 @@ static void look_now(struct redis_backend *be)
         try_now(be);
         return;
     }
-    be->until = dlock_min(be->until, redis_now(be) + be->spec->op_timeout);
+    be->until = dlock_min(be->until, spec_now(be->spec) + be->spec->op_timeout);
     if (may_track(be)) /* the server reports changes to what is read after this */
         redis_node_track(node, T_TRACK);
     be->acquire.together = false;
@@ -308,23 +308,19 @@ void redis_acquire(struct dlock_be *dlock_be, bool wait)
     be->op = OP_ACQUIRE;
     be->queued = false;
     be->release.answer_lost = false;
-    be->acquire.wait = wait;
-    be->acquire.first = true;
-    be->acquire.again = be->acquire.moved = be->acquire.told_grace = false;
-    be->acquire.place = 0;
-    be->acquire.ticket = 0;
-    be->acquire.back = be->acquire.back_told = false;
-    be->acquire.holder_token[0] = '\0';
-    be->acquire.changed_at = 0;
-    be->acquire.try_at = be->acquire.look_at = DLOCK_NEVER;
-    /* The first try needs no id: only waiters are in the queue. */
-    be->acquire.id[0] = '\0';
     outage_none(&be->out);
-    be->acquire.wake_failures = 0;
-    be->acquire.wake_pause = be->out.pause;
+    /* The first try needs no id: only waiters are in the queue. */
+    free(be->acquire.channel);
+    be->acquire = (struct redis_acquiring){
+        .wait = wait,
+        .first = true,
+        .try_at = DLOCK_NEVER,
+        .look_at = DLOCK_NEVER,
+        .wake_pause = be->out.pause,
+    };
     be->refused.code = 0;
     redis_cluster_begin(&be->route);
-    be->until = redis_now(be) + be->spec->connect_timeout;
+    be->until = spec_now(be->spec) + be->spec->connect_timeout;
     if (new_value(be))
         try_now(be);
 }
@@ -377,7 +373,7 @@ static void granted(struct redis_backend *be, const struct redis_answer *a)
     be->queued = false;
     wake_close(be);
     redis_checks_granted(&be->checks);
-    redis_sentinel_listen(&be->route, redis_now(be) + LISTEN_LATER);
+    redis_sentinel_listen(&be->route, spec_now(be->spec) + LISTEN_LATER);
     struct dlock_event *ev = redis_end(be, EV_GRANTED);
     ev->from = a->sent;
     ev->ttl = be->spec->ttl;
@@ -429,7 +425,7 @@ static int64_t behind(const struct redis_backend *be)
 /* When to look again after the claims of other waiters have ended: one waiter after the other. */
 static int64_t claims_over(const struct redis_backend *be, int64_t left_ms)
 {
-    return redis_now(be) + left_ms * DLOCK_MSEC + REDIS_CLAIM_SLACK +
+    return spec_now(be->spec) + left_ms * DLOCK_MSEC + REDIS_CLAIM_SLACK +
            dlock_min(behind(be) * CLAIM_STEP, CLAIM_STEPS);
 }
 
@@ -440,7 +436,7 @@ static int64_t claims_over(const struct redis_backend *be, int64_t left_ms)
  */
 static int64_t next_look(const struct redis_backend *be, const struct redis_script_tried *t)
 {
-    int64_t now = redis_now(be), at = now + (behind(be) == 1 ? LOOK_SECOND : LOOK_OTHERS);
+    int64_t now = spec_now(be->spec), at = now + (behind(be) == 1 ? LOOK_SECOND : LOOK_OTHERS);
     if (t->status == RS_CLAIM)
         return claims_over(be, t->left_ms);
     if (t->status != RS_BUSY)
@@ -455,7 +451,8 @@ static int64_t next_look(const struct redis_backend *be, const struct redis_scri
 /* read: t is an answer on cmd, so a server with tracking reports the next change. */
 static void wait_on(struct redis_backend *be, const struct redis_script_tried *t, bool read)
 {
-    int64_t over = redis_now(be) + t->left_ms * DLOCK_MSEC + DLOCK_MSEC + behind(be) * PLACE_STEP;
+    int64_t over =
+        spec_now(be->spec) + t->left_ms * DLOCK_MSEC + DLOCK_MSEC + behind(be) * PLACE_STEP;
 
     /* The first waiter watches the lease. A restart grace ends for all: they try in turn. */
     be->acquire.try_at = be->acquire.refresh_at;
@@ -495,8 +492,8 @@ static void not_granted(struct redis_backend *be, const struct redis_script_trie
         if (be->acquire.back_told && t->status != RS_GRACE)
             be->acquire.back = false;
     }
-    be->acquire.refresh_at = redis_now(be) + be->spec->ttl / 3;
-    redis_sentinel_listen(&be->route, redis_now(be));
+    be->acquire.refresh_at = spec_now(be->spec) + be->spec->ttl / 3;
+    redis_sentinel_listen(&be->route, spec_now(be->spec));
     if (redis_cluster_strayed(&be->route))
         wake_close(be);
     if (!subscribed(be)) {
@@ -530,7 +527,7 @@ void redis_acquire_looked(struct redis_backend *be, int tag, const redisReply *r
     if (tag == T_LOOK && yes && !be->acquire.together) {
         wait_on(be, &t, true);
     } else if (tag == T_LOOK && !yes && r->type != REDIS_REPLY_ERROR && be->acquire.place > 1) {
-        be->until = redis_now(be) + be->spec->op_timeout;
+        be->until = spec_now(be->spec) + be->spec->op_timeout;
         (void)redis_script_look_claim(&be->script, cmd, T_LOOK_CLAIM);
         redis_conn_flush(cmd);
     } else if (tag == T_LOOK_CLAIM && yes && t.left_ms >= 0 &&
@@ -564,7 +561,7 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
         return;
     }
     if (t.status == RS_GRANTED) {
-        int64_t now = redis_now(be);
+        int64_t now = spec_now(be->spec);
         if (run_record_parse(t.holder, t.holder_len, t.now_ms, &be->run) &&
             run_record_ahead(&be->run, be->spec, &err))
             events_add(&be->events, EV_NOTICE)->error = err;
@@ -627,7 +624,7 @@ static void first_now(struct redis_backend *be, const redisReply *message)
 
 static void woken(struct redis_backend *be, const redisReply *r)
 {
-    int64_t now = redis_now(be), at = dlock_max(now, be->acquire.changed_at + CHANGED_STEP);
+    int64_t now = spec_now(be->spec), at = dlock_max(now, be->acquire.changed_at + CHANGED_STEP);
 
     switch (redis_script_called(&be->script, r)) {
     case RS_CHANGED: /* freed, or renewed: each renewal of each shared holder is such a change */
@@ -664,7 +661,7 @@ void redis_acquire_heard(struct redis_backend *be, const struct redis_conn_reply
 {
     struct dlock_error err;
 
-    switch (redis_node_heard(&be->node, rep, redis_where(be), &err)) {
+    switch (redis_node_heard(&be->node, rep, &err)) {
     case HEARD_MESSAGE:
         woken(be, rep->r);
         break;
@@ -727,7 +724,7 @@ static bool idle_closed(struct redis_backend *be, const struct dlock_error *err)
         err->code != DLOCK_EUNAVAIL)
         return false;
     if (be->acquire.place == 1 && be->acquire.try_at != DLOCK_NEVER)
-        be->acquire.try_at = dlock_min(be->acquire.try_at, redis_now(be) + POLL_PAUSE);
+        be->acquire.try_at = dlock_min(be->acquire.try_at, spec_now(be->spec) + POLL_PAUSE);
     return true;
 }
 

@@ -23,19 +23,13 @@ bool redis_addr_host(const char *text, size_t len, char host[REDIS_ADDR_HOST])
 
 bool redis_addr_split(const char *text, size_t len, struct redis_named *to)
 {
-    const char *end = text + len, *colon = memrchr(text, ':', len);
-    unsigned n = 0;
+    const char *colon = memrchr(text, ':', len);
+    int64_t port;
 
-    if (!colon || colon + 1 == end)
+    if (!colon || !dlock_read_number(colon + 1, (size_t)(text + len - colon) - 1, &port) ||
+        port < 1 || port > 65535)
         return false;
-    for (const char *p = colon + 1; p < end; p++) {
-        if (*p < '0' || *p > '9' || n > 65535)
-            return false;
-        n = 10 * n + (unsigned)(*p - '0');
-    }
-    if (n < 1 || n > 65535)
-        return false;
-    to->port = n;
+    to->port = (unsigned)port;
     len = (size_t)(colon - text);
     if (len >= 2 && text[0] == '[' && text[len - 1] == ']') {
         text++;

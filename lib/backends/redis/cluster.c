@@ -62,57 +62,44 @@ static enum cluster_hint cluster_hint(const char *text, struct redis_named *node
     return redis_addr_split(text, strlen(text), node) ? hint : HINT_BAD;
 }
 
-/* The length of the word at *p; *p moves behind the word. */
-static size_t word(const char **p, const char **begin)
-{
-    *p += strspn(*p, " ");
-    *begin = *p;
-    *p += strcspn(*p, " \n");
-    return (size_t)(*p - *begin);
-}
-
 struct line {
-    const char *id, *addr, *flags, *master;
-    size_t id_len, addr_len, flags_len, master_len;
+    char id[64], addr[400], flags[128], master[64];
 };
 
 static bool has_flag(const struct line *l, const char *flag)
 {
-    size_t len = strlen(flag);
-    for (const char *p = l->flags; p < l->flags + l->flags_len; p += strcspn(p, ", \n") + 1)
-        if (strncmp(p, flag, len) == 0 && strchr(", \n", p[len]) != NULL)
-            return true;
-    return false;
+    char flags[sizeof(l->flags) + 2], wanted[32];
+    snprintf(flags, sizeof(flags), ",%s,", l->flags);
+    snprintf(wanted, sizeof(wanted), ",%s,", flag);
+    return strstr(flags, wanted);
 }
 
 /* Of "ip:port@bus,name": what clients connect to. */
 static bool client_addr(const struct line *l, bool names, struct redis_named *node)
 {
-    const char *end = l->addr + l->addr_len;
-    const char *at = memchr(l->addr, '@', l->addr_len);
-    const char *name = at ? memchr(at, ',', (size_t)(end - at)) : NULL;
+    size_t at = strcspn(l->addr, "@");
+    const char *name = strchr(l->addr + at, ',');
 
-    if (!redis_addr_split(l->addr, (size_t)((at ? at : end) - l->addr), node))
+    if (!redis_addr_split(l->addr, at, node))
         return false;
     /* Redis 7.2 adds fields behind the name: ",shard-id=..." */
-    if (names && name && ++name < end && *name != ',') {
-        const char *more = memchr(name, ',', (size_t)(end - name));
-        return redis_addr_host(name, (size_t)((more ? more : end) - name), node->host);
-    }
+    size_t len = name ? strcspn(++name, ",") : 0;
+    if (names && len > 0)
+        return redis_addr_host(name, len, node->host);
     return node->host[0] != '\0';
 }
 
 /* The next line, or false at the end. */
 static bool next_line(const char **p, struct line *l)
 {
+    char text[1024]; /* a copy, cut: sscanf() looks for the end of its text */
+
     while (**p != '\0') {
-        l->id_len = word(p, &l->id);
-        l->addr_len = word(p, &l->addr);
-        l->flags_len = word(p, &l->flags);
-        l->master_len = word(p, &l->master);
-        *p += strcspn(*p, "\n");
-        *p += **p == '\n';
-        if (l->master_len > 0)
+        size_t len = strcspn(*p, "\n");
+        snprintf(text, sizeof(text), "%.*s", (int)len, *p);
+        *p += len + ((*p)[len] == '\n');
+        if (sscanf(text, " %63[^ ] %399[^ ] %127[^ ] %63[^ ]", l->id, l->addr, l->flags,
+                   l->master) == 4)
             return true;
     }
     return false;
@@ -128,13 +115,12 @@ static int cluster_parse_nodes(const char *text, bool names, struct redis_named 
     struct line l, self = {0};
     int n = 0;
 
-    for (const char *p = text; !self.id && next_line(&p, &l);)
+    for (const char *p = text; self.id[0] == '\0' && next_line(&p, &l);)
         if (has_flag(&l, "myself"))
             self = l;
     for (int replicas = 1; replicas >= 0; replicas--) {
         for (const char *p = text; n < max && next_line(&p, &l);) {
-            bool ours = self.id && l.master_len == self.id_len &&
-                        memcmp(l.master, self.id, self.id_len) == 0;
+            bool ours = strcmp(l.master, self.id) == 0;
             if (has_flag(&l, "myself") || has_flag(&l, "fail") || has_flag(&l, "noaddr") ||
                 has_flag(&l, "handshake"))
                 continue;
@@ -211,23 +197,12 @@ bool redis_cluster_connect(struct redis_route *r, struct redis_conn *c, int64_t 
 
     if (!to_cmd && node == 0)
         return false;
-    /* A copy: the list of nodes is written anew while a connection lives. */
-    char *tls_host = cl->tls_host[c == &r->node->wake];
-    const char *host = to_cmd ? cmd->tls_host : cl->nodes[node].host;
-    if (host != tls_host)
-        snprintf(tls_host, REDIS_ADDR_HOST, "%s", host ? host : "");
-    const struct redis_conn_target to = {.env = r->spec->env,
-                                         .where = r->spec->uri->where,
-                                         .auth = &r->node->auth,
-                                         .tls = r->tls,
-                                         .tls_host = tls_host,
-                                         .until = until};
     if (to_cmd) {
-        (void)redis_conn_open(c, &to, &cmd->peers[cmd->good], 1);
+        (void)redis_conn_open(c, cmd->tls_host, until, &cmd->peers[cmd->good], 1);
         return true;
     }
     c->good = 0; /* the index was valid in the last list of addresses */
-    if (redis_conn_open_later(c, &to) != 0)
+    if (redis_conn_open_later(c, cl->nodes[node].host, until) != 0)
         return true;
     if (cl->addr_of != node) {
         drop_address(cl);
@@ -370,12 +345,12 @@ int redis_cluster_error(struct redis_route *r, struct dlock_error *err, const ch
 {
     struct redis_named node;
     if (r->sentinel)
-        return redis_conn_reply_error(err, r->spec->uri->where, &r->node->cmd, text);
+        return redis_conn_reply_error(err, &r->node->cmd, text);
     enum cluster_hint hint = cluster_hint(text, &node);
     bool apart = strstr(text, "non local key") != NULL || strstr(text, "same slot") != NULL;
 
     char t[120];
-    redis_conn_show(t, sizeof(t), &r->node->auth, text);
+    redis_conn_show(t, sizeof(t), &r->node->cmd.auth, text);
     r->cluster.known = r->cluster.known || hint != HINT_NONE || apart;
     if ((hint != HINT_NONE || apart) && refuses(r, err))
         return DLOCK_EUSAGE;
@@ -388,7 +363,7 @@ int redis_cluster_error(struct redis_route *r, struct dlock_error *err, const ch
     if (hint == HINT_ASK || apart)
         return dlock_fail_lock(err, DLOCK_EUNAVAIL, 0, r->spec->uri,
                                "the cluster is moving the slot of the lock to another node: %s", t);
-    return redis_conn_reply_error(err, r->spec->uri->where, &r->node->cmd, text);
+    return redis_conn_reply_error(err, &r->node->cmd, text);
 }
 
 /* ------------------------------------------------------------- further nodes */
@@ -408,7 +383,7 @@ void redis_cluster_hello(struct redis_route *r)
 void redis_cluster_learn(struct redis_route *r)
 {
     struct redis_cluster *cl = &r->cluster;
-    int64_t now = redis_route_now(r);
+    int64_t now = spec_now(r->spec);
 
     if (r->node->cmd.state != RC_UP || cl->ask != 0)
         return;

@@ -20,15 +20,11 @@ void redis_route_connect(struct redis_route *r, struct redis_conn *c, int64_t un
         redis_sentinel_connect(r, c, until);
         return;
     }
-    const struct redis_conn_target to = {.env = r->spec->env,
-                                         .where = r->spec->uri->where,
-                                         .auth = &r->node->auth,
-                                         .tls = r->tls,
-                                         .tls_host =
-                                             r->is_unix ? NULL : r->spec->uri->hosts[0].host,
-                                         .until = until};
-    (void)redis_conn_open(c, &to, r->is_unix ? &r->unix_peer : r->spec->peers,
-                          r->is_unix ? 1 : r->spec->npeers);
+    if (r->is_unix)
+        (void)redis_conn_open(c, NULL, until, &r->unix_peer, 1);
+    else
+        (void)redis_conn_open(c, r->spec->uri->hosts[0].host, until, r->spec->peers,
+                              r->spec->npeers);
 }
 
 /* --------------------------------------------------------------- confirmation */
@@ -45,7 +41,7 @@ void redis_route_ask_confirmation(struct redis_route *r, bool replicas, int64_t 
 
     char replica_count[24], timeout[24];
     const char *argv[] = {"WAIT", replica_count, timeout};
-    int64_t left = dlock_min(until - redis_route_now(r), r->spec->op_timeout);
+    int64_t left = dlock_min(until - spec_now(r->spec), r->spec->op_timeout);
     /* WAIT should answer, with the number, before we give up. Servers look every 100 ms. */
     int64_t ms = dlock_max(1, dlock_max(left / 2, left - SERVER_TICK) / DLOCK_MSEC);
     snprintf(replica_count, sizeof(replica_count), "%u", r->wait_replicas);
@@ -60,7 +56,7 @@ void redis_route_replicas_answered(struct redis_route *r, const redisReply *repl
 
     r->replicas = CONFIRM_MISSING;
     if (reply->type == REDIS_REPLY_ERROR) {
-        redis_conn_reply_error(&r->missing, where, &r->node->cmd, reply->str);
+        redis_conn_reply_error(&r->missing, &r->node->cmd, reply->str);
         if (redis_conn_classify(reply->str) == RE_REPLICA)
             r->replicas = CONFIRM_REFUSED; /* a failover: a waiter goes on */
     } else if (reply->type != REDIS_REPLY_INTEGER) {

@@ -15,6 +15,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -262,23 +263,14 @@ static int connect_next(struct redis_conn *c)
     return code;
 }
 
-int redis_conn_open_later(struct redis_conn *c, const struct redis_conn_target *to)
+int redis_conn_open_later(struct redis_conn *c, const char *tls_host, int64_t until)
 {
-    redis_conn_close(c);
-    bool push = c->push, only_master = c->only_master, told = c->told;
-    int good = c->good;
+    const size_t kept = offsetof(struct redis_conn, tls_host);
 
-    *c = (struct redis_conn){.fd = -1,
-                             .env = to->env,
-                             .push = push,
-                             .only_master = only_master,
-                             .told = told,
-                             .tls = to->tls,
-                             .tls_host = to->tls_host,
-                             .good = good,
-                             .until = to->until,
-                             .where = to->where,
-                             .auth = *to->auth};
+    redis_conn_close(c);
+    memset((char *)c + kept, 0, sizeof(*c) - kept);
+    snprintf(c->tls_host, sizeof(c->tls_host), "%s", tls_host ? tls_host : "");
+    c->until = until;
     c->reader = redisReaderCreate();
     if (!c->reader)
         return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
@@ -318,10 +310,10 @@ void redis_conn_give_up(struct redis_conn *c, const struct dlock_error *why)
     c->error = *why;
 }
 
-int redis_conn_open(struct redis_conn *c, const struct redis_conn_target *to,
+int redis_conn_open(struct redis_conn *c, const char *tls_host, int64_t until,
                     const struct dlock_peer *peers, int npeers)
 {
-    int rc = redis_conn_open_later(c, to);
+    int rc = redis_conn_open_later(c, tls_host, until);
     return rc == 0 ? redis_conn_aim(c, peers, npeers) : rc;
 }
 
@@ -534,7 +526,7 @@ static int fail_with_reply(struct redis_conn *c, const redisReply *r)
 {
     drop_socket(c);
     c->state = RC_FAILED;
-    return redis_conn_reply_error(&c->error, c->where, c, r->str);
+    return redis_conn_reply_error(&c->error, c, r->str);
 }
 
 /* Find the command of this reply. 1: the caller's, *out has r; 0: ours; negative: failed. */
@@ -567,7 +559,7 @@ static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *
                            strstr(r->str, "no password is set")); /* before Redis 6 */
         if (r->type == REDIS_REPLY_ERROR && !c->auth_ignored) {
             c->auth_failed = true;
-            redis_conn_auth_error(&c->error, c->where, &c->auth, r->str);
+            redis_conn_auth_error(&c->error, c, r->str);
         }
         return 0;
     case REDIS_CONN_TELL: /* refused: the regular renewals have to do */

@@ -49,16 +49,6 @@ struct redis_conn_auth {
     const char *user, *password; /* not owned; password NULL: no AUTH */
 };
 
-/* The aim of a connection. */
-struct redis_conn_target {
-    const struct dlock_env *env;
-    const char *where;                  /* for messages; kept as a pointer */
-    const struct redis_conn_auth *auth; /* copied; its texts are kept as pointers */
-    const struct tls_config *tls;       /* kept as a pointer; NULL: no TLS */
-    const char *tls_host;               /* the host of the addresses; kept as a pointer */
-    int64_t until;                      /* the end of the attempt */
-};
-
 /* The type that hiredis passes to createArray. */
 #if HIREDIS_MAJOR >= 1
 typedef size_t redis_conn_elements;
@@ -78,27 +68,29 @@ struct redis_conn {
     enum redis_conn_state state;
     int fd;
 
-    /* Set before opening; they stay from one opening to the next. */
+    /* Set before opening; they stay from one opening to the next. Pointers are not owned. */
+    const struct dlock_env *env;
+    const char *where;            /* for messages */
+    const struct tls_config *tls; /* NULL: no TLS */
+    struct redis_conn_auth auth;
     bool push;        /* this connection subscribes */
     bool only_master; /* send ROLE first, and fail unless the server is a master */
 
-    /* From the target. */
-    const struct dlock_env *env;
-    const struct tls_config *tls;
-    const char *tls_host, *where;
-    struct redis_conn_auth auth;
-    int64_t until;
+    /* These stay as well. */
+    bool told; /* redis_conn_tell() has queued its commands, or did in vain on the last */
+    int good;  /* index of the address that worked last */
 
+    /* From here on an opening begins with zeros. */
+    char tls_host[256];                        /* the host of the addresses, for the certificate */
+    int64_t until;                             /* the end of the attempt */
     struct dlock_peer peers[REDIS_CONN_PEERS]; /* a copy: the core may replace its list meanwhile */
     int npeers;
-    int good;            /* index of the address that worked last */
     int tried;           /* addresses tried in this attempt, counted from good */
     int64_t next_at;     /* end of the time for the current address */
     char address[64];    /* of the current peer, for errors; "": where has the address */
     struct tls *session; /* from RC_HANDSHAKE on */
 
-    bool told;     /* redis_conn_tell() has queued its commands, or did in vain on the last */
-    bool answered; /* the server has sent something */
+    bool answered;        /* the server has sent something */
     const char *stranger; /* the other protocol that those bytes seem to be; or NULL */
     bool written;         /* something has left: the server may have seen it */
     /* error keeps these reasons, also when more fails afterwards. */
@@ -134,13 +126,13 @@ struct redis_conn {
 
 /*
  * Begin to connect. The addresses are tried in turn, from the last good address on, all of them
- * before the time to->until. Only while closed or failed. Returns 0, or a negative code (and state
- * RC_FAILED).
+ * before the time until. tls_host: their host, or NULL. Only while closed or failed.
+ * Returns 0, or a negative code (and state RC_FAILED).
  */
-int redis_conn_open(struct redis_conn *, const struct redis_conn_target *to,
+int redis_conn_open(struct redis_conn *, const char *tls_host, int64_t until,
                     const struct dlock_peer *, int npeers);
 /* The same before the addresses are known: queued commands wait for redis_conn_aim. */
-int redis_conn_open_later(struct redis_conn *, const struct redis_conn_target *to);
+int redis_conn_open_later(struct redis_conn *, const char *tls_host, int64_t until);
 /* Only in RC_WAITING: connect to these addresses. Returns as redis_conn_open. */
 int redis_conn_aim(struct redis_conn *, const struct dlock_peer *, int npeers);
 /* Only in RC_WAITING: the addresses could not be found, for this reason. State RC_FAILED. */
@@ -207,11 +199,9 @@ static inline bool redis_conn_has_role(const redisReply *r, const char *role)
  * Fill err from an error reply on this connection; returns its code. Servers quote unknown words,
  * so user and password are blanked in err's text.
  */
-int redis_conn_reply_error(struct dlock_error *err, const char *where, const struct redis_conn *,
-                           const char *text);
+int redis_conn_reply_error(struct dlock_error *err, const struct redis_conn *, const char *text);
 /* The same for the reply to AUTH: err shows its first word only. */
-int redis_conn_auth_error(struct dlock_error *err, const char *where,
-                          const struct redis_conn_auth *, const char *text);
+int redis_conn_auth_error(struct dlock_error *err, const struct redis_conn *, const char *text);
 /* The server is a Sentinel, which holds no locks. */
 int redis_conn_sentinel_error(struct dlock_error *err, const char *where);
 /* Any other text of a server: with user and password blanked, fit for a message. */

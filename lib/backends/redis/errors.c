@@ -174,9 +174,9 @@ int redis_conn_sentinel_error(struct dlock_error *err, const char *where)
                          "this server is a Sentinel: write redis+sentinel://HOST/SERVICE#NAME");
 }
 
-int redis_conn_reply_error(struct dlock_error *err, const char *where, const struct redis_conn *c,
-                           const char *text)
+int redis_conn_reply_error(struct dlock_error *err, const struct redis_conn *c, const char *text)
 {
+    const char *where = c->where;
     const struct meaning *m = meaning_of(text);
     char shown[200], ours[400];
     if (m == &foreign || m == &lacks) { /* names keys, perhaps with the user's name in them */
@@ -197,8 +197,7 @@ int redis_conn_reply_error(struct dlock_error *err, const char *where, const str
     return explain(err, where, m, shown);
 }
 
-int redis_conn_auth_error(struct dlock_error *err, const char *where,
-                          const struct redis_conn_auth *auth, const char *text)
+int redis_conn_auth_error(struct dlock_error *err, const struct redis_conn *c, const char *text)
 {
     static const struct meaning
         unknown = {RE_PERM, DLOCK_EPERM, "AUTH refused",
@@ -214,10 +213,10 @@ int redis_conn_auth_error(struct dlock_error *err, const char *where,
     /* An error code is a word of capital letters; any other first word may be part of a secret. */
     if (n > 0 && n < sizeof(code) && (text[n] == ' ' || text[n] == '\0'))
         snprintf(code, sizeof(code), "%.*s", (int)n, text);
-    redis_conn_show(shown, sizeof(shown), auth, code);
+    redis_conn_show(shown, sizeof(shown), &c->auth, code);
     if (m->class == RE_OTHER)
         m = strstr(text, "unknown command")             ? &unknown
             : strstr(text, "wrong number of arguments") ? &no_users
                                                         : &other;
-    return explain(err, where, m, shown);
+    return explain(err, c->where, m, shown);
 }

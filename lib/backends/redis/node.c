@@ -11,14 +11,16 @@
  */
 #include "node.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum wake_tag { TAG_ID = 1, TAG_WAKE, TAG_CHANGED }; /* of commands on wake */
 
-void redis_node_init(struct redis_node *n)
+void redis_node_init(struct redis_node *n, const struct dlock_env *env, const char *where,
+                     const struct tls_config *tls)
 {
-    n->cmd.fd = n->wake.fd = -1;
+    n->cmd = n->wake = (struct redis_conn){.fd = -1, .env = env, .where = where, .tls = tls};
     n->wake.push = true;
     n->wake_until = DLOCK_NEVER;
 }
@@ -38,11 +40,12 @@ void redis_node_close_in_child(struct redis_node *n)
 
 void redis_node_credentials(struct redis_node *n, const struct dlock_host *h, const char *secret)
 {
-    n->auth.user = h->user;
-    n->auth.password = h->password ? h->password : secret;
+    struct redis_conn_auth auth = {h->user, h->password ? h->password : secret};
+
     /* A user without a password ("nopass") must still be named. */
-    if (!n->auth.password && h->user && *h->user != '\0')
-        n->auth.password = "";
+    if (!auth.password && h->user && *h->user != '\0')
+        auth.password = "";
+    n->cmd.auth = n->wake.auth = auth;
 }
 
 /* -------------------------------------------------------------------- driving */
@@ -99,11 +102,18 @@ int64_t redis_node_clock(struct redis_node *n, int64_t theirs_ms, int64_t sent, 
 
 void redis_node_subscribe(struct redis_node *n, const char *channel, int64_t until)
 {
+    /* CLIENT ID in front: RESP2 does not allow it after SUBSCRIBE. */
+    const char *ask_id[] = {"CLIENT", "ID"};
+    const char *wake[] = {"SUBSCRIBE", channel};
+    const char *changed[] = {"SUBSCRIBE", REDIS_SCRIPT_INVALIDATE};
+
     n->wake_state = WAKE_STARTING;
     n->wake_until = until;
     n->wake_id = 0;
     n->can_track = false;
-    redis_script_subscribe(&n->wake, channel, TAG_ID, TAG_WAKE, TAG_CHANGED);
+    (void)redis_conn_send(&n->wake, TAG_ID, 2, ask_id);
+    (void)redis_conn_send(&n->wake, TAG_WAKE, 2, wake);
+    (void)redis_conn_send(&n->wake, TAG_CHANGED, 2, changed);
     redis_conn_flush(&n->wake);
 }
 
@@ -118,7 +128,7 @@ void redis_node_unsubscribe(struct redis_node *n)
 }
 
 enum redis_heard redis_node_heard(struct redis_node *n, const struct redis_conn_reply *rep,
-                                  const char *where, struct dlock_error *err)
+                                  struct dlock_error *err)
 {
     const redisReply *r = rep->r;
 
@@ -135,7 +145,7 @@ enum redis_heard redis_node_heard(struct redis_node *n, const struct redis_conn_
     case TAG_WAKE:
         if (r->type != REDIS_REPLY_ERROR)
             return HEARD_NOTHING;
-        redis_conn_reply_error(err, where, &n->wake, r->str);
+        redis_conn_reply_error(err, &n->wake, r->str);
         return HEARD_FAILED;
     case TAG_CHANGED:
         /* Without the number, or the permission: the first waiter polls. */
@@ -151,7 +161,12 @@ enum redis_heard redis_node_heard(struct redis_node *n, const struct redis_conn_
 
 void redis_node_track(struct redis_node *n, int tag)
 {
-    if (redis_script_track(&n->cmd, tag, n->wake_id))
+    char id[24];
+    const char *argv[] = {"CLIENT", "TRACKING", "ON", "REDIRECT", id, "NOLOOP"};
+
+    snprintf(id, sizeof(id), "%lld", n->wake_id);
+    n->cmd.told = false; /* no longer on this connection */
+    if (redis_conn_send(&n->cmd, tag, DLOCK_LEN(argv), argv) == 0)
         n->tracking = TRACK_ON;
 }
 

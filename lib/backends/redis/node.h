@@ -20,7 +20,6 @@ enum redis_tracking { TRACK_OFF, TRACK_ON, TRACK_REFUSED };
 struct redis_node {
     struct redis_conn cmd;  /* commands */
     struct redis_conn wake; /* subscribed: here the server wakes a waiter */
-    struct redis_conn_auth auth;
 
     enum redis_wake wake_state;
     int64_t wake_until; /* WAKE_STARTING: the end of the attempt; else DLOCK_NEVER */
@@ -40,7 +39,9 @@ struct redis_node {
     struct dlock_peer clock_of; /* the address whose clock that is */
 };
 
-void redis_node_init(struct redis_node *);
+/* The pointers are kept. where: for messages; tls NULL: no TLS. */
+void redis_node_init(struct redis_node *, const struct dlock_env *, const char *where,
+                     const struct tls_config *tls);
 /* Close both connections, forget what is pending. Fine on zeroed memory. */
 void redis_node_done(struct redis_node *);
 void redis_node_close_in_child(struct redis_node *); /* as redis_conn_close_in_child() */
@@ -79,9 +80,9 @@ enum redis_heard {
     HEARD_FAILED, /* refused: err says why; the caller closes wake */
     HEARD_MESSAGE /* see redis_script_called */
 };
-/* A reply on wake. where: for messages. */
+/* A reply on wake. */
 enum redis_heard redis_node_heard(struct redis_node *, const struct redis_conn_reply *,
-                                  const char *where, struct dlock_error *err);
+                                  struct dlock_error *err);
 
 /* The first waiter in the queue could be told of changes to the key, and is not yet. */
 static inline bool redis_node_may_track(const struct redis_node *n)

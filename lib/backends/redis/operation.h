@@ -66,7 +66,7 @@ struct redis_backend {
     uint64_t fence; /* CLAIM_GRANTED */
     bool queued;    /* we have an entry in the queue, or may have */
 
-    struct {
+    struct redis_acquiring {
         bool wait;
         bool first; /* no answer to a try yet */
         bool again; /* woken while a try was outstanding */
@@ -95,7 +95,7 @@ struct redis_backend {
         enum dlock_ask what;
         char token[DLOCK_TOKEN_LEN + 1]; /* ASK_FORGET */
         redisReply *listing;             /* handed out entry by entry; NULL: none */
-        size_t at; /* the next entry; 0: the holder; then those that hold together */
+        size_t at;                       /* the next entry */
         int place;
         struct redis_script_state state; /* in listing */
     } status;
@@ -134,10 +134,6 @@ static inline struct redis_backend *redis_of(struct dlock_be *be)
 {
     return (struct redis_backend *)be;
 }
-static inline int64_t redis_now(const struct redis_backend *be)
-{
-    return be->spec->env->now(be->spec->env->ctx);
-}
 static inline const char *redis_where(const struct redis_backend *be)
 {
     return be->spec->uri->where;
@@ -158,7 +154,7 @@ static inline struct dlock_event *redis_end(struct redis_backend *be, enum dlock
 static inline void redis_retry_later(struct redis_backend *be, const struct dlock_error *err)
 {
     be->refused = *err;
-    be->out.retry_at = redis_now(be) + dlock_backoff_next(&be->out.pause, be->spec->env);
+    be->out.retry_at = spec_now(be->spec) + dlock_backoff_next(&be->out.pause, be->spec->env);
 }
 /* no_answer(), or why cmd could not connect, or the error that was to be explained. */
 static inline void redis_no_answer(const struct redis_backend *be, struct dlock_error *err,
@@ -168,8 +164,7 @@ static inline void redis_no_answer(const struct redis_backend *be, struct dlock_
     if (be->node.cmd.state == RC_FAILED || be->node.cmd.tls_failed)
         *err = be->node.cmd.error;
     else if (be->node.cmd.unclear.r)
-        redis_conn_reply_error(err, be->spec->uri->where, &be->node.cmd,
-                               be->node.cmd.unclear.r->str);
+        redis_conn_reply_error(err, &be->node.cmd, be->node.cmd.unclear.r->str);
 }
 static inline void redis_drop_listing(struct redis_backend *be)
 {

@@ -11,7 +11,6 @@
 
 #include "uri.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -151,41 +150,53 @@ static const struct dlock_foreign plain_rules[] = {
 };
 /* clang-format on */
 
-int redis_param_foreign(const struct dlock_spec *spec, bool tls, struct dlock_error *err)
+/* Move ?db= into the path of the URI. */
+static int move_db(struct dlock_uri *uri, struct dlock_error *err)
 {
-    static const char *const none[] = {NULL};
-    int rc = dlock_uri_foreign(spec->uri, none, tls ? tls_rules : plain_rules, err);
-
-    return rc < 0 ? rc : dlock_uri_foreign(spec->uri, ignored, rules, err);
-}
-
-int redis_param_db(const struct dlock_spec *spec, struct dlock_error *err)
-{
-    struct dlock_uri *uri = spec->uri;
     const char *text = dlock_uri_param(uri, "db");
     char *slash = strrchr(uri->path, '/'), *path;
-    char *end;
+    int64_t n;
 
     if (!text)
         return 0;
-    long n = strtol(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end != '\0' || n > INT_MAX)
+    if (!dlock_read_number(text, strlen(text), &n) || n > INT_MAX)
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, uri->where,
                              "db= is not the number of a database");
     if (uri->has_db && n != atoi(slash + 1))
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, uri->where,
-                             "%s and db=%ld are two databases: give one of them", slash, n);
-    if (asprintf(&path, "%.*s/%ld", (int)(slash - uri->path), uri->path, n) < 0)
+                             "%s and db=%d are two databases: give one of them", slash, (int)n);
+    if (asprintf(&path, "%.*s/%d", (int)(slash - uri->path), uri->path, (int)n) < 0)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     free(uri->path);
     uri->path = path;
     return dlock_uri_settle_where(uri, err);
 }
 
-int redis_param_grace(const struct dlock_spec *spec, int64_t *grace, struct dlock_error *err)
+int redis_params_read(const struct dlock_spec *spec, struct redis_script *script, int64_t *grace,
+                      struct dlock_error *err)
 {
-    const char *text = dlock_uri_param(spec->uri, "restart-grace");
-    return text ? dlock_parse_duration(text, grace, err) : 0;
+    static const char *const none[] = {NULL};
+    struct dlock_uri *uri = spec->uri;
+    bool has_tls = strcmp(uri->scheme, "rediss") == 0 || strcmp(uri->scheme, "redlocks") == 0;
+    bool is_unix = strcmp(uri->scheme, "redis+unix") == 0;
+    int64_t db = 0;
+    int rc;
+
+    if ((rc = dlock_uri_foreign(uri, none, has_tls ? tls_rules : plain_rules, err)) != 0 ||
+        (rc = dlock_uri_foreign(uri, ignored, rules, err)) != 0 ||
+        (!is_unix && (rc = move_db(uri, err)) != 0))
+        return rc;
+    const char *text = dlock_uri_param(uri, "restart-grace");
+    if (text && (rc = dlock_parse_duration(text, grace, err)) != 0)
+        return rc;
+    text = is_unix ? dlock_uri_param(uri, "db") : strrchr(uri->path, '/');
+    if (text && !is_unix)
+        text++;
+    if (text && *text != '\0' && (!dlock_read_number(text, strlen(text), &db) || db > 1000000))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "'%s' is not the number of a database", text);
+    if (redis_script_init(script, uri->name, (int)db) != 0)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    return 0;
 }
 
 int redis_param_secret(const struct dlock_spec *spec, char **secret, struct dlock_error *err)
@@ -196,23 +207,6 @@ int redis_param_secret(const struct dlock_spec *spec, char **secret, struct dloc
     if (file)
         return dlock_read_secret(secret, file, err);
     if (env && *env != '\0' && !(*secret = strdup(env)))
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    return 0;
-}
-
-int redis_param_script(const struct dlock_spec *spec, const char *dbtext, struct redis_script *s,
-                       struct dlock_error *err)
-{
-    long db = 0;
-
-    if (dbtext && *dbtext != '\0') {
-        char *end;
-        errno = 0;
-        db = strtol(dbtext, &end, 10);
-        if (*end != '\0' || *dbtext < '0' || *dbtext > '9' || errno != 0 || db > 1000000)
-            return dlock_fail(err, DLOCK_EUSAGE, 0, "'%s' is not the number of a database", dbtext);
-    }
-    if (redis_script_init(s, spec->uri->name, (int)db) != 0)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     return 0;
 }

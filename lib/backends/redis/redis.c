@@ -17,7 +17,6 @@
 #include "operation.h"
 #include "params.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
@@ -38,47 +37,32 @@ static int read_spec(struct redis_backend *be, struct dlock_error *err)
     const struct dlock_spec *spec = be->spec;
     struct dlock_uri *uri = spec->uri;
     const struct dlock_host *host = uri->nhosts > 0 ? &uri->hosts[0] : &none;
-    const char *scheme = uri->scheme, *dbtext;
-    const char *replicas = dlock_uri_param(uri, "wait-replicas");
-    bool tls = strcmp(scheme, "rediss") == 0;
     struct sockaddr_un un = {.sun_family = AF_UNIX};
-    int rc;
+    int rc = redis_params_read(spec, &be->script, &be->restart_grace, err);
 
-    be->route.is_unix = strcmp(scheme, "redis+unix") == 0;
-    if ((rc = redis_param_foreign(spec, tls, err)) != 0 ||
-        (!be->route.is_unix && (rc = redis_param_db(spec, err)) != 0) ||
-        (rc = redis_param_grace(spec, &be->restart_grace, err)) != 0)
+    if (rc == 0 && strcmp(uri->scheme, "rediss") == 0)
+        rc = tls_config_from_uri(spec, &be->tls, err);
+    if (rc != 0)
         return rc;
-    if (replicas) {
-        char *end;
-        errno = 0;
-        unsigned long value = strtoul(replicas, &end, 10);
-        if (*replicas < '0' || *replicas > '9' || *end != '\0' || errno != 0 || value > 1000)
-            return dlock_fail(err, DLOCK_EUSAGE, 0, "wait-replicas=%s: a number from 0 to 1000",
-                              replicas);
-        be->route.wait_replicas = (unsigned)value;
-    }
-    dbtext = uri->path; /* also of ?db= */
-    if (strcmp(scheme, "redis+sentinel") == 0) {
-        if ((rc = redis_sentinel_open(&be->route, err)) != 0)
-            return rc;
-        dbtext = strrchr(dbtext, '/') + 1; /* "/service/0" */
-    } else if (be->route.is_unix) {
-        dbtext = dlock_uri_param(uri, "db");
+    const char *replicas = dlock_uri_param(uri, "wait-replicas");
+    int64_t count = 0;
+    if (replicas && (!dlock_read_number(replicas, strlen(replicas), &count) || count > 1000))
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "wait-replicas=%s: a number from 0 to 1000",
+                          replicas);
+    be->route.wait_replicas = (unsigned)count;
+    be->route.is_unix = strcmp(uri->scheme, "redis+unix") == 0;
+    if (be->route.is_unix) {
         if (strlen(uri->path) == 0 || strlen(uri->path) >= sizeof(un.sun_path))
             return dlock_fail(err, DLOCK_EUSAGE, 0, "'%s': the path of a socket has 1 to %zu bytes",
                               uri->path, sizeof(un.sun_path) - 1);
         strcpy(un.sun_path, uri->path);
         memcpy(&be->route.unix_peer.addr, &un, sizeof(un));
         be->route.unix_peer.len = sizeof(un);
-    } else if (*dbtext == '/') {
-        dbtext++;
     }
-    if ((rc = redis_param_script(spec, dbtext, &be->script, err)) != 0)
+    if (strcmp(uri->scheme, "redis+sentinel") == 0 &&
+        (rc = redis_sentinel_open(&be->route, err)) != 0)
         return rc;
-    if (tls && (rc = tls_config_from_uri(spec, &be->tls, err)) != 0)
-        return rc;
-    be->route.tls = be->tls;
+    redis_node_init(&be->node, spec->env, uri->where, be->tls);
     if (host->password)
         (void)dlock_uri_param(uri, "password-file"); /* marks the parameter as used */
     else
@@ -123,7 +107,6 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
     be->spec = spec;
     be->until = be->acquire.try_at = be->acquire.look_at = be->release.until = DLOCK_NEVER;
     outage_none(&be->out);
-    redis_node_init(&be->node);
     be->route.spec = spec;
     be->route.script = &be->script;
     be->route.node = &be->node;
@@ -294,7 +277,7 @@ static void watch_master(struct redis_backend *be)
         follow(be);
         break;
     case WATCH_RETRY:
-        be->out.retry_at = dlock_min(be->out.retry_at, redis_now(be));
+        be->out.retry_at = dlock_min(be->out.retry_at, spec_now(be->spec));
         break;
     case WATCH_NOTHING:
         break;
@@ -329,7 +312,7 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
     redis_cluster_work(&be->route);
     take_replies(be);
     confirm(be);
-    int64_t now = redis_now(be);
+    int64_t now = spec_now(be->spec);
     redis_node_tick(&be->node, now);
     if (be->op != OP_NONE)
         operations[be->op]->due(be, now);

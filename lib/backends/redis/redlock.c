@@ -39,26 +39,21 @@ static int read_spec(struct redlock_backend *be, struct dlock_error *err)
 {
     const struct dlock_spec *spec = be->spec;
     const struct dlock_uri *uri = spec->uri;
-    bool tls = strcmp(uri->scheme, "redlocks") == 0;
     int rc;
 
-    if ((rc = redis_param_foreign(spec, tls, err)) != 0 || (rc = redis_param_db(spec, err)) != 0)
-        return rc;
     if (uri->nhosts > REDLOCK_NODES)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%d servers: a redlock has at most %d", uri->nhosts,
                           REDLOCK_NODES);
     be->restart_grace = -1;
-    if ((rc = redis_param_grace(spec, &be->restart_grace, err)) != 0 ||
-        (rc = redis_param_script(spec, uri->path + (*uri->path == '/'), &be->script, err)) != 0)
+    if ((rc = redis_params_read(spec, &be->script, &be->restart_grace, err)) != 0 ||
+        (strcmp(uri->scheme, "redlocks") == 0 &&
+         (rc = tls_config_from_uri(spec, &be->tls, err)) != 0) ||
+        (rc = redis_param_secret(spec, &be->secret, err)) != 0)
         return rc;
     /* A given restart-grace promises that no client has a larger ttl. */
     be->unheard_ttl = be->restart_grace < 0 ? REDLOCK_LONGEST_TTL : be->restart_grace;
     if (be->restart_grace < 0)
         be->restart_grace = redlock_lease(spec);
-    if (tls && (rc = tls_config_from_uri(spec, &be->tls, err)) != 0)
-        return rc;
-    if ((rc = redis_param_secret(spec, &be->secret, err)) != 0)
-        return rc;
     be->servers = calloc((size_t)uri->nhosts, sizeof(*be->servers));
     if (!be->servers)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
@@ -73,7 +68,7 @@ static int read_spec(struct redlock_backend *be, struct dlock_error *err)
         s->wake_retry_at = DLOCK_NEVER;
         s->pause = s->wake_pause = (struct dlock_backoff){
             .base = 50 * DLOCK_MSEC, .max = DLOCK_SEC, .cur = 50 * DLOCK_MSEC};
-        redis_node_init(&s->node);
+        redis_node_init(&s->node, spec->env, s->where, be->tls);
         redis_node_credentials(&s->node, h, be->secret);
     }
     return 0;
@@ -186,7 +181,7 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
                       struct dlock_event *ev)
 {
     struct redlock_backend *be = redlock_of(dlock_be);
-    int64_t now = redlock_now(be);
+    int64_t now = spec_now(be->spec);
 
     for_each_server (be, s) {
         redis_node_work(&s->node, pfd, n);
@@ -195,7 +190,7 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
     /* After the work of all servers: a closed connection's descriptor may be used again. */
     for_each_server (be, s)
         take_replies(be, s);
-    be->stepped = redlock_now(be);
+    be->stepped = spec_now(be->spec);
     if (be->op != OP_NONE)
         operations[be->op]->step(be, be->stepped);
     if (redis_checks_take(&be->checks, &be->events, ev) || events_take(&be->events, ev))

@@ -17,7 +17,7 @@ static void keep(struct redlock_backend *be, struct redlock_server *s, int tag, 
 {
     struct redis_script_args args = {
         .value = be->value,
-        .ttl = dlock_max(be->spec->ttl, redlock_stay(be)),
+        .ttl = dlock_max(be->spec->ttl, spec_stay(be->spec)),
         .fence = be->fence,
         .heal = heal,
         .grace = be->restart_grace,
@@ -94,7 +94,7 @@ static bool tell_lost(struct redlock_backend *be)
 static bool still_valid(const struct redlock_backend *be, int64_t from)
 {
     int64_t ttl = be->spec->ttl;
-    return from != 0 && redlock_now(be) < from + ttl - ttl / 100 - 2 * DLOCK_MSEC;
+    return from != 0 && spec_now(be->spec) < from + ttl - ttl / 100 - 2 * DLOCK_MSEC;
 }
 
 /* A server that has forgotten the vote was restarted too recently to have voted since. */
@@ -149,7 +149,7 @@ static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
         return;
     }
     redlock_well(s);
-    int64_t jump = redis_node_clock(&s->node, o.now_ms, rep->sent, redlock_now(be));
+    int64_t jump = redis_node_clock(&s->node, o.now_ms, rep->sent, spec_now(be->spec));
     if (jump != 0 && redlock_may_notice(be))
         redis_clock_warning(jump, s->where, &events_add(&be->events, EV_NOTICE)->error);
     /* Sent for the lock we hold, not for an earlier lock released meanwhile? */
@@ -274,7 +274,7 @@ static void leave_answered(struct redlock_backend *be, struct redlock_server *s,
         redlock_refused(be, s, rep->r);
     } else if (redis_script_owned(rep->r, &o) != 0) {
         redlock_misread(s, "a release");
-        s->retry_at = redlock_now(be) + dlock_backoff_next(&s->pause, be->spec->env);
+        s->retry_at = spec_now(be->spec) + dlock_backoff_next(&s->pause, be->spec->env);
     } else if (o.ours || o.recorded || (s->left && !redlock_run_must_record(be))) {
         s->answer = A_YES; /* left: an earlier release was served, its answer lost */
         s->once.written = o.recorded;

@@ -124,7 +124,7 @@ void redlock_run_end(struct redlock_backend *be, struct redlock_server *s, int t
     char text[RUN_RECORD_MAX];
 
     if (be->claim == CLAIM_GRANTED) {
-        args.least = redlock_stay(be);
+        args.least = spec_stay(be->spec);
         if (run_record_begun(be->spec) &&
             !redis_script_run(&args, be->spec, be->token, be->fence, true, text))
             args.record = NULL;

@@ -28,7 +28,7 @@ void redlock_begin(struct redlock_backend *be, enum redlock_op op)
 {
     be->op = op;
     be->serial++;
-    be->began = redlock_now(be);
+    be->began = spec_now(be->spec);
     be->patient_until = DLOCK_NEVER;
     for_each_server (be, s) {
         s->answer = A_NONE;
@@ -78,19 +78,13 @@ void redlock_connect(struct redlock_backend *be, struct redlock_server *s, struc
     for (int i = 0; i < be->spec->npeers && np < REDIS_CONN_PEERS; i++)
         if (be->spec->peers[i].host == s->host && !taken(be, &be->spec->peers[i], s->host))
             peers[np++] = be->spec->peers[i];
-    const struct redis_conn_target to = {.env = be->spec->env,
-                                         .where = s->where,
-                                         .auth = &s->node.auth,
-                                         .tls = be->tls,
-                                         .tls_host = be->spec->uri->hosts[s->host].host,
-                                         .until = until};
-    (void)redis_conn_open(c, &to, peers, np);
+    (void)redis_conn_open(c, be->spec->uri->hosts[s->host].host, until, peers, np);
 }
 
 bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t until)
 {
     const struct redis_conn *c = &s->node.cmd;
-    int64_t now = redlock_now(be), oldest = c->ntags > 0 ? c->tags[0].sent : 0;
+    int64_t now = spec_now(be->spec), oldest = c->ntags > 0 ? c->tags[0].sent : 0;
     bool stuck = c->ntags >= BACKLOG || (oldest != 0 && oldest < now - be->spec->op_timeout);
 
     if (s->same) {
@@ -171,7 +165,7 @@ void redlock_failed(struct redlock_backend *be, struct redlock_server *s)
     if (be->op == OP_ACQUIRE && !s->node.cmd.written)
         s->touched = false; /* the vote has never left */
     redlock_drop(be, s);
-    s->retry_at = redlock_now(be) + dlock_backoff_next(&s->pause, be->spec->env);
+    s->retry_at = spec_now(be->spec) + dlock_backoff_next(&s->pause, be->spec->env);
     if (!idle)
         tell_down(be, s);
     /* Once for each good answer: the other servers are well, and are asked, too. */
@@ -187,11 +181,11 @@ void redlock_refused(struct redlock_backend *be, struct redlock_server *s, const
     if (s->node.cmd.auth_failed)
         s->error = s->node.cmd.error;
     else
-        redis_conn_reply_error(&s->error, s->where, &s->node.cmd, r->str);
+        redis_conn_reply_error(&s->error, &s->node.cmd, r->str);
     s->last = s->error;
     if (s->node.cmd.auth_failed || redis_conn_classify(r->str) != RE_TRANSIENT)
         redlock_drop(be, s);
-    s->retry_at = redlock_now(be) + dlock_backoff_next(&s->pause, be->spec->env);
+    s->retry_at = spec_now(be->spec) + dlock_backoff_next(&s->pause, be->spec->env);
     tell_down(be, s);
 }
 

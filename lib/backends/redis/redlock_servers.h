@@ -153,14 +153,11 @@ struct redlock_backend {
         char token[DLOCK_TOKEN_LEN + 1]; /* ASK_FORGET */
         bool forgetting;                 /* the servers are asked to remove the record */
         redisReply *replies[REDLOCK_NODES];
-        bool listing;     /* handed out entry by entry */
-        redisReply *held; /* the reply with the holder */
-        enum { LIST_HOLDER, LIST_READERS, LIST_WAITERS } part;
+        bool listing; /* handed out entry by entry */
+        enum { LIST_HOLDERS, LIST_WAITERS } part;
         int server;
         size_t at, nlisted;
         uint64_t listed[200]; /* digests of the ids of waiters: several servers know them */
-        uint64_t fence;
-        int64_t left_ns;
     } status;
 
     struct dlock_run run; /* of EV_SKIPPED, EV_RUN */
@@ -188,10 +185,6 @@ static inline struct redlock_backend *redlock_of(struct dlock_be *be)
 {
     return (struct redlock_backend *)be;
 }
-static inline int64_t redlock_now(const struct redlock_backend *be)
-{
-    return be->spec->env->now(be->spec->env->ctx);
-}
 /* End the operation. Returns the last event, to be filled in. */
 static inline struct dlock_event *redlock_end(struct redlock_backend *be, enum dlock_ev type)
 {
@@ -203,11 +196,6 @@ static inline struct dlock_event *redlock_end(struct redlock_backend *be, enum d
 static inline int64_t redlock_lease(const struct dlock_spec *spec)
 {
     return dlock_max(spec->ttl, spec->min_hold);
-}
-/* What is left of --min-hold. */
-static inline int64_t redlock_stay(const struct redlock_backend *be)
-{
-    return dlock_max(0, be->spec->hold->until - redlock_now(be));
 }
 /* A notice must not take the room of an operation's last event. */
 static inline bool redlock_may_notice(const struct redlock_backend *be)

@@ -81,60 +81,9 @@ static void status_answered(struct redlock_backend *be, struct redlock_server *s
     }
 }
 
-/* The value in an entry for redis_script_together. */
-static const char *value_in(const char *text)
-{
-    const char *slot = strchr(text, ' '), *value = slot ? strchr(slot + 1, ' ') : NULL;
-    return value ? value : "";
-}
-
-/* What the servers say of a holder. */
-struct named {
-    int n; /* how many servers name the holder */
-    /* Their lowest: failed rounds raise single counters; no counter is below the token. */
-    uint64_t fence;
-    int64_t left_ms[REDLOCK_NODES]; /* INT64_MAX: no expiry */
-};
-
-static void name_once(struct named *h, uint64_t fence, int64_t left_ms)
-{
-    h->fence = h->n == 0 || fence < h->fence ? fence : h->fence;
-    h->left_ms[h->n++] = left_ms < 0 ? INT64_MAX : left_ms;
-}
-
-/* What a majority of the servers has left. */
-static int64_t left_ns(const struct redlock_backend *be, const struct named *h)
-{
-    int64_t ms = redlock_reached(h->left_ms, h->n, be->quorum);
-    return ms == INT64_MAX ? DLOCK_NEVER : ms * DLOCK_MSEC;
-}
-
 static bool state_of(const struct redlock_backend *be, int i, struct redis_script_state *s)
 {
     return be->status.replies[i] && redis_script_state(be->status.replies[i], s) == 0;
-}
-
-/* The servers with the reader of entry text on server i; none: an earlier server has listed it. */
-static struct named name_reader(const struct redlock_backend *be, int i, const char *text)
-{
-    struct redis_script_state s;
-    struct dlock_info info;
-    struct named h = {0};
-
-    for (int k = 0; k < be->n; k++) {
-        size_t n = state_of(be, k, &s) ? s.ntogether : 0;
-        for (size_t r = 0; r < n; r++) {
-            if (s.together[r]->type != REDIS_REPLY_STRING ||
-                strcmp(value_in(s.together[r]->str), value_in(text)) != 0)
-                continue;
-            if (k < i)
-                return h;
-            (void)redis_script_together(s.together[r], &info);
-            name_once(&h, s.fence, info.left_ns / DLOCK_MSEC);
-            break;
-        }
-    }
-    return h;
 }
 
 static bool run_of(const struct redlock_backend *be, int i, struct dlock_run *run)
@@ -170,32 +119,17 @@ static bool find_run(struct redlock_backend *be)
 
 static void start_listing(struct redlock_backend *be)
 {
-    struct redis_script_state a, b;
+    struct redis_script_state s;
     struct dlock_run run;
 
     be->until = DLOCK_NEVER;
-    be->status.held = NULL;
-    for (int i = 0; i < be->n && !be->status.held; i++) {
-        struct named h = {0};
-        if (!state_of(be, i, &a) || !a.held || a.ntogether > 0)
-            continue;
-        for (int k = 0; k < be->n; k++)
-            if (state_of(be, k, &b) && b.held && a.len == b.len &&
-                memcmp(a.value, b.value, a.len) == 0)
-                name_once(&h, b.fence, b.left_ms);
-        if (h.n >= be->quorum) {
-            be->status.held = be->status.replies[i];
-            be->status.fence = h.fence;
-            be->status.left_ns = left_ns(be, &h);
-        }
-    }
     be->status.listing = true;
-    be->status.part = LIST_HOLDER;
+    be->status.part = LIST_HOLDERS;
     be->status.server = 0;
     be->status.at = be->status.nlisted = 0;
 
     for (int i = 0; i < be->n; i++)
-        if (state_of(be, i, &a) && a.run_len > 0 && !run_of(be, i, &run) && redlock_may_notice(be))
+        if (state_of(be, i, &s) && s.run_len > 0 && !run_of(be, i, &run) && redlock_may_notice(be))
             redlock_run_foreign(be, &be->servers[i], &events_add(&be->events, EV_NOTICE)->error);
     if (find_run(be))
         events_add(&be->events, EV_RUN)->run = &be->run;
@@ -309,20 +243,46 @@ const struct redlock_operation redlock_op_status = {
     .wake_at = redlock_wake_at,
 };
 
-/* The next reader of a majority, from this server's list on. */
-static bool next_reader(struct redlock_backend *be, const struct redis_script_state *s)
+/*
+ * Holder at of server i, as be->info, if a majority of the servers names this holder. The fence is
+ * the lowest of their counters: failed rounds raise single counters, and no counter is below the
+ * token. False: too few name the holder, or an earlier server has listed the holder.
+ */
+static bool holder_of_majority(struct redlock_backend *be, int i, size_t at)
 {
-    while (be->status.at < s->ntogether) {
-        const redisReply *r = s->together[be->status.at++];
-        if (!redis_script_together(r, &be->info))
-            continue;
-        struct named h = name_reader(be, be->status.server, r->str);
-        if (h.n < be->quorum)
-            continue;
-        be->info.left_ns = left_ns(be, &h);
-        be->info.fence = h.fence;
-        return true;
+    struct redis_script_state s, other;
+    int64_t left_ns[REDLOCK_NODES];
+    uint64_t fence = UINT64_MAX;
+    size_t len, n;
+    int named = 0;
+
+    const char *value = state_of(be, i, &s) ? redis_script_value_at(&s, at, &len) : NULL;
+    for (int k = 0; k < be->n && value; k++) {
+        size_t holders = state_of(be, k, &other) ? redis_script_holders(&other) : 0;
+        for (size_t h = 0; h < holders; h++) {
+            const char *same = redis_script_value_at(&other, h, &n);
+            if (!same || n != len || memcmp(same, value, len) != 0 ||
+                !redis_script_holder_at(&other, h, &be->info))
+                continue;
+            if (k < i)
+                return false;
+            fence = other.fence < fence ? other.fence : fence;
+            left_ns[named++] = be->info.left_ns;
+            break;
+        }
     }
+    if (named < be->quorum)
+        return false;
+    be->info.left_ns = redlock_reached(left_ns, named, be->quorum);
+    be->info.fence = be->info.foreign ? 0 : fence;
+    return true;
+}
+
+static bool next_holder(struct redlock_backend *be, const struct redis_script_state *s)
+{
+    while (be->status.at < redis_script_holders(s))
+        if (holder_of_majority(be, be->status.server, be->status.at++))
+            return true;
     return false;
 }
 
@@ -349,27 +309,16 @@ static bool next_waiter(struct redlock_backend *be, const struct redis_script_st
     return false;
 }
 
-/* The holder or the readers, then the waiters of all servers, each once. */
+/* The holders, then the waiters of all servers, each once. */
 int redlock_status_next(struct redlock_backend *be, struct dlock_event *ev)
 {
     struct redis_script_state s;
 
     *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
-    if (be->status.part == LIST_HOLDER) {
-        be->status.part = LIST_READERS;
-        if (be->status.held) {
-            (void)redis_script_state(be->status.held, &s);
-            be->status.held = NULL;
-            redis_script_holder(s.value, s.len, &be->info);
-            be->info.left_ns = be->status.left_ns;
-            be->info.fence = be->info.foreign ? 0 : be->status.fence;
-            return 1;
-        }
-    }
     for (; be->status.part <= LIST_WAITERS; be->status.part++, be->status.server = 0)
         for (; be->status.server < be->n; be->status.server++, be->status.at = 0)
             if (state_of(be, be->status.server, &s) &&
-                (be->status.part == LIST_READERS ? next_reader(be, &s) : next_waiter(be, &s)))
+                (be->status.part == LIST_HOLDERS ? next_holder(be, &s) : next_waiter(be, &s)))
                 return 1;
     redlock_drop_listing(be);
     be->op = OP_NONE;

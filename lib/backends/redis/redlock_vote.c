@@ -174,7 +174,7 @@ void redlock_wait_close(struct redlock_backend *be)
 /* Before the queue is joined: no wake-up is lost, and an unreachable waiter does not count. */
 static void subscribe(struct redlock_backend *be, struct redlock_server *s)
 {
-    int64_t until = redlock_now(be) + be->spec->connect_timeout;
+    int64_t until = spec_now(be->spec) + be->spec->connect_timeout;
     s->wake_retry_at = DLOCK_NEVER;
     redlock_connect(be, s, &s->node.wake, until);
     redis_node_subscribe(&s->node, be->acquire.channel, until);
@@ -198,7 +198,7 @@ void redlock_wake_failed(struct redlock_backend *be, struct redlock_server *s)
 {
     redis_node_unsubscribe(&s->node);
     if (be->op == OP_ACQUIRE)
-        s->wake_retry_at = redlock_now(be) + dlock_backoff_next(&s->wake_pause, be->spec->env);
+        s->wake_retry_at = spec_now(be->spec) + dlock_backoff_next(&s->wake_pause, be->spec->env);
 }
 
 /* We are the first waiter there, and the server does not report every change yet. */
@@ -225,7 +225,7 @@ static void ask_at(struct redlock_backend *be, int64_t at)
 
 static void server_freed(struct redlock_backend *be, struct redlock_server *s)
 {
-    int64_t now = redlock_now(be);
+    int64_t now = spec_now(be->spec);
     if (s->freed)
         return;
     s->freed = true;
@@ -236,8 +236,8 @@ void redlock_wake_heard(struct redlock_backend *be, struct redlock_server *s,
                         const struct redis_conn_reply *rep)
 {
     struct dlock_error err;
-    enum redis_heard heard = redis_node_heard(&s->node, rep, s->where, &err);
-    int64_t now = redlock_now(be);
+    enum redis_heard heard = redis_node_heard(&s->node, rep, &err);
+    int64_t now = spec_now(be->spec);
 
     if (heard == HEARD_FAILED)
         redlock_wake_failed(be, s);
@@ -297,7 +297,7 @@ static void plan_look(struct redlock_backend *be)
             pause = POLL_PAUSE;
     }
     be->acquire.look_at =
-        tracked >= be->quorum ? DLOCK_NEVER : redlock_now(be) + pause + jitter(be, LOOK_SPREAD);
+        tracked >= be->quorum ? DLOCK_NEVER : spec_now(be->spec) + pause + jitter(be, LOOK_SPREAD);
 }
 
 static void look(struct redlock_backend *be)
@@ -317,7 +317,7 @@ static void looked(struct redlock_backend *be, struct redlock_server *s,
                    const struct redis_conn_reply *rep)
 {
     bool claims = REDLOCK_TAG_KIND(rep->tag) == K_CLAIM;
-    int64_t left_ms = 0, now = redlock_now(be);
+    int64_t left_ms = 0, now = spec_now(be->spec);
     bool yes = redis_script_looked(rep->r, &left_ms);
 
     if (be->op != OP_ACQUIRE || be->acquire.stage != ST_PAUSE ||
@@ -356,7 +356,7 @@ static int64_t free_at(const struct redlock_backend *be, const struct redlock_se
 /* When the next round begins, and when a waiter looks before. */
 static void plan_round(struct redlock_backend *be)
 {
-    int64_t now = redlock_now(be), at = DLOCK_NEVER;
+    int64_t now = spec_now(be->spec), at = DLOCK_NEVER;
     int place = INT32_MAX, unknown = 0;
 
     for_each_server (be, s) {
@@ -511,7 +511,7 @@ void redlock_acquire(struct dlock_be *dlock_be, bool wait)
     be->acquire.split_pause = (struct dlock_backoff){
         .base = 10 * DLOCK_MSEC, .max = (wait ? 400 : 80) * DLOCK_MSEC, .cur = 10 * DLOCK_MSEC};
     outage_none(&be->acquire.out);
-    be->until = redlock_now(be) + be->spec->connect_timeout;
+    be->until = spec_now(be->spec) + be->spec->connect_timeout;
     for_each_server (be, s)
         s->longest_ms = 0;
     if (redlock_check_peers(be, &err) != 0)
@@ -628,7 +628,7 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
         return;
     /* The counters of a majority are being raised: this voter's, too. */
     struct redlock_young y = young_of(be);
-    (void)discount(s, redlock_young_needed_ms(&y, redlock_now(be)));
+    (void)discount(s, redlock_young_needed_ms(&y, spec_now(be->spec)));
     (void)count_votes(be, true);
     if (s->answer == A_YES)
         ask_raise(be, s);
@@ -662,7 +662,7 @@ static void end_votes(struct redlock_backend *be, int64_t now)
         }
         be->acquire.stage = ST_RAISE;
         be->until = dlock_min(be->acquire.first ? be->until : DLOCK_NEVER,
-                              redlock_now(be) + be->spec->op_timeout);
+                              spec_now(be->spec) + be->spec->op_timeout);
         for_each_server (be, s)
             if (s->answer == A_YES && s->fence > be->fence)
                 be->fence = s->fence;
@@ -788,7 +788,7 @@ static void round_failed(struct redlock_backend *be)
 /* success: because a run has succeeded; else NULL. */
 static void give_votes_back(struct redlock_backend *be, const struct redlock_server *success)
 {
-    int64_t now = redlock_now(be);
+    int64_t now = spec_now(be->spec);
     int tag = REDLOCK_TAG(be->serial, K_UNDO);
 
     be->until = dlock_max(be->until, now + UNDO_TIME);
@@ -846,7 +846,7 @@ static void end_undo(struct redlock_backend *be, int64_t now)
 
 static void pause_round(struct redlock_backend *be)
 {
-    int64_t now = redlock_now(be);
+    int64_t now = spec_now(be->spec);
 
     be->acquire.stage = ST_PAUSE;
     be->acquire.not_before = now;

@@ -52,12 +52,6 @@ static void close_useless(struct redis_backend *be, const redisReply *r)
     redis_node_close(&be->node);
 }
 
-/* The rest of --min-hold. */
-static int64_t min_hold_left(const struct redis_backend *be)
-{
-    return be->spec->min_hold == 0 ? 0 : dlock_max(0, be->spec->hold->until - redis_now(be));
-}
-
 /* ---------------------------------------------------------------------- renew */
 
 static bool begins(const struct redis_backend *be)
@@ -69,7 +63,7 @@ static void send_renew(struct redis_backend *be)
 {
     struct redis_conn *cmd = &be->node.cmd;
     /* With --min-hold the lock must stay held even if we never speak again. */
-    struct redis_script_args args = {.ttl = dlock_max(be->spec->ttl, min_hold_left(be)),
+    struct redis_script_args args = {.ttl = dlock_max(be->spec->ttl, spec_stay(be->spec)),
                                      .value = be->value};
     char text[RUN_RECORD_MAX];
 
@@ -96,7 +90,7 @@ void redis_renew(struct dlock_be *dlock_be)
     struct redis_backend *be = redis_of(dlock_be);
 
     be->op = OP_RENEW;
-    be->until = redis_now(be) + be->spec->op_timeout;
+    be->until = spec_now(be->spec) + be->spec->op_timeout;
     redis_cluster_begin(&be->route);
     send_renew(be);
 }
@@ -163,7 +157,7 @@ static void renew_answered(struct redis_backend *be, struct redis_conn_reply *re
         unclear(be, &err);
         return;
     }
-    int64_t jump = redis_node_clock(&be->node, o.now_ms, rep->sent, redis_now(be));
+    int64_t jump = redis_node_clock(&be->node, o.now_ms, rep->sent, spec_now(be->spec));
     be->answer =
         (struct redis_answer){.what = o.ours ? ANSWER_RENEWAL : ANSWER_LOSS, .sent = rep->sent};
     if (!o.ours)
@@ -230,7 +224,7 @@ static void send_leave(struct redis_backend *be)
             run_record_end(be->spec, &run);
             args.once = be->spec->once;
         }
-        args.least = min_hold_left(be);
+        args.least = spec_stay(be->spec);
         args.state = run.state;
         args.status = run.status;
     }
@@ -274,7 +268,7 @@ void redis_release(struct redis_backend *be, int64_t until)
 /* The release was refused, or the connection has failed: retry while there is time. */
 static void leave_later(struct redis_backend *be, const struct dlock_error *err)
 {
-    int64_t now = redis_now(be);
+    int64_t now = spec_now(be->spec);
     if (now >= be->release.until || !dlock_error_retryable(err->code))
         end_release(be, DLOCK_RELEASE_UNCLEAR, err);
     else
@@ -319,7 +313,8 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
     } else if (o.ours || (granted && be->release.answer_lost && !must_record)) {
         end_release(be, DLOCK_RELEASE_CLEAN, NULL);
     } else if (granted) {
-        name_found(be, &err, &o, redis_node_clock(&be->node, o.now_ms, rep->sent, redis_now(be)));
+        name_found(be, &err, &o,
+                   redis_node_clock(&be->node, o.now_ms, rep->sent, spec_now(be->spec)));
         end_release(be, DLOCK_RELEASE_NOT_OURS, &err);
     } else {
         end_release(be, DLOCK_RELEASE_NOTHING, NULL);

@@ -26,8 +26,7 @@ struct redis_cluster {
     int hops;  /* redirections in a row */
     int evict; /* the next node to forget where there are too many */
     int64_t listed_at;
-    char tls_host[2][REDIS_ADDR_HOST]; /* the names in cmd's and wake's certificates */
-    struct redis_addr addr;            /* of node addr_of; 0: none */
+    struct redis_addr addr; /* of node addr_of; 0: none */
     int addr_of;
 };
 
@@ -50,7 +49,6 @@ struct redis_route {
     const struct dlock_spec *spec;
     const struct redis_script *script;
     struct redis_node *node;
-    const struct tls_config *tls;
     bool is_unix;
     struct dlock_peer unix_peer;
     unsigned wait_replicas;
@@ -63,11 +61,6 @@ struct redis_route {
     struct dlock_error missing;    /* CONFIRM_REFUSED, CONFIRM_MISSING: why */
     int64_t fresh;                 /* what the sentinels said before does not count */
 };
-
-static inline int64_t redis_route_now(const struct redis_route *r)
-{
-    return r->spec->env->now(r->spec->env->ctx);
-}
 
 /* ---------------------------------------------------------------------- confirm.c */
 

@@ -10,12 +10,10 @@
 
 #include "redis_scripts.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define INVALIDATE "__redis__:invalidate"
 #define OVER " over=1"              /* behind the value of a holder that has released the lock */
 #define LAST (RUN_RECORD_MAX + 128) /* bytes of the last argument of a script */
 #define WORDS 12                    /* of a command at most */
@@ -366,10 +364,8 @@ static bool is_string(const redisReply *r)
 
 static uint64_t to_fence(const redisReply *r)
 {
-    char *end;
-    errno = 0;
-    unsigned long long f = strtoull(r->str, &end, 10);
-    return errno != 0 || *end != '\0' || f > INT64_MAX ? 0 : f;
+    int64_t fence;
+    return dlock_read_number(r->str, strlen(r->str), &fence) ? (uint64_t)fence : 0;
 }
 
 /*
@@ -618,6 +614,32 @@ bool redis_script_together(const redisReply *r, struct dlock_info *info)
     return !info->foreign;
 }
 
+const char *redis_script_value_at(const struct redis_script_state *s, size_t i, size_t *len)
+{
+    *len = s->len;
+    if (s->ntogether == 0)
+        return s->value;
+    const redisReply *r = s->together[i];
+    const char *slot = r->type == REDIS_REPLY_STRING ? strchr(r->str, ' ') : NULL;
+    const char *value = slot ? strchr(slot + 1, ' ') : NULL;
+    if (value)
+        *len = (size_t)r->len - (size_t)(++value - r->str);
+    return value;
+}
+
+bool redis_script_holder_at(const struct redis_script_state *s, size_t i, struct dlock_info *info)
+{
+    if (s->ntogether > 0) {
+        if (!redis_script_together(s->together[i], info))
+            return false;
+    } else {
+        redis_script_holder(s->value, s->len, info);
+        info->left_ns = s->left_ms < 0 ? DLOCK_NEVER : s->left_ms * DLOCK_MSEC;
+    }
+    info->fence = info->foreign ? 0 : s->fence;
+    return true;
+}
+
 bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct dlock_info *info)
 {
     const char *entry = waiter + redis_script_waiter_id(waiter);
@@ -651,28 +673,6 @@ char *redis_script_channel(const struct redis_script *s, const struct dlock_spec
     return asprintf(&p, "%swake:%s", s->prefix, id) < 0 ? NULL : p;
 }
 
-void redis_script_subscribe(struct redis_conn *c, const char *channel, int id_tag, int wake_tag,
-                            int changed_tag)
-{
-    const char *ask_id[] = {"CLIENT", "ID"};
-    const char *wake[] = {"SUBSCRIBE", channel};
-    const char *changed[] = {"SUBSCRIBE", INVALIDATE};
-
-    (void)redis_conn_send(c, id_tag, 2, ask_id);
-    (void)redis_conn_send(c, wake_tag, 2, wake);
-    (void)redis_conn_send(c, changed_tag, 2, changed);
-}
-
-bool redis_script_track(struct redis_conn *c, int tag, long long id)
-{
-    char text[24];
-    const char *argv[] = {"CLIENT", "TRACKING", "ON", "REDIRECT", text, "NOLOOP"};
-
-    snprintf(text, sizeof(text), "%lld", id);
-    c->told = false; /* no longer on this connection */
-    return redis_conn_send(c, tag, DLOCK_LEN(argv), argv) == 0;
-}
-
 bool redis_script_changed(const struct redis_script *s, const redisReply *message)
 {
     const redisReply *keys = message->element[message->elements - 1];
@@ -692,7 +692,7 @@ enum redis_script_call redis_script_called(const struct redis_script *s, const r
 {
     const redisReply *from = message->element[1], *what = message->element[2];
 
-    if (from->type == REDIS_REPLY_STRING && strcmp(from->str, INVALIDATE) == 0)
+    if (from->type == REDIS_REPLY_STRING && strcmp(from->str, REDIS_SCRIPT_INVALIDATE) == 0)
         return redis_script_changed(s, message) ? RS_CHANGED : RS_NOTHING;
     if (what->type != REDIS_REPLY_STRING)
         return RS_NOTHING;

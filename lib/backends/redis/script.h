@@ -245,6 +245,15 @@ int64_t redis_script_ttl(const char *value, size_t len);
 void redis_script_holder(const char *value, size_t len, struct dlock_info *);
 /* An element of state's together. False: not in our format. */
 bool redis_script_together(const redisReply *, struct dlock_info *);
+/* How many holders the state tells: the exclusive holder, or the holders that hold together. */
+static inline size_t redis_script_holders(const struct redis_script_state *s)
+{
+    return s->ntogether > 0 ? s->ntogether : s->held;
+}
+/* The value of holder i, of *len bytes; NULL: not in our format. */
+const char *redis_script_value_at(const struct redis_script_state *, size_t i, size_t *len);
+/* Holder i, with fence and lease (DLOCK_NEVER: no expiry). False: not in our format. */
+bool redis_script_holder_at(const struct redis_script_state *, size_t i, struct dlock_info *);
 /* A waiter of redis_script_state; false: dead, or an entry in an unknown format. */
 bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct dlock_info *);
 /* The length of the id, the same on each server. */
@@ -260,15 +269,8 @@ static inline size_t redis_script_waiter_id(const char *waiter)
  * memory, or no random numbers.
  */
 char *redis_script_channel(const struct redis_script *, const struct dlock_spec *, char *id);
-/*
- * Queue, under these tags: CLIENT ID, for redis_script_track on cmd (RESP2 does not allow it after
- * SUBSCRIBE); the subscriptions to the waiter's channel and to the channel of changed keys.
- */
-void redis_script_subscribe(struct redis_conn *, const char *channel, int id_tag, int wake_tag,
-                            int changed_tag);
-/* Queue: tell connection id of changes to keys that are read from now on. False: not sent. */
-bool redis_script_track(struct redis_conn *, int tag, long long id);
-
+/* The channel of changed keys. */
+#define REDIS_SCRIPT_INVALIDATE "__redis__:invalidate"
 /* A reply under REDIS_CONN_PUSH on a connection that is told of changes: has NAME changed? */
 bool redis_script_changed(const struct redis_script *, const redisReply *message);
 

@@ -43,8 +43,7 @@ struct sentinel {
 struct redis_sentinel {
     const struct dlock_spec *spec;
     char *service;
-    struct redis_conn_auth auth; /* the sentinels', not the master's */
-    char *secret;
+    char *secret; /* the sentinels' password, not the master's */
     struct sentinel one[SENTINEL_MAX];
     int n, quorum;
     int64_t since, until; /* of the round; since 0: there was none yet */
@@ -57,11 +56,6 @@ struct redis_sentinel {
     struct redis_named master; /* of the present or last connection of cmd */
     struct redis_addr addr;
 };
-
-static int64_t now_of(const struct redis_sentinel *m)
-{
-    return m->spec->env->now(m->spec->env->ctx);
-}
 
 /* ------------------------------------------------------------- open and close */
 
@@ -80,24 +74,21 @@ int redis_sentinel_open(struct redis_route *r, struct dlock_error *err)
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, uri->where,
                              "%d sentinels are more than the %d that are asked", uri->nhosts,
                              SENTINEL_MAX);
-    m->n = uri->nhosts;
-    m->quorum = m->n / 2 + 1;
-    for (int i = 0; i < m->n; i++) {
-        snprintf(m->one[i].where, sizeof(m->one[i].where), "sentinel %s:%u", uri->hosts[i].host,
-                 uri->hosts[i].port);
-        redis_node_init(&m->one[i].node);
-    }
     m->service = strndup(service, slash ? (size_t)(slash - service) : strlen(service));
     if (!m->service)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    m->auth.user = dlock_uri_param(uri, "sentinel-user");
-    if (file) {
-        int rc = dlock_read_secret(&m->secret, file, err);
-        if (rc != 0)
-            return rc;
-        m->auth.password = m->secret;
-    } else if (m->auth.user && *m->auth.user != '\0') {
-        m->auth.password = ""; /* "nopass" */
+    const struct dlock_host credentials = {.user = (char *)dlock_uri_param(uri, "sentinel-user")};
+    int rc = file ? dlock_read_secret(&m->secret, file, err) : 0;
+    if (rc != 0)
+        return rc;
+    m->n = uri->nhosts;
+    m->quorum = m->n / 2 + 1;
+    for (int i = 0; i < m->n; i++) {
+        struct sentinel *one = &m->one[i];
+        snprintf(one->where, sizeof(one->where), "sentinel %s:%u", uri->hosts[i].host,
+                 uri->hosts[i].port);
+        redis_node_init(&one->node, r->spec->env, one->where, NULL);
+        redis_node_credentials(&one->node, &credentials, m->secret);
     }
     return 0;
 }
@@ -132,8 +123,6 @@ void redis_sentinel_close(struct redis_route *r)
 
 static void open_conn(const struct redis_sentinel *m, int i, struct redis_conn *c, int64_t until)
 {
-    const struct redis_conn_target to = {
-        .env = m->spec->env, .where = m->one[i].where, .auth = &m->auth, .until = until};
     struct dlock_peer peers[REDIS_CONN_PEERS];
     int n = 0;
 
@@ -141,7 +130,7 @@ static void open_conn(const struct redis_sentinel *m, int i, struct redis_conn *
         if (m->spec->peers[k].host == i)
             peers[n++] = m->spec->peers[k];
     /* n is 0 where the name could not be resolved: the connection fails, and says so. */
-    (void)redis_conn_open(c, &to, peers, n);
+    (void)redis_conn_open(c, NULL, until, peers, n);
 }
 
 /* Begin a round: only its answers count. A sentinel without an answer by until has failed. */
@@ -149,7 +138,7 @@ static void begin_round(struct redis_sentinel *m, int64_t until)
 {
     const char *argv[] = {"SENTINEL", "get-master-addr-by-name", m->service};
 
-    m->since = now_of(m);
+    m->since = spec_now(m->spec);
     m->until = until;
     for (int i = 0; i < m->n; i++) {
         struct redis_conn *ask = &m->one[i].node.cmd;
@@ -194,7 +183,7 @@ static void ask_answered(struct sentinel *one, const redisReply *r)
         dlock_fail_at(err, DLOCK_EPROTO, 0, one->where,
                       "this is no sentinel; redis:// is for a server without them");
     } else {
-        redis_conn_reply_error(err, one->where, &one->node.cmd, r->str);
+        redis_conn_reply_error(err, &one->node.cmd, r->str);
     }
     redis_conn_close(&one->node.cmd);
 }
@@ -332,7 +321,7 @@ static int64_t heeded_at(const struct redis_sentinel *m)
  */
 static bool take_announcement(struct redis_sentinel *m)
 {
-    if (now_of(m) < heeded_at(m))
+    if (spec_now(m->spec) < heeded_at(m))
         return false;
     m->heard = false;
     return true;
@@ -380,7 +369,7 @@ int redis_sentinel_interest(const struct redis_route *r, struct pollfd *pfd, int
             *wake_at = dlock_min(*wake_at, m->until);
         n += redis_node_interest(&one->node, &pfd[n], cap - n, wake_at);
     }
-    if (now_of(m) < heeded_at(m))
+    if (spec_now(m->spec) < heeded_at(m))
         *wake_at = dlock_min(*wake_at, heeded_at(m));
     *wake_at = dlock_min(*wake_at, m->listen_at);
     if (m->seek == SEEK_RESOLVING && n < cap)
@@ -395,7 +384,7 @@ void redis_sentinel_work(struct redis_route *r, const struct pollfd *pfd, int n)
 
     if (!m)
         return;
-    int64_t now = now_of(m);
+    int64_t now = spec_now(m->spec);
     bool subscribe = now >= m->listen_at;
     if (subscribe)
         m->listen_at = DLOCK_NEVER;
@@ -433,14 +422,12 @@ void redis_sentinel_connect(struct redis_route *r, struct redis_conn *c, int64_t
 {
     struct redis_sentinel *m = r->sentinel;
     const struct redis_conn *cmd = &r->node->cmd;
-    const struct redis_conn_target to = {
-        .env = r->spec->env, .where = r->spec->uri->where, .auth = &r->node->auth, .until = until};
     bool shared = m->seek != SEEK_NOTHING &&
                   (r->node->cmd.state == RC_WAITING || r->node->wake.state == RC_WAITING);
-    int64_t now = redis_route_now(r);
+    int64_t now = spec_now(r->spec);
 
     c->only_master = true;
-    if (redis_conn_open_later(c, &to) != 0 || shared)
+    if (redis_conn_open_later(c, NULL, until) != 0 || shared)
         return;
     /* The wake-ups must come from the server with our place in its queue. */
     if (c == &r->node->wake && redis_conn_is_open(cmd) && cmd->state != RC_WAITING) {
@@ -501,7 +488,7 @@ bool redis_sentinel_worth_retry(const struct redis_route *r, const struct dlock_
                                 int64_t until)
 {
     return r->sentinel && !r->sentinel->failed && err->code == DLOCK_EUNAVAIL &&
-           redis_route_now(r) < until;
+           spec_now(r->spec) < until;
 }
 
 /* ------------------------------------------------------------------- following */
@@ -510,7 +497,7 @@ void redis_sentinel_question(struct redis_route *r, int64_t newer_than)
 {
     struct redis_sentinel *m = r->sentinel;
     if (m && m->seek == SEEK_NOTHING && m->since < newer_than)
-        begin_round(m, redis_route_now(r) + r->spec->op_timeout);
+        begin_round(m, spec_now(r->spec) + r->spec->op_timeout);
 }
 
 enum redis_watch redis_sentinel_watch(struct redis_route *r, bool acquiring, bool granted,

@@ -31,7 +31,7 @@ void redis_status(struct dlock_be *dlock_be, enum dlock_ask what, const char *ar
     struct dlock_error err;
 
     be->op = OP_STATUS;
-    be->until = redis_now(be) + be->spec->connect_timeout;
+    be->until = spec_now(be->spec) + be->spec->connect_timeout;
     be->refused.code = 0;
     outage_none(&be->out);
     redis_cluster_begin(&be->route);
@@ -153,21 +153,13 @@ const struct redis_operation redis_op_status = {
 static bool next_entry(struct redis_backend *be)
 {
     const struct redis_script_state *s = &be->status.state;
-    while (be->status.at <= s->ntogether + s->nwaiters) {
-        size_t i = be->status.at++;
-        if (i == 0 && s->held && s->ntogether == 0) {
-            redis_script_holder(s->value, s->len, &be->info);
-            be->info.left_ns = s->left_ms < 0 ? DLOCK_NEVER : s->left_ms * DLOCK_MSEC;
-            be->info.fence = be->info.foreign ? 0 : s->fence;
+    size_t holders = redis_script_holders(s);
+
+    while (be->status.at < holders)
+        if (redis_script_holder_at(s, be->status.at++, &be->info))
             return true;
-        }
-        if (i > 0 && i <= s->ntogether && redis_script_together(s->together[i - 1], &be->info)) {
-            be->info.fence = s->fence;
-            return true;
-        }
-        if (i <= s->ntogether)
-            continue;
-        const redisReply *w = s->waiters[i - s->ntogether - 1];
+    while (be->status.at < holders + s->nwaiters) {
+        const redisReply *w = s->waiters[be->status.at++ - holders];
         if (w->type == REDIS_REPLY_STRING &&
             redis_script_waiter(w->str, (size_t)w->len, s->now_ms, &be->info)) {
             be->info.place = ++be->status.place;

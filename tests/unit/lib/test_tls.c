@@ -127,10 +127,12 @@ static void crank(struct redis_conn *c, struct server *s)
 static int open_to(struct redis_conn *c, const struct dlock_peer *peers, int n, int64_t until)
 {
     static const char *const ping = "PING";
-    struct redis_conn_auth auth = {.password = "secret"};
     const char *argv[] = {ping};
-    struct redis_conn_target to = {&dlock_env_system, "w", &auth, &config, "name", until};
-    int rc = redis_conn_open(c, &to, peers, n);
+    c->env = &dlock_env_system;
+    c->where = "w";
+    c->auth.password = "secret";
+    c->tls = &config;
+    int rc = redis_conn_open(c, "name", until, peers, n);
     if (rc == 0)
         rc = redis_conn_send(c, 1, 1, argv);
     redis_conn_flush(c);

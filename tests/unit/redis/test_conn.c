@@ -29,9 +29,11 @@ static void crank(void)
 /* A new connection to the server. later: the address is not known yet. */
 static int open_conn(const char *password, bool later)
 {
-    struct redis_conn_auth auth = {.password = password};
-    struct redis_conn_target to = {&dlock_env_system, "redis://t/0", &auth, .until = SECS(5)};
-    return later ? redis_conn_open_later(&c, &to) : redis_conn_open(&c, &to, &s.peer, 1);
+    c.env = &dlock_env_system;
+    c.where = "w";
+    c.auth.password = password;
+    return later ? redis_conn_open_later(&c, NULL, SECS(5))
+                 : redis_conn_open(&c, NULL, SECS(5), &s.peer, 1);
 }
 
 static void end(void)
@@ -65,6 +67,20 @@ static bool settle(void)
     return s.len > 0;
 }
 
+/* A new connection on which the server has received a PING, with AUTH in front of it. */
+static bool pinged(const char *password)
+{
+    if (!begin(password, false))
+        return false;
+    ping(1);
+    return settle();
+}
+
+static void say(const char *text)
+{
+    server_say(&s, text, strlen(text));
+}
+
 /* Wait for the next reply, or a failure. */
 static int await(void)
 {
@@ -89,12 +105,9 @@ static int await_type(int tag)
 /* One PING, to which the server sends text: the code of the failure, or the type of the reply. */
 static int answer(const char *text)
 {
-    if (!begin(NULL, false))
+    if (!pinged(NULL))
         return -1000;
-    ping(1);
-    if (!settle())
-        return -1000;
-    server_say(&s, text, strlen(text));
+    say(text);
     (void)shutdown(s.cfd, SHUT_WR);
     return await_type(1);
 }
@@ -140,10 +153,8 @@ TEST(an_endless_reply_fails_the_connection)
     static char junk[65536];
     int rc = 0;
     memset(junk, 'x', sizeof(junk));
-    REQUIRE(begin(NULL, false));
-    ping(1);
-    REQUIRE(settle());
-    server_say(&s, "$900000000\r\n", 12);
+    REQUIRE(pinged(NULL));
+    say("$900000000\r\n");
     for (int i = 0; i < 1000 && rc == 0; i++) {
         server_say(&s, junk, sizeof(junk));
         crank();
@@ -242,10 +253,8 @@ TEST(a_refused_auth_is_the_error_and_the_next_reply_still_comes)
         {"+OK\r\n+PONG\r\n", false, false},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        REQUIRE(begin("secret", false));
-        ping(1);
-        REQUIRE(settle());
-        server_say(&s, t[i].text, strlen(t[i].text));
+        REQUIRE(pinged("secret"));
+        say(t[i].text);
         REQUIRE_INT(await(), 1);
         freeReplyObject(rep.r);
         CHECK_INT(c.auth_failed, t[i].failed);
@@ -258,15 +267,15 @@ TEST(a_refused_auth_is_the_error_and_the_next_reply_still_comes)
 TEST(the_next_address_is_tried_and_remembered)
 {
     struct server dead;
-    struct redis_conn_auth auth = {0};
-    struct redis_conn_target to = {&dlock_env_system, "w", &auth, .until = SECS(5)};
     end();
+    c.env = &dlock_env_system;
+    c.where = "w";
     REQUIRE(server_open(&s) && server_open(&dead));
     server_close(&dead); /* now its port refuses */
     struct dlock_peer peers[] = {dead.peer, s.peer};
     for (int i = 0; i < 2; i++) {
         s.len = 0;
-        REQUIRE_INT(redis_conn_open(&c, &to, peers, 2), 0);
+        REQUIRE_INT(redis_conn_open(&c, NULL, SECS(5), peers, 2), 0);
         ping(1);
         REQUIRE(settle());
         CHECK_INT(c.good, 1);
@@ -275,7 +284,7 @@ TEST(the_next_address_is_tried_and_remembered)
         close(s.cfd);
         s.cfd = -1;
     }
-    CHECK_INT(redis_conn_open(&c, &to, peers, 1), 0);
+    CHECK_INT(redis_conn_open(&c, NULL, SECS(5), peers, 1), 0);
     CHECK_INT(await(), DLOCK_EUNAVAIL);
     CHECK_INT(c.error.sys, ECONNREFUSED);
     CHECK(!c.written);
@@ -293,10 +302,8 @@ TEST(too_many_unanswered_commands_fail_the_connection)
 TEST(close_does_not_reset)
 {
     char buf[256];
-    REQUIRE(begin(NULL, false));
-    ping(1);
-    REQUIRE(settle());
-    server_say(&s, "+PONG\r\n+PONG\r\n", 14);
+    REQUIRE(pinged(NULL));
+    say("+PONG\r\n+PONG\r\n");
     ping(2);
     redis_conn_close(&c);
     ssize_t n = recv(s.cfd, buf, sizeof(buf), 0);
@@ -343,7 +350,8 @@ TEST(error_replies)
         struct dlock_error err;
         if (!CHECK_INT(redis_conn_classify(t[i].text), t[i].class))
             printf("# %s\n", t[i].text);
-        CHECK_INT(redis_conn_reply_error(&err, "w", &(struct redis_conn){0}, t[i].text), t[i].code);
+        CHECK_INT(redis_conn_reply_error(&err, &(struct redis_conn){.where = "w"}, t[i].text),
+                  t[i].code);
         CHECK_INT(err.code, t[i].code);
     }
 }
@@ -370,9 +378,9 @@ TEST(error_replies_show_no_secret)
         {"ann", "pw1", "FOREIGN the key 'ann:x' holds pw1, no", "w: the key 'ann:x' holds ***, no"},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        struct redis_conn asked = {.auth = {t[i].user, t[i].password}};
+        struct redis_conn asked = {.where = "w", .auth = {t[i].user, t[i].password}};
         struct dlock_error err;
-        (void)redis_conn_reply_error(&err, "w", &asked, t[i].text);
+        (void)redis_conn_reply_error(&err, &asked, t[i].text);
         CHECK_STR(err.msg, t[i].want);
     }
 }
@@ -395,14 +403,15 @@ TEST(errors_of_auth_show_one_word)
         {"Canary x", DLOCK_EPERM, "(no error code)"},
         {"", DLOCK_EPERM, "(no error code)"},
     };
-    struct redis_conn_auth auth = {"ann", "canary"}, upper = {"ann", "CANARY"};
+    struct redis_conn asked = {.where = "w", .auth = {"ann", "canary"}};
     struct dlock_error err;
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
-        CHECK_INT(redis_conn_auth_error(&err, "w", &auth, t[i].text), t[i].code);
+        CHECK_INT(redis_conn_auth_error(&err, &asked, t[i].text), t[i].code);
         if (!CHECK(strstr(err.msg, t[i].word) != NULL) || !CHECK(strstr(err.msg, "canary") == NULL))
             printf("# %s\n", err.msg);
     }
-    (void)redis_conn_auth_error(&err, "w", &upper, "CANARY");
+    asked.auth.password = "CANARY";
+    (void)redis_conn_auth_error(&err, &asked, "CANARY");
     CHECK(strstr(err.msg, "CANARY") == NULL);
 }
 
@@ -426,7 +435,7 @@ TEST(commands_wait_for_the_address)
     int64_t before = dlock_now();
     REQUIRE(settle());
     CHECK_STR(s.got, "*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n*1\r\n$4\r\nPING\r\n");
-    server_say(&s, "+OK\r\n+PONG\r\n", 12);
+    say("+OK\r\n+PONG\r\n");
     REQUIRE_INT(await(), 1);
     CHECK_INT(rep.tag, 7);
     CHECK(rep.sent >= before); /* not the time of redis_conn_send */
@@ -480,7 +489,7 @@ TEST(only_a_master_is_accepted)
         ping(1);
         REQUIRE(settle());
         CHECK(strncmp(s.got, "*1\r\n$4\r\nROLE\r\n*1\r\n$4\r\nPING", 24) == 0);
-        server_say(&s, t[i].text, strlen(t[i].text));
+        say(t[i].text);
         /* The reply to ROLE is not the caller's. */
         if (!CHECK_INT(await_type(1), t[i].want) || !CHECK_INT(c.is_replica, t[i].replica))
             printf("# answer %zu: %s\n", i, c.error.msg);
@@ -498,28 +507,27 @@ TEST(only_a_master_is_accepted)
 static int without_eval(const char *password, const char *first, const char *role,
                         struct dlock_error *err)
 {
-    int rc;
+    int rc = 0;
     if (!begin(password, false))
         return -1000;
     ping(7);
     c.tags[c.ntags - 1].why = WHY_MAY; /* as a script's */
     if (!settle())
         return -1000;
-    server_say(&s, first, strlen(first));
+    say(first);
     for (int64_t until = SECS(5); dlock_now() < until && !strstr(s.got, "ROLE");) {
         CHECK_INT(redis_script_next(&c, &rep), 0);
         crank();
     }
     if (role)
-        server_say(&s, role, strlen(role));
+        say(role);
     else
         (void)shutdown(s.cfd, SHUT_WR);
-    rc = 0;
     for (int64_t until = SECS(5); dlock_now() < until && rc == 0; crank())
         rc = redis_script_next(&c, &rep);
     if (rc == 1) {
         CHECK_INT(rep.tag, 7);
-        rc = redis_conn_reply_error(err, "w", &c, rep.r->str);
+        rc = redis_conn_reply_error(err, &c, rep.r->str);
         if (c.auth_failed)
             *err = c.error;
         freeReplyObject(rep.r);

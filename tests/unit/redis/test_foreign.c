@@ -13,10 +13,11 @@ static int take(struct dlock_uri *uri, struct dlock_error *err)
     const char *s = uri->scheme;
     bool tls = strcmp(s, "rediss") == 0 || strcmp(s, "redlocks") == 0;
     struct dlock_spec spec = {.uri = uri};
-    int rc = redis_param_foreign(&spec, tls, err);
+    struct redis_script script = {0};
+    int64_t grace;
+    int rc = redis_params_read(&spec, &script, &grace, err);
 
-    if (rc == 0 && strcmp(s, "redis+unix") != 0)
-        rc = redis_param_db(&spec, err);
+    redis_script_done(&script);
     for (size_t i = 0; i < (tls ? DLOCK_LEN(own) : 4); i++)
         (void)dlock_uri_param(uri, own[i]);
     return rc == 0 ? dlock_uri_check_params(uri, err) : rc;

@@ -11,6 +11,7 @@
 
 extern const struct dlock_backend dlock_backend_redis;
 
+static const struct dlock_backend *const redis = &dlock_backend_redis;
 static const struct dlock_hold no_hold;
 
 struct user {
@@ -40,23 +41,32 @@ static bool user_open_at(struct user *u, const char *text, const struct dlock_pe
         .identity = &u->identity,
         .hold = &no_hold,
     };
-    if (dlock_backend_redis.open(&u->be, &u->spec, &err) != 0)
+    if (redis->open(&u->be, &u->spec, &err) != 0)
         return unit_fail(UNIT_AT, "%s", err.msg);
     return true;
 }
 
-/* These may come at any time and end nothing. away, back: how many there were. */
-static int away, back;
-static bool is_news(enum dlock_ev type)
+static int warnings; /* seen by turn() */
+
+/* One turn of the event loop. True: an event that ends something, or tells of the lock. */
+static bool turn(struct user *u, struct dlock_event *ev)
 {
-    away += type == EV_AWAY;
-    back += type == EV_BACK;
-    return type == EV_NOTICE || type == EV_WAITING || type == EV_AWAY || type == EV_BACK;
+    struct pollfd p[8];
+    int64_t wake = DLOCK_NEVER;
+    int n = redis->interest(u->be, p, 8, &wake);
+    poll(p, (nfds_t)n, wake <= dlock_now() ? 0 : 5);
+    for (; redis->process(u->be, p, n, ev) == 1; n = 0) {
+        warnings += ev->type == EV_NOTICE && ev->error.code != 0;
+        if (ev->type != EV_NOTICE && ev->type != EV_WAITING && ev->type != EV_AWAY &&
+            ev->type != EV_BACK)
+            return true;
+    }
+    return false;
 }
 
 static void user_close(struct user *u)
 {
-    dlock_backend_redis.close(u->be);
+    redis->close(u->be);
     dlock_uri_free(u->uri);
 }
 
@@ -91,22 +101,12 @@ static char next_asked(const struct server *s, size_t *at)
  * Drive u until it has an event; the server answers the n-th EVAL with say[n] (HANG_UP: closes the
  * connection instead, without an answer), and the rest with a refusal.
  */
-static int warnings; /* seen by play() */
-
 static enum dlock_ev play(struct user *u, struct server *s, const char *const *say, int nsay,
                           int *said, struct dlock_event *ev)
 {
-    const struct dlock_backend *t = &dlock_backend_redis;
     for (int64_t end = SECS(3); dlock_now() < end;) {
-        struct pollfd p[8];
-        int64_t wake = DLOCK_NEVER;
-        int n = t->interest(u->be, p, 8, &wake);
-        poll(p, (nfds_t)n, wake <= dlock_now() ? 0 : 5);
-        for (; t->process(u->be, p, n, ev) == 1; n = 0) {
-            warnings += ev->type == EV_NOTICE && ev->error.code != 0;
-            if (!is_news(ev->type))
-                return ev->type;
-        }
+        if (turn(u, ev))
+            return ev->type;
         server_step(s);
         size_t at = s->seen;
         for (char asked; (asked = next_asked(s, &at)) != 0 && (asked != 'E' || *said < nsay);
@@ -164,19 +164,19 @@ static enum dlock_ev next(void)
 
 static enum dlock_ev acquire(bool wait)
 {
-    dlock_backend_redis.acquire(sc.u.be, wait);
+    redis->acquire(sc.u.be, wait);
     return next();
 }
 
 static enum dlock_ev renew(void)
 {
-    dlock_backend_redis.renew(sc.u.be);
+    redis->renew(sc.u.be);
     return next();
 }
 
 static enum dlock_ev release(int64_t until)
 {
-    dlock_backend_redis.release(sc.u.be, until);
+    redis->release(sc.u.be, until);
     return next();
 }
 
@@ -265,12 +265,11 @@ TEST(renewals_clear_and_unclear)
 TEST(checks_delay_no_other_command)
 {
     static const char *const say[] = {GRANTED, OURS, OURS, GRANTED, OURS};
-    const struct dlock_backend *t = &dlock_backend_redis;
     REQUIRE(begin(say, 5));
     REQUIRE_INT(acquire(false), EV_GRANTED);
     server_step(&sc.s);
     CHECK_NULL(strstr(sc.s.got, "\nINFO\r"));
-    CHECK_INT(t->process(sc.u.be, NULL, 0, &sc.ev), 0);
+    CHECK_INT(redis->process(sc.u.be, NULL, 0, &sc.ev), 0);
     CHECK_INT(unanswered(), 2);
     REQUIRE_INT(renew(), EV_RENEWED);
     const char *first = strstr(sc.s.got, "\nINFO\r");
@@ -281,7 +280,7 @@ TEST(checks_delay_no_other_command)
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
     /* Once for a handle. */
     REQUIRE_INT(acquire(false), EV_GRANTED);
-    CHECK_INT(t->process(sc.u.be, NULL, 0, &sc.ev), 0);
+    CHECK_INT(redis->process(sc.u.be, NULL, 0, &sc.ev), 0);
     CHECK_INT(unanswered(), 0);
 }
 
@@ -292,21 +291,20 @@ TEST(checks_are_reported_during_a_release)
 {
     static const char answers[] = "+OK\r\n$14\r\naof_enabled:0\n\r\n" OURS;
     static const char *const say[] = {GRANTED};
-    const struct dlock_backend *t = &dlock_backend_redis;
     REQUIRE(begin(say, 1));
     REQUIRE_INT(acquire(false), EV_GRANTED);
-    CHECK_INT(t->process(sc.u.be, NULL, 0, &sc.ev), 0);
-    t->release(sc.u.be, SECS(2));
+    CHECK_INT(redis->process(sc.u.be, NULL, 0, &sc.ev), 0);
+    redis->release(sc.u.be, SECS(2));
     server_say(&sc.s, answers, strlen(answers));
     struct pollfd p[8];
     int64_t wake = DLOCK_NEVER;
-    int n = t->interest(sc.u.be, p, 8, &wake);
+    int n = redis->interest(sc.u.be, p, 8, &wake);
     poll(p, (nfds_t)n, 1000);
-    REQUIRE_INT(t->process(sc.u.be, p, n, &sc.ev), 1);
+    REQUIRE_INT(redis->process(sc.u.be, p, n, &sc.ev), 1);
     CHECK_INT(sc.ev.type, EV_NOTICE);
     CHECK(sc.ev.error.code != 0);
     CHECK_HAS(sc.ev.error.msg, "appendonly");
-    REQUIRE_INT(t->process(sc.u.be, NULL, 0, &sc.ev), 1);
+    REQUIRE_INT(redis->process(sc.u.be, NULL, 0, &sc.ev), 1);
     CHECK_INT(sc.ev.type, EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_CLEAN);
 }
@@ -363,7 +361,6 @@ TEST(a_failover_is_no_clock_jump)
 {
     static const char *const first[] = {GRANTED_AT(1790000000000), HANG_UP},
                              *const second[] = {OURS_AT(1790000060000), OURS_AT(1790000120000)};
-    const struct dlock_backend *t = &dlock_backend_redis;
     struct dlock_event ev;
     struct server other;
     int said = 0;
@@ -372,10 +369,10 @@ TEST(a_failover_is_no_clock_jump)
     REQUIRE_INT(acquire(false), EV_GRANTED);
     REQUIRE_INT(renew(), EV_UNCLEAR);
     sc.u.spec.peers = &other.peer;
-    t->renew(sc.u.be);
+    redis->renew(sc.u.be);
     REQUIRE_INT(play(&sc.u, &other, second, 2, &said, &ev), EV_RENEWED);
     CHECK_INT(warnings, 0);
-    t->renew(sc.u.be);
+    redis->renew(sc.u.be);
     REQUIRE_INT(play(&sc.u, &other, second, 2, &said, &ev), EV_RENEWED);
     CHECK_INT(warnings, 1);
     server_close(&other);
@@ -404,7 +401,6 @@ TEST(a_redirection_by_the_sentinels_master_is_not_followed)
     static const char *const bad[] = {"-MOVED 1 127.0.0.1:%d\r\n", "-ASK 1 127.0.0.1:%d\r\n",
                                       "-CLUSTERDOWN %d\r\n", "-ERR non local key %d\r\n"};
     for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
-        const struct dlock_backend *t = &dlock_backend_redis;
         struct server sentinel, master, other;
         char where[300], named[64], text[64];
         struct dlock_event ev = {0};
@@ -417,14 +413,10 @@ TEST(a_redirection_by_the_sentinels_master_is_not_followed)
         snprintf(named, sizeof(named), "*2\r\n$9\r\n127.0.0.1\r\n$5\r\n%05d\r\n",
                  server_port(&master));
         snprintf(text, sizeof(text), bad[i], server_port(&other));
-        t->acquire(u.be, false);
+        redis->acquire(u.be, false);
         enum dlock_ev got = EV_NONE;
         for (int64_t end = SECS(3); dlock_now() < end && got == EV_NONE;) {
-            struct pollfd p[8];
-            int64_t wake = DLOCK_NEVER;
-            int n = t->interest(u.be, p, 8, &wake);
-            poll(p, (nfds_t)n, wake <= dlock_now() ? 0 : 5);
-            if (t->process(u.be, p, n, &ev) == 1 && ev.type != EV_NOTICE)
+            if (turn(&u, &ev))
                 got = ev.type;
             answer_all(&sentinel, "SENTINEL", named);
             answer_all(&master, "ROLE", "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n");
@@ -476,18 +468,19 @@ TEST(a_refused_undo_is_sent_again)
 /* Drive u until the server has got n scripts, and answer nothing. */
 static bool asked(int n)
 {
-    const struct dlock_backend *t = &dlock_backend_redis;
     struct dlock_event ev;
     for (int64_t end = SECS(3); dlock_now() < end && EVALS + EVALSHAS < n;) {
-        struct pollfd p[8];
-        int64_t wake = DLOCK_NEVER;
-        int npoll = t->interest(sc.u.be, p, 8, &wake);
-        poll(p, (nfds_t)npoll, 5);
-        if (t->process(sc.u.be, p, npoll, &ev) == 1 && !is_news(ev.type))
+        if (turn(&sc.u, &ev))
             return unit_fail(UNIT_AT, "event %d", (int)ev.type);
         server_step(&sc.s);
     }
     return EVALS + EVALSHAS == n;
+}
+
+static void tell(const char *text)
+{
+    sc.s.seen = sc.s.len;
+    server_say(&sc.s, text, strlen(text));
 }
 
 /* The lease counts from the first request. After that answer the connection gets the texts. */
@@ -500,11 +493,10 @@ TEST(the_text_is_sent_where_the_script_is_unknown)
     const char *const say[] = {GRANTED, OURS, OURS};
     for (size_t i = 0; i < DLOCK_LEN(unknown); i++) {
         REQUIRE(begin(say, 3));
-        dlock_backend_redis.acquire(sc.u.be, false);
+        redis->acquire(sc.u.be, false);
         REQUIRE(asked(1));
-        sc.s.seen = sc.s.len;
         int64_t heard = dlock_now();
-        server_say(&sc.s, unknown[i], strlen(unknown[i]));
+        tell(unknown[i]);
         REQUIRE_INT(next(), EV_GRANTED);
         CHECK(sc.ev.from < heard);
         REQUIRE_INT(renew(), EV_RENEWED);
@@ -536,14 +528,13 @@ TEST(a_release_of_an_unknown_script_counts_once_its_text_was_run)
 TEST(a_given_up_try_is_not_sent_again)
 {
     REQUIRE(begin(NULL, 0));
-    dlock_backend_redis.acquire(sc.u.be, true);
+    redis->acquire(sc.u.be, true);
     REQUIRE(asked(1));
-    dlock_backend_redis.release(sc.u.be, SECS(1));
+    redis->release(sc.u.be, SECS(1));
     REQUIRE(asked(2));
     CHECK_INT(EVALSHAS, 1);
     CHECK_INT(EVALS, 1);
-    sc.s.seen = sc.s.len;
-    server_say(&sc.s, NOSCRIPT NOT_OURS, strlen(NOSCRIPT NOT_OURS));
+    tell(NOSCRIPT NOT_OURS);
     REQUIRE_INT(next(), EV_RELEASED);
     CHECK_INT(sc.ev.how, DLOCK_RELEASE_NOTHING);
     server_step(&sc.s);
@@ -555,11 +546,10 @@ TEST(an_undo_is_sent_by_its_text)
 {
     static const char *const say[] = {NOT_OURS, GRANTED};
     REQUIRE(begin(say, 2));
-    dlock_backend_redis.acquire(sc.u.be, false);
+    redis->acquire(sc.u.be, false);
     REQUIRE(asked(1));
     redis_node_remember(node(), strdup("stale"));
-    sc.s.seen = sc.s.len;
-    server_say(&sc.s, "-LOADING x\r\n", strlen("-LOADING x\r\n"));
+    tell("-LOADING x\r\n");
     REQUIRE_INT(next(), EV_GRANTED);
     CHECK_INT(EVALS, 1);
     const char *undo = strstr(sc.s.got, "\nEVAL\r");
@@ -573,7 +563,7 @@ TEST(the_last_word_on_a_connection_is_a_text)
     static const char *const say[] = {GRANTED};
     REQUIRE(begin(say, 1));
     REQUIRE_INT(acquire(false), EV_GRANTED);
-    dlock_backend_redis.release(sc.u.be, dlock_now() + 100 * DLOCK_MSEC);
+    redis->release(sc.u.be, dlock_now() + 100 * DLOCK_MSEC);
     REQUIRE(asked(2));
     CHECK_INT(EVALS, 0);
     sc.s.seen = sc.s.len;
@@ -589,12 +579,10 @@ TEST(the_last_word_on_a_connection_is_a_text)
  */
 TEST(a_refused_password_and_an_unknown_script)
 {
-    static const char said[] = "-WRONGPASS x\r\n" NOSCRIPT;
     REQUIRE(begin_at("redis://:pw@h:1#n", NULL, 0));
-    dlock_backend_redis.acquire(sc.u.be, false);
+    redis->acquire(sc.u.be, false);
     REQUIRE(asked(1));
-    sc.s.seen = sc.s.len;
-    server_say(&sc.s, said, strlen(said));
+    tell("-WRONGPASS x\r\n" NOSCRIPT);
     REQUIRE_INT(next(), EV_FAILED);
     CHECK_INT(sc.ev.error.code, DLOCK_EPERM);
     REQUIRE_INT(release(SECS(1)), EV_RELEASED);

@@ -20,22 +20,23 @@ TEST(no_two_names_share_a_key)
     }
 }
 
-static redisReply *parse(const char *text)
+/* Valid until the next call, and never NULL. */
+static const redisReply *parse(const char *text)
 {
-    void *r = NULL;
+    static void *r;
     redisReader *rd = redisReaderCreate();
+    freeReplyObject(r);
+    r = NULL;
     redisReaderFeed(rd, text, strlen(text));
-    (void)redisReaderGetReply(rd, &r);
+    if (redisReaderGetReply(rd, &r) != REDIS_OK || !r)
+        abort();
     redisReaderFree(rd);
     return r;
 }
 
 static int tried(const char *text, struct redis_script_tried *t)
 {
-    redisReply *r = parse(text);
-    int rc = redis_script_tried(r, t);
-    freeReplyObject(r);
-    return rc;
+    return redis_script_tried(parse(text), t);
 }
 
 TEST(answers_of_the_scripts)
@@ -55,12 +56,10 @@ TEST(answers_of_the_scripts)
     struct redis_script_state st;
     struct redis_script_owned o;
     for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
-        redisReply *r = parse(bad[i]);
-        REQUIRE(r != NULL);
+        const redisReply *r = parse(bad[i]);
         if (!CHECK_INT(redis_script_tried(r, &tr), DLOCK_EPROTO))
             printf("# %zu\n", i);
         CHECK_INT(redis_script_state(r, &st), DLOCK_EPROTO);
-        freeReplyObject(r);
     }
     CHECK_INT(
         tried("*5\r\n$4\r\nbusy\r\n$1\r\n0\r\n:9223372036854775807\r\n:3\r\n$1\r\nx\r\n", &tr), 0);
@@ -82,12 +81,10 @@ TEST(answers_of_the_scripts)
                     &tr),
               0);
     CHECK_INT(tr.ticket, 1795380000000001);
-    redisReply *r = parse("*2\r\n:0\r\n$-1\r\n");
-    CHECK_INT(redis_script_owned(r, &o), 0);
+    CHECK_INT(redis_script_owned(parse("*2\r\n:0\r\n$-1\r\n"), &o), 0);
     CHECK(!o.ours);
     CHECK_NULL(o.found);
     CHECK_INT(o.now_ms, 0);
-    freeReplyObject(r);
     static const struct {
         const char *text;
         int64_t at;
@@ -98,15 +95,11 @@ TEST(answers_of_the_scripts)
         {"*1\r\n:1\r\n", 0},
     };
     for (size_t i = 0; i < DLOCK_LEN(owned); i++) {
-        r = parse(owned[i].text);
-        CHECK_INT(redis_script_owned(r, &o), 0);
+        CHECK_INT(redis_script_owned(parse(owned[i].text), &o), 0);
         CHECK(o.ours);
         CHECK_INT(o.now_ms, owned[i].at);
-        freeReplyObject(r);
     }
-    r = parse(":1\r\n");
-    CHECK_INT(redis_script_owned(r, &o), DLOCK_EPROTO);
-    freeReplyObject(r);
+    CHECK_INT(redis_script_owned(parse(":1\r\n"), &o), DLOCK_EPROTO);
 }
 
 TEST(a_new_head_is_told_of_the_lease)
@@ -133,8 +126,7 @@ TEST(a_new_head_is_told_of_the_lease)
         char text[128];
         snprintf(text, sizeof(text), "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$%zu\r\n%s\r\n",
                  strlen(t[i].text), t[i].text);
-        redisReply *r = parse(text);
-        REQUIRE(r != NULL);
+        const redisReply *r = parse(text);
         CHECK_INT(redis_script_called(&s, r), t[i].call);
         if (t[i].call == RS_HEAD && CHECK_INT(redis_script_head(r, &tr), t[i].left != 0) &&
             t[i].left != 0) {
@@ -143,7 +135,6 @@ TEST(a_new_head_is_told_of_the_lease)
             CHECK_STR(tr.holder, t[i].holder);
             CHECK_INT((int64_t)tr.holder_len, (int64_t)strlen(t[i].holder));
         }
-        freeReplyObject(r);
     }
     redis_script_done(&s);
 }
@@ -158,10 +149,8 @@ TEST(answers_to_looks)
              {":1500\r\n", true, 1500}, {"-MOVED 1 h:1\r\n", false, 0}, {"+OK\r\n", false, 0}};
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
         int64_t left = 0;
-        redisReply *r = parse(t[i].text);
-        CHECK_INT(redis_script_looked(r, &left), t[i].held);
+        CHECK_INT(redis_script_looked(parse(t[i].text), &left), t[i].held);
         CHECK_INT(left, t[i].left);
-        freeReplyObject(r);
     }
 }
 
@@ -216,10 +205,7 @@ static bool together(const char *entry, struct dlock_info *info)
 {
     char text[256];
     snprintf(text, sizeof(text), "$%zu\r\n%s\r\n", strlen(entry), entry);
-    redisReply *r = parse(text);
-    bool ok = r && redis_script_together(r, info);
-    freeReplyObject(r);
-    return ok;
+    return redis_script_together(parse(text), info);
 }
 
 TEST(holders_that_stand_together)
@@ -240,7 +226,7 @@ TEST(holders_that_stand_together)
     CHECK(!together("", &info));
     CHECK(!together("5 x", &info));
     CHECK(!together("5 0 s:other", &info));
-    redisReply *r = parse(
+    const redisReply *r = parse(
         "*7\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n$3\r\nrun\r\n");
     struct redis_script_state st;
     CHECK_INT(redis_script_state(r, &st), 0);
@@ -248,16 +234,13 @@ TEST(holders_that_stand_together)
     CHECK_INT((int64_t)st.nwaiters, 0);
     CHECK_STR(st.run, "run");
     CHECK_INT((int64_t)st.run_len, 3);
-    freeReplyObject(r);
     static const char *const odd[] = {
         "*7\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n$1\r\na\r\n$0\r\n\r\n",
         "*6\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n*0\r\n",
         "*7\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n*0\r\n:8\r\n",
     };
     for (size_t i = 0; i < DLOCK_LEN(odd); i++) {
-        r = parse(odd[i]);
-        CHECK_INT(redis_script_state(r, &st), DLOCK_EPROTO);
-        freeReplyObject(r);
+        CHECK_INT(redis_script_state(parse(odd[i]), &st), DLOCK_EPROTO);
     }
 }
 
@@ -290,24 +273,16 @@ TEST(answers_about_records)
     for (size_t i = 0; i < DLOCK_LEN(words); i++) {
         snprintf(text, sizeof(text), "*2\r\n$%zu\r\n%s\r\n$4\r\nhash\r\n", strlen(words[i]),
                  words[i]);
-        redisReply *r = parse(text);
-        CHECK_INT(redis_script_forgot(r, &what, &type), 0);
+        CHECK_INT(redis_script_forgot(parse(text), &what, &type), 0);
         CHECK_INT(what, (enum redis_script_forgot)i);
         CHECK_STR(type, "hash");
-        freeReplyObject(r);
     }
-    redisReply *r = parse("*1\r\n$4\r\nelse\r\n");
-    CHECK_INT(redis_script_forgot(r, &what, &type), DLOCK_EPROTO);
-    freeReplyObject(r);
-    r = parse("*3\r\n:3\r\n$4\r\nhash\r\n:5\r\n");
-    CHECK_INT(redis_script_owned(r, &o), 0);
+    CHECK_INT(redis_script_forgot(parse("*1\r\n$4\r\nelse\r\n"), &what, &type), DLOCK_EPROTO);
+    CHECK_INT(redis_script_owned(parse("*3\r\n:3\r\n$4\r\nhash\r\n:5\r\n"), &o), 0);
     CHECK(o.foreign);
     CHECK_STR(o.found, "hash");
-    freeReplyObject(r);
-    r = parse("*3\r\n:1\r\n$4\r\nhash\r\n:5\r\n");
-    CHECK_INT(redis_script_owned(r, &o), 0);
+    CHECK_INT(redis_script_owned(parse("*3\r\n:1\r\n$4\r\nhash\r\n:5\r\n"), &o), 0);
     CHECK(!o.foreign);
-    freeReplyObject(r);
 }
 
 TEST(slots_in_answers)
@@ -318,12 +293,8 @@ TEST(slots_in_answers)
     CHECK_INT(tried("*5\r\n$5\r\nslots\r\n$1\r\n0\r\n:0\r\n:99999\r\n$0\r\n\r\n", &tr), 0);
     CHECK_INT(tr.status, RS_SLOTS);
     CHECK_INT(tr.slot, DLOCK_SLOTS_MAX);
-    redisReply *r = parse("$13\r\ndlock:shared:\r\n");
-    CHECK(redis_script_shared(r));
-    freeReplyObject(r);
-    r = parse("$-1\r\n");
-    CHECK(!redis_script_shared(r));
-    freeReplyObject(r);
+    CHECK(redis_script_shared(parse("$13\r\ndlock:shared:\r\n")));
+    CHECK(!redis_script_shared(parse("$-1\r\n")));
 }
 
 TEST(values_and_entries)

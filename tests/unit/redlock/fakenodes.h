@@ -231,6 +231,24 @@ __attribute__((unused)) static void fake_take(struct fake *f, const char *value)
     snprintf(f->value, sizeof(f->value), "%s", value);
 }
 
+/* The value that the server names as the holder's; "": the lock is free. */
+static const char *fake_holder(const struct fake *f)
+{
+    return f->value[0] == '\0' && f->nreaders > 0 ? f->readers[0].value : f->value;
+}
+
+/* The answer of KEEP, LEAVE and UNVOTE; recorded (-1: not told): is the run record there? */
+static void fake_owned(int fd, bool ours, const char *found, int recorded)
+{
+    fake_say(fd, "*%d\r\n:%d\r\n", recorded < 0 ? 3 : 4, ours);
+    if (ours || found[0] == '\0')
+        fake_say(fd, "$-1\r\n:1\r\n");
+    else
+        fake_say(fd, BULK ":1\r\n", strlen(found), found);
+    if (recorded >= 0)
+        fake_say(fd, ":%d\r\n", recorded);
+}
+
 static long long fake_up_ms(const struct fake *f)
 {
     return f->started == 0 ? 864000000 : (fake_clock - f->started) / DLOCK_MSEC - 1000;
@@ -238,9 +256,7 @@ static long long fake_up_ms(const struct fake *f)
 
 static void fake_read_vote(struct fake *f, int fd, char **argv)
 {
-    const char *holder = f->value[0] != '\0' ? f->value
-                         : f->nreaders > 0   ? f->readers[0].value
-                                             : "";
+    const char *holder = fake_holder(f);
     long long up_ms = fake_up_ms(f);
     char fence[24];
 
@@ -312,11 +328,9 @@ static void fake_unvote(struct fake *f, int fd, const char *mine, const char *la
         f->ends = f->ends != 0 && f->ends < ends ? f->ends : ends;
         if (words[1] == 0)
             f->value[0] = '\0';
-        fake_say(fd, "*4\r\n:1\r\n$-1\r\n:1\r\n:%d\r\n", recorded);
-    } else if (f->value[0] != '\0') {
-        fake_say(fd, "*4\r\n:0\r\n" BULK ":1\r\n:%d\r\n", strlen(f->value), f->value, recorded);
+        fake_owned(fd, true, "", recorded);
     } else {
-        fake_say(fd, "*4\r\n:0\r\n$-1\r\n:1\r\n:%d\r\n", recorded);
+        fake_owned(fd, false, f->value, recorded);
     }
 }
 
@@ -332,14 +346,12 @@ static void fake_serve_reader(struct fake *f, int fd, enum fake_kind kind, char 
     } else if (kind == F_KEEP && (at >= 0 || (f->value[0] == '\0' && argv[9][0] == '1'))) {
         fake_admit(f, argv[6], atoll(argv[7]));
         f->fence = atoll(argv[8]) > f->fence ? atoll(argv[8]) : f->fence;
-        fake_say(fd, "*3\r\n:1\r\n$-1\r\n:1\r\n");
+        fake_owned(fd, true, "", -1);
     } else if (kind == F_LEAVE && at >= 0) {
         fake_remove(f, at);
-        fake_say(fd, "*3\r\n:1\r\n$-1\r\n:1\r\n");
-    } else if (f->value[0] != '\0') {
-        fake_say(fd, "*3\r\n:0\r\n" BULK ":1\r\n", strlen(f->value), f->value);
+        fake_owned(fd, true, "", -1);
     } else {
-        fake_say(fd, "*3\r\n:0\r\n$-1\r\n:1\r\n");
+        fake_owned(fd, false, f->value, -1);
     }
 }
 
@@ -374,7 +386,7 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
     } else if (kind == F_VOTE && ours) {
         fake_say(fd, "*5\r\n$5\r\ntwice\r\n$1\r\n0\r\n:0\r\n:0\r\n$0\r\n\r\n");
     } else if (kind == F_VOTE && (f->value[0] != '\0' || f->nreaders > 0)) {
-        const char *holder = f->value[0] != '\0' ? f->value : f->readers[0].value;
+        const char *holder = fake_holder(f);
         fake_say(fd, "*8\r\n$4\r\nbusy\r\n$1\r\n0\r\n:%lld\r\n:%d\r\n" BULK ":1\r\n:0\r\n:%lld\r\n",
                  f->value[0] != '\0' && f->ends != 0
                      ? (long long)((f->ends - fake_clock) / DLOCK_MSEC)
@@ -404,18 +416,12 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
         snprintf(f->value, sizeof(f->value), "%s", mine);
         f->ends = fake_clock + atoll(argv[7]) * DLOCK_MSEC;
         f->fence = atoll(argv[8]) > f->fence ? atoll(argv[8]) : f->fence;
-        if (runs)
-            fake_say(fd, "*4\r\n:1\r\n$-1\r\n:1\r\n:%d\r\n", fake_record(f, mine, argv[10], 2));
-        else
-            fake_say(fd, "*3\r\n:1\r\n$-1\r\n:1\r\n");
+        fake_owned(fd, true, "", runs ? fake_record(f, mine, argv[10], 2) : -1);
     } else if (kind == F_LEAVE && ours) {
         f->value[0] = '\0';
-        fake_say(fd, "*3\r\n:1\r\n$-1\r\n:1\r\n");
-    } else if (f->value[0] != '\0' || f->nreaders > 0) {
-        const char *holder = f->value[0] != '\0' ? f->value : f->readers[0].value;
-        fake_say(fd, "*3\r\n:0\r\n" BULK ":1\r\n", strlen(holder), holder);
+        fake_owned(fd, true, "", -1);
     } else {
-        fake_say(fd, "*3\r\n:0\r\n$-1\r\n:1\r\n");
+        fake_owned(fd, false, fake_holder(f), -1);
     }
 }
 
@@ -497,7 +503,7 @@ struct world {
     struct dlock_peer peers[NODES_MAX];
     struct dlock_be *be;
     struct dlock_event ended; /* the ending event, or LOST; EV_NONE: none yet */
-    int nended, waiting, notices, away, back;
+    int nended, notices, away, back;
 };
 
 /* The address of a server under another number: 127.0.0.n. */
@@ -564,25 +570,14 @@ static void world_close(struct world *w)
 
 static void world_event(struct world *w, const struct dlock_event *ev)
 {
-    switch (ev->type) {
-    case EV_WAITING:
-        w->waiting++;
-        break;
-    case EV_NOTICE:
-        w->notices++;
-        break;
-    case EV_AWAY:
-        w->away++;
-        break;
-    case EV_BACK:
-        w->back++;
-        break;
-    case EV_INFO:
-        break;
-    default:
-        w->ended = *ev;
-        w->nended++;
-    }
+    w->notices += ev->type == EV_NOTICE;
+    w->away += ev->type == EV_AWAY;
+    w->back += ev->type == EV_BACK;
+    if (ev->type == EV_WAITING || ev->type == EV_NOTICE || ev->type == EV_AWAY ||
+        ev->type == EV_BACK || ev->type == EV_INFO)
+        return;
+    w->ended = *ev;
+    w->nended++;
 }
 
 /* With the clock stopped, until nothing is left to do. Returns when the backend wakes up. */
