@@ -149,7 +149,7 @@ q AS (
                 lpad((SELECT u.passed FROM u)::text, 16, '0'), '~')
             AND a.application_name COLLATE "C" < '{app};' AND a.pid <> (SELECT u.me FROM u)
                 AND EXISTS (SELECT 1 FROM u)) a
-    WINDOW b AS (ORDER BY a.place COLLATE "C" RANGE UNBOUNDED PRECEDING EXCLUDE GROUP)),
+    WINDOW b AS (ORDER BY a.place COLLATE "C" GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)),
 r AS (
     SELECT q.pid, q.place, CASE
         WHEN NOT u.whole AND (q.kind <> '' AND q.kind <> 's' AND q.writers = 0) IS NOT TRUE
