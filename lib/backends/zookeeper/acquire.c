@@ -347,41 +347,34 @@ enum zk_verdict zk_not_ours(struct zk_backend *be)
     return zk_released(be, DLOCK_RELEASE_NOT_OURS);
 }
 
-/* The answer to a heartbeat of a hold, which may be a renewal. */
-static enum zk_verdict hold_beaten(struct zk_backend *be, const struct zk_msg *m)
+int zk_beat_answered(struct zk_backend *be, const struct zk_msg *m)
 {
-    bool renewing = be->hold.renew_until != DLOCK_NEVER && !zk_run_begins(be);
+    bool held = be->hold.grant == GRANT_HELD, ripening = be->acquire.stage == STAGE_RIPENING;
+    bool renewing = be->op == OP_HOLD && be->hold.renew_until != DLOCK_NEVER && !zk_run_begins(be);
+    /* The heartbeat was sent before our delete. */
+    if (be->op == OP_RELEASE && held && m->rc == ZNONODE)
+        return zk_not_ours(be);
+    if (be->op != OP_HOLD && (be->op != OP_ACQUIRE || is_leaving(be)))
+        return ZK_GOES_ON; /* the delete of our node decides */
+    if (be->op == OP_ACQUIRE && m->rc == ZNONODE)
+        return zk_node_gone(be);
     if (m->rc == ZNONODE) {
         be->node.state = NODE_NONE;
-        return be->hold.grant == GRANT_HELD ? ZK_LOST : ZK_GOES_ON;
+        return held ? ZK_LOST : ZK_GOES_ON;
     }
     if (renewing && m->rc != ZOK) {
         zk_error(be, m->rc, "the renewal failed");
         return ZK_FAILED;
     }
-    return renewing ? ZK_RENEWED : ZK_GOES_ON;
-}
-
-int zk_beat_answered(struct zk_backend *be, const struct zk_msg *m)
-{
-    enum zk_verdict v = ZK_GOES_ON;
-    /* The heartbeat was sent before our delete. */
-    if (be->op == OP_RELEASE && be->hold.grant == GRANT_HELD && m->rc == ZNONODE)
-        return zk_not_ours(be);
-    if (be->op == OP_HOLD)
-        v = hold_beaten(be, m);
-    else if (be->op != OP_ACQUIRE || is_leaving(be))
-        return ZK_GOES_ON; /* the delete of our node decides */
-    else if (m->rc == ZNONODE)
-        return zk_node_gone(be);
-    else if (be->acquire.stage == STAGE_RIPENING && m->rc == ZOK)
+    /* There is no grant without a write. */
+    if (ripening && m->rc != ZOK && !zk_transient(m->rc))
+        return zk_failed(be, m->rc, "cannot write to our node");
+    if (ripening && m->rc == ZOK)
         ask_queue(be);
-    else if (be->acquire.stage == STAGE_RIPENING && !zk_transient(m->rc))
-        return zk_failed(be, m->rc, "cannot write to our node"); /* no grant without a write */
     /* Our node's data was changed after the heartbeat was sent. */
     if (m->rc == ZOK && be->node.data.confirmed != be->node.data.edition)
         zk_beat(be);
-    return v;
+    return renewing ? ZK_RENEWED : ZK_GOES_ON;
 }
 
 /* ------------------------------------------------------------------ the queue */

@@ -65,16 +65,14 @@ static int shown_record_read(struct zk_backend *be, const struct zk_msg *m)
 
 static int holders_listed(struct zk_backend *be, const struct zk_msg *m)
 {
-    int n = 0;
+    int64_t seq;
     if (m->serial != be->list_serial)
         return ZK_GOES_ON;
     if (m->rc != ZOK && m->rc != ZNONODE)
         return zk_failed(be, m->rc, "cannot read the queue");
-    struct zk_child *line = zk_line(m->names, m->nnames, &n);
-    if (!line)
-        return zk_failed(be, ZK_NOMEMORY, "cannot read the queue");
-    free(line);
-    be->forget.held = n > 0;
+    be->forget.held = false;
+    for (int i = 0; i < m->nnames; i++)
+        be->forget.held = be->forget.held || zk_sequence(m->names[i], &seq);
     return ZK_GOES_ON;
 }
 
