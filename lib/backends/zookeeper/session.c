@@ -32,8 +32,7 @@ static const struct meaning {
     const char *why;
 } meanings[] = {
     {ZCONNECTIONLOSS, DLOCK_EUNAVAIL, NULL},
-    /* An answer out of order: the library hangs up. */
-    {ZRUNTIMEINCONSISTENCY, DLOCK_EUNAVAIL, NULL},
+    {ZRUNTIMEINCONSISTENCY, DLOCK_EUNAVAIL, NULL}, /* an answer out of order: it hangs up */
     {ZOPERATIONTIMEOUT, DLOCK_EUNAVAIL, NULL},
     {ZSESSIONMOVED, DLOCK_EUNAVAIL, NULL},
     {ZNOTREADONLY, DLOCK_EUNAVAIL, NULL},

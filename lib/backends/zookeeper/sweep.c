@@ -46,10 +46,8 @@ void zk_sweep(struct zk_backend *be)
 static unsigned random_below(struct zk_backend *be, unsigned n)
 {
     unsigned r = 0;
-    if (n == 0)
-        return 0;
     be->spec->env->random(be->spec->env->ctx, &r, sizeof(r));
-    return r % n;
+    return n > 0 ? r % n : 0;
 }
 
 /*

@@ -182,7 +182,6 @@ int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
     }
 
     const char *layout = dlock_uri_param(uri, "layout");
-    be->lock.layout = LAYOUT_CURATOR;
     while (layout && strcmp(layout, layouts[be->lock.layout].name) != 0)
         if (be->lock.layout++ == LAYOUT_KAZOO)
             return dlock_fail(err, DLOCK_EUSAGE, 0,

@@ -448,11 +448,9 @@ static int be_process(struct dlock_be *b, const struct pollfd *pfd, int n, struc
         return 0;
     if (zk_status_next(be, ev))
         return 1;
-    leave(be);
-    idle(be);
     zk_status_drop(be);
-    *ev = (struct dlock_event){.type = EV_DONE};
-    return 1;
+    finish(be, EV_DONE);
+    return events_take(&be->events, ev);
 }
 
 static const char *const schemes[] = {"zk", "zookeeper", NULL};

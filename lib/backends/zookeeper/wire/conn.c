@@ -18,8 +18,6 @@
 #include <time.h>
 #include <unistd.h>
 
-struct request;
-
 struct zk_conn {
     zhandle_t *zh;
     unsigned serial;
@@ -75,10 +73,7 @@ static void post(struct zk_conn *c, struct zk_msg *m)
     wake(c);
 }
 
-/*
- * There was no memory for a message or a request: the caller would wait for an answer until the
- * lease ends.
- */
+/* No memory for a message or a request: else the caller would wait until the lease ends. */
 static void starve(struct zk_conn *c)
 {
     pthread_mutex_lock(&c->lock);
