@@ -136,7 +136,7 @@ static void delete_empty(struct zk_backend *be)
     be->sweep.day[0] = '\0';
 }
 
-static int sweep_answered(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict sweep_answered(struct zk_backend *be, const struct zk_msg *m)
 {
     if (be->sweep.asked == 0) /* the answer belongs to an earlier sweep */
         return ZK_GOES_ON;

@@ -43,19 +43,6 @@ enum zk_rank {
 
 enum zk_grant { NOT_GRANTED, GRANT_HELD, GRANT_LOST };
 
-/* The result of a step or an answer. Only zookeeper.c ends an operation. */
-enum zk_verdict {
-    ZK_GOES_ON,
-    ZK_GRANTED,
-    ZK_BUSY,
-    ZK_SKIPPED,
-    ZK_DONE, /* ASK_FORGET */
-    ZK_RENEWED,
-    ZK_LOST,     /* a held lock's node is gone */
-    ZK_RELEASED, /* be->release.how; a be->err with a code says why */
-    ZK_FAILED    /* be->err */
-};
-
 /* What the session has to report. */
 enum zk_news {
     NEWS_NONE,
@@ -404,7 +391,7 @@ enum zk_verdict zk_node_gone(struct zk_backend *be);
 enum zk_verdict zk_not_ours(struct zk_backend *be);
 /* The next step: an acquire (connected) creates, finds or checks our node, a release deletes it. */
 enum zk_verdict zk_node_step(struct zk_backend *be);
-int zk_beat_answered(struct zk_backend *be, const struct zk_msg *m);
+enum zk_verdict zk_beat_answered(struct zk_backend *be, const struct zk_msg *m);
 enum zk_verdict zk_watch_fired(struct zk_backend *be, const struct zk_msg *m);
 
 /* run_node.c: the names and the text of run records */
@@ -437,7 +424,7 @@ const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r
 /* The Stat of a just written node has this time. */
 void zk_note_time(struct zk_backend *be, int64_t server_ms);
 /* The answer to a get of the record: at our turn, when the run of a set begins, at the end. */
-int zk_record_read(struct zk_backend *be, const struct zk_msg *m);
+enum zk_verdict zk_record_read(struct zk_backend *be, const struct zk_msg *m);
 /* The server's time, in Unix ms, by the last Stat and our clock. */
 int64_t zk_server_ms(const struct zk_backend *be);
 /* Our turn has come: ZK_GRANTED, or the record comes first. */
