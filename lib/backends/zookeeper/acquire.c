@@ -170,7 +170,7 @@ enum zk_verdict zk_make(struct zk_backend *be, const char *path)
     return make_part(be);
 }
 
-static int part_made(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict part_made(struct zk_backend *be, const struct zk_msg *m)
 {
     const char *path = be->making.path;
     size_t len = be->making.len;
@@ -259,7 +259,7 @@ enum zk_verdict zk_node_gone(struct zk_backend *be)
     return ZK_GOES_ON;
 }
 
-static int node_created(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict node_created(struct zk_backend *be, const struct zk_msg *m)
 {
     int64_t seq;
     if (be->node.state != NODE_ASKED)
@@ -292,7 +292,7 @@ static int node_created(struct zk_backend *be, const struct zk_msg *m)
 }
 
 /* The list, asked for by find(). */
-static int node_sought(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict node_sought(struct zk_backend *be, const struct zk_msg *m)
 {
     const char *found = NULL;
     if (m->serial != be->list_serial || be->node.state != NODE_UNCLEAR)
@@ -304,9 +304,7 @@ static int node_sought(struct zk_backend *be, const struct zk_msg *m)
             found = m->names[i];
     if (!found) {
         be->node.state = NODE_NONE;
-        if (be->op != OP_RELEASE)
-            return zk_again(be);
-        return give_back(be);
+        return be->op == OP_RELEASE ? give_back(be) : zk_again(be);
     }
     /*
      * The node is ours: the GUID in its name was made for this session alone, which still lives.
@@ -325,7 +323,7 @@ static int node_sought(struct zk_backend *be, const struct zk_msg *m)
 }
 
 /* The found node: does this session own the node, and what is the fence? */
-static int self_read(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict self_read(struct zk_backend *be, const struct zk_msg *m)
 {
     if (m->serial != be->node.self_serial || be->node.state != NODE_THERE || be->op != OP_ACQUIRE)
         return ZK_GOES_ON;
@@ -347,41 +345,34 @@ enum zk_verdict zk_not_ours(struct zk_backend *be)
     return zk_released(be, DLOCK_RELEASE_NOT_OURS);
 }
 
-/* The answer to a heartbeat of a hold, which may be a renewal. */
-static enum zk_verdict hold_beaten(struct zk_backend *be, const struct zk_msg *m)
+enum zk_verdict zk_beat_answered(struct zk_backend *be, const struct zk_msg *m)
 {
-    bool renewing = be->hold.renew_until != DLOCK_NEVER && !zk_run_begins(be);
+    bool held = be->hold.grant == GRANT_HELD, ripening = be->acquire.stage == STAGE_RIPENING;
+    bool renewing = be->op == OP_HOLD && be->hold.renew_until != DLOCK_NEVER && !zk_run_begins(be);
+    /* The heartbeat was sent before our delete. */
+    if (be->op == OP_RELEASE && held && m->rc == ZNONODE)
+        return zk_not_ours(be);
+    if (be->op != OP_HOLD && (be->op != OP_ACQUIRE || is_leaving(be)))
+        return ZK_GOES_ON; /* the delete of our node decides */
+    if (be->op == OP_ACQUIRE && m->rc == ZNONODE)
+        return zk_node_gone(be);
     if (m->rc == ZNONODE) {
         be->node.state = NODE_NONE;
-        return be->hold.grant == GRANT_HELD ? ZK_LOST : ZK_GOES_ON;
+        return held ? ZK_LOST : ZK_GOES_ON;
     }
     if (renewing && m->rc != ZOK) {
         zk_error(be, m->rc, "the renewal failed");
         return ZK_FAILED;
     }
-    return renewing ? ZK_RENEWED : ZK_GOES_ON;
-}
-
-int zk_beat_answered(struct zk_backend *be, const struct zk_msg *m)
-{
-    enum zk_verdict v = ZK_GOES_ON;
-    /* The heartbeat was sent before our delete. */
-    if (be->op == OP_RELEASE && be->hold.grant == GRANT_HELD && m->rc == ZNONODE)
-        return zk_not_ours(be);
-    if (be->op == OP_HOLD)
-        v = hold_beaten(be, m);
-    else if (be->op != OP_ACQUIRE || is_leaving(be))
-        return ZK_GOES_ON; /* the delete of our node decides */
-    else if (m->rc == ZNONODE)
-        return zk_node_gone(be);
-    else if (be->acquire.stage == STAGE_RIPENING && m->rc == ZOK)
+    /* There is no grant without a write. */
+    if (ripening && m->rc != ZOK && !zk_transient(m->rc))
+        return zk_failed(be, m->rc, "cannot write to our node");
+    if (ripening && m->rc == ZOK)
         ask_queue(be);
-    else if (be->acquire.stage == STAGE_RIPENING && !zk_transient(m->rc))
-        return zk_failed(be, m->rc, "cannot write to our node"); /* no grant without a write */
     /* Our node's data was changed after the heartbeat was sent. */
     if (m->rc == ZOK && be->node.data.confirmed != be->node.data.edition)
         zk_beat(be);
-    return v;
+    return renewing ? ZK_RENEWED : ZK_GOES_ON;
 }
 
 /* ------------------------------------------------------------------ the queue */
@@ -522,7 +513,7 @@ static enum zk_verdict judge_queue(struct zk_backend *be, const struct zk_child 
     return zk_run_turn(be);
 }
 
-static int queue_listed(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict queue_listed(struct zk_backend *be, const struct zk_msg *m)
 {
     int n;
     if (m->serial != be->list_serial || be->op != OP_ACQUIRE || be->node.state != NODE_THERE ||
@@ -559,7 +550,7 @@ static void tell_waiting(struct zk_backend *be)
 }
 
 /* The data of a watched node. */
-static int pred_read(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict pred_read(struct zk_backend *be, const struct zk_msg *m)
 {
     const struct zk_watched *w = watched_by(be, m->serial);
     char **heard = &be->acquire.watch.heard;
@@ -603,7 +594,7 @@ static enum zk_verdict leave_queue(const struct zk_backend *be)
     return be->acquire.front.serial == 0 ? ZK_BUSY : ZK_GOES_ON;
 }
 
-static int front_read(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict front_read(struct zk_backend *be, const struct zk_msg *m)
 {
     if (m->serial != be->acquire.front.serial || be->op != OP_ACQUIRE)
         return ZK_GOES_ON;
@@ -615,7 +606,7 @@ static int front_read(struct zk_backend *be, const struct zk_msg *m)
     return ZK_GOES_ON;
 }
 
-static int node_deleted(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict node_deleted(struct zk_backend *be, const struct zk_msg *m)
 {
     bool gone = m->rc == ZOK || m->rc == ZNONODE;
     if (m->serial != be->node.delete_serial)

@@ -30,7 +30,7 @@ static enum zk_verdict ask_removal(struct zk_backend *be)
     return ZK_GOES_ON;
 }
 
-static int record_removed(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict record_removed(struct zk_backend *be, const struct zk_msg *m)
 {
     if (m->serial != be->run.serial)
         return ZK_GOES_ON;
@@ -45,7 +45,7 @@ static int record_removed(struct zk_backend *be, const struct zk_msg *m)
     return zk_failed(be, m->rc, "cannot remove the run record");
 }
 
-static int shown_record_read(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict shown_record_read(struct zk_backend *be, const struct zk_msg *m)
 {
     if (m->serial != be->run.serial)
         return ZK_GOES_ON;
@@ -63,18 +63,16 @@ static int shown_record_read(struct zk_backend *be, const struct zk_msg *m)
     return ask_removal(be);
 }
 
-static int holders_listed(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict holders_listed(struct zk_backend *be, const struct zk_msg *m)
 {
-    int n = 0;
+    int64_t seq;
     if (m->serial != be->list_serial)
         return ZK_GOES_ON;
     if (m->rc != ZOK && m->rc != ZNONODE)
         return zk_failed(be, m->rc, "cannot read the queue");
-    struct zk_child *line = zk_line(m->names, m->nnames, &n);
-    if (!line)
-        return zk_failed(be, ZK_NOMEMORY, "cannot read the queue");
-    free(line);
-    be->forget.held = n > 0;
+    be->forget.held = false;
+    for (int i = 0; i < m->nnames; i++)
+        be->forget.held = be->forget.held || zk_sequence(m->names[i], &seq);
     return ZK_GOES_ON;
 }
 

@@ -139,7 +139,7 @@ static enum zk_verdict ready(struct zk_backend *be, bool written)
     return ZK_GOES_ON;
 }
 
-static int running_answered(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict running_answered(struct zk_backend *be, const struct zk_msg *m)
 {
     if (!at_turn(be) || m->serial != be->run.serial)
         return ZK_GOES_ON;
@@ -205,7 +205,7 @@ static enum zk_verdict record_read_at_turn(struct zk_backend *be, const struct z
 
 /* -------------------------------------------------------------------- the end */
 
-static int end_answered(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict end_answered(struct zk_backend *be, const struct zk_msg *m)
 {
     if (be->op != OP_RELEASE || m->serial != be->node.delete_serial)
         return ZK_GOES_ON;
@@ -278,13 +278,11 @@ static enum zk_verdict record_read_at_end(struct zk_backend *be, const struct zk
     return ZK_GOES_ON;
 }
 
-int zk_record_read(struct zk_backend *be, const struct zk_msg *m)
+enum zk_verdict zk_record_read(struct zk_backend *be, const struct zk_msg *m)
 {
     if (m->serial != be->run.serial)
         return ZK_GOES_ON;
     if (be->op == OP_RELEASE && zk_run_ends(be) && be->node.delete_serial == 0)
         return record_read_at_end(be, m);
-    if (at_turn(be))
-        return record_read_at_turn(be, m);
-    return ZK_GOES_ON;
+    return at_turn(be) ? record_read_at_turn(be, m) : ZK_GOES_ON;
 }

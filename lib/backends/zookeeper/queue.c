@@ -22,14 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool digits(const char *s, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (s[i] < '0' || s[i] > '9')
-            return false;
-    return true;
-}
-
 /* Is the '-' at name[at] a sign? The text in front may end in '-', too ("lock-"). */
 static bool sign_at(const char *name, size_t at)
 {
@@ -38,17 +30,18 @@ static bool sign_at(const char *name, size_t at)
 
 bool zk_sequence(const char *name, int64_t *seq)
 {
+    static const char digits[] = "0123456789";
     size_t len = strlen(name);
     if (len < 10)
         return false;
     const char *end = name + len - 10;
-    if (digits(end, 10)) {
+    if (strspn(end, digits) == 10) {
         *seq = strtoll(end, NULL, 10);
         if (len > 10 && sign_at(name, len - 11) && *seq >= 1000000000)
             *seq = -*seq;
         return true;
     }
-    if (digits(end + 1, 9) && sign_at(name, len - 10)) {
+    if (strspn(end + 1, digits) == 9 && sign_at(name, len - 10)) {
         *seq = strtoll(end, NULL, 10);
         return true;
     }

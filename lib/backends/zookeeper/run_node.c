@@ -41,11 +41,10 @@ int zk_set_run_paths(struct zk_backend *be, struct dlock_error *err)
             *p++ = *name;
     }
     *p = '\0';
-    if (asprintf(&be->run.path.base, "%.*s/" ZK_ONCE, chroot, be->lock.parent) < 0) {
+    if (asprintf(&be->run.path.base, "%.*s/" ZK_ONCE, chroot, be->lock.parent) < 0)
         be->run.path.base = NULL;
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    }
-    be->run.path.record = zk_run_path(be, be->run.path.place);
+    else
+        be->run.path.record = zk_run_path(be, be->run.path.place);
     return be->run.path.record ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 

@@ -32,8 +32,7 @@ static const struct meaning {
     const char *why;
 } meanings[] = {
     {ZCONNECTIONLOSS, DLOCK_EUNAVAIL, NULL},
-    /* An answer out of order: the library hangs up. */
-    {ZRUNTIMEINCONSISTENCY, DLOCK_EUNAVAIL, NULL},
+    {ZRUNTIMEINCONSISTENCY, DLOCK_EUNAVAIL, NULL}, /* an answer out of order: it hangs up */
     {ZOPERATIONTIMEOUT, DLOCK_EUNAVAIL, NULL},
     {ZSESSIONMOVED, DLOCK_EUNAVAIL, NULL},
     {ZNOTREADONLY, DLOCK_EUNAVAIL, NULL},
@@ -197,9 +196,6 @@ static void follow_servers(struct zk_backend *be, int64_t now)
 
 /* -------------------------------------------------------------- begin and end */
 
-/* How long the end of a session may take, at most. */
-#define GOODBYE DLOCK_SEC
-
 bool zk_session_open(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
@@ -259,7 +255,7 @@ void zk_session_close(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
     if (s->conn)
-        zk_conn_close(s->conn, dlock_min(GOODBYE, be->release.until - zk_now(be)));
+        zk_conn_close(s->conn, dlock_min(DLOCK_SEC, be->release.until - zk_now(be)));
     free(s->servers.list);
     *s = (struct zk_session){.timeout = be->spec->ttl,
                              .away_at = DLOCK_NEVER,
@@ -285,14 +281,9 @@ void zk_heard(struct zk_session *s, int64_t sent, bool write)
     s->lease.n -= keep - at;
 }
 
-int64_t zk_lease_from(const struct zk_session *s)
-{
-    return s->lease.sent[0];
-}
-
 bool zk_lease_is_old(const struct zk_backend *be)
 {
-    return zk_now(be) - zk_lease_from(&be->session) > be->session.timeout / 24 * 13;
+    return zk_now(be) - be->session.lease.sent[0] > be->session.timeout / 24 * 13;
 }
 
 void zk_beat(struct zk_backend *be)

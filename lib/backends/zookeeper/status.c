@@ -23,7 +23,7 @@ static enum zk_verdict status_failed(struct zk_backend *be, int rc)
     return zk_failed(be, rc, "cannot read the queue");
 }
 
-static int node_read(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict node_read(struct zk_backend *be, const struct zk_msg *m)
 {
     int i = 0;
     while (i < be->status.n && be->status.found[i].serial != m->serial)
@@ -43,7 +43,7 @@ static int node_read(struct zk_backend *be, const struct zk_msg *m)
 }
 
 /* Ask for the data of all nodes in line at once. */
-static int line_listed(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict line_listed(struct zk_backend *be, const struct zk_msg *m)
 {
     int n = 0;
     if (m->serial != be->list_serial)
@@ -77,13 +77,11 @@ static int line_listed(struct zk_backend *be, const struct zk_msg *m)
         free(path);
     }
     free(line);
-    if (!asked)
-        return status_failed(be, ZK_NOMEMORY);
-    return ZK_GOES_ON;
+    return asked ? ZK_GOES_ON : status_failed(be, ZK_NOMEMORY);
 }
 
 /* A notice tells why a record cannot be read, and the rest is shown. */
-static int record_read(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict record_read(struct zk_backend *be, const struct zk_msg *m)
 {
     const char *foreign = NULL;
     if (m->serial != be->run.serial)

@@ -46,10 +46,8 @@ void zk_sweep(struct zk_backend *be)
 static unsigned random_below(struct zk_backend *be, unsigned n)
 {
     unsigned r = 0;
-    if (n == 0)
-        return 0;
     be->spec->env->random(be->spec->env->ctx, &r, sizeof(r));
-    return r % n;
+    return n > 0 ? r % n : 0;
 }
 
 /*
@@ -138,7 +136,7 @@ static void delete_empty(struct zk_backend *be)
     be->sweep.day[0] = '\0';
 }
 
-static int sweep_answered(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_verdict sweep_answered(struct zk_backend *be, const struct zk_msg *m)
 {
     if (be->sweep.asked == 0) /* the answer belongs to an earlier sweep */
         return ZK_GOES_ON;

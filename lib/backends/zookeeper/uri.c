@@ -90,12 +90,9 @@ static int set_credentials(struct zk_backend *be, struct dlock_error *err)
     const char *file = dlock_uri_param(be->spec->uri, "password-file");
     const char *user = NULL, *password = NULL;
     char *secret = NULL;
-    for (int i = 0; i < uri->nhosts; i++) {
-        if (!uri->hosts[i].user && !uri->hosts[i].password)
-            continue;
+    for (int i = 0; i < uri->nhosts && !user && !password; i++) {
         user = uri->hosts[i].user;
         password = uri->hosts[i].password;
-        break;
     }
     if (file) {
         int rc = dlock_read_secret(&secret, file, err);
@@ -185,7 +182,6 @@ int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
     }
 
     const char *layout = dlock_uri_param(uri, "layout");
-    be->lock.layout = LAYOUT_CURATOR;
     while (layout && strcmp(layout, layouts[be->lock.layout].name) != 0)
         if (be->lock.layout++ == LAYOUT_KAZOO)
             return dlock_fail(err, DLOCK_EUSAGE, 0,

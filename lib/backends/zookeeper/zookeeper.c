@@ -95,7 +95,7 @@ static void renewed(struct zk_backend *be)
 {
     struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
     be->hold.renew_until = DLOCK_NEVER;
-    ev->from = zk_lease_from(&be->session);
+    ev->from = be->session.lease.sent[0];
     ev->ttl = be->session.timeout;
 }
 
@@ -130,7 +130,7 @@ static void granted(struct zk_backend *be)
     }
     if (written)
         zk_sweep(be);
-    ev->from = zk_lease_from(&be->session);
+    ev->from = be->session.lease.sent[0];
     ev->ttl = be->session.timeout;
     ev->asked = dlock_max(be->node.create_sent, be->session.beat.sent);
     if (written)
@@ -269,10 +269,6 @@ static void take_news(struct zk_backend *be)
     struct zk_msg m;
     /* The event queue is short: its events are handed out in between. */
     while (be->session.conn && be->events.n < EVENTS_MAX / 2) {
-        if (be->release.sweeping && !zk_sweep_goes_on(be)) {
-            released(be, be->release.how);
-            return;
-        }
         switch (zk_session_next(be, &m)) {
         case NEWS_NONE:
             return;
@@ -309,8 +305,9 @@ static void timers(struct zk_backend *be)
                             no_session ? "session" : "answer", text,
                             no_session ? "; is it a ZooKeeper server?" : "");
         failed(be);
-    } else if (now >= be->release.until && be->release.sweeping) {
-        released(be, be->release.how);
+    } else if (be->release.sweeping) {
+        if (now >= be->release.until || !zk_sweep_goes_on(be))
+            released(be, be->release.how);
     } else if (now >= be->release.until) {
         dlock_fail_at(&be->err, DLOCK_EUNAVAIL, 0, zk_where(be), "no answer");
         released(be, DLOCK_RELEASE_UNCLEAR);
@@ -349,17 +346,12 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
     struct zk_backend *be = calloc(1, sizeof(*be));
     if (!be)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    *out = (struct dlock_be *)be; /* good for close */
     be->spec = spec;
     leave(be);
     idle(be);
     outage_none(&be->outage);
-    int rc = zk_check_spec(be, err);
-    if (rc < 0) {
-        be_close((struct dlock_be *)be);
-        return rc;
-    }
-    *out = (struct dlock_be *)be;
-    return 0;
+    return zk_check_spec(be, err);
 }
 
 static void start(struct zk_backend *be, enum zk_job op)
@@ -456,11 +448,9 @@ static int be_process(struct dlock_be *b, const struct pollfd *pfd, int n, struc
         return 0;
     if (zk_status_next(be, ev))
         return 1;
-    leave(be);
-    idle(be);
     zk_status_drop(be);
-    *ev = (struct dlock_event){.type = EV_DONE};
-    return 1;
+    finish(be, EV_DONE);
+    return events_take(&be->events, ev);
 }
 
 static const char *const schemes[] = {"zk", "zookeeper", NULL};

@@ -43,19 +43,6 @@ enum zk_rank {
 
 enum zk_grant { NOT_GRANTED, GRANT_HELD, GRANT_LOST };
 
-/* The result of a step or an answer. Only zookeeper.c ends an operation. */
-enum zk_verdict {
-    ZK_GOES_ON,
-    ZK_GRANTED,
-    ZK_BUSY,
-    ZK_SKIPPED,
-    ZK_DONE, /* ASK_FORGET */
-    ZK_RENEWED,
-    ZK_LOST,     /* a held lock's node is gone */
-    ZK_RELEASED, /* be->release.how; a be->err with a code says why */
-    ZK_FAILED    /* be->err */
-};
-
 /* What the session has to report. */
 enum zk_news {
     NEWS_NONE,
@@ -125,7 +112,8 @@ struct zk_session {
         int64_t next_at; /* next heartbeat of a waiter; the core times the holder's */
     } beat;
     struct {
-        int64_t sent[ZK_BEATS]; /* when the answered heartbeats were sent, oldest first */
+        /* When the answered heartbeats were sent, oldest first; the lease counts from sent[0]. */
+        int64_t sent[ZK_BEATS];
         int n;
     } lease;
 };
@@ -376,8 +364,6 @@ enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m);
 void zk_beat(struct zk_backend *be);
 /* The server has answered a heartbeat sent at this time: a write, or a look behind a sync. */
 void zk_heard(struct zk_session *s, int64_t sent, bool write);
-/* From when on the lease counts: the head of session.c says why. */
-int64_t zk_lease_from(const struct zk_session *s);
 /* Must a heartbeat renew the lease before a grant? Else the command would be ended at once. */
 bool zk_lease_is_old(const struct zk_backend *be);
 /* Is the connection at fault, not the request? Then the request may be repeated. */
@@ -405,7 +391,7 @@ enum zk_verdict zk_node_gone(struct zk_backend *be);
 enum zk_verdict zk_not_ours(struct zk_backend *be);
 /* The next step: an acquire (connected) creates, finds or checks our node, a release deletes it. */
 enum zk_verdict zk_node_step(struct zk_backend *be);
-zk_answer_fn zk_beat_answered;
+enum zk_verdict zk_beat_answered(struct zk_backend *be, const struct zk_msg *m);
 enum zk_verdict zk_watch_fired(struct zk_backend *be, const struct zk_msg *m);
 
 /* run_node.c: the names and the text of run records */
@@ -438,7 +424,7 @@ const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r
 /* The Stat of a just written node has this time. */
 void zk_note_time(struct zk_backend *be, int64_t server_ms);
 /* The answer to a get of the record: at our turn, when the run of a set begins, at the end. */
-zk_answer_fn zk_record_read;
+enum zk_verdict zk_record_read(struct zk_backend *be, const struct zk_msg *m);
 /* The server's time, in Unix ms, by the last Stat and our clock. */
 int64_t zk_server_ms(const struct zk_backend *be);
 /* Our turn has come: ZK_GRANTED, or the record comes first. */

@@ -213,29 +213,6 @@ interplay() {
     interplay "zk://$H#$NAME" curator_lock mutex try Curator
 }
 
-@test "dlock waits for all of kazoo's readers" {
-    for r in r1 r2; do
-        start_log $r.log kazoo_lock "/$NAME" read "$T/$r-go"
-        wait_for 10 is_held $r.log
-    done
-    two=$STARTED one=${STARTED_PIDS[-2]}
-    L="zk://$H?layout=kazoo#$NAME"
-    run -75 run_t 5 "$DLOCK" -n "$L" true
-    # Both hold it.
-    run -75 run_t 5 "$DLOCK" --status "$L"
-    [ "$(grep -c 'held.* by' <<<"$output")" = 2 ] || fail "$output"
-    start_log w.log "$DLOCK" "$L" touch "$T/ran"
-    wait_for 5 watched "$(node 2)"
-    touch r2-go
-    wait_exit 10 "$two"
-    wait_for 5 watched "$(node 1)"
-    [ ! -e ran ]
-    touch r1-go
-    wait_exit 10 "$one"
-    wait_exit 5 "$STARTED"
-    [ -e ran ]
-}
-
 # ------------------------------------------------------------------ status ---
 
 @test "--status of a free lock makes no node" {

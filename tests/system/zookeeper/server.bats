@@ -61,7 +61,7 @@ setup_file() {
 
 @test "no password leaks, and a password file works" {
     L="zk://joe:c4nary-Right%25x@$H#$NAME"
-    hold --ttl 1 -v
+    hold --ttl 4 -v
     OPTS=-v wait_in_line 2 env
     for pid in $HOLDER $WAITER $(children "$HOLDER") $(children "$WAITER"); do
         # keeper's and guard's are root's alone to see

@@ -93,41 +93,41 @@ static unsigned draw(struct sim *s, unsigned below)
 
 static void leave_queue(struct sim *s, int at);
 
-/* False: it has given up. */
-static bool look(struct sim *s, int at)
+/* The queue as it is now. */
+static void kinds_of(const struct sim *s, char kinds[65], struct zk_child line[64])
 {
-    char kinds[65] = "";
-    struct zk_child line[64];
-    struct client *c = s->queue[at];
+    memset(kinds, 0, 65);
     for (int i = 0; i < s->n; i++)
         kinds[i] = s->queue[i]->kind;
     queue_of(line, kinds);
+}
+
+static void look(struct sim *s, int at)
+{
+    char kinds[65];
+    struct zk_child line[64];
+    struct client *c = s->queue[at];
+    kinds_of(s, kinds, line);
     struct zk_wait w = zk_wait_of(line, at);
     c->looked = true;
     c->n = 0;
-    switch (w.what) {
-    case WAIT_NONE:
+    if (w.what == WAIT_NONE) {
         c->granted = true;
         c->said = c->waited;
         for (int i = at + 1; i < s->n && line[at].mode == DLOCK_MODE_SLOTS; i++)
             c->said = c->said || line[i].mode == DLOCK_MODE_SLOTS; /* acquire.followed */
-        return true;
-    case WAIT_IN_VAIN:
-        leave_queue(s, at);
-        return false;
-    case WAIT_NODE:
-        c->behind_slot =
-            line[w.node].mode == DLOCK_MODE_SLOTS && line[w.node].slots == line[at].slots;
-        break;
-    case WAIT_SLOT:
-        c->behind_slot = false;
-        break;
+        return;
     }
+    if (w.what == WAIT_IN_VAIN) {
+        leave_queue(s, at);
+        return;
+    }
+    c->behind_slot = w.what == WAIT_NODE && line[w.node].mode == DLOCK_MODE_SLOTS &&
+                     line[w.node].slots == line[at].slots;
     c->waited = true;
     for (int i = 0; i < at; i++)
         if (w.what == WAIT_NODE ? i == w.node : line[i].mode == DLOCK_MODE_SLOTS)
             c->waits[c->n++] = i;
-    return true;
 }
 
 /* The watches are by index: they move with the queue. The first one that fires counts. */
@@ -166,12 +166,10 @@ static bool look_around(struct sim *s)
 
 static void check_holders(struct sim *s, bool quiet)
 {
-    char all[65] = "", got[65] = "";
+    char all[65], got[65] = "";
     struct zk_child line[64];
     unsigned writers = 0, others = 0, slots = 0, number = 0;
-    for (int i = 0; i < s->n; i++)
-        all[i] = s->queue[i]->kind;
-    queue_of(line, all);
+    kinds_of(s, all, line);
     for (int i = 0; i < s->n; i++) {
         bool granted = s->queue[i]->granted;
         got[i] = granted ? 'H' : '.';

@@ -259,15 +259,6 @@ int __wrap_close(int fd)
 }
 #endif
 
-bool zk_calls_guarded(void)
-{
-#ifdef ZK_WRAP
-    return true;
-#else
-    return false;
-#endif
-}
-
 void zk_calls_init(struct zk_calls *c,
                    void (*on_trouble)(struct zk_calls *, int err, const struct sockaddr_storage *))
 {

@@ -47,7 +47,11 @@ struct zk_calls {
 };
 
 /* Are the calls intercepted? */
-bool zk_calls_guarded(void);
+#ifdef ZK_WRAP
+#define ZK_GUARDED true
+#else
+#define ZK_GUARDED false
+#endif
 /* c is all zero. */
 void zk_calls_init(struct zk_calls *c,
                    void (*trouble)(struct zk_calls *c, int err, const struct sockaddr_storage *));

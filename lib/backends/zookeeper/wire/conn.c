@@ -18,8 +18,6 @@
 #include <time.h>
 #include <unistd.h>
 
-struct request;
-
 struct zk_conn {
     zhandle_t *zh;
     unsigned serial;
@@ -75,10 +73,7 @@ static void post(struct zk_conn *c, struct zk_msg *m)
     wake(c);
 }
 
-/*
- * There was no memory for a message or a request: the caller would wait for an answer until the
- * lease ends.
- */
+/* No memory for a message or a request: else the caller would wait until the lease ends. */
 static void starve(struct zk_conn *c)
 {
     pthread_mutex_lock(&c->lock);
@@ -180,7 +175,7 @@ static char *servers_text(const struct dlock_peer *peers, int n)
  */
 bool zk_conn_aim(struct zk_conn *c, const struct dlock_peer *peers, int n)
 {
-    if (!zk_calls_guarded()) {
+    if (!ZK_GUARDED) {
         char *text = servers_text(peers, n);
         bool aimed = text && zoo_set_servers(c->zh, text) == ZOK;
         free(text);
@@ -554,7 +549,7 @@ void zk_conn_close(struct zk_conn *c, int64_t wait)
 {
     const struct timespec pause = {.tv_nsec = DLOCK_MSEC};
     pthread_t thread;
-    if (zk_calls_guarded() || dlock_thread_start(&thread, 0, end, c) != 0) {
+    if (ZK_GUARDED || dlock_thread_start(&thread, 0, end, c) != 0) {
         end(c);
         return;
     }

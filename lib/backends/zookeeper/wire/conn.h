@@ -27,10 +27,23 @@ enum zk_what {
 /* rc: there was no memory for the contents of the answer, or for sending the request. */
 #define ZK_NOMEMORY (-1000)
 
-/* The caller's function for the answer to a request, with the caller's verdict. */
+/* The result of a step or an answer. Only zookeeper.c ends an operation. */
+enum zk_verdict {
+    ZK_GOES_ON,
+    ZK_GRANTED,
+    ZK_BUSY,
+    ZK_SKIPPED,
+    ZK_DONE, /* ASK_FORGET */
+    ZK_RENEWED,
+    ZK_LOST,     /* a held lock's node is gone */
+    ZK_RELEASED, /* be->release.how; a be->err with a code says why */
+    ZK_FAILED    /* be->err */
+};
+
+/* The caller's function for the answer to a request. */
 struct zk_msg;
 struct zk_backend;
-typedef int zk_answer_fn(struct zk_backend *, const struct zk_msg *);
+typedef enum zk_verdict zk_answer_fn(struct zk_backend *, const struct zk_msg *);
 
 /* A message, which owns data and names: zk_msg_done. */
 struct zk_msg {
