@@ -215,16 +215,11 @@ same() {
 
 # --- pipes -------------------------------------------------------------------
 
-@test "yes | head ends as without dlock" {
+@test "yes | head ends as without dlock, and sees the error where the caller ignores SIGPIPE" {
     for lock in "${LOCKS[@]}"; do
         try 0 "$HELPERS/launch" -d bash -c '"$@" yes | head -n 1; echo "${PIPESTATUS[0]}"' - \
             "$DLOCK" $lock
         [ "$output" = $'y\n141' ] || fail "$lock: $output"
-    done
-}
-
-@test "a command whose caller ignores SIGPIPE sees the error" {
-    for lock in "${LOCKS[@]}"; do
         try 0 "$HELPERS/launch" -d -i 13 bash -c '
             "$@" sh -c "while echo y; do :; done 2>/dev/null; exit 9" | head -n 1
             echo "${PIPESTATUS[0]}"' - "$DLOCK" $lock

@@ -460,11 +460,3 @@ PY
     nothing_held
 }
 
-@test "a bare file has no record to forget" {
-    run -64 run_t 5 "$DLOCK" --forget --yes "$T/bare"
-    assert_out "--once needs a place for its record, and dlock never writes to a bare file"
-    run -64 run_t 5 "$DLOCK" --once "$T/bare" touch ran
-    assert_out "--once needs a place for its record, and dlock never writes to a bare file"
-    [ ! -e ran ]
-    [ ! -e bare ]
-}
