@@ -668,8 +668,12 @@ GUARD_TEST(an_end_by_term_lasts_no_longer_than_the_lease)
 {
     int64_t kill_at = after(2 * DLOCK_SEC);
 
-    REQUIRE(start_stubborn(kill_at - 100 * DLOCK_MSEC, kill_at, kill_at + DLOCK_SEC));
+    REQUIRE(start_stubborn(kill_at - 500 * DLOCK_MSEC, kill_at, kill_at + DLOCK_SEC));
     send_times(G_END, SIGTERM, DLOCK_NEVER, after(LATE), DLOCK_NEVER);
+    /* An extension that comes after term_at ends nothing and saves no process. */
+    while (dlock_now() < kill_at - 250 * DLOCK_MSEC)
+        usleep(1000);
+    send_times(G_EXTEND, 0, after(LATE), after(LATE), kill_at + DLOCK_SEC);
     in_window(death(LATE), kill_at, SOON);
     heard_flags(G_EXITED, GUARD_TIMED_OUT);
 }
