@@ -49,6 +49,7 @@ struct option_row {
     int64_t least; /* for set_duration */
     bool optional; /* --long or --long=VALUE; without VALUE given.value is NULL */
     bool is_lock;  /* the value is a LOCK: the setter copies and blanks it */
+    bool runs;     /* of use only for a command that dlock runs */
 };
 
 #define misuse(err, ...) dlock_fail(err, DLOCK_EUSAGE, 0, __VA_ARGS__)
@@ -281,9 +282,9 @@ static const struct option_row table[] = {
     {"", {"slots"}, "N", "share it with N - 1 others that say the same",
      .set = set_slots},
     {"", {"also"}, "LOCK", "hold this lock, too: all of them or none",
-     .set = set_also, .number = DLOCK_MODE_EXCLUSIVE, .is_lock = true},
+     .set = set_also, .number = DLOCK_MODE_EXCLUSIVE, .is_lock = true, .runs = true},
     {"", {"also-shared"}, "LOCK", "the same for a shared one",
-     .set = set_also, .number = DLOCK_MODE_SHARED, .is_lock = true},
+     .set = set_also, .number = DLOCK_MODE_SHARED, .is_lock = true, .runs = true},
     {"n", {"nonblock", "nb", "nonblocking"}, NULL, "do not wait: exit 75 when the lock is held",
      .set = set_flag, FIELD(nonblock)},
     {"w", {"timeout", "wait"}, "DUR",
@@ -297,13 +298,13 @@ static const struct option_row table[] = {
      "run under its lock",
      .set = set_flag, FIELD(no_reentrant)},
     {"", {"once"}, "DUR", "do not run if COMMAND has succeeded within DUR\n(default 30d)",
-     .set = set_once, .least = 1, FIELD(once_ns), .optional = true},
+     .set = set_once, .least = 1, FIELD(once_ns), .optional = true, .runs = true},
     {"", {"success-codes"}, "N,...", "with --once: exit codes that are a success\n(default 0)",
      .set = set_success_codes},
     {"", {"skip-exit-code"}, "N", "with --once: exit N when it is not run again\n(default 0)",
      .set = set_code, FIELD(skip_code)},
     {"", {"min-hold"}, "DUR", "hold LOCK for at least DUR, from its grant on",
-     .set = set_duration, .least = 1, FIELD(min_hold_ns)},
+     .set = set_duration, .least = 1, FIELD(min_hold_ns), .runs = true},
     {"E", {"conflict-exit-code"}, "N", "exit N instead of 75",
      .set = set_code, FIELD(conflict_code)},
     {"", {"note"}, "TEXT", "a text that --status shows to others\n(default: $DLOCK_NOTE)",
@@ -318,7 +319,7 @@ static const struct option_row table[] = {
     {"", {"max-run"}, "DUR",
      "end the command when it has run for so long:\n"
      "TERM, KILL after the grace, exit 124",
-     .set = set_duration, .least = 1, FIELD(max_run_ns)},
+     .set = set_duration, .least = 1, FIELD(max_run_ns), .runs = true},
     {"", {"fcntl"}, NULL, "files: use fcntl(2) locks, not those of flock(2)",
      .set = set_flag, FIELD(fcntl)},
     {"u", {"unlock"}, NULL, "unlock the open file FD",
@@ -359,11 +360,11 @@ static const struct option_row table[] = {
      "is safe (inf: no lease); exit 79: it is not held",
      .set = set_mode, .number = MODE_HELD},
     {"", {"events"}, "FD|FILE", "tell a program what happens, in lines of JSON",
-     .set = set_events, FIELD(events)},
+     .set = set_events, FIELD(events), .runs = true},
     {"", {"syslog"}, "FACILITY",
      "tell the system's log of each run, skipped ones\n"
      "too (default: cron)",
-     .set = set_syslog, .optional = true},
+     .set = set_syslog, .optional = true, .runs = true},
     {"v", {"verbose"}, NULL, "say all that a terminal would show, and details",
      .set = set_flag, FIELD(verbose)},
     {"q", {"quiet"}, NULL, "say only errors and losses",
@@ -706,17 +707,6 @@ static int check_together(struct options *o, const bool given[DLOCK_LEN(table)],
         {o->no_fork && run && o->min_hold_ns, "-F", "--min-hold"},
         {o->no_fork && run && o->max_run_ns, "-F", "--max-run"},
     };
-    const struct {
-        bool given;
-        const char *name, *usage;
-    } for_command[] = {
-        {o->nalso > 0, "--also", "--also LOCK"},
-        {o->once_ns > 0, "--once", "--once"},
-        {o->min_hold_ns > 0, "--min-hold", "--min-hold DUR"},
-        {o->max_run_ns > 0, "--max-run", "--max-run DUR"},
-        {o->events != NULL, "--events", "--events FD|FILE"},
-        {o->syslog > 0, "--syslog", "--syslog"},
-    };
 
     for (size_t i = 0; i < DLOCK_LEN(excluded); i++)
         if (excluded[i].both)
@@ -733,10 +723,10 @@ static int check_together(struct options *o, const bool given[DLOCK_LEN(table)],
     if (!o->once_ns && (is_given(given, "success-codes") || is_given(given, "skip-exit-code")))
         return misuse(err, "--%s needs --once",
                       is_given(given, "success-codes") ? "success-codes" : "skip-exit-code");
-    for (size_t i = 0; i < DLOCK_LEN(for_command) && !run; i++)
-        if (for_command[i].given)
-            return misuse(err, "%s needs a command: dlock %s LOCK COMMAND", for_command[i].name,
-                          for_command[i].usage);
+    for (const struct option_row *row = table; row < table + DLOCK_LEN(table) && !run; row++)
+        if (row->runs && given[row - table])
+            return misuse(err, "--%s needs a command: dlock --%s%s%s LOCK COMMAND", row->longs[0],
+                          row->longs[0], row->optional ? "" : " ", row->optional ? "" : row->arg);
     if (o->retry && (o->nonblock || o->wait_ns == 0))
         return misuse(err, "--retry waits for the store, and %s does not wait: use -w with a time",
                       o->nonblock                  ? "-n"

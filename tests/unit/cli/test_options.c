@@ -284,6 +284,8 @@ static const struct {
     {"the lock's name is empty", {"--held|"}},
     {"--held and --status", {"--held|--status"}},
     {"--held and -u", {"-u|--held|9"}},
+    {"--also-shared needs a command: dlock --also-shared LOCK LOCK COMMAND",
+     {"--status|--also-shared|L|L"}},
     {"--also needs a command", {"--held|--also|L", "--forget|--also|L|L"}},
     {"-o and -F", {"-o|-F|L|c"}},
     {"unknown option -Z", {"-Z|L|c", "--nonblock|-nZ|L|c", "-nsZ|L|c"}},
