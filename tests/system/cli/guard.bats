@@ -85,7 +85,7 @@ waits() {
     done
 }
 
-@test "a command that stops its process group stops neither keeper nor guard" {
+@test "a command that stops or kills its process group leaves keeper and guard alone" {
     background --ttl 1 "$L" sh -c 'echo $$ >pid; kill -STOP 0; exit 5'
     wait_for 5 file_nonempty pid
     wait_for 5 pid_stopped "$(<pid)"
@@ -95,9 +95,6 @@ waits() {
     if pid_stopped "$K" || pid_stopped "$G"; then fail "stopped"; fi
     kill -CONT "$(<pid)"
     ends_with 5
-}
-
-@test "a command that kills its process group kills neither keeper nor guard" {
     for lock in "$L" "-o $T/o.lock"; do
         background $lock sh -c 'kill -KILL 0'
         ends_with 137

@@ -64,17 +64,6 @@ print(p.wait())' "$T/go" "$DLOCK" "$L" sh -c "touch $T/go; exec sleep 20"
     done
 }
 
-@test "signals that the caller ignored stay ignored" {
-    start_log "$T/out" "$HELPERS/launch" -d -s -i 1 -i 2 -i 10 "$DLOCK" "$L" $SUBJECT -k -u "$T/end"
-    K=$STARTED
-    wait_for 5 running
-    for sig in HUP INT USR1; do kill -$sig "$K"; done
-    kill -USR2 "$K"
-    wait_for 5 has_seen main sig 12
-    for sig in 1 2 10; do [ "$(count_seen main sig $sig)" = 0 ]; done
-    finish 0
-}
-
 # --- signals while waiting ---------------------------------------------------
 
 # dies_by SIG [LAUNCH-OPTION...]: a waiting dlock that is sent SIG leaves the queue and dies by it.
