@@ -153,7 +153,7 @@ PY
     run -6 run_t 10 "$DLOCK" -w 0.1 "$L" sh -c 'sleep 0.4; exit 6'
 }
 
-@test "--connect-timeout bounds the first contact with a silent store, also with -n, and only that" {
+@test "--connect-timeout bounds the first contact with a silent store, with -n too, and only that" {
     tell acquire hang
     for n in '' -n; do
         timed $n --connect-timeout 300ms "$L" true
