@@ -64,17 +64,6 @@ waits() {
     [ ! -e "$C/events" ]
 }
 
-@test "a keeper killed at the start leaves no command" {
-    for i in 1 2 3 4 5 6 7 8; do
-        rm -rf "$S"/* "$C"/*
-        background --ttl 10 "$L" $SUBJECT -t -k
-        wait_for 5 file_nonempty "$S/fence"
-        kill -KILL "$K"
-        wait_for 2 pid_gone "$K"
-        settle 2
-    done
-}
-
 @test "KILL for dlock's process group leaves no command" {
     # As timeout -s KILL sends it.
     for lock in "--ttl 30 $L" "$T/x.lock" "-o $T/o.lock"; do
