@@ -208,8 +208,8 @@ static void put_log(const struct events *e, int priority, const char *event, con
     size_t at = (size_t)snprintf(line, sizeof(line), "<%d>%s dlock[%d]: ", e->facility | priority,
                                  stamp, (int)getpid());
     int n = snprintf(text, sizeof(text) - at, "%s%s%s%s%s%s%s%s%s", event, known ? " " : "",
-                     same ? "" : store, same ? "" : ": ", known ? "'" : "", lock,
-                     known ? "'" : "", more[0] ? "; " : "", more);
+                     same ? "" : store, same ? "" : ": ", known ? "'" : "", lock, known ? "'" : "",
+                     more[0] ? "; " : "", more);
     message_clean(line + at, sizeof(line) - at, text, (size_t)n >= sizeof(text) - at);
     for (size_t i = 0; i < DLOCK_LEN(types); i++) {
         int fd = socket(AF_UNIX, types[i] | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

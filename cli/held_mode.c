@@ -31,6 +31,7 @@ struct query {
     bool answered;
     const char *missing; /* why there is no answer yet */
     struct ucred keeper; /* pid 0: unknown */
+    char who[32];        /* "dlock 812"; "dlock": its pid is unknown, or of another namespace */
     struct dlock_clocks asked;
     int64_t left; /* of the lease, counted from asked */
 };
@@ -67,7 +68,7 @@ static int find(struct queries *all)
     for (; held_next(&list, &e); all->n++) {
         if (all->n == HELD_MAX) /* a list longer than dlock makes: keep its innermost entries */
             memmove(&all->of[0], &all->of[1], sizeof(all->of[0]) * (size_t)--all->n);
-        all->of[all->n] = (struct query){.e = e, .fd = -1, .missing = IS_SILENT};
+        all->of[all->n] = (struct query){.e = e, .fd = -1, .missing = IS_SILENT, .who = "dlock"};
     }
     if (all->n == 0) {
         message("--held is for a command that dlock runs: DLOCK_HELD names no lock here "
@@ -94,19 +95,11 @@ static int find(struct queries *all)
 
 /* ------------------------------------------------------------- asking --- */
 
-#define DLOCK_TEXT_SIZE 32
-/* "dlock 812"; "dlock" where its pid is unknown, or of another pid namespace. */
-static const char *dlock_text(const struct query *q, char buf[DLOCK_TEXT_SIZE])
-{
-    snprintf(buf, DLOCK_TEXT_SIZE, q->keeper.pid > 0 ? "dlock %ld" : "dlock", (long)q->keeper.pid);
-    return buf;
-}
-
 /* The lock is not held, or may not be. Returns the exit code. */
 static int not_held(const struct queries *all, const struct query *q, const char *why)
 {
     const char *name = getenv("DLOCK_NAME"), *token = getenv("DLOCK_TOKEN");
-    char lock[LOCK_TEXT_MAX], holder[DLOCK_TEXT_SIZE];
+    char lock[LOCK_TEXT_MAX];
 
     /* The environment names the innermost lock only. */
     if (all->o->lock)
@@ -114,7 +107,7 @@ static int not_held(const struct queries *all, const struct query *q, const char
     else if (!token || strcmp(token, q->e.token) != 0)
         name = NULL;
     snprintf(lock, sizeof(lock), name ? "the lock '%s'" : "a lock above this process", name);
-    message("%s may not be held any more: its %s %s", lock, dlock_text(q, holder), why);
+    message("%s may not be held any more: its %s %s", lock, q->who, why);
     return dlock_error_exit(DLOCK_ELOST);
 }
 
@@ -173,6 +166,8 @@ static int ask(const struct queries *all, struct query *q)
     }
     if (getsockopt(q->fd, SOL_SOCKET, SO_PEERCRED, &q->keeper, &size) != 0)
         return not_reached(all, q, errno);
+    if (q->keeper.pid > 0)
+        snprintf(q->who, sizeof(q->who), "dlock %ld", (long)q->keeper.pid);
     if (!nested_trusts(q->keeper.uid))
         return not_held(all, q, "has ended, or is another user's");
     memcpy(r.token, q->e.token, sizeof(q->e.token));
@@ -214,7 +209,7 @@ static int receive(const struct queries *all, struct query *q)
         return 0;
     }
     r.text[sizeof(r.text) - 1] = '\0';
-    message("%s has lost the lock '%s', or is about to lose it", dlock_text(q, text), r.text);
+    message("%s has lost the lock '%s', or is about to lose it", q->who, r.text);
     return dlock_error_exit(DLOCK_ELOST);
 }
 

@@ -174,7 +174,7 @@ dlock *open_handle(const struct options *o, enum dlock_mode mode, struct dlock_u
 
     dlock_options_init(&lo, sizeof(lo));
     lo.mode = mode;
-    lo.slots = o->slots;
+    lo.slots = (unsigned)o->slots;
     lo.fcntl = o->fcntl;
     lo.ttl_ns = o->ttl_ns;
     /* --on-lost kill sends no TERM first, so that no time is needed between TERM and KILL. */

@@ -32,6 +32,12 @@ struct given {
     char *value;      /* NULL: the option takes none */
 };
 
+/* A value of an option in words. */
+struct word {
+    const char *name;
+    int value;
+};
+
 #define LONGS_MAX 3
 
 struct option_row {
@@ -44,11 +50,15 @@ struct option_row {
     const char *env;   /* the variable for the option's value, unless on the command line */
     /* Sets the option. 0, or DLOCK_EUSAGE. */
     int (*set)(struct options *, const struct given *, struct dlock_error *);
-    size_t field;  /* for setters of a plain field: offset in struct options */
-    int number;    /* for setters of an enum: the value */
-    int64_t least; /* for set_duration */
-    bool optional; /* --long or --long=VALUE; without VALUE given.value is NULL */
-    bool is_lock;  /* the value is a LOCK: the setter copies and blanks it */
+    size_t field;             /* for setters of a plain field: offset in struct options */
+    int number;               /* for setters of an enum: the value */
+    int64_t least;            /* for set_duration and set_number */
+    int most;                 /* for set_number */
+    const struct word *words; /* for set_word, up to one without a name */
+    const char *want;         /* for set_number and set_word: what the value should be */
+    bool optional;            /* --long or --long=VALUE; without VALUE given.value is NULL */
+    bool is_lock;             /* the value is a LOCK: the setter copies and blanks it */
+    bool runs;                /* of use only for a command that dlock runs */
 };
 
 #define misuse(err, ...) dlock_fail(err, DLOCK_EUSAGE, 0, __VA_ARGS__)
@@ -106,36 +116,26 @@ static int set_events(struct options *o, const struct given *g, struct dlock_err
     return set_text(o, g, err);
 }
 
-/* --syslog or --syslog=FACILITY. */
-static int set_syslog(struct options *o, const struct given *g, struct dlock_error *err)
+static int set_number(struct options *o, const struct given *g, struct dlock_error *err)
 {
-    static const struct {
-        const char *name;
-        int value;
-    } known[] = {{"cron", LOG_CRON},     {"daemon", LOG_DAEMON},     {"user", LOG_USER},
-                 {"auth", LOG_AUTH},     {"authpriv", LOG_AUTHPRIV}, {"mail", LOG_MAIL},
-                 {"local0", LOG_LOCAL0}, {"local1", LOG_LOCAL1},     {"local2", LOG_LOCAL2},
-                 {"local3", LOG_LOCAL3}, {"local4", LOG_LOCAL4},     {"local5", LOG_LOCAL5},
-                 {"local6", LOG_LOCAL6}, {"local7", LOG_LOCAL7}};
-    const char *name = g->value ? g->value : "cron";
+    int n = read_number(g->value, g->row->most);
 
-    for (size_t i = 0; i < DLOCK_LEN(known); i++) {
-        if (strcmp(known[i].name, name) == 0) {
-            o->syslog = known[i].value;
+    if (n < g->row->least)
+        return bad_value(g, g->row->want, err);
+    *(int *)field_of(o, g) = n;
+    return 0;
+}
+
+/* Without a value: the first word. */
+static int set_word(struct options *o, const struct given *g, struct dlock_error *err)
+{
+    for (const struct word *w = g->row->words; w->name; w++) {
+        if (!g->value || strcmp(w->name, g->value) == 0) {
+            *(int *)field_of(o, g) = w->value;
             return 0;
         }
     }
-    return bad_value(g, "a facility: cron, daemon, user, local0 ...", err);
-}
-
-static int set_code(struct options *o, const struct given *g, struct dlock_error *err)
-{
-    int n = read_number(g->value, 255);
-
-    if (n < 0)
-        return bad_value(g, "an exit code from 0 to 255", err);
-    *(int *)field_of(o, g) = n;
-    return 0;
+    return bad_value(g, g->row->want, err);
 }
 
 /*
@@ -165,16 +165,6 @@ static int set_lock_mode(struct options *o, const struct given *g, struct dlock_
     return 0;
 }
 
-static int set_slots(struct options *o, const struct given *g, struct dlock_error *err)
-{
-    int n = read_number(g->value, DLOCK_SLOTS_MAX);
-
-    if (n < 1)
-        return bad_value(g, "a number from 1 to 1000", err);
-    o->slots = (unsigned)n;
-    return 0;
-}
-
 /* --once or --once=RETENTION. */
 static int set_once(struct options *o, const struct given *g, struct dlock_error *err)
 {
@@ -197,20 +187,6 @@ static int set_success_codes(struct options *o, const struct given *g, struct dl
         if (!*s)
             return 0;
     }
-}
-
-static int set_on_lost(struct options *o, const struct given *g, struct dlock_error *err)
-{
-    static const char *const words[] = {
-        [ON_LOST_KILL] = "kill", [ON_LOST_TERM] = "term", [ON_LOST_WARN] = "warn"};
-
-    for (size_t i = 0; i < DLOCK_LEN(words); i++) {
-        if (strcmp(words[i], g->value) == 0) {
-            o->on_lost = (enum on_lost)i;
-            return 0;
-        }
-    }
-    return bad_value(g, "kill, term or warn", err);
 }
 
 static int copy_lock(char **out, char *arg, struct dlock_error *err);
@@ -271,6 +247,16 @@ static int refuse_command(struct options *o, const struct given *g, struct dlock
 /* ------------------------------------------------------------- table --- */
 
 #define FIELD(f) .field = offsetof(struct options, f)
+#define CODE .set = set_number, .most = 255, .want = "an exit code from 0 to 255"
+
+static const struct word facilities[] = {
+    {"cron", LOG_CRON},     {"daemon", LOG_DAEMON},     {"user", LOG_USER},
+    {"auth", LOG_AUTH},     {"authpriv", LOG_AUTHPRIV}, {"mail", LOG_MAIL},
+    {"local0", LOG_LOCAL0}, {"local1", LOG_LOCAL1},     {"local2", LOG_LOCAL2},
+    {"local3", LOG_LOCAL3}, {"local4", LOG_LOCAL4},     {"local5", LOG_LOCAL5},
+    {"local6", LOG_LOCAL6}, {"local7", LOG_LOCAL7},     {NULL, 0}};
+static const struct word losses[] = {
+    {"kill", ON_LOST_KILL}, {"term", ON_LOST_TERM}, {"warn", ON_LOST_WARN}, {NULL, 0}};
 
 static const struct option_row table[] = {
     /* clang-format off */
@@ -279,11 +265,12 @@ static const struct option_row table[] = {
     {"s", {"shared"}, NULL, "share it with other shared holders",
      .set = set_lock_mode, .number = DLOCK_MODE_SHARED},
     {"", {"slots"}, "N", "share it with N - 1 others that say the same",
-     .set = set_slots},
+     .set = set_number, .least = 1, .most = DLOCK_SLOTS_MAX, .want = "a number from 1 to 1000",
+     FIELD(slots)},
     {"", {"also"}, "LOCK", "hold this lock, too: all of them or none",
-     .set = set_also, .number = DLOCK_MODE_EXCLUSIVE, .is_lock = true},
+     .set = set_also, .number = DLOCK_MODE_EXCLUSIVE, .is_lock = true, .runs = true},
     {"", {"also-shared"}, "LOCK", "the same for a shared one",
-     .set = set_also, .number = DLOCK_MODE_SHARED, .is_lock = true},
+     .set = set_also, .number = DLOCK_MODE_SHARED, .is_lock = true, .runs = true},
     {"n", {"nonblock", "nb", "nonblocking"}, NULL, "do not wait: exit 75 when the lock is held",
      .set = set_flag, FIELD(nonblock)},
     {"w", {"timeout", "wait"}, "DUR",
@@ -297,15 +284,15 @@ static const struct option_row table[] = {
      "run under its lock",
      .set = set_flag, FIELD(no_reentrant)},
     {"", {"once"}, "DUR", "do not run if COMMAND has succeeded within DUR\n(default 30d)",
-     .set = set_once, .least = 1, FIELD(once_ns), .optional = true},
+     .set = set_once, .least = 1, FIELD(once_ns), .optional = true, .runs = true},
     {"", {"success-codes"}, "N,...", "with --once: exit codes that are a success\n(default 0)",
      .set = set_success_codes},
     {"", {"skip-exit-code"}, "N", "with --once: exit N when it is not run again\n(default 0)",
-     .set = set_code, FIELD(skip_code)},
+     CODE, FIELD(skip_code)},
     {"", {"min-hold"}, "DUR", "hold LOCK for at least DUR, from its grant on",
-     .set = set_duration, .least = 1, FIELD(min_hold_ns)},
+     .set = set_duration, .least = 1, FIELD(min_hold_ns), .runs = true},
     {"E", {"conflict-exit-code"}, "N", "exit N instead of 75",
-     .set = set_code, FIELD(conflict_code)},
+     CODE, FIELD(conflict_code)},
     {"", {"note"}, "TEXT", "a text that --status shows to others\n(default: $DLOCK_NOTE)",
      .env = "DLOCK_NOTE", .set = set_text, FIELD(note)},
 
@@ -318,7 +305,7 @@ static const struct option_row table[] = {
     {"", {"max-run"}, "DUR",
      "end the command when it has run for so long:\n"
      "TERM, KILL after the grace, exit 124",
-     .set = set_duration, .least = 1, FIELD(max_run_ns)},
+     .set = set_duration, .least = 1, FIELD(max_run_ns), .runs = true},
     {"", {"fcntl"}, NULL, "files: use fcntl(2) locks, not those of flock(2)",
      .set = set_flag, FIELD(fcntl)},
     {"u", {"unlock"}, NULL, "unlock the open file FD",
@@ -338,9 +325,9 @@ static const struct option_row table[] = {
     {"", {"on-lost"}, "kill|term|warn",
      "what to do to the command when the lock is lost\n"
      "(default term)",
-     .set = set_on_lost},
+     .set = set_word, .words = losses, .want = "kill, term or warn", FIELD(on_lost)},
     {"", {"lost-exit-code"}, "N", "exit N instead of 79 when the lock was lost",
-     .set = set_code, FIELD(lost_code)},
+     CODE, FIELD(lost_code)},
 
     {"", {"status"}, NULL, "show holders and waiters of LOCK;\nexit 0: free, 75: held",
      .group = "Information", .set = set_mode, .number = MODE_STATUS},
@@ -359,11 +346,12 @@ static const struct option_row table[] = {
      "is safe (inf: no lease); exit 79: it is not held",
      .set = set_mode, .number = MODE_HELD},
     {"", {"events"}, "FD|FILE", "tell a program what happens, in lines of JSON",
-     .set = set_events, FIELD(events)},
+     .set = set_events, FIELD(events), .runs = true},
     {"", {"syslog"}, "FACILITY",
      "tell the system's log of each run, skipped ones\n"
      "too (default: cron)",
-     .set = set_syslog, .optional = true},
+     .set = set_word, .words = facilities, FIELD(syslog), .optional = true, .runs = true,
+     .want = "a facility: cron, daemon, user, local0 ..."},
     {"v", {"verbose"}, NULL, "say all that a terminal would show, and details",
      .set = set_flag, FIELD(verbose)},
     {"q", {"quiet"}, NULL, "say only errors and losses",
@@ -706,17 +694,6 @@ static int check_together(struct options *o, const bool given[DLOCK_LEN(table)],
         {o->no_fork && run && o->min_hold_ns, "-F", "--min-hold"},
         {o->no_fork && run && o->max_run_ns, "-F", "--max-run"},
     };
-    const struct {
-        bool given;
-        const char *name, *usage;
-    } for_command[] = {
-        {o->nalso > 0, "--also", "--also LOCK"},
-        {o->once_ns > 0, "--once", "--once"},
-        {o->min_hold_ns > 0, "--min-hold", "--min-hold DUR"},
-        {o->max_run_ns > 0, "--max-run", "--max-run DUR"},
-        {o->events != NULL, "--events", "--events FD|FILE"},
-        {o->syslog > 0, "--syslog", "--syslog"},
-    };
 
     for (size_t i = 0; i < DLOCK_LEN(excluded); i++)
         if (excluded[i].both)
@@ -733,10 +710,10 @@ static int check_together(struct options *o, const bool given[DLOCK_LEN(table)],
     if (!o->once_ns && (is_given(given, "success-codes") || is_given(given, "skip-exit-code")))
         return misuse(err, "--%s needs --once",
                       is_given(given, "success-codes") ? "success-codes" : "skip-exit-code");
-    for (size_t i = 0; i < DLOCK_LEN(for_command) && !run; i++)
-        if (for_command[i].given)
-            return misuse(err, "%s needs a command: dlock %s LOCK COMMAND", for_command[i].name,
-                          for_command[i].usage);
+    for (const struct option_row *row = table; row < table + DLOCK_LEN(table) && !run; row++)
+        if (row->runs && given[row - table])
+            return misuse(err, "--%s needs a command: dlock --%s%s%s LOCK COMMAND", row->longs[0],
+                          row->longs[0], row->optional ? "" : " ", row->optional ? "" : row->arg);
     if (o->retry && (o->nonblock || o->wait_ns == 0))
         return misuse(err, "--retry waits for the store, and %s does not wait: use -w with a time",
                       o->nonblock                  ? "-n"

@@ -31,11 +31,11 @@ enum on_lost { ON_LOST_TERM, ON_LOST_KILL, ON_LOST_WARN };
 struct options {
     enum cli_mode mode;
     enum dlock_mode lock_mode;
-    unsigned slots; /* --slots; 0: not given */
-    bool nonblock;  /* -n, or -w 0: one try */
-    bool close_fd;  /* -o, --slots */
-    bool no_fork;   /* -F */
-    bool fcntl;     /* --fcntl: fcntl(2) instead of flock(2) */
+    int slots;     /* --slots; 0: not given */
+    bool nonblock; /* -n, or -w 0: one try */
+    bool close_fd; /* -o, --slots */
+    bool no_fork;  /* -F */
+    bool fcntl;    /* --fcntl: fcntl(2) instead of flock(2) */
     bool verbose, quiet, json;
     int conflict_code;              /* -E, 75 */
     int lost_code;                  /* --lost-exit-code, 79 */
@@ -50,7 +50,7 @@ struct options {
     int64_t ttl_ns, connect_timeout_ns;
     int64_t grace_ns;   /* -1: not given */
     int64_t max_run_ns; /* --max-run; 0: not given */
-    enum on_lost on_lost;
+    int on_lost;        /* --on-lost: enum on_lost */
     const char *note;   /* NULL: none */
     const char *events; /* --events: a descriptor's number or a path; NULL: none */
     int syslog;         /* --syslog: the facility; 0: not given */

@@ -152,7 +152,7 @@ void report_granted(struct report *r)
     report_cancelled(r);
     if (r->lk) {
         const struct dlock_info held = {.mode = r->o->lock_mode,
-                                        .slots = r->o->slots,
+                                        .slots = (unsigned)r->o->slots,
                                         .slot = dlock_slot(r->lk) + 1,
                                         .fence = dlock_fence(r->lk)};
         events_granted(r->events, &held, dlock_time_left(r->lk), dlock_now());

@@ -121,8 +121,7 @@ static void find_outer(struct command *c, int i, const struct dlock_uri *uri)
      * the wait has lasted for a second.
      */
     c->may_be_own |= found || (!c->o->nonblock && c->o->wait_ns > DLOCK_SEC);
-    if (!found || c->o->no_fork || c->o->no_reentrant ||
-        strcmp(l->outer.socket, "-") == 0)
+    if (!found || c->o->no_fork || c->o->no_reentrant || strcmp(l->outer.socket, "-") == 0)
         return;
     c->nested = l->nested = true;
     l->outer.key = l->key;

@@ -154,7 +154,7 @@ static int wait_for_lock(struct fdlock *l, int op)
 
 int fdlock_mode(const struct options *o, const struct sigstate *sig)
 {
-    struct fdlock l = {.o = o, .sig = sig, .until = DLOCK_NEVER, .look_at = DLOCK_NEVER};
+    struct fdlock l = {.o = o, .sig = sig, .look_at = DLOCK_NEVER};
     int op = o->mode == MODE_UNLOCK              ? LOCK_UN
              : o->lock_mode == DLOCK_MODE_SHARED ? LOCK_SH
                                                  : LOCK_EX;
@@ -176,11 +176,10 @@ int fdlock_mode(const struct options *o, const struct sigstate *sig)
     int sys = flock_try(o->fd, op, o->fcntl);
     if (sys != 0 && sys != EWOULDBLOCK)
         return fail(o, sys);
-    if (sys != 0 && (o->nonblock || o->wait_ns == 0))
+    if (sys != 0 && o->nonblock)
         return busy(&l);
     if (sys != 0) {
-        if (o->wait_ns < DLOCK_NEVER - now)
-            l.until = now + o->wait_ns;
+        l.until = dlock_after(now, o->wait_ns);
         if (message_tells(o, ABOUT_WAIT))
             l.look_at = now + FIRST_LOOK;
         code = wait_for_lock(&l, op);

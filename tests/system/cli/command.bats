@@ -147,16 +147,16 @@ same() {
     done
 }
 
-@test "nohup protects dlock and the command" {
+@test "nohup protects dlock and the command; other signals that the caller ignores stay so, too" {
     for lock in "$L" "$T/x.lock" "-o $T/o.lock"; do
         rm -f "$C"/* "$T/end"
-        start_log "$T/out" "$HELPERS/launch" -d -s nohup "$DLOCK" $lock $SUBJECT -u "$T/end" -r 5
+        start_log "$T/out" "$HELPERS/launch" -d -s -i 2 -i 12 nohup "$DLOCK" $lock $SUBJECT \
+            -u "$T/end" -r 5
         K=$STARTED
         wait_for 5 running
-        kill -HUP "$K"
-        kill -USR1 "$K"
+        for sig in HUP INT USR2 USR1; do kill -$sig "$K"; done
         wait_for 5 has_seen main sig 10
-        [ "$(count_seen main sig 1)" = 0 ]
+        for sig in 1 2 12; do [ "$(count_seen main sig $sig)" = 0 ]; done
         finish 5
     done
 }
@@ -215,16 +215,11 @@ same() {
 
 # --- pipes -------------------------------------------------------------------
 
-@test "yes | head ends as without dlock" {
+@test "yes | head ends as without dlock, and sees the error where the caller ignores SIGPIPE" {
     for lock in "${LOCKS[@]}"; do
         try 0 "$HELPERS/launch" -d bash -c '"$@" yes | head -n 1; echo "${PIPESTATUS[0]}"' - \
             "$DLOCK" $lock
         [ "$output" = $'y\n141' ] || fail "$lock: $output"
-    done
-}
-
-@test "a command whose caller ignores SIGPIPE sees the error" {
-    for lock in "${LOCKS[@]}"; do
         try 0 "$HELPERS/launch" -d -i 13 bash -c '
             "$@" sh -c "while echo y; do :; done 2>/dev/null; exit 9" | head -n 1
             echo "${PIPESTATUS[0]}"' - "$DLOCK" $lock

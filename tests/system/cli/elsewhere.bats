@@ -2,7 +2,6 @@
 # elsewhere.bats - a URI that leads to no server, or to a server of another kind: the message names
 # store, lock and cause, and what seems to be there.
 
-load ../../support/common
 load ../../support/redis
 load ../../support/postgres
 load ../../support/zookeeper

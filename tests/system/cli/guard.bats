@@ -64,17 +64,6 @@ waits() {
     [ ! -e "$C/events" ]
 }
 
-@test "a keeper killed at the start leaves no command" {
-    for i in 1 2 3 4 5 6 7 8; do
-        rm -rf "$S"/* "$C"/*
-        background --ttl 10 "$L" $SUBJECT -t -k
-        wait_for 5 file_nonempty "$S/fence"
-        kill -KILL "$K"
-        wait_for 2 pid_gone "$K"
-        settle 2
-    done
-}
-
 @test "KILL for dlock's process group leaves no command" {
     # As timeout -s KILL sends it.
     for lock in "--ttl 30 $L" "$T/x.lock" "-o $T/o.lock"; do
@@ -85,7 +74,7 @@ waits() {
     done
 }
 
-@test "a command that stops its process group stops neither keeper nor guard" {
+@test "a command that stops or kills its process group leaves keeper and guard alone" {
     background --ttl 1 "$L" sh -c 'echo $$ >pid; kill -STOP 0; exit 5'
     wait_for 5 file_nonempty pid
     wait_for 5 pid_stopped "$(<pid)"
@@ -95,9 +84,6 @@ waits() {
     if pid_stopped "$K" || pid_stopped "$G"; then fail "stopped"; fi
     kill -CONT "$(<pid)"
     ends_with 5
-}
-
-@test "a command that kills its process group kills neither keeper nor guard" {
     for lock in "$L" "-o $T/o.lock"; do
         background $lock sh -c 'kill -KILL 0'
         ends_with 137

@@ -64,17 +64,6 @@ print(p.wait())' "$T/go" "$DLOCK" "$L" sh -c "touch $T/go; exec sleep 20"
     done
 }
 
-@test "signals that the caller ignored stay ignored" {
-    start_log "$T/out" "$HELPERS/launch" -d -s -i 1 -i 2 -i 10 "$DLOCK" "$L" $SUBJECT -k -u "$T/end"
-    K=$STARTED
-    wait_for 5 running
-    for sig in HUP INT USR1; do kill -$sig "$K"; done
-    kill -USR2 "$K"
-    wait_for 5 has_seen main sig 12
-    for sig in 1 2 10; do [ "$(count_seen main sig $sig)" = 0 ]; done
-    finish 0
-}
-
 # --- signals while waiting ---------------------------------------------------
 
 # dies_by SIG [LAUNCH-OPTION...]: a waiting dlock that is sent SIG leaves the queue and dies by it.
@@ -164,20 +153,15 @@ PY
     run -6 run_t 10 "$DLOCK" -w 0.1 "$L" sh -c 'sleep 0.4; exit 6'
 }
 
-@test "-n fails within --connect-timeout when the store is silent" {
+@test "--connect-timeout bounds the first contact with a silent store, with -n too, and only that" {
     tell acquire hang
-    timed -n --connect-timeout 300ms "$L" true
-    assert_rc 69
-    assert_out "no answer"
-    # Then it is undone, for half a second at most.
-    assert_between 300 $took $((1000 + SLOW)) "time (ms)"
-}
-
-@test "--connect-timeout bounds the first contact only" {
-    tell acquire hang
-    timed --connect-timeout 300ms "$L" true
-    assert_rc 69
-    assert_between 300 $took $((1000 + SLOW)) "time (ms)"
+    for n in '' -n; do
+        timed $n --connect-timeout 300ms "$L" true
+        assert_rc 69
+        assert_out "no answer"
+        # Then it is undone, for half a second at most.
+        assert_between 300 $took $((1000 + SLOW)) "time (ms)"
+    done
     tell acquire wait
     background --connect-timeout 200ms "$L" sh -c 'exit 4'
     wait_for 5 store_did acquire

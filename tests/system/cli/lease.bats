@@ -170,15 +170,13 @@ ENDS="no answer; the command will be ended in $DURATION unless the store answers
         "could not be renewed in time: no answer; the command continues .--on-lost warn."
 }
 
-@test "--on-lost warn lets the command run on after a certain loss" {
+@test "--on-lost warn lets the command run on after a certain loss, and of a stopped keeper" {
     starts 1 --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end"
     touch "$S/lost"
     wait_for 5 file_has "$T/out" "is lost: lost unasked; the command continues"
     wait_for 5 beats_after $(($(now_ns) + 1200 * NS))
     finish 79
-}
-
-@test "--on-lost warn lets the command of a stopped keeper run on" {
+    rm -rf "$S"/*
     starts 1 --ttl 1 --on-lost warn "$L" $SUBJECT -u "$T/end" -r 4
     kill -STOP "$K"
     lease_times 1000 "$(now_ns)"

@@ -380,20 +380,6 @@ END
     done
 }
 
-@test "the keeper loads the module after the guard was forked" {
-    need_root # the memory of keeper and guard is closed to others
-    [ -z "${SAN:-}" ] || return 0 # LeakSanitizer does not work under strace
-    run -69 run_t 10 strace -f -o trace -e trace=openat,open,clone,clone3,fork,vfork,connect \
-        "$DLOCK" -n "$PG" true
-    line() { grep -nE -m 1 "$1" trace | cut -d: -f1; }
-    keeper=$(sed -n '1s/ .*//p' trace)
-    fork=$(line '(clone3?|v?fork)\(') load=$(line '/postgres\.so"') libpq=$(line 'libpq\.so') \
-        connect=$(line 'connect\(.*htons\(1\)')
-    assert_between 1 "$fork" "$load" "the fork of the guard"
-    assert_between "$load" "$libpq" "$connect" "libpq"
-    [ -z "$(grep -E '/postgres\.so"|libpq' trace | grep -v "^$keeper ")" ]
-}
-
 @test "the guard does not load the module" {
     need_root # the memory of keeper and guard is closed to others
     listener hostile_server nothing

@@ -70,10 +70,6 @@ stays() { [[ "$(cat "$T/out")" == *"stays held for "* ]]; }
     run -0 run_t 5 "$DLOCK" --forget --yes "$L"
     run -143 run_t 5 "$DLOCK" --once "$L" sh -c 'kill -TERM $$'
     recorded failed 143
-    run -127 run_t 5 "$DLOCK" --once "$L" "$T/nothing"
-    recorded failed 127
-    run -24 run_t 5 "$DLOCK" --once "$L" sh -c 'exit 24'
-    recorded failed 24
     # A list replaces the 0. A signal is no exit code.
     run -0 run_t 5 "$DLOCK" --once --success-codes 24,143 "$L" true
     recorded failed 0
@@ -460,11 +456,3 @@ PY
     nothing_held
 }
 
-@test "a bare file has no record to forget" {
-    run -64 run_t 5 "$DLOCK" --forget --yes "$T/bare"
-    assert_out "--once needs a place for its record, and dlock never writes to a bare file"
-    run -64 run_t 5 "$DLOCK" --once "$T/bare" touch ran
-    assert_out "--once needs a place for its record, and dlock never writes to a bare file"
-    [ ! -e ran ]
-    [ ! -e bare ]
-}

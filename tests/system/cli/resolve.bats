@@ -3,13 +3,7 @@
 # bats file_tags=thread
 load ../../support/redis
 
-@test "looks up the host's name" {
-    redis_start
-    run -0 run_t 20 "$DLOCK" "redis://localhost:$REDIS_PORT#$NAME" echo hello
-    assert_out hello
-}
-
-@test "TERM ends a look-up or a wait at once" {
+@test "looks up the host's name, and TERM ends a wait at once" {
     redis_start
     mkfifo "$T/held"
     start "$DLOCK" "redis://localhost:$REDIS_PORT#$NAME" sh -c 'echo >"$0"; exec sleep 60' "$T/held"

@@ -1,11 +1,7 @@
 #!/usr/bin/env bats
 # store.bats - the store of "@name" in a file, and in the environment of a user whom sudo made root.
 
-bats_require_minimum_version 1.5.0
 load ../../support/common
-
-setup() { dlock_setup; }
-teardown() { dlock_teardown; }
 
 # name_of: the directory in which "@name" is, by the message of -v.
 name_of() {

@@ -91,12 +91,15 @@ static void teardown(void)
 
 #define TREE_TEST(test) TEST_WITHIN(setup(), teardown(), test)
 
-static pid_t fork_sleeper(void)
+/* dumpable: false for a child like a dlock that is the command. */
+static pid_t fork_sleeper(bool dumpable)
 {
     pid_t pid = fork();
 
-    if (pid == 0)
+    if (pid == 0) {
+        prctl(PR_SET_DUMPABLE, dumpable);
         sleeper();
+    }
     await(ready[0], 1);
     return pid;
 }
@@ -336,7 +339,7 @@ TREE_TEST(names_a_process_that_cannot_be_killed)
 
 TREE_TEST(leaves_unrelated_processes_alone)
 {
-    fork_sleeper();
+    fork_sleeper(true);
     REQUIRE_INT(list_children(), 0);
     /* Our parent, as if its pid had been read from a child's list. */
     CHECK_INT(visit((struct link){getppid(), work[0].pid}, -1, SIGCONT, true), ESRCH);
@@ -426,19 +429,6 @@ static int hide_processes(void)
     return setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0 ? 0 : 9;
 }
 
-/* A child like a dlock that is the command. */
-static pid_t undumpable(void)
-{
-    pid_t pid = fork();
-
-    if (pid == 0) {
-        prctl(PR_SET_DUMPABLE, 0);
-        sleeper();
-    }
-    await(ready[0], 1);
-    return pid;
-}
-
 static int sees_hidden_children(void)
 {
     int rc = hide_processes(), visible;
@@ -447,7 +437,7 @@ static int sees_hidden_children(void)
         return rc;
     if (!process_tree_visible())
         return 1;
-    pid_t pid = undumpable();
+    pid_t pid = fork_sleeper(false);
     if (!process_tree_visible()) /* our own list shows it all the same */
         return 2;
     children_file = "/nosuch";
@@ -463,7 +453,7 @@ static int signals_hidden_children(void)
 
     if (rc)
         return rc;
-    pid_t pid = undumpable();
+    pid_t pid = fork_sleeper(false);
     if (process_tree_signal(&tree, SIGTERM, NULL) != 1)
         rc = 1;
     for (int i = 0; i < 500 && waitpid(pid, &st, WNOHANG) == 0; i++)
@@ -611,15 +601,12 @@ static void leaves_the_orphans(char *const env[], bool term)
     teardown();
 }
 
-TEST(leaves_inherited_orphans_alone)
+TEST(leaves_inherited_orphans_alone_also_without_an_environment)
 {
-    leaves_the_orphans(other, true);
-    leaves_the_orphans(other, false);
-}
-TEST(leaves_inherited_orphans_alone_without_an_environment)
-{
-    leaves_the_orphans(empty, true);
-    leaves_the_orphans(empty, false);
+    for (int term = 0; term < 2; term++) {
+        leaves_the_orphans(other, term);
+        leaves_the_orphans(empty, term);
+    }
 }
 
 TREE_TEST(finds_a_marker_between_two_reads)
@@ -643,7 +630,7 @@ TREE_TEST(finds_a_marker_between_two_reads)
  */
 TREE_TEST(counts_a_dying_process)
 {
-    fork_sleeper();
+    fork_sleeper(true);
     REQUIRE_INT(process_tree_init(&tree), 0);
     tree.marker = marked[1];
     pid_t pid = child_with(other, "exit 0");

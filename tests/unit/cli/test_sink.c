@@ -114,36 +114,6 @@ TEST(a_flush_waits_for_the_reader_but_not_longer_than_it_may)
     CHECK(took >= 30 * DLOCK_MSEC && took < unit_bound(DLOCK_SEC));
 }
 
-TEST(the_callers_open_file_keeps_its_flags_and_the_exec_closes_its_number)
-{
-    REQUIRE(begin());
-    int other = dup(p[1]), before = fcntl(other, F_GETFL);
-    put_line(1, 100, false);
-    CHECK_INT(fcntl(other, F_GETFL), before);
-    CHECK_INT(fcntl(p[1], F_GETFD), FD_CLOEXEC);
-    CHECK_INT(fcntl(sink_fd(s), F_GETFD), FD_CLOEXEC);
-    close(other);
-}
-
-TEST(standard_descriptors_stay_open)
-{
-    int save = dup(1);
-
-    REQUIRE(begin());
-    fflush(stdout);
-    dup2(p[1], 1);
-    open_fd(1);
-    bool open = fcntl(1, F_GETFD) == 0;
-    sink_put(s, "x\n", 2, false);
-    sink_close(s);
-    s = NULL;
-    dup2(save, 1);
-    close(save);
-    char text[8] = "";
-    CHECK_INT(read(p[0], text, sizeof(text)), 2);
-    CHECK(open);
-}
-
 TEST(a_reader_that_is_gone_costs_lines_and_sends_no_signal)
 {
     sigset_t mask, pending;
