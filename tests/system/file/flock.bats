@@ -507,14 +507,21 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
     [ ! -e bad ]
 }
 
-# One for signals, one for the lock.
-@test "needs five descriptors, the standard ones included, and runs nothing without" {
+# One for signals, one for the lock. With a guard: eleven.
+@test "needs five or eleven descriptors, and runs nothing with fewer" {
     [ -z "${SAN:-}" ] || return 0 # sanitizers need descriptors: the plain build shows it
-    run -71 few_fds 4 "$DLOCK" -F x touch ran
-    run -71 few_fds 4 "$DLOCK" x touch ran
-    [ ! -e ran ]
-    run -0 few_fds 5 "$DLOCK" x touch ran
-    [ -e ran ]
+    local opts least n
+    for opts in 5: 5:-F 11:-o 11:--slots=2; do
+        least=${opts%%:*} opts=${opts#*:}
+        for n in 4 6 8 10; do
+            [ $n -lt "$least" ] || continue
+            run -71 few_fds $n "$DLOCK" $opts x touch ran
+            run -0 run_t 5 "$DLOCK" -n x true
+        done
+        [ ! -e ran ]
+        run -0 few_fds "$least" "$DLOCK" $opts x touch ran
+        rm ran
+    done
 }
 
 # --- named locks --------------------------------------------------------------------------------

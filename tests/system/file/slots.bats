@@ -199,17 +199,3 @@ EOF
     exits 0 5 "$other"
     [ ! -e ran ]
 }
-
-@test "slots need eleven descriptors, as -o does, and with fewer nothing runs" {
-    [ -z "${SAN:-}" ] || return 0
-    local n
-    for n in 4 6 8 10 11; do
-        run few_fds $n "$DLOCK" --slots 2 x touch ran
-        assert_rc $([ $n -lt 11 ] && echo 71 || echo 0)
-        [ $n -eq 11 ] || [ ! -e ran ]
-        run -0 run_t 5 "$DLOCK" -n x true
-    done
-    [ -e ran ]
-    run -71 few_fds 10 "$DLOCK" -o x true
-    run -0 few_fds 11 "$DLOCK" -o x true
-}
