@@ -491,22 +491,6 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
     run -0 flock -n "$OPEN/n.lock" true
 }
 
-# bats test_tags=plain
-@test "200 runs that unlink each other's file never overlap" {
-    turns=50
-    [ -z "${SAN:-}" ] || turns=10
-    for i in 1 2 3 4; do
-        start_log "w$i.log" bash -c '
-            for ((n = 0; n < $0; n++)); do
-                "$DLOCK" x sh -c "mkdir in || echo overlap >>bad; rmdir in; rm -f x" ||
-                    echo failed >>bad
-            done' "$turns"
-        pids[i]=$STARTED
-    done
-    for i in 1 2 3 4; do wait_exit 60 "${pids[i]}"; done
-    [ ! -e bad ]
-}
-
 # One for signals, one for the lock. With a guard: eleven.
 @test "needs five or eleven descriptors, and runs nothing with fewer" {
     [ -z "${SAN:-}" ] || return 0 # sanitizers need descriptors: the plain build shows it
