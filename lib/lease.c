@@ -286,23 +286,6 @@ static enum lease_do on_time(struct lease *l, struct dlock_clocks now)
     return LEASE_NOTHING;
 }
 
-/* A renewal whose answer took so long that half is gone again does not end the trouble. */
-static enum lease_do on_trouble(struct lease *l, struct dlock_clocks now)
-{
-    int64_t later = later_clock(l, now);
-    if (l->state != LEASE_HELD || l->cfg.follows)
-        return LEASE_NOTHING;
-    if (l->recovering && later < half_gone(l)) {
-        l->troubled = l->recovering = false;
-        return LEASE_RECOVERED;
-    }
-    if (l->troubled || later < trouble_at(l))
-        return LEASE_NOTHING;
-    l->troubled = true;
-    l->trouble_since = l->sent;
-    return LEASE_TROUBLE;
-}
-
 enum lease_do lease_step(struct lease *l, struct dlock_clocks now, const struct dlock_event *ev)
 {
     bool was_gone = l->state == LEASE_GONE;
@@ -326,7 +309,18 @@ enum lease_do lease_step(struct lease *l, struct dlock_clocks now, const struct 
         l->extend_due = false;
         return LEASE_EXTEND;
     }
-    return todo == LEASE_NOTHING ? on_trouble(l, now) : todo;
+    if (todo != LEASE_NOTHING || l->state != LEASE_HELD || l->cfg.follows)
+        return todo;
+    /* A renewal whose answer took so long that half is gone again does not end the trouble. */
+    if (l->recovering && later_clock(l, now) < half_gone(l)) {
+        l->troubled = l->recovering = false;
+        return LEASE_RECOVERED;
+    }
+    if (l->troubled || later_clock(l, now) < trouble_at(l))
+        return LEASE_NOTHING;
+    l->troubled = true;
+    l->trouble_since = l->sent;
+    return LEASE_TROUBLE;
 }
 
 int64_t lease_wake(const struct lease *l, struct dlock_clocks now)

@@ -15,7 +15,6 @@
 #include "nested.h"
 #include "util.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

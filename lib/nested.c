@@ -568,27 +568,38 @@ static int nested_open(struct dlock_be **out, const struct dlock_spec *spec,
     if (!b)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     b->spec = spec;
-    b->local = dlock_registry_hold(spec->uri->scheme) & CAP_FD;
     b->fd = b->lock_fd = -1;
     *out = (struct dlock_be *)b;
     return 0;
+}
+
+static int nested_open_local(struct dlock_be **out, const struct dlock_spec *spec,
+                             struct dlock_error *err)
+{
+    int rc = nested_open(out, spec, err);
+
+    if (rc == 0)
+        self(*out)->local = true;
+    return rc;
 }
 
 static const char *const schemes[] = {NULL}; /* found by DLOCK_HELD only */
 
 #define NESTED_TABLE                                                                               \
     .abi = DLOCK_BACKEND_ABI, .build_id = DLOCK_VERSION, .name = "nested", .schemes = schemes,     \
-    .open = nested_open, .acquire = nested_acquire, .release = nested_release,                     \
-    .interest = nested_interest, .process = nested_process, .session_fd = nested_session_fd,       \
-    .close = nested_close, .close_in_child = nested_close
+    .acquire = nested_acquire, .release = nested_release, .interest = nested_interest,             \
+    .process = nested_process, .session_fd = nested_session_fd, .close = nested_close,             \
+    .close_in_child = nested_close
 
 const struct dlock_backend dlock_nested_lease = {
     NESTED_TABLE,
+    .open = nested_open,
     .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_LEASE | CAP_NESTED,
 };
 
 const struct dlock_backend dlock_nested_local = {
     NESTED_TABLE,
+    .open = nested_open_local,
     .caps = CAP_SHARED | CAP_SLOTS | CAP_FENCE | CAP_FD | CAP_NESTED,
     .inherit_fd = nested_inherit_fd,
     .is_file = nested_is_file,

@@ -8,7 +8,6 @@
  * belongs to another file (epoll(7), "Questions and answers", Q6). So as soon as the set has other
  * descriptors, the inner instance is made anew: the end of the instance itself is known.
  */
-#include "driven.h"
 #include "util.h"
 
 #include <errno.h>
@@ -23,8 +22,8 @@
 
 struct poller {
     int outer, inner, timer;
-    int64_t wake_at;             /* the timer's; DLOCK_NEVER: not set */
-    int n, fds[DRIVEN_POLL_MAX]; /* what inner has */
+    int64_t wake_at;                            /* the timer's; DLOCK_NEVER: not set */
+    int n, fds[DLOCK_SET_MAX * DLOCK_POLL_MAX]; /* what inner has */
 };
 
 static int add(int epoll, int fd)

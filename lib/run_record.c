@@ -4,7 +4,6 @@
 #include "util.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -6,7 +6,6 @@
 #include "util.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 bool uri_follows_secret(const struct dlock_uri *u, int i)
 {

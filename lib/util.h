@@ -5,7 +5,6 @@
 #include "backend.h"
 
 #include <pthread.h>
-#include <stdarg.h>
 #include <stddef.h>
 
 /*

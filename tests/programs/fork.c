@@ -253,21 +253,21 @@ static void other_is_refused(const char *uri)
     dlock_close(lk);
 }
 
-/* Through renewals, by the same connections. */
-static void still_held(const struct thing *t, char **uris, int n, const struct fds *was)
+/* Through renewals. True: by the same connections. */
+static bool still_held(const struct thing *t, char **uris, int n, const struct fds *was)
 {
-    struct fds is;
+    bool same = true;
     CODE(CALL(t, keep, dlock_now() + BRIEF_TTL / 2, &err), 0);
-    is = fds_now();
+    struct fds is = fds_now();
     /* A server that was not needed for the grant may have been connected later. */
     for (int fd = 0; fd < FDS; fd++)
-        if (was->port[fd] != 0 && is.port[fd] != was->port[fd])
-            FAIL("it had to connect again");
+        same = same && (was->port[fd] == 0 || is.port[fd] == was->port[fd]);
     for (int i = 0; i < n; i++)
         other_is_refused(uris[i]);
+    return same;
 }
 
-static void held(char **uris, int n)
+static bool held_by_the_same(char **uris, int n)
 {
     struct fds before = fds_now(), was;
     struct thing t = open_thing(uris, n);
@@ -276,11 +276,21 @@ static void held(char **uris, int n)
     was = fds_now();
     fork_child(&t, NULL, &before, CLOSES);
     fork_child(&t, NULL, &before, EXITS);
-    still_held(&t, uris, n, &was);
+    bool same = still_held(&t, uris, n, &was);
     CODE(CALL(&t, release, 5 * DLOCK_SEC, &err), 0);
     /* A connection, or a session, may still be ending. */
     fork_child(&t, NULL, &before, CLOSES);
     close_thing(&t);
+    return same;
+}
+
+/* On a busy machine a renewal may get no answer in time, and connect again: not three times. */
+static void held(char **uris, int n)
+{
+    for (int i = 0; i < 3; i++)
+        if (held_by_the_same(uris, n))
+            return;
+    FAIL("it had to connect again");
 }
 
 static void waits(char **uris, int n)

@@ -52,22 +52,7 @@ hold_other() { hold /usr/bin/python3 "$ROOT/tests/support/helpers/fcntl_lock.py"
 }
 
 # bats test_tags=thread
-@test "a wait with --fcntl is granted, ends in time and by a signal" {
-    hold_other posix w x
-    run -75 run_t 5 "$DLOCK" --fcntl -w 0.2 x touch ran
-    start_log waiter.log "$DLOCK" --fcntl x touch ran
-    wait_for 5 queued x
-    kill -TERM "$STARTED"
-    exits 143 5 "$STARTED"
-    run ! queued x
-    [ ! -e ran ]
-    start_log waiter.log "$DLOCK" --fcntl x touch ran
-    wait_for 5 queued x
-    local waiter=$STARTED
-    let_go
-    exits 0 5 "$waiter"
-    [ -e ran ]
-    # The descriptor form.
+@test "a descriptor is waited for with --fcntl, and unlocked" {
     hold_other ofd w x
     exec 8<>x
     run -75 run_t 5 "$DLOCK" --fcntl -w 0.2 8

@@ -491,30 +491,21 @@ as_nobody() { run_t 5 setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
     run -0 flock -n "$OPEN/n.lock" true
 }
 
-# bats test_tags=plain
-@test "200 runs that unlink each other's file never overlap" {
-    turns=50
-    [ -z "${SAN:-}" ] || turns=10
-    for i in 1 2 3 4; do
-        start_log "w$i.log" bash -c '
-            for ((n = 0; n < $0; n++)); do
-                "$DLOCK" x sh -c "mkdir in || echo overlap >>bad; rmdir in; rm -f x" ||
-                    echo failed >>bad
-            done' "$turns"
-        pids[i]=$STARTED
-    done
-    for i in 1 2 3 4; do wait_exit 60 "${pids[i]}"; done
-    [ ! -e bad ]
-}
-
-# One for signals, one for the lock.
-@test "needs five descriptors, the standard ones included, and runs nothing without" {
+# One for signals, one for the lock. With a guard: eleven.
+@test "needs five or eleven descriptors, and runs nothing with fewer" {
     [ -z "${SAN:-}" ] || return 0 # sanitizers need descriptors: the plain build shows it
-    run -71 few_fds 4 "$DLOCK" -F x touch ran
-    run -71 few_fds 4 "$DLOCK" x touch ran
-    [ ! -e ran ]
-    run -0 few_fds 5 "$DLOCK" x touch ran
-    [ -e ran ]
+    local opts least n
+    for opts in 5: 5:-F 11:-o 11:--slots=2; do
+        least=${opts%%:*} opts=${opts#*:}
+        for n in 4 6 8 10; do
+            [ $n -lt "$least" ] || continue
+            run -71 few_fds $n "$DLOCK" $opts x touch ran
+            run -0 run_t 5 "$DLOCK" -n x true
+        done
+        [ ! -e ran ]
+        run -0 few_fds "$least" "$DLOCK" $opts x touch ran
+        rm ran
+    done
 }
 
 # --- named locks --------------------------------------------------------------------------------

@@ -81,14 +81,6 @@ n.once" ]
     says 0 "last run: succeeded" --status "$L"
 }
 
-@test "control characters in a record are not shown" {
-    record succeeded 1000 | sed 's/cmd=c/cmd=a%1B[2J%0Ab/; s/host=h/host=%07\x1b/' >"$D/n.once"
-    says 0 "last run: succeeded" --status "$L"
-    refute_out $'\e'
-    refute_out $'\a'
-    [ ${#lines[@]} -eq 2 ]
-}
-
 @test "a keeper killed at any step leaves a record that is true" {
     [ -z "${SAN:-}" ] || return 0 # no strace with LeakSanitizer: the plain build shows it
     need_strace

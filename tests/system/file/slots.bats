@@ -43,59 +43,6 @@ teardown() { filelock_teardown; }
     [ "$(cat x)" = data ]
 }
 
-# Each command holds the flock(2) of its slot's file. A quarter of the dlocks are killed meanwhile.
-# bats test_tags=plain
-@test "20 processes with kills never have more than three slots, nor one slot twice" {
-    local rounds=8
-    cat >inside <<'EOF'
-#!/bin/bash
-exec 9>"slot.$DLOCK_SLOT"
-flock -n 9 || echo "two in slot $DLOCK_SLOT" >>violations
-echo "$DLOCK_SLOT" >>entered
-: >"in.$1"
-exec "${@:2}"
-EOF
-    chmod +x inside
-    run -0 "$ROOT/tests/support/helpers/swarm.py" 20 60 bash -c '
-        for ((i = 0; i < $1; i++)); do
-            if [ $(((i + I) % 4)) -ne 0 ]; then
-                "$DLOCK" --slots 3 x ./inside $I.$i true || exit
-                continue
-            fi
-            "$DLOCK" --slots 3 x ./inside $I.$i sleep 60 &
-            until [ -e in.$I.$i ]; do kill -0 $! || exit 9; sleep 0.01; done
-            kill -KILL $!
-        done' - $rounds
-    [ ! -e violations ] || final "$(cat violations)"
-    [ "$(wc -l <entered)" -eq $((20 * rounds)) ]
-    [ "$(sort -u entered | tr '\n' ' ')" = "0 1 2 " ]
-    run -0 run_t 5 "$DLOCK" -w 2 x true
-}
-
-# bats test_tags=plain
-@test "of two numbers of slots in a race one ends with 65" {
-    cat >inside <<'EOF'
-#!/bin/sh
-# inside N OTHER: a run with N slots; no run with OTHER slots may be inside.
-: >"n.$1.$$"
-for file in "n.$2."*; do
-    [ ! -e "$file" ] || echo "$file" >>violations
-done
-echo "$1" >>won
-rm "n.$1.$$"
-EOF
-    chmod +x inside
-    run -0 "$ROOT/tests/support/helpers/swarm.py" 10 60 bash -c '
-        n=$((2 + I % 2))
-        for ((i = 0; i < 12; i++)); do
-            rc=0
-            "$DLOCK" -q --slots $n x ./inside $n $((5 - n)) || rc=$?
-            [ $rc -eq 0 ] || [ $rc -eq 65 ] || exit $rc
-        done' -
-    [ ! -e violations ] || final "$(cat violations)"
-    [ -s won ]
-}
-
 @test "-w ends a wait for a slot in time, and a signal ends it" {
     hold "$DLOCK" --slots 1 x
     local before
@@ -198,18 +145,4 @@ EOF
     : >end
     exits 0 5 "$other"
     [ ! -e ran ]
-}
-
-@test "slots need eleven descriptors, as -o does, and with fewer nothing runs" {
-    [ -z "${SAN:-}" ] || return 0
-    local n
-    for n in 4 6 8 10 11; do
-        run few_fds $n "$DLOCK" --slots 2 x touch ran
-        assert_rc $([ $n -lt 11 ] && echo 71 || echo 0)
-        [ $n -eq 11 ] || [ ! -e ran ]
-        run -0 run_t 5 "$DLOCK" -n x true
-    done
-    [ -e ran ]
-    run -71 few_fds 10 "$DLOCK" -o x true
-    run -0 few_fds 11 "$DLOCK" -o x true
 }

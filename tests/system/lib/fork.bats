@@ -70,14 +70,12 @@ on_each() {
 
 # ---------------------------------------------------------------- children ---
 
-@test "a child takes nothing from a parent that holds the lock" {
-    on_each "$PROG/fork" held
-    run -0 run_t 10 "$PROG/fork" fcntl held "$PWD/$NAME"
-}
-
-@test "a child takes nothing from a parent that waits for the lock" {
-    on_each "$PROG/fork" waits
-    run -0 run_t 10 "$PROG/fork" fcntl waits "$PWD/$NAME"
+@test "a child takes nothing from a parent that holds the lock, or waits for it" {
+    local phase
+    for phase in held waits; do
+        on_each "$PROG/fork" $phase
+        run -0 run_t 10 "$PROG/fork" fcntl $phase "$PWD/$NAME"
+    done
 }
 
 @test "a child takes nothing from a parent with a set of locks" {

@@ -299,12 +299,6 @@ TEST(term_then_kill_and_renewals_go_on)
     CHECK_INT(step(&l, l.times.renew_at, NULL), LEASE_RENEW);
 }
 
-TEST(a_process_stopped_past_kill_at_kills_without_term)
-{
-    struct lease l = granted_at(SENT);
-    CHECK_INT(step(&l, DEADLINE + 100 * S, NULL), LEASE_KILL);
-}
-
 TEST(certain_loss_kills_at_once)
 {
     struct lease l = granted_at(SENT);
