@@ -33,10 +33,8 @@
  * comes, so a waiter also looks now and then (PTTL) whether the lock is free on a majority, and no
  * waiter that was called has a claim there.
  *
- * The stages of a round stand below in the order of time, each with the function that begins it and
- * the function that decides its end: start_round, end_votes; end_raise; give_votes_back,
- * end_undo; pause_round. What happens beside the rounds (subscriptions, wake-ups,
- * when to begin the next round) stands in front of them.
+ * The stages of a round stand below in the order of time; what happens beside the rounds
+ * (subscriptions, wake-ups, when to begin the next round) stands in front of them.
  */
 #include "redlock_servers.h"
 
@@ -153,8 +151,7 @@ static int count_votes(struct redlock_backend *be, bool decided)
                       "the key '%sfence' holds %llu, more than ten years ahead of the other "
                       "servers: find out who wrote it, then delete it (or set the clocks right)",
                       be->script.prefix, (unsigned long long)s->fence);
-        if (redlock_may_notice(be))
-            events_add(&be->events, EV_NOTICE)->error = s->error;
+        redlock_notice(be, &s->error);
     }
     return count;
 }
@@ -397,25 +394,14 @@ static void fail_acquire(struct redlock_backend *be, const struct dlock_error *e
     redlock_end(be, EV_FAILED)->error = *err;
 }
 
-/* A majority has voted for us, and a run's success counts. */
-static void skip_run(struct redlock_backend *be, const struct redlock_server *success)
-{
-    be->run = success->once.run;
-    be->acquire.outcome = EV_SKIPPED;
-    outage_over(&be->acquire.out, &be->events);
-    give_votes_back(be, success);
-}
-
 /* The queues of the servers without a vote for us. */
 static void leave_queues(struct redlock_backend *be)
 {
     for_each_server (be, s) {
         /* "-" is no client's value: the command only takes us out of the queue. */
-        if (s->queued && redis_conn_is_open(&s->node.cmd)) {
-            (void)redis_script_leave(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_UNDO),
-                                     "-", be->acquire.id);
-            redis_conn_flush(&s->node.cmd);
-        }
+        if (s->queued && redis_conn_is_open(&s->node.cmd))
+            redlock_send(be, s, K_UNDO, SCRIPT_LEAVE,
+                         &(struct redis_script_args){.value = "-", .id = be->acquire.id});
         s->queued = false;
     }
     redlock_wait_close(be);
@@ -481,16 +467,12 @@ static void start_round(struct redlock_backend *be)
         s->answer = A_PENDING;
         s->touched = true;
         s->queued = s->queued || in_queue;
-        (void)redis_script_send(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_VOTE),
-                                SCRIPT_VOTE,
-                                &(struct redis_script_args){
-                                    .value = be->value,
-                                    .id = in_queue ? be->acquire.id : NULL,
-                                    .ttl = ttl,
-                                    .grace = grace,
-                                    .once = be->spec->once,
-                                });
-        redis_conn_flush(&s->node.cmd);
+        redlock_send(be, s, K_VOTE, SCRIPT_VOTE,
+                     &(struct redis_script_args){.value = be->value,
+                                                 .id = in_queue ? be->acquire.id : NULL,
+                                                 .ttl = ttl,
+                                                 .grace = grace,
+                                                 .once = be->spec->once});
     }
 }
 
@@ -500,16 +482,14 @@ void redlock_acquire(struct dlock_be *dlock_be, bool wait)
     struct dlock_error err;
 
     be->op = OP_ACQUIRE;
-    be->acquire.wait = wait;
-    be->acquire.first = true;
     be->claim = CLAIM_NONE;
-    be->acquire.told_grace = be->acquire.told_waiting = be->acquire.told_ahead = false;
-    be->acquire.why.code = 0;
-    be->acquire.splits = 0;
-    be->acquire.told_holder = 0;
-    be->acquire.id[0] = '\0';
-    be->acquire.split_pause = (struct dlock_backoff){
-        .base = 10 * DLOCK_MSEC, .max = (wait ? 400 : 80) * DLOCK_MSEC, .cur = 10 * DLOCK_MSEC};
+    be->acquire = (struct redlock_acquiring){
+        .wait = wait,
+        .first = true,
+        .split_pause = {.base = 10 * DLOCK_MSEC,
+                        .max = (wait ? 400 : 80) * DLOCK_MSEC,
+                        .cur = 10 * DLOCK_MSEC},
+    };
     outage_none(&be->acquire.out);
     be->until = spec_now(be->spec) + be->spec->connect_timeout;
     for_each_server (be, s)
@@ -529,9 +509,7 @@ static void ask_raise(struct redlock_backend *be, struct redlock_server *s)
     s->raise = RAISE_ASKED;
     if (run_record_begun(be->spec))
         (void)redis_script_run(&args, be->spec, be->token, be->fence, false, text);
-    (void)redis_script_send(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_RAISE),
-                            SCRIPT_KEEP, &args);
-    redis_conn_flush(&s->node.cmd);
+    redlock_send(be, s, K_RAISE, SCRIPT_KEEP, &args);
 }
 
 /* The server's answer, from the reply. */
@@ -604,8 +582,8 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
         s->touched = false;
         dlock_fail_at(&s->last, DLOCK_EUSAGE, 0, be->spec->uri->where,
                       "%s is another name of a server in the list and has no vote", s->where);
-        if (!current && redlock_may_notice(be))
-            events_add(&be->events, EV_NOTICE)->error = s->last;
+        if (!current)
+            redlock_notice(be, &s->last);
     }
     bool held = t.status == RS_BUSY;
     int64_t ttl_ms = held ? redis_script_ttl(t.holder, t.holder_len) : 0;
@@ -657,7 +635,10 @@ static void end_votes(struct redlock_backend *be, int64_t now)
         if (!sure && now < redlock_young_heard_at(&y))
             return;
         if (success) {
-            skip_run(be, success);
+            be->run = success->once.run;
+            be->acquire.outcome = EV_SKIPPED;
+            outage_over(&be->acquire.out, &be->events);
+            give_votes_back(be, success);
             return;
         }
         be->acquire.stage = ST_RAISE;
@@ -789,7 +770,6 @@ static void round_failed(struct redlock_backend *be)
 static void give_votes_back(struct redlock_backend *be, const struct redlock_server *success)
 {
     int64_t now = spec_now(be->spec);
-    int tag = REDLOCK_TAG(be->serial, K_UNDO);
 
     be->until = dlock_max(be->until, now + UNDO_TIME);
     /* As long as the round took, less the time in which young votes waited for silent servers. */
@@ -806,10 +786,10 @@ static void give_votes_back(struct redlock_backend *be, const struct redlock_ser
         }
         s->undo_sent = true;
         if (success)
-            redlock_run_skip(be, s, tag, success);
+            redlock_run_skip(be, s, success);
         else
-            (void)redis_script_leave(&be->script, &s->node.cmd, tag, be->value, "");
-        redis_conn_flush(&s->node.cmd);
+            redlock_send(be, s, K_UNDO, SCRIPT_LEAVE,
+                         &(struct redis_script_args){.value = be->value});
     }
 }
 
