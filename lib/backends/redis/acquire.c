@@ -606,24 +606,10 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
 
 /* ---------------------------------------------------------------------- woken */
 
-/* We are the first waiter now. No try has to ask for a lease that the message tells. */
-static void first_now(struct redis_backend *be, const redisReply *message)
-{
-    struct redis_script_tried t;
-    bool idle = be->node.cmd.state == RC_UP && !redis_conn_waits(&be->node.cmd, T_TRY);
-
-    if (!redis_script_head(message, &t) || !idle || be->answer.what != ANSWER_NONE) {
-        be->acquire.place = 1;
-        try_now(be);
-        return;
-    }
-    report_waiting(be, &t);
-    be->acquire.place = 1;
-    wait_on(be, &t, false);
-}
-
 static void woken(struct redis_backend *be, const redisReply *r)
 {
+    const struct redis_conn *cmd = &be->node.cmd;
+    struct redis_script_tried t;
     int64_t now = spec_now(be->spec), at = dlock_max(now, be->acquire.changed_at + CHANGED_STEP);
 
     switch (redis_script_called(&be->script, r)) {
@@ -646,11 +632,17 @@ static void woken(struct redis_backend *be, const redisReply *r)
             be->acquire.look_at = dlock_min(be->acquire.look_at, now + LOOK_SECOND);
         break;
     case RS_HEAD:
-        first_now(be, r);
-        break;
     case RS_GO:
-        be->acquire.place = 1;
-        try_now(be);
+        /* No try has to ask for a lease that the message tells. */
+        if (redis_script_head(r, &t) && cmd->state == RC_UP && !redis_conn_waits(cmd, T_TRY) &&
+            be->answer.what == ANSWER_NONE) {
+            report_waiting(be, &t);
+            be->acquire.place = 1;
+            wait_on(be, &t, false);
+        } else {
+            be->acquire.place = 1;
+            try_now(be);
+        }
         break;
     case RS_NOTHING:
         break;
