@@ -294,7 +294,6 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
     take_replies(be);
     confirm(be);
     int64_t now = spec_now(be->spec);
-    redis_node_tick(&be->node, now);
     if (be->op != OP_NONE)
         operations[be->op]->due(be, now);
     /* Once the grant has been handed out. */
