@@ -13,25 +13,6 @@
 
 /* ------------------------------------------------------------------------- renew */
 
-static void keep(struct redlock_backend *be, struct redlock_server *s, enum redlock_kind kind)
-{
-    struct redis_script_args args = {
-        .value = be->value,
-        .ttl = dlock_max(be->spec->ttl, spec_stay(be->spec)),
-        .fence = be->fence,
-        .heal = kind == K_HEAL,
-        .grace = be->restart_grace,
-    };
-    char text[RUN_RECORD_MAX];
-
-    s->answer = A_PENDING;
-    if (be->spec->mode == DLOCK_MODE_EXCLUSIVE)
-        redis_conn_tell(&s->node.cmd, REDIS_CONN_TELL);
-    if (be->spec->hold->begin == RUN_NOW)
-        (void)redis_script_run(&args, be->spec, be->token, be->fence, false, text);
-    redlock_send(be, s, kind, SCRIPT_KEEP, &args);
-}
-
 void redlock_renew(struct dlock_be *dlock_be)
 {
     struct redlock_backend *be = redlock_of(dlock_be);
@@ -42,7 +23,7 @@ void redlock_renew(struct dlock_be *dlock_be)
     for_each_server (be, s) {
         s->retry_at = 0; /* the lease has its own pauses */
         if (redlock_reach(be, s, be->until))
-            keep(be, s, K_RENEW);
+            redlock_keep(be, s, K_RENEW);
     }
 }
 
@@ -112,7 +93,7 @@ static void not_ours(struct redlock_backend *be, struct redlock_server *s,
         redis_script_holder(o->found, o->len, &s->info);
     } else if (was_valid && count_lost(be) < be->quorum) {
         s->touched = true;
-        keep(be, s, K_HEAL);
+        redlock_keep(be, s, K_HEAL);
     }
     /* The renewal has ended before this answer. */
     if (be->op == OP_NONE)

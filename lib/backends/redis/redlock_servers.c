@@ -117,6 +117,30 @@ bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t
     return true; /* a failure shows up as the connection's state */
 }
 
+void redlock_keep(struct redlock_backend *be, struct redlock_server *s, enum redlock_kind kind)
+{
+    const struct dlock_spec *spec = be->spec;
+    struct redis_script_args args = {
+        .value = be->value, .fence = be->fence, .heal = kind == K_HEAL};
+    bool record = spec->hold->begin == RUN_NOW;
+    char text[RUN_RECORD_MAX];
+
+    if (kind == K_RAISE) {
+        s->raise = RAISE_ASKED;
+        args.ttl = redlock_lease(spec);
+        record = run_record_begun(spec);
+    } else {
+        s->answer = A_PENDING;
+        args.ttl = dlock_max(spec->ttl, spec_stay(spec));
+        args.grace = be->restart_grace;
+        if (spec->mode == DLOCK_MODE_EXCLUSIVE)
+            redis_conn_tell(&s->node.cmd, REDIS_CONN_TELL);
+    }
+    if (record)
+        (void)redis_script_run(&args, spec, be->token, be->fence, false, text);
+    redlock_send(be, s, kind, SCRIPT_KEEP, &args);
+}
+
 void redlock_well(struct redlock_server *s)
 {
     s->down = s->hung_up = false;

@@ -226,6 +226,8 @@ void redlock_connect(struct redlock_backend *, struct redlock_server *, struct r
  * failure to connect a moment ago, or earlier commands without an answer.
  */
 bool redlock_reach(struct redlock_backend *, struct redlock_server *, int64_t until);
+/* Send the script that raises the fence counter (K_RAISE), renews, or heals. */
+void redlock_keep(struct redlock_backend *, struct redlock_server *, enum redlock_kind);
 /* The server may still set the round's value: undo the value in front of the next vote. */
 static inline void redlock_remember(const struct redlock_backend *be, struct redlock_server *s)
 {

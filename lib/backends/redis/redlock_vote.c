@@ -500,18 +500,6 @@ void redlock_acquire(struct dlock_be *dlock_be, bool wait)
         start_round(be);
 }
 
-static void ask_raise(struct redlock_backend *be, struct redlock_server *s)
-{
-    struct redis_script_args args = {
-        .value = be->value, .ttl = redlock_lease(be->spec), .fence = be->fence};
-    char text[RUN_RECORD_MAX];
-
-    s->raise = RAISE_ASKED;
-    if (run_record_begun(be->spec))
-        (void)redis_script_run(&args, be->spec, be->token, be->fence, false, text);
-    redlock_send(be, s, K_RAISE, SCRIPT_KEEP, &args);
-}
-
 /* The server's answer, from the reply. */
 static void read_vote(struct redlock_backend *be, struct redlock_server *s,
                       const struct redis_script_tried *t)
@@ -609,7 +597,7 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
     (void)discount(s, redlock_young_needed_ms(&y, spec_now(be->spec)));
     (void)count_votes(be, true);
     if (s->answer == A_YES)
-        ask_raise(be, s);
+        redlock_keep(be, s, K_RAISE);
 }
 
 /* With a majority of votes that count: skip the run, or begin to raise the fences. */
@@ -649,7 +637,7 @@ static void end_votes(struct redlock_backend *be, int64_t now)
                 be->fence = s->fence;
         for_each_server (be, s)
             if (s->answer == A_YES)
-                ask_raise(be, s);
+                redlock_keep(be, s, K_RAISE);
         return;
     }
     /* Where no majority can be used, the round waits for all answers, for the message. */
