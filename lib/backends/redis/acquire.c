@@ -156,7 +156,7 @@ void redis_wake_drop(struct redis_backend *be)
  * The next try tells whether the server answers at all, and opens wake again. Where only wake is
  * refused, the waiter lives by such tries alone: no outage, and a single notice.
  */
-static void wake_trouble(struct redis_backend *be, const struct dlock_error *err)
+void redis_acquire_wake_failed(struct redis_backend *be, const struct dlock_error *err)
 {
     redis_wake_drop(be);
     if (be->op != OP_ACQUIRE)
@@ -177,12 +177,6 @@ static void wake_trouble(struct redis_backend *be, const struct dlock_error *err
     int64_t pause = dlock_backoff_next(&be->acquire.wake_pause, be->spec->env);
     if (be->out.since == 0) /* an outage has its own time */
         be->acquire.try_at = spec_now(be->spec) + pause;
-}
-
-void redis_acquire_wake_failed(struct redis_backend *be)
-{
-    struct dlock_error err = be->node.wake.error;
-    wake_trouble(be, &err);
 }
 
 /* ---------------------------------------------------------------------- tries */
@@ -663,7 +657,7 @@ void redis_acquire_heard(struct redis_backend *be, const struct redis_conn_reply
         try_now(be);
         break;
     case HEARD_FAILED:
-        wake_trouble(be, &err);
+        redis_acquire_wake_failed(be, &err);
         break;
     case HEARD_NOTHING:
         break;
@@ -697,7 +691,7 @@ static void due(struct redis_backend *be, int64_t now)
             ride_out(be, &err);
     } else if (now >= be->node.wake_until) { /* no subscription in time */
         no_answer(&err, be->spec, be->spec->connect_timeout);
-        wake_trouble(be, &err);
+        redis_acquire_wake_failed(be, &err);
     } else if (now >= dlock_min(be->acquire.try_at, be->out.retry_at)) {
         redis_cluster_begin(&be->route);
         try_now(be);

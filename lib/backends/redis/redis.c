@@ -253,7 +253,7 @@ static void take_replies(struct redis_backend *be)
         freeReplyObject(rep.r);
     }
     if (rc < 0 && wake->state == RC_FAILED)
-        redis_acquire_wake_failed(be);
+        redis_acquire_wake_failed(be, &wake->error); /* stays when wake is closed */
 }
 
 /* ------------------------------------------------------------------- driving */

@@ -177,19 +177,6 @@ static void subscribe(struct redlock_backend *be, struct redlock_server *s)
     redis_node_subscribe(&s->node, be->acquire.channel, until);
 }
 
-static void wait_start(struct redlock_backend *be)
-{
-    if (be->acquire.channel)
-        return;
-    be->acquire.channel = redis_script_channel(&be->script, be->spec, be->acquire.id);
-    if (!be->acquire.channel) {
-        be->acquire.id[0] = '\0'; /* no server can wake us: the timers remain */
-        return;
-    }
-    for_each_server (be, s)
-        subscribe(be, s);
-}
-
 /* Nothing is reported: the server's cmd has the same trouble. */
 void redlock_wake_failed(struct redlock_backend *be, struct redlock_server *s)
 {
@@ -839,7 +826,14 @@ static void pause_round(struct redlock_backend *be)
             events_add(&be->events, EV_WAITING)->info = named ? &named->info : NULL;
         be->acquire.told_holder = holder;
         be->acquire.told_waiting = true;
-        wait_start(be);
+        bool subscribed = be->acquire.channel;
+        if (!subscribed)
+            be->acquire.channel = redis_script_channel(&be->script, be->spec, be->acquire.id);
+        if (!be->acquire.channel)
+            be->acquire.id[0] = '\0'; /* no server can wake us: the timers remain */
+        for_each_server (be, s)
+            if (!subscribed && be->acquire.channel)
+                subscribe(be, s);
     }
     plan_round(be);
     if (be->acquire.split) {
