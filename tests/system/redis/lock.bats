@@ -8,12 +8,6 @@ load ../../support/redisfile
 
 key_is_gone() { [ "$(rcli exists "$NAME")" = 0 ]; }
 
-@test "the command runs under the lock, and the lock is gone afterwards" {
-    run -0 run_t 5 "$DLOCK" "$L" redis-cli -p "$REDIS_PORT" exists "$NAME"
-    [ "$output" = 1 ]
-    key_is_gone
-}
-
 @test "SET NX by others is respected, and respects us" {
     rcli set "$NAME" x nx px 10000
     run -75 run_t 5 "$DLOCK" -n "$L" true
