@@ -108,7 +108,7 @@ caught() {
 @test "planted: a renewal that makes the key anew" {
     plant lib/backends/redis/scripts/renew.lua "s/^if value == ARGV\[3\] then/do/;
         s/redis.call\('PEXPIRE', name, ARGV\[4\]\)/redis.call('SET', name, ARGV[3], 'PX', ARGV[4])/"
-    caught redis/faults "a key that is deleted during a hold is a loss"
+    caught redis/hold "a key that is deleted, flushed or replaced ends the hold at once"
 }
 
 @test "planted: no undo of an unanswered request" {

@@ -156,7 +156,7 @@ void redis_wake_drop(struct redis_backend *be)
  * The next try tells whether the server answers at all, and opens wake again. Where only wake is
  * refused, the waiter lives by such tries alone: no outage, and a single notice.
  */
-static void wake_trouble(struct redis_backend *be, const struct dlock_error *err)
+void redis_acquire_wake_failed(struct redis_backend *be, const struct dlock_error *err)
 {
     redis_wake_drop(be);
     if (be->op != OP_ACQUIRE)
@@ -177,12 +177,6 @@ static void wake_trouble(struct redis_backend *be, const struct dlock_error *err
     int64_t pause = dlock_backoff_next(&be->acquire.wake_pause, be->spec->env);
     if (be->out.since == 0) /* an outage has its own time */
         be->acquire.try_at = spec_now(be->spec) + pause;
-}
-
-void redis_acquire_wake_failed(struct redis_backend *be)
-{
-    struct dlock_error err = be->node.wake.error;
-    wake_trouble(be, &err);
 }
 
 /* ---------------------------------------------------------------------- tries */
@@ -606,24 +600,10 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
 
 /* ---------------------------------------------------------------------- woken */
 
-/* We are the first waiter now. No try has to ask for a lease that the message tells. */
-static void first_now(struct redis_backend *be, const redisReply *message)
-{
-    struct redis_script_tried t;
-    bool idle = be->node.cmd.state == RC_UP && !redis_conn_waits(&be->node.cmd, T_TRY);
-
-    if (!redis_script_head(message, &t) || !idle || be->answer.what != ANSWER_NONE) {
-        be->acquire.place = 1;
-        try_now(be);
-        return;
-    }
-    report_waiting(be, &t);
-    be->acquire.place = 1;
-    wait_on(be, &t, false);
-}
-
 static void woken(struct redis_backend *be, const redisReply *r)
 {
+    const struct redis_conn *cmd = &be->node.cmd;
+    struct redis_script_tried t;
     int64_t now = spec_now(be->spec), at = dlock_max(now, be->acquire.changed_at + CHANGED_STEP);
 
     switch (redis_script_called(&be->script, r)) {
@@ -646,11 +626,17 @@ static void woken(struct redis_backend *be, const redisReply *r)
             be->acquire.look_at = dlock_min(be->acquire.look_at, now + LOOK_SECOND);
         break;
     case RS_HEAD:
-        first_now(be, r);
-        break;
     case RS_GO:
-        be->acquire.place = 1;
-        try_now(be);
+        /* No try has to ask for a lease that the message tells. */
+        if (redis_script_head(r, &t) && cmd->state == RC_UP && !redis_conn_waits(cmd, T_TRY) &&
+            be->answer.what == ANSWER_NONE) {
+            report_waiting(be, &t);
+            be->acquire.place = 1;
+            wait_on(be, &t, false);
+        } else {
+            be->acquire.place = 1;
+            try_now(be);
+        }
         break;
     case RS_NOTHING:
         break;
@@ -671,7 +657,7 @@ void redis_acquire_heard(struct redis_backend *be, const struct redis_conn_reply
         try_now(be);
         break;
     case HEARD_FAILED:
-        wake_trouble(be, &err);
+        redis_acquire_wake_failed(be, &err);
         break;
     case HEARD_NOTHING:
         break;
@@ -705,7 +691,7 @@ static void due(struct redis_backend *be, int64_t now)
             ride_out(be, &err);
     } else if (now >= be->node.wake_until) { /* no subscription in time */
         no_answer(&err, be->spec, be->spec->connect_timeout);
-        wake_trouble(be, &err);
+        redis_acquire_wake_failed(be, &err);
     } else if (now >= dlock_min(be->acquire.try_at, be->out.retry_at)) {
         redis_cluster_begin(&be->route);
         try_now(be);

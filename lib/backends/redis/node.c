@@ -1,9 +1,8 @@
 /*
  * node.c - a Redis server. See node.h.
  *
- * A waiter subscribes on the second connection before it joins the queue, so that no wake-up is
- * lost. There the first waiter is also told when the key changes (client-side caching): a DEL by
- * another program or an expiry is noticed at once.
+ * On the second connection the first waiter is also told when the key changes (client-side
+ * caching): a DEL by another program or an expiry is noticed at once.
  *
  * A stopped server executes the contents of its socket buffers when it goes on [measured], also for
  * closed connections. So a value whose try has no answer stays pending until the server has
@@ -63,22 +62,14 @@ int redis_node_interest(const struct redis_node *node, struct pollfd *pfd, int c
 
 void redis_node_work(struct redis_node *node, const struct pollfd *pfd, int n)
 {
-    for (int i = 0; i < n; i++) {
-        if (pfd[i].revents == 0)
-            continue;
-        if (redis_conn_is_open(&node->cmd) && pfd[i].fd == node->cmd.fd)
-            redis_conn_work(&node->cmd);
-        else if (redis_conn_is_open(&node->wake) && pfd[i].fd == node->wake.fd)
-            redis_conn_work(&node->wake);
+    for (int k = 0; k < 2; k++) {
+        struct redis_conn *c = k == 0 ? &node->cmd : &node->wake;
+        bool due = redis_conn_is_connecting(c) && c->env->now(c->env->ctx) >= c->next_at;
+        for (int i = 0; i < n; i++)
+            due |= pfd[i].revents != 0 && redis_conn_is_open(c) && pfd[i].fd == c->fd;
+        if (due)
+            redis_conn_work(c);
     }
-}
-
-void redis_node_tick(struct redis_node *n, int64_t now)
-{
-    if (redis_conn_is_connecting(&n->cmd) && now >= n->cmd.next_at)
-        redis_conn_work(&n->cmd);
-    if (redis_conn_is_connecting(&n->wake) && now >= n->wake.next_at)
-        redis_conn_work(&n->wake);
 }
 
 void redis_node_close(struct redis_node *n)

@@ -53,10 +53,11 @@ void redis_node_credentials(struct redis_node *, const struct dlock_host *, cons
 
 /* Fill at most cap entries for poll() and lower *wake_at; returns how many. */
 int redis_node_interest(const struct redis_node *, struct pollfd *, int cap, int64_t *wake_at);
-/* Read and write what poll() has found. */
+/*
+ * Read and write what poll() has found. An address that was silent for its share of the time gives
+ * way to the next address.
+ */
 void redis_node_work(struct redis_node *, const struct pollfd *, int n);
-/* Let an address that is silent for its share of the time give way to the next address. */
-void redis_node_tick(struct redis_node *, int64_t now);
 /* Close cmd, which ends the server's tracking. */
 void redis_node_close(struct redis_node *);
 

@@ -181,7 +181,7 @@ void redis_acquire_looked(struct redis_backend *, int tag, const redisReply *);
 void redis_wake_drop(struct redis_backend *);
 /* A reply on wake; wake has failed. */
 void redis_acquire_heard(struct redis_backend *, const struct redis_conn_reply *);
-void redis_acquire_wake_failed(struct redis_backend *);
+void redis_acquire_wake_failed(struct redis_backend *, const struct dlock_error *);
 
 /* renew.c */
 void redis_renew(struct dlock_be *);

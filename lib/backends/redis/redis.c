@@ -124,28 +124,19 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
 
 /* -------------------------------------------------------------------- replies */
 
-/* Follow a redirection: the command was sent again, to another node. */
-static bool redirected(struct redis_backend *be, const struct redis_conn_reply *rep)
-{
-    const struct redis_operation *op = operations[be->op];
-
-    if (!op || rep->tag != (int)op->tag || be->node.cmd.auth_failed)
-        return false;
-    enum redis_verdict v = redis_cluster_judge(&be->route, rep->r, be->op != OP_ACQUIRE);
-    if (v == ROUTE_PASS)
-        return false;
-    redis_node_close(&be->node);
-    (v == ROUTE_MOVED && op->moved_slot ? op->moved_slot : op->again)(be);
-    return true;
-}
-
 static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     const struct redis_operation *op = operations[be->op];
     struct dlock_error err;
 
-    if (redirected(be, rep))
-        return;
+    if (op && rep->tag == (int)op->tag && !be->node.cmd.auth_failed) {
+        enum redis_verdict v = redis_cluster_judge(&be->route, rep->r, be->op != OP_ACQUIRE);
+        if (v != ROUTE_PASS) { /* a redirection: send the command again, to another node */
+            redis_node_close(&be->node);
+            (v == ROUTE_MOVED && op->moved_slot ? op->moved_slot : op->again)(be);
+            return;
+        }
+    }
     switch (rep->tag) {
     case REDIS_CONN_PUSH:
         if (be->claim == CLAIM_GRANTED && redis_script_changed(&be->script, rep->r))
@@ -262,27 +253,10 @@ static void take_replies(struct redis_backend *be)
         freeReplyObject(rep.r);
     }
     if (rc < 0 && wake->state == RC_FAILED)
-        redis_acquire_wake_failed(be);
+        redis_acquire_wake_failed(be, &wake->error); /* stays when wake is closed */
 }
 
 /* ------------------------------------------------------------------- driving */
-
-static void watch_master(struct redis_backend *be)
-{
-    if (redis_sentinel_seek(&be->route))
-        redis_wake_drop(be);
-    switch (redis_sentinel_watch(&be->route, be->op == OP_ACQUIRE, be->claim == CLAIM_GRANTED,
-                                 be->op == OP_RENEW)) {
-    case WATCH_MOVED:
-        follow(be);
-        break;
-    case WATCH_RETRY:
-        be->out.retry_at = dlock_min(be->out.retry_at, spec_now(be->spec));
-        break;
-    case WATCH_NOTHING:
-        break;
-    }
-}
 
 static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
@@ -308,12 +282,18 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
 
     redis_node_work(&be->node, pfd, n);
     redis_sentinel_work(&be->route, pfd, n);
-    watch_master(be);
+    if (redis_sentinel_seek(&be->route))
+        redis_wake_drop(be);
+    enum redis_watch watch = redis_sentinel_watch(&be->route, be->op == OP_ACQUIRE,
+                                                  be->claim == CLAIM_GRANTED, be->op == OP_RENEW);
+    if (watch == WATCH_MOVED)
+        follow(be);
+    else if (watch == WATCH_RETRY)
+        be->out.retry_at = dlock_min(be->out.retry_at, spec_now(be->spec));
     redis_cluster_work(&be->route);
     take_replies(be);
     confirm(be);
     int64_t now = spec_now(be->spec);
-    redis_node_tick(&be->node, now);
     if (be->op != OP_NONE)
         operations[be->op]->due(be, now);
     /* Once the grant has been handed out. */

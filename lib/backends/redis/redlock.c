@@ -181,12 +181,9 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
                       struct dlock_event *ev)
 {
     struct redlock_backend *be = redlock_of(dlock_be);
-    int64_t now = spec_now(be->spec);
 
-    for_each_server (be, s) {
+    for_each_server (be, s)
         redis_node_work(&s->node, pfd, n);
-        redis_node_tick(&s->node, now);
-    }
     /* After the work of all servers: a closed connection's descriptor may be used again. */
     for_each_server (be, s)
         take_replies(be, s);

@@ -13,26 +13,6 @@
 
 /* ------------------------------------------------------------------------- renew */
 
-static void keep(struct redlock_backend *be, struct redlock_server *s, int tag, bool heal)
-{
-    struct redis_script_args args = {
-        .value = be->value,
-        .ttl = dlock_max(be->spec->ttl, spec_stay(be->spec)),
-        .fence = be->fence,
-        .heal = heal,
-        .grace = be->restart_grace,
-    };
-    char text[RUN_RECORD_MAX];
-
-    s->answer = A_PENDING;
-    if (be->spec->mode == DLOCK_MODE_EXCLUSIVE)
-        redis_conn_tell(&s->node.cmd, REDIS_CONN_TELL);
-    if (be->spec->hold->begin == RUN_NOW)
-        (void)redis_script_run(&args, be->spec, be->token, be->fence, false, text);
-    (void)redis_script_send(&be->script, &s->node.cmd, tag, SCRIPT_KEEP, &args);
-    redis_conn_flush(&s->node.cmd);
-}
-
 void redlock_renew(struct dlock_be *dlock_be)
 {
     struct redlock_backend *be = redlock_of(dlock_be);
@@ -43,7 +23,7 @@ void redlock_renew(struct dlock_be *dlock_be)
     for_each_server (be, s) {
         s->retry_at = 0; /* the lease has its own pauses */
         if (redlock_reach(be, s, be->until))
-            keep(be, s, REDLOCK_TAG(be->serial, K_RENEW), false);
+            redlock_keep(be, s, K_RENEW);
     }
 }
 
@@ -113,20 +93,11 @@ static void not_ours(struct redlock_backend *be, struct redlock_server *s,
         redis_script_holder(o->found, o->len, &s->info);
     } else if (was_valid && count_lost(be) < be->quorum) {
         s->touched = true;
-        keep(be, s, REDLOCK_TAG(be->serial, K_HEAL), true);
+        redlock_keep(be, s, K_HEAL);
     }
     /* The renewal has ended before this answer. */
     if (be->op == OP_NONE)
         tell_lost(be);
-}
-
-/* With RUN_NOW the server must have the record, too. A server has none before it is healed. */
-static void renewed(const struct redlock_backend *be, struct redlock_server *s, bool recorded)
-{
-    recorded = recorded || be->spec->hold->begin != RUN_NOW;
-    s->answer = recorded ? A_YES : s->loss != LOSS_NONE ? A_GONE : A_TYPE;
-    if (s->answer == A_TYPE)
-        redlock_run_foreign(be, s, &s->error);
 }
 
 static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
@@ -150,14 +121,22 @@ static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
     }
     redlock_well(s);
     int64_t jump = redis_node_clock(&s->node, o.now_ms, rep->sent, spec_now(be->spec));
-    if (jump != 0 && redlock_may_notice(be))
-        redis_clock_warning(jump, s->where, &events_add(&be->events, EV_NOTICE)->error);
+    if (jump != 0) {
+        struct dlock_error warning;
+        redis_clock_warning(jump, s->where, &warning);
+        redlock_notice(be, &warning);
+    }
     /* Sent for the lock we hold, not for an earlier lock released meanwhile? */
     unsigned since_vote = (REDLOCK_TAG_SERIAL(rep->tag) - be->vote_serial) & REDLOCK_SERIALS;
     if (o.ours && be->claim != CLAIM_NONE && since_vote <= be->serial - be->vote_serial) {
         s->from = dlock_max(s->from, rep->sent);
-        if (current)
-            renewed(be, s, o.recorded);
+        if (!current)
+            return;
+        /* With RUN_NOW the server must have the record, too. Before it is healed it has none. */
+        bool recorded = o.recorded || be->spec->hold->begin != RUN_NOW;
+        s->answer = recorded ? A_YES : s->loss != LOSS_NONE ? A_GONE : A_TYPE;
+        if (s->answer == A_TYPE)
+            redlock_run_foreign(be, s, &s->error);
     } else if (current && be->claim != CLAIM_NONE) {
         not_ours(be, s, &o);
     }
@@ -231,8 +210,7 @@ static void leave(struct redlock_backend *be, struct redlock_server *s)
         return;
     redlock_undo(be, s);
     s->answer = A_PENDING;
-    redlock_run_end(be, s, REDLOCK_TAG(be->serial, K_LEAVE));
-    redis_conn_flush(&s->node.cmd);
+    redlock_run_end(be, s);
 }
 
 /* May the server hold our lock, our vote, or our place in its queue? */

@@ -105,7 +105,7 @@ const struct redlock_server *redlock_run_success(const struct redlock_backend *b
     return last && run_record_skips(&last->once.run, be->spec->once) ? last : NULL;
 }
 
-void redlock_run_skip(struct redlock_backend *be, struct redlock_server *s, int tag,
+void redlock_run_skip(struct redlock_backend *be, struct redlock_server *s,
                       const struct redlock_server *success)
 {
     struct redis_script_args args = {.value = be->value};
@@ -114,10 +114,10 @@ void redlock_run_skip(struct redlock_backend *be, struct redlock_server *s, int 
         args.record = success->once.text;
         args.kept = success->once.kept;
     }
-    (void)redis_script_send(&be->script, &s->node.cmd, tag, SCRIPT_UNVOTE, &args);
+    redlock_send(be, s, K_UNDO, SCRIPT_UNVOTE, &args);
 }
 
-void redlock_run_end(struct redlock_backend *be, struct redlock_server *s, int tag)
+void redlock_run_end(struct redlock_backend *be, struct redlock_server *s)
 {
     struct redis_script_args args = {
         .value = be->value, .id = s->queued ? be->acquire.id : NULL, .grace = be->restart_grace};
@@ -129,5 +129,5 @@ void redlock_run_end(struct redlock_backend *be, struct redlock_server *s, int t
             !redis_script_run(&args, be->spec, be->token, be->fence, true, text))
             args.record = NULL;
     }
-    (void)redis_script_send(&be->script, &s->node.cmd, tag, SCRIPT_UNVOTE, &args);
+    redlock_send(be, s, K_LEAVE, SCRIPT_UNVOTE, &args);
 }

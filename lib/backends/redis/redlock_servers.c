@@ -117,6 +117,30 @@ bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t
     return true; /* a failure shows up as the connection's state */
 }
 
+void redlock_keep(struct redlock_backend *be, struct redlock_server *s, enum redlock_kind kind)
+{
+    const struct dlock_spec *spec = be->spec;
+    struct redis_script_args args = {
+        .value = be->value, .fence = be->fence, .heal = kind == K_HEAL};
+    bool record = spec->hold->begin == RUN_NOW;
+    char text[RUN_RECORD_MAX];
+
+    if (kind == K_RAISE) {
+        s->raise = RAISE_ASKED;
+        args.ttl = redlock_lease(spec);
+        record = run_record_begun(spec);
+    } else {
+        s->answer = A_PENDING;
+        args.ttl = dlock_max(spec->ttl, spec_stay(spec));
+        args.grace = be->restart_grace;
+        if (spec->mode == DLOCK_MODE_EXCLUSIVE)
+            redis_conn_tell(&s->node.cmd, REDIS_CONN_TELL);
+    }
+    if (record)
+        (void)redis_script_run(&args, spec, be->token, be->fence, false, text);
+    redlock_send(be, s, kind, SCRIPT_KEEP, &args);
+}
+
 void redlock_well(struct redlock_server *s)
 {
     s->down = s->hung_up = false;
@@ -126,24 +150,22 @@ void redlock_well(struct redlock_server *s)
 
 static void tell_down(struct redlock_backend *be, struct redlock_server *s)
 {
-    if (s->down || !redlock_may_notice(be))
+    struct dlock_error err;
+
+    if (s->down || be->events.n > EVENTS_MAX / 2)
         return;
     s->down = true;
-    struct dlock_event *ev = events_add(&be->events, EV_NOTICE);
-    dlock_fail(&ev->error, 0, 0, "%s (one of %d servers)", s->error.msg, be->n);
+    dlock_fail(&err, 0, 0, "%s (one of %d servers)", s->error.msg, be->n);
+    redlock_notice(be, &err);
 }
 
 void redlock_drop(struct redlock_backend *be, struct redlock_server *s)
 {
-    /*
-     * The server may have a vote for us with an uncertain undo: a stopped server executes the
-     * contents of its socket buffers when it goes on [measured], also after we have closed the
-     * connection.
-     */
+    /* The server may have a vote for us, or set it later (node.c). */
     if (be->op == OP_ACQUIRE && s->touched && s->node.cmd.written) {
         if (s->node.cmd.state == RC_UP && !s->undo_sent)
-            (void)redis_script_leave(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_UNDO),
-                                     be->value, "");
+            redlock_send(be, s, K_UNDO, SCRIPT_LEAVE,
+                         &(struct redis_script_args){.value = be->value});
         redlock_remember(be, s);
     }
     if (be->op == OP_RELEASE && s->node.cmd.written &&

@@ -131,7 +131,7 @@ struct redlock_backend {
     bool proven;                /* granted or renewed by the last operation */
     struct redis_checks checks; /* do the servers evict locks? */
 
-    struct {
+    struct redlock_acquiring {
         enum redlock_stage stage;
         bool wait, first, told_grace, told_waiting, told_ahead;
         char id[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 1], *channel;
@@ -197,10 +197,19 @@ static inline int64_t redlock_lease(const struct dlock_spec *spec)
 {
     return dlock_max(spec->ttl, spec->min_hold);
 }
-/* A notice must not take the room of an operation's last event. */
-static inline bool redlock_may_notice(const struct redlock_backend *be)
+/* Queue a notice, unless it would take the room of an operation's last event. */
+static inline void redlock_notice(struct redlock_backend *be, const struct dlock_error *err)
 {
-    return be->events.n <= EVENTS_MAX / 2;
+    if (be->events.n <= EVENTS_MAX / 2)
+        events_add(&be->events, EV_NOTICE)->error = *err;
+}
+/* Send a script to the server, under this kind and the operation's serial number. */
+static inline void redlock_send(const struct redlock_backend *be, struct redlock_server *s,
+                                enum redlock_kind kind, enum redis_script_op op,
+                                const struct redis_script_args *args)
+{
+    (void)redis_script_send(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, kind), op, args);
+    redis_conn_flush(&s->node.cmd);
 }
 
 /* ------------------------------------------------------------- redlock_servers.c */
@@ -217,6 +226,8 @@ void redlock_connect(struct redlock_backend *, struct redlock_server *, struct r
  * failure to connect a moment ago, or earlier commands without an answer.
  */
 bool redlock_reach(struct redlock_backend *, struct redlock_server *, int64_t until);
+/* Send the script that raises the fence counter (K_RAISE), renews, or heals. */
+void redlock_keep(struct redlock_backend *, struct redlock_server *, enum redlock_kind);
 /* The server may still set the round's value: undo the value in front of the next vote. */
 static inline void redlock_remember(const struct redlock_backend *be, struct redlock_server *s)
 {
@@ -265,10 +276,10 @@ void redlock_run_foreign(const struct redlock_backend *, const struct redlock_se
  */
 const struct redlock_server *redlock_run_success(const struct redlock_backend *, bool *sure);
 /* Give a vote back because of this success, which a server without the record gets, too. */
-void redlock_run_skip(struct redlock_backend *, struct redlock_server *, int tag,
+void redlock_run_skip(struct redlock_backend *, struct redlock_server *,
                       const struct redlock_server *success);
 /* Release the lock there, or keep it for the rest of --min-hold; record the end of the run. */
-void redlock_run_end(struct redlock_backend *, struct redlock_server *, int tag);
+void redlock_run_end(struct redlock_backend *, struct redlock_server *);
 /* Must a majority confirm the record before the release counts? */
 static inline bool redlock_run_must_record(const struct redlock_backend *be)
 {

@@ -47,9 +47,7 @@ void redlock_status(struct dlock_be *dlock_be, enum dlock_ask what, const char *
         if (!redlock_reach(be, s, be->until))
             continue;
         s->answer = A_PENDING;
-        (void)redis_script_send(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_STATUS),
-                                SCRIPT_STATUS, &(struct redis_script_args){.value = NULL});
-        redis_conn_flush(&s->node.cmd);
+        redlock_send(be, s, K_STATUS, SCRIPT_STATUS, &(struct redis_script_args){.value = NULL});
     }
 }
 
@@ -121,6 +119,7 @@ static void start_listing(struct redlock_backend *be)
 {
     struct redis_script_state s;
     struct dlock_run run;
+    struct dlock_error err;
 
     be->until = DLOCK_NEVER;
     be->status.listing = true;
@@ -129,8 +128,10 @@ static void start_listing(struct redlock_backend *be)
     be->status.at = be->status.nlisted = 0;
 
     for (int i = 0; i < be->n; i++)
-        if (state_of(be, i, &s) && s.run_len > 0 && !run_of(be, i, &run) && redlock_may_notice(be))
-            redlock_run_foreign(be, &be->servers[i], &events_add(&be->events, EV_NOTICE)->error);
+        if (state_of(be, i, &s) && s.run_len > 0 && !run_of(be, i, &run)) {
+            redlock_run_foreign(be, &be->servers[i], &err);
+            redlock_notice(be, &err);
+        }
     if (find_run(be))
         events_add(&be->events, EV_RUN)->run = &be->run;
 }
@@ -185,10 +186,8 @@ static void start_forget(struct redlock_backend *be)
         if (s->answer != A_YES && s->answer != A_PENDING)
             continue;
         s->answer = A_PENDING;
-        (void)redis_script_send(
-            &be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_FORGET), SCRIPT_FORGET_VOTE,
-            &(struct redis_script_args){.token = be->run.token, .fence = be->run.fence});
-        redis_conn_flush(&s->node.cmd);
+        redlock_send(be, s, K_FORGET, SCRIPT_FORGET_VOTE,
+                     &(struct redis_script_args){.token = be->run.token, .fence = be->run.fence});
     }
 }
 

@@ -33,10 +33,8 @@
  * comes, so a waiter also looks now and then (PTTL) whether the lock is free on a majority, and no
  * waiter that was called has a claim there.
  *
- * The stages of a round stand below in the order of time, each with the function that begins it and
- * the function that decides its end: start_round, end_votes; end_raise; give_votes_back,
- * end_undo; pause_round. What happens beside the rounds (subscriptions, wake-ups,
- * when to begin the next round) stands in front of them.
+ * The stages of a round stand below in the order of time; what happens beside the rounds
+ * (subscriptions, wake-ups, when to begin the next round) stands in front of them.
  */
 #include "redlock_servers.h"
 
@@ -153,8 +151,7 @@ static int count_votes(struct redlock_backend *be, bool decided)
                       "the key '%sfence' holds %llu, more than ten years ahead of the other "
                       "servers: find out who wrote it, then delete it (or set the clocks right)",
                       be->script.prefix, (unsigned long long)s->fence);
-        if (redlock_may_notice(be))
-            events_add(&be->events, EV_NOTICE)->error = s->error;
+        redlock_notice(be, &s->error);
     }
     return count;
 }
@@ -178,19 +175,6 @@ static void subscribe(struct redlock_backend *be, struct redlock_server *s)
     s->wake_retry_at = DLOCK_NEVER;
     redlock_connect(be, s, &s->node.wake, until);
     redis_node_subscribe(&s->node, be->acquire.channel, until);
-}
-
-static void wait_start(struct redlock_backend *be)
-{
-    if (be->acquire.channel)
-        return;
-    be->acquire.channel = redis_script_channel(&be->script, be->spec, be->acquire.id);
-    if (!be->acquire.channel) {
-        be->acquire.id[0] = '\0'; /* no server can wake us: the timers remain */
-        return;
-    }
-    for_each_server (be, s)
-        subscribe(be, s);
 }
 
 /* Nothing is reported: the server's cmd has the same trouble. */
@@ -397,25 +381,14 @@ static void fail_acquire(struct redlock_backend *be, const struct dlock_error *e
     redlock_end(be, EV_FAILED)->error = *err;
 }
 
-/* A majority has voted for us, and a run's success counts. */
-static void skip_run(struct redlock_backend *be, const struct redlock_server *success)
-{
-    be->run = success->once.run;
-    be->acquire.outcome = EV_SKIPPED;
-    outage_over(&be->acquire.out, &be->events);
-    give_votes_back(be, success);
-}
-
 /* The queues of the servers without a vote for us. */
 static void leave_queues(struct redlock_backend *be)
 {
     for_each_server (be, s) {
         /* "-" is no client's value: the command only takes us out of the queue. */
-        if (s->queued && redis_conn_is_open(&s->node.cmd)) {
-            (void)redis_script_leave(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_UNDO),
-                                     "-", be->acquire.id);
-            redis_conn_flush(&s->node.cmd);
-        }
+        if (s->queued && redis_conn_is_open(&s->node.cmd))
+            redlock_send(be, s, K_UNDO, SCRIPT_LEAVE,
+                         &(struct redis_script_args){.value = "-", .id = be->acquire.id});
         s->queued = false;
     }
     redlock_wait_close(be);
@@ -481,16 +454,12 @@ static void start_round(struct redlock_backend *be)
         s->answer = A_PENDING;
         s->touched = true;
         s->queued = s->queued || in_queue;
-        (void)redis_script_send(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_VOTE),
-                                SCRIPT_VOTE,
-                                &(struct redis_script_args){
-                                    .value = be->value,
-                                    .id = in_queue ? be->acquire.id : NULL,
-                                    .ttl = ttl,
-                                    .grace = grace,
-                                    .once = be->spec->once,
-                                });
-        redis_conn_flush(&s->node.cmd);
+        redlock_send(be, s, K_VOTE, SCRIPT_VOTE,
+                     &(struct redis_script_args){.value = be->value,
+                                                 .id = in_queue ? be->acquire.id : NULL,
+                                                 .ttl = ttl,
+                                                 .grace = grace,
+                                                 .once = be->spec->once});
     }
 }
 
@@ -500,16 +469,14 @@ void redlock_acquire(struct dlock_be *dlock_be, bool wait)
     struct dlock_error err;
 
     be->op = OP_ACQUIRE;
-    be->acquire.wait = wait;
-    be->acquire.first = true;
     be->claim = CLAIM_NONE;
-    be->acquire.told_grace = be->acquire.told_waiting = be->acquire.told_ahead = false;
-    be->acquire.why.code = 0;
-    be->acquire.splits = 0;
-    be->acquire.told_holder = 0;
-    be->acquire.id[0] = '\0';
-    be->acquire.split_pause = (struct dlock_backoff){
-        .base = 10 * DLOCK_MSEC, .max = (wait ? 400 : 80) * DLOCK_MSEC, .cur = 10 * DLOCK_MSEC};
+    be->acquire = (struct redlock_acquiring){
+        .wait = wait,
+        .first = true,
+        .split_pause = {.base = 10 * DLOCK_MSEC,
+                        .max = (wait ? 400 : 80) * DLOCK_MSEC,
+                        .cur = 10 * DLOCK_MSEC},
+    };
     outage_none(&be->acquire.out);
     be->until = spec_now(be->spec) + be->spec->connect_timeout;
     for_each_server (be, s)
@@ -518,20 +485,6 @@ void redlock_acquire(struct dlock_be *dlock_be, bool wait)
         fail_acquire(be, &err);
     else
         start_round(be);
-}
-
-static void ask_raise(struct redlock_backend *be, struct redlock_server *s)
-{
-    struct redis_script_args args = {
-        .value = be->value, .ttl = redlock_lease(be->spec), .fence = be->fence};
-    char text[RUN_RECORD_MAX];
-
-    s->raise = RAISE_ASKED;
-    if (run_record_begun(be->spec))
-        (void)redis_script_run(&args, be->spec, be->token, be->fence, false, text);
-    (void)redis_script_send(&be->script, &s->node.cmd, REDLOCK_TAG(be->serial, K_RAISE),
-                            SCRIPT_KEEP, &args);
-    redis_conn_flush(&s->node.cmd);
 }
 
 /* The server's answer, from the reply. */
@@ -604,8 +557,8 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
         s->touched = false;
         dlock_fail_at(&s->last, DLOCK_EUSAGE, 0, be->spec->uri->where,
                       "%s is another name of a server in the list and has no vote", s->where);
-        if (!current && redlock_may_notice(be))
-            events_add(&be->events, EV_NOTICE)->error = s->last;
+        if (!current)
+            redlock_notice(be, &s->last);
     }
     bool held = t.status == RS_BUSY;
     int64_t ttl_ms = held ? redis_script_ttl(t.holder, t.holder_len) : 0;
@@ -631,7 +584,7 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
     (void)discount(s, redlock_young_needed_ms(&y, spec_now(be->spec)));
     (void)count_votes(be, true);
     if (s->answer == A_YES)
-        ask_raise(be, s);
+        redlock_keep(be, s, K_RAISE);
 }
 
 /* With a majority of votes that count: skip the run, or begin to raise the fences. */
@@ -657,7 +610,10 @@ static void end_votes(struct redlock_backend *be, int64_t now)
         if (!sure && now < redlock_young_heard_at(&y))
             return;
         if (success) {
-            skip_run(be, success);
+            be->run = success->once.run;
+            be->acquire.outcome = EV_SKIPPED;
+            outage_over(&be->acquire.out, &be->events);
+            give_votes_back(be, success);
             return;
         }
         be->acquire.stage = ST_RAISE;
@@ -668,7 +624,7 @@ static void end_votes(struct redlock_backend *be, int64_t now)
                 be->fence = s->fence;
         for_each_server (be, s)
             if (s->answer == A_YES)
-                ask_raise(be, s);
+                redlock_keep(be, s, K_RAISE);
         return;
     }
     /* Where no majority can be used, the round waits for all answers, for the message. */
@@ -789,7 +745,6 @@ static void round_failed(struct redlock_backend *be)
 static void give_votes_back(struct redlock_backend *be, const struct redlock_server *success)
 {
     int64_t now = spec_now(be->spec);
-    int tag = REDLOCK_TAG(be->serial, K_UNDO);
 
     be->until = dlock_max(be->until, now + UNDO_TIME);
     /* As long as the round took, less the time in which young votes waited for silent servers. */
@@ -806,10 +761,10 @@ static void give_votes_back(struct redlock_backend *be, const struct redlock_ser
         }
         s->undo_sent = true;
         if (success)
-            redlock_run_skip(be, s, tag, success);
+            redlock_run_skip(be, s, success);
         else
-            (void)redis_script_leave(&be->script, &s->node.cmd, tag, be->value, "");
-        redis_conn_flush(&s->node.cmd);
+            redlock_send(be, s, K_UNDO, SCRIPT_LEAVE,
+                         &(struct redis_script_args){.value = be->value});
     }
 }
 
@@ -871,7 +826,14 @@ static void pause_round(struct redlock_backend *be)
             events_add(&be->events, EV_WAITING)->info = named ? &named->info : NULL;
         be->acquire.told_holder = holder;
         be->acquire.told_waiting = true;
-        wait_start(be);
+        bool subscribed = be->acquire.channel;
+        if (!subscribed)
+            be->acquire.channel = redis_script_channel(&be->script, be->spec, be->acquire.id);
+        if (!be->acquire.channel)
+            be->acquire.id[0] = '\0'; /* no server can wake us: the timers remain */
+        for_each_server (be, s)
+            if (!subscribed && be->acquire.channel)
+                subscribe(be, s);
     }
     plan_round(be);
     if (be->acquire.split) {

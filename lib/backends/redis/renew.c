@@ -30,24 +30,24 @@ static void name_found(const struct redis_backend *be, struct dlock_error *err,
                   jump != 0 ? redis_clock_text(jump, text, sizeof(text)) : "");
 }
 
-/* The reason for an error reply. */
-static void refusal(struct redis_backend *be, const redisReply *r, struct dlock_error *err)
-{
-    if (be->node.cmd.auth_failed)
-        *err = be->node.cmd.error;
-    else
-        redis_cluster_error(&be->route, err, r->str);
-}
-
-/* After an error reply: the next attempt needs a new connection, unless the error is transient. */
-static void close_useless(struct redis_backend *be, const redisReply *r)
+/*
+ * An error reply (a replica now, or no rights on this connection): fill err. The next attempt needs
+ * a new connection, unless the error is transient.
+ */
+static void refused(struct redis_backend *be, const redisReply *r, struct dlock_error *err)
 {
     struct redis_conn *cmd = &be->node.cmd;
 
-    if (!cmd->auth_failed && !redis_cluster_lost(&be->route, r->str) &&
-        redis_conn_classify(r->str) == RE_TRANSIENT)
+    if (cmd->auth_failed) {
+        *err = cmd->error;
+        redis_node_close(&be->node);
         return;
-    if (!cmd->auth_failed && redis_conn_classify(r->str) == RE_REPLICA)
+    }
+    enum redis_conn_class class = redis_conn_classify(r->str);
+    redis_cluster_error(&be->route, err, r->str);
+    if (!redis_cluster_lost(&be->route, r->str) && class == RE_TRANSIENT)
+        return;
+    if (class == RE_REPLICA)
         redis_conn_close_replica(cmd);
     redis_node_close(&be->node);
 }
@@ -140,9 +140,7 @@ static void renew_answered(struct redis_backend *be, struct redis_conn_reply *re
     struct dlock_error err;
 
     if (cmd->auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
-        refusal(be, rep->r, &err);
-        /* A replica now, or no rights on this connection: the next renewal begins anew. */
-        close_useless(be, rep->r);
+        refused(be, rep->r, &err);
         unclear(be, &err);
         return;
     }
@@ -295,8 +293,7 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
     struct dlock_error err;
 
     if (r->type == REDIS_REPLY_ERROR) {
-        refusal(be, r, &err);
-        close_useless(be, r);
+        refused(be, r, &err);
         leave_later(be, &err);
     } else if (redis_script_owned(r, &o) != 0) {
         dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a release");

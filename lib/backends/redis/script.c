@@ -83,29 +83,22 @@ static bool is_undo(enum redis_script_op op)
     return op == SCRIPT_LEAVE || op == SCRIPT_DROP || op == SCRIPT_UNVOTE;
 }
 
-static struct redis_conn_script *copy(enum redis_script_op op, const struct words *w)
-{
-    size_t size = 0;
-    for (int i = 2; i < w->n; i++)
-        size += strlen(w->at[i]) + 1;
-    struct redis_conn_script *s = malloc(sizeof(*s) + size);
-    if (!s)
-        return NULL;
-    *s = (struct redis_conn_script){.op = op, .n = w->n};
-    char *p = s->words;
-    for (int i = 2; i < w->n; i++)
-        p = stpcpy(p, w->at[i]) + 1;
-    return s;
-}
-
 static int send_script(struct redis_conn *c, int tag, enum redis_script_op op, bool at_once,
                        struct words *w)
 {
     struct redis_conn_script *script = NULL;
+    size_t size = 0;
     if (c->script)
         c->script->followed = true;
-    else if (!c->by_text && !at_once && redis_conn_is_open(c))
-        script = copy(op, w);
+    for (int i = 2; i < w->n; i++)
+        size += strlen(w->at[i]) + 1;
+    if (!c->script && !c->by_text && !at_once && redis_conn_is_open(c) &&
+        (script = malloc(sizeof(*script) + size))) {
+        *script = (struct redis_conn_script){.op = op, .n = w->n};
+        char *p = script->words;
+        for (int i = 2; i < w->n; i++)
+            p = stpcpy(p, w->at[i]) + 1;
+    }
     w->at[0] = script ? "EVALSHA" : "EVAL";
     w->at[1] = script ? scripts[op]->sha1 : scripts[op]->text;
     int rc = redis_conn_send(c, tag, w->n, w->at);

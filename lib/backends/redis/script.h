@@ -124,14 +124,6 @@ int redis_script_next(struct redis_conn *, struct redis_conn_reply *);
 /* Before the connection is closed: the text of an unanswered LEAVE, DROP or UNVOTE. */
 void redis_script_last_words(struct redis_conn *);
 
-/* Give back the vote that value may have (id: see above). */
-static inline int redis_script_leave(const struct redis_script *s, struct redis_conn *c, int tag,
-                                     const char *value, const char *id)
-{
-    return redis_script_send(s, c, tag, SCRIPT_LEAVE,
-                             &(struct redis_script_args){.value = value, .id = id});
-}
-
 /*
  * Plain commands: is the lock held? A free lock: does another waiter have a claim? shared_tag (0:
  * none), asked before: do shared holders or holders of slots have the lock?
@@ -284,7 +276,7 @@ enum redis_script_call {
 };
 /* The meaning of a message (REDIS_CONN_PUSH). */
 enum redis_script_call redis_script_called(const struct redis_script *, const redisReply *message);
-/* RS_HEAD: the lease that began just now, as from a try. False: not told. */
+/* RS_HEAD, RS_GO: the lease that began just now, as from a try. False: not told. */
 bool redis_script_head(const redisReply *message, struct redis_script_tried *);
 
 #endif

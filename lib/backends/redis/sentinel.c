@@ -400,7 +400,6 @@ void redis_sentinel_work(struct redis_route *r, const struct pollfd *pfd, int n)
     for (int i = 0; i < m->n; i++) {
         struct sentinel *one = &m->one[i];
         redis_node_work(&one->node, pfd, n);
-        redis_node_tick(&one->node, now);
         int rc = one->node.cmd.state != RC_CLOSED ? redis_conn_next(&one->node.cmd, &rep) : 0;
         if (rc == 1) {
             ask_answered(one, rep.r);

@@ -63,29 +63,12 @@ void redis_foreign_record(const struct redis_backend *be, struct dlock_error *er
     (void)run_record_foreign(err, be->spec, what);
 }
 
-/* True: the query has ended. False: failed, with err. */
-static bool forgot(struct redis_backend *be, const redisReply *r, struct dlock_error *err)
-{
-    enum redis_script_forgot what;
-    const char *type;
-
-    if (redis_script_forgot(r, &what, &type) != 0) {
-        dlock_fail_at(err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a query");
-    } else if (what == RF_RECORD) {
-        redis_foreign_record(be, err, type);
-    } else if (what == RF_CHANGED) {
-        dlock_fail_lock(err, DLOCK_EBUSY, 0, be->spec->uri,
-                        "the record has changed: it is that of another run now");
-    } else {
-        redis_end(be, what == RF_BUSY ? EV_BUSY : EV_DONE);
-        return true;
-    }
-    return false;
-}
-
 static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     redisReply *r = rep->r;
+    bool forgetting = be->status.what == ASK_FORGET;
+    enum redis_script_forgot what;
+    const char *type;
     struct dlock_error err;
 
     if (be->node.cmd.auth_failed) {
@@ -99,11 +82,17 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
             redis_retry_later(be, &err);
             return;
         }
-    } else if (be->status.what == ASK_FORGET) {
-        if (forgot(be, r, &err))
-            return;
-    } else if (redis_script_state(r, &be->status.state) != 0) {
+    } else if ((forgetting ? redis_script_forgot(r, &what, &type)
+                           : redis_script_state(r, &be->status.state)) != 0) {
         dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a query");
+    } else if (forgetting && what == RF_RECORD) {
+        redis_foreign_record(be, &err, type);
+    } else if (forgetting && what == RF_CHANGED) {
+        dlock_fail_lock(&err, DLOCK_EBUSY, 0, be->spec->uri,
+                        "the record has changed: it is that of another run now");
+    } else if (forgetting) {
+        redis_end(be, what == RF_BUSY ? EV_BUSY : EV_DONE);
+        return;
     } else {
         be->until = DLOCK_NEVER;
         be->status.listing = r;

@@ -47,13 +47,6 @@ with open("offset", "r+b") as f: f.write(struct.pack("<q", int(sys.argv[1]) * 10
 store_out() { redis_kill own; }
 store_back() { own_again; }
 
-@test "a key that is deleted during a hold is a loss" {
-    hold --ttl 2
-    rcli del "$NAME"
-    exits 79 3 "$HOLDER"
-    file_has hold.log "was deleted"
-}
-
 @test "a waiter that loses its wake-up connection while it looks gets another one" {
     own_server --appendonly no --enable-debug-command yes
     start_log h "$DLOCK" -q "$L" sleep 60

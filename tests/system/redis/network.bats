@@ -110,16 +110,6 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 3 ]; }
     key_is_gone
 }
 
-@test "-w ends in time when replies are lost" {
-    net_up
-    net_lose_replies
-    client_timed -w 0.3 "$L" touch "$T/ran"
-    assert_rc 69
-    assert_between 300 $took $((450 + SLOW + BUSY)) "-w 0.3 (ms)"
-    [ ! -e "$T/ran" ]
-    wait_for 2 key_is_gone
-}
-
 # bats test_tags=slow
 @test "a hold rides out lost replies" {
     net_up
@@ -161,17 +151,6 @@ rival_is_in() { [ "$(wc -l <"$T/rival")" = 3 ]; }
     wait_for 3 another_connection "$first"
     wait_for 3 left_is_over 2500
     silent 5
-}
-
-@test "a reset during the acquisition fails at once" {
-    net_up
-    net_reset
-    client_timed "$L" touch "$T/ran"
-    assert_rc 69
-    assert_out "$SERVER:$PORT"
-    assert_out refused
-    assert_between 0 $took $((1500 + SLOW)) "time (ms)"
-    [ ! -e "$T/ran" ]
 }
 
 @test "a waiter rides out a silent drop, and gets the lock afterwards" {

@@ -61,16 +61,6 @@ since() {
     assert_out "$NAME"
 }
 
-@test "a killed first waiter holds up nobody" {
-    hold
-    wait_in_line 1 true
-    local dead=$WAITER
-    wait_in_line 2 "$(stamp got)"
-    kill -KILL "$dead"
-    wait_for 5 pid_gone "$dead"
-    wakes 500 "$WAITER" touch go
-}
-
 @test "a newcomer finds a dead first waiter" {
     rcli set "$NAME" x px 60000
     TTL=60 wait_in_line 1 true

@@ -95,15 +95,6 @@ load ../../support/outage
     done
 }
 
-@test "one node is as good as redis://" {
-    RL_PORTS=${RL_PORTS%% *} L=$(rl_uri "$NAME")
-    hold
-    run -75 run_t 5 "$DLOCK" -n "$L" true
-    run -75 run_t 5 "$DLOCK" -n "redis://127.0.0.1:$RL_PORTS#$NAME" true
-    let_go
-    run -0 run_t 5 "$DLOCK" -n "$L" true
-}
-
 @test "--status tells free, held and split votes" {
     own_nodes
     says 0 ": free" --status "$L"
