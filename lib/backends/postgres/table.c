@@ -25,8 +25,9 @@
  * waiter that is granted the lock before earlier tickets writes its own ticket into passed: all
  * tickets below count no more. Their waiters, if alive, get a new ticket with the next try.
  *
- * A release calls the first few waiters, each for its turn; where no waiter is in line, it leaves
- * freed NULL, and the next client takes the lock at once. All waiters poll within the same 2.8 s,
+ * A release calls the first few waiters, each for its turn. To look at the line takes the server
+ * milliseconds per 1000 sessions, so the waiters share an advisory lock: where no session has it,
+ * the release of a client that has not waited calls nobody. All waiters poll within the same 2.8 s,
  * so a lost call, or the silence of all called waiters, costs no more. At the end of a dead
  * holder's lease each waiter has its turn, too. Behind a pooler waiters only poll, without order,
  * and after the line.
@@ -139,6 +140,7 @@ void table_send(struct pg_backend *be, enum pg_tag tag, enum table_more more,
         {"app", be->app, 0},
         {"session", be->session, 0},
         {"channel", be->table.channel, 0},
+        {"line_key", NULL, be->table.line_key},
         {"waiter", be->waiter, 0},
         {"holder", be->holder, 0},
         {"name", be->spec->uri->name, 0},

@@ -23,7 +23,13 @@ SELECT set_config('tcp_keepalives_idle', '{idle}', false),
 WHERE pg_backend_pid() = {pid}
 
 -- statement stand_in_line
-SELECT set_config('application_name', '{app}:{ticket}{kind}', false) WHERE pg_backend_pid() = {pid}
+-- {line_key}: shared by the sessions in line, to their end, so that leave can ask for waiters without
+-- a look at all sessions. leave holds the key for a moment, hence the second try. A waiter without
+-- the key waits on: its next poll is the call.
+SELECT set_config('application_name', '{app}:{ticket}{kind}', false),
+    pg_try_advisory_lock_shared({line_key})
+        OR (pg_sleep(0.01) IS NOT NULL AND pg_try_advisory_lock_shared({line_key}))
+WHERE pg_backend_pid() = {pid}
 
 -- statement listen
 LISTEN "{channel}{pid}"
@@ -50,13 +56,21 @@ FROM k
 
 -- statement take
 -- The first try, since the lock is free most of the time: try costs a new server process four times
--- as much. Takes a lock that is free for all: free for longer than the longest turn, or given back
--- by leave while no waiter was in line. Finds no row otherwise, and try follows.
-UPDATE {table} l SET fence = greatest(l.fence + 1,
-        (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint),
-    owner = '{token}', expires = clock_timestamp() + interval '{ttl} ms', holder = '{holder}'
-WHERE l.name = '{name}'
-    AND greatest(l.expires, l.freed) <= clock_timestamp() - interval '3 seconds'
+-- as much. Takes a lock that is free for all: never used, free for longer than the longest turn, or
+-- no waiter is in line. Finds no row otherwise, without a write, and try follows.
+INSERT INTO {table} AS l (name, fence, owner, expires, holder)
+SELECT '{name}'::text, (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint, '{token}'::text,
+    clock_timestamp() + interval '{ttl} ms', '{holder}'::text
+WHERE NOT EXISTS (
+    SELECT 1 FROM {table} r WHERE r.name = '{name}'
+        AND greatest(r.expires, r.freed) > clock_timestamp() - interval '3 seconds'
+        AND (greatest(r.expires, r.freed) > clock_timestamp() OR EXISTS (
+            SELECT 1 FROM pg_stat_get_activity(NULL) a
+            WHERE a.application_name COLLATE "C" > '{app}:'
+                AND a.application_name COLLATE "C" < '{app};')))
+ON CONFLICT (name) DO UPDATE SET fence = greatest(l.fence + 1, excluded.fence),
+    owner = excluded.owner, expires = excluded.expires, holder = excluded.holder
+WHERE l.expires <= clock_timestamp()
 RETURNING l.fence, pg_backend_pid(), '{token}'::text
 
 -- statement try
@@ -195,14 +209,12 @@ LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires 
 -- statement leave
 -- The release of a client that has not waited: release costs a new server process four times as
 -- much. A waiter that joins the line later tries again by itself. With waiters (1 in the last
--- column) call follows; no row: release tells why.
-UPDATE {table} l SET expires = '-infinity', owner = '', freed = CASE WHEN EXISTS (
-        SELECT 1 FROM pg_stat_get_activity(NULL) a
-        WHERE a.application_name COLLATE "C" > '{app}:'
-            AND a.application_name COLLATE "C" < '{app};')
-    THEN clock_timestamp() END
+-- column), or a foreign session that holds their key, call follows; no row: release tells why. The
+-- waiters of the first dlocks have no key, and are not called: they poll, each in its turn.
+UPDATE {table} l SET expires = '-infinity', owner = '', freed = clock_timestamp()
 WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
-RETURNING 1, NULL, '{token}'::text, (l.freed IS NOT NULL)::int
+RETURNING 1, NULL, '{token}'::text, CASE WHEN pg_try_advisory_lock({line_key})
+    THEN (NOT pg_advisory_unlock({line_key}))::int ELSE 1 END
 
 -- statement call
 WITH u AS (
