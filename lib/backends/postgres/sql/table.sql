@@ -73,12 +73,29 @@ ON CONFLICT (name) DO UPDATE SET fence = greatest(l.fence + 1, excluded.fence),
 WHERE l.expires <= clock_timestamp()
 RETURNING l.fence, pg_backend_pid(), '{token}'::text
 
+-- fragment ticket
+-- m: our ticket from now on, by the row h.
+m AS MATERIALIZED (
+    SELECT p.passed, CASE WHEN {ticket} > p.passed THEN {ticket}
+        ELSE greatest((extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint,
+            p.passed + 1) END AS ticket
+    FROM (SELECT coalesce((SELECT h.passed FROM h), 0) AS passed OFFSET 0) p),
+
+-- fragment before
+-- The sessions in line before our ticket.
+FROM pg_stat_get_activity(NULL) a
+WHERE a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+    AND a.application_name COLLATE "C" > concat('{app}:',
+        lpad((SELECT m.passed FROM m)::text, 16, '0'), '~')
+    AND a.application_name COLLATE "C" < concat('{app}:',
+        lpad((SELECT m.ticket FROM m)::text, 16, '0'))
+
 -- statement try
 -- {grace_left}: 0, or the result of grace, current_setting('dlock.grace')::bigint. {ticket}: ours,
 -- 0: none. {pid_in_line}: of a session in line, which leaves the line when the lock is granted; 0:
 -- none. {look}: 1 to look at the line in any case, to tell our place.
 --
--- h: the row as we see it; m: our ticket from now on; t: the number before us (NULL: not looked),
+-- h: the row as we see it; t: the number before us (NULL: not looked),
 -- and our turn. The turn is decided in the row, too, but as with a held lock, the row is not
 -- touched before the turn. A look at the line takes the server milliseconds per 1000 connections,
 -- and is left out where the line decides nothing: when the lock has been free for longer than the
@@ -88,11 +105,7 @@ RETURNING l.fence, pg_backend_pid(), '{token}'::text
 h AS MATERIALIZED (
     SELECT r.holder, r.fence, r.owner, r.expires, r.passed, greatest(r.expires, r.freed) AS since
     FROM {table} r WHERE r.name = '{name}'),
-m AS MATERIALIZED (
-    SELECT p.passed, CASE WHEN {ticket} > p.passed THEN {ticket}
-        ELSE greatest((extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint,
-            p.passed + 1) END AS ticket
-    FROM (SELECT coalesce((SELECT h.passed FROM h), 0) AS passed OFFSET 0) p),
+-- include ticket
 t AS MATERIALIZED (
     SELECT w.ahead, make_interval(secs => coalesce(w.ahead, 0)::float8 * float8 '2.8'
         / (coalesce(w.ahead, 0)::float8 + float8 '2.5')) AS turn
@@ -101,12 +114,8 @@ t AS MATERIALIZED (
             SELECT 1 FROM h WHERE h.since > clock_timestamp() - interval '3 seconds'
                 AND ({look} = 1 OR h.expires < clock_timestamp() + interval '3 seconds'))
         THEN (
-            SELECT count(DISTINCT a.application_name) FROM pg_stat_get_activity(NULL) a
-            WHERE a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-                AND a.application_name COLLATE "C" > concat('{app}:',
-                    lpad((SELECT m.passed FROM m)::text, 16, '0'), '~')
-                AND a.application_name COLLATE "C" < concat('{app}:',
-                    lpad((SELECT m.ticket FROM m)::text, 16, '0'))
+            SELECT count(DISTINCT a.application_name)
+-- include before
         ) END AS ahead OFFSET 0) w),
 got AS (
     INSERT INTO {table} AS l (name, fence, owner, expires, holder, passed)
