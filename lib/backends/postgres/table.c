@@ -218,7 +218,7 @@ static void send_try(struct pg_backend *be)
         table_send(be, T_TRY, NO_MORE, look, STATEMENTS(sql_table_grace, sql_table_try));
 }
 
-/* stays_ms: see shared_send_give_back(). */
+/* A release, or T_UNDO: of what a try with this token may have got. stays_ms: see table.h. */
 static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token,
                            int64_t stays_ms)
 {
@@ -242,12 +242,6 @@ static void send_release(struct pg_backend *be)
         table_send(be, T_LEAVE, NO_MORE, NULL, STATEMENTS(sql_table_leave));
     else
         send_give_back(be, T_RELEASE, be->token, table_stays_ms(be));
-}
-
-/* A release of what a try with this token may have got. */
-static void send_undo(struct pg_backend *be, const char *token)
-{
-    send_give_back(be, T_UNDO, token, 0);
 }
 
 static int64_t random_part(const struct pg_backend *be, int64_t most)
@@ -391,7 +385,7 @@ static void wait_on(struct pg_backend *be, const struct table_refusal *why)
         shared_send_notice(be);
     if (why->info && be->table.orphan[0] && strcmp(why->owner, be->table.orphan) == 0) {
         /* Our orphan waited for the row, in a session that missed the broken connection. */
-        send_undo(be, be->table.orphan);
+        send_give_back(be, T_UNDO, be->table.orphan, 0);
         be->table.orphan[0] = '\0';
         send_try(be);
     } else if (direct && !stands) {
@@ -677,7 +671,7 @@ static void table_ready(struct pg_backend *be)
     case OP_ACQUIRE:
         /* Undo the try of the connection before, then try with another token. */
         if (be->table.try == TRY_ORPHANED) {
-            send_undo(be, be->token);
+            send_give_back(be, T_UNDO, be->token, 0);
             be->table.try = TRY_SENT;
             memcpy(be->table.orphan, be->token, sizeof(be->table.orphan));
             if (!pg_new_token(be))
@@ -740,7 +734,7 @@ static bool table_found(struct pg_backend *be, struct pg_reply *r)
             be->table.notice.at = pg_now(be); /* comes again with the next refusal */
         else if (r->tag != T_SWEEP && first) {
             if (be->op == OP_ACQUIRE && be->table.orphan[0])
-                send_undo(be, be->table.orphan);
+                send_give_back(be, T_UNDO, be->table.orphan, 0);
             table_ready(be);
         }
         return true;
