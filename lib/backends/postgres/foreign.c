@@ -53,24 +53,17 @@ static const char *const ignored[] = {
     /* Doctrine and Symfony; sqlx, Diesel and SeaORM; Ecto */
     "server_version", "persistent", "max_connections", "min_connections", "acquire_timeout",
     "queue_target", "queue_interval",
-    NULL,
-};
-
-/* Advisory locks have no schema; in lease mode table= names the schema. */
-static const char *const schemas[] = {
-    "schema",                           /* Prisma */
-    "search_path",                      /* pgx, lib/pq */
-    "current_schema",                   /* JDBC */
-    "schema_search_path",               /* Rails */
+    /* Advisory locks have no schema; in lease mode table= names the schema (schema_rules) */
+    "schema", "search_path", "current_schema", "schema_search_path",
     NULL,
 };
 
 #define TABLE "use table=SCHEMA.NAME for the lock's table"
 static const struct dlock_foreign schema_rules[] = {
-    {"schema", FOREIGN_REFUSED, TABLE, NULL},
-    {"search_path", FOREIGN_REFUSED, TABLE, NULL},
-    {"current_schema", FOREIGN_REFUSED, TABLE, NULL},
-    {"schema_search_path", FOREIGN_REFUSED, TABLE, NULL},
+    {"schema", FOREIGN_REFUSED, TABLE, NULL},             /* Prisma */
+    {"search_path", FOREIGN_REFUSED, TABLE, NULL},        /* pgx, lib/pq */
+    {"current_schema", FOREIGN_REFUSED, TABLE, NULL},     /* JDBC */
+    {"schema_search_path", FOREIGN_REFUSED, TABLE, NULL}, /* Rails */
     {NULL, 0, NULL, NULL},
 };
 
@@ -173,14 +166,12 @@ int pg_foreign_params(struct dlock_uri *uri, bool no_table, const char **sslmode
                       struct dlock_error *err)
 {
     static const char *const none[] = {NULL};
-    static const struct dlock_foreign no_rules[] = {{NULL, 0, NULL, NULL}};
-    int rc;
+    int rc = 0;
 
     /* Mark both as used: the rules refuse all further names that begin with ssl. */
     (void)dlock_uri_param(uri, "ssl");
     (void)dlock_uri_param(uri, "sslaccept");
-    if ((rc = dlock_uri_foreign(uri, no_table ? none : schemas, no_table ? schema_rules : no_rules,
-                                err)) != 0 ||
+    if ((no_table && (rc = dlock_uri_foreign(uri, none, schema_rules, err)) != 0) ||
         (rc = dlock_uri_foreign(uri, ignored, rules, err)) != 0)
         return rc;
     *sslmode = dlock_uri_peek(uri, "sslmode");

@@ -25,8 +25,9 @@
  * waiter that is granted the lock before earlier tickets writes its own ticket into passed: all
  * tickets below count no more. Their waiters, if alive, get a new ticket with the next try.
  *
- * A release calls the first few waiters, each for its turn; where no waiter is in line, it leaves
- * freed NULL, and the next client takes the lock at once. All waiters poll within the same 2.8 s,
+ * A release calls the first few waiters, each for its turn. To look at the line takes the server
+ * milliseconds per 1000 sessions, so the waiters share an advisory lock: where no session has it,
+ * the release of a client that has not waited calls nobody. All waiters poll within the same 2.8 s,
  * so a lost call, or the silence of all called waiters, costs no more. At the end of a dead
  * holder's lease each waiter has its turn, too. Behind a pooler waiters only poll, without order,
  * and after the line.
@@ -139,6 +140,7 @@ void table_send(struct pg_backend *be, enum pg_tag tag, enum table_more more,
         {"app", be->app, 0},
         {"session", be->session, 0},
         {"channel", be->table.channel, 0},
+        {"line_key", NULL, be->table.line_key},
         {"waiter", be->waiter, 0},
         {"holder", be->holder, 0},
         {"name", be->spec->uri->name, 0},
@@ -216,7 +218,7 @@ static void send_try(struct pg_backend *be)
         table_send(be, T_TRY, NO_MORE, look, STATEMENTS(sql_table_grace, sql_table_try));
 }
 
-/* stays_ms: see shared_send_give_back(). */
+/* A release, or T_UNDO: of what a try with this token may have got. stays_ms: see table.h. */
 static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token,
                            int64_t stays_ms)
 {
@@ -240,12 +242,6 @@ static void send_release(struct pg_backend *be)
         table_send(be, T_LEAVE, NO_MORE, NULL, STATEMENTS(sql_table_leave));
     else
         send_give_back(be, T_RELEASE, be->token, table_stays_ms(be));
-}
-
-/* A release of what a try with this token may have got. */
-static void send_undo(struct pg_backend *be, const char *token)
-{
-    send_give_back(be, T_UNDO, token, 0);
 }
 
 static int64_t random_part(const struct pg_backend *be, int64_t most)
@@ -389,7 +385,7 @@ static void wait_on(struct pg_backend *be, const struct table_refusal *why)
         shared_send_notice(be);
     if (why->info && be->table.orphan[0] && strcmp(why->owner, be->table.orphan) == 0) {
         /* Our orphan waited for the row, in a session that missed the broken connection. */
-        send_undo(be, be->table.orphan);
+        send_give_back(be, T_UNDO, be->table.orphan, 0);
         be->table.orphan[0] = '\0';
         send_try(be);
     } else if (direct && !stands) {
@@ -675,7 +671,7 @@ static void table_ready(struct pg_backend *be)
     case OP_ACQUIRE:
         /* Undo the try of the connection before, then try with another token. */
         if (be->table.try == TRY_ORPHANED) {
-            send_undo(be, be->token);
+            send_give_back(be, T_UNDO, be->token, 0);
             be->table.try = TRY_SENT;
             memcpy(be->table.orphan, be->token, sizeof(be->table.orphan));
             if (!pg_new_token(be))
@@ -738,7 +734,7 @@ static bool table_found(struct pg_backend *be, struct pg_reply *r)
             be->table.notice.at = pg_now(be); /* comes again with the next refusal */
         else if (r->tag != T_SWEEP && first) {
             if (be->op == OP_ACQUIRE && be->table.orphan[0])
-                send_undo(be, be->table.orphan);
+                send_give_back(be, T_UNDO, be->table.orphan, 0);
             table_ready(be);
         }
         return true;

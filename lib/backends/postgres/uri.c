@@ -421,9 +421,10 @@ static int set_key(struct pg_backend *be, struct dlock_error *err)
 {
     const char *name = be->spec->uri->name, *given = dlock_uri_param(be->spec->uri, "key");
     char text[1024];
-    int len = snprintf(text, sizeof(text), "%s%s%s", be->table.name ? be->table.name : "",
-                       be->table.name ? "#" : "", name);
-    uint64_t n = pg_hash(text, (size_t)len);
+    int len = snprintf(text, sizeof(text), "%s%s%s%cline", be->table.name ? be->table.name : "",
+                       be->table.name ? "#" : "", name, '\0');
+    uint64_t n = pg_hash(text, strlen(text));
+    be->table.line_key = (int64_t)pg_hash(text, (size_t)len); /* no name contains NUL */
     snprintf(be->app, sizeof(be->app), "dlock:%016llx", (unsigned long long)n);
     /* Plain characters, of which neither a comment's end nor a secret can be made. */
     bool plain = name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

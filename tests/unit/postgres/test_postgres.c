@@ -92,6 +92,9 @@ TEST(key_of_a_name_is_the_first_half_of_its_sha256)
     CHECK_INT(u.be.advisory.high, 708534965);
     CHECK_INT(u.be.advisory.low, 1037803286);
     CHECK_INT(u.be.advisory.sub, 1);
+    /* printf '"public"."dlock_locks"#nightly\\0line' | sha256sum */
+    REQUIRE_INT(open_uri("postgres://h/db?mode=lease#nightly"), 0);
+    CHECK_INT(u.be.table.line_key, 6920429813197678385);
 }
 
 TEST(takes_keys_of_other_programs)

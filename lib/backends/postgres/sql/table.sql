@@ -23,7 +23,13 @@ SELECT set_config('tcp_keepalives_idle', '{idle}', false),
 WHERE pg_backend_pid() = {pid}
 
 -- statement stand_in_line
-SELECT set_config('application_name', '{app}:{ticket}{kind}', false) WHERE pg_backend_pid() = {pid}
+-- {line_key}: shared by the sessions in line, to their end, so that leave can ask for waiters without
+-- a look at all sessions. leave holds the key for a moment, hence the second try. A waiter without
+-- the key waits on: its next poll is the call.
+SELECT set_config('application_name', '{app}:{ticket}{kind}', false),
+    pg_try_advisory_lock_shared({line_key})
+        OR (pg_sleep(0.01) IS NOT NULL AND pg_try_advisory_lock_shared({line_key}))
+WHERE pg_backend_pid() = {pid}
 
 -- statement listen
 LISTEN "{channel}{pid}"
@@ -50,21 +56,46 @@ FROM k
 
 -- statement take
 -- The first try, since the lock is free most of the time: try costs a new server process four times
--- as much. Takes a lock that is free for all: free for longer than the longest turn, or given back
--- by leave while no waiter was in line. Finds no row otherwise, and try follows.
-UPDATE {table} l SET fence = greatest(l.fence + 1,
-        (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint),
-    owner = '{token}', expires = clock_timestamp() + interval '{ttl} ms', holder = '{holder}'
-WHERE l.name = '{name}'
-    AND greatest(l.expires, l.freed) <= clock_timestamp() - interval '3 seconds'
+-- as much. Takes a lock that is free for all: never used, free for longer than the longest turn, or
+-- no waiter is in line. Finds no row otherwise, without a write, and try follows.
+INSERT INTO {table} AS l (name, fence, owner, expires, holder)
+SELECT '{name}'::text, (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint, '{token}'::text,
+    clock_timestamp() + interval '{ttl} ms', '{holder}'::text
+WHERE NOT EXISTS (
+    SELECT 1 FROM {table} r WHERE r.name = '{name}'
+        AND greatest(r.expires, r.freed) > clock_timestamp() - interval '3 seconds'
+        AND (greatest(r.expires, r.freed) > clock_timestamp() OR EXISTS (
+            SELECT 1 FROM pg_stat_get_activity(NULL) a
+            WHERE a.application_name COLLATE "C" > '{app}:'
+                AND a.application_name COLLATE "C" < '{app};')))
+ON CONFLICT (name) DO UPDATE SET fence = greatest(l.fence + 1, excluded.fence),
+    owner = excluded.owner, expires = excluded.expires, holder = excluded.holder
+WHERE l.expires <= clock_timestamp()
 RETURNING l.fence, pg_backend_pid(), '{token}'::text
+
+-- fragment ticket
+-- m: our ticket from now on, by the row h.
+m AS MATERIALIZED (
+    SELECT p.passed, CASE WHEN {ticket} > p.passed THEN {ticket}
+        ELSE greatest((extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint,
+            p.passed + 1) END AS ticket
+    FROM (SELECT coalesce((SELECT h.passed FROM h), 0) AS passed OFFSET 0) p),
+
+-- fragment before
+-- The sessions in line before our ticket.
+FROM pg_stat_get_activity(NULL) a
+WHERE a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+    AND a.application_name COLLATE "C" > concat('{app}:',
+        lpad((SELECT m.passed FROM m)::text, 16, '0'), '~')
+    AND a.application_name COLLATE "C" < concat('{app}:',
+        lpad((SELECT m.ticket FROM m)::text, 16, '0'))
 
 -- statement try
 -- {grace_left}: 0, or the result of grace, current_setting('dlock.grace')::bigint. {ticket}: ours,
 -- 0: none. {pid_in_line}: of a session in line, which leaves the line when the lock is granted; 0:
 -- none. {look}: 1 to look at the line in any case, to tell our place.
 --
--- h: the row as we see it; m: our ticket from now on; t: the number before us (NULL: not looked),
+-- h: the row as we see it; t: the number before us (NULL: not looked),
 -- and our turn. The turn is decided in the row, too, but as with a held lock, the row is not
 -- touched before the turn. A look at the line takes the server milliseconds per 1000 connections,
 -- and is left out where the line decides nothing: when the lock has been free for longer than the
@@ -74,11 +105,7 @@ RETURNING l.fence, pg_backend_pid(), '{token}'::text
 h AS MATERIALIZED (
     SELECT r.holder, r.fence, r.owner, r.expires, r.passed, greatest(r.expires, r.freed) AS since
     FROM {table} r WHERE r.name = '{name}'),
-m AS MATERIALIZED (
-    SELECT p.passed, CASE WHEN {ticket} > p.passed THEN {ticket}
-        ELSE greatest((extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint,
-            p.passed + 1) END AS ticket
-    FROM (SELECT coalesce((SELECT h.passed FROM h), 0) AS passed OFFSET 0) p),
+-- include ticket
 t AS MATERIALIZED (
     SELECT w.ahead, make_interval(secs => coalesce(w.ahead, 0)::float8 * float8 '2.8'
         / (coalesce(w.ahead, 0)::float8 + float8 '2.5')) AS turn
@@ -87,12 +114,8 @@ t AS MATERIALIZED (
             SELECT 1 FROM h WHERE h.since > clock_timestamp() - interval '3 seconds'
                 AND ({look} = 1 OR h.expires < clock_timestamp() + interval '3 seconds'))
         THEN (
-            SELECT count(DISTINCT a.application_name) FROM pg_stat_get_activity(NULL) a
-            WHERE a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-                AND a.application_name COLLATE "C" > concat('{app}:',
-                    lpad((SELECT m.passed FROM m)::text, 16, '0'), '~')
-                AND a.application_name COLLATE "C" < concat('{app}:',
-                    lpad((SELECT m.ticket FROM m)::text, 16, '0'))
+            SELECT count(DISTINCT a.application_name)
+-- include before
         ) END AS ahead OFFSET 0) w),
 got AS (
     INSERT INTO {table} AS l (name, fence, owner, expires, holder, passed)
@@ -195,14 +218,12 @@ LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires 
 -- statement leave
 -- The release of a client that has not waited: release costs a new server process four times as
 -- much. A waiter that joins the line later tries again by itself. With waiters (1 in the last
--- column) call follows; no row: release tells why.
-UPDATE {table} l SET expires = '-infinity', owner = '', freed = CASE WHEN EXISTS (
-        SELECT 1 FROM pg_stat_get_activity(NULL) a
-        WHERE a.application_name COLLATE "C" > '{app}:'
-            AND a.application_name COLLATE "C" < '{app};')
-    THEN clock_timestamp() END
+-- column), or a foreign session that holds their key, call follows; no row: release tells why. The
+-- waiters of the first dlocks have no key, and are not called: they poll, each in its turn.
+UPDATE {table} l SET expires = '-infinity', owner = '', freed = clock_timestamp()
 WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
-RETURNING 1, NULL, '{token}'::text, (l.freed IS NOT NULL)::int
+RETURNING 1, NULL, '{token}'::text, CASE WHEN pg_try_advisory_lock({line_key})
+    THEN (NOT pg_advisory_unlock({line_key}))::int ELSE 1 END
 
 -- statement call
 WITH u AS (

@@ -11,7 +11,7 @@ PRIMARY KEY (name, token))
 -- '{kind}': ours, as in the line. '{orphan}': an orphaned token. '{table_name}': any role can stand
 -- in the line, but only a role with access to the table can claim a different N.
 --
--- h: the name's row; m: our ticket from now on; d: the rows of the second table; o: the rows of the
+-- h: the name's row; d: the rows of the second table; o: the rows of the
 -- living epoch; w: the notices of writers before us; q: the line before us.
 /* {waiter} */ WITH
 h AS MATERIALIZED (
@@ -19,11 +19,7 @@ h AS MATERIALIZED (
         r.expires > clock_timestamp() AS held,
         r.owner LIKE 'shared:%' AS shared
     FROM {table} r WHERE r.name = '{name}'),
-m AS MATERIALIZED (
-    SELECT p.passed, CASE WHEN {ticket} > p.passed THEN {ticket}
-        ELSE greatest((extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint,
-            p.passed + 1) END AS ticket
-    FROM (SELECT coalesce((SELECT h.passed FROM h), 0) AS passed OFFSET 0) p),
+-- include ticket
 d AS MATERIALIZED (
     SELECT c.token, c.epoch, c.slots, c.place, c.expires, c.expires > clock_timestamp() AS live
     FROM {holders} c WHERE c.name = '{name}'),
@@ -46,12 +42,7 @@ q AS MATERIALIZED (
             AS other
     FROM (
         SELECT a.usesysid, a.application_name AS place, substr(a.application_name, 40) AS kind
-        FROM pg_stat_get_activity(NULL) a
-        WHERE a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-            AND a.application_name COLLATE "C" > concat('{app}:',
-                lpad((SELECT m.passed FROM m)::text, 16, '0'), '~')
-            AND a.application_name COLLATE "C" < concat('{app}:',
-                lpad((SELECT m.ticket FROM m)::text, 16, '0'))
+-- include before
             AND ({look} = 1 OR NOT EXISTS (
                 SELECT 1 FROM h WHERE NOT h.shared
                     AND h.expires > clock_timestamp() + interval '3 seconds'))) a)
