@@ -30,6 +30,8 @@ WITH_TLS     ?= $(if $(filter no,$(WITH_REDIS)),no,module)
 SAN          ?=
 # Warnings are errors: for CI only, since another compiler finds other ones.
 WERROR       ?=
+# Set where a build is only tested: the shared objects are made of the program's objects.
+ONE_KIND     ?= $(SAN)
 V            ?=
 
 # char is unsigned in a sanitizer's build, as on arm64: so the tests see both.
@@ -82,6 +84,8 @@ HARDEN_LD ?= -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack
 
 # Files beyond 2 GiB and times beyond 2038 on 32-bit machines too; there the second needs the first.
 DEFS     := -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -D_TIME_BITS=64 -iquote lib -iquote cli
+# Which parts this build has: for lib/registry.c alone, so that no other object depends on them.
+WITH_DEFS :=
 LANG_C   := -std=gnu11 -pthread
 LIBS     := -pthread -ldl
 LIBS_SO  := -pthread -ldl
@@ -94,7 +98,8 @@ PARTS := REDIS TLS POSTGRES ZOOKEEPER
 REDIS_SRC     := $(sort $(wildcard lib/backends/redis/*.c lib/tls/config.c lib/tls/io.c))
 REDIS_HEADERS := hiredis/hiredis.h
 REDIS_KINDS   := builtin no
-REDIS_CFLAGS  := -iquote $(BUILD)/gen
+GEN           := -iquote $(BUILD)/gen
+REDIS_CFLAGS  := $(GEN)
 # The Debian package's "Cflags: -I/usr/include/hiredis" is not wanted: we say <hiredis/hiredis.h>.
 HIREDIS_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs hiredis 2>/dev/null),-lhiredis)
 # Linked statically where possible: one shared object less to load at every start.
@@ -111,7 +116,7 @@ POSTGRES_SRC     := $(sort $(wildcard lib/backends/postgres/*.c))
 POSTGRES_HEADERS := libpq-fe.h sha2.h
 PG_CFLAGS ?= $(or $(shell $(PKG_CONFIG) --cflags libpq 2>/dev/null),$(addprefix -I,$(shell pg_config --includedir 2>/dev/null)))
 PG_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs libpq 2>/dev/null),$(addprefix -L,$(shell pg_config --libdir 2>/dev/null)) -lpq) -lmd
-POSTGRES_CFLAGS = -iquote $(BUILD)/gen $(PG_CFLAGS)
+POSTGRES_CFLAGS = $(GEN) $(PG_CFLAGS)
 POSTGRES_LIBS   = $(PG_LIBS)
 
 ZOOKEEPER_SRC     := $(sort $(wildcard lib/backends/zookeeper/*.c lib/backends/zookeeper/wire/*.c))
@@ -145,14 +150,14 @@ define part
 ifeq ($$(filter $$(or $$($(1)_KINDS),module builtin no),$$(WITH_$(1))),)
   $$(error WITH_$(1)=$$(WITH_$(1)): $$(if $$($(1)_KINDS),,module$$(comma) )builtin or no)
 else ifeq ($$(WITH_$(1)),builtin)
-  DEFS    += -DWITH_$(1)=1
+  WITH_DEFS += -DWITH_$(1)=1
   LIBS    += $$($(1)_LIBS)
   LIBS_SO += $$(or $$($(1)_LIBS_SO),$$($(1)_LIBS))
 else
   LEFT_OUT += $$($(1)_SRC)
 endif
 ifeq ($$(WITH_$(1)),module)
-  DEFS    += -DWITH_$(1)_MODULE=1
+  WITH_DEFS += -DWITH_$(1)_MODULE=1
   MODULES += $$(call module_of,$(1))
   MOD_OBJ += $$($(1)_SRC:%.c=$$O/mod/%.o)
 endif
@@ -162,7 +167,7 @@ LEFT_OUT :=
 $(foreach x,$(PARTS),$(eval $(call part,$x)))
 
 ifeq ($(WITH_ZOOKEEPER)$(ZK_STATIC),moduleyes)
-DEFS += -DWITH_ZOOKEEPER_GUARD=1
+WITH_DEFS += -DWITH_ZOOKEEPER_GUARD=1
 endif
 
 # The same bytes, wherever the tree is. Compilers name the folder as PWD does, which may lead
@@ -192,7 +197,8 @@ CLI_SRC  := $(sort $(wildcard cli/*.c))
 O := $(BUILD)/obj
 LIB_OBJ  := $(LIB_SRC:%.c=$O/%.o)
 CLI_OBJ  := $(CLI_SRC:%.c=$O/%.o)
-PIC_OBJ  := $(LIB_SRC:%.c=$O/pic/%.o)
+PIC      := $O$(if $(ONE_KIND),,/pic)
+PIC_OBJ  := $(LIB_SRC:%.c=$(PIC)/%.o)
 
 # ---------------------------------------------------------------- targets ---
 
@@ -294,14 +300,14 @@ define stamp
 endef
 
 # Every object depends on these flags.
-FLAGS_NOW = $(subst $(HERE),,$(CC_ALL)) | $(USER_FLAGS) | $(LINK) $(LDFLAGS) | $(LIBS) | $(LIBS_SO)
+FLAGS_NOW = $(subst $(HERE),,$(CC_ALL)) | $(PROGRAM) | $(USER_FLAGS)
 $(BUILD)/flags: FORCE
 	$(call stamp,$(FLAGS_NOW))
 
-# What is linked: a file that was removed leaves no newer prerequisite behind.
+# What is linked, and how: a file that was removed leaves no newer prerequisite behind.
 SOURCES = $(sort $(LIB_SRC) $(foreach x,$(PARTS),$($x_SRC)) $(CLI_SRC) $(FAKE_SRC) $(LUA_SRC) $(LUA_PARTS) $(SQL_SRC))
 $(BUILD)/sources: FORCE
-	$(call stamp,$(SOURCES))
+	$(call stamp,$(SOURCES) | $(LINK) $(LDFLAGS) | $(LIBS) | $(LIBS_SO))
 
 # Which build it is, and where it will be installed.
 BUILD_NOW = $(BUILD_ID) $(PREFIX) $(LIBDIR) $(INCLUDEDIR) $(MODDIR)
@@ -317,7 +323,7 @@ $(ID_OBJ): ID = -DDLOCK_BUILD_ID='"$(BUILD_ID)"' -DDLOCK_MODDIR='"$(MODDIR)"'
 # its library. Those of a module are made apart from those of the same source that are built in.
 define part_rules
 $(BUILD)/$(call lower,$(1))-flags: FORCE
-	$$(call stamp,$$($(1)_CFLAGS) | $$($(1)_LIBS) $$($(1)_MOD_LIBS),$$($(1)_HEADERS),$$($(1)_CFLAGS),WITH_$(1))
+	$$(call stamp,$$(subst $(GEN),,$$($(1)_CFLAGS)) | $$($(1)_LIBS) $$($(1)_MOD_LIBS),$$($(1)_HEADERS),$$($(1)_CFLAGS),WITH_$(1))
 $(call each_obj,$($(1)_SRC)): $(BUILD)/$(call lower,$(1))-flags
 $(call each_obj,$($(1)_SRC)): PART = $$($(1)_CFLAGS)
 $($(1)_SRC:%.c=$O/mod/%.o): PART = $$($(1)_CFLAGS) $$($(1)_MOD_CFLAGS)
@@ -325,6 +331,11 @@ $(call module_of,$(1)): $($(1)_SRC:%.c=$O/mod/%.o)
 $(call module_of,$(1)): private MOD_LIBS = $$(or $$($(1)_MOD_LIBS),$$($(1)_LIBS))
 endef
 $(foreach x,$(PARTS),$(eval $(call part_rules,$x)))
+
+$(BUILD)/with-flags: FORCE
+	$(call stamp,$(WITH_DEFS))
+$(call each_obj,lib/registry.c): $(BUILD)/with-flags
+$(call each_obj,lib/registry.c): PART = $(WITH_DEFS)
 
 # The Lua scripts of Redis, as C strings.
 $(BUILD)/gen/redis_scripts.h: lib/backends/redis/scripts/embed.awk $(LUA_SRC) $(LUA_PARTS) $(BUILD)/sources
@@ -348,12 +359,13 @@ $(BUILD)/zk-calls: FORCE
 	@lib/backends/zookeeper/wire/check-calls $@ $(ZK_ARCHIVE) $(ZK_CALLS)
 endif
 
+# For the shared library the map file decides what is visible.
+PROGRAM = $(if $(ONE_KIND),-fPIC,-fvisibility=hidden -fPIE)
 $O/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fvisibility=hidden -fPIE $(PART) $(ID) $(DEP) $(USER_FLAGS) -c -o $@ $<
+	$(Q)$(CC_ALL) $(PROGRAM) $(PART) $(ID) $(DEP) $(USER_FLAGS) -c -o $@ $<
 
-# For the shared library the map file decides what is visible.
 $O/pic/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$< (pic))
 	@mkdir -p $(@D)
@@ -390,7 +402,7 @@ $(BUILD)/libdlock.so: $(BUILD)/libdlock.so.$(SOMAJOR)
 # What of the library a module may have a copy of: helpers. Whoever drags in the core does not link.
 $(BUILD)/pic.a: $(PIC_OBJ) $(BUILD)/sources
 	$(call say,AR,$@)
-	$(Q)rm -f $@ && $(AR) qcsD $@ $(filter-out $(CORE:%=$O/pic/lib/%.o),$(PIC_OBJ))
+	$(Q)rm -f $@ && $(AR) qcsD $@ $(filter-out $(CORE:%=$(PIC)/lib/%.o),$(PIC_OBJ))
 CORE := registry module lock blocking
 
 # Modes that the loader accepts, whatever the umask is.

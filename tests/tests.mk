@@ -86,7 +86,7 @@ bench-report: all $(HELP_BIN) ## measure anew what man/figures.md shows, and dra
 $O/test/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$< (test))
 	@mkdir -p $(@D)
-	$(Q)$(CC_ALL) -fvisibility=hidden -fPIE -DDLOCK_TEST -Itests/support/fake $(PART) $(ID) $(DEP) $(USER_FLAGS) -c -o $@ $<
+	$(Q)$(CC_ALL) $(PROGRAM) -DDLOCK_TEST -Itests/support/fake $(PART) $(ID) $(DEP) $(USER_FLAGS) -c -o $@ $<
 
 # The same program with the scripted fake store and the test hooks. It loads the same modules.
 $(BUILD)/test/dlock: $(TEST_OBJ) $(BUILD)/sources | $(if $(MODULES),$(MODULES) $(BUILD)/test/dlock-modules)

@@ -384,6 +384,7 @@ holds_tree() {
     wait_for 5 file_has "$T/history" enter
 }
 
+# bats test_tags=plain
 @test "a killed keeper's lock is free within ttl + 1 s" {
     needs LEASE || { kernel_keeps_it KILL; return; }
     holds_tree --ttl 2
@@ -419,6 +420,7 @@ guard_of() {
     [ -n "$G" ]
 }
 
+# bats test_tags=plain
 @test "a killed guard ends the tree before the lock is free" {
     ! kin || return 0
     close=
@@ -441,6 +443,7 @@ guard_of() {
     store_clean "$NAME"
 }
 
+# bats test_tags=plain
 @test "a stopped keeper's tree is gone before the next holder enters" {
     ! kin || return 0
     needs LEASE || { kernel_keeps_it STOP; return; }
@@ -643,6 +646,7 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
     done
 }
 
+# bats test_tags=plain
 @test "a crashed shared holder and a crashed slot are out of the way within ttl + 1 s" {
     ! kin && needs SHARED && needs LEASE || return 0
     local kind id

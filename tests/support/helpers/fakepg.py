@@ -9,10 +9,11 @@ It answers each statement with
 
 NAME=VALUE is one more setting that it reports.
 """
-import socket
 import struct
 import sys
-import threading
+
+sys.dont_write_bytecode = True
+from servers import listen
 
 HOW, VERSION = sys.argv[1], (sys.argv[2:] or ["15.1"])[0].encode()
 MORE = [s.encode().split(b"=", 1) for s in sys.argv[3:]]
@@ -45,24 +46,18 @@ PARSED = message(b"1", b"") + message(b"2", b"")
 
 
 def serve(c):
-    try:
-        c.recv(9999)
-        c.sendall(HELLO)
-        while question := c.recv(9999):
-            if HOW == "odd":
-                c.sendall((PARSED if question[:1] == b"P" else b"") + ODD)
-                continue
-            more = {"row": b"x" * 65536, "rows": ROW, "notices": NOTICE}[HOW]
-            c.sendall(b"" if HOW == "notices" else COLUMNS)
-            if HOW == "row":
-                c.sendall(b"D" + struct.pack(">ihi", 0x3FFFFFFF, 1, 0x3FFFFFF0))
-            while True:
-                c.sendall(more)
-    except OSError:
-        pass
+    c.recv(9999)
+    c.sendall(HELLO)
+    while question := c.recv(9999):
+        if HOW == "odd":
+            c.sendall((PARSED if question[:1] == b"P" else b"") + ODD)
+            continue
+        more = {"row": b"x" * 65536, "rows": ROW, "notices": NOTICE}[HOW]
+        c.sendall(b"" if HOW == "notices" else COLUMNS)
+        if HOW == "row":
+            c.sendall(b"D" + struct.pack(">ihi", 0x3FFFFFFF, 1, 0x3FFFFFF0))
+        while True:
+            c.sendall(more)
 
 
-server = socket.create_server(("127.0.0.1", 0))
-print(server.getsockname()[1], flush=True)
-while True:
-    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+listen(serve)

@@ -3,9 +3,11 @@
 
 FILE has an answer a line, "HOST PORT", "nil" or "-ERR text", each given once, the last repeated.
 """
-import socket
 import sys
 import threading
+
+sys.dont_write_bytecode = True
+from servers import listen
 
 lock = threading.Lock()
 
@@ -25,15 +27,11 @@ def next_answer():
 
 
 def serve(client):
-    with client:
-        while data := client.recv(65536):
-            if b"get-master-addr" in data:
-                client.sendall(next_answer())
-            elif b"SUBSCRIBE" in data:
-                client.sendall(b"*3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n")
+    while data := client.recv(65536):
+        if b"get-master-addr" in data:
+            client.sendall(next_answer())
+        elif b"SUBSCRIBE" in data:
+            client.sendall(b"*3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n")
 
 
-listener = socket.create_server((sys.argv[2] if len(sys.argv) > 2 else "127.0.0.1", 0), backlog=64)
-print(listener.getsockname()[1], flush=True)
-while True:
-    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+listen(serve, *sys.argv[2:])

@@ -1,8 +1,8 @@
 /*
- * inside DIR PORT KEY MS: a command for dlock that asks Redis every 10 ms whether KEY is still the
- * lock under which it was started. If not, DIR/violations gets a line. A grandchild in a session of
- * its own, which ignores TERM, asks too; both keep DIR/witness locked (flock). While dlock's keeper
- * lives they end by themselves; once it is dead they stay, for dlock to end them.
+ * inside DIR PORT KEY MS: a command for dlock that lasts MS and asks Redis a hundred times whether
+ * KEY is still the lock under which it was started. If not, DIR/violations gets a line. A grandchild
+ * in a session of its own, which ignores TERM, asks too; both keep DIR/witness locked (flock). While
+ * dlock's keeper lives they end by themselves; once it is dead they stay, for dlock to end them.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -80,7 +80,8 @@ int main(int argc, char **argv)
     const char *token = getenv("DLOCK_TOKEN");
     if (argc < 5 || chdir(argv[1]) != 0 || !token || strlen(token) < 32)
         return 98;
-    int64_t until = now_ms() + atol(argv[4]);
+    long life = atol(argv[4]);
+    int64_t until = now_ms() + life;
     int fd = open("witness", O_RDWR | O_CREAT, 0666);
     if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0) {
         violation("overlap");
@@ -99,7 +100,7 @@ int main(int argc, char **argv)
     fd = dial(atoi(argv[2]));
     while (now_ms() < until || (kill(keeper, 0) != 0 && now_ms() < until + 10000)) {
         ask(fd, argv[3], token);
-        usleep(10000);
+        usleep((useconds_t)life * 10);
     }
     close(over[1]);
     if (!child && read(over[0], over, 1) != 0)

@@ -15,104 +15,75 @@ FAULT  cut TEXT          a client that says TEXT is cut off; the server never he
                          and then passed on in one piece
 """
 import os
-import socket
 import struct
 import sys
-import threading
+from types import SimpleNamespace
+
+sys.dont_write_bytecode = True
+from servers import end, reset, stand_before
 
 port, fault, text = int(sys.argv[1]), sys.argv[2], sys.argv[3].encode()
 more = sys.argv[4] if len(sys.argv) > 4 else ""
 
 
-def end(s, reset=False):
+def questions(client, server, pair):
+    said = b""
+    while data := client.recv(65536):
+        # libpq sends a long message in pieces: TEXT may begin in one, and end in the next.
+        said = said[1 - len(text):] + data
+        always = fault in ("cut", "gather") or not more
+        if text in said and (always or os.path.exists(more)):
+            pair.met = True
+            if fault == "mute" and more:
+                os.unlink(more)
+        if pair.met and fault == "cut":
+            break
+        if not (pair.met and fault == "mute"):
+            server.sendall(data)
+        if pair.met and fault in ("lose", "drop"):
+            rest(client, server)
+        if pair.met and fault == "drop":
+            os.unlink(more)
+            end(server)
+            reset(client)
+            break
+        if pair.met and fault == "lose":
+            return True  # close() resets nothing while another thread reads
+    return False
+
+
+def rest(client, server):
+    """The client's message may come in more than one piece."""
+    client.settimeout(0.2)
     try:
-        if reset:
-            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            s.close()
-        else:
-            s.shutdown(socket.SHUT_RDWR)
-    except OSError:
+        while data := client.recv(65536):
+            server.sendall(data)
+    except TimeoutError:
         pass
 
 
-class Pair:
-    def __init__(self, client, server):
-        self.client, self.server = client, server
-        self.met = False  # the client has said TEXT
-        for side in (self.questions, self.answers):
-            threading.Thread(target=side, daemon=True).start()
-
-    def questions(self):
-        try:
-            said = b""
-            while data := self.client.recv(65536):
-                # libpq sends a long message in pieces: TEXT may begin in one, and end in the next.
-                said = said[1 - len(text):] + data
-                always = fault in ("cut", "gather") or not more
-                if text in said and (always or os.path.exists(more)):
-                    self.met = True
-                    if fault == "mute" and more:
-                        os.unlink(more)
-                if self.met and fault == "cut":
-                    break
-                if not (self.met and fault == "mute"):
-                    self.server.sendall(data)
-                if self.met and fault in ("lose", "drop"):
-                    self.rest()
-                if self.met and fault == "drop":
-                    os.unlink(more)
-                    end(self.server)
-                    end(self.client, reset=True)
-                    return
-                if self.met and fault == "lose":
-                    return  # close() resets nothing while another thread reads
-        except OSError:
-            pass
-        end(self.server)
-        end(self.client)
-
-    def rest(self):
-        """The client's message may come in more than one piece."""
-        self.client.settimeout(0.2)
-        try:
-            while data := self.client.recv(65536):
-                self.server.sendall(data)
-        except TimeoutError:
-            pass
-
-    def answers(self):
+def answers(client, server, pair):
+    kept = b""
+    while data := server.recv(65536):
+        if pair.met and fault == "drop":
+            continue  # the server may be faster than rest()
+        if pair.met and fault == "lose":
+            os.unlink(more)
+            reset(client)
+            break
+        if pair.met and fault == "flood":
+            os.unlink(more)
+            client.sendall(b"D" + struct.pack(">ihi", 0x3FFFFFFF, 1, 0x3FFFFFF0))
+            while True:
+                client.sendall(b"x" * 65536)
+        kept += data
+        if pair.met and fault == "gather":
+            if more.encode() not in kept:
+                continue
+            pair.met = False  # before the client has the answer, and may say TEXT again
+        client.sendall(kept)
         kept = b""
-        try:
-            while data := self.server.recv(65536):
-                if self.met and fault == "drop":
-                    continue  # the server may be faster than rest()
-                if self.met and fault == "lose":
-                    os.unlink(more)
-                    end(self.client, reset=True)
-                    break
-                if self.met and fault == "flood":
-                    os.unlink(more)
-                    self.client.sendall(b"D" + struct.pack(">ihi", 0x3FFFFFFF, 1, 0x3FFFFFF0))
-                    while True:
-                        self.client.sendall(b"x" * 65536)
-                kept += data
-                if self.met and fault == "gather":
-                    if more.encode() not in kept:
-                        continue
-                    self.met = False  # before the client has the answer, and may say TEXT again
-                self.client.sendall(kept)
-                kept = b""
-        except OSError:
-            pass
-        end(self.client)
-        end(self.server)
 
 
-listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-print(listener.getsockname()[1], flush=True)
-while True:
-    c = listener.accept()[0]
-    s = socket.create_connection(("127.0.0.1", port))
-    for x in (c, s):
-        x.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    Pair(c, s)
+# met: the client has said TEXT.
+stand_before(port, questions, answers, lambda: SimpleNamespace(met=False))

@@ -10,6 +10,9 @@ import sys
 import threading
 import time
 
+sys.dont_write_bytecode = True
+from servers import end, listen
+
 SSL_REQUEST, GSS_REQUEST = 80877103, 80877104
 port, log, late = int(sys.argv[1]), open(sys.argv[2], "ab", buffering=0), int(sys.argv[3]) / 1000
 
@@ -63,21 +66,7 @@ class Pair:
                 sink.sendall(data)
         except OSError:
             pass
-        for s in (source, sink):
-            try:
-                s.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+        end(source, sink)
 
 
-def serve(client):
-    try:
-        Pair(client).run()
-    except OSError:
-        client.close()
-
-
-with socket.create_server(("127.0.0.1", 0)) as listener:
-    print(listener.getsockname()[1], flush=True)
-    while True:
-        threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+listen(lambda client: Pair(client).run())

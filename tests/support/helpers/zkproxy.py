@@ -27,6 +27,9 @@ import sys
 import threading
 import time
 
+sys.dont_write_bytecode = True
+from servers import drip, stand_before
+
 port, fault = int(sys.argv[1]), sys.argv[2]
 what = sys.argv[3] if len(sys.argv) > 3 else "any"
 n = int(sys.argv[4]) if len(sys.argv) > 4 else 1
@@ -67,99 +70,72 @@ def packets(sock):
         yield body, head + body
 
 
-def end(*socks):
-    for s in socks:
-        try:
-            s.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
+class Kinds(dict):
+    """The kinds of the questions without an answer, by their numbers."""
+    def __init__(self):
+        self.deleted = threading.Event()  # the client has sent a delete
 
 
-def questions(client, server, kinds, on_time):
+def questions(client, server, kinds):
     first = True
-    try:
-        for body, data in packets(client):
-            kind = "connect"
-            if body is not None and not first:
-                xid, op = struct.unpack_from(">ii", body)
-                kind = OPS.get(op, str(op))
-                kinds.setdefault(xid, []).append(kind)
-            first = False
-            if fault == "swallow" and due(kind):
-                break
-            if fault == "refuse" and due(kind):
-                kinds[xid].pop()
-                # Answers come in the order of their questions.
-                while any(list(kinds.values())):
-                    time.sleep(0.001)
-                time.sleep(0.01)
-                client.sendall(struct.pack(">iiqi", 16, xid, 0, int(code)))
-                continue
-            server.sendall(data)
-            if kind == "delete":
-                on_time.set()
-        else:
-            server.shutdown(socket.SHUT_WR)
-            return
-    except OSError:
-        pass
-    end(client, server)
+    for body, data in packets(client):
+        kind = "connect"
+        if body is not None and not first:
+            xid, op = struct.unpack_from(">ii", body)
+            kind = OPS.get(op, str(op))
+            kinds.setdefault(xid, []).append(kind)
+        first = False
+        if fault == "swallow" and due(kind):
+            break
+        if fault == "refuse" and due(kind):
+            kinds[xid].pop()
+            # Answers come in the order of their questions.
+            while any(list(kinds.values())):
+                time.sleep(0.001)
+            time.sleep(0.01)
+            client.sendall(struct.pack(">iiqi", 16, xid, 0, int(code)))
+            continue
+        server.sendall(data)
+        if kind == "delete":
+            kinds.deleted.set()
+    else:
+        server.shutdown(socket.SHUT_WR)
+        return True
+    return False
 
 
-def replies(client, server, kinds, on_time):
+def replies(client, server, kinds):
     first = True
     quiet = False
-    try:
-        for body, data in packets(server):
-            if quiet:
-                continue
-            kind, xid = "connect", 0
-            if body is not None and not first:
-                xid = struct.unpack_from(">i", body)[0]
-                kind = "event" if xid == -1 else (kinds.get(xid) or ["?"]).pop(0)
-            hit = fault not in ("swallow", "refuse") and body is not None and due(kind)
-            first = False
-            if hit and fault == "lose":
-                break
-            if hit and fault in ("drop", "stall"):
-                quiet = fault == "stall"
-                continue
-            if hit and fault == "late":
-                on_time.wait()
-            if hit and fault == "error":
-                data = struct.pack(">i", 16) + body[:12] + struct.pack(">i", int(code))
-            if hit and fault == "flip":
-                data = bytearray(data)
-                data[int(code) % len(data)] ^= 3
-            if hit and fault == "forge":
-                data = bytes.fromhex(code.replace("xid", body[:4].hex()))
-            if hit and fault == "drip":
-                for i in range(len(data)):
-                    client.sendall(data[i:i + 1])
-                    time.sleep(0.001)
-                continue
-            client.sendall(data)
-            if hit and fault == "after":
-                break
-    except OSError:
-        pass
-    end(client, server)
+    for body, data in packets(server):
+        if quiet:
+            continue
+        kind, xid = "connect", 0
+        if body is not None and not first:
+            xid = struct.unpack_from(">i", body)[0]
+            kind = "event" if xid == -1 else (kinds.get(xid) or ["?"]).pop(0)
+        hit = fault not in ("swallow", "refuse") and body is not None and due(kind)
+        first = False
+        if hit and fault == "lose":
+            break
+        if hit and fault in ("drop", "stall"):
+            quiet = fault == "stall"
+            continue
+        if hit and fault == "late":
+            kinds.deleted.wait()
+        if hit and fault == "error":
+            data = struct.pack(">i", 16) + body[:12] + struct.pack(">i", int(code))
+        if hit and fault == "flip":
+            data = bytearray(data)
+            data[int(code) % len(data)] ^= 3
+        if hit and fault == "forge":
+            data = bytes.fromhex(code.replace("xid", body[:4].hex()))
+        if hit and fault == "drip":
+            drip(client, data)
+            continue
+        client.sendall(data)
+        if hit and fault == "after":
+            break
 
 
-host = os.environ.get("LISTEN", "127.0.0.1")
-family = socket.AF_INET6 if ":" in host else socket.AF_INET
-listener = socket.create_server((host, 0), family=family, backlog=64)
-print(listener.getsockname()[1], flush=True)
-while True:
-    c = listener.accept()[0]
-    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    try:
-        s = socket.create_connection(("127.0.0.1", port), 5)
-    except OSError:
-        c.close()
-        continue
-    s.settimeout(None)
-    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    both = (c, s, {}, threading.Event())
-    threading.Thread(target=questions, args=both, daemon=True).start()
-    threading.Thread(target=replies, args=both, daemon=True).start()
+stand_before(port, questions, replies, Kinds, os.environ.get("LISTEN", "127.0.0.1"))

@@ -30,11 +30,11 @@ failing() {
 }
 export -f failing
 
-# one N: a run with that failure, in $T/run.N; complaints go to $T/bad.
+# one N: a run with that failure, in $T/run.N; complaints go to $T/bad. From KILL to the end of a
+# lease of 4 s it is 242 ms, enough for a guard that waits for the processor.
 one() {
     local dir=$T/run.$1 rc i name=$NAME.${1/+/x}
-    # From KILL to the end of a lease of three seconds there are 0.3 s, also for a busy machine.
-    failing "$dir" "$1" "$HELPERS/launch" -n "$DLOCK" --ttl 3 \
+    failing "$dir" "$1" "$HELPERS/launch" -n "$DLOCK" --ttl 4 \
         "redis://127.0.0.1:$REDIS_PORT#$name" "$HELPERS/inside" "$dir" "$REDIS_PORT" "$name" "$HOLD"
     rc=$(cat "$dir/rc")
     # No process is left. The lock is free: released, or its lease has ended.
@@ -43,11 +43,11 @@ one() {
         sleep 0.025
     done
     [ $i -lt 20 ] || echo "$1: the tree lives on" >>"$T/bad"
-    for ((i = 0; i < 40; i++)); do
+    for ((i = 0; i < 50; i++)); do
         [ "$(redis-cli -p "$REDIS_PORT" exists "$name")" != 0 ] || break
         sleep 0.1
     done
-    [ $i -lt 40 ] || echo "$1: the lock is still held" >>"$T/bad"
+    [ $i -lt 50 ] || echo "$1: the lock is still held" >>"$T/bad"
     [ ! -e "$dir/violations" ] ||
         echo "$1: lived without the lock: $(head -n 1 "$dir/violations")" >>"$T/bad"
     case $rc in
@@ -69,7 +69,7 @@ export -f one
 # bats test_tags=slow,plain,soak
 @test "an allocation that fails never leaves a command without the lock" {
     local most
-    export T NAME HOLD=3300
+    export T NAME HOLD=5200
     # How many it makes.
     head -c 8 /dev/zero >"$T/count"
     NOMEMORY_COUNT=$T/count one 1000000000
@@ -80,7 +80,7 @@ export -f one
     seq "$most" | sample memory_points >points
     points=$(wc -l <points)
     echo "# $points of $most allocations" >&3
-    awk '{ print; print $1 "+" }' points | timeout 150 xargs -P 20 -n 1 bash -c 'one "$1"' -
+    awk '{ print; print $1 "+" }' points | timeout 150 xargs -P 24 -n 1 bash -c 'one "$1"' -
     failed=$(ls "$T"/run.*/failed | wc -l)
     echo "# $failed failed; exit codes: $(counted "$T"/run.*/rc)" >&3
     [ "$failed" -ge "$points" ]

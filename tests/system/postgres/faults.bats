@@ -176,6 +176,7 @@ cancel_all_the_time() { # PID MILLISECONDS
     [ "$(fence)" -gt "$last" ]
 }
 
+# bats test_tags=plain
 @test "a hold rides out a server stopped for a third of the ttl" {
     own_server
     job 3 -q --ttl 3 "$L"

@@ -65,6 +65,7 @@ rival() {
 
 # --- packets --------------------------------------------------------------------------------------
 
+# bats test_tags=plain
 @test "a long silent drop ends the tree before others can hold the lock" {
     net_server advisory
     RUN=net_hold tree --ttl 3 "$L"

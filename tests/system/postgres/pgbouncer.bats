@@ -121,7 +121,7 @@ turns() {
 
 # PgBouncer before 1.21 takes a session for free at the first answer: the second one goes to another
 # client.
-# bats test_tags=soak
+# bats test_tags=soak,plain
 @test "dlock sends one request at a time through a pooler" {
     pooler transaction
     turns $PGB_PORT pooled 3
@@ -215,6 +215,7 @@ turns() {
     wait_for 2 row_is_free
 }
 
+# bats test_tags=plain
 @test "a pooler that is away for longer ends the hold, not the wait" {
     local now t0 short waiter
     pooler transaction
@@ -242,6 +243,7 @@ turns() {
     [ -s got ] && [ ! -e ran ]
 }
 
+# bats test_tags=plain
 @test "a pool of one session serves twelve waiters" {
     local i pids=()
     pooler transaction default_pool_size=1 max_client_conn=40
@@ -261,6 +263,7 @@ turns() {
     no_trace
 }
 
+# bats test_tags=plain
 @test "session pooling works, and is polled like the others" {
     pooler session default_pool_size=12
     hold --ttl 5

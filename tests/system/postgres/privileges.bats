@@ -140,6 +140,7 @@ renewed() {
         and (query ~ ' fence=' or query ~ 'WITH u AS')"
 }
 
+# bats test_tags=plain
 @test "operators, functions, types and casts of another role are never run" {
     hostile_schema || fail "$(cat hostile.log)"
     local path mode

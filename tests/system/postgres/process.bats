@@ -54,6 +54,7 @@ server_is_ahead() { # SECONDS
     assert_between $(($(date +%s) + $1 - 2)) "$d" $(($(date +%s) + $1 + 2)) "the server's clock"
 }
 
+# bats test_tags=plain
 @test "a lease ends when the server's clock jumps forward, not back" {
     clocked_server
     L=$(lock_of lease)
@@ -77,7 +78,7 @@ server_is_ahead() { # SECONDS
 
 # PostgreSQL times a session by the wall clock: if its timer goes off between the jump and the next
 # renewal, the session has been idle for a minute.
-# bats test_tags=soak
+# bats test_tags=soak,plain
 @test "an advisory lock survives a clock jump or ends with its session" {
     clocked_server
     L=$(lock_of advisory)

@@ -58,6 +58,7 @@ no_standby() {
 
 # --- the server -----------------------------------------------------------------------------------
 
+# bats test_tags=plain
 @test "the restart grace holds after the crash of one backend" {
     own_server
     local t0

@@ -97,9 +97,9 @@ evals() { c "$1" info commandstats | count_evals; }
     local cert
     for cert in wrong server; do
         rm -f told
-        listener tlsrecord told '-ERR no\r\n' "$TLS/$cert.crt" "$TLS/$cert.key"
-        listener tlsrecord first "+OK\\r\\n-MOVED 7 127.0.0.1:$LISTENS\\r\\n" "$TLS/server.crt" \
-            "$TLS/server.key"
+        listener hostile_server say '-ERR no\r\n' told "$TLS/$cert.crt" "$TLS/$cert.key"
+        listener hostile_server say "+OK\\r\\n-MOVED 7 127.0.0.1:$LISTENS\\r\\n" first \
+            "$TLS/server.crt" "$TLS/server.key"
         run run_t 9 "$DLOCK" --connect-timeout 1 \
             -n "rediss://:$SECRET@localhost:$LISTENS?$CA#$NAME" touch ran
         [ "$status" -ne 0 ]

@@ -42,6 +42,7 @@ calls() {
         END { for (c in n) print c, n[c] }' | sort >"$1"
 }
 
+# bats test_tags=plain
 @test "a hold of more than a second is told of changes for one message, a shorter one costs none" {
     own_server
     calls warm --ttl 30 "$L" sleep 1.2

@@ -40,6 +40,7 @@ set_clock() {
 with open("offset", "r+b") as f: f.write(struct.pack("<q", int(sys.argv[1]) * 10**9))' "$1"
 }
 
+# bats test_tags=plain
 @test "waiters ride out an outage for as long as they may wait" {
     own_server --appendonly yes --appendfsync always
     ride_out

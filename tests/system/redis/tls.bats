@@ -32,10 +32,10 @@ never() {
     refute_out "$SECRET"
     [ ! -e "$T/ran" ] || fail "it ran"
 }
-# recorder ARG...: what listens on $PORT writes down in ./told.
+# recorder HOW TEXT [ARG...]: the hostile_server on $PORT writes down in ./told what it is told.
 recorder() {
     rm -f told
-    listener tlsrecord told "$@"
+    listener hostile_server "$1" "$2" told "${@:3}"
     PORT=$LISTENS
 }
 
@@ -61,7 +61,7 @@ recorder() {
 
 @test "refuses a bad certificate before anything is sent" {
     for cert in wrong expired self stranger server; do
-        recorder '-ERR no\r\n-ERR no\r\n' "$TLS/$cert.crt" "$TLS/$cert.key"
+        recorder say '-ERR no\r\n-ERR no\r\n' "$TLS/$cert.crt" "$TLS/$cert.key"
         at="rediss://app:$SECRET@localhost:$PORT"
         case $cert in
         wrong)
@@ -86,7 +86,7 @@ recorder() {
 }
 
 @test "insecure=1 verifies nothing and says so; -q is silent about it" {
-    recorder '-ERR no\r\n' "$TLS/expired.crt" "$TLS/expired.key"
+    recorder say '-ERR no\r\n' "$TLS/expired.crt" "$TLS/expired.key"
     run -76 run_t 5 "$DLOCK" -vn "rediss://localhost:$PORT?insecure=1#x" true
     assert_out "not verified"
     insecure="rediss://app:$SECRET@127.0.0.1:$REDIS_PORT?insecure=1#$NAME"
@@ -175,10 +175,10 @@ recorder() {
 # --- what is no TLS, or breaks off -------------------------------------------
 
 @test "sends nothing in plain text to a server without TLS" {
-    recorder '-ERR unknown command\r\n'
+    recorder say '-ERR unknown command\r\n'
     never 69 "rediss://app:$SECRET@127.0.0.1:$PORT?$CA#x" "does not speak TLS"
     ! grep -aE 'AUTH|EVAL|'"$SECRET" told || fail "in the clear"
-    recorder '-ERR no\r\n' "$TLS/server.crt" "$TLS/server.key" oldest
+    recorder say '-ERR no\r\n' "$TLS/server.crt" "$TLS/server.key" oldest
     never 69 "rediss://127.0.0.1:$PORT?$CA#x" "TLS handshake failed"
     # And the other way round.
     never 69 "redis://127.0.0.1:$REDIS_PORT#x"
@@ -227,7 +227,7 @@ through() {
 }
 
 @test "an answer without an end is cut" {
-    recorder '$900000000\r\n' "$TLS/server.crt" "$TLS/server.key" for-ever
+    recorder for-ever '$900000000\r\n' "$TLS/server.crt" "$TLS/server.key"
     never 76 "rediss://localhost:$PORT?$CA#x" "too long"
 }
 

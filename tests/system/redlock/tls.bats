@@ -60,7 +60,7 @@ recorders() {
     local k RL_PORTS=$RL_PORTS
     for k; do
         rm -f "port.$k" "told.$k"
-        start "$ROOT/tests/support/helpers/tlsrecord.py" "told.$k" '-ERR no\r\n' \
+        start "$ROOT/tests/support/helpers/hostile_server.py" say '-ERR no\r\n' "told.$k" \
             ${CERT:+"$TLS/$CERT.crt" "$TLS/$CERT.key"} >"port.$k"
         wait_for 5 test -s "port.$k"
         rl_put "$k" "$(cat "port.$k")"

@@ -131,6 +131,7 @@ survives_freeze() {
 }
 
 # The last test: no quorum is left for another one.
+# bats test_tags=plain
 @test "a long loss of quorum ends the tree and lets nobody in" {
     at_ensemble
     tree --ttl 3 "$L"

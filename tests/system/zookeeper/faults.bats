@@ -216,6 +216,7 @@ unharmed() {
 
 # The sessions end side by side; the last one, behind four, has written no heartbeat until it comes
 # to the front.
+# bats test_tags=plain
 @test "several silent waiters delay the next one by the ttl and two ticks together" {
     local n i t0 stopped
     local -a silent

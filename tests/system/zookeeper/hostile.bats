@@ -114,7 +114,7 @@ all_garbled() {
     done
 }
 
-# bats test_tags=thread
+# bats test_tags=thread,plain
 @test "repeated bad answers fail within the connect time-out" {
     local timeout=0.8 # the session and the first answer fit into it
     [ "$SLOW" = 0 ] || timeout=2.8

@@ -209,6 +209,7 @@ interplay() {
 @test "kazoo's Lock excludes ?layout=kazoo and is excluded by it" {
     interplay "zk://$H?layout=kazoo#$NAME" kazoo_lock lock --try kazoo
 }
+# bats test_tags=plain
 @test "Curator's InterProcessMutex excludes dlock and is excluded by it" {
     interplay "zk://$H#$NAME" curator_lock mutex try Curator
 }

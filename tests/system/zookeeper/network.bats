@@ -115,6 +115,7 @@ zk_moves() {
 
 # --------------------------------------------------------------------- clocks ---
 
+# bats test_tags=plain
 @test "clock jumps of the server do no harm" {
     with_clock own_server
     job 5 --ttl 3 "$L"

@@ -79,6 +79,7 @@ in_front() {
     for i in {1..8}; do zk_py "$1" "/$NAME-$i/lock-0000000000" >/dev/null; done
 }
 
+# bats test_tags=plain
 @test "a waiter with the longest possible grace keeps the lock" {
     local low=500 high=1500 mid
     local -a pids
