@@ -58,9 +58,8 @@ struct link {
  * unused pages cost nothing. seen[] below is the only state that outlives a call.
  */
 static struct link work[WORK_MAX];
-static int nwork;
 static struct link snapshot[WORK_MAX];
-static int nsnapshot;
+static int nwork, nsnapshot, nseen; /* on one page */
 
 /* ---------------------------------------------------------- children --- */
 
@@ -261,7 +260,6 @@ static struct seen {
     pid_t pid;
     uint64_t start;
 } seen[WORK_MAX];
-static int nseen;
 
 static bool still_runs(const struct seen *s)
 {
