@@ -27,14 +27,10 @@ struct command {
     bool local;               /* the kernel keeps the lock on a descriptor: it cannot be lost */
     bool terminal;            /* the command shares our process group and our terminal */
     struct process_tree tree; /* empty with -F, and when alone */
-    bool alone; /* local, its tree unknown: signals and waiting are for the command only */
-    char marker[HELD_SIZE]; /* of the tree */
-
-    struct command_lock lock[DLOCK_SET_MAX]; /* LOCK, and those of --also */
-    bool nested;                             /* dlocks above this process hold some of the locks */
-    bool may_be_own;                 /* a holder that we find may be a dlock above this process */
-    struct held held[DLOCK_SET_MAX]; /* the entries of DLOCK_HELD, LOCK's last */
+    bool nested;              /* dlocks above this process hold some of the locks */
+    bool may_be_own;          /* a holder that we find may be a dlock above this process */
     int nheld;
+    bool alone; /* local, its tree unknown: signals and waiting are for the command only */
 
     bool exited;    /* reaped, or never ran */
     int status;     /* exited: the wait status */
@@ -44,6 +40,11 @@ struct command {
     bool end_signal;  /* TERM, INT, HUP or QUIT was forwarded: the command's descendants end, too */
     int terminal_sig; /* INT or QUIT that the terminal sent to us and to the command */
     bool stuck_reported;
+
+    /* Last, where pages that are not used take no memory. */
+    struct command_lock lock[DLOCK_SET_MAX]; /* LOCK, and those of --also */
+    struct held held[DLOCK_SET_MAX];         /* the entries of DLOCK_HELD, LOCK's last */
+    char marker[HELD_SIZE];                  /* of the tree */
 };
 
 /*

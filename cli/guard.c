@@ -70,7 +70,7 @@ struct guard_state {
 
     struct spawn spawn;
     struct spawn_child ahead; /* forked while the store works */
-    int64_t ahead_until;      /* a waiter keeps no child; DLOCK_NEVER: there is none */
+    int64_t ahead_until;      /* a waiter keeps no child, and little memory; DLOCK_NEVER: done */
 
     enum guard_phase phase;
     pid_t command;   /* 0: not started, or reaped: the pid may be reused */
@@ -488,8 +488,9 @@ static void take_times(struct guard_state *g, const struct guard_msg *m)
  */
 static void fork_ahead(struct guard_state *g)
 {
-    if (g->phase == GUARD_IDLE && g->cfg->own_group && spawn_ahead(&g->ahead, &g->spawn) == 0)
-        g->ahead_until = dlock_now() + AHEAD_TIME;
+    g->ahead_until = dlock_now() + AHEAD_TIME;
+    if (g->phase == GUARD_IDLE && g->cfg->own_group)
+        spawn_ahead(&g->ahead, &g->spawn);
 }
 
 static void drop_ahead(struct guard_state *g)
@@ -675,8 +676,12 @@ static void turn(struct guard_state *g)
     check_clock(g);
     if (g->phase == GUARD_KILLING)
         kill_tree(g);
-    if (g->keeper_gone || dlock_now() >= g->ahead_until)
+    if (g->keeper_gone)
         drop_ahead(g);
+    if (dlock_now() >= g->ahead_until) {
+        drop_ahead(g);
+        memory_let_go();
+    }
     if (g->keeper_gone && (g->phase == GUARD_IDLE || g->phase == GUARD_EMPTY))
         _exit(0);
     flush(g);
@@ -742,27 +747,19 @@ static int prepare(struct guard_state *g)
 
 static _Noreturn void guard_main(const struct guard_config *cfg, int sock)
 {
-    struct guard_state g = {
-        .cfg = cfg,
-        .sock = sock,
-        .exec_fd = -1,
-        .term_at = DLOCK_NEVER,
-        .kill_at = DLOCK_NEVER,
-        .hard_at = DLOCK_NEVER,
-        .raw_minus_boot = DLOCK_RAW_NEVER,
-        .end_kill_at = DLOCK_NEVER,
-        .run_until = DLOCK_NEVER,
-        .run_kill_at = DLOCK_NEVER,
-        .wake_set = DLOCK_NEVER,
-        .ahead_until = DLOCK_NEVER,
-        .spawn = {.argv = cfg->argv,
-                  .sig = cfg->sig,
-                  .group = cfg->own_group ? &g.group : NULL,
-                  .keeper_fd = sock,
-                  .inherit_fd = -1,
-                  .name = cfg->name},
-    };
+    static struct guard_state g; /* as in run_mode() */
 
+    g.cfg = cfg;
+    g.sock = g.spawn.keeper_fd = sock;
+    g.exec_fd = g.spawn.inherit_fd = -1;
+    g.term_at = g.kill_at = g.hard_at = DLOCK_NEVER;
+    g.raw_minus_boot = DLOCK_RAW_NEVER;
+    g.end_kill_at = g.run_until = g.run_kill_at = DLOCK_NEVER;
+    g.wake_set = g.ahead_until = DLOCK_NEVER;
+    g.spawn.argv = cfg->argv;
+    g.spawn.sig = cfg->sig;
+    g.spawn.group = cfg->own_group ? &g.group : NULL;
+    g.spawn.name = cfg->name;
     close(cfg->sig->fd); /* the keeper's */
     int why = prepare(&g);
     if (why != 0) {

@@ -35,6 +35,7 @@
 #define LOST_TIME (500 * DLOCK_MSEC)
 #define HURRY_TIME (300 * DLOCK_MSEC)
 
+#define SETTLE_TIME DLOCK_SEC
 #define SWEEP_EVERY (100 * DLOCK_MSEC)
 /* How long a dismissed guard may take to exit; before a command has run, -w tolerates 100 ms. */
 #define GUARD_EXITS DLOCK_SEC
@@ -72,6 +73,7 @@ enum keeper_timer {
     INNER_ENDS,     /* --max-run and the grace have passed: kill inner dlocks */
     GUARD_ENDS_RUN, /* --max-run has passed, and the guard has not said so: kill the guard */
     GUARD_ANSWERS,  /* the guard was told to start or to exit, and has not: kill the guard */
+    SETTLED,        /* this run takes long: give back memory */
     KEEPER_TIMERS
 };
 
@@ -909,6 +911,8 @@ static void run_timers(struct keeper *k)
         if (!staying && is_guarded(k) && !k->overrun)
             k->at[GUARD_ENDS_RUN] = dlock_now() + GUARD_ENDS + (ending ? grace : 0);
     }
+    if (is_due(k, SETTLED, now))
+        memory_let_go();
     if (is_due(k, INNER_ENDS, now))
         inner_kill(k->inner, "--max-run has passed");
     bool overrun = is_due(k, GUARD_ENDS_RUN, now);
@@ -1010,11 +1014,22 @@ static int exit_code(struct keeper *k)
     return end.code;
 }
 
+/* The buffer is not needed for the whole run. */
+static __attribute__((noinline)) void tell_start(struct events *e, const struct dlock_uri *u)
+{
+    char path[PATH_MAX];
+
+    open_path(u, path);
+    events_start(e, u, path);
+}
+
 int keeper_run(struct command *c, struct dlock_uri **uris, dlock **held)
 {
-    struct keeper k = {.c = c, .guard.link.fd = -1};
+    static struct keeper k; /* as in run_mode() */
     int code = 0;
 
+    k.c = c;
+    k.guard.link.fd = -1;
     for (int i = 0; i < KEEPER_TIMERS; i++)
         k.at[i] = DLOCK_NEVER;
     if (!c->local) {
@@ -1026,12 +1041,9 @@ int keeper_run(struct command *c, struct dlock_uri **uris, dlock **held)
     code = open_locks(&k, uris, 0);
     if (code != 0)
         return code; /* the guard exits by itself when our end of its socket closes */
-    for (int i = 0; i < k.nlocks && c->events; i++) {
-        const struct dlock_uri *u = dlock_uri_of(k.locks[i]);
-        char path[PATH_MAX];
-        open_path(u, path);
-        events_start(c->events, u, path);
-    }
+    for (int i = 0; i < k.nlocks && c->events; i++)
+        tell_start(c->events, dlock_uri_of(k.locks[i]));
+    k.at[SETTLED] = dlock_now() + SETTLE_TIME;
     report_begin(&k.report, c->o, k.locks[0], c->events);
     driven_start_acquire(k.store, NULL);
     loop(&k);

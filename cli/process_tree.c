@@ -58,9 +58,8 @@ struct link {
  * unused pages cost nothing. seen[] below is the only state that outlives a call.
  */
 static struct link work[WORK_MAX];
-static int nwork;
 static struct link snapshot[WORK_MAX];
-static int nsnapshot;
+static int nwork, nsnapshot, nseen; /* on one page */
 
 /* ---------------------------------------------------------- children --- */
 
@@ -137,8 +136,8 @@ static bool any_child(void)
     return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 || errno != ECHILD;
 }
 
-/* Put our own children on the work list. 0 or -errno. */
-static int add_own_children(void)
+/* Put our own children on the work list. some: there may be children. 0 or -errno. */
+static int add_own_children(bool some)
 {
     pid_t self = getpid();
     int fd = proc_open_task(self, self, TREE_CHILDREN);
@@ -153,7 +152,8 @@ static int add_own_children(void)
         if (nsnapshot == 0)
             return -ENOENT;
     }
-    add_children(self, 0);
+    if (some)
+        add_children(self, 0);
     return 0;
 }
 
@@ -166,7 +166,7 @@ static int list_children(void)
     nwork = 0;
     if (!proc_is_ours())
         return -ENOENT;
-    err = add_own_children();
+    err = add_own_children(some);
     return err == 0 && some && nwork == 0 ? -ENOENT : err;
 }
 
@@ -261,7 +261,6 @@ static struct seen {
     pid_t pid;
     uint64_t start;
 } seen[WORK_MAX];
-static int nseen;
 
 static bool still_runs(const struct seen *s)
 {
@@ -419,7 +418,7 @@ static void add_orphans(const struct process_tree *t, uint64_t before)
     int listed = nwork, kept = nwork;
     struct proc_stat st;
 
-    if (add_own_children() < 0)
+    if (add_own_children(true) < 0)
         return;
     for (int i = listed; i < nwork; i++) {
         bool known = false;

@@ -20,8 +20,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Find the command as execvp(3) does. False: not found. */
-static bool find_command(const char *word, struct stat *st)
+/* Find the command as execvp(3) does. False: not found. The buffer is not needed afterwards. */
+static __attribute__((noinline)) bool find_command(const char *word, struct stat *st)
 {
     const char *path = getenv("PATH");
     char file[PATH_MAX];
@@ -156,9 +156,11 @@ static int run(struct command *c)
 
 int run_mode(const struct options *o, const struct sigstate *sig)
 {
-    struct command c = {.o = o, .sig = sig};
+    static struct command c; /* not on the stack: most of its pages are never used */
     struct dlock_error err;
 
+    c.o = o;
+    c.sig = sig;
     if (events_open(&c.events, o->events, o->syslog, &err) < 0)
         return message_error(o, &err);
     int code = run(&c);

@@ -18,6 +18,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,9 +119,10 @@ int sink_open(struct sink **out, const char *where, struct dlock_error *err)
     if (number && strlen(where) > 9)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "option --events: \"%.64s\" is not a descriptor number", where);
-    s = calloc(1, sizeof(*s));
+    s = malloc(sizeof(*s));
     if (!s)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    memset(s, 0, offsetof(struct sink, kept));
     int fd = number ? take_fd(atoi(where), err) : open_path(where, err);
     if (fd < 0) {
         free(s);
@@ -254,7 +256,6 @@ static void flush_here(struct sink *s, int64_t until)
 static void *write_all(void *arg)
 {
     struct sink *s = arg;
-    char line[SINK_LINE];
     bool lost;
 
     pthread_mutex_lock(&s->lock);
@@ -264,9 +265,9 @@ static void *write_all(void *arg)
             continue;
         }
         size_t len = first_line(s);
-        memcpy(line, s->kept, len);
         pthread_mutex_unlock(&s->lock);
-        ssize_t n = write_line(s, line, len, &lost);
+        /* The first line stays in its place: others only append. */
+        ssize_t n = write_line(s, s->kept, len, &lost);
         pthread_mutex_lock(&s->lock);
         settle(s, n, lost);
         pthread_cond_broadcast(&s->changed);

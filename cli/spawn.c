@@ -7,16 +7,21 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+/* No call of ours needs more stack, a multiple of the page size. The kernel keeps a wider gap. */
+#define STACK_USED ((uintptr_t)256 << 10)
 
 #ifndef SYS_close_range
 #define SYS_close_range 436
@@ -107,6 +112,21 @@ void fds_let_go(int *keep, int n)
     }
     if (syscall(SYS_close_range, from, ~0U, 0) != 0)
         close_listed(keep, n);
+}
+
+/* Not part of a caller's frame, of which all would lie below. */
+__attribute__((noinline)) void memory_let_go(void)
+{
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+#ifndef __hppa__ /* there the stack grows upwards */
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    /* The frames of the calls below need less than a page. */
+    uintptr_t end = ((uintptr_t)__builtin_frame_address(0) - page) & ~(page - 1);
+
+    madvise((void *)(end - STACK_USED), STACK_USED, MADV_DONTNEED);
+#endif
 }
 
 int fds_send(int sock, const void *m, size_t size, int pass)

@@ -98,6 +98,11 @@ int spawn_exec_code(int sys);
  * not in keep is closed. keep (-1 allowed in it) is sorted in place.
  */
 void fds_let_go(int *keep, int n);
+/*
+ * Give free memory back to the kernel, before a long sleep: the heap's, and the part of the stack
+ * that earlier calls have used. Only for the main thread.
+ */
+void memory_let_go(void);
 /* Send a message over a SOCK_SEQPACKET. pass: -1, or a descriptor. 0 or -errno; never blocks. */
 int fds_send(int sock, const void *m, size_t size, int pass);
 

@@ -16,6 +16,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -795,6 +796,22 @@ TEST(forks_nothing_too_late_or_without_a_keeper)
     CHECK_INT(process_tree_count(&tree), 0);
     CHECK(!spawn_marker(marker, ""));
     CHECK_STR(spawn_marker(marker, "abc"), "DLOCK_TOKEN=abc");
+}
+
+TEST(gives_back_the_stack_that_earlier_calls_have_used)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t frame = (uintptr_t)__builtin_frame_address(0) & ~(page - 1);
+    volatile char *used = (volatile char *)(frame - 8 * page);
+    unsigned char resident = 0;
+
+    *used = 1;
+    CHECK_INT(mincore((void *)(uintptr_t)used, page, &resident), 0);
+    CHECK_INT(resident & 1, 1);
+    memory_let_go();
+    CHECK_INT(mincore((void *)(uintptr_t)used, page, &resident), 0);
+    CHECK_INT(resident & 1, 0);
+    CHECK_INT(*used, 0);
 }
 
 int main(int argc, char **argv)
