@@ -104,7 +104,7 @@ struct adv_state {
 struct table_state {
     /* From the URI: "schema.name", quoted; the channel of a waiter, less the pid. */
     char *name, channel[64];
-    int64_t line_key;      /* of an advisory lock that the waiters in line share */
+    int64_t line_key;     /* of an advisory lock that the waiters in line share */
     char *holders, *runs; /* the second and the third table, likewise */
     const char *owner;    /* a further role that is trusted with the tables, or "" */
 

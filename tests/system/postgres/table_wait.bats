@@ -60,7 +60,8 @@ held_by_dead() {
     "$DLOCK" "$U&options=-c$options#$NAME" true
     tail -c "+$from" "$PG_LOG" | grep -q 'Insert on dlock_locks'
     tail -c "+$from" "$PG_LOG" | grep -q 'Update on dlock_locks'
-    ! tail -c "+$from" "$PG_LOG" | grep 'Scan on pg_stat_get_activity.*actual'
+    ! tail -c "+$from" "$PG_LOG" | grep 'Scan on pg_stat_get_activity.*actual' ||
+        fail "looked at the sessions"
 }
 
 @test "a release calls the waiters whatever foreign session holds the key of their line" {
@@ -69,10 +70,12 @@ held_by_dead() {
     waiter 1 true
     key=$(pgsql -c "select classid::bigint << 32 | objid::bigint from pg_locks
         where locktype = 'advisory' and mode = 'ShareLock' and granted")
+    [ -n "$key" ]
     let_go
     exits 0 3 "$WAITER"
     wait_for 2 no_sessions
-    start_log psql.log pg_session -c "select 'held', pg_advisory_lock($key)" -c 'select pg_sleep(60)'
+    start_log psql.log pg_session -c "select 'held', pg_advisory_lock($key)" \
+        -c 'select pg_sleep(60)'
     wait_for 3 file_has psql.log held
     hold
     waiter 1 "$HELPERS/clock" got

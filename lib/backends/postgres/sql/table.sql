@@ -23,9 +23,9 @@ SELECT set_config('tcp_keepalives_idle', '{idle}', false),
 WHERE pg_backend_pid() = {pid}
 
 -- statement stand_in_line
--- {line_key}: shared by the sessions in line, to their end, so that leave can ask for waiters without
--- a look at all sessions. leave holds the key for a moment, hence the second try. A waiter without
--- the key waits on: its next poll is the call.
+-- {line_key}: shared by the sessions in line, to their end, so that leave can ask for waiters
+-- without a look at all sessions. leave holds the key for a moment, hence the second try. A waiter
+-- without the key waits on: its next poll is the call.
 SELECT set_config('application_name', '{app}:{ticket}{kind}', false),
     pg_try_advisory_lock_shared({line_key})
         OR (pg_sleep(0.01) IS NOT NULL AND pg_try_advisory_lock_shared({line_key}))
@@ -95,12 +95,11 @@ WHERE a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_datab
 -- 0: none. {pid_in_line}: of a session in line, which leaves the line when the lock is granted; 0:
 -- none. {look}: 1 to look at the line in any case, to tell our place.
 --
--- h: the row as we see it; t: the number before us (NULL: not looked),
--- and our turn. The turn is decided in the row, too, but as with a held lock, the row is not
--- touched before the turn. A look at the line takes the server milliseconds per 1000 connections,
--- and is left out where the line decides nothing: when the lock has been free for longer than the
--- longest turn, and is there for all; and when the lock stays held for longer, until our next try
--- or call.
+-- h: the row as we see it; t: the number before us (NULL: not looked), and our turn. The turn is
+-- decided in the row, too, but as with a held lock, the row is not touched before the turn. A look
+-- at the line takes the server milliseconds per 1000 connections, and is left out where the line
+-- decides nothing: when the lock has been free for longer than the longest turn, and is there for
+-- all; and when the lock stays held for longer, until our next try or call.
 /* {waiter} */ WITH
 h AS MATERIALIZED (
     SELECT r.holder, r.fence, r.owner, r.expires, r.passed, greatest(r.expires, r.freed) AS since

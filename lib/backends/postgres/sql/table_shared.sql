@@ -11,8 +11,8 @@ PRIMARY KEY (name, token))
 -- '{kind}': ours, as in the line. '{orphan}': an orphaned token. '{table_name}': any role can stand
 -- in the line, but only a role with access to the table can claim a different N.
 --
--- h: the name's row; d: the rows of the second table; o: the rows of the
--- living epoch; w: the notices of writers before us; q: the line before us.
+-- h: the name's row; d: the rows of the second table; o: the rows of the living epoch; w: the
+-- notices of writers before us; q: the line before us.
 /* {waiter} */ WITH
 h AS MATERIALIZED (
     SELECT r.holder, r.fence, r.owner, r.expires, r.passed, r.freed,
