@@ -561,8 +561,7 @@ static void start(struct guard_state *g, const struct guard_msg *m)
     if (dlock_lease_now(m->raw_minus_boot) < m->term_at)
         g->phase = GUARD_RUNNING;
     take_times(g, m);
-    pid = g->ahead.pid ? spawn_go(&g->ahead, &g->spawn, &g->exec_fd)
-                       : spawn_command(&g->spawn, &g->exec_fd);
+    pid = spawn_command(&g->ahead, &g->spawn, &g->exec_fd);
     read_signals(g); /* earlier signals: the command was not there to get a copy */
     if (pid < 0) {
         refuse(g, -pid >= SPAWN_TOO_LATE ? -pid : SPAWN_FORK_FAILED | -pid);

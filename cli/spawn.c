@@ -335,11 +335,21 @@ void spawn_drop(struct spawn_child *child)
     close(child->result);
 }
 
-static pid_t let_run(struct spawn_child *child, const struct spawn *sp, int *exec_fd)
+pid_t spawn_command(struct spawn_child *child, const struct spawn *sp, int *exec_fd)
 {
     size_t size = sizeof(sp->grant);
     int why = last_check(sp);
 
+    if (child->pid && waitpid(child->pid, NULL, WNOHANG | __WALL) != 0) {
+        child->pid = 0; /* killed: the number may be reused */
+        spawn_drop(child);
+    }
+    if (!child->pid) {
+        why = why ? why : -spawn_ahead(child, sp);
+        if (why)
+            return -why;
+        why = last_check(sp);
+    }
     /* While the child waits: nothing that the command does to its process group may reach us. */
     if (why == 0 &&
         ((!sp->group && setsid() < 0) || write(child->go, &sp->grant, size) != (ssize_t)size))
@@ -355,25 +365,6 @@ static pid_t let_run(struct spawn_child *child, const struct spawn *sp, int *exe
     child->pid = 0;
     *exec_fd = child->result;
     return pid;
-}
-
-pid_t spawn_go(struct spawn_child *child, const struct spawn *sp, int *exec_fd)
-{
-    if (waitpid(child->pid, NULL, WNOHANG | __WALL) == 0)
-        return let_run(child, sp, exec_fd);
-    child->pid = 0; /* the number may be reused */
-    spawn_drop(child);
-    return spawn_command(sp, exec_fd);
-}
-
-pid_t spawn_command(const struct spawn *sp, int *exec_fd)
-{
-    struct spawn_child child;
-    int why = last_check(sp);
-
-    if (why == 0)
-        why = -spawn_ahead(&child, sp);
-    return why ? -why : let_run(&child, sp, exec_fd);
 }
 
 pid_t spawn_here(const struct spawn *sp, int *why)

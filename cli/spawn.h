@@ -41,15 +41,8 @@ struct spawn {
 #define SPAWN_KEEPER_GONE 10002
 #define SPAWN_FORK_FAILED 0x10000 /* ored with the errno of fork, or of what comes before exec */
 /*
- * Fork a guarded command, which the kernel kills when we die; the caller has blocked all signals.
- * Does not wait for the exec. The child's pid, with *exec_fd for spawn_exec_result; or the negative
- * errno of a step before exec, -SPAWN_TOO_LATE or -SPAWN_KEEPER_GONE.
- */
-pid_t spawn_command(const struct spawn *, int *exec_fd);
-/*
- * The same in two steps: a child that is forked ahead of the grant, in the group already, while the
- * store works. spawn_ahead returns 0 or a negative errno. spawn_go has the child execute the
- * command; a child that was killed meanwhile is replaced. pid is 0 after spawn_go and spawn_drop.
+ * A child that is forked ahead of the grant, in the group already, while the store works. 0 or a
+ * negative errno. pid is 0 after spawn_command and spawn_drop.
  */
 struct spawn_child {
     pid_t pid;   /* 0: none */
@@ -58,8 +51,14 @@ struct spawn_child {
     int result;  /* as exec_fd */
 };
 int spawn_ahead(struct spawn_child *, const struct spawn *);
-pid_t spawn_go(struct spawn_child *, const struct spawn *, int *exec_fd);
 void spawn_drop(struct spawn_child *);
+/*
+ * Have the child execute a guarded command, which the kernel kills when we die; the caller has
+ * blocked all signals. Without a child, and for a child that was killed meanwhile, one is forked.
+ * Does not wait for the exec. The child's pid, with *exec_fd for spawn_exec_result; or the negative
+ * errno of a step before exec, -SPAWN_TOO_LATE or -SPAWN_KEEPER_GONE.
+ */
+pid_t spawn_command(struct spawn_child *, const struct spawn *, int *exec_fd);
 /*
  * Start a command without a guard, by vfork(2): our process sleeps until the exec, also from a slow
  * disk, and the child sets the command's environment in our memory, where nothing reads the

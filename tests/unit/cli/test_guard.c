@@ -784,14 +784,15 @@ TEST(forks_nothing_too_late_or_without_a_keeper)
     char marker[SPAWN_MARKER_SIZE];
     int ends[2], exec_fd;
     struct spawn sp = {.argv = SHELL("exit 0"), .sig = &sig, .inherit_fd = -1};
+    struct spawn_child none = {.pid = 0};
 
     REQUIRE_INT(pipe2(ends, O_CLOEXEC), 0);
     sp.keeper_fd = ends[1];
     sp.grant.not_after = dlock_now();
-    CHECK_INT(spawn_command(&sp, &exec_fd), -SPAWN_TOO_LATE);
+    CHECK_INT(spawn_command(&none, &sp, &exec_fd), -SPAWN_TOO_LATE);
     sp.grant.not_after = DLOCK_NEVER;
     close(ends[0]);
-    CHECK_INT(spawn_command(&sp, &exec_fd), -SPAWN_KEEPER_GONE);
+    CHECK_INT(spawn_command(&none, &sp, &exec_fd), -SPAWN_KEEPER_GONE);
     close(ends[1]);
     CHECK_INT(process_tree_count(&tree), 0);
     CHECK(!spawn_marker(marker, ""));
