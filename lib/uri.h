@@ -34,7 +34,7 @@ enum dlock_foreign_how {
 };
 
 struct dlock_foreign {
-    const char *key; /* without regard to case, '_' and '-'; "ssl*": a prefix; NULL: the end */
+    const char *keys; /* "a b*": b* is a prefix; without regard to case, '_', '-'; NULL: the end */
     enum dlock_foreign_how how;
     const char *text;   /* refused: what to write instead */
     const char *values; /* "true 1", in any case */

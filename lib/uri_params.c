@@ -31,15 +31,19 @@ static bool fold(char out[URI_SLIPS_MAX + 1], const char *name)
     return true;
 }
 
-/* pattern: "ssl*" is a prefix. */
-static bool is_foreign(const char *folded, const char *pattern)
+/* Find the pattern that matches: of "a b*", where "b*" is a prefix. */
+static bool is_foreign(const char *folded, const char *patterns, char pattern[URI_SLIPS_MAX + 1])
 {
     char f[URI_SLIPS_MAX + 1];
 
-    if (!fold(f, pattern))
-        return false;
-    size_t n = strcspn(f, "*");
-    return strncmp(folded, f, n) == 0 && (f[n] == '*' || folded[n] == '\0');
+    for (size_t len; *patterns; patterns += len + (patterns[len] == ' ')) {
+        len = strcspn(patterns, " ");
+        snprintf(pattern, URI_SLIPS_MAX + 1, "%.*s", (int)len, patterns);
+        size_t n = fold(f, pattern) ? strcspn(f, "*") : 0;
+        if (n > 0 && strncmp(folded, f, n) == 0 && (f[n] == '*' || folded[n] == '\0'))
+            return true;
+    }
+    return false;
 }
 
 /* words: "a b", "a, b". Case does not count. */
@@ -112,8 +116,8 @@ static bool hides_key(const struct dlock_uri *u, int i)
     return strchr(strchr(u->raw, '?'), '@') || uri_follows_secret(u, i);
 }
 
-/* p matches the rule. The message does not quote the value: it may be a password. */
-static int apply_foreign(const struct dlock_uri *u, struct dlock_param *p,
+/* p matches this pattern of the rule. The message does not quote the value: it may be a password. */
+static int apply_foreign(const struct dlock_uri *u, struct dlock_param *p, const char *pattern,
                          const struct dlock_foreign *rule, struct dlock_error *err)
 {
     bool hides = hides_key(u, (int)(p - u->params));
@@ -134,7 +138,7 @@ static int apply_foreign(const struct dlock_uri *u, struct dlock_param *p,
     if (p->used)
         return 0;
     if (hides)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "bad lock URI: a parameter like %s: %s", rule->key,
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "bad lock URI: a parameter like %s: %s", pattern,
                           rule->text);
     return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where, "parameter \"%.40s\": %s", p->key,
                          rule->text);
@@ -143,7 +147,7 @@ static int apply_foreign(const struct dlock_uri *u, struct dlock_param *p,
 int dlock_uri_foreign(struct dlock_uri *u, const char *const *ignored,
                       const struct dlock_foreign *rules_, struct dlock_error *err)
 {
-    char name[URI_SLIPS_MAX + 1];
+    char name[URI_SLIPS_MAX + 1], pattern[URI_SLIPS_MAX + 1];
     int r = 0;
 
     for (int i = 0; i < u->nparams && r == 0; i++) {
@@ -153,13 +157,13 @@ int dlock_uri_foreign(struct dlock_uri *u, const char *const *ignored,
         if (p->used || !fold(name, p->key))
             continue;
         for (const char *const *s = ignored; *s && !p->ignored; s++) {
-            p->ignored = p->used = is_foreign(name, *s);
+            p->ignored = p->used = is_foreign(name, *s, pattern);
             note_near(p, *s);
         }
-        while (rule->key && !is_foreign(name, rule->key))
+        while (rule->keys && !is_foreign(name, rule->keys, pattern))
             rule++;
-        if (!p->used && rule->key)
-            r = apply_foreign(u, p, rule, err);
+        if (!p->used && rule->keys)
+            r = apply_foreign(u, p, pattern, rule, err);
     }
     return r;
 }

@@ -60,10 +60,8 @@ static const char *const ignored[] = {
 
 #define TABLE "use table=SCHEMA.NAME for the lock's table"
 static const struct dlock_foreign schema_rules[] = {
-    {"schema", FOREIGN_REFUSED, TABLE, NULL},             /* Prisma */
-    {"search_path", FOREIGN_REFUSED, TABLE, NULL},        /* pgx, lib/pq */
-    {"current_schema", FOREIGN_REFUSED, TABLE, NULL},     /* JDBC */
-    {"schema_search_path", FOREIGN_REFUSED, TABLE, NULL}, /* Rails */
+    /* Prisma; pgx and lib/pq; JDBC; Rails */
+    {"schema search_path current_schema schema_search_path", FOREIGN_REFUSED, TABLE, NULL},
     {NULL, 0, NULL, NULL},
 };
 
@@ -75,12 +73,8 @@ static const struct dlock_foreign schema_rules[] = {
 #define PRIMARY "dlock always uses the primary: leave it out"
 static const struct dlock_foreign rules[] = {
     {"username", FOREIGN_RENAMED, "user", NULL},
-    {"database", FOREIGN_REFUSED, DATABASE, NULL},
-    {"db", FOREIGN_REFUSED, DATABASE, NULL},
-    {"database_name", FOREIGN_REFUSED, DATABASE, NULL},
-    {"unix_sock", FOREIGN_REFUSED, SOCKET, NULL}, /* pg8000 */
-    {"unix_socket", FOREIGN_REFUSED, SOCKET, NULL},
-    {"socket", FOREIGN_REFUSED, SOCKET, NULL},
+    {"database db database_name", FOREIGN_REFUSED, DATABASE, NULL},
+    {"unix_sock unix_socket socket", FOREIGN_REFUSED, SOCKET, NULL}, /* the first is pg8000's */
     {"hostname", FOREIGN_REFUSED, "write host=", NULL},
     /* JDBC */
     {"target_server_type", FOREIGN_AS_OURS, PRIMARY, "any primary master preferprimary"},
@@ -93,16 +87,13 @@ static const struct dlock_foreign rules[] = {
     {"channel_binding", FOREIGN_RENAMED, "channel_binding", NULL},
     /* libpq's names in another spelling (JDBC, sqlx) */
     {"ssl_mode", FOREIGN_RENAMED, "sslmode", NULL},
-    {"ssl_root_cert", FOREIGN_RENAMED, "sslrootcert", NULL},
+    {"ssl_root_cert ssl_ca", FOREIGN_RENAMED, "sslrootcert", NULL},
     {"ssl_cert", FOREIGN_RENAMED, "sslcert", NULL},
     {"ssl_key", FOREIGN_RENAMED, "sslkey", NULL},
-    {"ssl_ca", FOREIGN_RENAMED, "sslrootcert", NULL},
     {"ssl_identity", FOREIGN_REFUSED, PEM, NULL}, /* Prisma: PKCS #12 */
-    {"reject_unauthorized", FOREIGN_REFUSED, VERIFY, NULL},
     {"use_ssl", FOREIGN_REFUSED, "write sslmode=require, or sslmode=verify-full", NULL},
-    {"ssl*", FOREIGN_REFUSED, LIBPQ, NULL},
-    {"tls*", FOREIGN_REFUSED, LIBPQ, NULL},
-    {"verify*", FOREIGN_REFUSED, VERIFY, NULL},
+    {"ssl* tls*", FOREIGN_REFUSED, LIBPQ, NULL},
+    {"reject_unauthorized verify*", FOREIGN_REFUSED, VERIFY, NULL},
     {NULL, 0, NULL, NULL},
 };
 /* clang-format on */

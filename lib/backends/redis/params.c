@@ -62,43 +62,23 @@ static const char *const ignored[] = {
 
 /* Whatever the connection is. */
 static const struct dlock_foreign rules[] = {
-    {"database", FOREIGN_RENAMED, "db", NULL},     /* Lettuce, Predis */
-    {"virtual_host", FOREIGN_RENAMED, "db", NULL}, /* kombu */
-    {"dbindex", FOREIGN_RENAMED, "db", NULL},      /* Symfony */
-    {"user", FOREIGN_REFUSED, CREDENTIALS, NULL},
-    {"username", FOREIGN_REFUSED, CREDENTIALS, NULL},
-    {"password", FOREIGN_REFUSED, CREDENTIALS, NULL},
-    {"pass", FOREIGN_REFUSED, CREDENTIALS, NULL},
-    {"auth", FOREIGN_REFUSED, CREDENTIALS, NULL},
-    {"host", FOREIGN_REFUSED, HOSTS, NULL},
-    {"hosts", FOREIGN_REFUSED, HOSTS, NULL},
-    {"port", FOREIGN_REFUSED, HOSTS, NULL},
-    {"addr", FOREIGN_REFUSED, HOSTS, NULL}, /* go-redis, rueidis */
+    /* Lettuce, Predis; kombu; Symfony */
+    {"database virtual_host dbindex", FOREIGN_RENAMED, "db", NULL},
+    {"user username password pass auth", FOREIGN_REFUSED, CREDENTIALS, NULL},
+    {"host hosts port addr", FOREIGN_REFUSED, HOSTS, NULL}, /* go-redis, rueidis */
     {"path", FOREIGN_REFUSED, "a socket is redis+unix:///SOCKET", NULL},
-    {"master_name", FOREIGN_REFUSED, SENTINEL, NULL},        /* go-redis */
-    {"sentinel_master_id", FOREIGN_REFUSED, SENTINEL, NULL}, /* Lettuce */
-    {"service_name", FOREIGN_REFUSED, SENTINEL, NULL},       /* redis-sentinel-url */
-    {"redis_sentinel", FOREIGN_REFUSED, SENTINEL, NULL},     /* Symfony */
-    {"sentinel_master", FOREIGN_REFUSED, SENTINEL, NULL},
-    {"sentinel", FOREIGN_REFUSED, SENTINEL, NULL},
-    {"sentinels", FOREIGN_REFUSED, SENTINEL, NULL}, /* ioredis, redis-rb */
-    {"master", FOREIGN_REFUSED, SENTINEL, NULL},
-    {"name", FOREIGN_REFUSED, SENTINEL, NULL}, /* ioredis */
+    /* go-redis, Lettuce, redis-sentinel-url, Symfony */
+    {"master_name sentinel_master_id service_name redis_sentinel", FOREIGN_REFUSED, SENTINEL, NULL},
+    /* ioredis, redis-rb */
+    {"sentinel_master sentinel sentinels master name", FOREIGN_REFUSED, SENTINEL, NULL},
     {"sentinel_username", FOREIGN_REFUSED, "write sentinel-user=USER", NULL},
     {"sentinel_password", FOREIGN_REFUSED, "write sentinel-password-file=FILE", NULL},
-    {"role", FOREIGN_AS_OURS, MASTER, "master"},        /* ioredis */
-    {"client_type", FOREIGN_AS_OURS, MASTER, "master"}, /* redis-sentinel-url */
-    {"read_only", FOREIGN_AS_OURS, MASTER, "false 0"},  /* go-redis, ioredis */
+    {"role client_type", FOREIGN_AS_OURS, MASTER, "master"}, /* ioredis, redis-sentinel-url */
     {"read_from", FOREIGN_AS_OURS, MASTER, "master upstream"},
-    {"read_from_replicas", FOREIGN_AS_OURS, MASTER, "false 0"},
-    {"route_by_latency", FOREIGN_AS_OURS, MASTER, "false 0"},
-    {"route_randomly", FOREIGN_AS_OURS, MASTER, "false 0"},
-    {"replica_only", FOREIGN_AS_OURS, MASTER, "false 0"},
-    {"slave_only", FOREIGN_AS_OURS, MASTER, "false 0"},
-    {"use_disconnected_replicas", FOREIGN_AS_OURS, MASTER, "false 0"},
-    {"key_prefix", FOREIGN_REFUSED, PREFIX, NULL}, /* ioredis */
-    {"prefix", FOREIGN_REFUSED, PREFIX, NULL},     /* Predis */
-    {"namespace", FOREIGN_REFUSED, PREFIX, NULL},
+    {"read_only read_from_replicas route_by_latency route_randomly", /* go-redis, ioredis */
+        FOREIGN_AS_OURS, MASTER, "false 0"},
+    {"replica_only slave_only use_disconnected_replicas", FOREIGN_AS_OURS, MASTER, "false 0"},
+    {"key_prefix prefix namespace", FOREIGN_REFUSED, PREFIX, NULL}, /* ioredis, Predis */
     {NULL, 0, NULL, NULL},
 };
 
@@ -114,38 +94,28 @@ static const struct dlock_foreign rules[] = {
 
 /* With TLS. */
 static const struct dlock_foreign tls_rules[] = {
-    {"ssl", FOREIGN_AS_OURS, "this scheme is TLS: without it, write redis:// or redlock://", YES},
-    {"tls", FOREIGN_AS_OURS, "this scheme is TLS: without it, write redis:// or redlock://", YES},
+    {"ssl tls", FOREIGN_AS_OURS, "this scheme is TLS: without it, write redis:// or redlock://",
+        YES},
     /* redis-py, Celery */
     {"ssl_cert_reqs", FOREIGN_AS_OURS, VERIFIED, "required cert_required"},
-    {"ssl_check_hostname", FOREIGN_AS_OURS, VERIFIED, YES},
-    {"ssl_match_hostname", FOREIGN_AS_OURS, VERIFIED, YES},
+    {"ssl_check_hostname ssl_match_hostname", FOREIGN_AS_OURS, VERIFIED, YES},
     {"ssl_ca_certs", FOREIGN_RENAMED, "cacert", NULL},
     {"ssl_certfile", FOREIGN_RENAMED, "cert", NULL},
     {"ssl_keyfile", FOREIGN_RENAMED, "key", NULL},
     /* go-redis, Lettuce, node */
-    {"skip_verify", FOREIGN_AS_OURS, VERIFIED, NO},
-    {"insecure_skip_verify", FOREIGN_AS_OURS, VERIFIED, NO},
+    {"skip_verify insecure_skip_verify", FOREIGN_AS_OURS, VERIFIED, NO},
     {"verify_peer", FOREIGN_AS_OURS, VERIFIED, "full true"},
-    {"verify", FOREIGN_AS_OURS, VERIFIED, YES},
-    {"reject_unauthorized", FOREIGN_AS_OURS, VERIFIED, YES},
+    {"verify reject_unauthorized", FOREIGN_AS_OURS, VERIFIED, YES},
     {"start_tls", FOREIGN_AS_OURS, "rediss:// is TLS from the first byte on", NO},
-    {"ssl*", FOREIGN_REFUSED, "not a parameter of dlock" OURS, NULL},
-    {"tls*", FOREIGN_REFUSED, "not a parameter of dlock" OURS, NULL},
+    {"ssl* tls*", FOREIGN_REFUSED, "not a parameter of dlock" OURS, NULL},
     {NULL, 0, NULL, NULL},
 };
 
 /* Without TLS. */
 static const struct dlock_foreign plain_rules[] = {
-    {"ssl", FOREIGN_AS_OURS, NO_TLS, NO},
-    {"tls", FOREIGN_AS_OURS, NO_TLS, NO},
-    {"start_tls", FOREIGN_AS_OURS, NO_TLS, NO},
-    {"ssl*", FOREIGN_REFUSED, NO_TLS, NULL},
-    {"tls*", FOREIGN_REFUSED, NO_TLS, NULL},
-    {"verify*", FOREIGN_REFUSED, NO_TLS, NULL},
-    {"skip_verify", FOREIGN_REFUSED, NO_TLS, NULL},
-    {"insecure_skip_verify", FOREIGN_REFUSED, NO_TLS, NULL},
-    {"reject_unauthorized", FOREIGN_REFUSED, NO_TLS, NULL},
+    {"ssl tls start_tls", FOREIGN_AS_OURS, NO_TLS, NO},
+    {"ssl* tls* verify*", FOREIGN_REFUSED, NO_TLS, NULL},
+    {"skip_verify insecure_skip_verify reject_unauthorized", FOREIGN_REFUSED, NO_TLS, NULL},
     {NULL, 0, NULL, NULL},
 };
 /* clang-format on */
