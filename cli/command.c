@@ -35,7 +35,6 @@ void command_set_held(struct command *c, const dlock *const *locks, int n, const
 void command_set_file(struct command *c, int i, int fd)
 {
     struct stat st;
-
     if (fd < 0 || c->lock[i].nested || fstat(fd, &st) != 0)
         return;
     free(c->lock[i].key);
@@ -46,7 +45,6 @@ void command_set_file(struct command *c, int i, int fd)
 bool command_inherits(const struct command *c, const dlock *lk)
 {
     struct nested_hold hold;
-
     dlock_describe(lk, &hold);
     return !options_need_guard(c->o) && hold.mode != DLOCK_MODE_SLOTS;
 }
@@ -66,7 +64,6 @@ int command_signal(struct command *c, const struct signalfd_siginfo *si)
 {
     int sig = (int)si->ssi_signo;
     bool forward = true;
-
     if (sig == SIGCONT)
         c->continued_at = dlock_now();
     if (sig == SIGCHLD) {
@@ -151,7 +148,6 @@ static int never_ran(const struct command *c)
 {
     const char *word = c->o->command[0], *hint = NULL;
     int sys = c->exec_error;
-
     if (sys == SPAWN_TOO_LATE) {
         message("the command was not run: the lease was over before it could start");
         return dlock_error_exit(DLOCK_EUNAVAIL);
@@ -175,7 +171,6 @@ static int never_ran(const struct command *c)
 int command_exit_code(const struct command *c)
 {
     struct events_end end = {.outcome = EVENTS_EXITED, .status = c->status};
-
     if (c->exec_error)
         end = (struct events_end){.outcome = EVENTS_NOT_RUN,
                                   .status = -1,

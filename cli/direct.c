@@ -10,7 +10,6 @@
 #include "inner.h"
 #include "messages.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -39,7 +38,6 @@ static struct spawn describe(const struct hold *h)
                   .slot = dlock_slot(h->lk) + 1,
                   .nheld = h->c->nheld},
     };
-
     snprintf(sp.grant.token, sizeof(sp.grant.token), "%s", dlock_token(h->lk));
     memcpy(sp.grant.held, h->c->held, sizeof(sp.grant.held[0]) * (size_t)h->c->nheld);
     return sp;
@@ -56,7 +54,6 @@ static void send_signals(struct hold *h)
 {
     int sig;
     bool shared; /* never: there is no guard */
-
     while ((sig = forward_take(&h->forward, dlock_now(), &shared)) > 0)
         send_signal(h, sig);
 }
@@ -66,7 +63,6 @@ static bool take_signals(struct hold *h)
 {
     struct signalfd_siginfo si;
     bool child = false;
-
     while (signals_read(h->c->sig, &si)) {
         if (si.ssi_signo == SIGCHLD) {
             child = true;
@@ -83,7 +79,6 @@ static void on_child(struct hold *h)
 {
     struct command *c = h->c;
     int st;
-
     do {
         /* Only the last state of waitpid(2) counts: the command may run again meanwhile. */
         while (!c->exited && waitpid(h->pid, &st, WNOHANG | WUNTRACED | WCONTINUED) == h->pid) {
@@ -111,7 +106,6 @@ static void sleep_until(const struct hold *h, int64_t until)
         {.fd = inner_fd(h->inner), .events = POLLIN},
     };
     nfds_t n = 2 + (nfds_t)events_interest(h->c->events, &p[2]);
-
     poll(p, n, dlock_poll_ms(dlock_now(), dlock_min(until, inner_wake(h->inner))));
     inner_turn(h->inner);
     events_turn(h->c->events);
@@ -132,7 +126,6 @@ static bool pause_until(const struct hold *h, int64_t until)
 {
     struct signalfd_siginfo si;
     bool ends = false;
-
     sleep_until(h, until);
     while (signals_read(h->c->sig, &si))
         ends |= command_ends((int)si.ssi_signo);
@@ -145,7 +138,6 @@ static void end_rest(const struct hold *h)
     const struct process_tree *tree = &h->c->tree;
     int64_t grace = command_grace(h->c), kill_at = dlock_now() + grace;
     pid_t stuck;
-
     if (process_tree_count(tree) == 0)
         return;
     if (!process_tree_visible()) {
@@ -176,7 +168,6 @@ static void run_command(struct hold *h)
     const dlock *lk = h->lk;
     struct pollfd used[DLOCK_POLL_MAX];
     int64_t unused;
-
     command_set_file(c, 0, dlock_fd(lk));
     h->inner = inner_open(NULL, &(struct inner_lock){lk, c->lock[0].key}, 1);
     command_set_held(c, &lk, 1, inner_socket(h->inner));
@@ -207,7 +198,6 @@ static void run_command(struct hold *h)
 int direct_run(struct command *c, dlock *lk)
 {
     struct hold h = {.c = c, .lk = lk};
-
     if (c->o->no_fork) {
         struct spawn sp = describe(&h);
         events_flush(c->events);

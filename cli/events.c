@@ -59,7 +59,6 @@ struct line {
 int events_open(struct events **out, const char *where, int facility, struct dlock_error *err)
 {
     struct events *e;
-
     *out = NULL;
     if (!where && facility == 0)
         return 0;
@@ -116,7 +115,6 @@ static bool begin_about(struct events *e, struct line *l, const char *event, con
     char time[40]; /* "2026-11-20T16:00:03.123Z" */
     struct timespec now;
     struct tm tm;
-
     if (!e->sink)
         return false;
     l->j = (struct json){.f = fmemopen(l->text, sizeof(l->text), "w")};
@@ -165,7 +163,6 @@ void events_start(struct events *e, const struct dlock_uri *u, const char *path)
     char params[PART_MAX], address[PLACE_MAX];
     const char *hosts = strstr(u->where, "://");
     struct line l;
-
     if (!e)
         return;
     events_set_lock(e, u->name, u->where);
@@ -200,7 +197,6 @@ static void put_log(const struct events *e, int priority, const char *event, con
     char line[LOG_LINE], text[LOG_LINE], stamp[32] = "";
     time_t now = time(NULL);
     struct tm tm;
-
     if (!e || !e->facility)
         return;
     if (localtime_r(&now, &tm))
@@ -216,7 +212,6 @@ static void put_log(const struct events *e, int priority, const char *event, con
         struct pollfd p = {.fd = fd, .events = POLLOUT};
         bool open = fd >= 0 && connect(fd, (const struct sockaddr *)&log, sizeof(log)) == 0;
         bool other = fd >= 0 && !open && errno == EPROTOTYPE;
-
         if (open && poll(&p, 1, wait_ms) == 1)
             (void)!send(fd, line, strlen(line) + (types[i] == SOCK_STREAM), MSG_NOSIGNAL);
         if (fd >= 0)
@@ -232,7 +227,6 @@ void events_waiting(struct events *e, const char *lock, const char *store,
                     const struct dlock_info *holder, int place, int64_t now)
 {
     struct line l;
-
     if (!e || !begin_about(e, &l, "waiting", lock, store))
         return;
     put_ms(&l.j, "wait_ms", now - e->began);
@@ -264,7 +258,6 @@ void events_granted(struct events *e, const struct dlock_info *held, int64_t lef
 {
     struct line l;
     char waited[32], after[48];
-
     if (!e)
         return;
     e->granted = now;
@@ -291,7 +284,6 @@ void events_renewed(struct events *e)
 void events_trouble(struct events *e, const char *why, int64_t since, int64_t term_in, int64_t now)
 {
     struct line l;
-
     if (!e || !begin(e, &l, "trouble"))
         return;
     put_ms(&l.j, "for_ms", now - since);
@@ -305,7 +297,6 @@ void events_trouble(struct events *e, const char *why, int64_t since, int64_t te
 static void tell(struct events *e, const char *event, const char *key, int64_t ns, const char *why)
 {
     struct line l;
-
     if (!e || !begin(e, &l, event))
         return;
     if (key)
@@ -338,7 +329,6 @@ void events_kill(struct events *e)
 void events_released(struct events *e, const char *how, int64_t now)
 {
     struct line l;
-
     if (!e || !e->granted)
         return;
     e->released = now;
@@ -370,7 +360,6 @@ void events_end(struct events *e, const struct events_end *end, int64_t now)
     char more[sizeof((struct dlock_error){0}.msg) + 32];
     int64_t until = dlock_now() + LAST_FLUSH_MS * DLOCK_MSEC;
     struct line l;
-
     if (!e || e->ended)
         return;
     e->ended = true;

@@ -24,7 +24,6 @@
 static void put_question(void)
 {
     pid_t foreground = tcgetpgrp(STDIN_FILENO);
-
     if (foreground >= 0 && foreground != getpgrp())
         signals_stop_self(SIGTTIN);
     fputs("Forget it, so that the command may run again? [y/N] ", stderr);
@@ -35,7 +34,6 @@ static bool agreed(const struct sigstate *sig)
 {
     struct pollfd p[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = sig->fd, .events = POLLIN}};
     char line[64];
-
     put_question();
     for (;;) {
         int got = poll(p, DLOCK_LEN(p), -1);
@@ -57,7 +55,6 @@ static bool agreed(const struct sigstate *sig)
 static int refuse_running(const struct options *o, const dlock *lk, const struct dlock_run *run)
 {
     char lock[LOCK_TEXT_MAX], text[RUN_TEXT_MAX];
-
     if (message_tells(o, ABOUT_TIMEOUT))
         message("cannot forget: the run is still in progress: %s %s", message_lock(lk, "", lock),
                 message_run(run, false, text, sizeof(text)));
@@ -76,7 +73,6 @@ static int forget(const struct options *o, const struct sigstate *sig, dlock *lk
     const struct dlock_info *held = query_holder(shown);
     struct found f = {0};
     struct dlock_error err;
-
     if (dlock_start_forget(lk, token, &err) < 0) /* dlock has not written this record */
         return message_error(o, &err);
     int code = query_run(o, sig, lk, &f);
@@ -97,7 +93,6 @@ int forget_mode(const struct options *o, const struct sigstate *sig)
     char lock[LOCK_TEXT_MAX], text[RUN_TEXT_MAX];
     struct found f = {0};
     int code = 0;
-
     if (!o->yes && (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO))) {
         message("--forget asks at a terminal, and there is none: use --yes");
         return dlock_error_exit(DLOCK_EUSAGE);

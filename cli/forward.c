@@ -13,7 +13,6 @@ struct forward_signal forward_describe(const struct signalfd_siginfo *si, int64_
      * kill(2); sigqueue(3), which says who the sender is as kill does; tgkill(2) to our only thread
      */
     bool sent = si->ssi_code == SI_USER || si->ssi_code == SI_QUEUE || si->ssi_code == SI_TKILL;
-
     return (struct forward_signal){
         .sig = (int32_t)si->ssi_signo,
         .sender = sent ? (int32_t)si->ssi_pid : FORWARD_NO_SENDER,
@@ -50,7 +49,6 @@ int forward_add(struct forward *f, const struct forward_signal *s)
 {
     bool counted = is_counted(s->sig), shared = false;
     int sig = 0;
-
     /* A repetition of a waiting signal. Not behind another signal: their order would be lost. */
     for (int i = f->nwaiting - 1; i >= 0 && !counted && f->waiting[i].s.sig == s->sig; i--)
         if (same(&f->waiting[i].s, s) && s->at < f->waiting[i].until)
@@ -92,7 +90,6 @@ int forward_take(struct forward *f, int64_t now, bool *shared)
 {
     for (int i = 0; i < f->nwaiting; i++) {
         int sig = f->waiting[i].s.sig;
-
         *shared = f->waiting[i].shared;
         if (now >= f->waiting[i].until) {
             REMOVE(f->waiting, &f->nwaiting, i);
@@ -107,7 +104,6 @@ int forward_take(struct forward *f, int64_t now, bool *shared)
 int64_t forward_wake(const struct forward *f)
 {
     int64_t at = DLOCK_NEVER;
-
     for (int i = 0; i < f->nwaiting; i++) {
         at = dlock_min(at, f->waiting[i].until);
         if (!f->waiting[i].shared)
@@ -128,7 +124,6 @@ void forward_keep(struct forward_untold *u, const struct forward_signal *s)
 {
     bool repeated = u->n > 0 && !is_counted(s->sig) && same(&u->at[u->n - 1], s);
     int i = 0;
-
     if (repeated)
         u->n--;
     if (u->n == FORWARD_UNTOLD_MAX) {

@@ -113,7 +113,6 @@ static int receive(int sock, struct guard_msg *m, int *passed)
         struct cmsghdr align;
         char buf[CMSG_SPACE(sizeof(int))];
     } control;
-
     for (int tries = 0; tries < 8; tries++) {
         struct iovec iov = {.iov_base = m, .iov_len = sizeof(*m)};
         struct msghdr msg = {.msg_iov = &iov,
@@ -158,7 +157,6 @@ static void flush(struct guard_state *g)
 static void post(struct guard_state *g, int type, int arg)
 {
     int i = type - OUT_FIRST;
-
     g->out[i] = (struct guard_msg){.type = type, .arg = arg, .signal.at = dlock_now()};
     if (g->timed_out)
         g->out[i].flags |= GUARD_TIMED_OUT;
@@ -171,7 +169,6 @@ static void post(struct guard_state *g, int type, int arg)
 static struct itimerspec at_time(int64_t at)
 {
     struct itimerspec when = {0};
-
     if (at != DLOCK_NEVER) {
         at = at > 0 ? at : 1; /* zero would disarm the timer */
         when.it_value.tv_sec = at / DLOCK_SEC;
@@ -190,7 +187,6 @@ static int64_t lease_now(const struct guard_state *g)
 static int64_t kill_time(const struct guard_state *g)
 {
     int64_t at = dlock_min(g->end_kill_at, g->run_kill_at);
-
     return g->cfg->warn_only ? at : dlock_min(at, g->kill_at);
 }
 
@@ -203,7 +199,6 @@ static int64_t dead_time(const struct guard_state *g)
 {
     bool ending = g->phase == GUARD_TERMINATING;
     int64_t at = DLOCK_NEVER;
-
     if (ending && g->run_kill_at != DLOCK_NEVER)
         at = g->run_kill_at + KILL_TURN;
     if ((ending || g->phase == GUARD_RUNNING) && !g->cfg->warn_only)
@@ -225,7 +220,6 @@ static void set_hard_timer(const struct guard_state *g)
     bool limited = g->term_at != DLOCK_NEVER || g->kill_at != DLOCK_NEVER ||
                    g->hard_at != DLOCK_NEVER || g->run_until != DLOCK_NEVER;
     int64_t dead_at = dead_time(g), at = DLOCK_NEVER;
-
     if (dead_at != DLOCK_NEVER)
         at = dlock_now() + dlock_wait_part(dead_at - lease_now(g));
     else if (g->phase == GUARD_KILLING && limited && !g->keeper_gone)
@@ -247,7 +241,6 @@ static int64_t lease_end(const struct guard_state *g)
 static void set_wake(struct guard_state *g)
 {
     int64_t now = lease_now(g), turn = DLOCK_NEVER, at = DLOCK_NEVER, dead_at = dead_time(g);
-
     /* The time of the lease at which the next turn is due without an event. */
     if (g->phase == GUARD_IDLE)
         turn = g->ahead_until;
@@ -316,7 +309,6 @@ static void begin_term(struct guard_state *g)
 static void check_exec(struct guard_state *g)
 {
     int why;
-
     if (g->exec_fd < 0 || !spawn_exec_result(&g->exec_fd, &why))
         return;
     g->exec_failed = why != 0;
@@ -331,7 +323,6 @@ static int reap(struct guard_state *g)
 {
     int status, reaped = 0;
     pid_t pid;
-
     if (g->phase == GUARD_IDLE || g->phase == GUARD_EMPTY)
         return 0;
     while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED | __WALL)) > 0) {
@@ -369,7 +360,6 @@ static void report_stuck(struct guard_state *g, pid_t pid)
 static void kill_tree(struct guard_state *g)
 {
     int reaped = 0;
-
     for (int i = 0; i < KILL_PASSES && g->phase == GUARD_KILLING; i++) {
         pid_t refused;
         if (process_tree_signal(&none_inherited, SIGKILL, &refused) < 0) {
@@ -422,7 +412,6 @@ static bool look_at_signals(struct guard_state *g, struct proc_signals *s)
 static void note_signals(struct guard_state *g)
 {
     struct proc_signals unused;
-
     look_at_signals(g, &unused);
 }
 
@@ -437,7 +426,6 @@ static bool is_missed(struct guard_state *g, int sig)
     uint64_t bit = UINT64_C(1) << (sig - 1);
     bool kills = sig != SIGCHLD && sig != SIGCONT && sig != SIGURG && sig != SIGWINCH &&
                  !signals_stops(sig); /* by default */
-
     return kills && look_at_signals(g, &s) && s.living && s.asleep && !(s.pending & bit) &&
            !(g->handled & bit);
 }
@@ -452,7 +440,6 @@ static void read_signals(struct guard_state *g)
     int64_t now = dlock_now();
     bool came = false;
     ssize_t n;
-
     for (int i = 0; i < 4 && (n = read(g->sigfd, si, sizeof(si))) > 0; i++)
         for (size_t k = 0; k < (size_t)n / sizeof(si[0]); k++) {
             struct forward_signal s = forward_describe(&si[k], now);
@@ -521,7 +508,6 @@ static void let_go(struct guard_state *g)
     int keep[5 + DLOCK_SET_MAX] = {g->sock, g->sigfd, g->timerfd, g->exec_fd, cfg->lock_fd};
     char text[40];
     size_t n = (size_t)snprintf(text, sizeof(text), NAME " of %d", (int)getppid());
-
     if (cfg->title_size > 0) {
         /* Too little room: part of a pid would be another pid. */
         if (n >= cfg->title_size)
@@ -543,7 +529,6 @@ static void start(struct guard_state *g, const struct guard_msg *m)
 {
     struct spawn_grant *grant = &g->spawn.grant;
     pid_t pid;
-
     if (g->start_seen)
         return;
     g->start_seen = true;
@@ -627,7 +612,6 @@ static void obey(struct guard_state *g, const struct guard_msg *m)
 static void check_clock(struct guard_state *g)
 {
     int64_t now = lease_now(g);
-
     if (g->phase != GUARD_RUNNING && g->phase != GUARD_TERMINATING)
         return;
     if (now >= lease_end(g)) {
@@ -653,7 +637,6 @@ static void turn(struct guard_state *g)
     struct guard_msg m;
     int sig, got, fd;
     bool shared;
-
     while (!g->keeper_gone && (got = receive(g->sock, &m, &fd)) != 0) {
         g->keeper_gone = got < 0;
         if (got < 0)
@@ -698,7 +681,6 @@ static void wait_for_event(struct guard_state *g)
     int64_t signal_at = forward_wake(&g->forward);
     struct timespec ts, *bound = NULL;
     uint64_t ticks;
-
     set_wake(g);
     if (signal_at != DLOCK_NEVER) {
         int64_t left = dlock_max(0, signal_at - dlock_now());
@@ -720,7 +702,6 @@ static int prepare(struct guard_state *g)
 {
     struct sigevent ev = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
     sigset_t all;
-
     /*
      * Ctrl-Z must not stop the guard, which is of use only while it runs. The guard stays in the
      * caller's group until the command has been forked, and then gets a session of its own
@@ -734,7 +715,6 @@ static int prepare(struct guard_state *g)
         return errno;
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* undone by the command's exec */
     prctl(PR_SET_NAME, NAME, 0, 0, 0);
-
     g->sigfd = signalfd(-1, &g->cfg->sig->ours, SFD_CLOEXEC | SFD_NONBLOCK);
     g->timerfd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
     if (g->sigfd < 0 || g->timerfd < 0)
@@ -747,7 +727,6 @@ static int prepare(struct guard_state *g)
 static _Noreturn void guard_main(const struct guard_config *cfg, int sock)
 {
     static struct guard_state g; /* as in run_mode() */
-
     g.cfg = cfg;
     g.sock = g.spawn.keeper_fd = sock;
     g.exec_fd = g.spawn.inherit_fd = -1;
@@ -776,7 +755,6 @@ int guard_fork(struct guard *out, const struct guard_config *cfg)
 {
     int ends[2];
     pid_t pid;
-
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
         return -errno;
     pid = fork();

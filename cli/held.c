@@ -23,7 +23,6 @@ bool held_next(const char **list, struct held *e)
         size_t len = strcspn(s, " ");
         char digest[DIGEST_LEN + 1], name[DIGEST_LEN + 1];
         int at = 0;
-
         *list = s + len;
         *e = (struct held){0};
         sscanf(s, "%16[0-9a-fA-F]:%16[0-9a-fA-F]:%32[0-9a-fA-F]:%n", digest, name, e->token, &at);
@@ -41,7 +40,6 @@ bool held_above(const char *list, uint64_t digest, struct nested_outer *outer)
 {
     struct held e, above;
     bool any = false;
-
     while (held_next(&list, &e) && strcmp(e.socket, outer->socket) != 0)
         if (e.digest == digest && (!outer->token[0] || strcmp(e.token, outer->token) == 0)) {
             above = e;
@@ -67,7 +65,6 @@ static char *put(char *at, const struct held *e)
 static bool is_replaced(const char *list, const struct held *e, const struct held *added, int n)
 {
     struct held first;
-
     while (n > 0 && added[n - 1].digest != e->digest)
         n--;
     if (n == 0)
@@ -84,7 +81,6 @@ const char *held_add(char buf[HELD_SIZE], const char *list, const struct held *a
     char *at = stpcpy(buf, HELD_NAME);
     struct held e;
     int others = 0;
-
     while (held_next(&rest, &e))
         others += !is_replaced(list, &e, added, n);
     for (rest = list; held_next(&rest, &e);)
@@ -100,7 +96,6 @@ static bool read_name(pid_t pid, char name[32])
 {
     int fd = proc_open_task(pid, pid, "/comm");
     ssize_t n = fd >= 0 ? read(fd, name, 31) : 0;
-
     if (fd >= 0)
         close(fd);
     name[n > 0 ? n : 0] = '\0';
@@ -111,7 +106,6 @@ static bool read_name(pid_t pid, char name[32])
 static bool is_as_old(long pid, int64_t since_ms)
 {
     struct proc_stat st;
-
     if (since_ms <= 0)
         return true;
     if (!proc_read_stat((pid_t)pid, &st))
@@ -125,7 +119,6 @@ bool held_by_ancestor(const char *list, const struct dlock_info *info)
     char host[256] = "", name[32], ours[32];
     struct held e;
     int n = 0;
-
     for (; held_next(&list, &e); n++)
         if (info->token[0] && strcmp(e.token, info->token) == 0)
             return true;

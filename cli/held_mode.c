@@ -48,7 +48,6 @@ struct queries {
 static bool keep(struct queries *all, bool name, uint64_t digest)
 {
     int n = 0;
-
     for (int i = 0; i < all->n; i++)
         if ((name ? all->of[i].e.name : all->of[i].e.digest) == digest)
             all->of[n++] = all->of[i];
@@ -64,7 +63,6 @@ static int find(struct queries *all)
     struct held e;
     bool found = false;
     int code = 0;
-
     for (; held_next(&list, &e); all->n++) {
         if (all->n == HELD_MAX) /* a list longer than dlock makes: keep its innermost entries */
             memmove(&all->of[0], &all->of[1], sizeof(all->of[0]) * (size_t)--all->n);
@@ -100,7 +98,6 @@ static int not_held(const struct queries *all, const struct query *q, const char
 {
     const char *name = getenv("DLOCK_NAME"), *token = getenv("DLOCK_TOKEN");
     char lock[LOCK_TEXT_MAX];
-
     /* The environment names the innermost lock only. */
     if (all->o->lock)
         name = all->o->lock;
@@ -123,7 +120,6 @@ static bool is_below(const struct queries *all, const struct query *q)
 static int not_reached(const struct queries *all, struct query *q, int sys)
 {
     char why[160];
-
     if (!nested_is_here(q->e.socket))
         return not_held(all, q, "is in another network namespace, where it cannot be asked");
     if (sys == ECONNREFUSED && is_below(all, q)) {
@@ -151,7 +147,6 @@ static int ask(const struct queries *all, struct query *q)
     size_t len = offsetof(struct nested_request, key) + NESTED_DIGESTS_SIZE - 1;
     struct sockaddr_un a;
     socklen_t alen = nested_address(&a, q->e.socket), size = sizeof(q->keeper);
-
     if (strcmp(q->e.socket, "-") == 0)
         return not_held(all, q, "could not make a socket to be asked by");
     q->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -186,7 +181,6 @@ static int receive(const struct queries *all, struct query *q)
     struct nested_reply r;
     char text[120];
     ssize_t n = recv(q->fd, &r, sizeof(r), MSG_DONTWAIT);
-
     /* The keeper has closed the connection with the query unread; a reply may still be there. */
     if (n < 0 && errno == ECONNRESET)
         n = recv(q->fd, &r, sizeof(r), MSG_DONTWAIT);
@@ -220,17 +214,14 @@ static int receive(const struct queries *all, struct query *q)
 static int ask_all(struct queries *all, const struct sigstate *sig)
 {
     int64_t until = dlock_now() + ANSWER_TIME;
-
     for (;;) {
         struct pollfd p[HELD_MAX + 1] = {{.fd = sig->fd, .events = POLLIN}};
         nfds_t n = 1;
         const struct query *silent = NULL;
         int64_t wake = until;
-
         for (int i = all->n - 1; i >= 0; i--) {
             struct query *q = &all->of[i];
             int code = 0;
-
             if (q->fd < 0 && !q->answered)
                 code = ask(all, q);
             if (q->fd >= 0 && code == 0)
@@ -259,12 +250,10 @@ static int print(const struct queries *all)
 {
     const struct query *first = &all->of[0];
     int64_t left = DLOCK_NEVER;
-
     for (int i = 0; i < all->n; i++) {
         const struct query *q = &all->of[i];
         int64_t end = q->asked.boot + q->left;
         int64_t rest = end - dlock_lease_now(q->asked.raw - q->asked.boot);
-
         if (end == DLOCK_NEVER || rest >= left)
             continue;
         first = q;
@@ -283,7 +272,6 @@ int held_mode(const struct options *o, const struct sigstate *sig)
 {
     struct queries all = {.o = o};
     int code = find(&all);
-
     if (code == 0)
         code = ask_all(&all, sig);
     for (int i = 0; i < all.n; i++)

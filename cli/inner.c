@@ -70,7 +70,6 @@ struct inner {
 static bool watch(const struct inner *in, int op, int fd, void *ptr)
 {
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = ptr};
-
     return epoll_ctl(in->epoll, op, fd, &ev) == 0;
 }
 
@@ -81,7 +80,6 @@ static bool watch(const struct inner *in, int op, int fd, void *ptr)
 static bool leaves_room(int fd)
 {
     struct rlimit limit;
-
     errno = EMFILE;
     return getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)fd + SPARE_FDS < limit.rlim_cur;
 }
@@ -91,7 +89,6 @@ struct inner *inner_listen(void)
     struct inner *in = calloc(1, sizeof(*in));
     struct sockaddr_un a;
     int sys;
-
     if (!in)
         return NULL;
     in->epoll = in->listen = -1;
@@ -130,7 +127,6 @@ struct inner *inner_open(struct inner *in, const struct inner_lock *locks, int n
 static void drop(struct inner *in, struct conn **at)
 {
     struct conn *c = *at;
-
     *at = c->next;
     in->nconns--;
     in->nin -= c->in;
@@ -145,7 +141,6 @@ static void drop(struct inner *in, struct conn **at)
 static bool drop_unproven(struct inner *in)
 {
     struct conn **oldest = NULL;
-
     for (struct conn **at = &in->conns; *at; at = &(*at)->next)
         if (!(*at)->in)
             oldest = at;
@@ -158,7 +153,6 @@ static bool drop_unproven(struct inner *in)
 static int lowest(int fd)
 {
     int low = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-
     if (low >= 0)
         close(low < fd ? fd : low);
     return low >= 0 && low < fd ? low : fd;
@@ -193,7 +187,6 @@ static bool proves(const struct inner_lock *l, const char *key, const struct nes
                    size_t len)
 {
     size_t head = offsetof(struct nested_request, key), n = strlen(key);
-
     return n < sizeof(q->key) && len == head + n && q->version == NESTED_VERSION &&
            memcmp(q->token, dlock_token(l->lk), DLOCK_TOKEN_LEN + 1) == 0 &&
            memcmp(q->key, key, n) == 0;
@@ -202,7 +195,6 @@ static bool proves(const struct inner_lock *l, const char *key, const struct nes
 static void answer_query(const struct inner *in, const struct conn *c, const dlock *lk)
 {
     struct nested_reply r = {.type = NESTED_HELD, .left = DLOCK_NEVER};
-
     describe(in, lk, &r.hold);
     if (r.hold.end_at != DLOCK_NEVER)
         r.left = r.hold.end_at - dlock_lease_now(r.hold.raw_minus_boot);
@@ -218,7 +210,6 @@ static bool admit(struct inner *in, struct conn *c, const struct nested_request 
     struct nested_reply r = {.type = NESTED_HELD};
     struct ucred peer = {0};
     socklen_t len = sizeof(peer);
-
     describe(in, c->lk, &r.hold);
     if (c->full)
         r.type = NESTED_FULL;
@@ -250,7 +241,6 @@ static bool read_conn(struct inner *in, struct conn *c)
     struct nested_request q;
     char digests[NESTED_DIGESTS_SIZE];
     ssize_t n = recv(c->fd, &q, sizeof(q), MSG_DONTWAIT);
-
     if (n < 0)
         return errno == EAGAIN || errno == EINTR;
     if (c->in)
@@ -278,7 +268,6 @@ static void accept_all(struct inner *in)
         struct ucred peer;
         socklen_t len = sizeof(peer);
         int fd = accept4(in->listen, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
         if (fd < 0) {
             if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)
                 return;
@@ -317,7 +306,6 @@ static void accept_all(struct inner *in)
 int64_t inner_wake(const struct inner *in)
 {
     int64_t at = in ? in->accept_at : DLOCK_NEVER;
-
     for (const struct conn *c = in ? in->conns : NULL; c; c = c->next)
         at = dlock_min(at, c->until);
     return at;
@@ -328,7 +316,6 @@ bool inner_turn(struct inner *in)
     struct epoll_event ev[EVENTS_AT_ONCE];
     int64_t now;
     int n;
-
     if (!in)
         return false;
     in->ended = false;
@@ -390,7 +377,6 @@ int inner_count(const struct inner *in)
 void inner_extended(struct inner *in)
 {
     struct nested_reply r = {.type = NESTED_HELD};
-
     if (!in || in->state == INNER_LOST)
         return;
     /* A dlock whose socket is full does not run: the next renewal is sent again. */
@@ -410,7 +396,6 @@ void inner_ending(struct inner *in)
 void inner_lost(struct inner *in, const char *why)
 {
     struct nested_reply r = {.type = NESTED_LOST};
-
     if (!in || in->state == INNER_LOST)
         return;
     in->state = INNER_LOST;

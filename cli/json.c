@@ -17,7 +17,6 @@ static size_t escape(const char *s, size_t left, char out[8])
 {
     bool good;
     size_t n = dlock_text_char(s, left, &good);
-
     if (*s == '"' || *s == '\\')
         snprintf(out, 8, "\\%c", *s);
     else if (good)
@@ -34,7 +33,6 @@ static void quoted(FILE *f, const char *s, size_t most)
 {
     size_t len = strlen(s), all = 0, end = 0; /* where to cut, if it must be */
     char c[8];
-
     for (size_t at = 0; at < len;) {
         at += escape(s + at, len - at, c);
         all += strlen(c);
@@ -76,7 +74,6 @@ void json_close(struct json *j, char bracket)
 void json_text(struct json *j, const char *key, const char *value, size_t most)
 {
     char *copy = strdup(value);
-
     begin(j, key);
     if (copy)
         dlock_hide_secrets(copy, false);
@@ -98,7 +95,6 @@ void json_known(struct json *j, const char *key, const char *value, size_t most)
 void json_fence(struct json *j, uint64_t fence)
 {
     char digits[24];
-
     snprintf(digits, sizeof(digits), "%" PRIu64, fence);
     if (fence > 0)
         json_str(j, "fence", digits);

@@ -146,7 +146,6 @@ static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
 {
     struct guard_msg m = {.type = (int32_t)type, .arg = arg};
     int pass = -1, rc;
-
     if (!is_guarded(k))
         return 0;
     m.term_at = t ? t->term_at : DLOCK_NEVER;
@@ -179,7 +178,6 @@ static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
 static void end_tree(struct keeper *k, int sig, int64_t kill_at)
 {
     struct dlock_times t = {.term_at = DLOCK_NEVER, .kill_at = kill_at, .deadline = DLOCK_NEVER};
-
     if (k->phase < KEEPER_ENDING)
         k->phase = KEEPER_ENDING;
     tell_guard(k, G_END, sig, &t);
@@ -204,7 +202,6 @@ static int64_t lease_now(const struct keeper *k)
 static void dismiss_guard(struct keeper *k)
 {
     int64_t time = k->c->exited ? GUARD_EXITS : GUARD_EXITS_IDLE;
-
     if (!is_guarded(k))
         return;
     tell_guard(k, G_DETACH, 0, NULL);
@@ -255,7 +252,6 @@ static int64_t min_hold_left(const struct keeper *k)
 {
     const struct command *c = k->c;
     int64_t left = 0;
-
     for (int i = 0; i < k->nlocks; i++) {
         if (c->exec_error)
             dlock_end_min_hold(k->locks[i]);
@@ -274,7 +270,6 @@ static void release_after_run(struct keeper *k)
     int status = k->c->status, error = k->c->exec_error;
     int result = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     int64_t time = o->connect_timeout_ns, left = dlock_time_left(k->locks[0]);
-
     if (o->once_ns > 0) {
         if (k->guard.state == GUARD_DIED || error == SPAWN_TOO_LATE || error & SPAWN_FORK_FAILED)
             result = -1; /* the end of the command is unknown */
@@ -301,7 +296,6 @@ static void release_after_run(struct keeper *k)
 static void after_exit(struct keeper *k)
 {
     int64_t left;
-
     if (!k->c->exited || k->phase >= KEEPER_RELEASING)
         return;
     k->at[STAY_ENDS] = DLOCK_NEVER; /* an inner dlock may have come meanwhile */
@@ -340,7 +334,6 @@ static void on_overrun(struct keeper *k, int sig)
 {
     int64_t grace = sig == SIGTERM ? command_grace(k->c) : 0;
     bool staying = k->phase == KEEPER_STAYING;
-
     if (k->phase >= KEEPER_RELEASING || (staying && inner_count(k->inner) == 0))
         return;
     if (!k->overrun) {
@@ -365,7 +358,6 @@ static void start_command(struct keeper *k)
     const dlock *const *lks = (const dlock *const *)k->locks;
     struct inner_lock inner[DLOCK_SET_MAX];
     int rc = 0;
-
     k->phase = KEEPER_STARTING;
     for (int i = 0; i < k->nlocks; i++) {
         command_set_file(k->c, i, dlock_fd(lks[i]));
@@ -376,7 +368,6 @@ static void start_command(struct keeper *k)
     if (!k->inner)
         report_no_inner(&k->report, errno);
     command_set_held(k->c, lks, k->nlocks, inner_socket(k->inner));
-
     /* A guard that is stopped would keep us renewing a lock under which nothing runs. */
     k->at[GUARD_ANSWERS] = k->times.term_at;
     for (int i = 1; i < k->nlocks && rc == 0; i++)
@@ -407,7 +398,6 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
         .lock_fd = lock_fd,
     };
     int rc = guard_fork(&k->guard.link, &cfg);
-
     if (rc < 0) {
         message("cannot fork the guard: %s", strerror(-rc));
         return dlock_error_exit(DLOCK_EOS);
@@ -427,7 +417,6 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
 static void on_granted(struct keeper *k, const struct dlock_times *times)
 {
     bool guarded = k->guard.state != UNGUARDED;
-
     k->times = *times;
     report_granted(&k->report);
     /*
@@ -454,7 +443,6 @@ static void sweep(struct keeper *k)
 {
     pid_t stuck = 0;
     int left = process_tree_sweep(&k->c->tree, &stuck);
-
     if (left > 0) {
         if (stuck > 0)
             command_report_stuck(k->c, stuck);
@@ -483,7 +471,6 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
     /* Our own line to a closed stderr sends SIGPIPE. */
     bool own = sig == SIGPIPE && si->ssi_pid == (uint32_t)getpid();
     bool cancels = signals_cancels(sig) && !own, staying = k->phase == KEEPER_STAYING;
-
     if (sig == SIGCHLD) {
         pid_t guard = k->guard.state == GUARDED ? k->guard.link.pid : 0;
         if (process_tree_reap(&k->c->tree, guard, &status))
@@ -536,7 +523,6 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
 static void read_signals(struct keeper *k)
 {
     struct signalfd_siginfo si;
-
     while (signals_read(k->c->sig, &si))
         on_signal(k, &si);
 }
@@ -550,7 +536,6 @@ static int open_locks(struct keeper *k, struct dlock_uri **uris, int64_t waited)
     dlock *locks[DLOCK_SET_MAX] = {NULL};
     struct dlock_error err;
     int code = 0, n = 0;
-
     for (; n <= o->nalso && code == 0; n++) {
         const struct command_lock *l = &k->c->lock[n];
         struct open_how how = {.outer = l->nested ? &l->outer : NULL,
@@ -584,7 +569,6 @@ static void on_holder(struct keeper *k, const struct dlock_report *r)
     bool busy = r->type == DLOCK_REPORT_BUSY;
     /* The holder of a file is known only for a message, or when a dlock above may be the holder. */
     bool own = holder && !holder->over && (!k->c->local || k->c->may_be_own);
-
     /*
      * A dlock above that has ended holds its lock no longer than the store takes to notice, or than
      * its --min-hold.
@@ -611,7 +595,6 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
 {
     struct dlock_uri *uris[DLOCK_SET_MAX] = {NULL};
     const struct options *o = k->c->o;
-
     if (!k->c->nested || !nested_unreachable(err)) {
         k->code = o->conflict_code;
         if (k->c->nested && err->code == DLOCK_EBUSY)
@@ -662,7 +645,6 @@ static void on_released(struct keeper *k, const struct dlock_report *r)
     /* Each lock of a set reports its own failure; the report of the set comes last. */
     bool success = which && which == k->locks[0] &&
                    k->release.record == RECORD_SUCCESS; /* even if another lock is lost */
-
     if (which && r->how == DLOCK_RELEASE_NOT_OURS && (!is_lost(k) || success))
         lose(k, success ? LOSS_WITH_RECORD : LOSS_AT_RELEASE, r->error.msg);
     if (success && r->how == DLOCK_RELEASE_UNCLEAR) {
@@ -682,7 +664,6 @@ static void on_lost(struct keeper *k, const struct dlock_report *r)
     bool over = r->type == DLOCK_REPORT_LOST;
     bool staying = k->phase == KEEPER_STAYING; /* only inner dlocks run: no order for the guard */
     bool certain = over && r->error.code == DLOCK_ELOST;
-
     if (!staying && may_end(k))
         end_tree(k, over ? SIGKILL : SIGTERM, over ? 0 : r->times.kill_at);
     if (over)
@@ -746,7 +727,6 @@ static void on_report(struct keeper *k, const struct dlock_report *r)
 static void read_store(struct keeper *k, const struct pollfd *pfd, int n)
 {
     const struct dlock_report *r;
-
     while (k->phase < KEEPER_OVER && (r = driven_process(k->store, pfd, n))) {
         on_report(k, r);
         pfd = NULL;
@@ -816,7 +796,6 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
 static void report_guard_gone(const struct keeper *k, const char *consequence)
 {
     int why = k->guard.unfit;
-
     if (why)
         message("cannot set up the guard process: %s%s", strerror(why),
                 why == EAGAIN ? " (too many pending signals: see 'ulimit -i')" : "");
@@ -827,7 +806,6 @@ static void report_guard_gone(const struct keeper *k, const char *consequence)
 static void on_guard_gone(struct keeper *k)
 {
     bool reaped = k->guard.state == GUARD_REAPED;
-
     k->guard.state = GUARD_LEFT;
     k->at[GUARD_ANSWERS] = DLOCK_NEVER;
     close(k->guard.link.fd);
@@ -865,7 +843,6 @@ static void read_guard(struct keeper *k)
 {
     struct guard_msg m;
     int got;
-
     while (is_guarded(k) && (got = guard_recv(&k->guard.link, &m)) != 0)
         if (got < 0)
             on_guard_gone(k);
@@ -892,7 +869,6 @@ static bool is_due(struct keeper *k, enum keeper_timer timer, int64_t now)
 static void run_timers(struct keeper *k)
 {
     int64_t now = dlock_now(), grace = command_grace(k->c);
-
     report_tick(&k->report, now);
     events_turn(k->c->events);
     if (is_due(k, SWEEP_AGAIN, now))
@@ -929,7 +905,6 @@ static void run_timers(struct keeper *k)
 static int wait_for_events(struct pollfd *pfd, int n, int64_t wake_at)
 {
     struct timespec ts, *bound = NULL;
-
     if (wake_at != DLOCK_NEVER) {
         int64_t left = dlock_max(0, wake_at - dlock_now());
         left = dlock_min(left, 3600 * DLOCK_SEC);
@@ -947,12 +922,10 @@ static void loop(struct keeper *k)
 {
     struct pollfd pfd[DRIVEN_POLL_MAX + 4];
     int turn = 0;
-
     read_store(k, NULL, 0);
     while (k->phase < KEEPER_OVER || (k->phase == KEEPER_OVER && is_guarded(k))) {
         int64_t wake_at = DLOCK_NEVER, *at = k->at;
         int n = 0, nstore;
-
         if (k->phase < KEEPER_OVER)
             n = driven_interest(k->store, pfd, &wake_at);
         nstore = n;
@@ -993,7 +966,6 @@ static int exit_code(struct keeper *k)
     const struct command *c = k->c;
     bool known = c->exited && c->exec_error == 0 && k->guard.state != GUARD_DIED;
     struct events_end end = {.outcome = k->report.outcome, .status = -1, .code = k->code};
-
     inner_close(k->inner);
     driven_close(k->store);
     if (k->die_sig) {
@@ -1018,7 +990,6 @@ static int exit_code(struct keeper *k)
 static __attribute__((noinline)) void tell_start(struct events *e, const struct dlock_uri *u)
 {
     char path[PATH_MAX];
-
     open_path(u, path);
     events_start(e, u, path);
 }
@@ -1027,7 +998,6 @@ int keeper_run(struct command *c, struct dlock_uri **uris, dlock **held)
 {
     static struct keeper k; /* as in run_mode() */
     int code = 0;
-
     k.c = c;
     k.guard.link.fd = -1;
     for (int i = 0; i < KEEPER_TIMERS; i++)

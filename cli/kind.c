@@ -61,7 +61,6 @@ void kind_json_holder(struct json *j, const struct dlock_info *i, bool cut)
 struct dlock_info kind_of_run(const struct dlock_run *r)
 {
     struct dlock_info i = {.pid = r->pid, .fence = r->fence};
-
     memcpy(i.host, r->host, sizeof(i.host));
     memcpy(i.user, r->user, sizeof(i.user));
     memcpy(i.command, r->command, sizeof(i.command));

@@ -22,7 +22,6 @@
 static int print_mode(const struct options *o, const struct sigstate *sig)
 {
     const char *name, *note;
-
     (void)sig;
     if (o->mode == MODE_HELP) {
         options_usage(stdout);

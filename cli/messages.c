@@ -43,7 +43,6 @@ static ssize_t put(const char *bytes, size_t n)
     int own = sink_reopen(STDERR_FILENO);
     ssize_t done = write(own >= 0 ? own : STDERR_FILENO, bytes, n);
     int sys = errno;
-
     if (own >= 0)
         close(own);
     errno = sys;
@@ -95,7 +94,6 @@ void message(const char *fmt, ...)
 {
     char line[LINE_MAX_BYTES] = PREFIX, text[sizeof(line) - sizeof(PREFIX)];
     va_list ap;
-
     va_start(ap, fmt);
     int n = vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
@@ -120,7 +118,6 @@ void message(const char *fmt, ...)
 bool message_could_draw(void)
 {
     const char *term = getenv("TERM");
-
     return term && *term && strcmp(term, "dumb") != 0 && isatty(STDERR_FILENO);
 }
 
@@ -134,7 +131,6 @@ void message_fit(char *text, int columns)
     static const char dots[] = "...";
     size_t len = strlen(text), at = 0, cut = 0;
     int used = 0;
-
     while (at < len) {
         bool good;
         /* Latin, Greek, Cyrillic and the like have 1 column, later scripts 2 at most. */
@@ -154,7 +150,6 @@ void message_draw(const char *text)
     char line[LINE_MAX_BYTES] = PREFIX, out[LINE_MAX_BYTES + 8];
     struct winsize size;
     int columns = USUAL_COLUMNS;
-
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
         columns = size.ws_col;
     message_flush(0);
@@ -188,9 +183,7 @@ bool message_tells(const struct options *o, enum message_subject about)
         [ABOUT_TIMEOUT] = PLAIN,  [ABOUT_RELEASE] = PLAIN,       [ABOUT_HELD] = TALKATIVE,
         [ABOUT_WAIT] = TALKATIVE, [ABOUT_CONDITION] = TALKATIVE, [ABOUT_DETAIL] = VERBOSE,
     };
-
     const char *ci = getenv("CI"); /* GitLab, GitHub and most CI systems set CI */
-
     if (o->quiet || o->verbose)
         return (o->quiet ? QUIET : VERBOSE) >= least[about];
     if (ci && *ci && strcmp(ci, "0") != 0 && strcmp(ci, "false") != 0)
@@ -208,7 +201,6 @@ void message_notice(const struct options *o, const struct dlock_error *notice)
     enum message_subject about = notice->code == 0             ? ABOUT_DETAIL
                                  : notice->code == DLOCK_ELOST ? ABOUT_TROUBLE
                                                                : ABOUT_CONDITION;
-
     if (message_tells(o, about))
         message("%s", notice->msg);
 }
@@ -217,7 +209,6 @@ const char *message_lock(const dlock *lk, const char *words, char buf[LOCK_TEXT_
 {
     const char *name = dlock_name(lk), *where = dlock_where(lk);
     bool same = strcmp(name, where) == 0;
-
     snprintf(buf, LOCK_TEXT_MAX, "%s%s%s'%s'", same ? "" : where, same ? "" : ": ", words, name);
     return buf;
 }
@@ -248,7 +239,6 @@ const char *message_duration(int64_t ns, char *buf, size_t size)
     } units[] = {{86400, 'd'}, {3600, 'h'}, {60, 'm'}, {1, 's'}};
     int64_t s = dlock_max(ns, 0) / DLOCK_SEC, tenths = ns / (DLOCK_SEC / 10) % 10;
     size_t i = 0;
-
     if (s == 0) {
         snprintf(buf, size, "%dms", (int)(dlock_max(ns, 0) / DLOCK_MSEC));
         return buf;
@@ -285,7 +275,6 @@ static const char *format_ms(int64_t ms, char *buf, size_t size)
 static void add_who(char *buf, size_t size, const struct dlock_info *i)
 {
     const char *unknown = i->foreign ? "a program that is not dlock" : "another process";
-
     if (i->user[0])
         add(buf, size, "%s%s%s", i->user, i->host[0] ? "@" : "", i->host);
     else if (i->pid <= 0)
@@ -306,7 +295,6 @@ static void add_who(char *buf, size_t size, const struct dlock_info *i)
 static const char *end_text(char *buf, size_t size, const struct dlock_info *i)
 {
     char note[sizeof(i->note)], quoted[2 * sizeof(note)], *q = quoted;
-
     dlock_hide_secrets(buf, false);
     if (!i->note[0])
         return buf;
@@ -324,7 +312,6 @@ const char *message_holder(const struct dlock_info *i, char *buf, size_t size)
 {
     static const struct dlock_info unknown;
     char kind[KIND_TEXT_SIZE], text[32];
-
     i = i ? i : &unknown;
     int64_t ago = ago_ms(i->since_ms);
     snprintf(buf, size, "held%s", kind_text(i, kind));
@@ -344,7 +331,6 @@ const char *message_process(const struct dlock_info *i, char *buf, size_t size)
     time_t since = (time_t)(i->since_ms / 1000);
     char text[64];
     struct tm tm;
-
     buf[0] = '\0';
     add_who(buf, size, i);
     if (i->since_ms > 0 && (!localtime_r(&since, &tm) ||
@@ -369,7 +355,6 @@ const char *message_run(const struct dlock_run *r, bool crashed, char *buf, size
                                         [DLOCK_RUN_SUCCEEDED] = "succeeded"};
     const struct dlock_info i = kind_of_run(r);
     char text[32];
-
     snprintf(buf, size, "%s %s %s", words[r->state],
              format_ms((r->age_ns < 0 ? -r->age_ns : r->age_ns) / DLOCK_MSEC, text, sizeof(text)),
              r->age_ns < 0 ? "in the future" : "ago");

@@ -20,7 +20,6 @@ static int filter(const struct dirent *e)
     const char *file = e->d_name;
     size_t size = strlen(file), len = size - strlen(suffix);
     bool good = true;
-
     if ((e->d_type != DT_REG && e->d_type != DT_UNKNOWN) || size <= strlen(suffix) ||
         strcmp(file + len, suffix) != 0)
         return false;
@@ -40,7 +39,6 @@ int names_mode(const struct options *o, const struct sigstate *sig)
     char *base = NULL, *dir = NULL;
     int n = 0;
     (void)sig;
-
     int rc = dlock_find_store(&base, getenv("DLOCK_STORE"), &err);
     if (rc == 0)
         rc = dlock_default_dir(&dir, base, &err);
@@ -51,7 +49,6 @@ int names_mode(const struct options *o, const struct sigstate *sig)
         n = scandir(dir, &found, filter, alphasort);
     for (int i = 0; i < n; i++) {
         const char *c = found[i]->d_name, *end = c + strlen(c) - strlen(suffix);
-
         /* '/' is encoded in the name of a file, '#' and '?' in a LOCK, and '%' in both. */
         putchar('@');
         for (; c < end; c++) {

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* Room for our own memory, for the longest answer, and for stacks of the libraries' threads. */
 #define MEMORY_MOST ((rlim_t)72 << 20)
@@ -25,7 +24,6 @@ struct dlock_uri *open_uri(const struct options *o, const char *lock, int *code)
     struct dlock_uri *uri = NULL;
     char *text = NULL;
     int rc = 0;
-
     if (lock[0] == '@')
         rc = dlock_default_uri(&text, lock + 1, getenv("DLOCK_STORE"), &err);
     if (rc == 0)
@@ -41,7 +39,6 @@ struct dlock_uri *open_uri(const struct options *o, const char *lock, int *code)
 int open_uris(const struct options *o, struct dlock_uri *uris[DLOCK_SET_MAX])
 {
     int code = 0;
-
     uris[0] = open_uri(o, o->lock, &code);
     for (int i = 0; i < o->nalso && code == 0; i++)
         uris[i + 1] = open_uri(o, o->also[i].lock, &code);
@@ -53,14 +50,12 @@ static char *path_of(const struct dlock_uri *uri)
 {
     bool is_file = dlock_registry_hold(uri->scheme) & CAP_FD;
     const struct dlock_backend *be = is_file ? dlock_registry_find(uri->scheme, NULL) : NULL;
-
     return be ? be->path(uri) : NULL;
 }
 
 bool open_path(const struct dlock_uri *uri, char buf[PATH_MAX])
 {
     char *path = path_of(uri), *plain = path ? strdup(path) : NULL;
-
     buf[0] = '\0';
     if (plain)
         dlock_hide_secrets(plain, false);
@@ -75,7 +70,6 @@ bool open_path(const struct dlock_uri *uri, char buf[PATH_MAX])
 char *open_key(const struct dlock_uri *uri, bool fcntl)
 {
     struct stat st;
-
     if (!(dlock_registry_hold(uri->scheme) & CAP_FD))
         return nested_key(uri);
     char *path = path_of(uri);
@@ -157,7 +151,6 @@ static void tell_lock(const dlock *lk)
 {
     const struct dlock_uri *uri = dlock_uri_of(lk);
     char text[LOCK_TEXT_MAX], path[PATH_MAX], params[256];
-
     if (open_path(uri, path))
         message("the lock is the file %s", path);
     else
@@ -171,7 +164,6 @@ dlock *open_handle(const struct options *o, enum dlock_mode mode, struct dlock_u
     struct dlock_error err;
     struct dlock_options lo;
     dlock *lk = NULL;
-
     dlock_options_init(&lo, sizeof(lo));
     lo.mode = mode;
     lo.slots = (unsigned)o->slots;
@@ -211,7 +203,6 @@ void open_bound_memory(void)
 {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they map terabytes */
     struct rlimit data, stack;
-
     if (getrlimit(RLIMIT_DATA, &data) != 0 || getrlimit(RLIMIT_STACK, &stack) != 0)
         return;
     rlim_t each = stack.rlim_cur == RLIM_INFINITY ? STACK_USUAL : stack.rlim_cur;

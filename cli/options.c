@@ -69,7 +69,6 @@ static int bad_value(const struct given *g, const char *want, struct dlock_error
 {
     /* LOCK instead of a forgotten value: it may hold a password. */
     const char *shown = strstr(g->value, "://") ? "(a URI)" : g->value;
-
     return misuse(err, "%s: \"%.64s\" is not %s", g->name, shown, want);
 }
 
@@ -82,7 +81,6 @@ static bool is_number(const char *s)
 static int read_number(const char *s, int max)
 {
     int64_t n;
-
     return dlock_read_number(s, strlen(s), &n) && n <= max ? (int)n : -1;
 }
 
@@ -119,7 +117,6 @@ static int set_events(struct options *o, const struct given *g, struct dlock_err
 static int set_number(struct options *o, const struct given *g, struct dlock_error *err)
 {
     int n = read_number(g->value, g->row->most);
-
     if (n < g->row->least)
         return bad_value(g, g->row->want, err);
     *(int *)field_of(o, g) = n;
@@ -147,7 +144,6 @@ static int set_duration(struct options *o, const struct given *g, struct dlock_e
     int64_t *ns = field_of(o, g);
     struct dlock_error why;
     int r = dlock_parse_duration(g->value, ns, &why);
-
     if (r < 0 && strstr(g->value, "://"))
         return misuse(err, "%s needs a time, such as 10s, and not \"(a URI)\"", g->name);
     if (r < 0)
@@ -179,7 +175,6 @@ static int set_success_codes(struct options *o, const struct given *g, struct dl
     for (const char *s = g->value;; s++) {
         size_t len = strcspn(s, ",");
         int64_t n;
-
         if (len > 3 || !dlock_read_number(s, len, &n) || n > 255)
             return bad_value(g, "a list of exit codes as 0,24", err);
         o->success_codes[n / 8] |= (uint8_t)(1U << n % 8);
@@ -194,7 +189,6 @@ static int copy_lock(char **out, char *arg, struct dlock_error *err);
 static int set_also(struct options *o, const struct given *g, struct dlock_error *err)
 {
     struct also_lock *also = &o->also[o->nalso];
-
     if (o->nalso == DLOCK_SET_MAX - 1) {
         dlock_blank_lock(g->value);
         return misuse(err, "more than %d locks", DLOCK_SET_MAX);
@@ -229,7 +223,6 @@ static bool is_final(enum cli_mode mode)
 static int set_mode(struct options *o, const struct given *g, struct dlock_error *err)
 {
     enum cli_mode mode = (enum cli_mode)g->row->number, before = o->mode;
-
     if (before != MODE_RUN && before != mode && !is_final(mode))
         return exclude(err, mode_names[before < mode ? mode : before],
                        mode_names[before < mode ? before : mode]);
@@ -382,7 +375,6 @@ static void build_tables(struct getopt_tables *t)
     /* '+': options end at LOCK. ':': getopt tells a missing argument from an unknown option. */
     char *s = stpcpy(t->shorts, "+:");
     size_t n = 0;
-
     for (size_t i = 0; i < DLOCK_LEN(table); i++) {
         for (const char *c = table[i].shorts; *c; c++) {
             *s++ = *c;
@@ -421,7 +413,6 @@ static int bad_option(const struct getopt_tables *t, int c, const char *word,
     size_t whole = strcspn(word, "="); /* the value may be secret */
     int len = is_long ? (int)dlock_min((int64_t)whole, 64) : 2, last = -1;
     char name[3] = {'-', (char)optopt, '\0'};
-
     word = is_long ? word : name;
     if (c == ':')
         return misuse(err, "option %.*s needs a value: %s", len, word,
@@ -450,7 +441,6 @@ static int parse_switches(struct options *o, int argc, char **argv, bool given[D
 {
     struct getopt_tables t;
     int r = 0;
-
     build_tables(&t);
     opterr = 0;
     optind = 0; /* begin again, also after an earlier call */
@@ -462,7 +452,6 @@ static int parse_switches(struct options *o, int argc, char **argv, bool given[D
             break;
         const struct option_row *row = find_row(c);
         char name[48];
-
         if (c == '?' || c == ':' || !row) {
             /* Also behind a '#': outside a LOCK, the end of a password is unknown. */
             dlock_blank_secrets(argv[at]);
@@ -491,14 +480,12 @@ static int read_environment(struct options *o, const bool given[DLOCK_LEN(table)
 {
     bool nonblock = o->nonblock;
     int r = 0;
-
     if (o->mode != MODE_RUN && o->mode != MODE_FD)
         return 0;
     for (size_t i = 0; i < DLOCK_LEN(table) && r == 0; i++) {
         const struct option_row *row = &table[i];
         char *value = row->env ? getenv(row->env) : NULL;
         bool is_wait = row->field == offsetof(struct options, wait_ns);
-
         if (!value || !*value || given[i] || (is_wait && nonblock))
             continue;
         r = row->set(o, &(struct given){.row = row, .name = row->env, .value = value}, err);
@@ -512,7 +499,6 @@ static int read_environment(struct options *o, const bool given[DLOCK_LEN(table)
 static int copy_lock(char **out, char *arg, struct dlock_error *err)
 {
     size_t len = strlen(arg);
-
     if (len == 0)
         return misuse(err, "the lock's name is empty (an unset variable?)");
     if (len <= LOCK_MAX)
@@ -536,7 +522,6 @@ static bool is_command_switch(const char *word)
 static int check_behind_lock(const struct options *o, char *word, struct dlock_error *err)
 {
     bool run = o->mode == MODE_RUN;
-
     if (word[0] != '-' || word[1] == '\0' || strcmp(word, "--") == 0)
         return 0;
     if (run && is_command_switch(word))
@@ -554,7 +539,6 @@ static int take_command(struct options *o, char **rest, int n, struct dlock_erro
 {
     bool by_shell = n > 0 && is_command_switch(rest[0]);
     char *shell = getenv("SHELL");
-
     if (by_shell && n != 2)
         return misuse(err, "%s needs exactly one argument: the command line", rest[0]);
     if (!by_shell && n > 0 && strcmp(rest[0], "--") == 0) {
@@ -570,7 +554,6 @@ static int take_command(struct options *o, char **rest, int n, struct dlock_erro
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     if (by_shell) {
         static char sh[] = "/bin/sh", minus_c[] = "-c";
-
         o->command[0] = shell && *shell ? shell : sh;
         o->command[1] = minus_c;
         o->command[2] = rest[1];
@@ -602,7 +585,6 @@ static int check_time_as_lock(const struct options *o, char **rest, int n, struc
 {
     const char *how = o->once_ns ? "the time of --once as --once=" : "a time to wait as -w ";
     int64_t ns;
-
     if (n < 2 || dlock_parse_duration(rest[0], &ns, NULL) < 0)
         return 0;
     if (!o->once_ns && dlock_uri_scheme_len(rest[1]) == 0 &&
@@ -657,7 +639,6 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
 static size_t argv_size(int argc, char **argv)
 {
     const char *end = argc > 0 ? argv[0] : NULL;
-
     for (int i = 0; i < argc && argv[i] == end; i++)
         end += strlen(end) + 1;
     return argc > 0 ? (size_t)(end - argv[0]) : 0;
@@ -694,7 +675,6 @@ static int check_together(struct options *o, const bool given[DLOCK_LEN(table)],
         {o->no_fork && run && o->min_hold_ns, "-F", "--min-hold"},
         {o->no_fork && run && o->max_run_ns, "-F", "--max-run"},
     };
-
     for (size_t i = 0; i < DLOCK_LEN(excluded); i++)
         if (excluded[i].both)
             return exclude(err, excluded[i].a, excluded[i].b);
@@ -730,7 +710,6 @@ bool options_success(const struct options *o, int code)
 int options_parse(struct options *o, int argc, char **argv, struct dlock_error *err)
 {
     bool given[DLOCK_LEN(table)] = {false};
-
     *o = (struct options){
         .mode = MODE_RUN,
         .lock_mode = DLOCK_MODE_EXCLUSIVE,
@@ -835,7 +814,6 @@ void options_usage(FILE *f)
         const char *arg = row->arg ? row->arg : "", *before = row->arg ? " " : "";
         char left[64];
         int n = 0;
-
         if (row->group)
             fprintf(f, "\n%s:\n", row->group);
         for (const char *c = row->shorts; *c; c++)
@@ -855,7 +833,6 @@ void options_print_table(FILE *f)
 {
     for (size_t i = 0; i < DLOCK_LEN(table); i++) {
         const struct option_row *row = &table[i];
-
         if (!row->help)
             continue;
         for (const char *c = row->shorts; *c; c++)

@@ -17,7 +17,6 @@
 static int open_proc(pid_t pid, const char *file)
 {
     char path[64];
-
     snprintf(path, sizeof(path), "/proc/%d%s", (int)pid, file);
     return open(path, O_RDONLY | O_CLOEXEC);
 }
@@ -25,7 +24,6 @@ static int open_proc(pid_t pid, const char *file)
 int proc_open_task(pid_t pid, pid_t tid, const char *name)
 {
     char file[48];
-
     snprintf(file, sizeof(file), "/task/%d%s", (int)tid, name);
     return open_proc(pid, file);
 }
@@ -48,7 +46,6 @@ static const char *field(const char *p, int k)
 static uint64_t number(const char *p)
 {
     uint64_t n = 0;
-
     for (; p && *p >= '0' && *p <= '9'; p++)
         n = n * 10 + (uint64_t)(*p - '0');
     return n;
@@ -58,7 +55,6 @@ static uint64_t number(const char *p)
 static bool parse_stat(int fd, struct proc_stat *st)
 {
     char buf[1024];
-
     if (fd < 0)
         return false;
     ssize_t n = read(fd, buf, sizeof(buf) - 1);
@@ -66,7 +62,6 @@ static bool parse_stat(int fd, struct proc_stat *st)
     if (n <= 0)
         return false;
     buf[n] = '\0';
-
     /* The name may hold anything, also spaces and parentheses; what follows it cannot. */
     char *end = strrchr(buf, ')');
     if (!end || end[1] != ' ')
@@ -89,7 +84,6 @@ bool proc_read_stat(pid_t pid, struct proc_stat *st)
 bool proc_descends(pid_t pid, pid_t from)
 {
     struct proc_stat st;
-
     for (int depth = 0; pid > 0 && pid != from && depth < 4096; depth++)
         pid = proc_read_stat(pid, &st) ? st.ppid : 0;
     return pid > 0 && pid == from;
@@ -104,7 +98,6 @@ bool proc_read_task_stat(pid_t pid, pid_t tid, struct proc_stat *st)
 static const char *status_line(const char *text, const char *name)
 {
     size_t n = strlen(name);
-
     while (text && (strncmp(text, name, n) != 0 || text[n] != ':')) {
         text = strchr(text, '\n');
         text = text ? text + 1 : NULL;
@@ -115,7 +108,6 @@ static const char *status_line(const char *text, const char *name)
 static bool signal_set(const char *text, const char *name, uint64_t *set)
 {
     const char *p = status_line(text, name);
-
     if (!p)
         return false;
     for (*set = 0; dlock_hex(*p) >= 0; p++)
@@ -130,14 +122,12 @@ static bool parse_signals(int fd, struct proc_signals *s)
     size_t len = 0;
     ssize_t n;
     uint64_t shared;
-
     if (fd < 0)
         return false;
     while (len < sizeof(buf) - 1 && (n = read(fd, buf + len, sizeof(buf) - 1 - len)) > 0)
         len += (size_t)n;
     close(fd);
     buf[len] = '\0';
-
     const char *state = status_line(buf, "State"), *dump = status_line(buf, "CoreDumping");
     if (!state || !signal_set(buf, "SigPnd", &s->pending) || !signal_set(buf, "ShdPnd", &shared) ||
         !signal_set(buf, "SigBlk", &s->blocked) || !signal_set(buf, "SigIgn", &s->ignored) ||
@@ -156,7 +146,6 @@ static void parse_call(int fd, struct proc_signals *s)
     static const uint64_t waits[] = {SYS_rt_sigtimedwait, 177, 421};
     char buf[256];
     ssize_t n;
-
     s->asleep = s->waits = false;
     if (fd < 0)
         return;
@@ -189,7 +178,6 @@ static void each_number(int dir, void (*each)(pid_t number, void *arg), void *ar
 {
     _Alignas(struct dirent) char buf[4096];
     long n;
-
     while ((n = syscall(SYS_getdents64, dir, buf, sizeof(buf))) > 0) {
         for (long at = 0; at < n;) {
             const struct dirent *e = (const struct dirent *)(const void *)(buf + at);
@@ -205,7 +193,6 @@ static void each_number(int dir, void (*each)(pid_t number, void *arg), void *ar
 void proc_each_thread(pid_t pid, void (*each)(pid_t tid, void *arg), void *arg)
 {
     int dir = open_proc(pid, "/task");
-
     if (dir < 0)
         return;
     each_number(dir, each, arg);
@@ -215,7 +202,6 @@ void proc_each_thread(pid_t pid, void (*each)(pid_t tid, void *arg), void *arg)
 int proc_each_process(void (*each)(pid_t pid, void *arg), void *arg)
 {
     int dir = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
     if (dir < 0)
         return -errno;
     each_number(dir, each, arg);
@@ -232,7 +218,6 @@ bool proc_is_ours(void)
     pid_t before = getppid();
     struct proc_stat st;
     int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
-
     if (!parse_stat(fd, &st) || st.pid != getpid())
         return false;
     return st.ppid == before || st.ppid == getppid(); /* the parent may die at any time */

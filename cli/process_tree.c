@@ -21,7 +21,6 @@
 #include "proc.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stddef.h>
 #include <sys/prctl.h>
@@ -76,7 +75,6 @@ static void add_thread_children(pid_t tid, void *arg)
     pid_t pid = *(const pid_t *)arg, child = 0;
     ssize_t n;
     int fd = proc_open_task(pid, tid, TREE_CHILDREN);
-
     if (fd < 0)
         return;
     while ((n = read(fd, buf, sizeof(buf))) > 0) {
@@ -97,7 +95,6 @@ static void add_thread_children(pid_t tid, void *arg)
 static void snapshot_one(pid_t pid, void *unused)
 {
     struct proc_stat st;
-
     (void)unused;
     if (nsnapshot < WORK_MAX && proc_read_stat(pid, &st))
         snapshot[nsnapshot++] = (struct link){pid, st.ppid};
@@ -132,7 +129,6 @@ static bool is_inherited(const struct process_tree *t, pid_t pid)
 static bool any_child(void)
 {
     siginfo_t info;
-
     return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 || errno != ECHILD;
 }
 
@@ -141,7 +137,6 @@ static int add_own_children(bool some)
 {
     pid_t self = getpid();
     int fd = proc_open_task(self, self, TREE_CHILDREN);
-
     nsnapshot = 0;
     if (fd >= 0) {
         close(fd);
@@ -162,7 +157,6 @@ static int list_children(void)
 {
     bool some = any_child(); /* only we reap our children: they are still there below */
     int err;
-
     nwork = 0;
     if (!proc_is_ours())
         return -ENOENT;
@@ -191,7 +185,6 @@ static enum origin search(int fd, const char *marker)
     char buf[4096];
     size_t at = 0;
     ssize_t n;
-
     while ((n = read(fd, buf, sizeof(buf))) > 0) {
         origin = ORIGIN_INHERITED;
         for (ssize_t i = 0; i < n; i++) {
@@ -219,7 +212,6 @@ static void ask_task(pid_t tid, void *arg)
 {
     struct origin_query *q = arg;
     struct proc_stat st;
-
     /* Repeated when the environment seems empty by choice: an exec may end between two reads. */
     for (int tries = 0; tries < 3 && q->origin == ORIGIN_UNCLEAR; tries++) {
         int fd = proc_open_task(q->pid, tid, "/environ");
@@ -245,7 +237,6 @@ static void ask_task(pid_t tid, void *arg)
 static enum origin origin_of(pid_t pid, const char *marker)
 {
     struct origin_query q = {.pid = pid, .marker = marker, .origin = ORIGIN_UNCLEAR};
-
     ask_task(pid, &q);
     if (q.origin == ORIGIN_UNCLEAR)
         proc_each_thread(pid, ask_task, &q);
@@ -265,7 +256,6 @@ static struct seen {
 static bool still_runs(const struct seen *s)
 {
     struct proc_stat st;
-
     return proc_read_stat(s->pid, &st) && st.start == s->start;
 }
 
@@ -300,7 +290,6 @@ static bool belongs(const struct process_tree *t, pid_t pid, bool unclear)
 static int start_pass(const struct process_tree *t, bool unclear)
 {
     int err = list_children(), kept = 0;
-
     for (int i = 0; i < nwork && err == 0; i++)
         if (belongs(t, work[i].pid, unclear))
             work[kept++] = work[i];
@@ -318,7 +307,6 @@ static bool descends(pid_t ppid, pid_t parent)
 {
     pid_t self = getpid();
     struct proc_stat st;
-
     for (int depth = 0; depth < 256; depth++) {
         if (ppid == parent || ppid == self)
             return true;
@@ -347,7 +335,6 @@ static int send_one(pid_t pid, int pidfd, int sig)
 static int send_signal(pid_t pid, int pidfd, int sig)
 {
     int err = send_one(pid, pidfd, sig);
-
     if (err == 0 && sig == SIGTERM)
         send_one(pid, pidfd, SIGCONT);
     return err;
@@ -364,7 +351,6 @@ static int visit(struct link at, int pidfd, int sig, bool mixed)
     bool own = at.parent == getpid();
     struct proc_stat st;
     int err, before = nwork;
-
     if (!proc_read_stat(at.pid, &st)) {
         /* hidepid= hides other users' processes, a dlock hides itself. Our child exists anyway. */
         err = own && sig != SIGKILL ? send_signal(at.pid, pidfd, sig) : send_one(at.pid, pidfd, 0);
@@ -389,7 +375,6 @@ static int visit_all(int from, int sig, bool mixed, pid_t *unkillable)
 {
     pid_t self = getpid();
     int found = 0;
-
     for (int i = from; i < nwork; i++) {
         int pidfd = -1, err;
         if (work[i].parent != self) {
@@ -417,7 +402,6 @@ static void add_orphans(const struct process_tree *t, uint64_t before)
 {
     int listed = nwork, kept = nwork;
     struct proc_stat st;
-
     if (add_own_children(true) < 0)
         return;
     for (int i = listed; i < nwork; i++) {
@@ -437,7 +421,6 @@ int process_tree_signal(const struct process_tree *t, int sig, pid_t *unkillable
     uint64_t hz = (uint64_t)sysconf(_SC_CLK_TCK);
     struct timespec now;
     int err, own, found, kept = 0;
-
     clock_gettime(CLOCK_BOOTTIME, &now);
     /* In the unit of a process's start time (proc(5), starttime). */
     uint64_t began = (uint64_t)now.tv_sec * hz + (uint64_t)now.tv_nsec / (1000000000 / hz);
@@ -476,7 +459,6 @@ int process_tree_signal(const struct process_tree *t, int sig, pid_t *unkillable
 int process_tree_init(struct process_tree *t)
 {
     int before, err = 0;
-
     t->ninherited = 0;
     t->marker = NULL;
     /* exec keeps the attribute: the caller may have set it. */
@@ -508,7 +490,6 @@ bool process_tree_reap(const struct process_tree *t, pid_t watch, int *status)
     bool seen_watch = false;
     pid_t pid;
     int st;
-
     if (t->ninherited == 0) {
         while ((pid = waitpid(-1, &st, WNOHANG | __WALL)) > 0) {
             if (pid == watch) {
@@ -533,7 +514,6 @@ bool process_tree_reap(const struct process_tree *t, pid_t watch, int *status)
 pid_t process_tree_living(const struct process_tree *t)
 {
     struct proc_stat st;
-
     if (start_pass(t, false) < 0)
         return 0;
     for (int i = 0; i < nwork; i++)
@@ -545,7 +525,6 @@ pid_t process_tree_living(const struct process_tree *t)
 int process_tree_sweep(const struct process_tree *t, pid_t *unkillable)
 {
     int left = process_tree_count(t), before;
-
     if (unkillable)
         *unkillable = 0;
     for (int i = 0; i < SWEEP_PASSES && left > 0; i++) {

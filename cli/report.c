@@ -100,7 +100,6 @@ static void tell_event(struct report *r, int64_t now)
 void report_waiting(struct report *r, const struct dlock_report *w)
 {
     const struct dlock_info *told = &r->wait.told;
-
     waits_for_this(r);
     r->wait.answered = true;
     if (w->place < 0)
@@ -121,7 +120,6 @@ void report_waiting(struct report *r, const struct dlock_report *w)
 int report_failed(struct report *r, const struct dlock_error *err)
 {
     struct dlock_error more;
-
     if (err->code == DLOCK_EUNAVAIL)
         r->outcome = EVENTS_UNAVAILABLE;
     if (err->code != DLOCK_EUNAVAIL || r->o->retry || r->o->wait_ns == DLOCK_NEVER ||
@@ -148,7 +146,6 @@ void report_granted(struct report *r)
 {
     char lock[LOCK_TEXT_MAX], text[32];
     int64_t waited = dlock_now() - r->wait.since;
-
     report_cancelled(r);
     if (r->lk) {
         const struct dlock_info held = {.mode = r->o->lock_mode,
@@ -167,7 +164,6 @@ void report_granted(struct report *r)
 static const char *holder_text(const struct dlock_info *i, bool kept, char *buf, size_t size)
 {
     int n = snprintf(buf, size, kept ? "kept for an earlier waiter; " : "");
-
     message_holder(i, buf + n, size - (size_t)n);
     return buf;
 }
@@ -177,7 +173,6 @@ void report_busy(struct report *r, const struct dlock_info *info, bool kept)
     const struct options *o = r->o;
     char lock[LOCK_TEXT_MAX], holder[HOLDER_TEXT_MAX], waited[32], after[48] = "";
     const char *still = o->nonblock ? "" : "still ";
-
     report_cancelled(r);
     r->outcome = o->nonblock ? EVENTS_BUSY : EVENTS_TIMEOUT;
     if (!message_tells(o, message_about_busy(o)))
@@ -196,7 +191,6 @@ void report_busy(struct report *r, const struct dlock_info *info, bool kept)
 void report_skipped(struct report *r, const struct dlock_run *run)
 {
     char lock[LOCK_TEXT_MAX], text[HOLDER_TEXT_MAX];
-
     report_cancelled(r);
     r->outcome = EVENTS_SKIPPED;
     if (message_tells(r->o, ABOUT_HELD))
@@ -207,7 +201,6 @@ void report_skipped(struct report *r, const struct dlock_run *run)
 void report_stays(const struct report *r, int64_t left)
 {
     char lock[LOCK_TEXT_MAX], text[32];
-
     if (message_tells(r->o, ABOUT_WAIT))
         message("%s stays held for %s (--min-hold); a signal ends this wait", subject(r, "", lock),
                 message_duration(left, text, sizeof(text)));
@@ -216,7 +209,6 @@ void report_stays(const struct report *r, int64_t left)
 void report_unrecorded(const struct report *r, const struct dlock_error *err)
 {
     char lock[LOCK_TEXT_MAX];
-
     message("%s: the command succeeded, but its run is not recorded: %s; another run may follow",
             subject(r, "", lock), err->msg[0] ? err->msg : "no answer");
 }
@@ -224,7 +216,6 @@ void report_unrecorded(const struct report *r, const struct dlock_error *err)
 void report_own(struct report *r, const struct dlock_info *info, const struct dlock_error *err)
 {
     char lock[LOCK_TEXT_MAX], holder[HOLDER_TEXT_MAX];
-
     report_cancelled(r);
     r->outcome = EVENTS_BUSY;
     if (!message_tells(r->o, ABOUT_TIMEOUT))
@@ -259,14 +250,12 @@ static int64_t line_at(const struct report *r)
 static int64_t line_wake(const struct report *r)
 {
     bool told = r->wait.waiting && message_tells(r->o, ABOUT_WAIT);
-
     return told ? dlock_min(line_at(r), r->wait.fg_at) : DLOCK_NEVER;
 }
 
 int64_t report_wake(const struct report *r)
 {
     bool event = r->events && r->wait.waiting && r->wait.event_news;
-
     return dlock_min(line_wake(r), event ? r->wait.event_at : DLOCK_NEVER);
 }
 
@@ -275,7 +264,6 @@ static const char *place_text(int place, char *buf, size_t size)
 {
     static const char *const ends[] = {"th", "st", "nd", "rd"};
     int last = place / 10 % 10 == 1 || place % 10 > 3 ? 0 : place % 10;
-
     if (place > 1)
         snprintf(buf, size, ", %d%s in line", place, ends[last]);
     else
@@ -290,7 +278,6 @@ const char *report_wait_text(const struct report *r, int64_t now, char *buf, siz
     bool also = r->wait.lk != r->first;
     bool bounded = r->o->wait_ns != DLOCK_NEVER;
     int64_t whole = (now - r->wait.since) / DLOCK_SEC * DLOCK_SEC;
-
     if (!r->wait.away && (r->wait.have_holder || is_local(r->wait.lk)))
         holder_text(r->wait.have_holder ? &r->wait.holder : NULL, r->wait.kept, cause,
                     sizeof(cause));
@@ -309,7 +296,6 @@ const char *report_wait_text(const struct report *r, int64_t now, char *buf, siz
 void report_tick(struct report *r, int64_t now)
 {
     char text[LOCK_TEXT_MAX + HOLDER_TEXT_MAX];
-
     tell_event(r, now);
     if (now < line_wake(r))
         return;
@@ -345,7 +331,6 @@ void report_tick(struct report *r, int64_t now)
 static const char *tenths(int64_t ns, char *buf, size_t size)
 {
     const int64_t tenth = 100 * DLOCK_MSEC;
-
     return dlock_format_duration(ns < DLOCK_SEC ? ns : (ns + tenth / 2) / tenth * tenth, buf, size);
 }
 
@@ -357,7 +342,6 @@ void report_trouble(struct report *r, const struct dlock_report *t)
     char lock[LOCK_TEXT_MAX], since[32], left[32];
     int64_t at = warn ? times->deadline : times->term_at;
     int64_t now = dlock_lease_now(times->raw_minus_boot);
-
     events_trouble(r->events, t->error.msg, t->since,
                    r->wait.waiting ? -1 : dlock_max(0, times->term_at - now), dlock_now());
     /* Not for a lock of a set that is held already. */
@@ -380,7 +364,6 @@ void report_trouble(struct report *r, const struct dlock_report *t)
 void report_recovered(struct report *r, const struct dlock_report *t)
 {
     char lock[LOCK_TEXT_MAX], since[32];
-
     events_recovered(r->events, t->since, dlock_now());
     if (r->lk == r->wait.lk)
         r->wait.away = false;
@@ -398,7 +381,6 @@ void report_recovered(struct report *r, const struct dlock_report *t)
 void report_overrun(const struct report *r, bool left)
 {
     char lock[LOCK_TEXT_MAX], limit[32];
-
     message("%s has not ended within %s (--max-run); ending it",
             subject(r, left ? "a dlock under the lock " : "the command under the lock ", lock),
             dlock_format_duration(r->o->max_run_ns, limit, sizeof(limit)));
@@ -422,7 +404,6 @@ void report_lost(const struct report *r, const struct loss *l, bool ended)
 {
     const char *what = loss_text(l->kind), *consequence = "; ending the command";
     char lock[LOCK_TEXT_MAX];
-
     if (l->kind == LOSS_AT_RELEASE)
         consequence = "";
     else if (l->kind == LOSS_WITH_RECORD)
@@ -441,7 +422,6 @@ void report_lost(const struct report *r, const struct loss *l, bool ended)
 void report_release_unclear(const struct report *r, const struct dlock_error *err)
 {
     char lock[LOCK_TEXT_MAX];
-
     if (!message_tells(r->o, ABOUT_RELEASE))
         return;
     /* A file is free, and only its run record is missing. Other stores may have released. */
@@ -461,7 +441,6 @@ void report_released(struct report *r, enum dlock_release_how how)
         [DLOCK_RELEASE_UNCLEAR] = "unconfirmed",
         [DLOCK_RELEASE_NOTHING] = "nothing",
     };
-
     events_released(r->events, words[how], dlock_now());
 }
 

@@ -25,7 +25,6 @@ static __attribute__((noinline)) bool find_command(const char *word, struct stat
 {
     const char *path = getenv("PATH");
     char file[PATH_MAX];
-
     for (const char *end; path; path = *end ? end + 1 : NULL) {
         end = strchrnul(path, ':');
         if (strchr(word, '/'))
@@ -42,7 +41,6 @@ static __attribute__((noinline)) bool find_command(const char *word, struct stat
 static bool has_terminal(void)
 {
     int fd = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
-
     if (fd < 0)
         return false;
     close(fd);
@@ -55,7 +53,6 @@ static int prepare_tree(struct command *c)
     char why[200] = "/proc does not show this process's children: mount /proc";
     bool guarded = !c->local || options_need_guard(c->o);
     int rc = guarded && !process_tree_visible() ? -ENOENT : process_tree_init(&c->tree);
-
     if (rc == 0)
         return 0;
     if (rc == -E2BIG)
@@ -83,7 +80,6 @@ static int prepare(struct command *c)
 {
     const struct options *o = c->o;
     struct stat st;
-
     if (o->no_fork && !c->local) {
         message("--no-fork is for file locks: a lease needs a process that renews it");
         return dlock_error_exit(DLOCK_EUSAGE);
@@ -113,7 +109,6 @@ static int prepare(struct command *c)
 static void find_outer(struct command *c, int i, const struct dlock_uri *uri)
 {
     struct command_lock *l = &c->lock[i];
-
     l->key = open_key(uri, c->o->fcntl);
     bool found = l->key && held_above(getenv("DLOCK_HELD"), nested_digest(l->key), &l->outer);
     /*
@@ -132,7 +127,6 @@ static int run(struct command *c)
     dlock *held = NULL;
     struct dlock_uri *uris[DLOCK_SET_MAX] = {NULL};
     int code = open_uris(c->o, uris);
-
     if (code == 0) {
         /*
          * Known before the store's module is loaded: the guard of a lease is forked before that.
@@ -158,7 +152,6 @@ int run_mode(const struct options *o, const struct sigstate *sig)
 {
     static struct command c; /* not on the stack: most of its pages are never used */
     struct dlock_error err;
-
     c.o = o;
     c.sig = sig;
     if (events_open(&c.events, o->events, o->syslog, &err) < 0)

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -18,7 +17,6 @@ static bool left_alone(int sig)
 {
     static const int alone[] = {SIGKILL, SIGSTOP, SIGSEGV, SIGBUS, SIGFPE,
                                 SIGILL,  SIGTRAP, SIGSYS,  SIGABRT};
-
     for (size_t i = 0; i < DLOCK_LEN(alone); i++)
         if (sig == alone[i])
             return true;
@@ -28,7 +26,6 @@ static bool left_alone(int sig)
 int signals_init(struct sigstate *s)
 {
     struct sigaction sa;
-
     sigemptyset(&s->ours);
     sigemptyset(&s->ignored);
     s->chld_ignored = false;
@@ -47,7 +44,6 @@ int signals_init(struct sigstate *s)
          */
         sigaddset(ignored ? &s->ignored : &s->ours, sig);
     }
-
     /* The caller's own blocked signals stay blocked: add, do not replace. */
     if (sigprocmask(SIG_BLOCK, &s->ours, &s->caller_mask) != 0)
         return -errno;
@@ -68,7 +64,6 @@ void signals_restore(const struct sigstate *s)
 int signals_read(const struct sigstate *s, struct signalfd_siginfo *info)
 {
     ssize_t n;
-
     do
         n = read(s->fd, info, sizeof(*info));
     while (n < 0 && errno == EINTR);
@@ -96,14 +91,12 @@ void signals_die(int sig)
 {
     static const struct rlimit none;
     sigset_t one;
-
     /*
      * The core would be ours, not the command's, and full of secrets. The kernel ignores the limit
      * when core_pattern is a pipe, so we are made undumpable too.
      */
     setrlimit(RLIMIT_CORE, &none);
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-
     signal(sig, SIG_DFL);
     sigemptyset(&one);
     sigaddset(&one, sig);
@@ -115,7 +108,6 @@ void signals_die(int sig)
 void signals_stop_self(int sig)
 {
     sigset_t one, before;
-
     /*
      * Raise first, then unblock. The terminal's own signal may be pending already; in the other
      * order it would stop us now, and ours again after SIGCONT. SIGCONT removes all pending stop

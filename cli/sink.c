@@ -15,7 +15,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
@@ -54,7 +53,6 @@ static int open_path(const char *path, struct dlock_error *err)
 {
     const int flags = O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
     int fd = open(path, flags);
-
     /* With O_CREAT the kernel may refuse another user's file in /tmp (fs.protected_regular). */
     if (fd < 0 && errno == ENOENT)
         fd = open(path, flags | O_CREAT, 0666);
@@ -73,7 +71,6 @@ int sink_reopen(int fd)
 {
     char path[40], slave[40];
     struct stat st;
-
     if (fstat(fd, &st) != 0)
         return -1;
     if (!S_ISFIFO(st.st_mode) && (!isatty(fd) || ptsname_r(fd, slave, sizeof(slave)) == 0))
@@ -89,7 +86,6 @@ int sink_reopen(int fd)
 static int take_fd(int fd, struct dlock_error *err)
 {
     int own;
-
     /* A close-on-exec descriptor is our own: the caller cannot have passed it. */
     if (fcntl(fd, F_GETFD) != 0)
         return dlock_fail(err, DLOCK_EUSAGE, EBADF, "option --events: descriptor %d is not open",
@@ -115,7 +111,6 @@ int sink_open(struct sink **out, const char *where, struct dlock_error *err)
     pthread_condattr_t attr;
     struct sink *s;
     struct stat st;
-
     if (number && strlen(where) > 9)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "option --events: \"%.64s\" is not a descriptor number", where);
@@ -157,7 +152,6 @@ static void take_back_signal(int sig)
 {
     int sys = errno;
     sigset_t one;
-
     sigemptyset(&one);
     sigaddset(&one, sig);
     sigtimedwait(&one, NULL, &(struct timespec){0});
@@ -186,7 +180,6 @@ static ssize_t put(const struct sink *s, const char *bytes, size_t len)
 static ssize_t write_line(struct sink *s, const char *line, size_t len, bool *lost)
 {
     struct stat st;
-
     *lost = s->kind == SINK_FILE && fstat(s->fd, &st) == 0 &&
             fallocate(s->fd, FALLOC_FL_KEEP_SIZE, st.st_size, (off_t)len + s->cut) != 0 &&
             (errno == ENOSPC || errno == EDQUOT);
@@ -212,7 +205,6 @@ static ssize_t write_line(struct sink *s, const char *line, size_t len, bool *lo
 static size_t first_line(const struct sink *s)
 {
     const char *end = memchr(s->kept, '\n', s->n);
-
     return (size_t)(end - s->kept) + 1;
 }
 
@@ -234,7 +226,6 @@ static void settle(struct sink *s, ssize_t n, bool lost)
 static bool is_ready(const struct sink *s, int64_t until)
 {
     struct pollfd p = {.fd = s->fd, .events = POLLOUT};
-
     return poll(&p, 1, dlock_poll_ms(dlock_now(), until)) == 1;
 }
 
@@ -242,7 +233,6 @@ static bool is_ready(const struct sink *s, int64_t until)
 static void flush_here(struct sink *s, int64_t until)
 {
     bool lost;
-
     while (s->n > 0 && (s->nonblock || is_ready(s, until))) {
         ssize_t n = write_line(s, s->kept, first_line(s), &lost);
         settle(s, n, lost);
@@ -257,7 +247,6 @@ static void *write_all(void *arg)
 {
     struct sink *s = arg;
     bool lost;
-
     pthread_mutex_lock(&s->lock);
     while (!s->stopping) {
         if (s->n == 0) {
@@ -294,7 +283,6 @@ static bool wait_for_thread(struct sink *s, int wait_ms)
 {
     struct timespec until;
     int rc = 0;
-
     clock_gettime(CLOCK_MONOTONIC, &until);
     int64_t ns = until.tv_nsec + wait_ms * DLOCK_MSEC;
     until.tv_sec += (time_t)(ns / DLOCK_SEC);
@@ -312,7 +300,6 @@ static bool wait_for_thread(struct sink *s, int wait_ms)
 void sink_put(struct sink *s, const char *line, size_t len, bool last)
 {
     size_t room = last ? sizeof(s->kept) : sizeof(s->kept) - SINK_LINE;
-
     pthread_mutex_lock(&s->lock);
     if (s->closed || len > room || s->n > room - len) {
         s->dropped++;

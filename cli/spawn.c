@@ -31,14 +31,12 @@
 static int open_plug(void)
 {
     int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-
     return fd >= 0 ? fd : open("/", O_PATH | O_CLOEXEC);
 }
 
 int fds_plug(void)
 {
     int fd;
-
     do {
         fd = open_plug();
         if (fd < 0)
@@ -62,7 +60,6 @@ static void close_listed(const int *keep, int n)
     _Alignas(struct dirent) char buf[2048];
     int dir = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     long len;
-
     if (dir < 0) {
         for (int fd = 3; fd < 1024; fd++)
             if (!in_list(keep, n, fd))
@@ -85,7 +82,6 @@ void fds_let_go(int *keep, int n)
 {
     int null = open_plug();
     unsigned from = 3;
-
     if (null >= 0) {
         dup2(null, 0);
         dup2(null, 1);
@@ -124,7 +120,6 @@ __attribute__((noinline)) void memory_let_go(void)
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     /* The frames of the calls below need less than a page. */
     uintptr_t end = ((uintptr_t)__builtin_frame_address(0) - page) & ~(page - 1);
-
     madvise((void *)(end - STACK_USED), STACK_USED, MADV_DONTNEED);
 #endif
 }
@@ -138,7 +133,6 @@ int fds_send(int sock, const void *m, size_t size, int pass)
     struct iovec iov = {.iov_base = (void *)(uintptr_t)m, .iov_len = size};
     struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
     ssize_t n;
-
     if (pass >= 0) {
         memset(&control, 0, sizeof(control));
         control.align.cmsg_level = SOL_SOCKET;
@@ -167,7 +161,6 @@ static bool give(const char *name, const char *value)
 static bool give_number(const char *name, bool has, uint64_t value)
 {
     char digits[24];
-
     snprintf(digits, sizeof(digits), "%" PRIu64, value);
     return give(name, has ? digits : NULL);
 }
@@ -187,7 +180,6 @@ static bool set_environment(const char *lock_name, const struct spawn_grant *g)
     bool ok = give("DLOCK_NAME", lock_name) && give("DLOCK_TOKEN", g->token) &&
               give_number("DLOCK_FENCE", g->fence > 0, g->fence) &&
               give_number("DLOCK_SLOT", g->slot > 0, (uint64_t)g->slot - 1);
-
     for (int i = 2; i <= DLOCK_SET_MAX; i++) {
         snprintf(name, sizeof(name), "DLOCK_FENCE_%d", i);
         ok = ok && give_number(name, g->also_fences[i - 2] > 0, g->also_fences[i - 2]);
@@ -215,7 +207,6 @@ int spawn_exec(const struct spawn *sp)
 static int last_check(const struct spawn *sp)
 {
     struct pollfd p = {.fd = sp->keeper_fd};
-
     /* With no events asked for, only POLLHUP and POLLERR come: the other end is closed. */
     if (sp->keeper_fd >= 0 && poll(&p, 1, 0) != 0)
         return SPAWN_KEEPER_GONE;
@@ -235,7 +226,6 @@ static void outlast_ctrl_z(void)
 {
     static const int stops[] = {SIGTSTP, SIGTTIN, SIGTTOU};
     struct sigaction is;
-
     for (size_t i = 0; i < sizeof(stops) / sizeof(stops[0]); i++)
         if (sigaction(stops[i], NULL, &is) == 0 && is.sa_handler == SIG_DFL)
             signal(stops[i], do_nothing);
@@ -246,7 +236,6 @@ static int await_grant(struct spawn *sp, pid_t parent, int go)
 {
     char *at = (char *)&sp->grant;
     size_t left = sizeof(sp->grant);
-
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0)
         return errno;
     /* A parent that died before the call above sends no signal. */
@@ -272,7 +261,6 @@ static int await_grant(struct spawn *sp, pid_t parent, int go)
 static int fork_leader(pid_t *leader)
 {
     pid_t pid = vfork();
-
     if (pid == 0)
         _exit(0);
     if (pid < 0)
@@ -286,7 +274,6 @@ int spawn_ahead(struct spawn_child *child, const struct spawn *sp)
     struct spawn own = *sp;
     pid_t parent = getpid(), leader = 0;
     int go[2], result[2], why = 0;
-
     *child = (struct spawn_child){.pid = 0};
     if (pipe2(result, O_CLOEXEC) != 0)
         return -errno;
@@ -339,7 +326,6 @@ pid_t spawn_command(struct spawn_child *child, const struct spawn *sp, int *exec
 {
     size_t size = sizeof(sp->grant);
     int why = last_check(sp);
-
     if (child->pid && waitpid(child->pid, NULL, WNOHANG | __WALL) != 0) {
         child->pid = 0; /* killed: the number may be reused */
         spawn_drop(child);
@@ -370,7 +356,6 @@ pid_t spawn_command(struct spawn_child *child, const struct spawn *sp, int *exec
 pid_t spawn_here(const struct spawn *sp, int *why)
 {
     volatile int failure = 0;
-
     pid_t pid = vfork();
     if (pid == 0) {
         outlast_ctrl_z();
@@ -384,7 +369,6 @@ pid_t spawn_here(const struct spawn *sp, int *why)
 bool spawn_exec_result(int *exec_fd, int *why)
 {
     ssize_t n;
-
     *why = 0;
     do
         n = read(*exec_fd, why, sizeof(*why));

@@ -55,7 +55,6 @@ static void json_run(struct json *j, const struct found *f)
                                          [DLOCK_RUN_SUCCEEDED] = "succeeded"};
     const struct dlock_run *r = &f->run;
     const struct dlock_info process = kind_of_run(r);
-
     if (!f->has_run)
         return;
     json_open(j, "last_run", '{');
@@ -89,7 +88,6 @@ static void print(const struct options *o, const dlock *lk, const struct found *
     char run[RUN_TEXT_MAX];
     unsigned all = 0; /* slots, if a slot is held */
     int taken = 0;
-
     for (size_t i = 0; i < f->n; i++) {
         if (f->all[i].waiter || f->all[i].mode != DLOCK_MODE_SLOTS)
             continue;

@@ -44,7 +44,6 @@ static int fail(const struct options *o, int sys)
     struct dlock_error err;
     bool theirs = sys == EBADF || sys == EINVAL;
     const char *why = "";
-
     if (sys == EBADF && o->fcntl)
         why = " (with --fcntl a shared lock needs a descriptor that is open for reading, "
               "an exclusive lock for writing)";
@@ -60,7 +59,6 @@ static const struct dlock_info *find_holder(const struct options *o, struct dloc
 {
     struct proc_locks_file lf;
     struct proc_lock lock;
-
     if (proc_locks_file(o->fd, &lf) < 0)
         return NULL;
     lf.kind = o->fcntl ? PROC_LOCKS_FCNTL : PROC_LOCKS_FLOCK;
@@ -74,7 +72,6 @@ static int busy(struct fdlock *l)
 {
     struct dlock_info info;
     bool tells = message_tells(l->o, message_about_busy(l->o));
-
     report_busy(&l->report, tells ? find_holder(l->o, &info) : NULL, false);
     return l->o->conflict_code;
 }
@@ -84,7 +81,6 @@ static void sleep_until(const struct fdlock *l, bool signals, int64_t until)
 {
     struct pollfd pfd[2] = {{.fd = signals ? l->sig->fd : -1, .events = POLLIN}};
     int n = 1 + flock_wait_interest(l->waiter, pfd + 1, 1, dlock_now(), &until);
-
     poll(pfd, (nfds_t)n, dlock_poll_ms(dlock_now(), until));
 }
 
@@ -93,7 +89,6 @@ static bool give_up(struct fdlock *l)
 {
     int64_t until = dlock_now() + CANCEL_WITHIN;
     int sys;
-
     flock_wait_cancel(l->waiter);
     while (!flock_wait_check(l->waiter, &sys)) {
         if (dlock_now() >= until)
@@ -110,7 +105,6 @@ static int wait_for_lock(struct fdlock *l, int op)
     struct signalfd_siginfo si;
     struct dlock_info info;
     int sys;
-
     if (flock_wait_start(&l->waiter, l->o->fd, op, l->o->fcntl) < 0)
         return fail(l->o, ENOMEM);
     while (!flock_wait_check(l->waiter, &sys)) {
@@ -160,7 +154,6 @@ int fdlock_mode(const struct options *o, const struct sigstate *sig)
                                                  : LOCK_EX;
     struct dlock_error err;
     int code = 0;
-
     report_begin(&l.report, o, NULL, NULL);
     /* A close-on-exec descriptor is one of our own: no caller can have passed it. */
     if (fcntl(o->fd, F_GETFD) != 0) {

@@ -11,7 +11,6 @@ int64_t dlock_backoff_next(struct dlock_backoff *b, const struct dlock_env *env)
     int64_t floor = b->base / 2;
     int64_t cap = dlock_min(dlock_max(b->cur, b->base), dlock_max(b->max, b->base));
     uint64_t r;
-
     b->cur = cap > b->max / 2 ? dlock_max(b->max, b->base) : 2 * cap;
     if (cap <= floor)
         return dlock_max(cap, 0);

@@ -26,7 +26,6 @@ static enum next next_report(struct driven d, int64_t until, bool cancelable,
         struct pollfd pfd[DRIVEN_POLL_MAX + DLOCK_SET_MAX];
         int64_t wake_at, now = dlock_now();
         const dlock *lk;
-
         if (looked && now >= until)
             return NEXT_OVER;
         int n = driven_interest(d, pfd, &wake_at), all = n;
@@ -68,7 +67,6 @@ static int acquire(struct driven d, struct dlock_error *err)
     const struct dlock_report *r;
     enum next next;
     int rc = driven_start_acquire(d, err);
-
     if (rc < 0)
         return rc;
     while ((next = next_report(d, DLOCK_NEVER, true, &r)) == NEXT_REPORT) {
@@ -115,7 +113,6 @@ static int keep(struct driven d, int64_t until, struct dlock_error *err)
     enum dlock_state is = driven_state(d);
     bool in_set = d.lock && d.lock->in_set;
     enum next next = NEXT_OVER;
-
     if (in_set || (is != DLOCK_STATE_HELD && is != DLOCK_STATE_LOST))
         return lock_refuse(is, in_set, d.set ? "dlock_set_keep()" : "dlock_keep()", err);
     if (ending(d))
@@ -136,7 +133,6 @@ static int keep(struct driven d, int64_t until, struct dlock_error *err)
 static int unclear(const struct dlock_report *r, const dlock *lk, struct dlock_error *err)
 {
     const char *where = store_of(lk), *name = dlock_name(lk);
-
     if (r && dlock_is_local(lk)) /* the file is free, but the run's record is not written */
         return dlock_fail_at(err, r->error.code, r->error.sys, where,
                              "the end of the run under the lock '%s' is not recorded: %s", name,
@@ -155,7 +151,6 @@ static int release(struct driven d, int64_t timeout_ns, struct dlock_error *err)
     int64_t until = dlock_after(dlock_now(), dlock_max(0, timeout_ns));
     const struct dlock_report *r;
     int rc = driven_start_release(d, until, err);
-
     if (rc < 0)
         return rc;
     while (next_report(d, dlock_after(until, LATE_REPORT), false, &r) == NEXT_REPORT) {

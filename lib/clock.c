@@ -8,7 +8,6 @@
 static int64_t read_clock(clockid_t clock)
 {
     struct timespec ts = {0};
-
     clock_gettime(clock, &ts);
     return (int64_t)ts.tv_sec * DLOCK_SEC + ts.tv_nsec;
 }
@@ -39,7 +38,6 @@ static int64_t system_raw(void *ctx)
 struct dlock_clocks dlock_clocks_read(const struct dlock_env *env)
 {
     struct dlock_clocks c;
-
     c.raw = env->raw(env->ctx);
     c.boot = env->now(env->ctx);
     return c;
@@ -53,7 +51,6 @@ int64_t dlock_lease_now(int64_t raw_minus_boot)
 static int system_random(void *ctx, void *buf, size_t len)
 {
     unsigned char *p = buf;
-
     (void)ctx;
     while (len > 0) {
         ssize_t n = getrandom(p, len, 0);

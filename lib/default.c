@@ -44,7 +44,6 @@ static int stat_dir(const char *dir, struct stat *st, struct dlock_error *err)
 {
     /* O_PATH: needs no right to read, and opens no device. */
     int fd = open(dir, O_PATH | O_NOFOLLOW | O_DIRECTORY | O_CLOEXEC), r;
-
     if (fd < 0 && (errno == ENOTDIR || errno == ELOOP))
         return dlock_fail(err, DLOCK_EPERM, errno, "%s is not a plain directory: remove it", dir);
     if (fd < 0)
@@ -59,7 +58,6 @@ static int check_dir(const char *dir, struct dlock_error *err)
 {
     struct stat st;
     int r = stat_dir(dir, &st, err);
-
     if (r < 0)
         return r;
     /*
@@ -81,7 +79,6 @@ static bool is_made(const char *base, unsigned long uid)
 {
     char dir[64];
     struct stat st;
-
     if (stat(base, &st) < 0 || st.st_uid != 0 ||
         ((st.st_mode & (S_IWGRP | S_IWOTH)) && !(st.st_mode & S_ISVTX)))
         return false;
@@ -94,7 +91,6 @@ static int check_other_base(struct dlock_error *err)
 {
     static const char command[] = "install -d -m 1777 -o root " OTHER_BASE;
     struct stat st;
-
     if (lstat(OTHER_BASE, &st) < 0 && errno == ENOENT)
         return dlock_fail(err, DLOCK_ECREATE, ENOENT,
                           "no directory for @name: users cannot use " USUAL_BASE ", and " OTHER_BASE
@@ -117,7 +113,6 @@ static int choose_dir(char *dir, size_t size, struct dlock_error *err)
     unsigned long uid = geteuid();
     bool usual = false;
     struct stat st;
-
     if (uid == 0) {
         snprintf(dir, size, ROOT_DIR);
         return 0;
@@ -152,7 +147,6 @@ static int embedded_store(char **store, struct dlock_error *err)
 {
     char dir[64];
     int r = choose_dir(dir, sizeof(dir), err);
-
     if (r < 0)
         return r;
     /* chmod: a umask such as 0177, meant for files, would lock us out of the directory for good. */
@@ -176,7 +170,6 @@ static int given_store(char **store, const char *text, const char *source, struc
     static const char file[] = "file://";
     struct dlock_error why;
     char *p;
-
     if (strchr(text, '#'))
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "%s must name a store only: it has a '#' (in a password: %%23)", source);
@@ -208,7 +201,6 @@ static int parse_base(struct dlock_uri **uri, const char *base, struct dlock_err
     char *text = NULL;
     int r = asprintf(&text, "%s#name", base) < 0 ? dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory")
                                                  : dlock_uri_parse(uri, text, err);
-
     dlock_wipe(text);
     return r;
 }
@@ -222,7 +214,6 @@ static int check_foreign_store(const char *base, struct dlock_error *err)
     struct dlock_uri *uri = NULL;
     const char *kind = NULL;
     int r = dlock_env_is_foreign() ? parse_base(&uri, base, err) : 0;
-
     if (r == 0 && uri)
         kind = dlock_uri_file_param(uri);
     dlock_uri_free(uri);
@@ -238,7 +229,6 @@ static int check_foreign_store(const char *base, struct dlock_error *err)
 static int store_in_file(char **base, char *text, const char *path, struct dlock_error *err)
 {
     char *save, *store = NULL, *line = strtok_r(text, "\r\n", &save);
-
     for (; line; line = strtok_r(NULL, "\r\n", &save)) {
         line += strspn(line, " \t");
         if (!*line || *line == '#')
@@ -262,7 +252,6 @@ int dlock_find_store(char **base, const char *store, struct dlock_error *err)
     struct dlock_error why;
     char *text = NULL;
     int r;
-
     *base = NULL;
     if (store && *store) {
         r = given_store(base, store, "DLOCK_STORE", err);
@@ -293,7 +282,6 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
 {
     const char *slashes = strstr(name, "://");
     char *base = NULL, *uri = NULL;
-
     if (!*name)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "the lock's name after '@' is empty (an unset variable?)");
@@ -323,7 +311,6 @@ int dlock_default_dir(char **out, const char *base, struct dlock_error *err)
     struct dlock_uri *uri = NULL;
     char dir[64];
     int r;
-
     if (!base) {
         r = choose_dir(dir, sizeof(dir), err);
         if (r == 0)
@@ -348,7 +335,6 @@ static void sync_above(const char *dir)
     const char *slash = strrchr(dir, '/');
     char *above = strndup(dir, (size_t)(slash - dir));
     int fd = above ? open(*above ? above : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-
     if (fd >= 0) {
         fsync(fd);
         close(fd);
@@ -364,7 +350,6 @@ static int make_state_dir(char *dir, size_t home, struct dlock_error *err)
 {
     for (char *slash = strchr(dir + home + 1, '/');; slash = strchr(slash + 1, '/')) {
         int r;
-
         if (slash)
             *slash = '\0';
         r = mkdir(dir, 0700) == 0 ? chmod(dir, 0700) : errno == EEXIST ? 1 : -1;
@@ -388,7 +373,6 @@ int dlock_state_dir(char **out, int *fd, bool make, struct dlock_error *err)
     char *home = geteuid() == 0 ? strdup("/var/lib") : dlock_home_dir(), *dir = NULL;
     struct stat st;
     int r = 0, at = -1;
-
     if (!home)
         return dlock_fail(err, DLOCK_EUSAGE, 0,
                           "uid %lu has no home directory in /etc/passwd for the run records of "

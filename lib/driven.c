@@ -53,7 +53,6 @@ const struct dlock_report *driven_dispatch(struct driven d, struct poller *p)
     int ready = poll(pfd, (nfds_t)n, 0) > 0 ? n : 0;
     const struct dlock_report *r =
         d.set ? lockset_process(d.set, pfd, ready) : lock_process(d.lock, pfd, ready);
-
     if (!p)
         return r;
     if (r) {

@@ -25,7 +25,6 @@ static const struct {
 bool dlock_read_number(const char *s, size_t len, int64_t *out)
 {
     int64_t n = 0;
-
     for (size_t i = 0; i < len; i++) {
         if (s[i] < '0' || s[i] > '9' || n > (INT64_MAX - (s[i] - '0')) / 10)
             return false;
@@ -54,7 +53,6 @@ static bool read_part(const char *p, struct part *part)
     const char *dot = skip_digits(p), *frac = *dot == '.' ? dot + 1 : dot;
     const char *name = skip_digits(frac);
     size_t len = strspn(name, "abcdefghijklmnopqrstuvwxyz");
-
     part->end = name + len;
     part->unit = 0;
     part->fraction = frac > dot;
@@ -81,7 +79,6 @@ int dlock_parse_duration(const char *text, int64_t *ns, struct dlock_error *err)
     const char *shown = strstr(text, "://") ? "(a URI)" : text;
     int64_t above = DLOCK_NEVER, sum = 0; /* -1: too long */
     struct part part = {.end = text};
-
     do {
         bool alone = part.end == text, good = read_part(part.end, &part);
         bool last = good && *part.end == '\0';
@@ -111,7 +108,6 @@ static void put_thousandths(char *buf, size_t size, int64_t n, const char *unit)
 {
     char text[40];
     int len = snprintf(text, sizeof(text), "%lld.%03d", (long long)(n / 1000), (int)(n % 1000));
-
     while (len > 0 && text[len - 1] == '0')
         len--;
     if (len > 0 && text[len - 1] == '.')

@@ -61,7 +61,6 @@ bool dlock_error_retryable(int code)
 static void append(struct dlock_error *err, const char *s)
 {
     size_t used = strlen(err->msg);
-
     dlock_clean_text(err->msg + used, sizeof(err->msg) - used, s, strlen(s));
     dlock_hide_secrets(err->msg + used, false);
 }
@@ -86,7 +85,6 @@ int dlock_fail_site(struct dlock_error *err, int code, int sys, const struct dlo
     size_t len = strlen(cause);
     if (len > 2 && strcmp(cause + len - 2, ": ") == 0) /* a library gave no words for its failure */
         cause[len - 2] = '\0';
-
     *err = (struct dlock_error){.code = code, .sys = sys};
     if (at && at->where)
         append(err, at->where);
@@ -112,7 +110,6 @@ int dlock_fail_site(struct dlock_error *err, int code, int sys, const struct dlo
 void dlock_error_add_lock(struct dlock_error *err, const struct dlock_uri *uri)
 {
     char quoted[264];
-
     snprintf(quoted, sizeof(quoted), "'%s'", uri->name);
     if (strstr(err->msg, quoted))
         return;
@@ -131,7 +128,6 @@ void dlock_error_cause(struct dlock_error *out, const struct dlock_error *err, c
     bool at_where = err->cause_at >= n && memcmp(err->msg, where, n) == 0;
     const char *rest = err->msg + (at_where ? n : 0), *cause = err->msg + err->cause_at;
     char text[sizeof(out->msg)];
-
     if (at_where && strncmp(rest, " (", 2) == 0 && between > strlen(" (): "))
         snprintf(text, sizeof(text), "%.*s: %.*s", (int)(between - strlen(" (): ")), rest + 2,
                  err->cause_len, cause);

@@ -18,7 +18,6 @@ static size_t utf8_len(const unsigned char *s, size_t len)
     static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
     size_t n = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
     unsigned c;
-
     if (n <= 1)
         return n;
     if (n > len)
@@ -38,7 +37,6 @@ size_t dlock_text_char(const char *s, size_t len, bool *good)
     size_t n = utf8_len(u, len);
     bool c0 = n == 1 && (u[0] < 0x20 || u[0] == 0x7f);
     bool c1 = n == 2 && u[0] == 0xc2 && u[1] < 0xa0; /* terminals obey C1 controls too */
-
     *good = n > 0 && !c0 && !c1;
     return n > 0 ? n : 1;
 }
@@ -46,13 +44,11 @@ size_t dlock_text_char(const char *s, size_t len, bool *good)
 void dlock_clean_text(char *dst, size_t size, const char *src, size_t len)
 {
     size_t used = 0;
-
     if (size == 0)
         return;
     while (len > 0) {
         bool good;
         size_t n = dlock_text_char(src, len, &good), out = good ? n : 1;
-
         if (used + out >= size)
             break;
         if (good)
@@ -75,7 +71,6 @@ static bool is_plain(char c)
 static size_t encoded_len(const char *s, size_t n)
 {
     size_t sum = 0;
-
     for (size_t i = 0; i < n; i++)
         sum += is_plain(s[i]) ? 1 : 3;
     return sum;
@@ -85,12 +80,10 @@ static size_t encoded_len(const char *s, size_t n)
 static size_t fitting(const char *s, size_t room)
 {
     size_t len = strlen(s), take = 0;
-
     while (take < len) {
         bool good;
         size_t n = dlock_text_char(s + take, len - take, &good);
         size_t need = encoded_len(s + take, n);
-
         if (need > room)
             break;
         room -= need;
@@ -117,7 +110,6 @@ int dlock_identity_format(const struct dlock_identity *w, enum dlock_record as, 
     size_t host = strlen(w->host), user = strlen(w->user), fixed, note, command;
     char pid[48], since[96];
     char *p = buf;
-
     snprintf(pid, sizeof(pid), " pid=%ld", w->pid);
     if (as == RECORD_WAITS)
         snprintf(since, sizeof(since), " since=%lld", (long long)w->since_ms);
@@ -146,10 +138,8 @@ static void read_text(char *dst, size_t size, const char *v, size_t len)
 {
     char raw[RECORD_MAX];
     size_t n = 0;
-
     for (const char *end = v + len; v < end && n < sizeof(raw);) {
         int c = dlock_percent(v, end);
-
         raw[n++] = (char)(c >= 0 ? c : *v);
         v += c >= 0 ? 3 : 1;
     }
@@ -167,7 +157,6 @@ static void read_pair(struct dlock_info *info, const char *s, size_t len)
 {
     const char *eq = memchr(s, '=', len), *v = eq ? eq + 1 : s;
     size_t k = eq ? (size_t)(eq - s) : 0, n = len - (size_t)(v - s);
-
     if (k == 4 && memcmp(s, "host", k) == 0)
         read_text(info->host, sizeof(info->host), v, n);
     else if (k == 4 && memcmp(s, "user", k) == 0)
@@ -188,7 +177,6 @@ bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *info)
 {
     size_t magic = strlen(RECORD_MAGIC), i = magic;
     const char *nl = len > 0 ? memchr(text, '\n', len) : NULL;
-
     if (nl) /* a record in a file ends with a newline */
         len = (size_t)(nl - text);
     if (len < magic || memcmp(text, RECORD_MAGIC, magic) != 0 ||
@@ -201,7 +189,6 @@ bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *info)
     while (i < len) {
         const char *start = text + i + 1, *space;
         size_t left = len - i - 1;
-
         space = left > 0 ? memchr(start, ' ', left) : NULL;
         left = space ? (size_t)(space - start) : left;
         read_pair(info, start, left);
@@ -220,7 +207,6 @@ static char *passwd_line(unsigned long uid, size_t *len)
     char *line = NULL, *end;
     bool found = false;
     size_t cap = 0;
-
     while (f && !found && getline(&line, &cap, f) > 0) {
         const char *a = strchr(line, ':'), *b = a ? strchr(a + 1, ':') : NULL;
         if (!b || a == line || b[1] < '0' || b[1] > '9')
@@ -239,7 +225,6 @@ void dlock_user_name(unsigned long uid, char *buf, size_t size)
 {
     size_t len;
     char *line = passwd_line(uid, &len);
-
     if (line)
         dlock_clean_text(buf, size, line, len);
     else
@@ -250,7 +235,6 @@ void dlock_user_name(unsigned long uid, char *buf, size_t size)
 bool dlock_env_is_foreign(void)
 {
     const char *uid = getenv("SUDO_UID");
-
     return getauxval(AT_SECURE) ||
            (uid && strcmp(uid, "0") != 0 && (getuid() == 0 || geteuid() == 0));
 }
@@ -259,7 +243,6 @@ char *dlock_home_dir(void)
 {
     size_t len;
     char *line = passwd_line(geteuid(), &len), *at = line, *home = NULL;
-
     for (int i = 0; at && i < 5; i++)
         at = (at = strchr(at, ':')) ? at + 1 : NULL;
     if (at && *at == '/')
@@ -278,7 +261,6 @@ void dlock_identity_begin(struct dlock_identity *w)
 static void publish(char *dst, size_t size, const char *text)
 {
     char *copy = text ? strdup(text) : NULL;
-
     if (!copy)
         return;
     dlock_hide_secrets(copy, false);
@@ -290,7 +272,6 @@ static void publish(char *dst, size_t size, const char *text)
 void dlock_identity_init(struct dlock_identity *w, const char *command, const char *note)
 {
     char host[256] = "";
-
     memset(w, 0, sizeof(*w));
     if (gethostname(host, sizeof(host)) < 0)
         snprintf(host, sizeof(host), "unknown");

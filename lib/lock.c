@@ -96,7 +96,6 @@ static int check_options(const struct dlock_options *o, const struct dlock_backe
                          struct dlock_error *err)
 {
     bool slots = o->mode == DLOCK_MODE_SLOTS;
-
     if ((unsigned)o->mode > DLOCK_MODE_SLOTS || (unsigned)o->holder > DLOCK_HOLDER_NEVER)
         return usage(err, "mode or holder of struct dlock_options has no such value");
     if (o->mode == DLOCK_MODE_SHARED && !(be->caps & CAP_SHARED))

@@ -70,7 +70,6 @@ char *nested_key(const struct dlock_uri *u)
     char *text = NULL;
     size_t size;
     FILE *f = open_memstream(&text, &size);
-
     if (!f)
         return NULL;
     fprintf(f, "%s\n%s", u->where, u->name);
@@ -91,7 +90,6 @@ char *nested_key(const struct dlock_uri *u)
 char *nested_file_key(const struct stat *st, bool fcntl_lock)
 {
     char text[80];
-
     snprintf(text, sizeof(text), "%s\n%llu:%llu", fcntl_lock ? "fcntl" : "flock",
              (unsigned long long)st->st_dev, (unsigned long long)st->st_ino);
     return strdup(text);
@@ -101,7 +99,6 @@ char *nested_file_key(const struct stat *st, bool fcntl_lock)
 uint64_t nested_digest(const char *key)
 {
     uint64_t h = UINT64_C(0xcbf29ce484222325);
-
     for (; *key; key++)
         h = (h ^ (unsigned char)*key) * UINT64_C(0x100000001b3);
     return h;
@@ -119,7 +116,6 @@ const char *nested_digests(char buf[NESTED_DIGESTS_SIZE], uint64_t key, uint64_t
 socklen_t nested_address(struct sockaddr_un *a, const char *name)
 {
     size_t len = strnlen(name, NESTED_SOCKET_MAX);
-
     *a = (struct sockaddr_un){.sun_family = AF_UNIX};
     memcpy(a->sun_path + 1, name, len);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len);
@@ -132,7 +128,6 @@ socklen_t nested_address(struct sockaddr_un *a, const char *name)
 static unsigned long namespace_number(const char *path)
 {
     struct stat st;
-
     return stat(path, &st) == 0 ? (unsigned long)st.st_ino & 0xffffffff : 0;
 }
 
@@ -146,7 +141,6 @@ int nested_new_name(char name[NESTED_SOCKET_MAX + 1])
 {
     char token[DLOCK_TOKEN_LEN + 1];
     int rc = dlock_token_new(&dlock_env_system, token);
-
     if (rc == 0)
         snprintf(name, NESTED_SOCKET_MAX + 1, "dlock-%lx-%lx-%.16s", namespace_number(OUR_NET),
                  namespace_number(OUR_TIME), token);
@@ -156,7 +150,6 @@ int nested_new_name(char name[NESTED_SOCKET_MAX + 1])
 bool nested_is_here(const char *name)
 {
     unsigned long net, time;
-
     return namespaces_of(name, &net, &time) && net != 0 && net == namespace_number(OUR_NET);
 }
 
@@ -221,7 +214,6 @@ static void ask(struct nested_backend *b)
     struct ucred peer;
     socklen_t len = sizeof(peer);
     size_t key = strnlen(outer->key, sizeof(q.key)); /* a longer key matches none */
-
     if (getsockopt(b->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) != 0) {
         fail_sys(b, errno);
         return;
@@ -246,7 +238,6 @@ static void try_connect(struct nested_backend *b)
 {
     struct sockaddr_un a;
     socklen_t len = nested_address(&a, b->spec->outer->socket);
-
     if (b->fd < 0)
         b->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (b->fd < 0)
@@ -263,7 +254,6 @@ static void nested_acquire(struct dlock_be *be, bool wait)
 {
     struct nested_backend *b = self(be);
     unsigned long net, time;
-
     (void)wait; /* an ancestor's lock is granted at once, or not at all */
     drop(b);
     b->events.n = 0;
@@ -293,7 +283,6 @@ static int receive(const struct nested_backend *b, struct nested_reply *r, int *
                          .msg_control = &control,
                          .msg_controllen = sizeof(control)};
     ssize_t n = recvmsg(b->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-
     /* The keeper closed with our request unread; it may have sent a reply before. */
     if (n < 0 && errno == ECONNRESET)
         n = recvmsg(b->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -324,7 +313,6 @@ static int receive(const struct nested_backend *b, struct nested_reply *r, int *
 static bool is_sane(const struct nested_backend *b, const struct nested_hold *h)
 {
     bool endless = h->ttl == DLOCK_NEVER;
-
     return h->from >= 0 && h->from <= now_of(b) && (endless || (h->ttl > 0 && h->ttl <= TTL_MAX)) &&
            h->raw_minus_boot >= -DLOCK_RAW_NEVER && h->raw_minus_boot <= DLOCK_RAW_NEVER &&
            h->end_at >= 0 && h->fence <= INT64_MAX && h->mode >= DLOCK_MODE_EXCLUSIVE &&
@@ -336,7 +324,6 @@ static struct dlock_event *put_times(struct nested_backend *b, enum dlock_ev typ
                                      const struct nested_hold *h)
 {
     struct dlock_event *ev = events_add(&b->events, type);
-
     ev->from = ev->asked = h->from;
     ev->ttl = h->ttl;
     ev->raw_minus_boot = h->raw_minus_boot;
@@ -350,7 +337,6 @@ static bool is_outer_file(const struct nested_backend *b, int fd)
     struct stat st;
     char *key = fstat(fd, &st) == 0 ? nested_file_key(&st, b->spec->fcntl) : NULL;
     bool same = key && strcmp(key, b->spec->outer->key) == 0;
-
     free(key);
     return same;
 }
@@ -360,7 +346,6 @@ static bool carries_lock(const struct nested_backend *b, const struct nested_hol
 {
     bool exclusive = h->mode == DLOCK_MODE_EXCLUSIVE;
     struct flock all = {.l_type = exclusive ? F_WRLCK : F_RDLCK, .l_whence = SEEK_SET};
-
     if (!is_outer_file(b, fd))
         return false;
     if (b->spec->fcntl)
@@ -372,7 +357,6 @@ static void granted(struct nested_backend *b, const struct nested_reply *r, int 
 {
     const struct dlock_spec *spec = b->spec;
     char ttl[32], least[32];
-
     b->lock_fd = passed;
     if (!is_sane(b, &r->hold)) {
         unreachable(b, ECONNREFUSED, "its answer has numbers that cannot be true");
@@ -404,7 +388,6 @@ static void answered(struct nested_backend *b, const struct nested_reply *r, int
 {
     const struct dlock_spec *spec = b->spec;
     const struct nested_hold *h = &r->hold;
-
     if (r->type == NESTED_HELD && !spec->once) {
         granted(b, r, passed);
         return;
@@ -452,7 +435,6 @@ static void read_replies(struct nested_backend *b)
 {
     struct nested_reply r;
     int passed, got = 0;
-
     while ((b->op == OP_ASKING || b->op == OP_HELD) && (got = receive(b, &r, &passed)) > 0) {
         if (b->op == OP_ASKING) {
             answered(b, &r, passed);
@@ -493,7 +475,6 @@ static void nested_release(struct dlock_be *be, int64_t until)
 {
     struct nested_backend *b = self(be);
     bool held = b->op == OP_HELD || b->fd >= 0;
-
     (void)until;
     drop(b);
     b->events.n = 0;
@@ -503,7 +484,6 @@ static void nested_release(struct dlock_be *be, int64_t until)
 static int nested_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
     const struct nested_backend *b = self(be);
-
     if (b->events.n > 0)
         *wake_at = 0;
     if (b->op == OP_CONNECTING)
@@ -522,7 +502,6 @@ static int nested_process(struct dlock_be *be, const struct pollfd *pfd, int n,
     struct nested_backend *b = self(be);
     int64_t now = now_of(b);
     char text[32], pid[32] = "";
-
     (void)pfd; /* recvmsg() says whether there is a reply */
     (void)n;
     if (b->op == OP_CONNECTING && now >= b->retry_at)
@@ -564,7 +543,6 @@ static int nested_open(struct dlock_be **out, const struct dlock_spec *spec,
                        struct dlock_error *err)
 {
     struct nested_backend *b = calloc(1, sizeof(*b));
-
     if (!b)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     b->spec = spec;
@@ -577,7 +555,6 @@ static int nested_open_local(struct dlock_be **out, const struct dlock_spec *spe
                              struct dlock_error *err)
 {
     int rc = nested_open(out, spec, err);
-
     if (rc == 0)
         self(*out)->local = true;
     return rc;

@@ -43,7 +43,6 @@ static int ask(const struct lookup *l, int flags, struct addrinfo **found)
     /* Not AI_ADDRCONFIG: it hides ::1 and 127.0.0.1 on machines without any address yet. */
     struct addrinfo hints = {
         .ai_flags = AI_NUMERICSERV | flags, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
-
     return getaddrinfo(l->name, l->port, &hints, found);
 }
 
@@ -74,7 +73,6 @@ static void *run(void *arg)
     struct dlock_resolver *r = l->owner;
     struct addrinfo *found = NULL;
     int code = ask(l, 0, &found), sys = code == EAI_SYSTEM ? errno : 0;
-
     pthread_mutex_lock(&r->mutex);
     l->code = code;
     l->sys = sys;
@@ -92,7 +90,6 @@ static int start_threads(struct dlock_resolver *r, struct dlock_error *err)
 {
     pthread_t thread;
     int e = 0;
-
     r->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (r->fd < 0)
         return dlock_fail(err, DLOCK_EOS, errno, "cannot look up names: eventfd: %s",
@@ -122,7 +119,6 @@ int dlock_resolver_start(struct dlock_resolver **out, const struct dlock_uri *ur
     struct dlock_resolver *r = calloc(1, sizeof(*r) + n * sizeof(r->lookups[0]));
     bool names = false;
     int code = 0;
-
     if (!r)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     pthread_mutex_init(&r->mutex, NULL);
@@ -130,7 +126,6 @@ int dlock_resolver_start(struct dlock_resolver **out, const struct dlock_uri *ur
     r->fd = -1;
     for (int i = 0; i < uri->nhosts; i++) {
         struct lookup *l = &r->lookups[r->n];
-
         /* "" and "/dir" are not on the network: a socket's path, or credentials without a host. */
         if (!*uri->hosts[i].host || *uri->hosts[i].host == '/')
             continue;
@@ -188,7 +183,6 @@ static int collect(const struct dlock_resolver *r, struct dlock_peer **peers, in
     struct dlock_peer *p;
     size_t found = 0;
     int k = 0;
-
     for (int i = 0; i < r->n; i++)
         for (const struct addrinfo *a = r->lookups[i].found; a; a = a->ai_next)
             found++;
@@ -223,7 +217,6 @@ int dlock_resolver_result(struct dlock_resolver **r, bool partly, struct dlock_p
 {
     int rc = 0;
     eventfd_t ended;
-
     pthread_mutex_lock(&(*r)->mutex);
     bool over = (*r)->pending == 0;
     if (!over)

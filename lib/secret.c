@@ -26,7 +26,6 @@ static int read_small(char **out, const char *path, mode_t others, const char *w
     struct stat st;
     ssize_t n = 0;
     int rc = 0, fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-
     if (fd < 0 || fstat(fd, &st) != 0)
         rc = errno;
     else if (!S_ISREG(st.st_mode))
@@ -54,7 +53,6 @@ int dlock_read_secret(char **out, const char *path, struct dlock_error *err)
 {
     /* A file open to the group or the world is no secret: ssh refuses such keys, too. */
     int rc = read_small(out, path, S_IRWXG | S_IRWXO, "password-file", err);
-
     if (rc == 0)
         (*out)[strcspn(*out, "\r\n")] = '\0';
     return rc;
@@ -88,14 +86,12 @@ bool dlock_names_secret(const char *name, size_t len)
 {
     static const char *const parts[] = {"secret", "pass",    "pwd",    "token", "credential",
                                         "scram",  "api_key", "apikey", "auth",  "signature"};
-
     /* Messages need a file's name: "password-file". */
     if (len >= 4 && strncasecmp(name + len - 4, "file", 4) == 0)
         return false;
     for (; len > 0; name++, len--)
         for (size_t i = 0; i < DLOCK_LEN(parts); i++) {
             size_t n = strlen(parts[i]);
-
             if (n <= len && strncasecmp(name, parts[i], n) == 0)
                 return true;
         }
@@ -108,7 +104,6 @@ static bool lacks_at(struct piece s)
     for (char *p = s.p; p < s.end && !strchr("/?#", *p); p++) {
         if (*p == '[') { /* an IPv6 address */
             char *close = memchr(p, ']', (size_t)(s.end - p));
-
             p = close ? close : p;
         }
         if (*p != ':')
@@ -128,7 +123,6 @@ static bool lacks_at(struct piece s)
 static struct piece in_authority(struct piece s, char *word, bool cut)
 {
     char *at = find_last((struct piece){s.p, word}, '@');
-
     if (cut && word == s.end)
         return s;
     if (!at && lacks_at((struct piece){s.p, word})) {
@@ -147,10 +141,8 @@ static bool is_secret_key(struct piece key)
 {
     char text[128];
     size_t n = 0;
-
     for (char *p = key.p; p < key.end && n < sizeof(text); n++) {
         int c = dlock_percent(p, key.end);
-
         text[n] = (char)(c >= 0 ? c : *p);
         p += c >= 0 ? 3 : 1;
     }
@@ -165,7 +157,6 @@ static struct piece in_assignment(struct piece s)
                                        "token",    "apikey", "api_key", "signature", "auth"};
     char *eq = s.p;
     struct piece value = {s.p, s.p};
-
     while (eq < s.end && (strchr("_-.", *eq) || ((*eq | 32) >= 'a' && (*eq | 32) <= 'z') ||
                           (*eq >= '0' && *eq <= '9')))
         eq++;
@@ -173,7 +164,6 @@ static struct piece in_assignment(struct piece s)
         return value;
     for (size_t i = 0; i < DLOCK_LEN(ends); i++) {
         size_t n = strlen(ends[i]);
-
         if ((size_t)(eq - s.p) >= n && strncasecmp(eq - n, ends[i], n) == 0)
             value = (struct piece){eq + 1, s.end};
     }
@@ -185,10 +175,8 @@ static struct piece in_user_option(struct piece s)
 {
     static const char *const options[] = {"--user", "--proxy-user", "-u", "-U"};
     struct piece none = {s.p, s.p};
-
     for (size_t i = 0; i < DLOCK_LEN(options); i++) {
         size_t n = strlen(options[i]);
-
         if ((size_t)(s.end - s.p) <= n || strncmp(s.p, options[i], n) != 0)
             continue;
         char *word = s.p + n, *end;
@@ -208,10 +196,8 @@ static struct piece behind_scheme(char *begin, char *colon, char *word)
     static const char *const schemes[] = {"redis", "rediss", "valkey",     "valkeys",  "redlock",
                                           "zk",    "jdbc",   "postgresql", "postgres", "zookeeper"};
     struct piece none = {colon, colon};
-
     for (size_t i = 0; i < DLOCK_LEN(schemes); i++) {
         size_t n = strlen(schemes[i]);
-
         if ((size_t)(colon - begin) < n || strncasecmp(colon - n, schemes[i], n) != 0)
             continue;
         char *at = find_last((struct piece){colon + 1, word}, '@');
@@ -226,7 +212,6 @@ static struct piece behind_scheme(char *begin, char *colon, char *word)
 static struct piece in_query(struct piece s, bool cut)
 {
     char *eq = s.p, *stop, *at = find_last(s, '@'), *hash = cut ? NULL : find_last(s, '#');
-
     while (eq < s.end && !strchr("=?&#/", *eq))
         eq++;
     if (eq == s.end || *eq != '=' || !is_secret_key((struct piece){s.p, eq}))
@@ -246,10 +231,8 @@ static struct piece in_query(struct piece s, bool cut)
 static bool next_secret(struct piece text, bool one_word, bool cut, struct piece *found)
 {
     char *word = text.p;
-
     for (char *p = text.p; p < text.end; p++) {
         struct piece s = {p, p};
-
         if (p >= word)
             for (word = one_word ? text.end : p; word < text.end && (unsigned char)*word > ' ';)
                 word++;
@@ -279,7 +262,6 @@ static bool next_secret(struct piece text, bool one_word, bool cut, struct piece
 static void break_commands(char *text)
 {
     char *p = text + strspn(text, " ");
-
     if (strncmp(p, "::", 2) == 0 && (p[2] | 32) >= 'a' && (p[2] | 32) <= 'z')
         *p = '?';
     for (p = text; (p = strstr(p, "##")); p++) {
@@ -295,13 +277,11 @@ void dlock_hide_secrets(char *text, bool cut)
 {
     struct piece rest = {text, text + strlen(text)}, s;
     char *w = text;
-
     while (next_secret(rest, false, cut, &s)) {
         /* Hidden before: a text around it has gone on behind the stars. */
         if (s.end - s.p > 3 && memcmp(s.p, "***", 3) == 0 && strchr("\"'.),", s.p[3]))
             s.end = s.p + 3;
         size_t before = (size_t)(s.p - rest.p), stars = (size_t)dlock_min(s.end - s.p, 3);
-
         memmove(w, rest.p, before);
         memset(w + before, '*', stars);
         w += before + stars;
@@ -314,7 +294,6 @@ void dlock_hide_secrets(char *text, bool cut)
 static void blank(struct piece rest, bool one_word)
 {
     struct piece s;
-
     for (; next_secret(rest, one_word, false, &s); rest.p = s.end)
         memset(s.p, 'x', (size_t)(s.end - s.p));
 }
@@ -327,7 +306,6 @@ void dlock_blank_secrets(char *text)
 void dlock_blank_lock(char *lock)
 {
     char *end = lock + strlen(lock), *name = find_last((struct piece){lock, end}, '#');
-
     /* By itself: a '@' in the name says nothing about the store. */
     if (name)
         blank((struct piece){name, end}, true);

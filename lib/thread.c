@@ -8,7 +8,6 @@ int dlock_thread_start(pthread_t *thread, size_t stack, void *(*run)(void *), vo
     pthread_attr_t attr;
     sigset_t all, old;
     int e = pthread_attr_init(&attr);
-
     if (e != 0)
         return e;
     if (stack > 0)

@@ -102,12 +102,10 @@ static char *copy(struct uri_span s)
 static int decode(const struct uri_parser *ps, struct uri_span s, char **out, const char *what)
 {
     char *buf = malloc(span_len(s) + 1), *w = buf;
-
     if (!buf)
         return uri_no_memory(ps->err);
     for (const char *p = s.p; p < s.end; p++) {
         int c = *p == '%' ? dlock_percent(p, s.end) : *p;
-
         if (*p == '%' && c <= 0) {
             *w = '\0';
             dlock_wipe(buf);
@@ -128,7 +126,6 @@ static int decode(const struct uri_parser *ps, struct uri_span s, char **out, co
 static bool is_text(const char *s)
 {
     bool good = true;
-
     for (size_t len = strlen(s), n; good && len > 0; s += n, len -= n)
         n = dlock_text_char(s, len, &good);
     return good;
@@ -140,7 +137,6 @@ static int parse_name(const struct uri_parser *ps, struct uri_span s)
 {
     struct uri_span before = {s.p, span_find(s, '?')};
     size_t file_name = 0;
-
     if (before.end < s.end)
         return refuse(ps, before,
                       "a '?' after the '#': parameters stand before it (STORE?KEY=VALUE#NAME); "
@@ -173,7 +169,6 @@ static bool is_key(struct uri_span s)
 static int refuse_second(const struct uri_parser *ps, struct uri_span s, const char *mark)
 {
     struct uri_span key = {s.p, span_find(s, '=')}, next = {mark + 1, s.end};
-
     key.end = key.end < mark ? key.end : mark;
     next.end = span_find(next, '=');
     if (!is_key(next) || uri_follows_secret(ps->u, ps->u->nparams) || strchr(s.p, '@') ||
@@ -194,7 +189,6 @@ static int parse_param(const struct uri_parser *ps, struct uri_span s)
     const char *mark = span_find(s, '?');
     bool hide = strchr(s.p, '@') || uri_follows_secret(u, u->nparams);
     char what[64];
-
     if (mark < s.end)
         return refuse_second(ps, s, mark);
     /* A key with other characters is probably the rest of a password with a '?' in it. */
@@ -223,7 +217,6 @@ static int parse_query(const struct uri_parser *ps, struct uri_span s)
 {
     size_t n = 1;
     int r = 0;
-
     if (s.p == s.end)
         return 0;
     for (const char *p = s.p; p < s.end; p++)
@@ -233,7 +226,6 @@ static int parse_query(const struct uri_parser *ps, struct uri_span s)
         return uri_no_memory(ps->err);
     while (n-- > 0 && r == 0) {
         struct uri_span one = {s.p, span_find(s, '&')};
-
         r = parse_param(ps, one);
         s.p = one.end < s.end ? one.end + 1 : s.end;
     }
@@ -248,7 +240,6 @@ static int parse_userinfo(const struct uri_parser *ps, struct dlock_host *h, str
     struct uri_span user = {s.p, span_find(s, ':')};
     struct uri_span pass = {user.end < s.end ? user.end + 1 : s.end, s.end};
     int r = 0;
-
     if (user.p < user.end)
         r = decode(ps, user, &h->user, "the user name");
     if (r == 0 && pass.p < pass.end)
@@ -259,7 +250,6 @@ static int parse_userinfo(const struct uri_parser *ps, struct dlock_host *h, str
 static int parse_port(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
 {
     int64_t n = 0;
-
     if (s.p == s.end && (ps->rule->hosts & HOST_LIBPQ))
         return 0;
     if (strspn(s.p, "0123456789") < span_len(s))
@@ -276,7 +266,6 @@ static bool is_ipv6(const char *text)
     char buf[INET6_ADDRSTRLEN];
     struct in6_addr addr;
     size_t n = strcspn(text, "%"); /* a zone follows */
-
     if (n >= sizeof(buf) || (text[n] && !text[n + 1]) || !is_text(text))
         return false;
     memcpy(buf, text, n);
@@ -287,7 +276,6 @@ static bool is_ipv6(const char *text)
 static int parse_brackets(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
 {
     struct uri_span in = {s.p + 1, span_find(s, ']')};
-
     if (in.end == s.end)
         return refuse(ps, s, "']' is missing after the IPv6 address");
     int r = decode(ps, in, &h->host, "the host");
@@ -308,7 +296,6 @@ static int parse_brackets(const struct uri_parser *ps, struct dlock_host *h, str
 static int parse_host(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
 {
     struct uri_span name = {s.p, span_find(s, ':')}, port = {name.end + 1, s.end};
-
     h->port = ps->rule->port;
     if (s.p < s.end && *s.p == '[')
         return parse_brackets(ps, h, s);
@@ -331,7 +318,6 @@ static int parse_host(const struct uri_parser *ps, struct dlock_host *h, struct 
 static int settle_no_host(const struct uri_parser *ps, struct uri_span s)
 {
     struct dlock_uri *u = ps->u;
-
     if (ps->rule->hosts & HOST_REQUIRED)
         return refuse(ps, s, "the host is missing");
     if (ps->rule->hosts & HOST_LOCAL) {
@@ -358,7 +344,6 @@ static int parse_list(const struct uri_parser *ps, struct uri_span s)
     struct dlock_uri *u = ps->u;
     struct uri_span all = s;
     bool ported = false;
-
     u->nhosts = 0;
     for (bool more = true; more;) {
         struct uri_span entry = {s.p, ps->rule->hosts & HOST_MANY ? span_find(s, ',') : s.end};
@@ -371,7 +356,6 @@ static int parse_list(const struct uri_parser *ps, struct uri_span s)
                                      "write \"@\" before it (a ',' in a password is %2C)");
         ported |= !at && span_find(entry, ':') < entry.end;
         int r = at ? parse_userinfo(ps, h, (struct uri_span){entry.p, at}) : 0;
-
         if (r == 0)
             r = parse_host(ps, h, (struct uri_span){at ? at + 1 : entry.p, entry.end});
         if (r < 0)
@@ -407,7 +391,6 @@ static int parse_authority(const struct uri_parser *ps, struct uri_span s)
     bool named = list.p < list.end || (at && rule->path == PATH_FILE);
     size_t n = 1;
     int r = 0;
-
     /* Before decoding, which may make a ',' or '@'. */
     if (named && (rule->hosts & HOST_NONE))
         return refuse_hosts(
@@ -420,7 +403,6 @@ static int parse_authority(const struct uri_parser *ps, struct uri_span s)
         span_find(creds, ',') < creds.end)
         return refuse(ps, s,
                       "user and password go before the first host (write a ',' in them as %2C)");
-
     for (const char *p = list.p; p < list.end; p++)
         n += *p == ',';
     ps->u->hosts = calloc(n, sizeof(*ps->u->hosts));
@@ -453,7 +435,6 @@ static int parse_authority(const struct uri_parser *ps, struct uri_span s)
 static int parse_db(const struct uri_parser *ps, struct uri_span s, char buf[16])
 {
     int64_t n = 0;
-
     ps->u->has_db = span_len(s) > 1;
     if (ps->u->has_db && (!dlock_read_number(s.p + 1, span_len(s) - 1, &n) || n > INT_MAX))
         return refuse(ps, s, "a database is a number: /0");
@@ -465,7 +446,6 @@ static int parse_service(const struct uri_parser *ps, struct uri_span s, char **
 {
     struct uri_span service = {s.p < s.end ? s.p + 1 : s.end, s.end};
     char db[16];
-
     service.end = span_find(service, '/');
     int r = parse_db(ps, (struct uri_span){service.end, s.end}, db);
     if (r == 0)
@@ -487,12 +467,10 @@ static int parse_service(const struct uri_parser *ps, struct uri_span s, char **
 static int check_tree(const struct uri_parser *ps, struct uri_span s, char *path)
 {
     size_t len = strlen(path);
-
     if (len > 0 && path[len - 1] == '/')
         path[--len] = '\0';
     for (const char *p = path; *p;) {
         size_t n = strcspn(++p, "/");
-
         if (n == 0 || (n == 1 && p[0] == '.') || (n == 2 && p[0] == '.' && p[1] == '.'))
             return refuse(ps, s, "a path has no empty part, \".\" or \"..\"");
         p += n;
@@ -504,7 +482,6 @@ static int parse_path(const struct uri_parser *ps, struct uri_span s)
 {
     char **path = &ps->u->path, db[16];
     int r;
-
     if (ps->rule->path != PATH_FILE && span_find(s, '@') < s.end)
         return refuse(
             ps, s,
@@ -552,14 +529,12 @@ int dlock_uri_settle_where(struct dlock_uri *u, struct dlock_error *err)
     char *text = NULL;
     size_t size;
     FILE *f = open_memstream(&text, &size);
-
     if (!f)
         return uri_no_memory(err);
     fprintf(f, "%s://", u->scheme);
     for (int i = 0; i < u->nhosts; i++) {
         const struct dlock_host *h = &u->hosts[i];
         bool v6 = strchr(h->host, ':');
-
         if (*h->host)
             fprintf(f, v6 ? "%s[%s]:%u" : "%s%s:%u", i > 0 ? "," : "", h->host, h->port);
     }
@@ -579,7 +554,6 @@ static int parse_store(const struct uri_parser *ps, struct uri_span s, const cha
 {
     struct dlock_uri *u = ps->u;
     struct uri_span query = {span_find(s, '?'), s.end}, rest = {s.p, query.p}, path;
-
     if (query.p < query.end)
         query.p++;
     path = (struct uri_span){span_find(rest, '/'), rest.end};
@@ -608,7 +582,6 @@ static int parse_uri(struct uri_parser *ps, const char *text, size_t scheme_len)
     struct dlock_uri *u = ps->u;
     const char *hash = strrchr(text, '#');
     struct uri_span store = {text, hash ? hash : text + strlen(text)};
-
     u->scheme = copy((struct uri_span){text, text + scheme_len});
     u->raw = copy(store);
     if (!u->scheme || !u->raw)
@@ -648,7 +621,6 @@ static int parse_plain(const struct uri_parser *ps, const char *text)
 {
     struct dlock_uri *u = ps->u;
     struct dlock_error why;
-
     if (!*text)
         return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
                           "the lock's name is empty (an unset variable?)");
@@ -683,7 +655,6 @@ int dlock_uri_parse(struct dlock_uri **out, const char *text, struct dlock_error
 {
     struct uri_parser ps = {.u = calloc(1, sizeof(*ps.u)), .err = err};
     size_t scheme_len = dlock_uri_scheme_len(text);
-
     if (!ps.u)
         return uri_no_memory(err);
     int r = scheme_len > 0 ? parse_uri(&ps, text, scheme_len) : parse_plain(&ps, text);

@@ -92,9 +92,9 @@ const char *dlock_uri_peek(const struct dlock_uri *, const char *key);
 /* A parameter of this name exists: an error about a similar unknown name suggests it. */
 void dlock_uri_known(struct dlock_uri *, const char *key);
 /*
- * Look for parameters of other programs among the unused parameters. ignored: their names, spelled
- * as in struct dlock_foreign, NULL at the end. Neither list has a name of ours. 0, DLOCK_EUSAGE or
- * DLOCK_ENOMEM.
+ * Look for parameters of other programs among the unused parameters. ignored: NULL, or their names,
+ * spelled as in struct dlock_foreign, NULL at the end. Neither list has a name of ours. 0,
+ * DLOCK_EUSAGE or DLOCK_ENOMEM.
  */
 int dlock_uri_foreign(struct dlock_uri *, const char *const *ignored, const struct dlock_foreign *,
                       struct dlock_error *);

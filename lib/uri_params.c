@@ -19,7 +19,6 @@ bool uri_follows_secret(const struct dlock_uri *u, int i)
 static bool fold(char out[URI_SLIPS_MAX + 1], const char *name)
 {
     size_t n = 0;
-
     for (; *name; name++) {
         if (*name == '_' || *name == '-')
             continue;
@@ -35,7 +34,6 @@ static bool fold(char out[URI_SLIPS_MAX + 1], const char *name)
 static bool is_foreign(const char *folded, const char *patterns, char pattern[URI_SLIPS_MAX + 1])
 {
     char f[URI_SLIPS_MAX + 1];
-
     for (size_t len; *patterns; patterns += len + (patterns[len] == ' ')) {
         len = strcspn(patterns, " ");
         snprintf(pattern, URI_SLIPS_MAX + 1, "%.*s", (int)len, patterns);
@@ -62,7 +60,6 @@ static void note_near(struct dlock_param *p, const char *key)
 {
     char a[URI_SLIPS_MAX + 1], b[URI_SLIPS_MAX + 1];
     size_t used = strlen(p->near);
-
     if (!fold(a, p->key) || !fold(b, key))
         return;
     int n = uri_slips(a, b);
@@ -94,7 +91,6 @@ static struct dlock_param *find_param(const struct dlock_uri *u, const char *key
 const char *dlock_uri_param(struct dlock_uri *u, const char *key)
 {
     struct dlock_param *p = find_param(u, key);
-
     if (!p) {
         dlock_uri_known(u, key);
         return NULL;
@@ -106,7 +102,6 @@ const char *dlock_uri_param(struct dlock_uri *u, const char *key)
 const char *dlock_uri_peek(const struct dlock_uri *u, const char *key)
 {
     const struct dlock_param *p = find_param(u, key);
-
     return p ? p->value : NULL;
 }
 
@@ -116,12 +111,11 @@ static bool hides_key(const struct dlock_uri *u, int i)
     return strchr(strchr(u->raw, '?'), '@') || uri_follows_secret(u, i);
 }
 
-/* p matches this pattern of the rule. The message does not quote the value: it may be a password. */
+/* p matches this pattern of the rule. The message does not quote a value: it may be a password. */
 static int apply_foreign(const struct dlock_uri *u, struct dlock_param *p, const char *pattern,
                          const struct dlock_foreign *rule, struct dlock_error *err)
 {
     bool hides = hides_key(u, (int)(p - u->params));
-
     if (rule->how == FOREIGN_RENAMED) {
         const struct dlock_param *ours = find_param(u, rule->text);
         if (ours && ours != p && hides)
@@ -149,14 +143,12 @@ int dlock_uri_foreign(struct dlock_uri *u, const char *const *ignored,
 {
     char name[URI_SLIPS_MAX + 1], pattern[URI_SLIPS_MAX + 1];
     int r = 0;
-
     for (int i = 0; i < u->nparams && r == 0; i++) {
         struct dlock_param *p = &u->params[i];
         const struct dlock_foreign *rule = rules_;
-
         if (p->used || !fold(name, p->key))
             continue;
-        for (const char *const *s = ignored; *s && !p->ignored; s++) {
+        for (const char *const *s = ignored; s && *s && !p->ignored; s++) {
             p->ignored = p->used = is_foreign(name, *s, pattern);
             note_near(p, *s);
         }
@@ -174,7 +166,6 @@ const char *dlock_uri_file_param(const struct dlock_uri *u)
     static const char *const parts[] = {"file",   "cert",   "crl",   "service", "hostaddr",
                                         "sslkey", "tlskey", "sslca", "tlsca",   "gssdelegation"};
     char name[URI_SLIPS_MAX + 1];
-
     for (int i = 0; i < u->nparams; i++) {
         if (!fold(name, u->params[i].key))
             return "unknown";
@@ -191,7 +182,6 @@ const char *dlock_uri_file_param(const struct dlock_uri *u)
 bool dlock_uri_ignored(const struct dlock_uri *u, char *buf, size_t size)
 {
     bool any = false;
-
     for (int i = 0; i < u->nparams; i++) {
         if (!u->params[i].ignored)
             continue;
@@ -208,11 +198,9 @@ bool dlock_uri_ignored(const struct dlock_uri *u, char *buf, size_t size)
 const char *dlock_uri_params_text(const struct dlock_uri *u, char *buf, size_t size)
 {
     size_t n = 0;
-
     buf[0] = '\0';
     for (int i = 0; i < u->nparams && n < size; i++) {
         const struct dlock_param *p = &u->params[i];
-
         if (!p->ignored && !hides_key(u, i) && strcmp(p->key, "user") != 0 &&
             !dlock_names_secret(p->key, strlen(p->key)))
             n += (size_t)snprintf(buf + n, size - n, "%s%s=%s", n > 0 ? "&" : "", p->key, p->value);
@@ -224,7 +212,6 @@ int dlock_uri_check_params(const struct dlock_uri *u, struct dlock_error *err)
 {
     for (int i = 0; i < u->nparams; i++) {
         const struct dlock_param *p = &u->params[i];
-
         if (p->used)
             continue;
         if (hides_key(u, i))

@@ -24,7 +24,6 @@ static inline size_t span_len(struct uri_span s)
 static inline const char *span_find(struct uri_span s, char c)
 {
     const char *q = s.p < s.end ? memchr(s.p, c, span_len(s)) : NULL;
-
     return q ? q : s.end;
 }
 

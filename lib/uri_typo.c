@@ -15,7 +15,6 @@ static bool is_scheme_char(char c, bool first)
 size_t uri_scheme_chars(const char *text)
 {
     size_t n = 0;
-
     while (is_scheme_char(text[n], n == 0))
         n++;
     return n;
@@ -24,7 +23,6 @@ size_t uri_scheme_chars(const char *text)
 size_t dlock_uri_scheme_len(const char *text)
 {
     size_t n = uri_scheme_chars(text);
-
     return strncmp(text + n, "://", 3) == 0 ? n : 0;
 }
 
@@ -32,7 +30,6 @@ int uri_slips(const char *a, const char *b)
 {
     int d[URI_SLIPS_MAX + 1][URI_SLIPS_MAX + 1];
     size_t na = strlen(a), nb = strlen(b);
-
     if (na > URI_SLIPS_MAX || nb > URI_SLIPS_MAX)
         return INT_MAX;
     for (size_t i = 0; i <= na; i++)
@@ -75,7 +72,6 @@ int uri_unknown_store(const char *scheme, struct dlock_error *err)
     };
     const char *ours;
     char near[64] = "";
-
     for (size_t i = 0; i < DLOCK_LEN(names); i++)
         if (strcmp(names[i].scheme, scheme) == 0)
             snprintf(near, sizeof(near), "; write %s", names[i].ours);
@@ -92,7 +88,6 @@ static bool is_ours(struct uri_span s)
 {
     struct uri_span head = {s.p, span_find(s, '+')};
     const char *ours;
-
     for (size_t i = 0; (ours = uri_scheme(i)); i++)
         if (uri_is_word(s, ours) || uri_is_word(head, ours))
             return true;
@@ -107,7 +102,6 @@ static bool is_others(struct uri_span s)
         "dynamodb", "memcache", "memcached", "keydb",   "nats",      "ldap",
         "ldaps",    "s3",       "gs",        "http",    "https",
     };
-
     s.end = span_find(s, '+');
     for (size_t i = 0; i < DLOCK_LEN(words); i++)
         if (uri_is_word(s, words[i]))
@@ -125,7 +119,6 @@ static int refuse_prefix(const char *text, const char *slashes, struct dlock_err
 {
     struct uri_span s = {slashes, slashes};
     size_t word = uri_scheme_chars(text);
-
     if (is_blank_or_quote(*text))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "begins with a %s: remove it",
                           strchr("\"'`", *text) ? "quotation mark" : "blank");
@@ -148,7 +141,6 @@ int dlock_uri_check_typo(const char *text, struct dlock_error *err)
     const char *slashes = strstr(text, "://"), *first = strchr(text, '/');
     struct uri_span s = {text, text + uri_scheme_chars(text)};
     int n = (int)span_len(s);
-
     /* "jdbc:redis:user:password@host"; with "://" it is refused below. */
     if (uri_is_word(s, "jdbc") && *s.end == ':') {
         struct uri_span store = {s.end + 1, s.end + 1 + uri_scheme_chars(s.end + 1)};
@@ -189,7 +181,6 @@ int uri_check_forgotten(const char *text, struct dlock_error *err)
     const char *port = host.end;
     size_t digits = *port == ':' ? strspn(port + 1, "0123456789") : 0;
     bool has_port = digits >= 1 && digits <= 5 && (!port[1 + digits] || port + 1 + digits == hash);
-
     if (strchr(text, '/'))
         return 0;
     if (*text == '$')

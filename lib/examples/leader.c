@@ -176,7 +176,6 @@ int main(int argc, char **argv)
     char **locks = argv + (has_ttl ? 3 : 1);
     int n = argc - (has_ttl ? 3 : 1), ttl = has_ttl ? atoi(argv[2]) : 30, code = EXIT_FAILURE;
     struct job *jobs = (struct job *)calloc((size_t)n + 1, sizeof(*jobs));
-
     signal_fd = signals();
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (!jobs || epoll_fd < 0 || signal_fd < 0 || watch(signal_fd, NULL) != 0) {

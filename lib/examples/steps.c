@@ -60,7 +60,6 @@ int main(int argc, char **argv)
     struct dlock_options o;
     struct dlock_error err;
     dlock *lk;
-
     if (argc < 2) {
         fprintf(stderr, "usage: steps LOCK [STEPS]\n");
         return EXIT_FAILURE;

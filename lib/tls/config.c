@@ -22,7 +22,6 @@ static int read_pem(struct tls_pem *pem, const char *what, const char *path, boo
 {
     struct stat st;
     int rc = 0;
-
     if (!path)
         return 0;
     pem->path = path;

@@ -303,7 +303,6 @@ static int explain(struct tls *t, int rc, struct dlock_error *err)
     long verified = SSL_get_verify_result(t->ssl);
     int alert = ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) - SSL_AD_REASON_OFFSET : -1;
     bool shaking = !SSL_is_init_finished(t->ssl);
-
     switch (SSL_get_error(t->ssl, rc)) {
     case SSL_ERROR_WANT_READ:
     case SSL_ERROR_WANT_WRITE:

@@ -114,13 +114,11 @@ int main(int argc, char **argv)
     pthread_t t[THREADS];
     MUST(argc == 2);
     uri = argv[1];
-
     in_thread(opens);
     in_thread(acquires);
     in_thread(keeps);
     in_thread(releases);
     dlock_close(moving);
-
     for (int i = 0; i < THREADS; i++)
         IS(pthread_create(&t[i], NULL, contends, NULL), 0);
     for (int i = 0; i < THREADS; i++)

@@ -223,3 +223,8 @@ limit() {
     limit 'lib/error.c:3: dlock_fail() has 81 lines' lib/error.c 80 \
         '#include "util.h"\nint dlock_fail(void)\n{\n' ';\n' '}'
 }
+
+@test "lint: a function has no empty line" {
+    printf '#include "util.h"\nint dlock_fail(void)\n{\n    int a;\n\n    a = 1;\n}\n' >lib/error.c
+    refuses 'lib/error.c:5: an empty line in dlock_fail()'
+}

@@ -63,7 +63,6 @@ __attribute__((format(printf, 3, 4), unused)) static bool unit_fail(const char *
                                                                     const char *fmt, ...)
 {
     va_list ap;
-
     unit_failures++;
     printf("# %s:%d: ", file, line);
     va_start(ap, fmt);
@@ -84,7 +83,6 @@ __attribute__((unused)) static bool unit_int(const char *file, int line, const c
 __attribute__((unused)) static void unit_quote(const char *s, char *out, size_t size)
 {
     size_t n = 0;
-
     if (!s) {
         snprintf(out, size, "NULL");
         return;
@@ -104,7 +102,6 @@ __attribute__((unused)) static bool unit_str(const char *file, int line, const c
                                              const char *got, const char *want)
 {
     char g[1100], w[1100];
-
     if (got == want || (got && want && strcmp(got, want) == 0))
         return true;
     unit_quote(got, g, sizeof(g));
@@ -117,7 +114,6 @@ __attribute__((unused)) static bool unit_has(const char *file, int line, const c
                                              const char *got, const char *want)
 {
     char g[1100], w[1100];
-
     if (got && strstr(got, want))
         return true;
     unit_quote(got, g, sizeof(g));
@@ -164,7 +160,6 @@ __attribute__((unused)) static int64_t unit_bound(int64_t ns)
 __attribute__((unused)) static int unit_main(int argc, char **argv)
 {
     int n = 0, failed = 0;
-
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (struct unit_test *t = unit_first; t; t = t->next) {
         if (argc > 1 && !strstr(t->name, argv[1]))

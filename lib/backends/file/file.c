@@ -113,7 +113,6 @@ static int64_t now_of(const struct file_backend *b)
 static struct dlock_event *put(struct file_backend *b, enum dlock_ev type)
 {
     struct dlock_event *ev = &b->out[b->nout++];
-
     *ev = (struct dlock_event){.type = type, .ttl = DLOCK_NEVER};
     return ev;
 }
@@ -171,7 +170,6 @@ static int try_lock(struct file_backend *b, struct dlock_error *err)
 {
     int op = lock_op(b);
     int sys = flock_try(b->fd, op, b->place.fcntl);
-
     if ((sys != EBADF && sys != EIO) || op == LOCK_SH || b->place.fcntl)
         return sys;
     /* NFS turns flock(2) into a byte-range lock; LOCK_EX needs a writable descriptor. */
@@ -193,7 +191,6 @@ static bool find_holder(struct file_backend *b, struct dlock_info *info, int *pl
 static bool file_look(struct dlock_be *be, struct dlock_info *info)
 {
     int place;
-
     return find_holder(self(be), info, &place);
 }
 
@@ -201,7 +198,6 @@ static bool file_look(struct dlock_be *be, struct dlock_info *info)
 static void busy(struct file_backend *b)
 {
     struct dlock_event *ev = put(b, EV_BUSY);
-
     if (b->spec->holder != DLOCK_HOLDER_NEVER && find_holder(b, &b->acquire.holder, &ev->place))
         ev->info = &b->acquire.holder;
     drop_unheld(b);
@@ -269,7 +265,6 @@ static void no_slot(struct file_backend *b)
 static int begin_run(struct file_backend *b, uint64_t fence, struct dlock_error *err)
 {
     struct dlock_run *r = &b->once.run;
-
     *r = (struct dlock_run){
         .state = DLOCK_RUN_RUNNING, .status = -1, .begin_ms = dlock_wall() / DLOCK_MSEC};
     r->kept_ns = b->spec->once;
@@ -296,7 +291,6 @@ static enum dlock_release_how end_run(struct file_backend *b, struct dlock_error
 {
     struct dlock_run *r = &b->once.run, there;
     int rc = file_is_current(&b->place, b->fd, err);
-
     if (rc == 1) {
         rc = once_read(&b->once.place, b->spec, &there, err);
         /* A removed record is written again. */
@@ -321,7 +315,6 @@ static void granted(struct file_backend *b)
     struct file_record last = {0};
     struct dlock_error err;
     int rc = 0;
-
     if (wants_slot(b)) {
         int sys = slots_take(b->fd, spec->slots, spec->identity->pid, &b->slots.held);
         if (sys == EWOULDBLOCK)
@@ -367,7 +360,6 @@ static bool locked(struct file_backend *b)
 {
     struct dlock_error err;
     int rc = file_is_current(&b->place, b->fd, &err);
-
     if (rc == 0) {
         drop_fd(b);
         b->op = OP_TRYING; /* no wait for a slot of the old file goes on */
@@ -398,7 +390,6 @@ static bool try_open_file(struct file_backend *b)
     struct dlock_error err;
     unsigned in_use;
     int sys;
-
     if (wants_slot(b) && !b->slots.registered) {
         sys = slots_register(b->fd, spec->slots, &in_use);
         b->slots.registered = sys == 0 && in_use == 0;
@@ -445,7 +436,6 @@ static void try_now(struct file_backend *b)
                         : write       ? FILE_FOR_WRITE_LOCK
                                       : FILE_FOR_LOCK;
     struct dlock_error err;
-
     for (int i = 0; i < ROUNDS_AT_ONCE; i++) {
         if (file_open(&b->place, how, &b->fd, &err) < 0) {
             failed_or_leased(b, &err);
@@ -478,7 +468,6 @@ static void file_acquire(struct dlock_be *be, bool wait)
 {
     struct file_backend *b = self(be);
     struct dlock_error err;
-
     b->acquire.from = now_of(b);
     b->acquire.wait = wait;
     b->acquire.rounds = 0;
@@ -504,7 +493,6 @@ static void file_acquire(struct dlock_be *be, bool wait)
 static void proceed(struct file_backend *b)
 {
     int sys;
-
     switch (b->op) {
     case OP_TRYING:
         if (now_of(b) >= b->acquire.retry_at)
@@ -550,7 +538,6 @@ static void look_in_time(struct file_backend *b)
     struct dlock_info *info = &b->acquire.holder, old = *info;
     bool had = b->acquire.have_holder;
     int place;
-
     if (!is_waiting(b) || now_of(b) < b->acquire.look_at)
         return;
     b->acquire.look_at = now_of(b) + NEXT_LOOK;
@@ -579,7 +566,6 @@ static void file_renew(struct dlock_be *be)
     struct dlock_error err = {0};
     struct dlock_run there;
     int rc = file_is_current(&b->place, b->fd, &err);
-
     if (rc == 0)
         replaced(b, &err);
     else if (rc == 1 && (once_read(&b->once.place, b->spec, &there, &err) < 0 ||
@@ -597,7 +583,6 @@ static void file_release(struct dlock_be *be, int64_t until)
     bool held = b->op == OP_HELD, told = b->nout == 0;
     enum dlock_release_how how = held ? DLOCK_RELEASE_CLEAN : DLOCK_RELEASE_NOTHING;
     struct dlock_error err = {0};
-
     if (b->op == OP_CANCELLING) {
         b->release_until = dlock_min(b->release_until, until);
         return;
@@ -632,7 +617,6 @@ static enum dlock_ev forget(struct file_backend *b, const char *token, struct dl
 {
     struct dlock_run run;
     int sys = 0, current = 0;
-
     int rc = once_open(&b->once.place, &b->place, false, err);
     if (rc == 0)
         rc = once_read(&b->once.place, b->spec, &run, err);
@@ -674,7 +658,6 @@ static void file_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
 {
     struct file_backend *b = self(be);
     struct dlock_error err = {0};
-
     drop_holders(b);
     if (what == ASK_FORGET) {
         enum dlock_ev end = b->place.named ? forget(b, arg, &err) : EV_DONE;
@@ -723,7 +706,6 @@ static int file_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64
 {
     struct file_backend *b = self(be);
     int64_t now = now_of(b);
-
     if (b->nout > 0 || b->status.next >= 0)
         *wake_at = dlock_min(*wake_at, now);
     if (b->op == OP_TRYING)
@@ -741,7 +723,6 @@ static int file_process(struct dlock_be *be, const struct pollfd *pfd, int n,
                         struct dlock_event *ev)
 {
     struct file_backend *b = self(be);
-
     (void)pfd; /* flock_wait_check() asks the thread itself */
     (void)n;
     if (b->nout == 0)
@@ -762,7 +743,6 @@ static int file_process(struct dlock_be *be, const struct pollfd *pfd, int n,
 static int file_inherit_fd(struct dlock_be *be)
 {
     struct file_backend *b = self(be);
-
     return b->op == OP_HELD ? b->fd : -1;
 }
 
@@ -770,7 +750,6 @@ static int file_own_fds(struct dlock_be *be, int *fds, int cap)
 {
     const struct once_place *o = &self(be)->once.place;
     int all[] = {self(be)->place.dir, o->shards, o->path ? o->dir : -1}, n = 0;
-
     for (size_t i = 0; i < DLOCK_LEN(all) && n < cap; i++)
         if (all[i] >= 0)
             fds[n++] = all[i];
@@ -785,7 +764,6 @@ static bool file_is_file(struct dlock_be *be, int fd)
 static char *file_path(const struct dlock_uri *uri)
 {
     struct file_place place;
-
     return file_place_init(&place, uri, NULL) < 0 ? NULL : place.where;
 }
 

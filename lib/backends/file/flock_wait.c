@@ -51,7 +51,6 @@ struct flock_wait {
 int ofd_try(int fd, short type, int64_t start, int64_t len)
 {
     struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = len};
-
     if (fcntl(fd, F_OFD_SETLK, &l) == 0)
         return 0;
     /* POSIX lets fcntl(2) say either when the lock is held. */
@@ -89,7 +88,6 @@ NOT_ASAN static int flock_cancellable(int fd, int op, bool ofd)
 {
     struct flock all = {.l_type = ofd_type(op), .l_whence = SEEK_SET};
     int old;
-
     pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &old);
     pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &old);
     long r = ofd ? syscall(SYS_OFD_WAIT, fd, F_OFD_SETLKW, &all) : syscall(SYS_flock, fd, op);
@@ -104,7 +102,6 @@ NOT_ASAN static void *wait_main(void *arg)
     struct flock_wait *w = arg;
     enum phase expected = STARTING;
     int old, sys;
-
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
     /* Cancelled before the call: fd may be a new file by now. */
     if (!atomic_compare_exchange_strong(&w->phase, &expected, IN_CALL))
@@ -130,7 +127,6 @@ static bool can_cancel(void)
 int flock_wait_start(struct flock_wait **out, int fd, int op, bool ofd)
 {
     struct flock_wait *w = malloc(sizeof(*w));
-
     if (!w)
         return -ENOMEM;
     *w = (struct flock_wait){.fd = fd, .op = op, .ofd = ofd, .efd = -1, .result = ECANCELED};
@@ -180,7 +176,6 @@ int flock_wait_check(struct flock_wait *w, int *sys)
 void flock_wait_cancel(struct flock_wait *w)
 {
     enum phase expected = STARTING;
-
     /* A thread reads phase before the call. */
     if (w->efd >= 0 && !w->cancelled &&
         !atomic_compare_exchange_strong(&w->phase, &expected, NOT_WANTED))
@@ -199,7 +194,6 @@ void flock_wait_free(struct flock_wait *w)
 {
     const struct timespec pause = {.tv_nsec = JOIN_EVERY};
     int sys;
-
     if (!w)
         return;
     flock_wait_cancel(w);

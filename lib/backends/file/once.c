@@ -30,7 +30,6 @@ static bool forgets(int dir)
                                       0x958458f6 /* hugetlbfs */};
     char link[32], path[8];
     struct statfs fs;
-
     if (fstatfs(dir, &fs) == 0)
         for (size_t i = 0; i < DLOCK_LEN(memory); i++)
             if ((uint32_t)fs.f_type == memory[i])
@@ -53,7 +52,6 @@ static char *embedded_dir(const struct file_place *lock)
 {
     struct stat mine, there;
     char *path = NULL;
-
     if (dlock_default_dir(&path, NULL, NULL) < 0 || !path)
         return NULL;
     if (fstat(lock->dir, &mine) == 0 && stat(path, &there) == 0 && mine.st_dev == there.st_dev &&
@@ -67,7 +65,6 @@ static char *embedded_dir(const struct file_place *lock)
 static int sub_dir(int at, const char *name, bool make, int *out)
 {
     int made = make ? mkdirat(at, name, 0700) : -1;
-
     if (make && made != 0 && errno != EEXIST)
         return errno;
     *out = openat(at, name, O_PATH | O_NOFOLLOW | O_DIRECTORY | O_CLOEXEC);
@@ -86,8 +83,7 @@ static int open_state(struct once_place *o, const char *dir, bool make, struct d
     int fd, sys = 0, rc = dlock_state_dir(&state, &fd, make, err);
     const struct file_network *net;
     uint32_t hash = 2166136261U; /* FNV-1a: it must never change */
-
-    if (rc < 0) /* without make a missing home directory has no records */
+    if (rc < 0)                  /* without make a missing home directory has no records */
         return make || rc != DLOCK_EUSAGE ? rc : 0;
     if (fd >= 0 && make && forgets(fd))
         rc = fail_forgets(state, err);
@@ -162,7 +158,6 @@ static int foreign(const struct once_place *o, const struct dlock_spec *spec, co
                    struct dlock_error *err)
 {
     char what[PATH_MAX];
-
     if (o->path)
         snprintf(what, sizeof(what), "the %s %s/%s/%s", kind, o->path, o->shard, o->name);
     else
@@ -188,7 +183,6 @@ int once_read(const struct once_place *o, const struct dlock_spec *spec, struct 
     char text[RUN_RECORD_MAX + 1];
     struct stat st;
     const char *why;
-
     if (o->dir < 0)
         return 0;
     /* Check the type before opening: opening a device may have effects. */
@@ -219,7 +213,6 @@ int once_write(const struct once_place *o, int lock_fd, const struct dlock_run *
 {
     char text[RUN_RECORD_MAX + 1];
     int len = run_record_format(run, who, text, RUN_RECORD_MAX), sys;
-
     if (len < 0)
         return fail_run(o, "write", ENAMETOOLONG, err);
     text[len++] = '\n';

@@ -53,7 +53,6 @@ int once_claim(int lock_fd)
 static bool expired(const struct sweep *s, const struct once_place *o)
 {
     struct dlock_run run;
-
     return once_read(o, s->spec, &run, NULL) == 1 && run.age_ns >= run.kept_ns;
 }
 
@@ -63,7 +62,6 @@ static void sweep_record(struct sweep *s, int dir, const char *name)
     struct file_place lock = *s->own->lock;
     struct once_place o = *s->own;
     struct stat st;
-
     snprintf(o.name, sizeof(o.name), "%s", name);
     snprintf(lock.lock, sizeof(lock.lock), "%.*s.lock", (int)(strlen(name) - strlen(ONCE_SUFFIX)),
              name);
@@ -90,7 +88,6 @@ static void sweep_record(struct sweep *s, int dir, const char *name)
 static void sweep_tmp(int dir, const char *name)
 {
     struct stat st;
-
     if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
         dlock_wall() / DLOCK_SEC - st.st_mtime > STALE_TMP_SEC)
         unlinkat(dir, name, 0);
@@ -107,7 +104,6 @@ static int64_t sweep_dir(struct sweep *s, int at, const char *name, int64_t pos)
     const size_t suffix = strlen(ONCE_SUFFIX), tmp = strlen(FILE_TMP_BEGIN);
     int dir = openat(at, name, O_RDONLY | O_NOFOLLOW | O_DIRECTORY | O_CLOEXEC);
     const struct dirent *e = NULL;
-
     if (dir < 0)
         return 0;
     DIR *d = pos == 0 || lseek(dir, pos, SEEK_SET) >= 0 ? fdopendir(dir) : NULL;
@@ -117,7 +113,6 @@ static int64_t sweep_dir(struct sweep *s, int at, const char *name, int64_t pos)
     }
     while (!done(s) && (e = readdir(d))) {
         size_t len = strlen(e->d_name);
-
         if (len > suffix && strcmp(e->d_name + len - suffix, ONCE_SUFFIX) == 0)
             sweep_record(s, dir, e->d_name);
         else if (strncmp(e->d_name, FILE_TMP_BEGIN, tmp) == 0 &&
@@ -137,7 +132,6 @@ static int64_t read_position(int dir)
     char text[24];
     struct stat st;
     ssize_t n = -1;
-
     if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
         n = file_read_all(fd, text, sizeof(text) - 1);
     if (fd >= 0)
@@ -153,7 +147,6 @@ void once_sweep(const struct once_place *o, const struct dlock_spec *spec, int l
     struct sweep s = {.own = o, .spec = spec};
     uint32_t first = 0;
     char text[24];
-
     if (file_network(lock_fd))
         return;
     if (!o->path) {

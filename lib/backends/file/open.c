@@ -22,7 +22,6 @@
 bool file_encode_name(char out[FILE_NAME_LIMIT + 1], const char *name)
 {
     size_t n = 0;
-
     for (; *name; name++) {
         bool special = *name == '/' || *name == '%';
         if (n + (special ? 3 : 1) > FILE_NAME_LIMIT)
@@ -39,7 +38,6 @@ bool file_encode_name(char out[FILE_NAME_LIMIT + 1], const char *name)
 int file_place_init(struct file_place *p, const struct dlock_uri *uri, struct dlock_error *err)
 {
     char name[FILE_NAME_LIMIT + 1];
-
     *p = (struct file_place){.path = uri->path, .named = !uri->bare, .dir = -1};
     if (p->named && !file_encode_name(name, uri->name)) /* uri.c refuses such a name earlier */
         return dlock_fail(err, DLOCK_EUSAGE, 0, "a file lock's name has 1 to %d bytes",
@@ -83,7 +81,6 @@ static int fail_open(const struct file_place *p, enum file_how how, int sys,
                         : writing && how == FILE_FOR_WRITE_LOCK
                             ? " (an exclusive fcntl(2) lock needs a file that can be written)"
                             : "";
-
     return dlock_fail(err, code, sys, "cannot open the lock file %s: %s%s", p->where, why, needs);
 }
 
@@ -108,7 +105,6 @@ static bool good_type(const struct file_place *p, enum file_how how, mode_t mode
 const char *file_stranger(int dir, const struct stat *st, mode_t modes)
 {
     struct stat d;
-
     if (fstat(dir, &d) != 0 || !(d.st_mode & modes))
         return NULL;
     if (st->st_uid != geteuid() && st->st_uid != 0 && st->st_uid != d.st_uid)
@@ -141,7 +137,6 @@ int file_place_open(struct file_place *p, struct dlock_error *err)
 static int open_place(const struct file_place *p, int flags, mode_t mode)
 {
     int fd;
-
     if (p->named)
         flags |= O_NOFOLLOW;
     do {
@@ -164,7 +159,6 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
     struct dlock_error why;
     struct stat st;
     int r = file_place_open(p, &why);
-
     if (r < 0 && why.sys == ENOENT && !make) {
         *fd = -1;
         return 0;
@@ -219,7 +213,6 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
 int file_is_current(const struct file_place *p, int fd, struct dlock_error *err)
 {
     struct stat mine, there;
-
     if (fstat(fd, &mine) != 0)
         return fail_open(p, FILE_FOR_LOCK, errno, err);
     if (stat_place(p, &there) != 0)
@@ -246,7 +239,6 @@ const struct file_network *file_network(int fd)
         {0x7461636f, "OCFS2", false},
     };
     struct statfs fs;
-
     if (fstatfs(fd, &fs) == 0)
         for (size_t i = 0; i < DLOCK_LEN(known); i++)
             /* f_type is signed and 32 bits wide on some machines. */

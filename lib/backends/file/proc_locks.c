@@ -51,7 +51,6 @@ static bool read_line(const char *path, const char *prefix, char *line, int size
 {
     FILE *f = fopen(path, "re");
     bool found = false;
-
     while (f && !found && fgets(line, size, f))
         found = strncmp(line, prefix, strlen(prefix)) == 0;
     if (f)
@@ -67,7 +66,6 @@ static bool mount_dev(int fd, dev_t *dev)
     char path[64], info[256], *line = NULL;
     bool found = false;
     size_t cap = 0;
-
     snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
     if (!read_line(path, "mnt_id:", info, sizeof(info)))
         return false;
@@ -90,7 +88,6 @@ int proc_locks_file(int fd, struct proc_locks_file *lf)
 {
     struct stat st;
     dev_t dev;
-
     if (fstat(fd, &st) != 0)
         return -errno;
     *lf = (struct proc_locks_file){.dev = st.st_dev, .ino = st.st_ino, .exact = true};
@@ -111,7 +108,6 @@ static bool parse_line(const char *s, const struct proc_locks_file *lf, struct p
     char type[16], state[16], access[16];
     unsigned major, minor;
     unsigned long long ino;
-
     s = strchr(s, ':');
     if (!s)
         return false;
@@ -144,7 +140,6 @@ static bool parse_line(const char *s, const struct proc_locks_file *lf, struct p
 static void settle_pids(struct proc_lock *all, int holders, int n)
 {
     bool named = false;
-
     for (int i = 0; i < n; i++) {
         if (all[i].pid >= 0)
             continue;
@@ -160,7 +155,6 @@ int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int
     FILE *f = fopen("/proc/locks", "re");
     int holders = 0, n = 0;
     char line[256];
-
     if (!f)
         return -errno;
     while (n < max && fgets(line, sizeof(line), f)) {
@@ -187,7 +181,6 @@ bool proc_locks_complete(void)
 {
     char link[64];
     ssize_t n = readlink("/proc/self/ns/pid", link, sizeof(link) - 1);
-
     if (n < 0)
         return false;
     link[n] = '\0';
@@ -207,7 +200,6 @@ static int carries(long pid, const struct proc_locks_file *lf, long owner, int *
     struct statx st;
     struct dirent *e;
     int found = 0;
-
     snprintf(path, sizeof(path), "/proc/%ld/fd", pid);
     DIR *d = opendir(path);
     if (!d)
@@ -245,7 +237,6 @@ static int carries(long pid, const struct proc_locks_file *lf, long owner, int *
 bool proc_locks_may_have(long pid, const struct proc_locks_file *lf)
 {
     int fds = FDS_MAX;
-
     return carries(pid, lf, 0, &fds) != 0;
 }
 
@@ -259,7 +250,6 @@ static long carrier(const struct proc_locks_file *lf, long owner)
     struct dirent *e;
     long found = 0;
     int fds = SCAN_MAX;
-
     while (d && (found == 0 || found == getpid()) && fds > 0 && (e = readdir(d))) {
         long pid = strtol(e->d_name, NULL, 10);
         if (pid > 0 && carries(pid, lf, owner, &fds) == 1)
@@ -274,7 +264,6 @@ static long carrier(const struct proc_locks_file *lf, long owner)
 static void read_command(long pid, char *out, size_t size, char *base, size_t base_size)
 {
     char path[64], buf[1024], *slash;
-
     snprintf(path, sizeof(path), "/proc/%ld/cmdline", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd >= 0 ? read(fd, buf, sizeof(buf) - 1) : -1;
@@ -301,7 +290,6 @@ static long holder_of(const struct proc_lock *l, const struct proc_locks_file *l
 {
     char path[64], line[256];
     int fds = FDS_MAX;
-
     if (l->unnamed)
         return 0;
     int found = l->pid > 0 ? carries(l->pid, lf, l->pid, &fds) : 0;
@@ -322,7 +310,6 @@ void proc_locks_describe(const struct proc_lock *l, const struct proc_locks_file
 {
     char host[sizeof(info->host)] = "", base[64] = "", path[64], line[256];
     unsigned uid;
-
     *info = (struct dlock_info){
         .waiter = l->waiter,
         .place = l->place,

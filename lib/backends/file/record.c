@@ -55,7 +55,6 @@ static int fail_fence(const struct file_place *p, const char *what, int sys,
 ssize_t file_read_all(int fd, char *buf, size_t size)
 {
     size_t n = 0;
-
     while (n < size) {
         ssize_t r = read(fd, buf + n, size - n);
         if (r < 0 && errno == EINTR)
@@ -74,7 +73,6 @@ static uint64_t parse_fence(const char **s)
 {
     size_t n = strspn(*s, "0123456789");
     int64_t fence;
-
     if (!dlock_read_number(*s, n, &fence) || fence > FENCE_MAX)
         return 0;
     *s += n;
@@ -86,7 +84,6 @@ static void read_boot(char boot[FILE_BOOT_SIZE])
 {
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd >= 0 ? file_read_all(fd, boot, FILE_BOOT_SIZE - 1) : 0;
-
     if (fd >= 0)
         close(fd);
     boot[n == FILE_BOOT_SIZE - 1 ? n : 0] = '\0';
@@ -99,7 +96,6 @@ static void read_boot(char boot[FILE_BOOT_SIZE])
 static bool parse(const char *s, size_t len, struct file_record *rec)
 {
     const char *end = s + len, *line = memchr(s, '\n', len), *limit = strstr(s, LIMIT_BEGIN);
-
     if (!line || end[-1] != '\n')
         return false;
     rec->fence = parse_fence(&s);
@@ -133,7 +129,6 @@ static int open_record(const struct file_place *p, int flags, struct file_record
     char buf[RECORD_MAX + 1];
     struct stat st;
     ssize_t n = 0;
-
     *rec = (struct file_record){0};
     flags |= O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
     *fd = openat(p->dir, p->fence, flags);
@@ -176,7 +171,6 @@ static int open_record(const struct file_place *p, int flags, struct file_record
 int file_record_read(const struct file_place *p, struct file_record *rec, struct dlock_error *err)
 {
     int fd, rc = open_record(p, O_RDONLY, rec, &fd, err);
-
     if (fd >= 0)
         close(fd);
     return rc;
@@ -200,7 +194,6 @@ static int write_all(int fd, const char *buf, size_t len)
 static int sync_fd(int fd)
 {
     int rc;
-
     do
         rc = fsync(fd);
     while (rc != 0 && errno == EINTR);
@@ -211,7 +204,6 @@ int file_sync_dir(int dir)
 {
     int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int sys;
-
     if (fd < 0)
         return 0; /* no permission to read the directory: rely on the clock */
     sys = sync_fd(fd);
@@ -226,7 +218,6 @@ int file_replace(int dir, const char *name, int lock_fd, const char *text, size_
     uint64_t random;
     char tmp[64];
     int fd = -1, sys;
-
     /* The inode makes the name unique to this lock; no file of ours but this ends in ".tmp". */
     if (fstat(lock_fd, &st) != 0)
         return errno;
@@ -283,7 +274,6 @@ int file_record_write(const struct file_place *p, int lock_fd,
     char text[RECORD_MAX];
     struct file_record old, new;
     int fd, rc = open_record(p, O_RDWR, &old, &fd, err);
-
     /* Without the right to write, as for the file of another user, a rename may do. */
     if (rc < 0 && rc != DLOCK_EDATA)
         rc = open_record(p, O_RDONLY, &old, &fd, err);

@@ -45,7 +45,6 @@ static bool find(int fd, int64_t from, int64_t to, struct flock *l)
 static unsigned number_but(int fd, unsigned n)
 {
     struct flock l;
-
     if (!find(fd, NUMBER + 1, NUMBER + n, &l) &&
         !find(fd, NUMBER + n + 1, NUMBER + DLOCK_SLOTS_MAX + 1, &l))
         return 0;
@@ -95,7 +94,6 @@ static int list(int fd, int64_t from, int64_t to, struct slot_user *out, int max
 {
     struct flock l;
     int n = 0;
-
     while (find(fd, from, to, &l)) {
         n += list(fd, from, l.l_start, out + n, max - n);
         if (n >= max)
@@ -133,7 +131,6 @@ static const int64_t after[] = {0, 1 * DLOCK_MSEC, 5 * DLOCK_MSEC, 20 * DLOCK_MS
 void slot_wait_start(struct slot_wait *w, int lock_fd, int64_t now)
 {
     char path[64];
-
     *w = (struct slot_wait){
         .fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK), .since = now, .try_at = now};
     if (w->fd < 0)
@@ -156,7 +153,6 @@ int slot_wait_interest(const struct slot_wait *w, struct pollfd *pfd, int cap, i
 bool slot_wait_due(struct slot_wait *w, int64_t now)
 {
     _Alignas(struct inotify_event) char buf[4096];
-
     while (w->fd >= 0 && read(w->fd, buf, sizeof(buf)) > 0) {
         w->step = 0;
         w->since = w->try_at = now;

@@ -83,7 +83,6 @@ static struct slot_user *slot_user_of(const struct known *k, const struct proc_l
 static void describe(const struct known *k, const struct proc_lock *l, struct dlock_info *info)
 {
     struct slot_user *u = slot_user_of(k, l);
-
     proc_locks_describe(l, &k->file, info);
     add_record(&k->record, l->pid, info);
     if (!u)
@@ -97,7 +96,6 @@ static void describe_slot(const struct known *k, const struct slot_user *u, stru
 {
     struct proc_locks_file bytes = k->file;
     struct proc_lock l = {.waiter = u->waiter, .shared = true, .unnamed = true};
-
     bytes.kind = PROC_LOCKS_FCNTL;
     if (u->waiter && proc_locks_may_have(u->pid, &bytes))
         l.pid = u->pid;
@@ -110,7 +108,6 @@ bool file_first_holder(const struct file_place *p, int fd, long pid, struct dloc
 {
     struct proc_lock locks[PLOCKS_MAX];
     struct known k = {.locks = locks};
-
     *place = 0;
     if (proc_locks_file(fd, &k.file) < 0)
         return false;
@@ -138,7 +135,6 @@ bool file_lease_holder(struct file_place *p, struct dlock_info *info)
     struct proc_locks_file lf;
     struct proc_lock lease;
     int fd;
-
     if (file_open(p, FILE_TO_NAME, &fd, NULL) < 0 || fd < 0)
         return false;
     int n = proc_locks_file(fd, &lf);
@@ -155,7 +151,6 @@ static int probe(struct file_place *p, bool *shared, struct dlock_error *err)
 {
     struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int fd, sys, rc = file_open(p, FILE_TO_PROBE, &fd, err);
-
     if (rc < 0 || fd < 0)
         return rc;
     if (p->fcntl) {
@@ -189,7 +184,6 @@ static int add_unknown(struct file_place *p, const struct known *k, struct file_
     struct dlock_info *info = &out->info[0];
     bool shared = false;
     int rc = probe(p, &shared, err);
-
     if (rc <= 0)
         return rc;
     out->n = 1;
@@ -207,7 +201,6 @@ static int add_unknown(struct file_place *p, const struct known *k, struct file_
 static int add_known(const struct known *k, struct file_holders *out, struct dlock_error *err)
 {
     struct dlock_info *all = realloc(out->info, (size_t)(k->n + k->n_users + 1) * sizeof(*all));
-
     if (!all)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     out->info = all;
@@ -226,7 +219,6 @@ int file_status(struct file_place *p, struct file_holders *out, struct dlock_err
 {
     struct known k = {.locks = malloc(USERS_MAX * sizeof(*k.locks))};
     int fd, rc;
-
     *out = (struct file_holders){.info = calloc(1, sizeof(*out->info))};
     if (!k.locks || !out->info) {
         free(k.locks);

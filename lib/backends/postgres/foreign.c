@@ -115,7 +115,6 @@ static int read_ssl(struct dlock_uri *uri, const char **mode, struct dlock_error
                                            "verify-ca", "verify-full", NULL};
     static const char *const tls[] = {"require", "verify-ca", "verify-full", NULL};
     const char *ssl = dlock_uri_param(uri, "ssl"), *want;
-
     if (!ssl)
         return 0;
     if (is_one_of(ssl, yes))
@@ -138,7 +137,6 @@ static int read_ssl(struct dlock_uri *uri, const char **mode, struct dlock_error
 static int read_sslaccept(struct dlock_uri *uri, const char **mode, struct dlock_error *err)
 {
     const char *accept = dlock_uri_param(uri, "sslaccept");
-
     if (!accept)
         return 0;
     if (strcmp(accept, "strict") != 0)
@@ -156,13 +154,11 @@ static int read_sslaccept(struct dlock_uri *uri, const char **mode, struct dlock
 int pg_foreign_params(struct dlock_uri *uri, bool no_table, const char **sslmode,
                       struct dlock_error *err)
 {
-    static const char *const none[] = {NULL};
     int rc = 0;
-
     /* Mark both as used: the rules refuse all further names that begin with ssl. */
     (void)dlock_uri_param(uri, "ssl");
     (void)dlock_uri_param(uri, "sslaccept");
-    if ((no_table && (rc = dlock_uri_foreign(uri, none, schema_rules, err)) != 0) ||
+    if ((no_table && (rc = dlock_uri_foreign(uri, NULL, schema_rules, err)) != 0) ||
         (rc = dlock_uri_foreign(uri, ignored, rules, err)) != 0)
         return rc;
     *sslmode = dlock_uri_peek(uri, "sslmode");

@@ -22,9 +22,7 @@
 #include "run_record.h"
 #include "table.h"
 
-#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* The columns of the fragment record, V_..., come last in the statements begin and status. */

@@ -34,7 +34,6 @@
 #include "postgres_sql.h"
 #include "table.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 

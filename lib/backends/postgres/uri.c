@@ -200,7 +200,6 @@ static int set_params(struct pg_backend *be, const PQconninfoOption *known, stru
     const char *database = uri->path[0] == '/' && uri->path[1] ? uri->path + 1 : NULL;
     const char *file = dlock_uri_param(be->spec->uri, "password-file");
     int rc;
-
     be->settings.keys[PG_HOST] = "host";
     be->settings.keys[PG_HOSTADDR] = "hostaddr";
     be->settings.keys[PG_PORT] = "port";

@@ -51,7 +51,6 @@ static void ride_out(struct redis_backend *be, const struct dlock_error *err)
 static bool new_value(struct redis_backend *be)
 {
     struct dlock_error err;
-
     be->claim = CLAIM_NONE;
     if (redis_script_new_value(be->spec, be->spec->ttl, be->token, &be->value, &err) == 0)
         return true;
@@ -68,7 +67,6 @@ static bool give_up_cmd(struct redis_backend *be)
 {
     struct redis_conn *cmd = &be->node.cmd;
     bool unclear = be->claim == CLAIM_TRIED && cmd->written;
-
     be->answer.what = ANSWER_NONE;
     if (unclear && cmd->state == RC_UP)
         (void)redis_script_send(&be->script, cmd, T_UNDO, SCRIPT_LEAVE,
@@ -87,7 +85,6 @@ static bool give_up_cmd(struct redis_backend *be)
 static void start_over(struct redis_backend *be, const struct dlock_error *err)
 {
     int64_t until = be->until;
-
     if (!give_up_cmd(be))
         return;
     be->until = until;
@@ -99,7 +96,6 @@ static void trouble(struct redis_backend *be, const struct dlock_error *why)
 {
     struct dlock_error err = *why; /* of cmd, which is closed here */
     const struct redis_conn *cmd = &be->node.cmd;
-
     if (!be->acquire.first) {
         if (give_up_cmd(be))
             ride_out(be, &err);
@@ -130,7 +126,6 @@ static void wake_start(struct redis_backend *be)
 {
     struct dlock_error err;
     int64_t until = spec_now(be->spec) + be->spec->connect_timeout;
-
     free(be->acquire.channel);
     be->acquire.channel = redis_script_channel(&be->script, be->spec, be->acquire.id);
     if (!be->acquire.channel) {
@@ -194,7 +189,6 @@ static bool may_track(const struct redis_backend *be)
 static void try_now(struct redis_backend *be)
 {
     struct redis_node *node = &be->node;
-
     if (be->answer.what != ANSWER_NONE) { /* probably granted already */
         be->acquire.try_at = DLOCK_NEVER;
         return;
@@ -244,7 +238,6 @@ static void try_now(struct redis_backend *be)
 static void look_now(struct redis_backend *be)
 {
     struct redis_node *node = &be->node;
-
     be->acquire.look_at = DLOCK_NEVER;
     if (node->cmd.state != RC_UP || redis_conn_waits(&node->cmd, T_TRY) ||
         be->answer.what != ANSWER_NONE || redis_cluster_asks(&be->route)) {
@@ -287,7 +280,6 @@ static void moved_slot(struct redis_backend *be)
 static void try_there(struct redis_backend *be)
 {
     int64_t until = be->until;
-
     redis_wake_drop(be);
     if (!give_up_cmd(be))
         return;
@@ -298,7 +290,6 @@ static void try_there(struct redis_backend *be)
 void redis_acquire(struct dlock_be *dlock_be, bool wait)
 {
     struct redis_backend *be = redis_of(dlock_be);
-
     be->op = OP_ACQUIRE;
     be->queued = false;
     be->release.answer_lost = false;
@@ -326,7 +317,6 @@ static void try_refused(struct redis_backend *be, const char *text)
 {
     enum redis_conn_class class = redis_conn_classify(text);
     struct dlock_error err;
-
     redis_cluster_error(&be->route, &err, text);
     if (redis_cluster_lost(&be->route, text))
         redis_node_close(&be->node);
@@ -447,7 +437,6 @@ static void wait_on(struct redis_backend *be, const struct redis_script_tried *t
 {
     int64_t over =
         spec_now(be->spec) + t->left_ms * DLOCK_MSEC + DLOCK_MSEC + behind(be) * PLACE_STEP;
-
     /* The first waiter watches the lease. A restart grace ends for all: they try in turn. */
     be->acquire.try_at = be->acquire.refresh_at;
     if (t->left_ms >= 0 && t->status != RS_CLAIM && (t->status != RS_BUSY || behind(be) == 0))
@@ -461,7 +450,6 @@ static void wait_on(struct redis_backend *be, const struct redis_script_tried *t
 static void not_granted(struct redis_backend *be, const struct redis_script_tried *t)
 {
     char left[32];
-
     if (t->status == RS_GRACE && be->restart_grace > 0 && !be->acquire.told_grace) {
         be->acquire.told_grace = true;
         dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0, redis_where(be),
@@ -505,7 +493,6 @@ void redis_acquire_looked(struct redis_backend *be, int tag, const redisReply *r
     struct redis_script_tried t = {.status = RS_BUSY};
     struct redis_conn *cmd = &be->node.cmd;
     bool yes = redis_script_looked(r, &t.left_ms);
-
     if (tag == T_LOOK_SHARED) {
         be->acquire.together = redis_script_shared(r);
         return;
@@ -537,7 +524,6 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     struct redis_script_tried t;
     struct dlock_error err;
-
     if (be->node.cmd.auth_failed) {
         err = be->node.cmd.error;
         be->claim = rep->r->type != REDIS_REPLY_ERROR ? CLAIM_TRIED : CLAIM_NONE;
@@ -605,7 +591,6 @@ static void woken(struct redis_backend *be, const redisReply *r)
     const struct redis_conn *cmd = &be->node.cmd;
     struct redis_script_tried t;
     int64_t now = spec_now(be->spec), at = dlock_max(now, be->acquire.changed_at + CHANGED_STEP);
-
     switch (redis_script_called(&be->script, r)) {
     case RS_CHANGED: /* freed, or renewed: each renewal of each shared holder is such a change */
         if (be->acquire.place != 1)
@@ -646,7 +631,6 @@ static void woken(struct redis_backend *be, const redisReply *r)
 void redis_acquire_heard(struct redis_backend *be, const struct redis_conn_reply *rep)
 {
     struct dlock_error err;
-
     switch (redis_node_heard(&be->node, rep, &err)) {
     case HEARD_MESSAGE:
         woken(be, rep->r);
@@ -676,7 +660,6 @@ static void due(struct redis_backend *be, int64_t now)
 {
     bool first = be->acquire.first;
     struct dlock_error err;
-
     if (now >= be->until) { /* no answer on cmd, or no confirmation */
         redis_no_answer(be, &err, first ? be->spec->connect_timeout : be->spec->op_timeout);
         if (first && be->refused.code != 0)

@@ -25,7 +25,6 @@ bool redis_addr_split(const char *text, size_t len, struct redis_named *to)
 {
     const char *colon = memrchr(text, ':', len);
     int64_t port;
-
     if (!colon || !dlock_read_number(colon + 1, (size_t)(text + len - colon) - 1, &port) ||
         port < 1 || port > 65535)
         return false;
@@ -42,7 +41,6 @@ int redis_addr_start(struct redis_addr *a, const struct redis_named *to, struct 
 {
     struct dlock_host h = {.port = (unsigned short)to->port};
     struct dlock_uri uri = {.hosts = &h, .nhosts = 1};
-
     *a = (struct redis_addr){0};
     if (to->host[0] == '\0' || to->port < 1 || to->port > 65535)
         return dlock_fail(err, DLOCK_EPROTO, 0, "'%s:%u' is not an address", to->host, to->port);
@@ -62,7 +60,6 @@ int redis_addr_result(struct redis_addr *a, struct dlock_error *err)
 {
     struct dlock_peer *peers = NULL;
     int n = 0;
-
     if (!a->resolver)
         return a->npeers > 0 ? 1 : dlock_fail(err, DLOCK_EUNAVAIL, 0, "no address known");
     int rc = dlock_resolver_result(&a->resolver, false, &peers, &n, err);

@@ -18,8 +18,6 @@
  */
 #include "route.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -51,7 +49,6 @@ static enum cluster_hint cluster_hint(const char *text, struct redis_named *node
     } else {
         return HINT_NONE;
     }
-
     size_t digits = strspn(text, "0123456789");
     if (digits < 1 || digits > 5 || text[digits] != ' ')
         return HINT_BAD;
@@ -79,7 +76,6 @@ static bool client_addr(const struct line *l, bool names, struct redis_named *no
 {
     size_t at = strcspn(l->addr, "@");
     const char *name = strchr(l->addr + at, ',');
-
     if (!redis_addr_split(l->addr, at, node))
         return false;
     /* Redis 7.2 adds fields behind the name: ",shard-id=..." */
@@ -93,7 +89,6 @@ static bool client_addr(const struct line *l, bool names, struct redis_named *no
 static bool next_line(const char **p, struct line *l)
 {
     char text[1024]; /* a copy, cut: sscanf() looks for the end of its text */
-
     while (**p != '\0') {
         size_t len = strcspn(*p, "\n");
         snprintf(text, sizeof(text), "%.*s", (int)len, *p);
@@ -114,7 +109,6 @@ static int cluster_parse_nodes(const char *text, bool names, struct redis_named 
 {
     struct line l, self = {0};
     int n = 0;
-
     for (const char *p = text; self.id[0] == '\0' && next_line(&p, &l);)
         if (has_flag(&l, "myself"))
             self = l;
@@ -194,7 +188,6 @@ bool redis_cluster_connect(struct redis_route *r, struct redis_conn *c, int64_t 
     int node = cl->ask != 0 ? cl->ask : cl->at, rc = 1;
     bool to_cmd = c == &r->node->wake && cl->known && cmd->state == RC_UP;
     struct dlock_error err;
-
     if (!to_cmd && node == 0)
         return false;
     if (to_cmd) {
@@ -233,7 +226,6 @@ void redis_cluster_work(struct redis_route *r)
     struct redis_conn *conns[] = {&r->node->cmd, &r->node->wake};
     struct dlock_error err;
     int rc;
-
     if (redis_addr_fd(&cl->addr) < 0 || (rc = redis_addr_result(&cl->addr, &err)) == 0)
         return;
     for (size_t i = 0; i < DLOCK_LEN(conns); i++) {
@@ -277,7 +269,6 @@ enum redis_verdict redis_cluster_judge(struct redis_route *r, const redisReply *
 {
     struct redis_cluster *cl = &r->cluster;
     struct redis_named node;
-
     if (r->sentinel)
         return ROUTE_PASS;
     if (reply->type != REDIS_REPLY_ERROR) {
@@ -348,7 +339,6 @@ int redis_cluster_error(struct redis_route *r, struct dlock_error *err, const ch
         return redis_conn_reply_error(err, &r->node->cmd, text);
     enum cluster_hint hint = cluster_hint(text, &node);
     bool apart = strstr(text, "non local key") != NULL || strstr(text, "same slot") != NULL;
-
     char t[120];
     redis_conn_show(t, sizeof(t), &r->node->cmd.auth, text);
     r->cluster.known = r->cluster.known || hint != HINT_NONE || apart;
@@ -384,7 +374,6 @@ void redis_cluster_learn(struct redis_route *r)
 {
     struct redis_cluster *cl = &r->cluster;
     int64_t now = spec_now(r->spec);
-
     if (r->node->cmd.state != RC_UP || cl->ask != 0)
         return;
     redis_cluster_hello(r);
@@ -399,7 +388,6 @@ static void keep_nodes(struct redis_route *r, const char *nodes)
     struct redis_cluster *cl = &r->cluster;
     struct redis_named at = cl->nodes[cl->at], told[CLUSTER_NODES];
     bool names = strncmp(r->spec->uri->scheme, "rediss", 6) == 0;
-
     int n = cluster_parse_nodes(nodes, names, told, CLUSTER_NODES - 1);
     if (n == 0 || cl->ask != 0)
         return;
@@ -415,7 +403,6 @@ bool redis_cluster_answered(struct redis_route *r, const struct redis_conn_reply
                             struct dlock_error *err)
 {
     const redisReply *reply = rep->r;
-
     if (rep->tag != T_HELLO && reply->type == REDIS_REPLY_STRING)
         keep_nodes(r, reply->str);
     /* CLUSTER NODES refused for want of a permission: the URI's hosts must do. */

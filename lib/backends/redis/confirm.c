@@ -38,7 +38,6 @@ void redis_route_ask_confirmation(struct redis_route *r, bool replicas, int64_t 
         redis_sentinel_question(r, fresh);
     if (r->replicas != CONFIRM_ASKED)
         return;
-
     char replica_count[24], timeout[24];
     const char *argv[] = {"WAIT", replica_count, timeout};
     int64_t left = dlock_min(until - spec_now(r->spec), r->spec->op_timeout);
@@ -53,7 +52,6 @@ void redis_route_ask_confirmation(struct redis_route *r, bool replicas, int64_t 
 void redis_route_replicas_answered(struct redis_route *r, const redisReply *reply)
 {
     const char *where = r->spec->uri->where;
-
     r->replicas = CONFIRM_MISSING;
     if (reply->type == REDIS_REPLY_ERROR) {
         redis_conn_reply_error(&r->missing, &r->node->cmd, reply->str);

@@ -97,7 +97,6 @@ static char *put_header(char *p, char kind, size_t n)
 {
     char digits[20];
     int k = 0;
-
     do
         digits[k++] = (char)('0' + n % 10);
     while ((n /= 10) > 0);
@@ -112,7 +111,6 @@ int redis_conn_send(struct redis_conn *c, int tag, int argc, const char *const *
 {
     size_t size = c->out_size > 0 ? c->out_size : 4096, need = c->out_len + HEADER;
     char *out = c->out, *p;
-
     if (!redis_conn_is_open(c))
         return DLOCK_EUNAVAIL;
     for (int i = 0; i < argc; i++)
@@ -161,7 +159,6 @@ void redis_conn_flush(struct redis_conn *c)
 {
     struct dlock_error err;
     size_t done = 0;
-
     if (c->state != RC_UP || !has_output(c))
         return;
     /* The lease counts from before the first byte could have left. */
@@ -206,7 +203,6 @@ static void name_peer(struct redis_conn *c, const struct dlock_peer *p)
     const struct sockaddr_in *in = a;
     bool v6 = p->addr.ss_family == AF_INET6;
     char ip[INET6_ADDRSTRLEN] = "?";
-
     c->address[0] = '\0';
     if (p->addr.ss_family == AF_UNIX) /* where has the path */
         return;
@@ -238,7 +234,6 @@ static int connect_next(struct redis_conn *c)
         const struct dlock_peer *p = &c->peers[(c->good + c->tried) % c->npeers];
         int64_t now = c->env->now(c->env->ctx);
         int left = c->npeers - c->tried;
-
         name_peer(c, p);
         c->tried++;
         c->fd = socket(p->addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -266,7 +261,6 @@ static int connect_next(struct redis_conn *c)
 int redis_conn_open_later(struct redis_conn *c, const char *tls_host, int64_t until)
 {
     const size_t kept = offsetof(struct redis_conn, tls_host);
-
     redis_conn_close(c);
     memset((char *)c + kept, 0, sizeof(*c) - kept);
     snprintf(c->tls_host, sizeof(c->tls_host), "%s", tls_host ? tls_host : "");
@@ -280,7 +274,6 @@ int redis_conn_open_later(struct redis_conn *c, const char *tls_host, int64_t un
     c->reader->fn = &c->fn;
     c->reader->privdata = c;
     c->state = RC_WAITING;
-
     /* Our own commands, in front of the caller's. */
     if (c->auth.password) {
         /* A default user without a password would take any behind its name, and say nothing. */
@@ -332,7 +325,6 @@ static void shake(struct redis_conn *c)
     struct tls_socket from = {.fd = c->fd, .got = &c->fed, .limit = TLS_MAX_HANDSHAKE};
     struct dlock_error err;
     int rc = c->session ? 0 : tls_start(c->tls, &c->session, c->tls_host, &err);
-
     if (rc == 0)
         rc = tls_shake(c->tls, c->session, &from, &err);
     if (rc == 0 && c->env->now(c->env->ctx) < c->next_at)
@@ -356,7 +348,6 @@ static void finish_connect(struct redis_conn *c)
     int sys = 0;
     socklen_t len = sizeof(sys);
     bool answered = poll(&p, 1, 0) != 0;
-
     if (!answered && c->env->now(c->env->ctx) < c->next_at)
         return;
     if (answered && getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &sys, &len) != 0)
@@ -418,7 +409,6 @@ static const char *find_stranger(const char *buf, size_t n)
                  {"SSH-", 4, "an SSH server's"},
                  {"\x15\x03", 2, "a TLS server's (rediss://)"},
                  {"E\0", 2, "a PostgreSQL server's"}};
-
     for (size_t i = 0; i < DLOCK_LEN(known); i++)
         if (n >= known[i].n && memcmp(buf, known[i].bytes, known[i].n) == 0)
             return known[i].what;
@@ -481,7 +471,6 @@ void redis_conn_work(struct redis_conn *c)
 {
     char buf[16384];
     ssize_t n;
-
     if (c->state == RC_CONNECTING)
         finish_connect(c);
     else if (c->state == RC_HANDSHAKE)
@@ -536,7 +525,6 @@ static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *
     bool is_push = r->type == REDIS_REPLY_ARRAY && r->elements == (c->push ? 3 : 2) &&
                    r->element[0]->type == REDIS_REPLY_STRING &&
                    strcmp(r->element[0]->str, c->push ? "message" : "invalidate") == 0;
-
     if (!is_push && c->ntags == 0) {
         /* "-ERR max number of clients reached", "-DENIED" */
         if (r->type == REDIS_REPLY_ERROR && !c->auth_failed)
@@ -586,7 +574,6 @@ int redis_conn_next(struct redis_conn *c, struct redis_conn_reply *out)
 {
     int rc = 0;
     redisReply *r;
-
     while (rc == 0 && (r = next_reply(c, &rc))) {
         rc = assign(c, r, out);
         if (rc != 1)
@@ -626,7 +613,6 @@ int redis_conn_interest(const struct redis_conn *c, struct pollfd *pfd, int64_t 
 void redis_conn_close(struct redis_conn *c)
 {
     char buf[4096];
-
     /*
      * A close() with unread input sends RST, and then the server may lose commands (our undo) that
      * it has not read yet. So: send, shut down our side, read what has come, then close.

@@ -138,7 +138,6 @@ void redis_conn_show(char *out, size_t size, const struct redis_conn_auth *auth,
     char t[512];
     size_t used = 0;
     const char *p = text;
-
     while (*p != '\0' && used + 4 <= sizeof(t)) {
         size_t n = 0;
         if (auth->password)
@@ -209,7 +208,6 @@ int redis_conn_auth_error(struct dlock_error *err, const struct redis_conn *c, c
     const struct meaning *m = meaning_of(text);
     char shown[24], code[24] = "no error code";
     size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
-
     /* An error code is a word of capital letters; any other first word may be part of a secret. */
     if (n > 0 && n < sizeof(code) && (text[n] == ' ' || text[n] == '\0'))
         snprintf(code, sizeof(code), "%.*s", (int)n, text);

@@ -20,7 +20,6 @@ bool redis_info_value(const char *info, size_t len, const char *key, char *out, 
 {
     size_t klen = strlen(key);
     const char *end = info + len;
-
     out[0] = '\0';
     for (const char *line = info, *next; line < end; line = next) {
         const char *stop = memchr(line, '\n', (size_t)(end - line));
@@ -40,7 +39,6 @@ bool redis_check_eviction(const char *info, size_t len, const char *where,
                           struct dlock_error *warning)
 {
     char limit[32], policy[32];
-
     /* Every other policy evicts keys that expire, as locks do. maxmemory 0: no limit. */
     if (!redis_info_value(info, len, "maxmemory", limit, sizeof(limit)) ||
         !redis_info_value(info, len, "maxmemory_policy", policy, sizeof(policy)) ||
@@ -58,7 +56,6 @@ bool redis_check_persistence(const char *info, size_t len, const char *where, in
 {
     long long ms = (long long)((ttl + DLOCK_MSEC - 1) / DLOCK_MSEC);
     char aof[8];
-
     if (grace >= ttl || !redis_info_value(info, len, "aof_enabled", aof, sizeof(aof)) ||
         strcmp(aof, "0") != 0)
         return false;
@@ -75,7 +72,6 @@ bool redis_check_persistence(const char *info, size_t len, const char *where, in
 void redis_checks_ask(struct redis_checks *c, struct redis_conn *conn, int tag, bool persistence)
 {
     static const char *const memory[] = {"INFO", "memory"}, *const loss[] = {"INFO", "persistence"};
-
     c->due = false;
     if (conn->state != RC_UP)
         return;
@@ -94,7 +90,6 @@ void redis_checks_answered(struct redis_checks *c, const redisReply *r, const ch
 {
     struct dlock_error *warning = &c->told[c->ntold];
     bool warn = false;
-
     if (c->ntold == (int)DLOCK_LEN(c->told))
         return;
     /* The user lacks the right, the command was renamed, or a proxy does not know INFO. */
@@ -128,7 +123,6 @@ bool redis_checks_take(struct redis_checks *c, const struct event_queue *events,
 int64_t redis_clock_told(struct redis_clock *c, int64_t theirs_ms, int64_t sent, int64_t received)
 {
     struct redis_clock old = *c;
-
     /* The bound, in 2116, keeps every sum and difference below within 64 bits. */
     if (theirs_ms <= 0 || theirs_ms >= INT64_MAX / 2 / DLOCK_MSEC || sent <= 0 || received < sent)
         return 0;
@@ -149,7 +143,6 @@ const char *redis_clock_text(int64_t jump, char *buf, size_t size)
 {
     char by[32];
     int64_t abs = jump < 0 ? -jump : jump, step = 100 * DLOCK_MSEC;
-
     dlock_format_duration((abs + step / 2) / step * step, by, sizeof(by));
     snprintf(buf, size, "the server's clock was set %s by %s", jump < 0 ? "back" : "forward", by);
     return buf;
@@ -158,7 +151,6 @@ const char *redis_clock_text(int64_t jump, char *buf, size_t size)
 void redis_clock_warning(int64_t jump, const char *where, struct dlock_error *warning)
 {
     char text[96];
-
     dlock_fail_at(
         warning, jump < 0 ? DLOCK_EUNAVAIL : DLOCK_ELOST, 0, where,
         "%s: leases there %s by as much; check its time synchronisation (slew, do not step)",

@@ -40,7 +40,6 @@ void redis_node_close_in_child(struct redis_node *n)
 void redis_node_credentials(struct redis_node *n, const struct dlock_host *h, const char *secret)
 {
     struct redis_conn_auth auth = {h->user, h->password ? h->password : secret};
-
     /* A user without a password ("nopass") must still be named. */
     if (!auth.password && h->user && *h->user != '\0')
         auth.password = "";
@@ -97,7 +96,6 @@ void redis_node_subscribe(struct redis_node *n, const char *channel, int64_t unt
     const char *ask_id[] = {"CLIENT", "ID"};
     const char *wake[] = {"SUBSCRIBE", channel};
     const char *changed[] = {"SUBSCRIBE", REDIS_SCRIPT_INVALIDATE};
-
     n->wake_state = WAKE_STARTING;
     n->wake_until = until;
     n->wake_id = 0;
@@ -122,7 +120,6 @@ enum redis_heard redis_node_heard(struct redis_node *n, const struct redis_conn_
                                   struct dlock_error *err)
 {
     const redisReply *r = rep->r;
-
     if (n->wake.auth_failed) {
         *err = n->wake.error;
         return HEARD_FAILED;
@@ -154,7 +151,6 @@ void redis_node_track(struct redis_node *n, int tag)
 {
     char id[24];
     const char *argv[] = {"CLIENT", "TRACKING", "ON", "REDIRECT", id, "NOLOOP"};
-
     snprintf(id, sizeof(id), "%lld", n->wake_id);
     n->cmd.told = false; /* no longer on this connection */
     if (redis_conn_send(&n->cmd, tag, DLOCK_LEN(argv), argv) == 0)

@@ -85,6 +85,12 @@ enum redis_heard {
 enum redis_heard redis_node_heard(struct redis_node *, const struct redis_conn_reply *,
                                   struct dlock_error *err);
 
+/* The slot of both backends: keys expire, and no renewal of ours prolongs another value. */
+static inline bool redis_stays(struct dlock_be *be)
+{
+    return be != NULL;
+}
+
 /* The first waiter in the queue could be told of changes to the key, and is not yet. */
 static inline bool redis_node_may_track(const struct redis_node *n)
 {

@@ -126,7 +126,6 @@ static int move_db(struct dlock_uri *uri, struct dlock_error *err)
     const char *text = dlock_uri_param(uri, "db");
     char *slash = strrchr(uri->path, '/'), *path;
     int64_t n;
-
     if (!text)
         return 0;
     if (!dlock_read_number(text, strlen(text), &n) || n > INT_MAX)
@@ -145,14 +144,12 @@ static int move_db(struct dlock_uri *uri, struct dlock_error *err)
 int redis_params_read(const struct dlock_spec *spec, struct redis_script *script, int64_t *grace,
                       struct dlock_error *err)
 {
-    static const char *const none[] = {NULL};
     struct dlock_uri *uri = spec->uri;
     bool has_tls = strcmp(uri->scheme, "rediss") == 0 || strcmp(uri->scheme, "redlocks") == 0;
     bool is_unix = strcmp(uri->scheme, "redis+unix") == 0;
     int64_t db = 0;
     int rc;
-
-    if ((rc = dlock_uri_foreign(uri, none, has_tls ? tls_rules : plain_rules, err)) != 0 ||
+    if ((rc = dlock_uri_foreign(uri, NULL, has_tls ? tls_rules : plain_rules, err)) != 0 ||
         (rc = dlock_uri_foreign(uri, ignored, rules, err)) != 0 ||
         (!is_unix && (rc = move_db(uri, err)) != 0))
         return rc;
@@ -172,7 +169,6 @@ int redis_params_read(const struct dlock_spec *spec, struct redis_script *script
 int redis_param_secret(const struct dlock_spec *spec, char **secret, struct dlock_error *err)
 {
     const char *file = dlock_uri_param(spec->uri, "password-file"), *env = getenv("REDISCLI_AUTH");
-
     *secret = NULL;
     if (file)
         return dlock_read_secret(secret, file, err);

@@ -39,7 +39,6 @@ static int read_spec(struct redis_backend *be, struct dlock_error *err)
     const struct dlock_host *host = uri->nhosts > 0 ? &uri->hosts[0] : &none;
     struct sockaddr_un un = {.sun_family = AF_UNIX};
     int rc = redis_params_read(spec, &be->script, &be->restart_grace, err);
-
     if (rc == 0 && strcmp(uri->scheme, "rediss") == 0)
         rc = tls_config_from_uri(spec, &be->tls, err);
     if (rc != 0)
@@ -128,7 +127,6 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     const struct redis_operation *op = operations[be->op];
     struct dlock_error err;
-
     if (op && rep->tag == (int)op->tag && !be->node.cmd.auth_failed) {
         enum redis_verdict v = redis_cluster_judge(&be->route, rep->r, be->op != OP_ACQUIRE);
         if (v != ROUTE_PASS) { /* a redirection: send the command again, to another node */
@@ -184,7 +182,6 @@ static void follow(struct redis_backend *be)
 {
     const struct redis_operation *op = operations[be->op];
     struct dlock_error *note = &events_add(&be->events, EV_NOTICE)->error;
-
     redis_sentinel_doubt(&be->route, note);
     note->code = 0;
     if (op && op->moved)
@@ -199,7 +196,6 @@ static void confirm(struct redis_backend *be)
     const struct redis_operation *op = operations[be->op];
     struct redis_answer a = be->answer;
     struct dlock_error err;
-
     if (a.what == ANSWER_NONE)
         return;
     enum redis_confirmed c = redis_route_confirm(&be->route, &err);
@@ -220,7 +216,6 @@ static void cmd_failed(struct redis_backend *be)
 {
     const struct redis_operation *op = operations[be->op];
     struct dlock_error err = be->node.cmd.error;
-
     /* A server may close an idle connection: the next request opens a new one. */
     if (!op) {
         ask_now(be, &err);
@@ -239,7 +234,6 @@ static void take_replies(struct redis_backend *be)
     struct redis_conn *cmd = &be->node.cmd, *wake = &be->node.wake;
     struct redis_conn_reply rep;
     int rc = 0;
-
     while (cmd->state != RC_CLOSED && (rc = redis_script_next(cmd, &rep)) == 1) {
         answered(be, &rep);
         freeReplyObject(rep.r); /* NULL: kept */
@@ -279,7 +273,6 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
                       struct dlock_event *ev)
 {
     struct redis_backend *be = redis_of(dlock_be);
-
     redis_node_work(&be->node, pfd, n);
     redis_sentinel_work(&be->route, pfd, n);
     if (redis_sentinel_seek(&be->route))
@@ -306,17 +299,9 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
 
 /* ------------------------------------------------------------------- the slots */
 
-/* The key expires, and no renewal of ours prolongs a key with another value. */
-static bool be_stays(struct dlock_be *be)
-{
-    (void)be;
-    return true;
-}
-
 static void be_release(struct dlock_be *dlock_be, int64_t until)
 {
     struct redis_backend *be = redis_of(dlock_be);
-
     /* No event of the cancelled operation may follow. */
     be->events.n = 0;
     be->answer.what = ANSWER_NONE;
@@ -346,7 +331,7 @@ const struct dlock_backend dlock_backend_redis = {
     .open = be_open,
     .acquire = redis_acquire,
     .refusal = be_refusal,
-    .stays = be_stays,
+    .stays = redis_stays,
     .renew = redis_renew,
     .release = be_release,
     .ask = redis_status,

@@ -40,7 +40,6 @@ static int read_spec(struct redlock_backend *be, struct dlock_error *err)
     const struct dlock_spec *spec = be->spec;
     const struct dlock_uri *uri = spec->uri;
     int rc;
-
     if (uri->nhosts > REDLOCK_NODES)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "%d servers: a redlock has at most %d", uri->nhosts,
                           REDLOCK_NODES);
@@ -136,7 +135,6 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
     struct redis_conn *cmd = &s->node.cmd, *wake = &s->node.wake;
     struct redis_conn_reply rep;
     int rc = 0;
-
     while (cmd->state != RC_CLOSED && (rc = redis_script_next(cmd, &rep)) == 1) {
         enum redlock_kind kind = REDLOCK_TAG_KIND(rep.tag);
         if (rep.tag == REDIS_CONN_PUSH && be->claim == CLAIM_GRANTED &&
@@ -181,7 +179,6 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
                       struct dlock_event *ev)
 {
     struct redlock_backend *be = redlock_of(dlock_be);
-
     for_each_server (be, s)
         redis_node_work(&s->node, pfd, n);
     /* After the work of all servers: a closed connection's descriptor may be used again. */
@@ -216,17 +213,9 @@ static const struct dlock_error *be_refusal(const struct dlock_be *be)
     return &((const struct redlock_backend *)be)->acquire.why;
 }
 
-/* Each server's expiry keeps the lock. */
-static bool be_stays(struct dlock_be *be)
-{
-    (void)be;
-    return true;
-}
-
 static void be_release(struct dlock_be *dlock_be, int64_t until)
 {
     struct redlock_backend *be = redlock_of(dlock_be);
-
     /* The cancelled operation has no events after its release. */
     be->events.n = 0;
     for_each_server (be, s)
@@ -253,7 +242,7 @@ const struct dlock_backend dlock_backend_redlock = {
     .open = be_open,
     .acquire = redlock_acquire,
     .refusal = be_refusal,
-    .stays = be_stays,
+    .stays = redis_stays,
     .renew = redlock_renew,
     .release = be_release,
     .ask = redlock_status,

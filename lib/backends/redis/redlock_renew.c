@@ -16,7 +16,6 @@
 void redlock_renew(struct dlock_be *dlock_be)
 {
     struct redlock_backend *be = redlock_of(dlock_be);
-
     redlock_begin(be, OP_RENEW);
     be->proven = false;
     be->until = be->began + be->spec->op_timeout;
@@ -39,7 +38,6 @@ static void say_lost(const struct redlock_backend *be, struct dlock_error *err)
 {
     const struct dlock_info *info = NULL;
     int lost = count_lost(be);
-
     for_each_server (be, s)
         if (s->answer == A_BUSY)
             info = &s->info;
@@ -106,7 +104,6 @@ static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
     struct redis_script_owned o;
     bool current =
         rep->tag == REDLOCK_TAG(be->serial, K_RENEW) || rep->tag == REDLOCK_TAG(be->serial, K_HEAL);
-
     if (s->node.cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
         if (current)
             redlock_refused(be, s, rep->r);
@@ -150,7 +147,6 @@ static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
 static bool doubtful(const struct redlock_backend *be, struct dlock_error *err)
 {
     int lost = 0, silent = 0, gone = count_lost(be);
-
     for_each_server (be, s) {
         lost += s->loss == LOSS_EARLY;
         silent += s->loss == LOSS_NONE && !s->same && s->answer != A_YES && s->answer != A_GONE;
@@ -166,7 +162,6 @@ static void renew_step(struct redlock_backend *be, int64_t now)
 {
     int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING), healed = 0;
     struct dlock_error doubt;
-
     for_each_server (be, s)
         healed += s->answer == A_YES && s->loss != LOSS_NONE;
     bool patient = redlock_patient(be, yes, now), heard = pending == 0 || !patient;
@@ -245,7 +240,6 @@ static void leave_answered(struct redlock_backend *be, struct redlock_server *s,
                            struct redis_conn_reply *rep)
 {
     struct redis_script_owned o;
-
     if (rep->tag != REDLOCK_TAG(be->serial, K_LEAVE) || be->op != OP_RELEASE)
         return;
     if (s->node.cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
@@ -320,7 +314,6 @@ static void release_step(struct redlock_backend *be, int64_t now)
     bool owed = false; /* a server possibly with a vote for us could not be reached */
     const struct dlock_error *forbidden = NULL;
     struct dlock_error err;
-
     for_each_server (be, s) {
         yes += s->answer == A_YES;
         answered += s->answer == A_YES || s->answer == A_GONE || s->answer == A_BUSY;

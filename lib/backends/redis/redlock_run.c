@@ -30,8 +30,6 @@
  */
 #include "redlock_servers.h"
 
-#include <stdio.h>
-
 void redlock_run_foreign(const struct redlock_backend *be, const struct redlock_server *s,
                          struct dlock_error *err)
 {
@@ -45,7 +43,6 @@ void redlock_run_read(struct redlock_backend *be, struct redlock_server *s,
                       const struct redis_script_tried *t)
 {
     struct dlock_error err;
-
     s->once.found = t->run;
     if (!s->once.found)
         return;
@@ -84,7 +81,6 @@ static bool same_end(const struct redlock_backend *be, const struct redlock_serv
 static const struct redlock_server *last_end(const struct redlock_backend *be, int silent)
 {
     const struct redlock_server *newest = NULL;
-
     for (int i = 0; i < be->n && be->spec->once > 0; i++) {
         const struct redlock_server *s = &be->servers[i];
         int with = silent;
@@ -100,7 +96,6 @@ static const struct redlock_server *last_end(const struct redlock_backend *be, i
 const struct redlock_server *redlock_run_success(const struct redlock_backend *be, bool *sure)
 {
     const struct redlock_server *last = last_end(be, be->n - redlock_count(be, A_YES));
-
     *sure = last == last_end(be, 0);
     return last && run_record_skips(&last->once.run, be->spec->once) ? last : NULL;
 }
@@ -109,7 +104,6 @@ void redlock_run_skip(struct redlock_backend *be, struct redlock_server *s,
                       const struct redlock_server *success)
 {
     struct redis_script_args args = {.value = be->value};
-
     if (!same_end(be, s, success)) {
         args.record = success->once.text;
         args.kept = success->once.kept;
@@ -122,7 +116,6 @@ void redlock_run_end(struct redlock_backend *be, struct redlock_server *s)
     struct redis_script_args args = {
         .value = be->value, .id = s->queued ? be->acquire.id : NULL, .grace = be->restart_grace};
     char text[RUN_RECORD_MAX];
-
     if (be->claim == CLAIM_GRANTED) {
         args.least = spec_stay(be->spec);
         if (run_record_begun(be->spec) &&

@@ -86,7 +86,6 @@ bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t
     const struct redis_conn *c = &s->node.cmd;
     int64_t now = spec_now(be->spec), oldest = c->ntags > 0 ? c->tags[0].sent : 0;
     bool stuck = c->ntags >= BACKLOG || (oldest != 0 && oldest < now - be->spec->op_timeout);
-
     if (s->same) {
         s->answer = A_FAILED;
         s->error = s->last;
@@ -124,7 +123,6 @@ void redlock_keep(struct redlock_backend *be, struct redlock_server *s, enum red
         .value = be->value, .fence = be->fence, .heal = kind == K_HEAL};
     bool record = spec->hold->begin == RUN_NOW;
     char text[RUN_RECORD_MAX];
-
     if (kind == K_RAISE) {
         s->raise = RAISE_ASKED;
         args.ttl = redlock_lease(spec);
@@ -151,7 +149,6 @@ void redlock_well(struct redlock_server *s)
 static void tell_down(struct redlock_backend *be, struct redlock_server *s)
 {
     struct dlock_error err;
-
     if (s->down || be->events.n > EVENTS_MAX / 2)
         return;
     s->down = true;
@@ -180,7 +177,6 @@ void redlock_failed(struct redlock_backend *be, struct redlock_server *s)
     /* Servers and proxies close idle connections: told only when the next attempt fails, too. */
     bool idle = s->node.cmd.answered && s->node.cmd.error.code == DLOCK_EUNAVAIL && !s->hung_up;
     bool pending = s->answer == A_PENDING;
-
     s->error = s->last = s->node.cmd.error;
     if (pending)
         s->answer = A_FAILED;
@@ -285,7 +281,6 @@ int redlock_no_quorum(const struct redlock_backend *be, struct dlock_error *err)
     /* Which error takes the majority away? A malformed answer counts as no answer. */
     static const int codes[] = {DLOCK_EPERM, DLOCK_EDATA, DLOCK_EUSAGE, DLOCK_EUNUSABLE, DLOCK_EOS};
     int usable = be->n, code = DLOCK_EUNAVAIL;
-
     for_each_server (be, s)
         usable -= s->error.code != 0 || s->answer == A_PENDING || s->answer == A_LATE ||
                   s->answer == A_FAILED;

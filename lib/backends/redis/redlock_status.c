@@ -28,11 +28,9 @@ void redlock_status(struct dlock_be *dlock_be, enum dlock_ask what, const char *
 {
     struct redlock_backend *be = redlock_of(dlock_be);
     struct dlock_error err = {0};
-
     be->status.what = what;
     be->status.forgetting = false;
     snprintf(be->status.token, sizeof(be->status.token), "%s", token ? token : "");
-
     redlock_begin(be, OP_STATUS);
     be->until = be->began + be->spec->connect_timeout;
     if (what != ASK_STATUS && what != ASK_FORGET)
@@ -58,7 +56,6 @@ static void status_answered(struct redlock_backend *be, struct redlock_server *s
     enum redis_script_forgot what;
     const char *type;
     bool forgetting = be->status.forgetting;
-
     if (be->op != OP_STATUS || be->status.listing ||
         rep->tag != REDLOCK_TAG(be->serial, forgetting ? K_FORGET : K_STATUS))
         return;
@@ -96,7 +93,6 @@ static bool find_run(struct redlock_backend *be)
     struct dlock_run run, newest[2]; /* of the runs that have ended, and that still run */
     bool found[2] = {false, false};
     int recorded = 0;
-
     for (int i = 0; i < be->n; i++) {
         if (!run_of(be, i, &run))
             continue;
@@ -120,13 +116,11 @@ static void start_listing(struct redlock_backend *be)
     struct redis_script_state s;
     struct dlock_run run;
     struct dlock_error err;
-
     be->until = DLOCK_NEVER;
     be->status.listing = true;
     be->status.part = LIST_HOLDERS;
     be->status.server = 0;
     be->status.at = be->status.nlisted = 0;
-
     for (int i = 0; i < be->n; i++)
         if (state_of(be, i, &s) && s.run_len > 0 && !run_of(be, i, &run)) {
             redlock_run_foreign(be, &be->servers[i], &err);
@@ -153,7 +147,6 @@ static void start_forget(struct redlock_backend *be)
     struct dlock_error err;
     bool found = find_run(be);
     int holding = 0;
-
     if (found && strcmp(be->run.token, be->status.token) != 0) {
         fail_changed(be);
         return;
@@ -196,7 +189,6 @@ static void step_forget(struct redlock_backend *be, int64_t now)
     int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING);
     int answered = yes + redlock_count(be, A_BUSY) + redlock_count(be, A_GONE);
     struct dlock_error err;
-
     if (pending > 0 && now < be->until && redlock_patient(be, answered, now))
         return;
     if (yes >= be->quorum) {
@@ -220,7 +212,6 @@ static void status_step(struct redlock_backend *be, int64_t now)
 {
     int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING);
     struct dlock_error err;
-
     if (be->status.listing)
         return;
     if (be->status.forgetting) {
@@ -254,7 +245,6 @@ static bool holder_of_majority(struct redlock_backend *be, int i, size_t at)
     uint64_t fence = UINT64_MAX;
     size_t len, n;
     int named = 0;
-
     const char *value = state_of(be, i, &s) ? redis_script_value_at(&s, at, &len) : NULL;
     for (int k = 0; k < be->n && value; k++) {
         size_t holders = state_of(be, k, &other) ? redis_script_holders(&other) : 0;
@@ -312,7 +302,6 @@ static bool next_waiter(struct redlock_backend *be, const struct redis_script_st
 int redlock_status_next(struct redlock_backend *be, struct dlock_event *ev)
 {
     struct redis_script_state s;
-
     *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
     for (; be->status.part <= LIST_WAITERS; be->status.part++, be->status.server = 0)
         for (; be->status.server < be->n; be->status.server++, be->status.at = 0)

@@ -135,7 +135,6 @@ static int count_votes(struct redlock_backend *be, bool decided)
 {
     int64_t fences[REDLOCK_NODES], median;
     int n = 0, count = 0;
-
     for_each_server (be, s)
         if (s->answer == A_YES)
             fences[n++] = (int64_t)s->fence;
@@ -222,7 +221,6 @@ void redlock_wake_heard(struct redlock_backend *be, struct redlock_server *s,
     struct dlock_error err;
     enum redis_heard heard = redis_node_heard(&s->node, rep, &err);
     int64_t now = spec_now(be->spec);
-
     if (heard == HEARD_FAILED)
         redlock_wake_failed(be, s);
     if (heard == HEARD_READY) {
@@ -274,7 +272,6 @@ static void plan_look(struct redlock_backend *be)
 {
     int64_t pause = LOOK_PAUSE;
     int tracked = 0;
-
     for_each_server (be, s) {
         tracked += s->node.tracking == TRACK_ON;
         if (to_look_at(s) && s->place == 1)
@@ -303,7 +300,6 @@ static void looked(struct redlock_backend *be, struct redlock_server *s,
     bool claims = REDLOCK_TAG_KIND(rep->tag) == K_CLAIM;
     int64_t left_ms = 0, now = spec_now(be->spec);
     bool yes = redis_script_looked(rep->r, &left_ms);
-
     if (be->op != OP_ACQUIRE || be->acquire.stage != ST_PAUSE ||
         REDLOCK_TAG_SERIAL(rep->tag) != (be->serial & REDLOCK_SERIALS) ||
         rep->r->type == REDIS_REPLY_ERROR)
@@ -342,7 +338,6 @@ static void plan_round(struct redlock_backend *be)
 {
     int64_t now = spec_now(be->spec), at = DLOCK_NEVER;
     int place = INT32_MAX, unknown = 0;
-
     for_each_server (be, s) {
         int earlier = 0;
         int64_t t = free_at(be, s, now);
@@ -399,7 +394,6 @@ static void tell_grace(struct redlock_backend *be)
     char left[32];
     int64_t ms = 0;
     int grace = 0;
-
     for_each_server (be, s) {
         int64_t t = s->answer == A_GRACE ? grace_left_ms(be, s) : 0;
         grace += t > 0; /* 0: refused for a client gone since; the next round asks again */
@@ -420,7 +414,6 @@ static void start_round(struct redlock_backend *be)
     /* A server known to be young refuses by itself: no vote is given and taken back each time. */
     struct redlock_young last = young_of(be);
     int64_t grace = redlock_young_age_ms(&last) * DLOCK_MSEC;
-
     redlock_begin(be, OP_ACQUIRE);
     be->acquire.stage = ST_VOTE;
     be->acquire.try_at = be->acquire.not_before = be->acquire.told_at = DLOCK_NEVER;
@@ -430,7 +423,6 @@ static void start_round(struct redlock_backend *be)
     be->acquire.holder = NULL;
     if (!be->acquire.first)
         be->until = be->began + be->spec->op_timeout;
-
     struct dlock_error err;
     int64_t ttl = redlock_lease(be->spec);
     if (redis_script_new_value(be->spec, ttl, be->token, &be->value, &err) != 0) {
@@ -467,7 +459,6 @@ void redlock_acquire(struct dlock_be *dlock_be, bool wait)
 {
     struct redlock_backend *be = redlock_of(dlock_be);
     struct dlock_error err;
-
     be->op = OP_ACQUIRE;
     be->claim = CLAIM_NONE;
     be->acquire = (struct redlock_acquiring){
@@ -534,7 +525,6 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
 {
     struct redis_script_tried t;
     bool current = rep->tag == REDLOCK_TAG(be->serial, K_VOTE) && be->op == OP_ACQUIRE;
-
     if (s->node.cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
         /* AUTH refused: a default user without a password may still have been served. */
         s->touched = rep->r->type != REDIS_REPLY_ERROR;
@@ -563,7 +553,6 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
     bool held = t.status == RS_BUSY;
     int64_t ttl_ms = held ? redis_script_ttl(t.holder, t.holder_len) : 0;
     s->longest_ms = redlock_young_longest_ms(held, ttl_ms, t.left_ms, t.longest_ms);
-
     if (!current || be->acquire.stage == ST_UNDO) {
         /* A vote for the granted lock, after the majority's. */
         if (be->claim != CLAIM_NONE && t.status == RS_GRANTED &&
@@ -592,7 +581,6 @@ static void end_votes(struct redlock_backend *be, int64_t now)
 {
     int yes = redlock_count(be, A_YES);
     struct redlock_young y = young_of(be);
-
     if (yes >= be->quorum && !be->acquire.twice) {
         /* The patience with the remaining servers begins when a majority has voted. */
         (void)redlock_patient(be, be->quorum, now);
@@ -645,7 +633,6 @@ static void raise_answered(struct redlock_backend *be, struct redlock_server *s,
                            const struct redis_conn_reply *rep)
 {
     struct redis_script_owned o;
-
     if (rep->tag != REDLOCK_TAG(be->serial, K_RAISE) || be->op != OP_ACQUIRE ||
         be->acquire.stage != ST_RAISE)
         return;
@@ -668,7 +655,6 @@ static void end_raise(struct redlock_backend *be, int64_t now)
     struct redlock_young y = young_of(be);
     for_each_server (be, s)
         (void)discount(s, redlock_young_age_ms(&y));
-
     int raised = 0, open = redlock_count(be, A_PENDING);
     for_each_server (be, s) {
         raised += s->answer == A_YES && s->raise == RAISE_DONE;
@@ -702,7 +688,6 @@ static void round_failed(struct redlock_backend *be)
 {
     int yes = redlock_count(be, A_YES) + redlock_count(be, A_GONE);
     int busy = redlock_count(be, A_BUSY), usable = yes + busy + redlock_count(be, A_GRACE);
-
     /* The holder named by most servers. */
     int most = 0;
     for_each_server (be, s) {
@@ -717,7 +702,6 @@ static void round_failed(struct redlock_backend *be)
     be->acquire.definite = most >= be->quorum;
     if (be->acquire.holder && be->acquire.holder->holder == 0)
         be->acquire.holder = NULL;
-
     if (be->acquire.twice) {
         be->acquire.outcome = EV_FAILED;
     } else if (usable < be->quorum) {
@@ -745,7 +729,6 @@ static void round_failed(struct redlock_backend *be)
 static void give_votes_back(struct redlock_backend *be, const struct redlock_server *success)
 {
     int64_t now = spec_now(be->spec);
-
     be->until = dlock_max(be->until, now + UNDO_TIME);
     /* As long as the round took, less the time in which young votes waited for silent servers. */
     int64_t took = dlock_min(now, be->patient_until) - be->began;
@@ -802,7 +785,6 @@ static void end_undo(struct redlock_backend *be, int64_t now)
 static void pause_round(struct redlock_backend *be)
 {
     int64_t now = spec_now(be->spec);
-
     be->acquire.stage = ST_PAUSE;
     be->acquire.not_before = now;
     if (be->acquire.why.code != 0 && be->acquire.first) {
@@ -860,7 +842,6 @@ static void acquire_step(struct redlock_backend *be, int64_t now)
         end_raise(be, now);
     if (be->op == OP_ACQUIRE && be->acquire.stage == ST_UNDO)
         end_undo(be, now);
-
     for (int i = 0; i < be->n && be->op == OP_ACQUIRE; i++) {
         struct redlock_server *s = &be->servers[i];
         if (now >= s->node.wake_until)
@@ -874,7 +855,6 @@ static int64_t acquire_wake_at(const struct redlock_backend *be)
 {
     struct redlock_young y = young_of(be);
     int64_t at = DLOCK_NEVER, heard = redlock_young_heard_at(&y);
-
     switch (be->acquire.stage) {
     case ST_VOTE:
         at = redlock_wake_at(be);

@@ -16,7 +16,6 @@ static void name_found(const struct redis_backend *be, struct dlock_error *err,
     struct dlock_info info;
     char text[96], holder[sizeof(err->msg)];
     const char *cause = "the key expired, was deleted, or was lost by the server";
-
     if (o->found)
         redis_script_holder(o->found, o->len, &info);
     if (o->found && info.foreign) {
@@ -37,7 +36,6 @@ static void name_found(const struct redis_backend *be, struct dlock_error *err,
 static void refused(struct redis_backend *be, const redisReply *r, struct dlock_error *err)
 {
     struct redis_conn *cmd = &be->node.cmd;
-
     if (cmd->auth_failed) {
         *err = cmd->error;
         redis_node_close(&be->node);
@@ -66,7 +64,6 @@ static void send_renew(struct redis_backend *be)
     struct redis_script_args args = {.ttl = dlock_max(be->spec->ttl, spec_stay(be->spec)),
                                      .value = be->value};
     char text[RUN_RECORD_MAX];
-
     if (redis_conn_is_open(cmd))
         redis_sentinel_question(&be->route, DLOCK_NEVER); /* a new connection begins by asking */
     redis_route_connect(&be->route, cmd, be->until);
@@ -88,7 +85,6 @@ static void send_renew(struct redis_backend *be)
 void redis_renew(struct dlock_be *dlock_be)
 {
     struct redis_backend *be = redis_of(dlock_be);
-
     be->op = OP_RENEW;
     be->until = spec_now(be->spec) + be->spec->op_timeout;
     redis_cluster_begin(&be->route);
@@ -138,7 +134,6 @@ static void renew_answered(struct redis_backend *be, struct redis_conn_reply *re
     struct redis_conn *cmd = &be->node.cmd;
     struct redis_script_owned o;
     struct dlock_error err;
-
     if (cmd->auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
         refused(be, rep->r, &err);
         unclear(be, &err);
@@ -168,7 +163,6 @@ static void renew_answered(struct redis_backend *be, struct redis_conn_reply *re
 static void renew_due(struct redis_backend *be, int64_t now)
 {
     struct dlock_error err;
-
     if (now < be->until)
         return;
     no_answer(&err, be->spec, be->spec->op_timeout);
@@ -215,7 +209,6 @@ static void send_leave(struct redis_backend *be)
     bool asking = redis_cluster_asks(&be->route);
     struct redis_script_args args = {.value = be->value, .id = be->queued ? be->acquire.id : NULL};
     struct dlock_run run = {0};
-
     /* A try without a grant has no end of a hold, and leaves the run record alone. */
     if (be->claim == CLAIM_GRANTED) {
         if (run_record_begun(be->spec)) {
@@ -242,7 +235,6 @@ static void leave_now(struct redis_backend *be)
 void redis_release(struct redis_backend *be, int64_t until)
 {
     struct redis_conn *cmd = &be->node.cmd;
-
     /* A connection that waits for replicas serves nothing else; the request has been answered. */
     if (be->op == OP_STATUS || (redis_conn_is_open(cmd) && redis_conn_waits(cmd, T_WAIT)))
         redis_conn_close(cmd);
@@ -291,7 +283,6 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
     bool must_record = be->spec->once > 0 && be->spec->hold->ended && be->spec->hold->success;
     struct redis_script_owned o;
     struct dlock_error err;
-
     if (r->type == REDIS_REPLY_ERROR) {
         refused(be, r, &err);
         leave_later(be, &err);
@@ -321,7 +312,6 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
 static void release_due(struct redis_backend *be, int64_t now)
 {
     struct dlock_error err;
-
     if (now >= be->release.until) {
         dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, redis_where(be), "no answer");
         end_release(be, DLOCK_RELEASE_UNCLEAR, &err);

@@ -28,7 +28,6 @@ int redis_script_init(struct redis_script *s, const char *name, int db)
     const char *open = strchr(name, '{');
     const char *shut = open ? strchr(open, '}') : NULL;
     bool tag = shut && shut > open + 1;
-
     /* The second colon keeps the name "{x}" apart from the name "x". */
     *s = (struct redis_script){.name = strdup(name)};
     if (!s->name ||
@@ -137,7 +136,6 @@ static bool unknown(struct redis_conn *c, const struct redis_conn_reply *rep)
 {
     struct redis_conn_script *s = c->script;
     bool gone = false;
-
     c->script = NULL;
     if (is_unknown(rep->r)) {
         bool undo = is_undo(s->op);
@@ -162,7 +160,6 @@ static bool ask_why(struct redis_conn *c, const struct redis_conn_reply *rep)
 {
     const char *text = rep->r->type == REDIS_REPLY_ERROR ? rep->r->str : "";
     bool no_eval = strstr(text, "unknown command") && strstr(text, "EVAL");
-
     if (rep->why != WHY_MAY || c->unclear.r ||
         !(no_eval || (!c->auth_failed && redis_conn_is_vague(text))))
         return false;
@@ -239,7 +236,6 @@ static void last_argument(char last[LAST], enum redis_script_op op,
 {
     char grace[24], least[24], time[24];
     size_t n = 0;
-
     msec(grace, a->grace);
     msec(least, a->least);
     if (op == SCRIPT_TRY)
@@ -265,7 +261,6 @@ bool redis_script_run(struct redis_script_args *args, const struct dlock_spec *s
     struct dlock_run run = {
         .state = DLOCK_RUN_RUNNING, .status = -1, .fence = fence, .kept_ns = spec->once};
     char who[RUN_RECORD_MAX];
-
     snprintf(run.token, sizeof(run.token), "%s", token);
     if (ended)
         run_record_end(spec, &run);
@@ -281,7 +276,6 @@ int redis_script_send(const struct redis_script *s, struct redis_conn *c, int ta
     char ttl[24], fence[24], last[LAST], back[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 24];
     const char *id = a->id ? a->id : "";
     char *key = NULL;
-
     msec(ttl, a->ttl);
     snprintf(fence, sizeof(fence), "%llu", (unsigned long long)a->fence);
     snprintf(back, sizeof(back), "%s@%lld", id, (long long)a->ticket);
@@ -522,7 +516,6 @@ int redis_script_new_value(const struct dlock_spec *spec, int64_t ttl,
                            char token[DLOCK_TOKEN_LEN + 1], char **value, struct dlock_error *err)
 {
     int rc = dlock_token_new(spec->env, token);
-
     free(*value);
     *value = rc == 0 ? redis_script_value(spec, ttl, token) : NULL;
     if (rc != 0)
@@ -535,7 +528,6 @@ int64_t redis_script_ttl(const char *value, size_t len)
     static const char key[] = " ttl=";
     char text[24];
     struct dlock_info info;
-
     redis_script_holder(value, len, &info);
     const char *at = info.foreign ? NULL : memmem(value, len, key, strlen(key));
     if (!at)
@@ -551,7 +543,6 @@ static size_t read_kind(const char *text, size_t len, struct dlock_info *info)
 {
     size_t i = 1;
     unsigned slots = 0;
-
     info->mode = DLOCK_MODE_EXCLUSIVE;
     if (len >= 2 && memcmp(text, "s:", 2) == 0) {
         info->mode = DLOCK_MODE_SHARED;
@@ -572,7 +563,6 @@ void redis_script_holder(const char *value, size_t len, struct dlock_info *info)
 {
     *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1};
     size_t kind = read_kind(value, len, info);
-
     if (len > strlen(SHARED) && memcmp(value, SHARED, strlen(SHARED)) == 0) {
         info->mode = DLOCK_MODE_SHARED;
         return;
@@ -597,7 +587,6 @@ bool redis_script_together(const redisReply *r, struct dlock_info *info)
 {
     long long left, slot;
     int at = 0;
-
     if (r->type != REDIS_REPLY_STRING || sscanf(r->str, "%lld %lld %n", &left, &slot, &at) != 2 ||
         at == 0)
         return false;
@@ -684,7 +673,6 @@ bool redis_script_changed(const struct redis_script *s, const redisReply *messag
 enum redis_script_call redis_script_called(const struct redis_script *s, const redisReply *message)
 {
     const redisReply *from = message->element[1], *what = message->element[2];
-
     if (from->type == REDIS_REPLY_STRING && strcmp(from->str, REDIS_SCRIPT_INVALIDATE) == 0)
         return redis_script_changed(s, message) ? RS_CHANGED : RS_NOTHING;
     if (what->type != REDIS_REPLY_STRING)
@@ -702,7 +690,6 @@ bool redis_script_head(const redisReply *message, struct redis_script_tried *t)
     const redisReply *what = message->element[2];
     long long ms;
     int at = 0;
-
     if (sscanf(what->str, "head %lld %n", &ms, &at) != 1 || at == 0 || ms <= 0)
         return false;
     *t = (struct redis_script_tried){

@@ -65,7 +65,6 @@ int redis_sentinel_open(struct redis_route *r, struct dlock_error *err)
     const char *service = uri->path + 1, *slash = strchr(service, '/');
     const char *file = dlock_uri_param(uri, "sentinel-password-file");
     struct redis_sentinel *m = r->sentinel = calloc(1, sizeof(*m));
-
     if (!m)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     m->spec = r->spec;
@@ -125,7 +124,6 @@ static void open_conn(const struct redis_sentinel *m, int i, struct redis_conn *
 {
     struct dlock_peer peers[REDIS_CONN_PEERS];
     int n = 0;
-
     for (int k = 0; k < m->spec->npeers && n < REDIS_CONN_PEERS; k++)
         if (m->spec->peers[k].host == i)
             peers[n++] = m->spec->peers[k];
@@ -137,7 +135,6 @@ static void open_conn(const struct redis_sentinel *m, int i, struct redis_conn *
 static void begin_round(struct redis_sentinel *m, int64_t until)
 {
     const char *argv[] = {"SENTINEL", "get-master-addr-by-name", m->service};
-
     m->since = spec_now(m->spec);
     m->until = until;
     for (int i = 0; i < m->n; i++) {
@@ -163,7 +160,6 @@ static bool read_address(const redisReply *r, struct redis_named *a)
 static void ask_answered(struct sentinel *one, const redisReply *r)
 {
     struct dlock_error *err = &one->error;
-
     one->says = SAYS_FAILED;
     /* The generic texts are about the master's credentials. */
     if (one->node.cmd.auth_failed) {
@@ -251,7 +247,6 @@ static int too_few(const struct redis_sentinel *m, const struct redis_named *a,
 {
     struct tally t = count(m);
     int votes = votes_for(m, a);
-
     return dlock_fail_at(err, DLOCK_EUNAVAIL, 0, m->spec->uri->where,
                          "%d of %d sentinels name%s %s:%u as the master, %d must%s%s", votes, m->n,
                          votes == 1 ? "s" : "", a->host, a->port, m->quorum, t.error ? "; " : "",
@@ -273,7 +268,6 @@ static int find_master(const struct redis_sentinel *m, struct redis_named *a,
 {
     const char *where = m->spec->uri->where;
     struct tally t = count(m);
-
     if (t.votes >= m->quorum) {
         *a = *t.first;
         return 1;
@@ -332,7 +326,6 @@ static void work_hear(struct redis_sentinel *m, struct sentinel *one, int64_t no
     size_t len = strlen(m->service);
     struct redis_conn_reply rep;
     int rc = 0;
-
     while (rc >= 0 && one->node.wake.state != RC_CLOSED &&
            (rc = redis_conn_next(&one->node.wake, &rep)) == 1) {
         if (rep.tag == REDIS_CONN_PUSH) {
@@ -360,7 +353,6 @@ int redis_sentinel_interest(const struct redis_route *r, struct pollfd *pfd, int
 {
     const struct redis_sentinel *m = r->sentinel;
     int n = 0;
-
     if (!m)
         return 0;
     for (int i = 0; i < m->n; i++) {
@@ -381,7 +373,6 @@ void redis_sentinel_work(struct redis_route *r, const struct pollfd *pfd, int n)
 {
     struct redis_sentinel *m = r->sentinel;
     struct redis_conn_reply rep;
-
     if (!m)
         return;
     int64_t now = spec_now(m->spec);
@@ -424,7 +415,6 @@ void redis_sentinel_connect(struct redis_route *r, struct redis_conn *c, int64_t
     bool shared = m->seek != SEEK_NOTHING &&
                   (r->node->cmd.state == RC_WAITING || r->node->wake.state == RC_WAITING);
     int64_t now = spec_now(r->spec);
-
     c->only_master = true;
     if (redis_conn_open_later(c, NULL, until) != 0 || shared)
         return;
@@ -448,7 +438,6 @@ bool redis_sentinel_seek(struct redis_route *r)
     struct dlock_error err;
     bool for_good = true, found = false, strayed = false;
     int rc = 0;
-
     if (!m)
         return false;
     if (m->seek == SEEK_ASKING) {
@@ -504,7 +493,6 @@ enum redis_watch redis_sentinel_watch(struct redis_route *r, bool acquiring, boo
 {
     struct redis_sentinel *m = r->sentinel;
     enum redis_watch result = WATCH_NOTHING;
-
     if (!m || m->seek != SEEK_NOTHING) /* an announcement stays pending until then */
         return WATCH_NOTHING;
     if (take_announcement(m)) {

@@ -9,7 +9,6 @@
 static void send_query(struct redis_backend *be)
 {
     struct redis_conn *cmd = &be->node.cmd;
-
     be->out.retry_at = DLOCK_NEVER;
     redis_route_connect(&be->route, cmd, be->until);
     if (redis_cluster_asks(&be->route))
@@ -29,7 +28,6 @@ void redis_status(struct dlock_be *dlock_be, enum dlock_ask what, const char *ar
 {
     struct redis_backend *be = redis_of(dlock_be);
     struct dlock_error err;
-
     be->op = OP_STATUS;
     be->until = spec_now(be->spec) + be->spec->connect_timeout;
     be->refused.code = 0;
@@ -70,7 +68,6 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
     enum redis_script_forgot what;
     const char *type;
     struct dlock_error err;
-
     if (be->node.cmd.auth_failed) {
         err = be->node.cmd.error;
     } else if (r->type == REDIS_REPLY_ERROR) {
@@ -113,7 +110,6 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
 static void due(struct redis_backend *be, int64_t now)
 {
     struct dlock_error err;
-
     if (now >= be->until) {
         redis_no_answer(be, &err, be->spec->connect_timeout);
         redis_conn_close(&be->node.cmd);
@@ -143,7 +139,6 @@ static bool next_entry(struct redis_backend *be)
 {
     const struct redis_script_state *s = &be->status.state;
     size_t holders = redis_script_holders(s);
-
     while (be->status.at < holders)
         if (redis_script_holder_at(s, be->status.at++, &be->info))
             return true;

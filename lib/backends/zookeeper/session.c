@@ -20,7 +20,6 @@
 #include "zookeeper.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

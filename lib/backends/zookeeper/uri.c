@@ -116,21 +116,11 @@ static int set_credentials(struct zk_backend *be, struct dlock_error *err)
 #define SERVERS "list all servers after '//': zk://H1:2181,H2:2181"
 #define CREDENTIALS "write USER:PASSWORD@ before the first host, or ?password-file=FILE"
 #define NO_TLS "there is no TLS to ZooKeeper yet"
+/* clang-format off */
+/* Of Dubbo, with ZooKeeper as its registry; kazoo; Curator. */
 static const char *const ignored[] = {
-    /* Dubbo, with ZooKeeper as its registry; kazoo; Curator */
-    "timeout",
-    "session",
-    "session_timeout",
-    "connection_timeout",
-    "connect_timeout",
-    "blocking",
-    "max_retries",
-    "client",
-    "transporter",
-    "check",
-    "register",
-    "subscribe",
-    NULL};
+    "timeout", "session", "session_timeout", "connection_timeout", "connect_timeout", "blocking",
+    "max_retries", "client", "transporter", "check", "register", "subscribe", NULL};
 static const struct dlock_foreign rules[] = {
     {"backup hosts", FOREIGN_REFUSED, SERVERS, NULL},
     {"chroot", FOREIGN_REFUSED, "write /CHROOT behind the hosts", NULL},
@@ -139,12 +129,10 @@ static const struct dlock_foreign rules[] = {
     {"read_only", FOREIGN_AS_OURS, "a lock must be written: leave it out", "0 false no"},
     {"user username password auth*", FOREIGN_REFUSED, CREDENTIALS, NULL},
     {"use_ssl ssl tls", FOREIGN_AS_OURS, NO_TLS, "0 false no"},
-    {"ssl* tls* verify*", FOREIGN_REFUSED, NO_TLS, NULL},
-    {"ca", FOREIGN_REFUSED, NO_TLS, NULL},
-    {"certfile", FOREIGN_REFUSED, NO_TLS, NULL},
-    {"keyfile", FOREIGN_REFUSED, NO_TLS, NULL},
+    {"ssl* tls* verify* ca certfile keyfile", FOREIGN_REFUSED, NO_TLS, NULL},
     {NULL, 0, NULL, NULL},
 };
+/* clang-format on */
 
 int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
 {
@@ -156,7 +144,6 @@ int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
         rc = set_credentials(be, err);
     if (rc < 0)
         return rc;
-
     const char *acl = dlock_uri_param(uri, "acl");
     if (!acl)
         acl = be->lock.credentials ? "creator" : "open";
@@ -172,7 +159,6 @@ int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
         creator_read[1] = ZOO_READ_ACL_UNSAFE.data[0];
         be->lock.acl = *acl == 'c' ? &ZOO_CREATOR_ALL_ACL : &acl_read;
     }
-
     const char *layout = dlock_uri_param(uri, "layout");
     while (layout && strcmp(layout, layouts[be->lock.layout].name) != 0)
         if (be->lock.layout++ == LAYOUT_KAZOO)
@@ -183,7 +169,6 @@ int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
                           "slots with ?layout=%s: the read/write locks of that program know no "
                           "slots, and would not be excluded by one: leave the layout out",
                           layout);
-
     rc = zk_set_run_paths(be, err);
     if (rc == 0 && be->spec->ttl > 24 * 24 * 3600 * DLOCK_SEC)
         return dlock_fail(err, DLOCK_EUSAGE, 0,

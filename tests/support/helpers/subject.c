@@ -126,7 +126,6 @@ int main(int argc, char **argv)
         tell("overlap", errno);
         return 99;
     }
-
     /* Signals are taken in turn, between two beats; those that stop us do so. */
     sigset_t taken;
     sigfillset(&taken);
@@ -140,7 +139,6 @@ int main(int argc, char **argv)
         make_tree();
     beat[who] = now();
     tell("start", (int)getpid());
-
     const struct timespec pause = {.tv_nsec = 500000};
     while (now() < end) {
         int sig = sigtimedwait(&taken, NULL, &pause);

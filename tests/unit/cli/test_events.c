@@ -21,7 +21,6 @@ static void open_events(void)
 {
     char number[16];
     int p[2];
-
     events_close(e);
     e = NULL;
     close(reader);
@@ -41,7 +40,6 @@ static const char *lines(void)
 {
     ssize_t n = read(reader, text, sizeof(text) - 1);
     char *to = text;
-
     text[n > 0 ? n : 0] = '\0';
     for (char *at = text; *at;) {
         char *end = strchr(at, '\n'), *event = strstr(at, "\"event\""), *when, *rest;
@@ -81,7 +79,6 @@ TEST(a_run_is_told_from_wait_to_end)
                                 .since_ms = 1000,
                                 .waited_ms = 5,
                                 .fence = UINT64_C(9007199254740993)};
-
     waiting(&holder, 2, t);
     CHECK_STR(lines(),
               "\"event\":\"waiting\"" JOB
@@ -123,7 +120,6 @@ TEST(what_is_not_known_is_left_out)
 {
     int64_t t = dlock_now();
     open_events();
-
     waiting(NULL, 0, t);
     CHECK_STR(lines(), "\"event\":\"waiting\"" JOB ",\"wait_ms\":0}\n");
     events_released(e, "nothing", t); /* a cancelled wait: nothing was granted */
@@ -136,7 +132,6 @@ TEST(a_grant_says_how_the_lock_is_shared)
 {
     open_events();
     struct dlock_info held = {.mode = DLOCK_MODE_SHARED, .fence = 7};
-
     events_granted(e, &held, DLOCK_NEVER, 1);
     CHECK_HAS(lines(), ",\"wait_ms\":0,\"mode\":\"shared\",\"fence\":\"7\"}\n");
     held = (struct dlock_info){.mode = DLOCK_MODE_SLOTS, .slots = 3, .slot = 1};
@@ -161,7 +156,6 @@ TEST(the_start_names_the_parts_of_the_lock)
          "zk\",\"address\":\"h1:2181,[::1]:7\",\"database\":\"a/b\"}\n"},
         {"file:///tmp#job", "/tmp/job.lock", "file\",\"path\":\"/tmp/job.lock\"}\n"},
     };
-
     open_events();
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         struct dlock_uri *u;
@@ -184,7 +178,6 @@ static void begin_wait(void)
 {
     static const struct options quiet = {.quiet = true, .wait_ns = DLOCK_NEVER};
     struct dlock_options lo;
-
     dlock_options_init(&lo, sizeof(lo));
     if (!job)
         CHECK(dlock_open(&job, "file:///tmp#job", &lo, NULL) == 0 &&
@@ -198,7 +191,6 @@ static void waits(const dlock *lk, long pid, int place)
 {
     struct dlock_info holder = {.pid = pid, .waited_ms = -1};
     struct dlock_report heard = {.place = place, .info = pid ? &holder : NULL};
-
     report_about(&r, lk);
     report_waiting(&r, &heard);
 }
@@ -271,7 +263,6 @@ TEST(the_longest_line_fits_and_ends_whole)
 {
     static const char bytes[] = {'"', '\\', 'x', 1, (char)0xff};
     char lock[5000], reason[512];
-
     for (size_t i = 0; i < sizeof(bytes); i++) {
         open_events();
         struct dlock_info holder = {.foreign = true,
@@ -325,7 +316,6 @@ TEST(texts_are_cut_between_characters_and_secrets_hidden)
 {
     open_events();
     char lock[2000];
-
     FILL(lock, '"');
     events_set_lock(e, lock, "é");
     events_kill(e);
@@ -341,7 +331,6 @@ TEST(what_a_full_pipe_drops_is_counted_in_the_last_line)
 {
     open_events();
     char c[4096];
-
     fcntl(reader, F_SETPIPE_SZ, 8192);
     for (int i = 0; i < 200; i++)
         events_kill(e);
@@ -357,7 +346,6 @@ TEST(a_line_that_is_drawn_at_the_same_terminal_is_erased_first)
 {
     int master = posix_openpt(O_RDWR | O_NOCTTY), slave, save = dup(2);
     char number[16];
-
     REQUIRE(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
     REQUIRE((slave = open(ptsname(master), O_RDWR | O_NOCTTY)) >= 0);
     snprintf(number, sizeof(number), "%d", slave);

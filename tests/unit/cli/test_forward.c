@@ -33,7 +33,6 @@ static int taken(int64_t ms)
 {
     bool shared;
     int sig;
-
     while ((sig = forward_take(&f, ms * MS, &shared)) != 0 && shared)
         seen_by_guard++;
     return sig;
@@ -69,14 +68,12 @@ TEST(what_the_whole_job_got_is_not_sent_again)
     CHECK_INT(taken(WAIT), 0);
     CHECK_INT(seen_by_guard, 1);
     CHECK(forward_wake(&f) == DLOCK_NEVER);
-
     to_guard(1, SIGTERM, 2000);
     to_keeper(1, SIGTERM, 2500); /* it did not get the processor */
     CHECK_INT(taken(5000), 0);
     /* One copy is for one signal. */
     to_keeper(1, SIGTERM, 6000);
     CHECK_INT(taken(6000 + WAIT), SIGTERM);
-
     /* A guard that was late itself has read all of it before it looks. */
     to_keeper(1, SIGTERM, 7000);
     to_guard(1, SIGTERM, 7500);
@@ -96,7 +93,6 @@ TEST(a_copy_of_another_signal_or_sender_or_time_does_not_count)
     to_keeper(1, SIGTERM, 0);
     to_guard(2, SIGTERM, 1);
     CHECK_INT(taken(WAIT), SIGTERM);
-
     struct forward_signal root = from(0, SIGTERM, 100), user = root;
     f = (struct forward){0};
     user.uid = 1000;
@@ -129,7 +125,6 @@ TEST(repeated_signals_are_one_that_comes_behind_the_last)
 TEST(different_signals_keep_their_order)
 {
     static const int sent[] = {SIGTERM, SIGUSR1, SIGTERM, SIGCONT, SIGTSTP, SIGCONT, SIGHUP};
-
     f = (struct forward){0};
     for (int i = 0; i < 7; i++)
         to_keeper(7, sent[i], i);
@@ -178,7 +173,6 @@ TEST(real_time_signals_are_counted)
 TEST(no_signal_is_lost_without_room)
 {
     int sent = 0;
-
     f = (struct forward){0};
     for (int i = 0; i < 10 * FORWARD_MAX; i++) {
         sent += to_keeper(7, i % 2 ? SIGTERM : SIGHUP, 0) != 0;
@@ -204,7 +198,6 @@ TEST(tells_what_a_process_sent)
         {SI_KERNEL, FORWARD_NO_SENDER},
         {SI_TIMER, FORWARD_NO_SENDER},
     };
-
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         si.ssi_code = rows[i].code;
         struct forward_signal s = forward_describe(&si, 5);
@@ -224,7 +217,6 @@ static void keep(int sender, int sig)
 static int first_untold(void)
 {
     int sig = untold.n > 0 ? untold.at[0].sig : 0;
-
     if (sig)
         forward_told(&untold);
     return sig;
@@ -234,7 +226,6 @@ TEST(what_the_guard_does_not_take_stays_in_order)
 {
     static const int sent[] = {SIGTERM, SIGTERM, SIGHUP, SIGTERM},
                      kept[] = {SIGTERM, SIGHUP, SIGTERM};
-
     untold.n = 0;
     for (size_t i = 0; i < DLOCK_LEN(sent); i++)
         keep(7, sent[i]);

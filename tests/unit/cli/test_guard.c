@@ -54,7 +54,6 @@ static void moved_to(int fd, int number)
 static void open_pipe(int ends[2])
 {
     int made[2];
-
     if (pipe2(made, O_CLOEXEC) != 0)
         abort();
     for (int i = 0; i < 2; i++) {
@@ -74,7 +73,6 @@ static struct ticks read_ticks(void)
     struct ticks t = {0};
     FILE *f = fopen("/proc/stat", "r");
     long long n;
-
     if (!f)
         return t;
     if (fscanf(f, "cpu") == 0)
@@ -90,7 +88,6 @@ static struct ticks read_ticks(void)
 static void command_is(char *const *argv)
 {
     int w[2], s[2];
-
     began = read_ticks();
     config = (struct guard_config){.sig = &sig, .argv = argv, .name = "t", .lock_fd = -1};
     config.own_group = true;
@@ -123,7 +120,6 @@ static void set_up(char *const *argv)
 static void send_times(int type, int arg, int64_t term, int64_t kill, int64_t hard)
 {
     struct guard_msg m = {.type = type, .arg = arg, .fence = 42, .token = "abc"};
-
     m.term_at = term;
     m.kill_at = kill;
     m.hard_at = hard;
@@ -146,7 +142,6 @@ static void keeper_dies(void)
 static void signal_command(int number)
 {
     struct guard_msg m = {.type = G_SIGNAL};
-
     m.signal = (struct forward_signal){
         .sig = number, .sender = getpid(), .uid = getuid(), .at = dlock_now()};
     guard_send(&guard, &m, -1);
@@ -157,7 +152,6 @@ static int hear(void)
 {
     struct pollfd p = {.fd = guard.fd, .events = POLLIN};
     int got;
-
     memset(&last, 0, sizeof last);
     while ((got = guard_recv(&guard, &last)) == 0)
         if (poll(&p, 1, (int)(LATE / DLOCK_MSEC)) <= 0)
@@ -169,7 +163,6 @@ static int hear(void)
 static int64_t death(int64_t within)
 {
     struct pollfd p = {.fd = witness, .events = POLLIN};
-
     return poll(&p, 1, (int)(within / DLOCK_MSEC)) > 0 ? dlock_now() : DLOCK_NEVER;
 }
 
@@ -183,7 +176,6 @@ static bool await(int n)
 {
     struct pollfd p = {.fd = say_fd, .events = POLLIN};
     char c;
-
     while (n-- > 0)
         if (poll(&p, 1, (int)(LATE / DLOCK_MSEC)) <= 0 || read(say_fd, &c, 1) != 1)
             return false;
@@ -247,7 +239,6 @@ static bool busy(void)
     double load = 0;
     int running = 0;
     FILE *f = fopen("/proc/loadavg", "r");
-
     if (f) {
         if (fscanf(f, "%lf %*f %*f %d", &load, &running) != 2)
             running = 0;
@@ -274,7 +265,6 @@ static bool in_window(int64_t at, int64_t from, int64_t width)
 static void dies_at(int64_t from, int64_t width, const char *what)
 {
     int64_t at = death(LATE);
-
     in_window(at, from, width);
     printf("# %s: dead after %" PRId64 " us\n", what, (at - from) / 1000);
 }
@@ -296,7 +286,6 @@ static pid_t guards_child(void)
 {
     char path[64];
     int pid = 0;
-
     snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)guard.pid, (int)guard.pid);
     FILE *f = fopen(path, "r");
     if (f && fscanf(f, "%d", &pid) != 1)
@@ -311,7 +300,6 @@ static pid_t await_child(void)
 {
     int64_t until = after(LATE);
     pid_t pid, group;
-
     do {
         usleep(500);
         pid = guards_child();
@@ -366,7 +354,6 @@ GUARD_TEST(replaces_a_child_that_was_killed)
 GUARD_TEST(keeps_no_child_during_a_long_wait)
 {
     int64_t begin = dlock_now();
-
     set_up(SHELL("exit 3"));
     CHECK(await_child() > 0);
     CHECK(no_child());
@@ -397,7 +384,6 @@ TEST(tells_the_command_what_is_held_above)
                           .raw_minus_boot = DLOCK_RAW_NEVER,
                           .token = "0123456789abcdef0123456789abcdef",
                           .held = {1, 2, "0123456789abcdef0123456789abcdef", "sock"}};
-
     for (int ahead = 0; ahead < 2; ahead++) {
         command_is(SHELL("set -- $DLOCK_HELD; exit $#"));
         config.own_group = ahead;
@@ -415,7 +401,6 @@ TEST(tells_the_command_what_is_held_above)
 static void leaves_nothing(int type)
 {
     siginfo_t ended;
-
     set_up(SHELL("exit 0"));
     CHECK(await_child() > 0);
     if (type)
@@ -489,7 +474,6 @@ GUARD_TEST(kills_200_processes_when_the_keeper_is_gone)
 GUARD_TEST(terms_the_command_when_the_keeper_is_stopped)
 {
     int64_t term = after(200 * DLOCK_MSEC);
-
     set_up(SHELL("sleep 60 & sleep 60"));
     send_times(G_START, 0, term, term + 5 * DLOCK_SEC, term + 6 * DLOCK_SEC);
     dies_at(term, SOON, "term_at");
@@ -503,7 +487,6 @@ GUARD_TEST(terms_the_command_when_the_keeper_is_stopped)
 GUARD_TEST(an_extension_moves_hard_at)
 {
     int64_t from = dlock_now(), hard = from + 200 * DLOCK_MSEC;
-
     set_up(SHELL("exec sleep 60"));
     send_times(G_START, 0, hard - 2 * DLOCK_MSEC, hard - DLOCK_MSEC, hard);
     hard += 400 * DLOCK_MSEC;
@@ -519,7 +502,6 @@ GUARD_TEST(an_extension_moves_hard_at)
 GUARD_TEST(a_living_guard_is_not_killed_before_term_at)
 {
     int64_t hard = after(2 * DLOCK_SEC), term = hard - 100 * DLOCK_MSEC;
-
     set_up(SHELL("sleep 60"));
     send_times(G_START, 0, term, term, hard);
     int64_t at = death(LATE);
@@ -542,7 +524,6 @@ static void raw_reaches(int64_t at, int64_t ns)
 static void stop_guard(int64_t from, int64_t hard)
 {
     const int64_t early = from + DLOCK_SEC * 9 / 5;
-
     REQUIRE(start_stubborn(hard - 200 * DLOCK_MSEC, hard - 100 * DLOCK_MSEC, hard));
     kill(guard.pid, SIGSTOP);
     CHECK_INT(hear(), -1);
@@ -557,7 +538,6 @@ static void stop_guard(int64_t from, int64_t hard)
 GUARD_TEST(a_stopped_guard_is_killed_before_hard_at_by_either_clock)
 {
     int64_t from = dlock_now();
-
     stop_guard(from, from + 2 * DLOCK_SEC);
     clean_up();
     from = dlock_now();
@@ -568,7 +548,6 @@ GUARD_TEST(a_stopped_guard_is_killed_before_hard_at_by_either_clock)
 GUARD_TEST(an_extension_moves_the_times_of_both_clocks)
 {
     int64_t term = after(100 * DLOCK_SEC), from;
-
     raw_reaches(term, 10 * DLOCK_SEC);
     start_until(SHELL("exec sleep 60"), term, term, term + DLOCK_SEC);
     usleep(20000); /* the guard sleeps until its next turn */
@@ -597,7 +576,6 @@ static void let_die(pid_t pid)
 GUARD_TEST(a_guard_stopped_while_killing_is_killed)
 {
     pid_t pid = start_undying();
-
     REQUIRE(pid > 0);
     order(G_END, SIGKILL);
     CHECK(death(LATE) != DLOCK_NEVER);
@@ -612,7 +590,6 @@ GUARD_TEST(a_guard_stopped_while_killing_is_killed)
 GUARD_TEST(a_guard_that_is_killing_is_left_alone)
 {
     pid_t pid = start_undying();
-
     REQUIRE(pid > 0);
     order(G_END, SIGKILL);
     CHECK(death(LATE) != DLOCK_NEVER);
@@ -632,7 +609,6 @@ GUARD_TEST(a_guard_that_is_killing_is_left_alone)
 GUARD_TEST(a_guard_without_a_keeper_is_left_alone)
 {
     pid_t pid = start_undying();
-
     REQUIRE(pid > 0);
     keeper_dies();
     CHECK(death(LATE) != DLOCK_NEVER);
@@ -668,7 +644,6 @@ GUARD_TEST(reports_that_proc_shows_nothing)
 GUARD_TEST(an_end_by_term_lasts_no_longer_than_the_lease)
 {
     int64_t kill_at = after(2 * DLOCK_SEC);
-
     REQUIRE(start_stubborn(kill_at - 500 * DLOCK_MSEC, kill_at, kill_at + DLOCK_SEC));
     send_times(G_END, SIGTERM, DLOCK_NEVER, after(LATE), DLOCK_NEVER);
     /* An extension that comes after term_at ends nothing and saves no process. */
@@ -703,7 +678,6 @@ static void start_telling(void)
 GUARD_TEST(a_signal_that_waits_does_not_delay_the_end)
 {
     char got;
-
     start_telling();
     int64_t from = dlock_now();
     signal_command(SIGUSR1);
@@ -720,7 +694,6 @@ GUARD_TEST(a_signal_that_waits_does_not_delay_the_end)
 GUARD_TEST(a_command_that_left_its_group_gets_the_signals_alone)
 {
     char c;
-
     set_up((char *const[]){"/bin/sh", "-c", "sh -c \"$0\" & exec setsid sh -c \"$0\"", TELLS_USR1,
                            NULL});
     order(G_START, 0);
@@ -739,7 +712,6 @@ GUARD_TEST(a_command_that_left_its_group_gets_the_signals_alone)
 GUARD_TEST(a_full_socket_does_not_lose_the_end)
 {
     int stops = 0, type = 0, before;
-
     start(SHELL("exec sleep 60"));
     pid_t pid = last.arg;
     for (int i = 0; i < 1000; i++) {
@@ -767,9 +739,7 @@ TEST(forwards_signals_not_sent_by_the_terminal)
     struct signalfd_siginfo sent = {.ssi_signo = SIGINT, .ssi_code = SI_USER};
     struct signalfd_siginfo own = {.ssi_signo = SIGPIPE, .ssi_pid = (uint32_t)getpid()};
     struct signalfd_siginfo timer = {.ssi_signo = SIGALRM, .ssi_code = SI_KERNEL};
-
     struct command ours = {.terminal = true}, other = {.terminal = false};
-
     CHECK(!sigismember(&sig.ours, SIGSEGV) && sigismember(&sig.ours, SIGRTMIN + 1));
     CHECK_INT(command_signal(&ours, &key), 0);
     CHECK_INT(ours.terminal_sig, SIGINT);
@@ -785,7 +755,6 @@ TEST(forks_nothing_too_late_or_without_a_keeper)
     int ends[2], exec_fd;
     struct spawn sp = {.argv = SHELL("exit 0"), .sig = &sig, .inherit_fd = -1};
     struct spawn_child none = {.pid = 0};
-
     REQUIRE_INT(pipe2(ends, O_CLOEXEC), 0);
     sp.keeper_fd = ends[1];
     sp.grant.not_after = dlock_now();
@@ -805,7 +774,6 @@ TEST(gives_back_the_stack_that_earlier_calls_have_used)
     uintptr_t frame = (uintptr_t)__builtin_frame_address(0) & ~(page - 1);
     volatile char *used = (volatile char *)(frame - 8 * page);
     unsigned char resident = 0;
-
     *used = 1;
     CHECK_INT(mincore((void *)(uintptr_t)used, page, &resident), 0);
     CHECK_INT(resident & 1, 1);

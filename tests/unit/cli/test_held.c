@@ -16,7 +16,6 @@
 static struct held entry(uint64_t digest, const char *token, const char *socket)
 {
     struct held e = {.digest = digest, .name = digest << 8};
-
     snprintf(e.token, sizeof(e.token), "%s", token);
     snprintf(e.socket, sizeof(e.socket), "%s", socket);
     return e;
@@ -26,7 +25,6 @@ static struct held entry(uint64_t digest, const char *token, const char *socket)
 static const struct nested_outer *find(const char *list, uint64_t digest)
 {
     static struct nested_outer found;
-
     found = (struct nested_outer){.key = NULL};
     return held_above(list, digest, &found) ? &found : NULL;
 }
@@ -36,7 +34,6 @@ TEST(an_entry_replaces_that_of_the_same_lock_and_comes_last)
     char one[HELD_SIZE], two[HELD_SIZE], three[HELD_SIZE];
     struct held a = entry(1, TOKEN_A, "a"), b = entry(0xb, TOKEN_B, "b"),
                 c = entry(1, TOKEN_B, "c");
-
     CHECK_STR(held_add(one, NULL, &a, 1), "DLOCK_HELD=0000000000000001:" NAME_1 ":" TOKEN_A ":a");
     held_add(two, one + strlen(HELD_NAME), &b, 1);
     CHECK_STR(held_add(three, two + strlen(HELD_NAME), &c, 1),
@@ -52,7 +49,6 @@ TEST(the_outermost_keeper_of_a_hold_stays_and_is_found_from_the_keepers_below)
     char list[2][HELD_SIZE] = {HELD_NAME, ""};
     struct held e = entry(1, TOKEN_B, "stale");
     struct nested_outer outer = {.token = TOKEN_A, .socket = "c"};
-
     held_add(list[1], NULL, &e, 1);
     for (const char *socket = "abc"; *socket; socket++) {
         char name[2] = {*socket, '\0'};
@@ -75,7 +71,6 @@ TEST(there_are_32_entries_at_most_the_innermost_ones)
     char list[2][HELD_SIZE] = {HELD_NAME, ""};
     char socket[NESTED_SOCKET_MAX + 1];
     struct held e;
-
     memset(socket, 's', NESTED_SOCKET_MAX);
     socket[NESTED_SOCKET_MAX] = '\0';
     for (unsigned i = 0; i < 100; i++) {
@@ -110,7 +105,6 @@ TEST(what_is_not_well_formed_is_left_out)
     char buf[HELD_SIZE], list[400];
     struct held e = entry(5, TOKEN_B, "e"), found;
     const char *rest = list;
-
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         CHECK(!find(bad[i], 1));
         CHECK_STR(held_add(buf, bad[i], &e, 1),
@@ -129,7 +123,6 @@ TEST(a_holder_is_an_ancestor_by_its_token_or_by_its_pid_where_the_list_may_lack_
 {
     static const char list[] = "0000000000000001:" NAME_1 ":" TOKEN_A ":a";
     struct dlock_info info = {.token = TOKEN_A, .host = "elsewhere", .pid = 1};
-
     CHECK(held_by_ancestor(list, &info));
     CHECK(!held_by_ancestor(NULL, &info));
     snprintf(info.token, sizeof(info.token), "%s", TOKEN_B);
@@ -154,7 +147,6 @@ static char *key_of(const char *text)
 {
     struct dlock_uri *uri = NULL;
     char *key;
-
     CHECK_INT(dlock_uri_parse(&uri, text, NULL), 0);
     key = nested_key(uri);
     dlock_uri_free(uri);
@@ -166,7 +158,6 @@ static bool same(const char *a, const char *b)
 {
     char *one = key_of(a), *two = key_of(b);
     bool equal = strcmp(one, two) == 0;
-
     CHECK(!strstr(one, "s3cret") && !strstr(two, "s3cret"));
     free(one);
     free(two);

@@ -25,7 +25,6 @@ static void set_up(void)
     struct dlock_options o;
     dlock_options_init(&o, sizeof o);
     int fd;
-
     strcpy(f.file, "/tmp/test_inner.XXXXXX");
     fd = mkstemp(f.file);
     close(fd);
@@ -59,7 +58,6 @@ static bool reach(void)
 {
     struct sockaddr_un a;
     socklen_t len = nested_address(&a, inner_socket(f.in));
-
     if (f.fd >= 0)
         close(f.fd);
     f.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -69,7 +67,6 @@ static bool reach(void)
 static struct nested_request query(void)
 {
     struct nested_request q = {.version = NESTED_VERSION, .mode = NESTED_QUERY};
-
     strcpy(q.token, dlock_token(f.lk));
     nested_digests(q.key, nested_digest(KEY), nested_digest(dlock_name(f.lk)));
     return q;
@@ -82,7 +79,6 @@ static struct nested_request query(void)
 static int reply_to(const struct nested_request *q, int more, struct nested_reply *r)
 {
     size_t len = offsetof(struct nested_request, key) + strlen(q->key);
-
     if (!CHECK(reach()) || !CHECK(send(f.fd, q, len + (size_t)more, MSG_NOSIGNAL) > 0))
         return -1;
     CHECK(!inner_turn(f.in));
@@ -181,7 +177,6 @@ INNER_TEST(connections_that_prove_nothing_keep_no_inner_one_out)
 {
     struct rlimit old, limit;
     int fds[520];
-
     getrlimit(RLIMIT_NOFILE, &old);
     limit = old;
     limit.rlim_cur = 2000;

@@ -16,7 +16,6 @@
 static int64_t now_ms(void)
 {
     struct timespec ts;
-
     clock_gettime(CLOCK_REALTIME, &ts);
     return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
@@ -47,7 +46,6 @@ TEST(durations_have_two_units_at_most)
         {INT64_C(36525) * 86400 * DLOCK_SEC, "36525d"},
     };
     char text[32];
-
     for (size_t i = 0; i < DLOCK_LEN(rows); i++)
         CHECK_STR(message_duration(rows[i].ns, text, sizeof(text)), rows[i].want);
 }
@@ -83,7 +81,6 @@ TEST(a_holder_is_described_by_what_is_known)
         "held by pid 1, note \"redis://***@h:1/0 ends\"",
     };
     char text[1400];
-
     for (size_t i = 0; i < DLOCK_LEN(rows); i++)
         CHECK_STR(message_holder(&rows[i], text, sizeof(text)), want[i]);
     CHECK_STR(message_holder(NULL, text, sizeof(text)), "held by another process");
@@ -101,11 +98,9 @@ TEST(a_holder_is_described_with_how_long_it_has_the_lock)
         {9 * 86400 + 1800, "held for 9d by pid 7"},
         {-3600, "held by pid 7"}, /* a clock ahead of ours */
     };
-
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         struct dlock_info info = {.pid = 7, .waited_ms = -1};
         char text[1400];
-
         info.since_ms = now_ms() - rows[i].ago_s * 1000;
         CHECK_STR(message_holder(&info, text, sizeof(text)), rows[i].want);
     }
@@ -115,7 +110,6 @@ TEST(the_longest_description_is_not_cut)
 {
     struct dlock_info info = {.pid = INT32_MAX, .since_ms = 1, .waited_ms = 1000};
     char text[1400];
-
     memset(info.host, 'h', sizeof(info.host) - 1);
     memset(info.user, 'u', sizeof(info.user) - 1);
     memset(info.command, 'c', sizeof(info.command) - 1);
@@ -141,13 +135,11 @@ TEST(status_shows_the_time_of_the_grant_and_its_wait)
         {-3600, -1, " +0530, note \"n\""},
         {-3600, 7200000, " +0530 (waited 2h), note \"n\""},
     };
-
     setenv("TZ", "XYZ-5:30", 1);
     tzset();
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         struct dlock_info info = {.pid = 7, .host = "web1", .user = "root", .note = "n"};
         char text[1400];
-
         info.since_ms = now_ms() - rows[i].ago_s * 1000;
         info.waited_ms = rows[i].waited_ms;
         message_process(&info, text, sizeof(text));
@@ -164,7 +156,6 @@ TEST(times_are_shown_with_their_offset)
 {
     struct dlock_info info = {.pid = 7, .since_ms = INT64_C(1790000000123), .waited_ms = -1};
     char text[1400];
-
     setenv("TZ", "XYZ-5:30", 1);
     tzset();
     CHECK_HAS(message_process(&info, text, sizeof(text)), "pid 7, since 2026-09-21 19:43:20 +0530");
@@ -204,14 +195,12 @@ TEST(a_wait_is_described_by_its_time_its_place_and_the_holder)
     };
     static const char begin[] = "waiting for descriptor 9: ";
     struct dlock_info holder = {.user = "root", .host = "ci-4", .pid = 812};
-
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         struct options o = waits(rows[i].limit);
         struct dlock_report heard = {.place = rows[i].place,
                                      .info = rows[i].known ? &holder : NULL};
         struct report r;
         char text[4000];
-
         report_begin(&r, &o, NULL, NULL);
         report_waiting(&r, &heard);
         /* Less than a second more. */
@@ -232,7 +221,6 @@ TEST(a_holder_is_not_named_while_the_store_does_not_answer)
     char text[4000], held[] = "waiting for 'job': 5s, 2nd in line; held by root@ci-4, pid 812";
     struct report r;
     dlock *lk;
-
     /* A build without Redis has no store that can be silent. */
     int rc = dlock_open(&lk, "redis://127.0.0.1:1#job", &lo, NULL);
     if (rc == DLOCK_ENOBACKEND || !CHECK_INT(rc, 0))
@@ -262,7 +250,6 @@ static size_t lines(int64_t change_every, int64_t until, int64_t *at, size_t max
     struct dlock_report heard = {.info = &holder};
     struct report r;
     size_t n = 0;
-
     setenv("CI", "1", 1);
     report_begin(&r, &o, NULL, NULL);
     report_waiting(&r, &heard);
@@ -295,11 +282,9 @@ TEST(a_line_after_a_second_then_every_half_minute_and_for_another_holder)
         {DLOCK_SEC / 2, 120 * DLOCK_SEC, 8, {1, 2, 4, 8, 16, 32, 62, 92}},
         {3 * DLOCK_SEC, 40 * DLOCK_SEC, 6, {1, 3, 6, 10, 18, 34}},
     };
-
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         int64_t at[64];
         size_t n = lines(rows[i].change_every, rows[i].until, at, DLOCK_LEN(at));
-
         if (!CHECK_INT(n, rows[i].n))
             printf("# row %zu\n", i);
         for (size_t k = 0; k < n && k < rows[i].n; k++)
@@ -312,7 +297,6 @@ TEST(a_wait_says_nothing_after_a_jump_of_time_but_one_line)
 {
     struct options o = waits(DLOCK_NEVER);
     struct report r;
-
     setenv("CI", "1", 1);
     report_begin(&r, &o, NULL, NULL);
     int64_t later = r.wait.since + 3600 * DLOCK_SEC;
@@ -325,7 +309,6 @@ TEST(a_wait_that_is_not_told_has_no_timer)
 {
     struct options o = waits(DLOCK_NEVER);
     struct report r;
-
     setenv("CI", "false", 1);
     report_begin(&r, &o, NULL, NULL);
     CHECK(report_wake(&r) == DLOCK_NEVER);
@@ -357,7 +340,6 @@ TEST(a_terminal_without_a_reader_does_not_hold_us_up)
     /* Which of them meets a terminal with room for a part depends on the kernel. */
     for (int length = 100; length <= 1900; length += 100) {
         int master = posix_openpt(O_RDWR | O_NOCTTY), status = -1, slave;
-
         if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0)
             SKIP("no terminal");
         slave = open(ptsname(master), O_RDWR | O_NOCTTY);
@@ -394,10 +376,8 @@ TEST(a_line_is_cut_to_the_width_of_a_terminal)
         {5, "😀😀😀", "😀..."},
         {4, "😀😀😀", "..."},
     };
-
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         char text[64];
-
         snprintf(text, sizeof(text), "%s", rows[i].text);
         message_fit(text, rows[i].columns);
         if (!CHECK_STR(text, rows[i].want))

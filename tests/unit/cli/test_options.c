@@ -17,7 +17,6 @@ static struct args split(const char *line)
 {
     struct args a = {0};
     const char *end;
-
     for (; a.n < ARGS_MAX; line = end + 1) {
         end = strchrnul(line, '|');
         a.v[a.n++] = strndup(line, (size_t)(end - line));
@@ -48,7 +47,6 @@ static void parse_args(struct args a)
 static void parse(const char *words)
 {
     char line[300];
-
     snprintf(line, sizeof(line), "dlock%s%s", *words ? "|" : "", words);
     parse_args(split(line));
 }
@@ -57,7 +55,6 @@ static void parse(const char *words)
 static void parse_lock(const char *lock)
 {
     struct args a = split("dlock|LOCK|true");
-
     free(a.v[1]);
     a.v[1] = strdup(lock);
     parse_args(a);
@@ -66,7 +63,6 @@ static void parse_lock(const char *lock)
 static const char *join(char *const *v, char *buf, size_t size)
 {
     size_t n = 0;
-
     buf[0] = '\0';
     for (int i = 0; v && v[i]; i++)
         n += (size_t)snprintf(buf + n, size - n, "%s%s", i ? "|" : "", v[i]);
@@ -135,7 +131,6 @@ TEST(forms_of_the_command_line)
     for (size_t i = 0; i < DLOCK_LEN(forms); i++) {
         parse(forms[i].line);
         char buf[500];
-
         if (p.rc != 0) {
             CHECK_FAIL("%s: %s", forms[i].line, p.err.msg);
         } else {
@@ -165,7 +160,6 @@ static const char *show(const struct options *o, char *buf, size_t size)
         o->grace_ns < 0 ? -1LL : (long long)(o->grace_ns / DLOCK_MSEC),
         (long long)(o->connect_timeout_ns / DLOCK_MSEC), (int)o->on_lost, o->note ? o->note : "-");
     FILE *f = fmemopen(buf + n, size - (size_t)n, "w");
-
     if (o->once_ns)
         fprintf(f, " once %lld", (long long)(o->once_ns / DLOCK_MSEC));
     if (o->min_hold_ns)
@@ -234,7 +228,6 @@ TEST(settings)
         for (const char *const *line = settings[i].lines; *line; line++) {
             parse(*line);
             char buf[300];
-
             if (p.rc != 0)
                 CHECK_FAIL("%s: %s", *line, p.err.msg);
             else if (!CHECK_STR(show(&p.o, buf, sizeof(buf)), settings[i].want))
@@ -382,7 +375,6 @@ TEST(refusals)
     for (size_t i = 0; i < DLOCK_LEN(refused); i++)
         for (const char *const *line = refused[i].lines; *line; line++) {
             parse(*line);
-
             if (p.rc != DLOCK_EUSAGE)
                 CHECK_FAIL("%s was accepted", *line);
             else if (!CHECK_HAS(p.err.msg, refused[i].want))
@@ -408,7 +400,6 @@ TEST(no_refusal_shows_a_password)
         "jdbc:redis://u:hunter@h",    "postgres://h/db?x=y&password=hunter#x",
         "redis://h#redis://:hunter@x"};
     char line[200];
-
     for (size_t i = 0; i < DLOCK_LEN(places); i++)
         for (size_t k = 0; k < DLOCK_LEN(uris); k++) {
             snprintf(line, sizeof(line), places[i], uris[k]);
@@ -471,7 +462,6 @@ TEST(runs_the_users_shell)
 {
     for (int set = 0; set < 2; set++) {
         char buf[100];
-
         unsetenv("SHELL");
         if (set)
             setenv("SHELL", "/bin/zsh", 1);
@@ -487,7 +477,6 @@ TEST(runs_the_users_shell)
 TEST(a_note_keeps_no_secret)
 {
     parse("--note=http://h/1 for redis://:hunter@h#n by joe@h|--|L|c");
-
     REQUIRE_INT(p.rc, 0);
     CHECK_STR(p.o.note, "http://h/1 for redis://xxxxxxx@h#n by joe@h");
     CHECK_STR(p.a.v[1], "--note=http://h/1 for redis://xxxxxxx@h#n by joe@h");
@@ -522,10 +511,8 @@ TEST(argv_keeps_no_secret)
         {"\"redis://:p w@h\"", "\"redis://xxxx@h\""},
         {"jdbc:redis://:pw@h#n", "jdbc:redis://xxx@h#n"},
     };
-
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         parse_lock(rows[i].lock);
-
         REQUIRE_INT(p.rc, 0);
         CHECK_STR(p.o.lock, rows[i].lock);
         CHECK_STR(p.a.v[1], rows[i].left);
@@ -535,7 +522,6 @@ TEST(argv_keeps_no_secret)
 TEST(long_locks)
 {
     char lock[4098] = "";
-
     for (size_t len = 4096; len <= 4097; len++) {
         memset(lock, 'l', len);
         parse_lock(lock);
@@ -547,7 +533,6 @@ TEST(long_locks)
 static void is_understood(const char *name, const char *value)
 {
     char words[64];
-
     snprintf(words, sizeof(words), "%s", name);
     parse(words);
     CHECK(!strstr(p.err.msg, "unknown") && !strstr(p.err.msg, "ambiguous"));
@@ -563,14 +548,11 @@ TEST(each_name_of_the_table_is_understood)
     char *table = NULL, *save, *line;
     size_t size;
     FILE *out = open_memstream(&table, &size);
-
     options_print_table(out);
     fclose(out);
-
     for (line = strtok_r(table, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
         char *f[4];
         int n = 0;
-
         for (char *at = line; n < 4 && at;)
             f[n++] = strsep(&at, "\t");
         REQUIRE_INT(n, 4);

@@ -9,7 +9,6 @@
 static int file_of(const char *text)
 {
     int ends[2];
-
     if (pipe2(ends, O_CLOEXEC) != 0 ||
         write(ends[1], text, strlen(text)) != (ssize_t)strlen(text) || close(ends[1]) != 0)
         abort();
@@ -29,7 +28,6 @@ static bool parse(const char *text, struct proc_stat *st)
 TEST(start_times_beyond_32_bits_name_one_process)
 {
     struct proc_stat st, later;
-
     REQUIRE(parse(STAT("68719476737", "5672960", "140736414613496"), &st));
     REQUIRE(parse(STAT("137438953473", "5672960", "140736414613496"), &later));
     CHECK_INT(st.pid, 4194303);
@@ -43,7 +41,6 @@ TEST(start_times_beyond_32_bits_name_one_process)
 TEST(a_process_of_64_bits_has_memory_and_an_environment)
 {
     struct proc_stat st;
-
     REQUIRE(parse(STAT("1", "4294967296", "140733193388032"), &st));
     CHECK(st.mapped);
     CHECK(st.environment);
@@ -68,7 +65,6 @@ static bool parse_status(const char *text, struct proc_signals *s)
 TEST(tells_what_a_process_does_with_its_signals)
 {
     struct proc_signals s;
-
     REQUIRE(parse_status(STATUS("S (sleeping)", "VmSize:\t   9 kB\nCoreDumping:\t0\n"), &s));
     CHECK(s.living);
     CHECK(s.pending == 0x4001 && s.blocked == 0x10000);
@@ -83,7 +79,6 @@ TEST(tells_what_a_process_does_with_its_signals)
 TEST(a_process_that_is_dying_is_not_living)
 {
     struct proc_signals s;
-
     REQUIRE(parse_status(STATUS("Z (zombie)", ""), &s));
     CHECK(!s.living);
     REQUIRE(parse_status(STATUS("R (running)", ""), &s)); /* it has given its memory back */
@@ -97,7 +92,6 @@ TEST(a_process_that_is_dying_is_not_living)
 static struct proc_signals call(const char *text)
 {
     struct proc_signals s;
-
     parse_call(file_of(text), &s);
     return s;
 }
@@ -105,7 +99,6 @@ static struct proc_signals call(const char *text)
 TEST(tells_a_wait_for_signals_from_other_waits)
 {
     char sigwait[64];
-
     snprintf(sigwait, sizeof sigwait, "%d 0x7ffd 0x0 0x0 0x8 0x7ffd 0x7f\n",
              (int)SYS_rt_sigtimedwait);
     CHECK(call(sigwait).waits && call(sigwait).asleep);

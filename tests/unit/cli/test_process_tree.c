@@ -35,7 +35,6 @@ static int witness[2];
 static bool witness_dead(void)
 {
     char c;
-
     if (witness[1] >= 0)
         close(witness[1]);
     witness[1] = -1;
@@ -47,7 +46,6 @@ static bool witness_dead(void)
 static void await(int fd, int n)
 {
     char c;
-
     for (int i = 0; i < n; i++)
         if (read(fd, &c, 1) != 1)
             abort();
@@ -95,7 +93,6 @@ static void teardown(void)
 static pid_t fork_sleeper(bool dumpable)
 {
     pid_t pid = fork();
-
     if (pid == 0) {
         prctl(PR_SET_DUMPABLE, dumpable);
         sleeper();
@@ -108,7 +105,6 @@ static pid_t fork_sleeper(bool dumpable)
 static pid_t fork_pair(void)
 {
     pid_t pid = fork();
-
     if (pid == 0) {
         if (fork() == 0)
             sleeper();
@@ -122,7 +118,6 @@ static pid_t fork_pair(void)
 static pid_t fork_zombie(int code)
 {
     pid_t pid = fork();
-
     if (pid == 0)
         _exit(code);
     waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT);
@@ -170,7 +165,6 @@ static void fan(int n)
 static int64_t kill_all(void)
 {
     int64_t from = dlock_now();
-
     while (process_tree_count(&tree) > 0) {
         process_tree_signal(&tree, SIGKILL, NULL);
         process_tree_reap(&tree, 0, NULL);
@@ -184,7 +178,6 @@ static int64_t kill_all(void)
 static void ends_by_itself(void)
 {
     int64_t until = dlock_now() + 5 * DLOCK_SEC;
-
     while (process_tree_count(&tree) > 0 && dlock_now() < until)
         process_tree_reap(&tree, 0, NULL);
     CHECK_INT(process_tree_count(&tree), 0);
@@ -195,7 +188,6 @@ static void ends_by_itself(void)
 static void is_killed_within(int64_t ns, const char *what)
 {
     int64_t took = kill_all();
-
     CHECK(took >= 0 && took < unit_bound(ns));
     printf("# %s: %" PRId64 " us\n", what, took / 1000);
     CHECK(witness_dead());
@@ -233,7 +225,6 @@ static pid_t dies_when_seen;
 static bool stat_of(pid_t pid, struct proc_stat *st)
 {
     siginfo_t info;
-
     if (pid == dies_when_seen) {
         dies_when_seen = 0;
         kill(pid, SIGKILL);
@@ -282,7 +273,6 @@ TREE_TEST(leaves_inherited_processes_alone)
 TREE_TEST(reaps_all_but_inherited_children)
 {
     int st = -1;
-
     pid_t old = fork_zombie(3);
     REQUIRE_INT(process_tree_init(&tree), 0);
     CHECK_INT(tree.ninherited, 1);
@@ -318,7 +308,6 @@ TREE_TEST(finds_the_child_of_a_thread)
 TREE_TEST(names_a_process_that_cannot_be_killed)
 {
     int st;
-
     if (geteuid() != 0)
         SKIP("needs root");
     pid_t driver = fork();
@@ -410,7 +399,6 @@ TREE_TEST(outgrows_a_fork_bomb)
 static int sees_a_covered_proc(void)
 {
     char self[16];
-
     if (mount("none", "/proc", "tmpfs", 0, NULL) != 0)
         return NOT_ALLOWED;
     if (process_tree_visible())
@@ -432,7 +420,6 @@ static int hide_processes(void)
 static int sees_hidden_children(void)
 {
     int rc = hide_processes(), visible;
-
     if (rc)
         return rc;
     if (!process_tree_visible())
@@ -450,7 +437,6 @@ static int sees_hidden_children(void)
 static int signals_hidden_children(void)
 {
     int rc = hide_processes(), st = 0;
-
     if (rc)
         return rc;
     pid_t pid = fork_sleeper(false);
@@ -468,7 +454,6 @@ static int signals_hidden_children(void)
 static void try_with_own_mounts(int (*fn)(void))
 {
     int st = -1;
-
     setup();
     pid_t pid = fork();
     if (pid == 0) {
@@ -515,7 +500,6 @@ static _Noreturn void become(char *const env[], const char *script)
 static pid_t child_with(char *const env[], const char *script)
 {
     pid_t pid = fork();
-
     if (pid == 0)
         become(env, script);
     return pid;
@@ -529,7 +513,6 @@ static pid_t old_child(int tell_fd, char *const env[])
 {
     pid_t pid = fork();
     char c;
-
     if (pid == 0) {
         here();
         if (read(tell_fd, &c, 1) != 1 || fork() != 0)
@@ -545,7 +528,6 @@ static int children_of(pid_t pid)
 {
     char path[64], buf[256];
     int n = 0;
-
     snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -561,7 +543,6 @@ static void leaves_the_orphans(char *const env[], bool term)
 {
     struct proc_stat st;
     int tell[2];
-
     setup();
     REQUIRE_INT(pipe2(tell, O_CLOEXEC), 0);
     pid_t old = old_child(tell[0], env);
@@ -573,7 +554,6 @@ static void leaves_the_orphans(char *const env[], bool term)
     CHECK_INT(process_tree_count(&tree), 0);
     CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 0);
     CHECK_INT(process_tree_living(&tree), 0);
-
     /* The command: a child of its own, one without the environment, an orphan. */
     pid_t shell = child_with(marked, "(" SLEEP ") & env -i sh -c 'trap \"\" TERM; " SLEEP
                                      "' & ((" SLEEP ") &); wait");
@@ -587,7 +567,6 @@ static void leaves_the_orphans(char *const env[], bool term)
     if (term) /* seen from now on: a process that ignores TERM, an orphan soon, is killed as well */
         CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 4);
     CHECK(kill_all() >= 0);
-
     /* The inherited orphan is alive, the only child; without a marker it would be dead. */
     CHECK_INT(waitpid(old, NULL, 0), old);
     CHECK_INT(waitpid(-1, NULL, WNOHANG), 0);
@@ -613,7 +592,6 @@ TREE_TEST(finds_a_marker_between_two_reads)
 {
     static char big[4096 + 64];
     char *const env[] = {big, marked[1], NULL};
-
     for (int shift = 0; shift < 20; shift++) {
         memset(big, 'x', sizeof big - 1);
         big[4096 - 20 + shift] = '\0';
@@ -657,7 +635,6 @@ TREE_TEST(reads_the_environment_of_threads)
 {
     extern char **environ;
     struct proc_stat st = {0};
-
     if (!environ[0])
         SKIP("no environment");
     pid_t pid = fork();

@@ -49,7 +49,6 @@ static bool begin(void)
 static void put_line(int number, size_t size, bool last)
 {
     char line[SINK_LINE];
-
     memset(line, '.', size);
     line[snprintf(line, sizeof(line), "%d", number)] = ' ';
     line[size - 1] = '\n';
@@ -63,7 +62,6 @@ static int read_lines(int fd, int *number)
     int lines = 0;
     ssize_t n;
     size_t all = 0;
-
     while (all < sizeof(buf) - 1 && (n = read(fd, buf + all, sizeof(buf) - 1 - all)) > 0)
         all += (size_t)n;
     buf[all] = '\0';
@@ -81,7 +79,6 @@ static int read_lines(int fd, int *number)
 TEST(a_slow_reader_loses_no_line_until_too_much_is_kept_and_then_the_newest)
 {
     int number = 0, i;
-
     REQUIRE(begin());
     int64_t start = dlock_now();
     for (i = 0; i < 20; i++)
@@ -117,7 +114,6 @@ TEST(a_flush_waits_for_the_reader_but_not_longer_than_it_may)
 TEST(a_reader_that_is_gone_costs_lines_and_sends_no_signal)
 {
     sigset_t mask, pending;
-
     sigemptyset(&mask);
     sigaddset(&mask, SIGPIPE);
     sigprocmask(SIG_BLOCK, &mask, NULL);
@@ -137,7 +133,6 @@ TEST(a_reader_that_is_gone_costs_lines_and_sends_no_signal)
 TEST(a_socket_is_written_without_waiting)
 {
     int number = 0, i;
-
     close(p[0]);
     REQUIRE_INT(socketpair(AF_UNIX, SOCK_STREAM, 0, p), 0);
     fcntl(p[0], F_SETFL, O_NONBLOCK);
@@ -168,7 +163,6 @@ TEST(behind_a_line_that_was_cut_the_next_one_begins_on_its_own)
     char path[64], text[500];
     int fd = temp_file(path);
     sigset_t mask, pending;
-
     REQUIRE(fd >= 0);
     sigemptyset(&mask);
     sigaddset(&mask, SIGXFSZ);
@@ -212,7 +206,6 @@ TEST(a_thread_writes_a_file_and_the_flush_waits_for_it)
 {
     char path[64];
     int fd = temp_file(path), number = 0;
-
     REQUIRE(fd >= 0);
     REQUIRE(open_sink(path));
     put_line(0, 100, false);
@@ -235,7 +228,6 @@ TEST(a_thread_writes_where_a_write_may_wait_for_the_reader)
     static char buf[4096];
     int master = posix_openpt(O_RDWR | O_NOCTTY), i, lines = 0, slave;
     struct termios raw;
-
     REQUIRE(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
     REQUIRE((slave = open(ptsname(master), O_RDWR | O_NOCTTY)) >= 0);
     tcgetattr(slave, &raw);
@@ -269,7 +261,6 @@ TEST(a_file_is_made_and_appended_to)
     char dir[] = "/tmp/test_sink.XXXXXX", path[64], text[16];
     struct stat st;
     mode_t old = umask(027);
-
     REQUIRE(mkdtemp(dir) != NULL);
     snprintf(path, sizeof(path), "%s/x", dir);
     /* Two processes that write to it do not mix their lines. */
@@ -298,7 +289,6 @@ TEST(no_descriptor_of_our_own_is_written_to)
     struct sink *none = NULL;
     char own[16];
     int fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
-
     snprintf(own, sizeof(own), "%d", fd);
     CHECK_INT(sink_open(&none, own, &err), DLOCK_EUSAGE);
     CHECK_HAS(err.msg, "is not open");

@@ -36,7 +36,6 @@ static const char *in_dir(const char *file)
     static char buf[8][128];
     static int i;
     char *p = buf[i = (i + 1) % 8];
-
     snprintf(p, sizeof(buf[0]), "%s/%s", dir, file);
     return p;
 }
@@ -60,7 +59,6 @@ static void shut(struct lock *l)
 static void remove_dir(void)
 {
     char cmd[100];
-
     for (size_t i = 0; i < DLOCK_LEN(locks); i++)
         shut(&locks[i]);
     snprintf(cmd, sizeof(cmd), "rm -rf %s", dir);
@@ -86,7 +84,6 @@ static int lock_open(struct lock *l, const char *path, const char *name, enum dl
 static struct lock *opened(const char *path, const char *name, enum dlock_mode mode)
 {
     struct lock *l = locks;
-
     while (l->be)
         l++;
     if (lock_open(l, path, name, mode) != 0)
@@ -102,7 +99,6 @@ static struct lock *bare(const char *file, enum dlock_mode mode)
 static struct lock *slots(unsigned n)
 {
     struct lock *l = bare("x", DLOCK_MODE_SLOTS);
-
     l->spec.slots = n;
     return l;
 }
@@ -112,7 +108,6 @@ static int refused(const char *path, const char *name)
 {
     struct lock l;
     int rc = lock_open(&l, path, name, DLOCK_MODE_EXCLUSIVE);
-
     BE->close(l.be);
     return rc;
 }
@@ -126,7 +121,6 @@ static enum dlock_ev next(struct lock *l, int ms)
     int64_t end = dlock_now() + ms * DLOCK_MSEC;
     struct pollfd pfd[8];
     int n = 0;
-
     for (;;) {
         int64_t wake = DLOCK_NEVER, now = dlock_now();
         if (BE->process(l->be, n ? pfd : NULL, n, &l->ev)) {
@@ -146,7 +140,6 @@ static enum dlock_ev next(struct lock *l, int ms)
 static enum dlock_ev next_but_waiting(struct lock *l, int ms)
 {
     enum dlock_ev e;
-
     while ((e = next(l, ms)) == EV_WAITING)
         l->waitings++;
     return e;
@@ -180,7 +173,6 @@ static enum dlock_ev release(struct lock *l)
 static int held(const char *path, int op)
 {
     int fd = open(path, (by_fcntl ? O_RDWR : O_RDONLY) | O_CLOEXEC), r;
-
     if (fd < 0)
         return 0;
     r = flock_try(fd, op, by_fcntl) == 0 ? 0 : 1;
@@ -191,7 +183,6 @@ static int held(const char *path, int op)
 static int hold(const char *path, int op)
 {
     int fd = open(path, (by_fcntl ? O_RDWR : O_RDONLY) | O_CREAT | O_CLOEXEC, 0666);
-
     if (fd < 0 || flock_try(fd, op, by_fcntl) != 0)
         abort();
     return fd;
@@ -200,7 +191,6 @@ static int hold(const char *path, int op)
 static void put_file(const char *path, const char *text)
 {
     FILE *f = fopen(path, "we");
-
     if (!f)
         abort();
     fputs(text, f);
@@ -212,7 +202,6 @@ static const char *get_file(const char *path)
 {
     static char text[200];
     FILE *f = fopen(path, "re");
-
     text[f ? fread(text, 1, sizeof(text) - 1, f) : 0] = '\0';
     if (f)
         fclose(f);
@@ -496,7 +485,6 @@ FILE_TEST(shared_holders_and_slots_have_the_last_fence_and_do_not_write_it)
 {
     static const enum dlock_mode modes[] = {DLOCK_MODE_SHARED, DLOCK_MODE_SLOTS};
     struct lock *l;
-
     for (int i = 0; i < 2; i++) {
         remove(in_dir("n.fence"));
         l = opened(dir, "n", modes[i]);
@@ -541,7 +529,6 @@ FILE_TEST(bad_fence_files_are_refused)
         "dlock-fence2 12 0123456789abcdef0123456789abcdef\n",
     };
     struct lock *l;
-
     for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
         put_file(in_dir("n.fence"), bad[i]);
         l = opened(dir, "n", DLOCK_MODE_EXCLUSIVE);
@@ -567,7 +554,6 @@ FILE_TEST(bad_fence_files_are_refused)
 FILE_TEST(reads_a_frozen_fence_file)
 {
     char text[512];
-
     snprintf(
         text, sizeof(text),
         "dlock-fence1 1790000000000000 0123456789abcdef0123456789abcdef\n"
@@ -601,7 +587,6 @@ FILE_TEST(odd_names_stay_in_the_directory)
     };
     struct lock *l;
     char name[300] = "";
-
     for (size_t i = 0; i < DLOCK_LEN(names); i++) {
         l = opened(dir, names[i][0], DLOCK_MODE_EXCLUSIVE);
         CHECK_INT(acquire(l, false), EV_GRANTED);

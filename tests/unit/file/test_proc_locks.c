@@ -38,7 +38,6 @@ TEST(reads_holders_waiters_leases_and_fcntl_locks)
     };
     struct proc_lock l;
     char line[128];
-
     for (size_t i = 0; i < DLOCK_LEN(cases); i++) {
         snprintf(line, sizeof(line), "1: %s\n", cases[i].line);
         bool found = parse_line(line, &files[cases[i].file], &l);
@@ -60,7 +59,6 @@ TEST(names_one_process_for_several_open_file_descriptions)
                               {.pid = -1},
                               {.pid = -1, .waiter = true},
                               {.pid = 8, .waiter = true}};
-
     settle_pids(all, 3, 5);
     CHECK(all[0].pid == -1 && !all[0].unnamed); /* to be looked for */
     CHECK(all[1].pid == 7 && !all[1].unnamed);

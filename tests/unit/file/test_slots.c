@@ -15,7 +15,6 @@ static void (*before_lock)(void); /* once, before the next try to lock */
 static int hooked(int fd, short type, int64_t start, int64_t len)
 {
     void (*step)(void) = before_lock;
-
     before_lock = NULL;
     if (step)
         step();
@@ -29,7 +28,6 @@ static unsigned other_sees;
 static int open_file(void)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);
-
     if (fd < 0)
         abort();
     return fd;
@@ -53,7 +51,6 @@ static void other_registers(void)
 TEST(of_two_numbers_at_the_same_time_one_is_refused)
 {
     unsigned sees;
-
     make_file();
     int fd = open_file();
     other_fd = open_file();
@@ -73,7 +70,6 @@ TEST(of_two_numbers_at_the_same_time_one_is_refused)
 TEST(a_wrong_number_takes_no_lock_while_a_right_one_is_in_use)
 {
     unsigned sees;
-
     make_file();
     int fd = open_file();
     other_fd = open_file();
@@ -94,7 +90,6 @@ TEST(lists_all_holders_and_waiters_with_their_pids)
     struct slot_user all[2100];
     unsigned number, sees;
     int fds[40], slot = -1;
-
     make_file();
     for (int i = 0; i < 40; i++) {
         fds[i] = open_file();
@@ -129,7 +124,6 @@ TEST(each_close_of_the_file_is_followed_by_four_tries)
     static const int after_ms[] = {0, 1, 5, 20};
     struct slot_wait w;
     int64_t at = DLOCK_SEC;
-
     make_file();
     int fd = open_file();
     slot_wait_start(&w, fd, at);

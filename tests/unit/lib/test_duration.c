@@ -60,11 +60,9 @@ TEST(good_durations)
         {"1h.5m", 3630 * DLOCK_SEC},
         {"36524d24h", INT64_C(36525) * 86400 * DLOCK_SEC},
     };
-
     for (size_t i = 0; i < DLOCK_LEN(good); i++) {
         int64_t ns = -7;
         struct dlock_error err = {0};
-
         if (dlock_parse_duration(good[i].text, &ns, &err) != 0 || ns != good[i].ns)
             CHECK_FAIL("\"%s\" is %" PRId64 " (%s)", good[i].text, ns, err.msg);
     }
@@ -75,7 +73,6 @@ static void is_refused(const char *text, const char *why)
     int64_t ns = -7;
     struct dlock_error err = {0};
     char want[200], clean[200];
-
     if (dlock_parse_duration(text, &ns, &err) != DLOCK_EUSAGE)
         CHECK_FAIL("\"%s\" was accepted as %" PRId64, text, ns);
     CHECK_INT(ns, -7);
@@ -96,7 +93,6 @@ TEST(bad_durations)
         "1us",   "min",     "1minn",  "1mi",    "1h30",   "130h30", "30m1h",    "1h1h", "1h1hr",
         "1ms1s", "1.5h30m", "1.h30m", "1h 30m", "1h-30m", "1h+30m", "1h,30m",   "h30m", "1h30m!",
         "1h.m",  "1w",      "abc",    "1\n",    "٣"};
-
     for (size_t i = 0; i < DLOCK_LEN(bad); i++)
         is_refused(bad[i], why);
     is_refused("1h1h99999999999999999999d", why);
@@ -120,7 +116,6 @@ TEST(long_durations)
                                       "18446744073709551617",
                                       "99999999999999999999999999999999999999",
                                       "99999999999999999999ms"};
-
     for (size_t i = 0; i < DLOCK_LEN(bad); i++)
         is_refused(bad[i], "too long: at most 100 years");
 }
@@ -128,7 +123,6 @@ TEST(long_durations)
 TEST(a_locale_changes_nothing)
 {
     int64_t ns = 0;
-
     setlocale(LC_ALL, "de_DE.UTF-8");
     CHECK_INT(dlock_parse_duration("1.5", &ns, NULL), 0);
     CHECK_INT(ns, 3 * DLOCK_SEC / 2);
@@ -160,7 +154,6 @@ TEST(formats)
         {DLOCK_NEVER - 1, "9223372036.855 s"},
     };
     char buf[64], tiny[4];
-
     for (size_t i = 0; i < DLOCK_LEN(rows); i++)
         CHECK_STR(dlock_format_duration(rows[i].ns, buf, sizeof(buf)), rows[i].text);
     CHECK_STR(dlock_format_duration(30 * DLOCK_SEC, tiny, sizeof(tiny)), "30 ");

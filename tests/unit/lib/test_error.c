@@ -35,7 +35,6 @@ TEST(table)
 TEST(no_such_code)
 {
     static const int codes[] = {1, 75, DLOCK_ECANCELED - 1, -1000, INT32_MIN, INT32_MAX};
-
     for (size_t i = 0; i < DLOCK_LEN(codes); i++) {
         CHECK_INT(dlock_error_exit(codes[i]), 71);
         CHECK(dlock_error_text(codes[i])[0]);
@@ -48,7 +47,6 @@ TEST(fail_fills)
 {
     struct dlock_error err;
     char big[2000];
-
     errno = EXDEV;
     CHECK_INT(dlock_fail(&err, DLOCK_EPERM, EACCES, "%s: %d", "a\nb\x1b[1m\x7f", 7), DLOCK_EPERM);
     CHECK_INT(errno, EXDEV);
@@ -95,7 +93,6 @@ TEST(fail_joins_the_parts)
     };
     char big[2000];
     struct dlock_error err, alone;
-
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         CHECK_INT(dlock_fail_site(&err, DLOCK_EOS, 5, &rows[i].at, "%s", rows[i].cause), DLOCK_EOS);
         CHECK_STR(err.msg, rows[i].msg);
@@ -135,7 +132,6 @@ TEST(tokens)
     unsigned char byte = 0xbd;
     struct dlock_env env = {.random = fixed_random, .ctx = &byte};
     char a[DLOCK_TOKEN_LEN + 1] = "", b[DLOCK_TOKEN_LEN + 1] = "";
-
     CHECK_INT(dlock_token_new(&env, a), 0);
     CHECK_STR(a, "bdbdbdbdbdbdbdbdbdbdbdbdbdbdbdbd");
     env.ctx = NULL;
@@ -151,7 +147,6 @@ TEST(clock_counts_suspend)
 {
     struct timespec ts;
     int64_t before, now;
-
     clock_gettime(CLOCK_BOOTTIME, &ts);
     before = ts.tv_sec * DLOCK_SEC + ts.tv_nsec;
     now = dlock_now();
@@ -164,7 +159,6 @@ TEST(backoff_grows_and_is_bounded)
 {
     struct dlock_backoff b = {.base = 100, .max = 1000};
     static const int64_t caps[] = {100, 200, 400, 800, 1000, 1000};
-
     for (int round = 0; round < 200; round++) {
         dlock_backoff_reset(&b);
         for (size_t i = 0; i < DLOCK_LEN(caps); i++) {
@@ -180,7 +174,6 @@ TEST(backoff_extremes)
     unsigned char byte = 0xff;
     struct dlock_env env = {.random = fixed_random, .ctx = &byte};
     struct dlock_backoff b = {.base = DLOCK_SEC, .max = DLOCK_NEVER};
-
     for (int i = 0; i < 200; i++) {
         int64_t p = dlock_backoff_next(&b, &env);
         CHECK(p >= DLOCK_SEC / 2);

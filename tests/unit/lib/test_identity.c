@@ -8,7 +8,6 @@
 static struct dlock_identity sample(void)
 {
     struct dlock_identity w = {.pid = 123, .since_ms = INT64_C(1790000000000)};
-
     strcpy(w.host, "web1");
     strcpy(w.user, "root");
     strcpy(w.command, "backup.sh -v");
@@ -30,7 +29,6 @@ TEST(record)
     struct dlock_identity w = sample();
     info = (struct dlock_info){.place = 7};
     int n = round_trip(&w, RECORD_WAITS);
-
     CHECK_STR(buf,
               "dlock1 host=web1 pid=123 user=root since=1790000000000 cmd=backup.sh%20-v note=");
     CHECK_INT(n, strlen(buf));
@@ -47,7 +45,6 @@ TEST(record)
 TEST(the_record_of_a_holder_tells_the_grant_and_the_wait)
 {
     struct dlock_identity w = sample();
-
     w.since = dlock_now() - 90 * DLOCK_SEC;
     round_trip(&w, RECORD_HOLDS);
     CHECK_INT(info.since_ms - info.waited_ms, w.since_ms);
@@ -57,7 +54,6 @@ TEST(the_record_of_a_holder_tells_the_grant_and_the_wait)
 TEST(every_character_survives)
 {
     struct dlock_identity w = sample();
-
     strcpy(w.command, "a=b c%20d \"'\\{}[]|&;<>#?!$*~^`");
     strcpy(w.note, "Größe = 5 € 😀 100%");
     round_trip(&w, RECORD_WAITS);
@@ -70,7 +66,6 @@ TEST(every_character_survives)
 static void fill(char *dst, size_t size, const char *with)
 {
     size_t n = strlen(with);
-
     dst[0] = '\0';
     for (size_t used = 0; used + n < size; used += n)
         memcpy(dst + used, with, n + 1);
@@ -80,7 +75,6 @@ static void fill(char *dst, size_t size, const char *with)
 TEST(long_records_are_cut)
 {
     struct dlock_identity w = sample();
-
     fill(w.note, sizeof(w.note), "n");
     fill(w.command, sizeof(w.command), "😀");
     int n = round_trip(&w, RECORD_WAITS);
@@ -89,7 +83,6 @@ TEST(long_records_are_cut)
     CHECK(strlen(info.command) > 100 && strlen(info.command) < strlen(w.command));
     CHECK_INT(strlen(info.command) % 4, 0);
     CHECK_NULL(strchr(info.command, '?'));
-
     fill(w.note, sizeof(w.note), "😀");
     fill(w.host, sizeof(w.host), "h");
     n = round_trip(&w, RECORD_WAITS);
@@ -102,7 +95,6 @@ TEST(long_records_are_cut)
 TEST(small_buffers)
 {
     struct dlock_identity w = sample();
-
     strcpy(w.note, "note");
     for (size_t size = 0; size < 200; size++) {
         memset(buf, '#', sizeof(buf));
@@ -128,7 +120,6 @@ TEST(foreign_records)
                                       " dlock1 host=a",
                                       "12345\n",
                                       "\xff\xfe"};
-
     for (size_t i = 0; i < DLOCK_LEN(bad); i++)
         if (dlock_identity_parse(bad[i], strlen(bad[i]), &info))
             CHECK_FAIL("\"%s\" was taken", bad[i]);
@@ -139,7 +130,6 @@ TEST(odd_records)
     static const char text[] =
         "dlock1  host=a%41%zz%4 new=1 pid=12x user=%1b[31m since=99999999999999999999 "
         "=x cmd note=%ff%C3%A4%00 hostx=no\ntrailing host=second";
-
     memset(&info, 'z', sizeof(info));
     CHECK(dlock_identity_parse(text, sizeof(text) - 1, &info));
     CHECK_STR(info.host, "aA%zz%4");
@@ -158,7 +148,6 @@ TEST(odd_records)
 TEST(every_prefix)
 {
     struct dlock_identity w = sample();
-
     strcpy(w.note, "ä ä");
     int n = round_trip(&w, RECORD_WAITS);
     for (int i = 1; i <= n; i++) {
@@ -173,7 +162,6 @@ TEST(a_long_value)
 {
     char text[3000];
     int n = snprintf(text, sizeof(text), "dlock1 cmd=%0*d user=%0*d", 1500, 7, 1000, 8);
-
     CHECK(dlock_identity_parse(text, (size_t)n, &info));
     CHECK_INT(strlen(info.command), 255);
     CHECK_INT(strlen(info.user), 63);
@@ -200,7 +188,6 @@ TEST(clean_text)
         {"abc", "ab", 3},
         {"abc", "", 1},
     };
-
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         memset(buf, '#', sizeof(buf));
         dlock_clean_text(buf, rows[i].size, rows[i].in, strlen(rows[i].in));
@@ -217,7 +204,6 @@ TEST(init)
 {
     struct dlock_identity w;
     char big[600];
-
     memset(&w, 0xff, sizeof(w));
     memset(big, 'x', sizeof(big));
     big[sizeof(big) - 1] = '\0';

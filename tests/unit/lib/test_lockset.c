@@ -332,7 +332,6 @@ TEST(a_lock_that_is_lost_while_others_are_waited_for)
     NEXT(NONE);
     AT(wake(), NONE);
     grant_all();
-
     start_with_a(0);
     lose('a');
     NEXT(FAILED);

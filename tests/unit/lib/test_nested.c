@@ -27,7 +27,6 @@ static void set_up(const char *text, bool fcntl_lock)
     struct sockaddr_un a;
     struct dlock_uri *uri = NULL;
     struct stat st;
-
     dlock_options_init(&o, sizeof o);
     o.fcntl = fcntl_lock;
     strcpy(f.file, "/tmp/test_nested.XXXXXX");
@@ -56,7 +55,6 @@ static int open_fds(void)
 {
     DIR *d = opendir("/proc/self/fd");
     int n = 0;
-
     while (d && readdir(d))
         n++;
     closedir(d);
@@ -71,7 +69,6 @@ static void send_reply(int to, const struct nested_reply *r, const int *fds, int
     } control = {.align = {.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
     struct iovec iov = {.iov_base = (void *)r, .iov_len = sizeof(*r)};
     struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-
     control.align.cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
     if (n > 0) {
         memcpy(CMSG_DATA(&control.align), fds, (size_t)n * sizeof(int));
@@ -84,7 +81,6 @@ static void send_reply(int to, const struct nested_reply *r, const int *fds, int
 static const struct dlock_report *next_report(void)
 {
     const struct dlock_report *r = NULL;
-
     for (int i = 0; i < 20 && !r; i++)
         r = dlock_process(f.lk, NULL, 0);
     return r;
@@ -97,7 +93,6 @@ static const struct dlock_report *next_report(void)
 static bool holds_after(const struct nested_reply *r, int nreplies, const int *fds, int nfds)
 {
     struct nested_request q;
-
     CHECK_INT(dlock_start_acquire(f.lk, NULL), 0);
     CHECK(next_report() == NULL);
     int c = accept(f.listen, NULL, NULL);
@@ -125,7 +120,6 @@ TEST(a_file_is_held_only_by_its_own_descriptor_with_the_lock)
         struct nested_reply r = {.type = NESTED_HELD, .left = DLOCK_NEVER};
         struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
         char other[] = "/tmp/test_nested.XXXXXX";
-
         set_up(NULL, ofd);
         r.hold = (struct nested_hold){
             .ttl = DLOCK_NEVER, .end_at = DLOCK_NEVER, .raw_minus_boot = DLOCK_RAW_NEVER};
@@ -171,7 +165,6 @@ TEST(replies_with_numbers_that_cannot_be_true_are_refused)
         {offsetof(struct nested_hold, slot), DLOCK_SLOTS_MAX + 1, true},
     };
     struct nested_reply good = {.type = NESTED_HELD, .left = DLOCK_NEVER}, r[2];
-
     set_up("redis://127.0.0.1:1#n", false);
     struct dlock_clocks now = dlock_clocks_read(&dlock_env_system);
     good.hold = (struct nested_hold){.from = now.boot - 1,
@@ -198,7 +191,6 @@ TEST(replies_with_numbers_that_cannot_be_true_are_refused)
 TEST(descriptors_that_belong_to_no_reply_are_closed)
 {
     struct nested_reply r = {.type = NESTED_HELD, .left = DLOCK_NEVER};
-
     set_up(NULL, false);
     r.hold = (struct nested_hold){
         .ttl = DLOCK_NEVER, .end_at = DLOCK_NEVER, .raw_minus_boot = DLOCK_RAW_NEVER};

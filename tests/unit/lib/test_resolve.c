@@ -31,7 +31,6 @@ static void drop(void)
 static void start(const char *text)
 {
     struct dlock_uri *uri = NULL;
-
     drop();
     err = (struct dlock_error){0};
     if (dlock_uri_parse(&uri, text, &err) < 0 || dlock_resolver_start(&r, uri, &err) < 0)
@@ -43,7 +42,6 @@ static int finish(void)
 {
     struct pollfd p = {.fd = dlock_resolver_fd(r), .events = POLLIN};
     int rc;
-
     while ((rc = dlock_resolver_result(&r, false, &peers, &n, &err)) == 0)
         if (p.fd < 0 || poll(&p, 1, 30000) <= 0)
             return -1000;
@@ -56,7 +54,6 @@ static const char *show(int from, int to)
 {
     static char buf[400];
     size_t at = 0;
-
     buf[0] = '\0';
     for (int i = from; i < to; i++) {
         char ip[INET6_ADDRSTRLEN] = "?";
@@ -86,7 +83,6 @@ TEST(addresses_and_sockets_need_no_thread)
         {"postgres://u@/db#x", ""},
         {"postgres://%2Frun%2Fpostgresql/db#x", ""},
     };
-
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         start(rows[i].uri);
         REQUIRE(r);
@@ -140,7 +136,6 @@ TEST(some_unknown)
 TEST(partly)
 {
     static struct dlock_peer old[2] = {{.host = 0, .len = sizeof(struct sockaddr_in)}, {.host = 2}};
-
     old[0].addr.ss_family = AF_INET;
     for (int ended = 0; ended < 2; ended++) {
         start("redlock://no-such-host.invalid,10.0.0.2,[::1]#x");
@@ -164,7 +159,6 @@ static int count_eventfds(void)
     struct dirent *e;
     char target[64];
     int count = 0;
-
     while (d && (e = readdir(d))) {
         ssize_t len = readlinkat(dirfd(d), e->d_name, target, sizeof(target) - 1);
         target[len > 0 ? len : 0] = '\0';
@@ -181,7 +175,6 @@ TEST(abandoned)
     drop();
     int before = count_eventfds();
     int64_t t = dlock_now();
-
     for (int i = 0; i < 20; i++)
         start("redlock://localhost,no-such-host.invalid#x");
     drop();
@@ -194,7 +187,6 @@ TEST(abandoned)
 TEST(signals_stay_ours)
 {
     sigset_t before, after, mine, pending;
-
     sigemptyset(&mine);
     sigaddset(&mine, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &mine, &before);
@@ -220,7 +212,6 @@ TEST(threads_end)
     for (int i = 0; i < 300 && n > 1; i++) {
         DIR *d = opendir("/proc/self/task");
         struct dirent *e;
-
         REQUIRE(d);
         for (n = 0; (e = readdir(d));)
             n += e->d_name[0] != '.';

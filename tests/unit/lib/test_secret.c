@@ -76,7 +76,6 @@ TEST(hides_secrets_and_nothing_else)
 {
     for (size_t i = 0; i < DLOCK_LEN(texts); i++) {
         char buf[200];
-
         strcpy(buf, texts[i].text);
         for (int twice = 0; twice < 2; twice++) {
             dlock_hide_secrets(buf, false);
@@ -98,10 +97,8 @@ TEST(a_cut_text_hides_its_last_uri)
         {"redis://h:1/0 y", "redis://h:1/0 y"},
         {"redis://h:1 x?password=a#b", "redis://h:1 x?password=***"},
     };
-
     for (size_t i = 0; i < DLOCK_LEN(cut); i++) {
         char buf[200];
-
         strcpy(buf, cut[i].text);
         dlock_hide_secrets(buf, true);
         CHECK_STR(buf, cut[i].want);
@@ -115,7 +112,6 @@ TEST(long_messages_show_no_secret)
         for (int kind = 0; kind < 3; kind++) {
             struct dlock_error err;
             char text[1300];
-
             snprintf(text, sizeof(text), "%*sredis://%sunter%s@h", before, "",
                      kind ? "user:h" : "h", kind > 1 ? " h" : "");
             dlock_fail(&err, DLOCK_EUSAGE, 0, "%s", text);
@@ -128,7 +124,6 @@ TEST(a_record_shows_no_secret)
 {
     struct dlock_identity w;
     char command[600] = "redis://", note[600];
-
     memset(command + 8, 'h', 400);
     strcpy(command + 408, "@x");
     snprintf(note, sizeof(note), "for redis://:my pw@h and x?password=%0300d#n", 7);
@@ -200,7 +195,6 @@ static void try(const char *text)
     struct dlock_error err = {0};
     struct dlock_uri *u = NULL;
     dlock *lk = NULL;
-
     if (dlock_uri_parse(&u, text, &err) < 0) {
         look(text, "message", err.msg);
         return;
@@ -215,7 +209,6 @@ static void try(const char *text)
 TEST(no_spelling_shows_a_password)
 {
     char creds[100], text[300];
-
     for (size_t s = 0; s < DLOCK_LEN(schemes); s++)
         for (size_t u = 0; u < DLOCK_LEN(users); u++)
             for (size_t p = 0; p < DLOCK_LEN(passwords); p++)
@@ -231,7 +224,6 @@ TEST(no_spelling_shows_a_password)
             for (size_t p = 0; p < DLOCK_LEN(passwords); p++) {
                 struct dlock_error err = {0};
                 char *uri = NULL;
-
                 snprintf(creds, sizeof(creds), users[u], passwords[p]);
                 snprintf(text, sizeof(text), "%sredis://%sh#n", prefixes[x], creds);
                 try(text);
@@ -254,7 +246,6 @@ TEST(no_parameter_shows_a_password)
                                          "file:///d", "redlock://h,,h",   "X=redis://h",
                                          "redis:h"};
     char text[300];
-
     for (size_t s = 0; s < DLOCK_LEN(stores); s++)
         for (size_t k = 0; k < DLOCK_LEN(keys); k++)
             for (size_t p = 0; p < DLOCK_LEN(passwords); p++) {

@@ -238,7 +238,6 @@ TEST(after_a_refusal_the_next_address_is_tried_and_the_refusal_stays_the_error)
     redis_conn_close(&c);
     close(bad.cfd);
     bad.cfd = -1;
-
     c = (struct redis_conn){0};
     bad.len = 0;
     peers[1] = dead.peer;

@@ -22,7 +22,6 @@ static int parse(const char *text)
 static void dump(char *buf, size_t size)
 {
     FILE *f = fmemopen(buf, size, "w");
-
     fprintf(f, "%s|", u->scheme);
     for (int i = 0; i < u->nhosts; i++)
         fprintf(f, "%s(%s:%s)%s:%u", i ? "," : "", u->hosts[i].user ? u->hosts[i].user : "-",
@@ -162,7 +161,6 @@ TEST(good_uris)
 {
     for (size_t i = 0; i < DLOCK_LEN(good); i++) {
         char buf[2000];
-
         if (parse(good[i].text) != 0) {
             CHECK_FAIL("%s: %s", good[i].text, err.msg);
             continue;
@@ -354,7 +352,6 @@ TEST(bad_uris)
 {
     for (size_t i = 0; i < DLOCK_LEN(bad); i++) {
         struct dlock_uri *kept = (struct dlock_uri *)&bad;
-
         if (parse(bad[i].text) != DLOCK_EUSAGE) {
             CHECK_FAIL("%s was accepted", bad[i].text);
             continue;
@@ -403,7 +400,6 @@ TEST(no_message_shows_a_password)
         "redis://h?hunter=%zz@h#n",
         "@jdbc:redis://:hunter@h",
     };
-
     for (size_t i = 0; i < DLOCK_LEN(secret); i++) {
         if (parse(secret[i]) == 0)
             CHECK_FAIL("%s was accepted", secret[i]);
@@ -418,7 +414,6 @@ static int parse_long(const char *head, const char *unit, int times, const char 
     char *text = malloc(strlen(head) + n * (size_t)times + strlen(tail) + 1),
          *p = stpcpy(text, head);
     int r;
-
     for (int i = 0; i < times; i++)
         p = stpcpy(p, unit);
     strcpy(p, tail);
@@ -481,10 +476,8 @@ TEST(unknown_params_name_the_nearest_known_ones)
     static const char *const own[] = {"password-file", "cacert", "cert", "db"};
     static const char *const ignored[] = {"pool_size", NULL};
     static const struct dlock_foreign rules[] = {{NULL, 0, NULL, NULL}};
-
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         char text[128], quoted[80];
-
         snprintf(text, sizeof(text), "redis://h?%s=hunter#n", rows[i].key);
         REQUIRE_INT(parse(text), 0);
         CHECK_INT(dlock_uri_foreign(u, ignored, rules, &err), 0);
@@ -522,7 +515,6 @@ TEST(another_programs_param_after_a_secret_is_not_shown)
     } rows[] = {{"redis://h?password=a&sslhunter#n", "write this"},
                 {"redis://h?sslhunter=a@b#n", "write this"},
                 {"redis://h?password=a&cacert=x&SSL-CA=y#n", "cacert= is given twice"}};
-
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         REQUIRE_INT(parse(rows[i].text), 0);
         CHECK_INT(dlock_uri_foreign(u, none, rules, &err), DLOCK_EUSAGE);
@@ -559,10 +551,8 @@ TEST(params_of_other_programs)
         {"ssl_cafile=hunter", "", "\"ssl_cafile\": write this"},
         {"ssl=hunter", "", "\"ssl\": write this"},
     };
-
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         char text[128], names[64] = "";
-
         snprintf(text, sizeof(text), "redis://h?%s#n", rows[i].query);
         REQUIRE_INT(parse(text), 0);
         if (!CHECK_INT(dlock_uri_foreign(u, ignored, rules, &err),
@@ -582,7 +572,6 @@ TEST(renamed_params_are_read_by_our_name)
     static const struct dlock_foreign rules[] = {{"database", FOREIGN_RENAMED, "db", NULL},
                                                  {NULL, 0, NULL, NULL}};
     char names[6];
-
     REQUIRE_INT(parse("redis://h?database=7&pool=1#n"), 0);
     REQUIRE_INT(dlock_uri_foreign(u, ignored, rules, NULL), 0);
     CHECK_INT(dlock_uri_check_params(u, NULL), DLOCK_EUSAGE); /* not read yet */
@@ -604,7 +593,6 @@ TEST(tells_a_database_that_is_given_from_the_default)
                 {"redis+sentinel://h/s#n", false},
                 {"redis+sentinel://h/s/#n", false},
                 {"redis+sentinel://h/s/0#n", true}};
-
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         REQUIRE_INT(parse(rows[i].text), 0);
         CHECK_INT(u->has_db, rows[i].has);
@@ -628,13 +616,11 @@ TEST(mutations)
 {
     static const char bytes[] = "\x01%@:/?#&=[],+ \xff"
                                 "0a";
-
     for (size_t i = 0; i < DLOCK_LEN(good); i++) {
         size_t len = strlen(good[i].text);
         for (size_t k = 0; k < len; k++) {
             for (const char *b = bytes;; b++) {
                 char *text = strdup(good[i].text);
-
                 text[k] = *b;
                 char *exact = strdup(text);
                 int r = parse(exact);
@@ -672,7 +658,6 @@ TEST(a_given_store_is_used)
         {"n", "/a?b%c", "file:///a%3Fb%25c#n"},
         {"n", "file:///d", "file:///d#n"},
     };
-
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         CHECK_INT(make_uri(rows[i].name, rows[i].store), 0);
         CHECK_STR(out, rows[i].want);
@@ -683,7 +668,6 @@ TEST(a_bad_store_or_name_is_refused)
 {
     static const char *const stores[] = {"redis://:hunter@h#n", "relative", "redis:hunter", "#",
                                          ":hunter@h"};
-
     for (size_t i = 0; i < DLOCK_LEN(stores); i++) {
         err.msg[0] = '\0';
         CHECK_INT(make_uri("n", stores[i]), DLOCK_EUSAGE);
@@ -716,7 +700,6 @@ TEST(root_below_sudo_takes_no_file_from_the_environment)
     };
     static const char *const taken[] = {"redis://u:p@h/1?restart-grace=3s", "zk://h?layout=x",
                                         "postgres://u@h/db?key=1&sslmode=require", "/var/lock"};
-
     if (geteuid() != 0)
         SKIP("needs root");
     for (int uid = 0; uid < 2; uid++) {
@@ -746,7 +729,6 @@ TEST(a_file_names_the_store)
     };
     char path[] = "/tmp/dlock-store-XXXXXX";
     int fd = mkstemp(path);
-
     REQUIRE(fd >= 0);
     setenv("DLOCK_STORE_FILE", path, 1);
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
@@ -797,7 +779,6 @@ TEST(without_a_store_it_is_a_file_of_the_machine)
     char first[100];
     struct stat st;
     char tail[40];
-
     setenv("DLOCK_STORE_FILE", "", 1); /* not /etc/dlock/store of this machine */
     if (make_uri("n", NULL) < 0)
         SKIP("no directory for @name on this machine");

@@ -54,7 +54,6 @@ TEST(a_number_is_found_at_once)
 {
     struct redis_addr a;
     struct dlock_error err = {0};
-
     REQUIRE_INT(redis_addr_start(&a, &(struct redis_named){"127.0.0.2", 6380}, &err), 1);
     CHECK_INT(a.npeers, 1);
     CHECK_INT(redis_addr_fd(&a), -1);
@@ -87,7 +86,6 @@ TEST(a_name_is_found_later)
 {
     struct redis_addr a;
     struct dlock_error err = {0};
-
     CHECK_INT(
         finish(&a, redis_addr_start(&a, &(struct redis_named){"localhost", 6379}, &err), &err), 1);
     CHECK(a.npeers > 0);

@@ -16,7 +16,6 @@ static int take(struct dlock_uri *uri, struct dlock_error *err)
     struct redis_script script = {0};
     int64_t grace;
     int rc = redis_params_read(&spec, &script, &grace, err);
-
     redis_script_done(&script);
     for (size_t i = 0; i < (tls ? DLOCK_LEN(own) : 4); i++)
         (void)dlock_uri_param(uri, own[i]);
@@ -135,7 +134,6 @@ TEST(params_are_mapped_ignored_or_refused)
         struct dlock_error err = {0};
         struct dlock_uri *u = NULL;
         char text[256], names[256] = "";
-
         snprintf(text, sizeof(text), "%s#n", rows[i].uri);
         REQUIRE_INT(dlock_uri_parse(&u, text, &err), 0);
         int rc = take(u, &err);
@@ -156,7 +154,6 @@ TEST(params_are_mapped_ignored_or_refused)
 TEST(files_of_redis_py_are_ours)
 {
     struct dlock_uri *u = NULL;
-
     REQUIRE_INT(
         dlock_uri_parse(&u, "rediss://h?ssl_ca_certs=/a&ssl_certfile=/b&ssl_keyfile=/c#n", NULL),
         0);

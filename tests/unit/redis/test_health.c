@@ -97,7 +97,6 @@ TEST(warnings_come_one_after_the_other)
     struct redis_checks c = {0};
     struct event_queue none = {0};
     struct dlock_event ev;
-
     redis_checks_answered(&c, &memory, "h:1", DLOCK_SEC, 0);
     redis_checks_answered(&c, &persistence, "h:1", DLOCK_SEC, 0);
     c.ntold = DLOCK_LEN(c.told); /* no room: dropped */

@@ -168,7 +168,6 @@ TEST(values_and_ids_tell_their_kind)
     struct dlock_identity identity = {.host = "h", .user = "u", .command = "c", .pid = 7};
     struct dlock_info info;
     char kind[REDIS_SCRIPT_KIND], text[128];
-
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
         struct dlock_spec spec = {
             .identity = &identity, .ttl = DLOCK_SEC, .mode = t[i].mode, .slots = t[i].slots};
@@ -211,7 +210,6 @@ static bool together(const char *entry, struct dlock_info *info)
 TEST(holders_that_stand_together)
 {
     struct dlock_info info;
-
     CHECK(together("1500 0 s:0123456789abcdef0123456789abcdef dlock1 pid=7", &info));
     CHECK_INT(info.mode, DLOCK_MODE_SHARED);
     CHECK_INT(info.slot, 0);
@@ -269,7 +267,6 @@ TEST(answers_about_records)
     struct redis_script_owned o;
     const char *type;
     char text[64];
-
     for (size_t i = 0; i < DLOCK_LEN(words); i++) {
         snprintf(text, sizeof(text), "*2\r\n$%zu\r\n%s\r\n$4\r\nhash\r\n", strlen(words[i]),
                  words[i]);

@@ -30,7 +30,6 @@ static bool begin(void)
     char text[200];
     int ports[N];
     struct dlock_error err;
-
     if (g.m) {
         redis_sentinel_close(&g.route);
         dlock_uri_free(g.uri);

@@ -259,7 +259,6 @@ static void fake_read_vote(struct fake *f, int fd, char **argv)
     const char *holder = fake_holder(f);
     long long up_ms = fake_up_ms(f);
     char fence[24];
-
     if (f->value[0] != '\0' || f->writer_waits) {
         const char *word = holder[0] != '\0' ? "busy" : "claim";
         fake_say(fd, "*8\r\n" BULK "$1\r\n0\r\n:%lld\r\n:1\r\n" BULK ":1\r\n:0\r\n:0\r\n",
@@ -338,7 +337,6 @@ static void fake_unvote(struct fake *f, int fd, const char *mine, const char *la
 static void fake_serve_reader(struct fake *f, int fd, enum fake_kind kind, char **argv)
 {
     int at = fake_find(f, argv[6]);
-
     if (kind == F_VOTE && at >= 0) {
         fake_say(fd, "*5\r\n$5\r\ntwice\r\n$1\r\n0\r\n:0\r\n:0\r\n$0\r\n\r\n");
     } else if (kind == F_VOTE) {
@@ -370,7 +368,6 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
         (kind == F_KEEP && strchr(last, ' ') != NULL) ||
         (kind == F_LEAVE && strchr(last, ' ') != NULL && strcmp(strchr(last, ' '), " 0") != 0);
     long long up_ms = fake_up_ms(f);
-
     f->served[kind]++;
     if (kind == F_OTHER) {
         fake_other(f, c, argv, argc);

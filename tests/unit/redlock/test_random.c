@@ -331,7 +331,6 @@ TEST(random_faults)
     unsigned long from = first != NULL ? strtoul(first, NULL, 10) : 1;
     unsigned long to = from + (runs != NULL ? strtoul(runs, NULL, 10) : 25);
     int grants = 0, together = 0, renewals = 0, losses = 0, skips = 0, recorded = 0;
-
     for (seed = from; seed < to && unit_failures == 0; seed++) {
         struct arena *a = calloc(1, sizeof(*a));
         REQUIRE(a);

@@ -241,7 +241,6 @@ TEST(half_of_the_servers_is_no_majority)
         CHECK_INT(left(), n);
         set(n / 2 + 1, "");
         CHECK(renew(DLOCK_SEC, EV_LOST));
-
         REQUIRE(start_held(n));
         set(n / 2, "");
         CHECK(give_back(DLOCK_RELEASE_CLEAN));
@@ -790,7 +789,6 @@ TEST(a_success_on_a_minority_is_not_recorded)
     CHECK(ends(true, DLOCK_RELEASE_UNCLEAR));
     CHECK(fake_clock - before >= 5 * DLOCK_SEC); /* tried for as long as it may */
     CHECK(strstr(w.ended.error.msg, "1 of 3 servers have recorded") != NULL);
-
     /* Where the lock is gone no end is recorded. */
     REQUIRE(open_once() && grant());
     w.f[1].value[0] = w.f[2].value[0] = '\0';

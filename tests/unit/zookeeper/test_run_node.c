@@ -113,14 +113,12 @@ TEST(reads_a_record_by_the_times_of_its_node)
     struct zk_msg f = node(forged, (int)strlen(forged));
     CHECK_NULL(zk_read_run(&f, 1000500, &r));
     CHECK_INT(r.run.age_ns, (1000500 - 9000000) * DLOCK_MSEC);
-
     static const char running[] =
         "dlock-run1 running -1 77 " TOKEN " 5000 0 86400000 " WHO " day=2026-11-24";
     m = node(running, (int)strlen(running));
     CHECK_NULL(zk_read_run(&m, 1000500, &r));
     CHECK_INT(r.run.begin_ms, 1000000);
     CHECK_INT(r.run.end_ms, 0);
-
     /* Whatever a server says, no sum of it overflows. */
     static const int64_t odd[] = {INT64_MIN, -1, 0, INT64_MAX};
     for (size_t i = 0; i < DLOCK_LEN(odd); i++) {
@@ -129,7 +127,6 @@ TEST(reads_a_record_by_the_times_of_its_node)
         CHECK_NULL(zk_read_run(&m, zk_stat_ms(odd[DLOCK_LEN(odd) - 1 - i]), &r));
         CHECK(zk_run_over_ms(&r.run) >= 0);
     }
-
     /* Without a day, or with something like it. */
     static const char *const ends[] = {"", " day=2026-11-2", " day=2026-11-2x", "day=2026-11-24"};
     for (size_t i = 0; i < DLOCK_LEN(ends); i++) {

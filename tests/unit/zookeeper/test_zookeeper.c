@@ -278,7 +278,6 @@ TEST(names_the_program_of_a_foreign_record)
     struct Stat stat = {.ctime = 1790000000123LL};
     zk_read_info(UUID "-lock-0000000001", true, "\300\250\0\1", 4, &stat, &info);
     CHECK_INT(info.since_ms, 1790000000123LL);
-
     info = info_of(HEX "__lock__0000000001", "host1-worker");
     CHECK(info.foreign);
     CHECK_STR(info.command, "kazoo");
