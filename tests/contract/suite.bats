@@ -486,6 +486,7 @@ SECONDS_RE='[0-9.]+ (s|ms)'
 TROUBLE="has not been renewed for $SECONDS_RE: .+; the command will be ended in $SECONDS_RE unless"
 TROUBLE+=" the store answers"
 
+# bats test_tags=plain
 @test "a store that is silent for half of the time costs two lines" {
     needs PAUSES || return 0
     unset CI
@@ -548,6 +549,7 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
     store_clean "$NAME"
 }
 
+# bats test_tags=plain
 @test "readers that come behind a waiting writer let it in first" {
     needs TURNS || return 0
     held a -s
@@ -893,6 +895,7 @@ has_no_run() { ! "$DLOCK" --status "$L" | grep -q "last run"; }
 is_held() { ! "$DLOCK" -qn "$L" true; }
 
 # L is granted first: '~' comes behind each name of a test.
+# bats test_tags=plain
 @test "--once: a set that does not get all its locks leaves the record alone" {
     needs ONCE || return 0
     local also=(--also "file://$T#~")
@@ -998,6 +1001,7 @@ offers() { declare -F "store_$1" >/dev/null; }
 }
 
 # Killed before the command starts: a record and no run. Killed after the release: a success.
+# bats test_tags=plain
 @test "--once: a keeper killed around a write leaves what the store has" {
     offers unanswered || return 0
     local step state P
@@ -1088,6 +1092,7 @@ sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
     store_clean "$NAME"
 }
 
+# bats test_tags=plain
 @test "--min-hold: no crash shortens it where the store has an expiry; a signal ends it elsewhere" {
     ! kin || return 0
     if needs STAYS; then
