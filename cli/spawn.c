@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The most stack that our calls use: a multiple of the page size, less than the gap below a stack. */
+/* The most stack that our calls use: whole pages, less than the gap below a stack. */
 #define STACK_USED ((uintptr_t)256 << 10)
 
 #ifndef SYS_close_range
@@ -110,7 +110,7 @@ void fds_let_go(int *keep, int n)
         close_listed(keep, n);
 }
 
-/* Never inlined: the frame of the caller must lie above the part of the stack that is given back. */
+/* Never inlined: the caller's frame must lie above the part of the stack that is given back. */
 __attribute__((noinline)) void memory_let_go(void)
 {
 #ifdef __GLIBC__
