@@ -310,10 +310,16 @@ void events_recovered(struct events *e, int64_t since, int64_t now)
     tell(e, "recovered", "after_ms", now - since, "");
 }
 
-void events_lost(struct events *e, const char *why)
+void events_lost(struct events *e, bool broken, const char *why)
 {
-    put_log(e, LOG_ERR, "lost", why, 0);
-    tell(e, "lost", NULL, 0, why);
+    struct line l;
+    put_log(e, LOG_ERR, broken ? "broken" : "lost", why, 0);
+    if (!e || !begin(e, &l, "lost"))
+        return;
+    if (broken)
+        json_str(&l.j, "cause", "broken");
+    json_known(&l.j, "reason", why, REASON_MAX);
+    finish(e, &l, false);
 }
 
 void events_term(struct events *e, int64_t kill_in)

@@ -41,7 +41,8 @@ void events_renewed(struct events *);
 /* why: "": unknown; since: by dlock_now(); term_in: ns until the command's end, -1: waiting. */
 void events_trouble(struct events *, const char *why, int64_t since, int64_t term_in, int64_t now);
 void events_recovered(struct events *, int64_t since, int64_t now);
-void events_lost(struct events *, const char *why);
+/* broken: by another process with --break. */
+void events_lost(struct events *, bool broken, const char *why);
 /* The command is sent SIGTERM, for the lock or --max-run; kill_in: ns until SIGKILL. */
 void events_term(struct events *, int64_t kill_in);
 void events_kill(struct events *);

@@ -6,51 +6,8 @@
 #include "query.h"
 #include "util.h"
 
-#include <errno.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
-#include <unistd.h>
-
-/* The user said no. */
-#define NOT_FORGOTTEN 1
-
-/*
- * In the background, stop first, as a job that reads: we block TTIN, so the read would fail.
- * A terminal of another session has no jobs.
- */
-static void put_question(void)
-{
-    pid_t foreground = tcgetpgrp(STDIN_FILENO);
-    if (foreground >= 0 && foreground != getpgrp())
-        signals_stop_self(SIGTTIN);
-    fputs("Forget it, so that the command may run again? [y/N] ", stderr);
-}
-
-/* Ask at the terminal. May die by a signal, and stops as any job does. */
-static bool agreed(const struct sigstate *sig)
-{
-    struct pollfd p[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = sig->fd, .events = POLLIN}};
-    char line[64];
-    put_question();
-    for (;;) {
-        int got = poll(p, DLOCK_LEN(p), -1);
-        if (got < 0 && errno != EINTR)
-            return false;
-        if (got > 0 && p[1].revents && query_signals(sig, NULL))
-            put_question();
-        else if (got > 0 && p[0].revents)
-            break;
-    }
-    ssize_t n = read(STDIN_FILENO, line, sizeof(line) - 1);
-    if (n <= 0)
-        fputc('\n', stderr);
-    line[n > 0 ? n : 0] = '\0';
-    line[strcspn(line, "\r\n")] = '\0';
-    return strcasecmp(line, "y") == 0 || strcasecmp(line, "yes") == 0;
-}
 
 static int refuse_running(const struct options *o, const dlock *lk, const struct dlock_run *run)
 {
@@ -93,10 +50,8 @@ int forget_mode(const struct options *o, const struct sigstate *sig)
     char lock[LOCK_TEXT_MAX], text[RUN_TEXT_MAX];
     struct found f = {0};
     int code = 0;
-    if (!o->yes && (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO))) {
-        message("--forget asks at a terminal, and there is none: use --yes");
+    if (!query_may_ask(o, "--forget"))
         return dlock_error_exit(DLOCK_EUSAGE);
-    }
     dlock *lk = query_open(o, &code);
     if (!lk)
         return code;
@@ -107,8 +62,8 @@ int forget_mode(const struct options *o, const struct sigstate *sig)
     } else if (code < 0 && f.has_run && !o->yes) {
         message("%s %s", message_lock(lk, "", lock),
                 message_run(&f.run, query_crashed(&f), text, sizeof(text)));
-        if (!agreed(sig))
-            code = NOT_FORGOTTEN;
+        if (!query_agreed(sig, "Forget it, so that the command may run again? [y/N] "))
+            code = QUERY_REFUSED;
         /* Servers close a connection that is idle for long. */
         dlock_close(lk);
         lk = code < 0 ? query_open(o, &code) : NULL;

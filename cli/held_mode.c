@@ -241,7 +241,7 @@ static int ask_all(struct queries *all, const struct sigstate *sig)
         if (dlock_now() >= until)
             return not_held(all, silent, silent->missing);
         poll(p, n, dlock_poll_ms(dlock_now(), wake));
-        query_signals(sig, NULL); /* this process holds nothing to release */
+        query_signals(sig, NULL, NULL); /* this process holds nothing to release */
     }
 }
 

@@ -112,7 +112,7 @@ struct keeper {
 /* May a loss end the command? */
 static bool may_end(const struct keeper *k)
 {
-    return k->c->o->on_lost != ON_LOST_WARN;
+    return k->c->o->on_lost != ON_LOST_WARN || k->loss.kind == LOSS_BROKEN;
 }
 
 static bool is_lost(const struct keeper *k)
@@ -663,17 +663,18 @@ static void on_lost(struct keeper *k, const struct dlock_report *r)
 {
     bool over = r->type == DLOCK_REPORT_LOST;
     bool staying = k->phase == KEEPER_STAYING; /* only inner dlocks run: no order for the guard */
-    bool certain = over && r->error.code == DLOCK_ELOST;
-    if (!staying && may_end(k))
+    bool certain = over && r->error.code == DLOCK_ELOST, ends = may_end(k) || r->broken;
+    enum loss_kind kind = r->broken ? LOSS_BROKEN : certain ? LOSS_CERTAIN : LOSS_EXPIRED;
+    if (!staying && ends)
         end_tree(k, over ? SIGKILL : SIGTERM, over ? 0 : r->times.kill_at);
     if (over)
         inner_lost(k->inner, r->error.msg);
-    lose(k, certain ? LOSS_CERTAIN : LOSS_EXPIRED, r->error.msg);
+    lose(k, kind, r->error.msg);
     if (staying)
         after_exit(k); /* there is nothing to stay for */
-    else if (!over && k->c->o->on_lost == ON_LOST_TERM)
+    else if (!over && ends && k->c->o->on_lost != ON_LOST_KILL)
         events_term(k->c->events, r->times.kill_at - lease_now(k));
-    else if (may_end(k) && !(over && k->guard.timed_out))
+    else if (ends && !(over && k->guard.timed_out))
         report_killed(k); /* a guard that noticed the loss first may have sent SIGTERM */
 }
 

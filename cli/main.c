@@ -40,7 +40,8 @@ static int (*const modes[])(const struct options *, const struct sigstate *) = {
     [MODE_RUN] = run_mode,           [MODE_FD] = fdlock_mode,     [MODE_UNLOCK] = fdlock_mode,
     [MODE_STATUS] = status_mode,     [MODE_SCHEMA] = schema_mode, [MODE_FORGET] = forget_mode,
     [MODE_HELP] = print_mode,        [MODE_VERSION] = print_mode, [MODE_PRINT_OPTIONS] = print_mode,
-    [MODE_PRINT_NAMES] = names_mode, [MODE_HELD] = held_mode,
+    [MODE_PRINT_NAMES] = names_mode, [MODE_HELD] = held_mode,     [MODE_LIST] = list_mode,
+    [MODE_BREAK] = break_mode,       [MODE_CHECK] = check_mode,
 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -12,6 +12,10 @@ int status_mode(const struct options *, const struct sigstate *);
 int schema_mode(const struct options *, const struct sigstate *);
 /* forget.c: MODE_FORGET. */
 int forget_mode(const struct options *, const struct sigstate *);
+/* list.c, break.c, check.c: MODE_LIST, MODE_BREAK, MODE_CHECK. */
+int list_mode(const struct options *, const struct sigstate *);
+int break_mode(const struct options *, const struct sigstate *);
+int check_mode(const struct options *, const struct sigstate *);
 /* held_mode.c: MODE_HELD. */
 int held_mode(const struct options *, const struct sigstate *);
 /* names.c: MODE_PRINT_NAMES. */

@@ -201,11 +201,10 @@ static int set_also(struct options *o, const struct given *g, struct dlock_error
     return 0;
 }
 
-static const char *const mode_names[] = {[MODE_STATUS] = "--status",
-                                         [MODE_SCHEMA] = "--schema",
-                                         [MODE_FORGET] = "--forget",
-                                         [MODE_HELD] = "--held",
-                                         [MODE_UNLOCK] = "-u"};
+static const char *const mode_names[] = {
+    [MODE_STATUS] = "--status", [MODE_SCHEMA] = "--schema", [MODE_FORGET] = "--forget",
+    [MODE_LIST] = "--list",     [MODE_BREAK] = "--break",   [MODE_CHECK] = "--check",
+    [MODE_HELD] = "--held",     [MODE_UNLOCK] = "-u"};
 
 static int exclude(struct dlock_error *err, const char *a, const char *b)
 {
@@ -219,7 +218,7 @@ static bool is_final(enum cli_mode mode)
            mode == MODE_PRINT_NAMES;
 }
 
-/* --status, --schema, --forget, --held and -u exclude each other. */
+/* The modes, and -u, exclude each other. */
 static int set_mode(struct options *o, const struct given *g, struct dlock_error *err)
 {
     enum cli_mode mode = (enum cli_mode)g->row->number, before = o->mode;
@@ -324,7 +323,23 @@ static const struct option_row table[] = {
 
     {"", {"status"}, NULL, "show holders and waiters of LOCK;\nexit 0: free, 75: held",
      .group = "Information", .set = set_mode, .number = MODE_STATUS},
-    {"", {"json"}, NULL, "with --status: as JSON",
+    {"", {"list"}, NULL,
+     "show all locks of a store; LOCK: the store,\n"
+     "maybe with #PATTERN (default: the store of @NAME)",
+     .set = set_mode, .number = MODE_LIST},
+    {"", {"break"}, NULL,
+     "take LOCK away from its holder, whose command is\n"
+     "ended first; asks at a terminal",
+     .set = set_mode, .number = MODE_BREAK},
+    {"", {"holder"}, "ID", "with --break: the holder, as HOST:PID or token",
+     .set = set_text, FIELD(holder)},
+    {"", {"force"}, NULL, "with --break: at once, though its command may go on",
+     .set = set_flag, FIELD(force)},
+    {"", {"check"}, NULL,
+     "try what a run needs of the store, and look for\n"
+     "settings that weaken LOCK",
+     .set = set_mode, .number = MODE_CHECK},
+    {"", {"json"}, NULL, "with --status, --list, --check: as JSON",
      .set = set_flag, FIELD(json)},
     {"", {"schema"}, NULL, "print the SQL statement that makes LOCK's table",
      .set = set_mode, .number = MODE_SCHEMA},
@@ -332,7 +347,7 @@ static const struct option_row table[] = {
      "remove the record of --once, so that COMMAND may\n"
      "run again; asks at a terminal",
      .set = set_mode, .number = MODE_FORGET},
-    {"", {"yes"}, NULL, "with --forget: do not ask",
+    {"", {"yes"}, NULL, "with --forget, --break: do not ask",
      .set = set_flag, FIELD(yes)},
     {"", {"held"}, NULL,
      "inside a command: print for how many ms its lock\n"
@@ -596,7 +611,7 @@ static int check_time_as_lock(const struct options *o, char **rest, int n, struc
 
 static int take_arguments(struct options *o, char **rest, int n, struct dlock_error *err)
 {
-    if (n == 0 && o->mode == MODE_HELD)
+    if (n == 0 && (o->mode == MODE_HELD || o->mode == MODE_LIST))
         return 0;
     if (n == 0)
         return misuse(err, "no lock named: dlock [OPTION...] LOCK COMMAND [ARG...]");
@@ -685,8 +700,10 @@ static int check_together(struct options *o, const bool given[DLOCK_LEN(table)],
         o->lock_mode = DLOCK_MODE_SLOTS;
         o->close_fd = true; /* a process that the command leaves behind must not keep a slot */
     }
-    if (o->yes && o->mode != MODE_FORGET)
-        return misuse(err, "--yes needs --forget: dlock --forget --yes LOCK");
+    if (o->yes && o->mode != MODE_FORGET && o->mode != MODE_BREAK)
+        return misuse(err, "--yes needs --forget or --break: dlock --forget --yes LOCK");
+    if ((o->force || o->holder) && o->mode != MODE_BREAK)
+        return misuse(err, "--%s needs --break: dlock --break LOCK", o->force ? "force" : "holder");
     if (!o->once_ns && (is_given(given, "success-codes") || is_given(given, "skip-exit-code")))
         return misuse(err, "--%s needs --once",
                       is_given(given, "success-codes") ? "success-codes" : "skip-exit-code");
@@ -783,8 +800,8 @@ static const char usage_head[] =
     "Usage: dlock [OPTION...] LOCK [--] COMMAND [ARG...]\n"
     "       dlock [OPTION...] LOCK -c 'SHELL COMMAND LINE'\n"
     "       dlock [OPTION...] FD | -u FD\n"
-    "       dlock --status [--json] LOCK\n"
-    "       dlock --forget [--yes] LOCK | --schema LOCK\n"
+    "       dlock --status|--check [--json] LOCK | --list [--json] [STORE]\n"
+    "       dlock --break|--forget [--yes] LOCK | --schema LOCK\n"
     "       dlock --held [NAME]\n"
     "Run COMMAND while holding LOCK, on one machine or on many.\n"
     "\n"

@@ -13,6 +13,9 @@ enum cli_mode {
     MODE_STATUS, /* --status LOCK */
     MODE_SCHEMA, /* --schema LOCK */
     MODE_FORGET, /* --forget LOCK */
+    MODE_LIST,   /* --list [STORE[#GLOB]] */
+    MODE_BREAK,  /* --break LOCK */
+    MODE_CHECK,  /* --check LOCK */
     MODE_HELD,   /* --held [NAME] */
     MODE_HELP,
     MODE_VERSION,
@@ -47,6 +50,8 @@ struct options {
     uint8_t success_codes[256 / 8]; /* --success-codes: bits; 0 alone when not given */
     int skip_code;                  /* --skip-exit-code, 0 */
     bool yes;                       /* --yes */
+    bool force;                     /* --force */
+    const char *holder;             /* --holder: a token, or HOST:PID; NULL: none */
     int64_t ttl_ns, connect_timeout_ns;
     int64_t grace_ns;   /* -1: not given */
     int64_t max_run_ns; /* --max-run; 0: not given */
@@ -54,7 +59,8 @@ struct options {
     const char *note;   /* NULL: none */
     const char *events; /* --events: a descriptor's number or a path; NULL: none */
     int syslog;         /* --syslog: the facility; 0: not given */
-    char *lock; /* malloc'ed copy of LOCK as given, "@name" included; MODE_HELD: of NAME, or NULL */
+    /* malloc'ed copy of LOCK as given, "@name" included; MODE_HELD, MODE_LIST: NULL if not given */
+    char *lock;
     struct also_lock also[DLOCK_SET_MAX - 1];
     int nalso;
     int fd;                   /* MODE_FD, MODE_UNLOCK, MODE_STATUS of an open file; else -1 */

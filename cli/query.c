@@ -5,10 +5,14 @@
 #include "open.h"
 #include "util.h"
 
+#include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <unistd.h>
 
 static int keep(struct found *f, const struct dlock_info *info)
 {
@@ -50,7 +54,7 @@ void query_free(struct found *f)
     *f = (struct found){0};
 }
 
-bool query_signals(const struct sigstate *sig, dlock *lk)
+bool query_signals(const struct sigstate *sig, dlock *lk, const char *dying)
 {
     struct signalfd_siginfo si;
     bool stopped = false;
@@ -60,6 +64,8 @@ bool query_signals(const struct sigstate *sig, dlock *lk)
             signals_stop_self(n);
             stopped = true;
         } else if (signals_cancels(n)) {
+            if (dying)
+                message("%s", dying);
             dlock_close(lk);
             signals_die(n);
         }
@@ -78,13 +84,19 @@ int query_run(const struct options *o, const struct sigstate *sig, dlock *lk, st
             if (r->type == DLOCK_REPORT_FAILED)
                 return message_error(o, &r->error);
             if (r->type == DLOCK_REPORT_DONE) {
+                f->marked = r->broken;
                 snprintf(f->why_free, sizeof(f->why_free), "%.63s", r->error.msg);
                 return -1;
             }
             if (r->type == DLOCK_REPORT_BUSY) {
                 f->busy = true;
+                f->has_holder = r->info;
+                if (r->info)
+                    f->holder = *r->info;
                 return o->conflict_code;
             }
+            if (r->type == DLOCK_REPORT_ENTRY || r->type == DLOCK_REPORT_FINDING)
+                f->each(f->arg, r);
             if (r->type == DLOCK_REPORT_RUN) {
                 f->run = *r->run;
                 f->has_run = true;
@@ -101,7 +113,7 @@ int query_run(const struct options *o, const struct sigstate *sig, dlock *lk, st
         pfd[n] = (struct pollfd){.fd = sig->fd, .events = POLLIN};
         if (poll(pfd, (nfds_t)n + 1, dlock_poll_ms(dlock_now(), wake_at)) < 0)
             n = 0;
-        query_signals(sig, lk);
+        query_signals(sig, lk, f->dying);
     }
 }
 
@@ -112,4 +124,46 @@ dlock *query_open(const struct options *o, int *code)
         return NULL;
     open_bound_memory();
     return open_handle(o, o->lock_mode, &uri, &(struct open_how){0}, code);
+}
+
+bool query_may_ask(const struct options *o, const char *mode)
+{
+    bool may = o->yes || (isatty(STDIN_FILENO) && isatty(STDERR_FILENO));
+    if (!may)
+        message("%s asks at a terminal, and there is none: use --yes", mode);
+    return may;
+}
+
+/*
+ * In the background, stop first, as a job that reads: we block TTIN, so the read would fail.
+ * A terminal of another session has no jobs.
+ */
+static void put_question(const char *question)
+{
+    pid_t foreground = tcgetpgrp(STDIN_FILENO);
+    if (foreground >= 0 && foreground != getpgrp())
+        signals_stop_self(SIGTTIN);
+    fputs(question, stderr);
+}
+
+bool query_agreed(const struct sigstate *sig, const char *question)
+{
+    struct pollfd p[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = sig->fd, .events = POLLIN}};
+    char line[64];
+    put_question(question);
+    for (;;) {
+        int got = poll(p, DLOCK_LEN(p), -1);
+        if (got < 0 && errno != EINTR)
+            return false;
+        if (got > 0 && p[1].revents && query_signals(sig, NULL, NULL))
+            put_question(question);
+        else if (got > 0 && p[0].revents)
+            break;
+    }
+    ssize_t n = read(STDIN_FILENO, line, sizeof(line) - 1);
+    if (n <= 0)
+        fputc('\n', stderr);
+    line[n > 0 ? n : 0] = '\0';
+    line[strcspn(line, "\r\n")] = '\0';
+    return strcasecmp(line, "y") == 0 || strcasecmp(line, "yes") == 0;
 }

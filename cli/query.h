@@ -1,4 +1,4 @@
-/* query.h - ask a store about a lock that this process does not hold: --status, --forget. */
+/* query.h - ask a store about locks that this process does not hold: --status, --break ... */
 #ifndef CLI_QUERY_H
 #define CLI_QUERY_H
 
@@ -11,8 +11,18 @@ struct found {
     char why_free[64]; /* "no such file" (a typo in LOCK looks like a free lock), or "" */
     struct dlock_run run;
     bool has_run;
-    bool busy; /* --forget: the run is still in progress */
+    bool busy; /* --forget: the run is still in progress; --break: the lock has changed hands */
+    struct dlock_info holder; /* --break: the new holder */
+    bool has_holder;
+    bool marked;       /* --break: the hold is marked, and not over yet */
+    const char *dying; /* what a signal that ends this process leaves behind; NULL: nothing */
+    /* --list, --check: is called for each DLOCK_REPORT_ENTRY and DLOCK_REPORT_FINDING. */
+    void (*each)(void *arg, const struct dlock_report *);
+    void *arg;
 };
+
+/* Exit code: the user said no. */
+#define QUERY_REFUSED 1
 
 /* A handle for a query. NULL after the error was printed; then *code is its exit code. */
 dlock *query_open(const struct options *, int *code);
@@ -21,12 +31,21 @@ dlock *query_open(const struct options *, int *code);
  * when busy). May die by a signal. The caller calls query_free.
  */
 int query_run(const struct options *, const struct sigstate *, dlock *, struct found *f);
-/* Obey signals while no lock is held: close lk (or NULL) and die, or stop. True: stopped. */
-bool query_signals(const struct sigstate *, dlock *lk);
+/*
+ * Obey signals while no lock is held: print dying (or NULL), close lk (or NULL) and die, or stop.
+ * True: stopped.
+ */
+bool query_signals(const struct sigstate *, dlock *lk, const char *dying);
 /* Is the recorded run in progress, with no holder that can be this run? */
 bool query_crashed(const struct found *);
 /* A holder, or NULL. */
 const struct dlock_info *query_holder(const struct found *);
 void query_free(struct found *);
+/* status.c: print the answer to a status query. */
+void status_print(const struct options *, const dlock *, const struct found *);
+/* Without --yes a terminal is needed for the question. False after the message. */
+bool query_may_ask(const struct options *, const char *mode);
+/* Ask at the terminal. May die by a signal, and stops as any job does. */
+bool query_agreed(const struct sigstate *, const char *question);
 
 #endif

@@ -390,6 +390,8 @@ void report_overrun(const struct report *r, bool left)
 static const char *loss_text(enum loss_kind kind)
 {
     switch (kind) {
+    case LOSS_BROKEN:
+        return "was broken";
     case LOSS_CERTAIN:
         return "is lost";
     case LOSS_AT_RELEASE:
@@ -410,10 +412,11 @@ void report_lost(const struct report *r, const struct loss *l, bool ended)
         consequence = "; the command succeeded, but its run is not recorded";
     else if (ended)
         consequence = "; the command has ended";
-    else if (r->o->on_lost == ON_LOST_WARN)
+    else if (r->o->on_lost == ON_LOST_WARN && l->kind != LOSS_BROKEN)
         consequence = "; the command continues (--on-lost warn)";
-    events_lost(r->events, l->cause[0] ? l->cause : what);
-    message("%s %s%s%s%s", subject(r, "the lock ", lock), what, l->cause[0] ? ": " : "", l->cause,
+    const char *join = l->kind == LOSS_BROKEN ? " " : ": ";
+    events_lost(r->events, l->kind == LOSS_BROKEN, l->cause[0] ? l->cause : what);
+    message("%s %s%s%s%s", subject(r, "the lock ", lock), what, l->cause[0] ? join : "", l->cause,
             consequence);
 }
 

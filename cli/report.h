@@ -13,6 +13,7 @@ enum loss_kind {
     LOSS_NONE,
     LOSS_UNTOLD,     /* noticed by the guard: the store may say the cause in the same turn */
     LOSS_EXPIRED,    /* the lease was not renewed in time */
+    LOSS_BROKEN,     /* --break: cause: by whom; the command ends even with --on-lost warn */
     LOSS_CERTAIN,    /* the store says that the lock is not ours */
     LOSS_AT_RELEASE, /* the store says so when the lock is released */
     LOSS_WITH_RECORD /* the same, and the release should have recorded a success (--once) */

@@ -80,7 +80,7 @@ static void json_list(struct json *j, const struct found *f, const char *key, bo
     json_close(j, ']');
 }
 
-static void print(const struct options *o, const dlock *lk, const struct found *f)
+void status_print(const struct options *o, const dlock *lk, const struct found *f)
 {
     const char *name = dlock_name(lk), *where = dlock_where(lk);
     char lock[LOCK_TEXT_MAX], text[LOCK_TEXT_MAX], number[32], raw[PATH_MAX], path[PATH_MAX],
@@ -162,7 +162,7 @@ int status_mode(const struct options *o, const struct sigstate *sig)
     dlock_start_status(lk, NULL);
     code = query_run(o, sig, lk, &f);
     if (code < 0) {
-        print(o, lk, &f);
+        status_print(o, lk, &f);
         code = query_holder(&f) ? dlock_error_exit(DLOCK_EBUSY) : 0;
     }
     query_free(&f);

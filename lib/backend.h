@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-#define DLOCK_BACKEND_ABI 9
+#define DLOCK_BACKEND_ABI 10
 
 enum dlock_cap {
     CAP_SHARED = 1,
@@ -117,11 +117,19 @@ enum dlock_ev {
     /* Any number after acquire(wait): info: a holder (may be NULL); place: ours, -1: not known. */
     EV_WAITING,
     EV_GRANTED, /* ends acquire: from, ttl, fence, token */
-    /* Ends acquire(!wait): info: a holder (may be NULL). Ends ask(ASK_FORGET): that run goes on. */
+    /*
+     * Ends acquire(!wait): info: a holder (may be NULL). Ends ask(ASK_FORGET): that run goes on.
+     * Ends ask(ASK_BREAK): the lock has changed hands; info: the new holder.
+     */
     EV_BUSY,
     /* Ends acquire with spec->once: run has succeeded already; we have left and woken the next. */
     EV_SKIPPED,
-    EV_RENEWED, /* ends renew: from, ttl (as negotiated); error: some servers were not reached */
+    /*
+     * Ends renew: from, ttl (as negotiated); error: some servers were not reached. broken: the hold
+     * is marked (ASK_BREAK); error: by whom, of dlock_broken() (util.h). The store keeps the lock until the
+     * release, so renewals go on, and report the mark again.
+     */
+    EV_RENEWED,
     /*
      * Ends renew: no result, the old deadline stands; error says why; the core renews again. With
      * RUN_NOW, and an error that no later try mends, it gives the lock back.
@@ -129,9 +137,15 @@ enum dlock_ev {
     EV_UNCLEAR,
     EV_RELEASED, /* ends release: how; error: why the release is unclear */
     EV_LOST,     /* at any time while granted, or ends renew: certain loss; error says why */
-    EV_INFO,     /* for each holder and waiter that ask has found: info */
-    EV_RUN,      /* at most once, if ask has found a run record: run */
-    EV_DONE,     /* ends ask; error.msg: why the lock is free ("no such file"), or "" */
+    EV_INFO,     /* ASK_STATUS: for each holder and waiter: info */
+    EV_RUN,      /* ASK_STATUS: at most once, if there is a run record: run */
+    EV_ENTRY,    /* ASK_LIST: for each lock: entry. The core drops the names it does not want */
+    EV_FINDING,  /* ASK_CHECK: finding, error: see ASK_CHECK */
+    /*
+     * Ends ask. ASK_STATUS: error.msg: why the lock is free ("no such file"), or "". ASK_BREAK:
+     * broken: the hold is marked, and not over yet; error.msg: what ends the mark, or "".
+     */
+    EV_DONE,
     /*
      * At any time, now and then: no connection; error: why; the core looks the names up again.
      * While granted: the store may have lost the lock; the core renews at once (not with CAP_LAG).
@@ -170,14 +184,42 @@ struct dlock_event {
     int slot; /* EV_GRANTED with DLOCK_MODE_SLOTS: counted from 1; 0: slots have no numbers */
     char token[DLOCK_TOKEN_LEN + 1];
     enum dlock_release_how how;
-    int place;                     /* in the queue: 1 is next, 0 unknown */
-    int server;                    /* EV_AWAY, EV_CHANGED: below LEASE_SERVERS */
-    const struct dlock_info *info; /* the backend's, valid until the next call */
-    const struct dlock_run *run;   /* the same */
+    int place;                       /* in the queue: 1 is next, 0 unknown */
+    int server;                      /* EV_AWAY, EV_CHANGED: below LEASE_SERVERS */
+    const struct dlock_info *info;   /* the backend's, valid until the next call */
+    const struct dlock_run *run;     /* the same */
+    const struct dlock_entry *entry; /* the same */
+    bool broken;                     /* EV_RENEWED, EV_DONE */
+    enum dlock_finding finding;
     struct dlock_error error;
 };
 
-enum dlock_ask { ASK_STATUS, ASK_LIST, ASK_BREAK, ASK_FORGET };
+enum dlock_ask {
+    ASK_STATUS,
+    /* All locks that are held or waited for, in any order, with the rights of a plain client. */
+    ASK_LIST,
+    /*
+     * Mark the hold of question.holder, in one conditional step of the store, or free it (force). A
+     * hold that is over (info.over) is freed. The mark changes no expiry, and no waiter's place. A
+     * holder that no mark can reach: DLOCK_EUNUSABLE, which names --force.
+     */
+    ASK_BREAK,
+    ASK_FORGET,
+    /*
+     * What a run would meet: log-in, rights for spec's kind of lock, version, settings. error.msg of
+     * EV_FINDING is "SUBJECT: what was found", and with a warning or a failure "; what to do";
+     * error.code of a failure is that of a run. Writes nothing.
+     */
+    ASK_CHECK
+};
+
+struct dlock_question {
+    enum dlock_ask what;
+    /* Valid until the end of ask: */
+    const char *token;               /* ASK_FORGET: a record's, see dlock_start_forget() */
+    const struct dlock_info *holder; /* ASK_BREAK: as ASK_STATUS has shown it */
+    bool force;
+};
 
 struct dlock_be; /* never defined: each backend casts it to a struct of its own */
 
@@ -236,10 +278,10 @@ struct dlock_backend {
     const struct dlock_error *(*refusal)(const struct dlock_be *);
 
     /*
-     * Idle only. arg: ASK_BREAK: a token; ASK_FORGET: a record's, see dlock_start_forget(). NULL
-     * with CAP_NESTED: a query opens a handle without the outer dlock.
+     * Idle only. NULL with CAP_NESTED: a query opens a handle without the outer dlock. The question
+     * stays valid until the end of ask.
      */
-    void (*ask)(struct dlock_be *, enum dlock_ask, const char *arg);
+    void (*ask)(struct dlock_be *, const struct dlock_question *);
 
     /*
      * Fill at most cap entries (up to DLOCK_POLL_MAX) and return their number. Lower *wake_at to

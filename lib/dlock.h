@@ -134,6 +134,27 @@ struct dlock_info {
     uint64_t fence;  /* fencing token; 0 none */
     char token[DLOCK_TOKEN_LEN + 1];
     char host[256], user[64], command[256], note[256]; /* no control characters, valid UTF-8 */
+    /*
+     * Of a holder: dlock_start_break() has marked the hold, which ends with the holder's next
+     * renewal or with the lease. By whom, 'root@db1, note "stuck"', and when (Unix milliseconds).
+     */
+    bool broken;
+    char broken_by[640];
+    int64_t broken_ms;
+};
+
+/* A lock in a store, in answer to dlock_start_list(). */
+struct dlock_entry {
+    const char *name;
+    int holders, waiters;            /* how many; -1 unknown */
+    const struct dlock_info *holder; /* one of the holders; NULL: free, or not known */
+};
+
+/* What dlock_start_check() has found. */
+enum dlock_finding {
+    DLOCK_FINDING_OK,
+    DLOCK_FINDING_WARNING, /* the store works, but the lock is weaker than it could be */
+    DLOCK_FINDING_FAILURE  /* a run would fail, with this error */
 };
 
 /*
@@ -270,13 +291,19 @@ enum dlock_report_type {
     DLOCK_REPORT_RELEASED, /* how */
     DLOCK_REPORT_INFO,     /* info: a holder or waiter, in answer to a status query */
     DLOCK_REPORT_RUN,      /* run: the record of --once, in answer to a status query; at most one */
-    DLOCK_REPORT_DONE, /* ends a status query, or dlock_start_forget(): no such record exists now */
+    /*
+     * Ends a status query, a list, a check; dlock_start_forget(): no such record exists now;
+     * dlock_start_break(): the hold is marked, or over.
+     */
+    DLOCK_REPORT_DONE,
     /*
      * error.msg. error.code 0: a detail, for -v only; DLOCK_ELOST: the lock may not exclude others;
      * else a warning about how the store is set up.
      */
     DLOCK_REPORT_NOTICE,
-    DLOCK_REPORT_FAILED /* ends acquire, a status query or dlock_start_forget(): error */
+    DLOCK_REPORT_FAILED, /* ends acquire, a query or an order: error */
+    DLOCK_REPORT_ENTRY,  /* entry: a lock, in answer to dlock_start_list() */
+    DLOCK_REPORT_FINDING /* finding, error: in answer to dlock_start_check() */
 };
 
 typedef struct dlock dlock;
@@ -305,6 +332,14 @@ struct dlock_report {
     const struct dlock_info *info;
     const struct dlock_run *run;
     struct dlock_error error; /* DONE: msg is why the lock is free ("no such file"), or "" */
+    /*
+     * TERM, LOST: by dlock_start_break() of another process; error.msg: 'by root@db1 ...'. DONE of
+     * dlock_start_break(): the hold is marked, and not over yet; error.msg: what ends the mark, "":
+     * only the end of the hold.
+     */
+    bool broken;
+    const struct dlock_entry *entry;
+    enum dlock_finding finding;
 };
 
 /*
@@ -313,7 +348,8 @@ struct dlock_report {
  *
  *                        IDLE       ACQUIRING  ASKING     HELD       LOST       RELEASING  FOREIGN
  *   start_acquire        ACQUIRING  EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE
- *   start_status, forget ASKING     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE
+ *   start_status, forget,
+ *     break, list, check ASKING     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE
  *   start_release        RELEASING  RELEASING  RELEASING  RELEASING  RELEASING  RELEASING  EUSAGE
  *   note_result          EUSAGE     EUSAGE     EUSAGE     0          0          EUSAGE     EUSAGE
  *   acquire              blocks     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE
@@ -381,6 +417,34 @@ int dlock_start_status(dlock *, struct dlock_error *err);
  * (DLOCK_EBUSY: now there is another record).
  */
 int dlock_start_forget(dlock *, const char *token, struct dlock_error *err);
+
+/*
+ * dlock_start_break - take the lock away from a holder, which is copied as a status query has shown
+ * it. Where that hold is over meanwhile, nothing is touched. The hold is marked with this handle's
+ * user, host and note; the holder's next renewal finds the mark, ends its work as at the end of the
+ * lease (DLOCK_REPORT_TERM with broken), and only then releases. A dead holder's lock ends with the
+ * lease. The mark of an advisory lock of PostgreSQL lasts as long as this handle is open. force:
+ * free the lock at once, though the holder's work may go on beside the next holder's.
+ *
+ * Ends with DONE (marked, freed, or free already), BUSY (info: another holder has the lock now), or
+ * FAILED (DLOCK_EPERM: the right is missing; DLOCK_EUNUSABLE: no mark can reach this holder).
+ */
+int dlock_start_break(dlock *, const struct dlock_info *holder, bool force,
+                      struct dlock_error *err);
+
+/*
+ * dlock_start_list - ask for all locks of the store that are held or waited for, and whose names
+ * match the handle's name, a pattern as of fnmatch(3). ENTRY..., in no order, then DONE; or FAILED.
+ * A NOTICE says which locks cannot be seen. Takes no lock and changes nothing.
+ */
+int dlock_start_list(dlock *, struct dlock_error *err);
+
+/*
+ * dlock_start_check - try what an acquire, the renewals and the release of this lock need, and look
+ * for settings of the store that weaken the lock. FINDING..., then DONE; FAILED: the store cannot be
+ * reached. Takes no lock and changes nothing.
+ */
+int dlock_start_check(dlock *, struct dlock_error *err);
 
 /*
  * dlock_note_result - before the release, with once_ns: how the work has ended. status: as in

@@ -284,3 +284,18 @@ void dlock_identity_init(struct dlock_identity *w, const char *command, const ch
     w->pid = getpid();
     dlock_identity_begin(w);
 }
+
+const char *dlock_breaker(const struct dlock_identity *id, char buf[DLOCK_BREAKER_SIZE])
+{
+    snprintf(buf, DLOCK_BREAKER_SIZE, id->note[0] ? "%s@%s, note \"%s\"" : "%s@%s", id->user,
+             id->host, id->note);
+    return buf;
+}
+
+void dlock_broken(struct dlock_error *err, const struct dlock_spec *spec, const char *by,
+                  size_t len)
+{
+    char text[DLOCK_BREAKER_SIZE];
+    dlock_clean_text(text, sizeof(text), by, len);
+    dlock_fail_at(err, DLOCK_ELOST, 0, spec->uri->where, "by %s", text);
+}

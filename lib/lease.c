@@ -196,6 +196,18 @@ static void demand(struct lease *l, int64_t now, int64_t at)
     l->demanded_at = now;
 }
 
+/*
+ * The hold was broken: the work ends now. The lock stays ours until the release, so no other holder
+ * comes before the end of the work.
+ */
+static void end_early(struct lease *l, struct dlock_clocks now)
+{
+    if (l->state != LEASE_HELD)
+        return;
+    l->times.term_at = later_clock(l, now);
+    l->times.kill_at = dlock_min(l->times.kill_at, l->times.term_at + l->cfg.grace);
+}
+
 static void on_renewed(struct lease *l, struct dlock_clocks now, const struct dlock_event *ev)
 {
     l->renewing = false;
@@ -217,6 +229,8 @@ static void on_renewed(struct lease *l, struct dlock_clocks now, const struct dl
         l->extend_due = true;
         l->recovering = l->troubled;
     }
+    if (ev->broken)
+        end_early(l, now);
 }
 
 static void on_event(struct lease *l, struct dlock_clocks now, const struct dlock_event *ev)

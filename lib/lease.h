@@ -14,6 +14,7 @@
  *   usable   = term_at - sent; renew at sent + usable/3 (with lag: ttl/6); earlier after EV_AWAY
  *              and EV_CHANGED, twice a second for each server at most, and once soon after a
  *              grant (CAP_TELLS)
+ *   With EV_RENEWED and broken: term_at is now, and kill_at follows after the grace
  *   trouble  at sent + usable/2 (with lag: half-way from renew_at to term_at), and later by the
  *            delay of the first renewal without an answer
  *

@@ -14,6 +14,7 @@
 #include "nested.h"
 #include "util.h"
 
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -333,12 +334,12 @@ static void ask_backend(dlock *d)
 {
     d->phase = d->want;
     if (d->want == LOCK_ASKING) {
-        bool forgets = d->forget[0];
-        d->table->ask(d->be, forgets ? ASK_FORGET : ASK_STATUS, forgets ? d->forget : NULL);
+        d->table->ask(d->be, &d->question);
         return;
     }
     d->unanswered = true;
     d->end.code = 0;
+    d->broken = false;
     d->fence = 0;
     d->fence_text[0] = '\0';
     d->slot = 0;
@@ -449,9 +450,10 @@ bool lock_begin_run(dlock *d)
     return false;
 }
 
-static void start_asking(dlock *d, const char *forget)
+static void start_asking(dlock *d, enum dlock_ask what, bool force)
 {
-    snprintf(d->forget, sizeof(d->forget), "%s", forget);
+    d->question = (struct dlock_question){
+        .what = what, .token = d->record, .holder = &d->holder, .force = force};
     d->wait_until = DLOCK_NEVER;
     begin(d, LOCK_ASKING);
 }
@@ -537,6 +539,7 @@ static void report_end(dlock *d, enum dlock_report_type type)
 {
     struct dlock_report *r = report(d, type);
     say_why(d, &r->error);
+    r->broken = d->broken;
     d->end = r->error;
 }
 
@@ -669,9 +672,20 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         answered(d);
         report(d, DLOCK_REPORT_RUN)->run = ev->run;
         break;
+    case EV_ENTRY:
+        answered(d);
+        if (fnmatch(d->uri->name, ev->entry->name, 0) == 0)
+            report(d, DLOCK_REPORT_ENTRY)->entry = ev->entry;
+        break;
+    case EV_FINDING:
+        answered(d);
+        report(d, DLOCK_REPORT_FINDING)->finding = ev->finding;
+        d->report.error = ev->error;
+        break;
     case EV_DONE:
         d->phase = LOCK_IDLE;
         report(d, DLOCK_REPORT_DONE)->error = ev->error;
+        d->report.broken = ev->broken;
         break;
     case EV_FAILED:
         d->why = ev->error;
@@ -688,11 +702,16 @@ static void on_event(dlock *d, const struct dlock_event *ev)
     case EV_RENEWED:
         if (waits(d)) /* granted, but late: this renewal comes before the start */
             answered(d);
-        if (ev->error.code != 0)
+        if (ev->error.code != 0 && !ev->broken)
             resolve_again(d);
         if (d->hold.begin == RUN_NOW)
             d->hold.begin = RUN_BEGINS;
         d->why.code = 0;
+        if (ev->broken) {
+            dlock_error_cause(&d->why, &ev->error, d->uri->where);
+            d->broken = true;
+            d->hold.until = 0; /* who breaks a hold does not want the rest of its --min-hold */
+        }
         break;
     case EV_LOST:
         dlock_error_cause(&d->why, &ev->error, d->uri->where);
@@ -949,7 +968,7 @@ int dlock_start_status(dlock *d, struct dlock_error *err)
 {
     int rc = expect(d, DLOCK_STATE_IDLE, "dlock_start_status()", err);
     if (rc == 0)
-        start_asking(d, "");
+        start_asking(d, ASK_STATUS, false);
     return rc;
 }
 
@@ -960,8 +979,38 @@ int dlock_start_forget(dlock *d, const char *token, struct dlock_error *err)
         return rc;
     if (!token || !token[0] || strlen(token) > DLOCK_TOKEN_LEN)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "dlock_start_forget() needs the token of a record");
-    start_asking(d, token);
+    snprintf(d->record, sizeof(d->record), "%s", token);
+    start_asking(d, ASK_FORGET, false);
     return 0;
+}
+
+int dlock_start_break(dlock *d, const struct dlock_info *holder, bool force,
+                      struct dlock_error *err)
+{
+    int rc = expect(d, DLOCK_STATE_IDLE, "dlock_start_break()", err);
+    if (rc < 0)
+        return rc;
+    if (!holder || holder->waiter)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "dlock_start_break() needs a holder");
+    d->holder = *holder;
+    start_asking(d, ASK_BREAK, force);
+    return 0;
+}
+
+int dlock_start_list(dlock *d, struct dlock_error *err)
+{
+    int rc = expect(d, DLOCK_STATE_IDLE, "dlock_start_list()", err);
+    if (rc == 0)
+        start_asking(d, ASK_LIST, false);
+    return rc;
+}
+
+int dlock_start_check(dlock *d, struct dlock_error *err)
+{
+    int rc = expect(d, DLOCK_STATE_IDLE, "dlock_start_check()", err);
+    if (rc == 0)
+        start_asking(d, ASK_CHECK, false);
+    return rc;
 }
 
 int dlock_start_release(dlock *d, int64_t until, struct dlock_error *err)

@@ -77,9 +77,11 @@ struct dlock {
     enum dlock_mode mode; /* of the hold: with CAP_NESTED, the outer's */
     unsigned slots;
     char token[DLOCK_TOKEN_LEN + 1];
-    struct dlock_info holder; /* as last seen while waiting */
+    struct dlock_info holder; /* as last seen while waiting; or whose hold is to be broken */
     bool have_holder;
-    char forget[DLOCK_TOKEN_LEN + 1]; /* LOCK_ASKING: the record to remove; "": a status query */
+    struct dlock_question question;   /* LOCK_ASKING; its holder is the handle's */
+    char record[DLOCK_TOKEN_LEN + 1]; /* question.token */
+    bool broken;                      /* while held: another process has marked the hold */
     struct dlock_error why; /* the latest reason for trouble; while held: since the last renewal */
     struct dlock_error end; /* why TERM or LOST was reported */
     int64_t lease_due;      /* lease_wake() as of the last dlock_interest() */

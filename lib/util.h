@@ -117,6 +117,14 @@ bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *);
  * server. command and note may be NULL.
  */
 void dlock_identity_init(struct dlock_identity *, const char *command, const char *note);
+/*
+ * Who breaks a hold, for the mark and for dlock_info.broken_by: 'root@db1, note "stuck"'. A reader
+ * of the mark cleans the text (dlock_clean_text): any client of the store may have written it.
+ */
+#define DLOCK_BREAKER_SIZE sizeof((struct dlock_info){0}.broken_by)
+const char *dlock_breaker(const struct dlock_identity *, char buf[DLOCK_BREAKER_SIZE]);
+/* The error of EV_RENEWED with broken: 'by root@db1 ...'. by: the text of the mark. */
+void dlock_broken(struct dlock_error *, const struct dlock_spec *, const char *by, size_t len);
 /* The home directory of the record's user by /etc/passwd, malloc'ed; NULL: none, or no memory. */
 char *dlock_home_dir(void);
 /*

@@ -654,13 +654,13 @@ static enum dlock_ev forget(struct file_backend *b, const char *token, struct dl
     return once_remove(&b->once.place, err) < 0 ? EV_FAILED : EV_DONE;
 }
 
-static void file_ask(struct dlock_be *be, enum dlock_ask what, const char *arg)
+static void file_ask(struct dlock_be *be, const struct dlock_question *question)
 {
     struct file_backend *b = self(be);
     struct dlock_error err = {0};
     drop_holders(b);
-    if (what == ASK_FORGET) {
-        enum dlock_ev end = b->place.named ? forget(b, arg, &err) : EV_DONE;
+    if (question->what == ASK_FORGET) {
+        enum dlock_ev end = b->place.named ? forget(b, question->token, &err) : EV_DONE;
         drop_unheld(b);
         struct dlock_event *ev = put(b, end);
         if (end == EV_FAILED)

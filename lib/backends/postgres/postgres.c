@@ -126,12 +126,13 @@ static void slot_release(struct dlock_be *slot, int64_t until)
     be->protocol->release(be);
 }
 
-static void slot_ask(struct dlock_be *slot, enum dlock_ask what, const char *arg)
+static void slot_ask(struct dlock_be *slot, const struct dlock_question *question)
 {
     struct pg_backend *be = self(slot);
+    enum dlock_ask what = question->what;
     struct dlock_error err;
     start(be, OP_STATUS);
-    snprintf(be->forget, sizeof(be->forget), "%s", what == ASK_FORGET ? arg : "");
+    be->question = question;
     if (what == ASK_STATUS || (what == ASK_FORGET && !be->protocol->session)) {
         pg_connect(be);
         return;

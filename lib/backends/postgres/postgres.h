@@ -191,7 +191,7 @@ struct pg_backend {
         int next, place;
         bool run; /* run holds a run record */
     } status;
-    char forget[DLOCK_TOKEN_LEN + 1]; /* the record to remove; "": a status */
+    const struct dlock_question *question; /* OP_STATUS */
 
     struct adv_state advisory;
     struct table_state table;

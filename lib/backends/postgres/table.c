@@ -699,8 +699,8 @@ static void table_ready(struct pg_backend *be)
         be->status.first = NULL;
         be->status.run = false;
         be->table.look = LOOK_FIRST;
-        if (be->forget[0])
-            table_send(be, T_FORGET, AND_RUNS, PLACES({"token", be->forget, 0}),
+        if (be->question->what == ASK_FORGET)
+            table_send(be, T_FORGET, AND_RUNS, PLACES({"token", be->question->token, 0}),
                        STATEMENTS(sql_table_lock_row, sql_table_runs_forget));
         else
             table_send(be, T_STATUS, NO_MORE, PLACES({"runs_name", be->table.runs, 0}),

@@ -92,10 +92,9 @@ struct redis_backend {
         bool answer_lost; /* a release was sent, and never answered */
     } release;
     struct {
-        enum dlock_ask what;
-        char token[DLOCK_TOKEN_LEN + 1]; /* ASK_FORGET */
-        redisReply *listing;             /* handed out entry by entry; NULL: none */
-        size_t at;                       /* the next entry */
+        const struct dlock_question *question;
+        redisReply *listing; /* handed out entry by entry; NULL: none */
+        size_t at;           /* the next entry */
         int place;
         struct redis_script_state state; /* in listing */
     } status;
@@ -189,7 +188,7 @@ void redis_renew(struct dlock_be *);
 void redis_release(struct redis_backend *, int64_t until);
 
 /* status.c */
-void redis_status(struct dlock_be *, enum dlock_ask, const char *arg);
+void redis_status(struct dlock_be *, const struct dlock_question *);
 /* The run record's key holds foreign data of this type. */
 void redis_foreign_record(const struct redis_backend *, struct dlock_error *, const char *type);
 /* With a listing: the next entry, or EV_DONE. Returns 1. */

@@ -149,9 +149,8 @@ struct redlock_backend {
         uint64_t told_holder;
     } acquire;
     struct {
-        enum dlock_ask what;
-        char token[DLOCK_TOKEN_LEN + 1]; /* ASK_FORGET */
-        bool forgetting;                 /* the servers are asked to remove the record */
+        const struct dlock_question *question;
+        bool forgetting; /* the servers are asked to remove the record */
         redisReply *replies[REDLOCK_NODES];
         bool listing; /* handed out entry by entry */
         enum { LIST_HOLDERS, LIST_WAITERS } part;
@@ -299,8 +298,7 @@ void redlock_wake_failed(struct redlock_backend *, struct redlock_server *);
 void redlock_renew(struct dlock_be *);
 /* The caller has cancelled what was under way. */
 void redlock_release(struct redlock_backend *, int64_t until);
-/* token: of ASK_FORGET. */
-void redlock_status(struct dlock_be *, enum dlock_ask, const char *token);
+void redlock_status(struct dlock_be *, const struct dlock_question *);
 /* During a listing: the next entry, or EV_DONE. Returns 1. */
 int redlock_status_next(struct redlock_backend *, struct dlock_event *);
 void redlock_drop_listing(struct redlock_backend *);

@@ -24,16 +24,15 @@ static void fail(struct redlock_backend *be, const struct dlock_error *err)
     redlock_end(be, EV_FAILED)->error = *err;
 }
 
-void redlock_status(struct dlock_be *dlock_be, enum dlock_ask what, const char *token)
+void redlock_status(struct dlock_be *dlock_be, const struct dlock_question *question)
 {
     struct redlock_backend *be = redlock_of(dlock_be);
     struct dlock_error err = {0};
-    be->status.what = what;
+    be->status.question = question;
     be->status.forgetting = false;
-    snprintf(be->status.token, sizeof(be->status.token), "%s", token ? token : "");
     redlock_begin(be, OP_STATUS);
     be->until = be->began + be->spec->connect_timeout;
-    if (what != ASK_STATUS && what != ASK_FORGET)
+    if (question->what != ASK_STATUS && question->what != ASK_FORGET)
         dlock_fail(&err, DLOCK_EUSAGE, 0, "not yet supported for redlock");
     else
         (void)redlock_check_peers(be, &err);
@@ -147,7 +146,7 @@ static void start_forget(struct redlock_backend *be)
     struct dlock_error err;
     bool found = find_run(be);
     int holding = 0;
-    if (found && strcmp(be->run.token, be->status.token) != 0) {
+    if (found && strcmp(be->run.token, be->status.question->token) != 0) {
         fail_changed(be);
         return;
     }
@@ -217,7 +216,7 @@ static void status_step(struct redlock_backend *be, int64_t now)
     if (be->status.forgetting) {
         step_forget(be, now);
     } else if (yes >= be->quorum && (pending == 0 || !redlock_patient(be, yes, now))) {
-        if (be->status.what == ASK_FORGET)
+        if (be->status.question->what == ASK_FORGET)
             start_forget(be);
         else
             start_listing(be);

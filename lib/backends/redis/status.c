@@ -14,8 +14,8 @@ static void send_query(struct redis_backend *be)
     if (redis_cluster_asks(&be->route))
         redis_node_asking(&be->node);
     (void)redis_script_send(&be->script, cmd, T_STATUS,
-                            be->status.what == ASK_FORGET ? SCRIPT_FORGET : SCRIPT_STATUS,
-                            &(struct redis_script_args){.token = be->status.token});
+                            be->status.question->what == ASK_FORGET ? SCRIPT_FORGET : SCRIPT_STATUS,
+                            &(struct redis_script_args){.token = be->status.question->token});
     redis_conn_flush(cmd);
 }
 
@@ -24,7 +24,7 @@ static void fail(struct redis_backend *be, const struct dlock_error *err)
     redis_end(be, EV_FAILED)->error = *err;
 }
 
-void redis_status(struct dlock_be *dlock_be, enum dlock_ask what, const char *arg)
+void redis_status(struct dlock_be *dlock_be, const struct dlock_question *question)
 {
     struct redis_backend *be = redis_of(dlock_be);
     struct dlock_error err;
@@ -33,9 +33,8 @@ void redis_status(struct dlock_be *dlock_be, enum dlock_ask what, const char *ar
     be->refused.code = 0;
     outage_none(&be->out);
     redis_cluster_begin(&be->route);
-    be->status.what = what;
-    snprintf(be->status.token, sizeof(be->status.token), "%s", arg ? arg : "");
-    if (what == ASK_STATUS || what == ASK_FORGET) {
+    be->status.question = question;
+    if (question->what == ASK_STATUS || question->what == ASK_FORGET) {
         send_query(be);
         return;
     }
@@ -64,7 +63,7 @@ void redis_foreign_record(const struct redis_backend *be, struct dlock_error *er
 static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     redisReply *r = rep->r;
-    bool forgetting = be->status.what == ASK_FORGET;
+    bool forgetting = be->status.question->what == ASK_FORGET;
     enum redis_script_forgot what;
     const char *type;
     struct dlock_error err;

@@ -56,7 +56,7 @@ static enum zk_verdict shown_record_read(struct zk_backend *be, const struct zk_
     const char *foreign = zk_read_run(m, 0, &be->run.found);
     if (foreign)
         return zk_foreign_run(be, foreign);
-    if (strcmp(be->run.found.run.token, be->forget.token) != 0)
+    if (strcmp(be->run.found.run.token, be->question->token) != 0)
         return record_changed(be);
     if (be->run.found.run.state == DLOCK_RUN_RUNNING && be->forget.held)
         return ZK_BUSY;

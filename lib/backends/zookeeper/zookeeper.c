@@ -403,10 +403,11 @@ static void be_release(struct dlock_be *b, int64_t until)
     step(be);
 }
 
-static void be_ask(struct dlock_be *b, enum dlock_ask what, const char *arg)
+static void be_ask(struct dlock_be *b, const struct dlock_question *question)
 {
     struct zk_backend *be = self(b);
-    be->forget.token = arg;
+    enum dlock_ask what = question->what;
+    be->question = question;
     if (what == ASK_STATUS || what == ASK_FORGET) {
         start(be, what == ASK_STATUS ? OP_STATUS : OP_FORGET);
         return;

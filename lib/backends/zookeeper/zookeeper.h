@@ -230,9 +230,9 @@ struct zk_backend {
         bool has_run;  /* the run record is not handed out yet */
     } status;
 
+    const struct dlock_question *question; /* OP_STATUS, OP_FORGET */
     struct {
-        const char *token; /* of the record shown */
-        bool held;         /* the lock is held */
+        bool held; /* the lock is held */
     } forget;
 
     struct {                  /* see sweep.c */

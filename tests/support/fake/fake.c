@@ -172,9 +172,9 @@ static void be_release(struct dlock_be *b, int64_t until)
     start(b, RELEASING, "release");
 }
 
-static void be_ask(struct dlock_be *b, enum dlock_ask what, const char *arg)
+static void be_ask(struct dlock_be *b, const struct dlock_question *q)
 {
-    snprintf(b->forget, sizeof b->forget, "%s", what == ASK_FORGET ? arg : "");
+    snprintf(b->forget, sizeof b->forget, "%s", q->what == ASK_FORGET ? q->token : "");
     b->answered = b->told_run = false;
     start(b, ASKING, "ask");
 }

@@ -42,8 +42,7 @@ struct stub {
     int acquires, renews, releases, asks;
     bool wait, stays;
     int64_t until;
-    enum dlock_ask what;
-    char arg[DLOCK_TOKEN_LEN + 1];
+    const struct dlock_question *question;
     struct dlock_event say[4];
     int n;
     int fd, ready; /* a descriptor to poll, or 0; and how often it was found ready */
@@ -87,12 +86,11 @@ static void be_release(struct dlock_be *b, int64_t until)
                                            .how = st->silent ? DLOCK_RELEASE_UNCLEAR
                                                              : DLOCK_RELEASE_CLEAN});
 }
-static void be_ask(struct dlock_be *b, enum dlock_ask what, const char *arg)
+static void be_ask(struct dlock_be *b, const struct dlock_question *question)
 {
     struct stub *st = (struct stub *)b;
     st->asks++;
-    st->what = what;
-    snprintf(st->arg, sizeof st->arg, "%s", arg ? arg : "");
+    st->question = question;
 }
 static bool be_stays(struct dlock_be *b)
 {

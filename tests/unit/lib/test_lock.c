@@ -756,14 +756,13 @@ TEST(a_record_is_forgotten_by_its_token)
     CHECK_STR(r.run->token, "abc");
     NEXT(DONE);
     dlock_start_forget(&lk, "abc", NULL);
-    CHECK_INT(be.what, ASK_FORGET);
-    CHECK_STR(be.arg, "abc");
+    CHECK_INT(be.question->what, ASK_FORGET);
+    CHECK_STR(be.question->token, "abc");
     ON(of(EV_BUSY), BUSY);
     dlock_start_forget(&lk, "abc", NULL);
     ON(of(EV_DONE), DONE);
     dlock_start_status(&lk, NULL);
-    CHECK_INT(be.what, ASK_STATUS);
-    CHECK_STR(be.arg, "");
+    CHECK_INT(be.question->what, ASK_STATUS);
 }
 
 /* --- two clocks --- */
