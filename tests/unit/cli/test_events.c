@@ -98,7 +98,7 @@ TEST(a_run_is_told_from_wait_to_end)
     CHECK_STR(lines(), "\"event\":\"trouble\"" JOB ",\"for_ms\":0}\n");
     events_recovered(e, t, t + 11 * SEC);
     CHECK_STR(lines(), "\"event\":\"recovered\"" JOB ",\"after_ms\":11000}\n");
-    events_lost(e, "gone");
+    events_lost(e, false, "gone");
     events_term(e, 5 * SEC);
     events_kill(e);
     CHECK_STR(lines(), "\"event\":\"lost\"" JOB ",\"reason\":\"gone\"}\n"
