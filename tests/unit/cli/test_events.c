@@ -323,7 +323,7 @@ TEST(texts_are_cut_between_characters_and_secrets_hidden)
               "\\\"\\\"...\",\"store\":\"é\","); /* no odd backslash in front of the dots */
     CHECK_INT(strstr(text, "...") - strstr(text, "lock\":\"") - 7, 896);
     events_set_lock(e, "a", "b");
-    events_lost(e, "cannot reach redis://u:geheim@h/0?password=geheim");
+    events_lost(e, false, "cannot reach redis://u:geheim@h/0?password=geheim");
     CHECK_HAS(lines(), "\"reason\":\"cannot reach redis://***@h/0?password=***\"}\n");
 }
 
