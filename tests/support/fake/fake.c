@@ -4,7 +4,7 @@
  * fake:///DIR#name: each slot reads DIR/acquire, DIR/renew, DIR/release ("WORD [DELAY_MS]"), again
  * every 5 ms while it has not ended, so that a test can change its mind in the middle:
  *   acquire: grant (default) | busy | wait | skip | fail | hang
- *   renew: ok (default) | unclear | lost | hang
+ *   renew: ok (default) | unclear | lost | hang | broken (marked by another process)
  *   release: clean (default) | notours | unclear | hang
  * DIR/record: the record of --once, as run_record.h has it; a skip without one makes one up.
  * DIR/stays: once it exists, a released lock stays held for --min-hold. DIR/notice ("setup",
@@ -364,6 +364,11 @@ static int do_renew(struct dlock_be *b, struct dlock_event *ev)
     ev->from = b->started;
     ev->ttl = b->spec->ttl;
     extend(b, ev->from);
+    if (strcmp(w, "broken") == 0) {
+        static const char by[] = "root@db1, note \"stuck\"";
+        ev->broken = true;
+        dlock_broken(&ev->error, b->spec, by, strlen(by));
+    }
     return 1;
 }
 

@@ -90,6 +90,14 @@ assert end['reason'] == 'lost unasked', end" \
         79 --ttl 1 "$L" sh -c ": >'$S/lost'; sleep 10"
 }
 
+@test "a broken hold: the cause, and by whom" {
+    tell renew broken
+    told "assert names == ['granted', 'lost', 'term', 'released', 'end'], names
+assert by['lost'][0]['cause'] == 'broken', events
+assert by['lost'][0]['reason'] == end['reason'] == 'by root@db1, note \"stuck\"', events
+assert end['outcome'] == 'lost'" 79 --ttl 3 "$L" $SUBJECT
+}
+
 @test "a keeper that was stopped tells of no KILL where TERM was enough" {
     # The grace is long enough to end by TERM on a busy machine.
     starts 1 --events ev --ttl 2 --grace .6 "$L" $SUBJECT

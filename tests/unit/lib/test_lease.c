@@ -299,6 +299,53 @@ TEST(term_then_kill_and_renewals_go_on)
     CHECK_INT(step(&l, l.times.renew_at, NULL), LEASE_RENEW);
 }
 
+static struct dlock_event broken(int64_t from)
+{
+    struct dlock_event ev = renewed(from);
+    ev.broken = true;
+    return ev;
+}
+
+TEST(a_broken_hold_ends_now_and_is_renewed_until_the_release)
+{
+    struct lease l = granted_at(SENT);
+    int64_t now = l.times.renew_at + 5 * MS, asked = l.times.renew_at;
+    CHECK_INT(step(&l, asked, NULL), LEASE_RENEW);
+    CHECK_INT(on(&l, now, broken(asked)), LEASE_TERM);
+    CHECK_INT(l.times.kill_at, now + 1 * S);
+    CHECK_INT(l.times.deadline, DEADLINE + asked - SENT); /* no other holder before */
+    CHECK_INT(step(&l, now + 1, NULL), LEASE_NOTHING);
+    /* The mark is told again: neither a second TERM, nor another kill_at. */
+    CHECK_INT(step(&l, l.times.renew_at, NULL), LEASE_KILL);
+    CHECK_INT(step(&l, l.times.renew_at, NULL), LEASE_RENEW);
+    CHECK_INT(on(&l, l.times.renew_at + 1, broken(l.times.renew_at)), LEASE_EXTEND);
+    CHECK_INT(step(&l, DEADLINE + 5 * S, NULL), LEASE_RENEW);
+}
+
+TEST(a_broken_hold_without_grace_is_killed_at_once)
+{
+    struct lease l = acquiring_with(config(10 * S, 0));
+    CHECK_INT(on(&l, SENT, granted(SENT)), LEASE_START);
+    CHECK_INT(on(&l, SENT + 1 * S, broken(SENT + 1 * S)), LEASE_KILL);
+}
+
+TEST(a_break_during_the_grace_grants_no_more_time)
+{
+    struct lease l = granted_at(SENT);
+    CHECK_INT(step(&l, l.times.renew_at, NULL), LEASE_RENEW);
+    CHECK_INT(step(&l, TERM_AT, NULL), LEASE_TERM);
+    CHECK_INT(on(&l, TERM_AT + 300 * MS, broken(TERM_AT + 200 * MS)), LEASE_EXTEND);
+    CHECK_INT(l.times.kill_at, KILL_AT);
+    CHECK_INT(step(&l, KILL_AT, NULL), LEASE_KILL);
+}
+
+TEST(a_grant_that_is_broken_before_its_start_is_unusable)
+{
+    struct lease l = acquiring();
+    CHECK_INT(on(&l, SENT + 3 * S, granted(SENT)), LEASE_RENEW);
+    CHECK_INT(on(&l, SENT + 3 * S, broken(SENT + 3 * S)), LEASE_UNUSABLE);
+}
+
 TEST(certain_loss_kills_at_once)
 {
     struct lease l = granted_at(SENT);

@@ -750,7 +750,7 @@ TEST(a_record_is_forgotten_by_its_token)
     static const struct dlock_run run = {.state = DLOCK_RUN_FAILED, .token = "abc"};
     make(&lk, DLOCK_NEVER);
     dlock_start_status(&lk, NULL);
-    CHECK_INT(be.what, ASK_STATUS);
+    CHECK_INT(be.question->what, ASK_STATUS);
     say(of_run(EV_RUN, &run));
     ON(of(EV_DONE), RUN);
     CHECK_STR(r.run->token, "abc");
