@@ -274,7 +274,8 @@ static const struct option_row table[] = {
     {"w", {"timeout", "wait"}, "DUR",
      "wait at most this long, then exit 75\n"
      "(default: $DLOCK_TIMEOUT, or no limit)",
-     .env = "DLOCK_TIMEOUT", .set = set_duration, FIELD(wait_ns), .modes = IN_FLOCK | IN(MODE_BREAK)},
+     .env = "DLOCK_TIMEOUT", .set = set_duration, FIELD(wait_ns),
+     .modes = IN_FLOCK | IN(MODE_BREAK)},
     {"", {"retry"}, NULL, "try again while the store cannot be reached,\nfor as long as -w allows",
      .set = set_flag, FIELD(retry), .modes = IN(MODE_RUN)},
     {"", {"no-reentrant"}, NULL,
