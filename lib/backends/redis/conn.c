@@ -386,16 +386,17 @@ static ssize_t receive(struct redis_conn *c, char *buf, size_t size)
     do
         n = recv(c->fd, buf, size, MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
+    if (n > 0) {
+        c->fed += (size_t)n;
+        return n;
+    }
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return 0;
     const char *hint = c->answered ? "" : " without an answer (is it a Redis server?)";
     char text[96];
     snprintf(text, sizeof(text), "%s%s",
              n < 0 ? "connection lost" : "the server closed the connection", hint);
-    if (n <= 0)
-        return conn_fail(c, DLOCK_EUNAVAIL, n < 0 ? errno : 0, text);
-    c->fed += (size_t)n;
-    return n;
+    return conn_fail(c, DLOCK_EUNAVAIL, n < 0 ? errno : 0, text);
 }
 
 /* The other protocol that the first bytes of a server belong to, or NULL. */
@@ -469,7 +470,7 @@ static int feed(struct redis_conn *c, const char *at, size_t n)
 
 void redis_conn_work(struct redis_conn *c)
 {
-    char buf[16384];
+    char buf[4096]; /* a waiter's stack stays small */
     ssize_t n;
     if (c->state == RC_CONNECTING)
         finish_connect(c);
