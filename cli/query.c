@@ -34,7 +34,8 @@ bool query_crashed(const struct found *f)
         return false;
     for (size_t i = 0; i < f->n; i++) {
         const struct dlock_info *h = &f->all[i];
-        if (!h->waiter && !h->over && (!h->token[0] || strcmp(h->token, f->run.token) == 0))
+        if (!h->waiter && !h->over &&
+            (h->foreign || !h->token[0] || strcmp(h->token, f->run.token) == 0))
             return false;
     }
     return true;

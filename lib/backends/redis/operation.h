@@ -39,10 +39,10 @@ enum redis_claim {
 enum redis_answer_of { ANSWER_NONE, ANSWER_GRANT, ANSWER_RENEWAL, ANSWER_LOSS };
 struct redis_answer {
     enum redis_answer_of what;
-    int64_t sent;            /* when the request left */
-    uint64_t fence;          /* GRANT */
-    int slot;                /* GRANT */
-    struct dlock_error lost; /* LOSS: why */
+    int64_t sent;           /* when the request left */
+    uint64_t fence;         /* GRANT */
+    int slot;               /* GRANT */
+    struct dlock_error why; /* LOSS: why; RENEWAL: by whom the hold is broken, or code 0 */
 };
 
 struct redis_backend {
@@ -193,5 +193,9 @@ void redis_status(struct dlock_be *, const struct dlock_question *);
 void redis_foreign_record(const struct redis_backend *, struct dlock_error *, const char *type);
 /* With a listing: the next entry, or EV_DONE. Returns 1. */
 int redis_status_next(struct redis_backend *, struct dlock_event *);
+
+/* break.c */
+/* The reply, not an error. False: err says why no holder can be broken. */
+bool redis_break_answered(struct redis_backend *, const redisReply *, struct dlock_error *err);
 
 #endif

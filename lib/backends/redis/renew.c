@@ -113,12 +113,14 @@ static void renew_failed(struct redis_backend *be, const struct dlock_error *err
 static void renewed(struct redis_backend *be, const struct redis_answer *a)
 {
     if (a->what == ANSWER_LOSS) {
-        redis_end(be, EV_LOST)->error = a->lost;
+        redis_end(be, EV_LOST)->error = a->why;
         return;
     }
     struct dlock_event *ev = redis_end(be, EV_RENEWED);
     ev->from = a->sent;
     ev->ttl = be->spec->ttl;
+    ev->broken = a->why.code != 0;
+    ev->error = a->why;
     redis_cluster_learn(&be->route);
     redis_conn_flush(&be->node.cmd);
 }
@@ -154,9 +156,14 @@ static void renew_answered(struct redis_backend *be, struct redis_conn_reply *re
     be->answer =
         (struct redis_answer){.what = o.ours ? ANSWER_RENEWAL : ANSWER_LOSS, .sent = rep->sent};
     if (!o.ours)
-        name_found(be, &be->answer.lost, &o, jump);
+        name_found(be, &be->answer.why, &o, jump);
     else if (jump != 0)
         redis_clock_warning(jump, redis_where(be), &events_add(&be->events, EV_NOTICE)->error);
+    if (o.ours && o.found) {
+        int64_t when_ms;
+        const char *by = redis_script_mark(o.found, &o.len, &when_ms);
+        dlock_broken(&be->answer.why, be->spec, by, o.len);
+    }
     redis_route_ask_confirmation(&be->route, o.ours, 0, be->until);
 }
 

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define OVER " over=1"              /* behind the value of a holder that has released the lock */
+#define BROKEN " break=1"           /* behind the value of a holder whose hold is broken */
 #define LAST (RUN_RECORD_MAX + 128) /* bytes of the last argument of a script */
 #define WORDS 12                    /* of a command at most */
 #define VOTED_RUN 11                /* elements of a vote with a run record */
@@ -51,11 +52,17 @@ void redis_script_done(struct redis_script *s)
 /* ------------------------------------------------------------------- commands */
 
 static const struct lua *const scripts[] = {
-    [SCRIPT_TRY] = &lua_try,       [SCRIPT_RENEW] = &lua_renew,
-    [SCRIPT_LEAVE] = &lua_leave,   [SCRIPT_DROP] = &lua_drop,
-    [SCRIPT_VOTE] = &lua_vote,     [SCRIPT_KEEP] = &lua_keep,
-    [SCRIPT_UNVOTE] = &lua_unvote, [SCRIPT_STATUS] = &lua_status,
-    [SCRIPT_FORGET] = &lua_forget, [SCRIPT_FORGET_VOTE] = &lua_forget_vote,
+    [SCRIPT_TRY] = &lua_try,
+    [SCRIPT_RENEW] = &lua_renew,
+    [SCRIPT_LEAVE] = &lua_leave,
+    [SCRIPT_DROP] = &lua_drop,
+    [SCRIPT_VOTE] = &lua_vote,
+    [SCRIPT_KEEP] = &lua_keep,
+    [SCRIPT_UNVOTE] = &lua_unvote,
+    [SCRIPT_STATUS] = &lua_status,
+    [SCRIPT_BREAK] = &lua_break,
+    [SCRIPT_FORGET] = &lua_forget,
+    [SCRIPT_FORGET_VOTE] = &lua_forget_vote,
 };
 
 const struct lua *redis_script_lua(enum redis_script_op op)
@@ -289,6 +296,7 @@ int redis_script_send(const struct redis_script *s, struct redis_conn *c, int ta
         [SCRIPT_KEEP] = {a->value, ttl, fence, a->heal ? "1" : "0", last},
         [SCRIPT_UNVOTE] = {a->value, id, last},
         [SCRIPT_STATUS] = {NULL},
+        [SCRIPT_BREAK] = {a->token, a->by, a->how},
         [SCRIPT_FORGET] = {a->token},
         [SCRIPT_FORGET_VOTE] = {a->token, fence},
     };
@@ -457,11 +465,11 @@ int redis_script_owned(const redisReply *r, struct redis_script_owned *o)
 
 int redis_script_state(const redisReply *r, struct redis_script_state *s)
 {
-    if (r->type != REDIS_REPLY_ARRAY || r->elements < 7 ||
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 8 ||
         r->element[0]->type != REDIS_REPLY_INTEGER || !is_string(r->element[1]) ||
         r->element[2]->type != REDIS_REPLY_INTEGER || r->element[3]->type != REDIS_REPLY_INTEGER ||
         !is_string(r->element[4]) || r->element[5]->type != REDIS_REPLY_ARRAY ||
-        !is_string(r->element[6]))
+        !is_string(r->element[6]) || r->element[7]->type != REDIS_REPLY_ARRAY)
         return DLOCK_EPROTO;
     *s = (struct redis_script_state){
         .held = r->element[0]->integer != 0,
@@ -474,10 +482,45 @@ int redis_script_state(const redisReply *r, struct redis_script_state *s)
         .ntogether = r->element[5]->elements,
         .run = r->element[6]->str,
         .run_len = (size_t)r->element[6]->len,
-        .waiters = r->element + 7,
-        .nwaiters = r->elements - 7,
+        .marks = r->element[7]->element,
+        .nmarks = r->element[7]->elements,
+        .waiters = r->element + 8,
+        .nwaiters = r->elements - 8,
     };
     return 0;
+}
+
+int redis_script_broke(const redisReply *r, enum redis_script_broke *what,
+                       struct dlock_info *holder)
+{
+    static const char *const words[] = {"marked",  "already", "freed",  "free",
+                                        "foreign", "undone",  "changed"};
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 1 || !is_string(r->element[0]))
+        return DLOCK_EPROTO;
+    *what = (enum redis_script_broke)first_word(r, words, DLOCK_LEN(words));
+    if ((size_t)*what == DLOCK_LEN(words))
+        return DLOCK_EPROTO;
+    if (*what != RB_CHANGED)
+        return 0;
+    if (r->elements < 2 || !is_string(r->element[1]))
+        return DLOCK_EPROTO;
+    redis_script_holder(r->element[1]->str, (size_t)r->element[1]->len, holder);
+    return 0;
+}
+
+const char *redis_script_mark(const char *text, size_t *len, int64_t *when_ms)
+{
+    size_t digits = strspn(text, "0123456789");
+    bool formed = digits > 0 && digits < *len && text[digits] == ' ' &&
+                  dlock_read_number(text, digits, when_ms);
+    if (!formed)
+        *when_ms = 0;
+    if (!formed || *len <= digits + 1) { /* the mark's key is gone, or foreign */
+        *len = strlen("an unknown client");
+        return "an unknown client";
+    }
+    *len -= digits + 1;
+    return text + digits + 1;
 }
 
 int redis_script_forgot(const redisReply *r, enum redis_script_forgot *what, const char **type)
@@ -559,6 +602,12 @@ static size_t read_kind(const char *text, size_t len, struct dlock_info *info)
     return i + 1;
 }
 
+/* Does a value of len bytes end so? */
+static bool ends_with(const char *value, size_t len, const char *end)
+{
+    return len > strlen(end) && memcmp(value + len - strlen(end), end, strlen(end)) == 0;
+}
+
 void redis_script_holder(const char *value, size_t len, struct dlock_info *info)
 {
     *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1};
@@ -574,8 +623,8 @@ void redis_script_holder(const char *value, size_t len, struct dlock_info *info)
         dlock_identity_parse(value + DLOCK_TOKEN_LEN + 1, len - DLOCK_TOKEN_LEN - 1, info)) {
         memcpy(info->token, value, DLOCK_TOKEN_LEN);
         info->token[DLOCK_TOKEN_LEN] = '\0';
-        info->over =
-            len > strlen(OVER) && memcmp(value + len - strlen(OVER), OVER, strlen(OVER)) == 0;
+        info->over = ends_with(value, len, OVER);
+        info->broken = ends_with(value, len, BROKEN);
     } else {
         info->mode = DLOCK_MODE_EXCLUSIVE;
         info->slots = 0;
@@ -598,15 +647,40 @@ bool redis_script_together(const redisReply *r, struct dlock_info *info)
 
 const char *redis_script_value_at(const struct redis_script_state *s, size_t i, size_t *len)
 {
+    const char *value = s->value;
     *len = s->len;
-    if (s->ntogether == 0)
-        return s->value;
-    const redisReply *r = s->together[i];
-    const char *slot = r->type == REDIS_REPLY_STRING ? strchr(r->str, ' ') : NULL;
-    const char *value = slot ? strchr(slot + 1, ' ') : NULL;
-    if (value)
+    if (s->ntogether > 0) {
+        const redisReply *r = s->together[i];
+        const char *slot = r->type == REDIS_REPLY_STRING ? strchr(r->str, ' ') : NULL;
+        value = slot ? strchr(slot + 1, ' ') : NULL;
+        if (!value)
+            return NULL;
         *len = (size_t)r->len - (size_t)(++value - r->str);
+    }
+    if (ends_with(value, *len, BROKEN))
+        *len -= strlen(BROKEN);
     return value;
+}
+
+/* The rest that the state knows of a holder: who has broken the hold, or which value it is. */
+static void read_mark(const struct redis_script_state *s, struct dlock_info *info)
+{
+    for (size_t i = 0; i < s->nmarks; i++) {
+        const redisReply *m = s->marks[i];
+        size_t len = (size_t)m->len;
+        if (m->type != REDIS_REPLY_STRING || len < DLOCK_TOKEN_LEN ||
+            strspn(m->str, "0123456789abcdef") != DLOCK_TOKEN_LEN)
+            continue;
+        if (info->foreign && len == DLOCK_TOKEN_LEN) {
+            memcpy(info->token, m->str, DLOCK_TOKEN_LEN + 1);
+        } else if (info->broken && len > DLOCK_TOKEN_LEN &&
+                   memcmp(m->str, info->token, DLOCK_TOKEN_LEN) == 0) {
+            len -= DLOCK_TOKEN_LEN + 1;
+            const char *by =
+                redis_script_mark(m->str + DLOCK_TOKEN_LEN + 1, &len, &info->broken_ms);
+            dlock_clean_text(info->broken_by, sizeof(info->broken_by), by, len);
+        }
+    }
 }
 
 bool redis_script_holder_at(const struct redis_script_state *s, size_t i, struct dlock_info *info)
@@ -619,6 +693,7 @@ bool redis_script_holder_at(const struct redis_script_state *s, size_t i, struct
         info->left_ns = s->left_ms < 0 ? DLOCK_NEVER : s->left_ms * DLOCK_MSEC;
     }
     info->fence = info->foreign ? 0 : s->fence;
+    read_mark(s, info);
     return true;
 }
 

@@ -7,7 +7,8 @@
  *                  Clients that use SET NX PX exclude it and are excluded. With shared holders and
  *                  holders of slots: "dlock:shared:<epoch>"; the epoch is the token of the first
  *                  holder, PX the latest expiry. A holder that has released the lock within its
- *                  --min-hold: its value and " over=1"
+ *                  --min-hold: its value and " over=1". A holder whose hold is broken: its value
+ *                  and " break=1"
  *   PREFIXholders:<epoch>
  *                  zset of these holders' values, "s:<token> ..." shared, "n3:<token> ..." of 3
  *                  slots; scores: scripts/parts/holders.lua. Expires with NAME
@@ -21,6 +22,9 @@
  *   PREFIXonce     the record of --once (run_record.h); expires one ttl after the writer's --once,
  *                  counted from its last write
  *   PREFIXlongest  Redlock: the largest ttl of this epoch's shared holders, ms; also its PX
+ *   PREFIXbreak:<token>
+ *                  who has broken this hold: "<ms> <user@host, note>"; expires a ttl after the
+ *                  lease that the holder had
  *   PREFIXclaim    exists while called waiters have a claim to the free lock (at most 1 s)
  * and the channel PREFIXwake:<waiter id>, on which the scripts publish
  *   go      the lock is free for your kind, and your turn has come
@@ -61,6 +65,7 @@ enum redis_script_op {
     SCRIPT_KEEP,       /* Redlock: renew the vote, raise the fence counter, write the run record */
     SCRIPT_UNVOTE,     /* Redlock: the release on one server; write the run record */
     SCRIPT_STATUS,     /* the holder, the waiters, the run record */
+    SCRIPT_BREAK,      /* mark the hold of a holder, or free it */
     SCRIPT_FORGET,     /* remove the run record with this token */
     SCRIPT_FORGET_VOTE /* the same on one of several servers, which may have an older record */
 };
@@ -79,7 +84,9 @@ struct redis_script_args {
     int64_t least;     /* try, leave, drop, unvote: our lock stays held so long */
     uint64_t fence;    /* keep: 0: leave the counter; forget_vote */
     bool heal;         /* keep: set the lock where free, or beside other shared holders */
-    const char *token; /* forget, forget_vote: of the run */
+    const char *token; /* forget, forget_vote: of the run; break: of the holder, as shown */
+    const char *by;    /* break: the text of the mark (dlock_breaker()) */
+    const char *how;   /* break: "mark", "force", "undo" */
     /*
      * 0: no run records. try: skip if a run has succeeded within this time; keep our record for as
      * long. vote: the answer tells the record. leave, drop: record the end of the run, for as long;
@@ -180,11 +187,15 @@ bool redis_script_shared(const redisReply *);
 
 struct redis_script_owned {
     bool ours;
-    bool forgotten;    /* keep, unvote: restarted within the grace, so no client has the vote */
-    bool recorded;     /* keep, unvote with a record: it is there, by this or an earlier request */
-    bool foreign;      /* leave, drop with once: found is the type of foreign data at the record's
+    bool forgotten; /* keep, unvote: restarted within the grace, so no client has the vote */
+    bool recorded;  /* keep, unvote with a record: it is there, by this or an earlier request */
+    bool foreign;   /* leave, drop with once: found is the type of foreign data at the record's
                        key; nothing was done */
-    const char *found; /* not ours: the value there, or NULL. Part of the reply */
+    /*
+     * Part of the reply, or NULL. Not ours: the value there. renew, keep: ours, and the hold is
+     * broken: the text of the mark, for redis_script_mark().
+     */
+    const char *found;
     size_t len;
     int64_t now_ms; /* the server's clock, Unix; 0: unknown */
 };
@@ -201,11 +212,27 @@ struct redis_script_state {
     size_t ntogether;
     const char *run; /* the run record, "" if there is none; or the type of foreign data */
     size_t run_len;
+    redisReply **marks; /* strings: token, blank, text of the mark; or the digest of a value */
+    size_t nmarks;
     redisReply **waiters; /* strings: id, blank, and the format of the hash */
     size_t nwaiters;
 };
 /* status. */
 int redis_script_state(const redisReply *, struct redis_script_state *);
+
+enum redis_script_broke {
+    RB_MARKED,
+    RB_ALREADY, /* the hold has a mark */
+    RB_FREED,   /* by force, or the holder had released the lock, which was kept (--min-hold) */
+    RB_FREE,    /* nothing was done: there is no holder */
+    RB_FOREIGN, /* the holder is not dlock */
+    RB_UNDONE,
+    RB_CHANGED /* nothing was done: this holder, part of the reply, has the lock now */
+};
+/* break. */
+int redis_script_broke(const redisReply *, enum redis_script_broke *, struct dlock_info *holder);
+/* By whom, in the text of a mark of *len bytes, and when (Unix ms; 0: unknown). Never NULL. */
+const char *redis_script_mark(const char *text, size_t *len, int64_t *when_ms);
 
 enum redis_script_forgot {
     RF_DONE,    /* removed, or there was none */
@@ -232,7 +259,10 @@ int redis_script_new_value(const struct dlock_spec *, int64_t ttl, char token[DL
                            char **value, struct dlock_error *err);
 /* The ttl in a value, in ms; 0: none, another program's value. */
 int64_t redis_script_ttl(const char *value, size_t len);
-/* The holder in a value; foreign: not written by dlock. For "dlock:shared:" unknown. */
+/*
+ * The holder in a value; foreign: not written by dlock. For "dlock:shared:" unknown. broken: the
+ * text of the mark is not known here.
+ */
 void redis_script_holder(const char *value, size_t len, struct dlock_info *);
 /* An element of state's together. False: not in our format. */
 bool redis_script_together(const redisReply *, struct dlock_info *);
@@ -241,9 +271,12 @@ static inline size_t redis_script_holders(const struct redis_script_state *s)
 {
     return s->ntogether > 0 ? s->ntogether : s->held;
 }
-/* The value of holder i, of *len bytes; NULL: not in our format. */
+/* The value of holder i, of *len bytes, without a mark; NULL: not in our format. */
 const char *redis_script_value_at(const struct redis_script_state *, size_t i, size_t *len);
-/* Holder i, with fence and lease (DLOCK_NEVER: no expiry). False: not in our format. */
+/*
+ * Holder i, with fence, lease (DLOCK_NEVER: no expiry) and mark. The token of a holder that is not
+ * dlock is a digest of the value. False: not in our format.
+ */
 bool redis_script_holder_at(const struct redis_script_state *, size_t i, struct dlock_info *);
 /* A waiter of redis_script_state; false: dead, or an entry in an unknown format. */
 bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct dlock_info *);

@@ -1,21 +1,28 @@
 /*
  * status.c - the status of a lock: a script that only reads; the answer is handed out entry by
- * entry. And --forget, a script that removes the run record.
+ * entry. It also sends the scripts of --forget, which removes the run record, and of --break
+ * (break.c).
  */
+#include "break.h"
 #include "operation.h"
 
 #include <stdio.h>
 
 static void send_query(struct redis_backend *be)
 {
+    static const enum redis_script_op scripts[] = {
+        [ASK_STATUS] = SCRIPT_STATUS, [ASK_FORGET] = SCRIPT_FORGET, [ASK_BREAK] = SCRIPT_BREAK};
+    const struct dlock_question *question = be->status.question;
     struct redis_conn *cmd = &be->node.cmd;
+    struct redis_script_args args = {.token = question->token};
+    char by[DLOCK_BREAKER_SIZE];
+    if (question->what == ASK_BREAK)
+        redis_break_args(be->spec, question, &args, by);
     be->out.retry_at = DLOCK_NEVER;
     redis_route_connect(&be->route, cmd, be->until);
     if (redis_cluster_asks(&be->route))
         redis_node_asking(&be->node);
-    (void)redis_script_send(&be->script, cmd, T_STATUS,
-                            be->status.question->what == ASK_FORGET ? SCRIPT_FORGET : SCRIPT_STATUS,
-                            &(struct redis_script_args){.token = be->status.question->token});
+    (void)redis_script_send(&be->script, cmd, T_STATUS, scripts[question->what], &args);
     redis_conn_flush(cmd);
 }
 
@@ -34,7 +41,8 @@ void redis_status(struct dlock_be *dlock_be, const struct dlock_question *questi
     outage_none(&be->out);
     redis_cluster_begin(&be->route);
     be->status.question = question;
-    if (question->what == ASK_STATUS || question->what == ASK_FORGET) {
+    if (question->what == ASK_STATUS || question->what == ASK_FORGET ||
+        question->what == ASK_BREAK) {
         send_query(be);
         return;
     }
@@ -78,6 +86,9 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
             redis_retry_later(be, &err);
             return;
         }
+    } else if (be->status.question->what == ASK_BREAK) {
+        if (redis_break_answered(be, r, &err))
+            return;
     } else if ((forgetting ? redis_script_forgot(r, &what, &type)
                            : redis_script_state(r, &be->status.state)) != 0) {
         dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a query");

@@ -224,8 +224,8 @@ TEST(holders_that_stand_together)
     CHECK(!together("", &info));
     CHECK(!together("5 x", &info));
     CHECK(!together("5 0 s:other", &info));
-    const redisReply *r = parse(
-        "*7\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n$3\r\nrun\r\n");
+    const redisReply *r = parse("*8\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n"
+                                "*2\r\n$1\r\na\r\n$1\r\nb\r\n$3\r\nrun\r\n*0\r\n");
     struct redis_script_state st;
     CHECK_INT(redis_script_state(r, &st), 0);
     CHECK_INT((int64_t)st.ntogether, 2);
@@ -236,6 +236,7 @@ TEST(holders_that_stand_together)
         "*7\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n$1\r\na\r\n$0\r\n\r\n",
         "*6\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n*0\r\n",
         "*7\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n*0\r\n:8\r\n",
+        "*8\r\n:1\r\n$1\r\nx\r\n:5\r\n:6\r\n$1\r\n7\r\n*0\r\n$3\r\nrun\r\n$0\r\n\r\n",
     };
     for (size_t i = 0; i < DLOCK_LEN(odd); i++) {
         CHECK_INT(redis_script_state(parse(odd[i]), &st), DLOCK_EPROTO);
@@ -336,6 +337,90 @@ TEST(values_and_entries)
     static const char odd[] = "id 9 0 dlock1 since=5 waited=9";
     CHECK(redis_script_waiter(odd, strlen(odd), 9, &info));
     CHECK_INT(info.since_ms, 0);
+}
+
+#define TOKEN "0123456789abcdef0123456789abcdef"
+
+TEST(a_mark_tells_by_whom_and_when)
+{
+    static const struct {
+        const char *text, *by;
+        int64_t when_ms;
+    } marks[] = {
+        {"1790000000000 root@db1, note \"stuck\"", "root@db1, note \"stuck\"", 1790000000000},
+        /* The key is gone, or another program has written it. */
+        {"", "an unknown client", 0},
+        {"17", "an unknown client", 0},
+        {"17 ", "an unknown client", 17},
+        {"root@db1", "an unknown client", 0},
+        {"99999999999999999999999 root@db1", "an unknown client", 0},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(marks); i++) {
+        size_t len = strlen(marks[i].text);
+        int64_t when_ms = -1;
+        const char *by = redis_script_mark(marks[i].text, &len, &when_ms);
+        CHECK_STR(by, marks[i].by);
+        CHECK_INT((int64_t)len, (int64_t)strlen(marks[i].by));
+        CHECK_INT(when_ms, marks[i].when_ms);
+    }
+}
+
+/* The holder in a state with these marks; value: of NAME. */
+static void marked_holder(const char *value, const char *mark, struct dlock_info *info)
+{
+    char reply[512];
+    struct redis_script_state st;
+    snprintf(
+        reply, sizeof(reply),
+        "*8\r\n:1\r\n$%zu\r\n%s\r\n:5\r\n:6\r\n$1\r\n7\r\n*0\r\n$0\r\n\r\n*1\r\n$%zu\r\n%s\r\n",
+        strlen(value), value, strlen(mark), mark);
+    REQUIRE(redis_script_state(parse(reply), &st) == 0 && redis_script_holder_at(&st, 0, info));
+}
+
+TEST(the_state_tells_who_has_broken_a_hold)
+{
+    struct dlock_info info;
+    marked_holder(TOKEN " dlock1 host=h pid=7 ttl=3000 break=1", TOKEN " 1790000000000 root@db1",
+                  &info);
+    CHECK(info.broken && !info.foreign && !info.over);
+    CHECK_STR(info.broken_by, "root@db1");
+    CHECK_INT(info.broken_ms, 1790000000000);
+    CHECK_STR(info.host, "h");
+    /* The mark of another holder; a mark without a text. */
+    marked_holder(TOKEN " dlock1 ttl=3000 break=1", "fedcba9876543210fedcba9876543210 17 me",
+                  &info);
+    CHECK(info.broken && info.broken_by[0] == '\0');
+    marked_holder(TOKEN " dlock1 ttl=3000 break=1", TOKEN " ", &info);
+    CHECK_STR(info.broken_by, "an unknown client");
+    /* No mark; the name of a value that dlock has not written. */
+    marked_holder(TOKEN " dlock1 ttl=3000", "fedcba9876543210fedcba9876543210", &info);
+    CHECK(!info.broken);
+    CHECK_STR(info.token, TOKEN);
+    marked_holder("other", "fedcba9876543210fedcba9876543210", &info);
+    CHECK(info.foreign && !info.broken);
+    CHECK_STR(info.token, "fedcba9876543210fedcba9876543210");
+    marked_holder("other", "fedcba", &info);
+    CHECK_STR(info.token, "");
+}
+
+TEST(answers_to_a_break)
+{
+    static const char *const odd[] = {"$6\r\nmarked\r\n",
+                                      "*0\r\n",
+                                      "*1\r\n:1\r\n",
+                                      "*1\r\n$4\r\nwhat\r\n",
+                                      "*1\r\n$7\r\nchanged\r\n",
+                                      "*2\r\n$7\r\nchanged\r\n:1\r\n"};
+    enum redis_script_broke what;
+    struct dlock_info info;
+    for (size_t i = 0; i < DLOCK_LEN(odd); i++) {
+        CHECK_INT(redis_script_broke(parse(odd[i]), &what, &info), DLOCK_EPROTO);
+    }
+    CHECK_INT(redis_script_broke(parse("*1\r\n$7\r\nalready\r\n"), &what, &info), 0);
+    CHECK_INT(what, RB_ALREADY);
+    CHECK_INT(redis_script_broke(parse("*2\r\n$7\r\nchanged\r\n$5\r\nother\r\n"), &what, &info), 0);
+    CHECK_INT(what, RB_CHANGED);
+    CHECK(info.foreign);
 }
 
 /* The hash of the embedded text, by another program. */

@@ -7,11 +7,13 @@
 -- include parts/holders.lua
 -- include parts/stay.lua
 -- include parts/finish.lua
+marked_ours()
 local done = finish(ARGV[4], true)
 if done then return done end
 if least ~= '0' and stay(tonumber(least)) then return {1, seen} end
 if value == ARGV[3] then
   redis.call('DEL', name)
+  unmark(value)
   return {1, seen}
 end
 if kind_of(ARGV[3]) ~= 'x' and give_up(ARGV[3]) then return {1, seen} end

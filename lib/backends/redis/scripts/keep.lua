@@ -4,8 +4,8 @@
 -- ARGV: db, prefix, value, ttl ms, fence ('0': leave the counter), heal ('1': set NAME if it is
 -- free; a reader also joins other readers), restart grace ms and, with --once, the record of the
 -- run that begins (parts/put.lua) -> is the vote ours (2: no, but the server was restarted within
--- the grace and has forgotten the vote), seen, now ms, with a record: is the record there now (1 or
--- 0)
+-- the grace and has forgotten the vote), seen (ours and marked: the mark's text), now ms, with a
+-- record: is the record there now (1 or 0)
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/clock.lua
@@ -30,7 +30,9 @@ end
 -- include parts/put.lua
 local reader = kind_of(ARGV[3]) == 's'
 local grace, kept, record = string.match(ARGV[7], '^(%d+) ?(%d*) ?(.*)$')
-local had = reader and ours(ARGV[3])
+local had, stands
+if reader then had, stands = held(ARGV[3])
+else marked_ours() end
 -- Other readers take nothing from a reader.
 local free = not seen or (reader and epoch)
 if value ~= ARGV[3] and not had and not (free and ARGV[6] == '1') then
@@ -39,7 +41,7 @@ end
 local recorded = kept ~= '' and put(kept, record) or nil
 raise_fence()
 if reader then
-  admit(ARGV[3], 's', ttl, had)
+  admit(stands, 's', ttl, had)
   -- For the restart grace, see vote.lua. A new epoch begins without the key.
   if tonumber(redis.call('GET', prefix .. 'longest') or 0) <= ttl then
     redis.call('SET', prefix .. 'longest', ARGV[4], 'PX', ARGV[4])
@@ -50,4 +52,4 @@ else
   redis.call('SET', name, ARGV[3], 'PX', ARGV[4])
 end
 redis.call('GET', name)
-return {1, false, now, recorded}
+return {1, mark_of(stands or ARGV[3]), now, recorded}

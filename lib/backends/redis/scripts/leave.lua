@@ -12,6 +12,7 @@ local simple = ARGV[4] == '' and ARGV[5] == '0'
 -- include parts/quit.lua
 -- include parts/stay.lua
 -- include parts/finish.lua
+mine = mine or marked_ours()
 local done = finish(ARGV[5], false)
 if done then return done end
 local lease = least ~= '0' and stay(tonumber(least))

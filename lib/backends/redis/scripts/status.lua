@@ -1,7 +1,9 @@
 -- status.lua - the holders and the waiters. Writes nothing.
 --
 -- ARGV: db, prefix -> held, seen, now ms, left ms, fence, shared holders and holders of slots, each
--- '<left ms> <slot from 1, 0: shared> <value>', the run record or '', a waiter's id and entry...
+-- '<left ms> <slot from 1, 0: shared> <value>', the run record or '', the marks of holders, each
+-- '<token> <text of the mark>' (of a lock without a mark: the digest of its value, which names a
+-- holder that is not dlock), a waiter's id and entry...
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/clock.lua
@@ -9,12 +11,19 @@
 -- include parts/holders.lua
 -- include parts/run_read.lua
 -- include parts/fence.lua
+-- include parts/foreign.lua
 if foreign then
   -- include parts/wrong.lua
   return wrong_name(foreign)
 end
-local together, last, refused = {}
-local out = {value and 1 or 0, seen or '', now, redis.call('PTTL', name), '0', together, ''}
+local together, marks, last, refused = {}, {}
+local out = {value and 1 or 0, seen or '', now, redis.call('PTTL', name), '0', together, '', marks}
+
+local function add_mark(text)
+  if is_marked(text) then
+    marks[#marks + 1] = string.match(text, '(%x+) ') .. ' ' .. mark_of(text)
+  end
+end
 
 -- The holders with over <= score < below.
 local function list(over, below)
@@ -24,11 +33,15 @@ local function list(over, below)
     local score = tonumber(all[i + 1])
     local slot = score >= SLOT and digits(score % 1000 + 1) or '0'
     local left = digits(expiry(score) - now)
+    add_mark(all[i])
     together[#together + 1] = left .. ' ' .. slot .. ' ' .. string.sub(all[i], 1, SHOWN)
   end
 end
 near(function()
-  if epoch then
+  if value and not epoch then
+    add_mark(value)
+    if not marks[1] then marks[1] = foreign_token(value) end
+  elseif epoch then
     list(now + 1, SLOT)
     list(SLOT + (now + 1) * 1000, FREE)
   end

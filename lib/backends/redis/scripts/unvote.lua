@@ -13,6 +13,7 @@ local simple = ARGV[4] == '' and least == '0' and kept == ''
 -- include parts/quit.lua
 -- include parts/stay.lua
 -- include parts/put.lua
+mine = mine or marked_ours()
 local recorded
 if kept ~= '' then
   -- A server that is out of memory refuses a first write that may need some: begin with PEXPIRE.

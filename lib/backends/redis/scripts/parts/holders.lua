@@ -15,6 +15,7 @@
 -- One zset, because a cluster moves a slot key by key: without the zset beside NAME, the holders
 -- are on the other node. The server's work does not grow with the number of holders; each expired
 -- holder is removed once.
+-- include parts/mark.lua
 local SLOT, FREE, LAST = 4e15, 8.5e15, 4.49e12
 local epoch = value and string.match(value, '^dlock:shared:(%x+)$')
 local holders = epoch and prefix .. 'holders:' .. epoch
@@ -44,6 +45,14 @@ local function ours(member)
   local score = holds(member)
   if score then redis.call('ZREM', holders, '') end
   return score
+end
+
+-- As ours(), also of a marked hold (parts/mark.lua), and the member as it stands.
+local function held(member)
+  local score = ours(member)
+  if score or not epoch then return score, member end
+  score = ours(member .. BREAK)
+  return score, score and member .. BREAK or member
 end
 
 -- The number first: in a cluster, an empty zset could not be written any more while the slot is
@@ -118,12 +127,12 @@ local function admit(member, kind, ttl, had)
   return number
 end
 
--- Renew a lease. False: lost. Creates neither NAME nor a member.
+-- Renew a lease. The member as it stands; false: lost. Creates neither NAME nor a member.
 local function extend(member, ttl)
-  local score = ours(member)
+  local score, stands = held(member)
   if not score then return false end
-  hold(member, score >= SLOT and score % 1000 or nil, ttl)
-  return true
+  hold(stands, score >= SLOT and score % 1000 or nil, ttl)
+  return stands
 end
 
 -- The latest expiry of a holder; 0: no holder.
@@ -139,11 +148,12 @@ end
 
 -- End a hold, and with the last hold the epoch. False: member was no holder.
 local function give_up(member)
-  local score = ours(member)
+  local score, stands = held(member)
   if not score then return false end
   local last = 0
+  unmark(stands)
   if redis.call('ZCARD', holders) > 1 then
-    remove(member, score)
+    remove(stands, score)
     last = latest()
   end
   if last <= now then

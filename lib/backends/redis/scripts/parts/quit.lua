@@ -3,6 +3,7 @@
 local function quit(id)
   if value == ARGV[3] then
     redis.call('DEL', name)
+    unmark(value)
     value = false
   elseif not mine and kind_of(ARGV[3]) ~= 'x' then
     mine = give_up(ARGV[3])

@@ -1,6 +1,6 @@
 -- run.lua - write the record of --once.
 -- include parts/run_read.lua
-local token, who, lease = string.match(ARGV[3], '^(%x+) (.*) ttl=(%d+)$')
+local token, who, lease = string.match(ARGV[3], '^(%x+) (.*) ttl=(%d+)')
 
 -- Write our record. kept: ms; one ttl more, so that a release that is sent again finds the record.
 local function write_run(state, status, fence, begin, ended, kept)

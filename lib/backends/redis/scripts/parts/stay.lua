@@ -1,7 +1,9 @@
 -- stay.lua - the end of a hold with --min-hold: the lock stays held for ms from now, or until its
 -- earlier expiry. Our value gets ' over=1' at its end: no late renewal of ours finds this value,
--- and all others read the value as before. False: the lock was not ours.
+-- and all others read the value as before. False: the lock was not ours, or the hold is marked, and
+-- ends at once.
 local function stay(ms)
+  if is_marked(ARGV[3]) then return false end
   local over = ARGV[3] .. ' over=1'
   if value == ARGV[3] then
     local left = redis.call('PTTL', name)
