@@ -99,7 +99,7 @@ int check_mode(const struct options *o, const struct sigstate *sig)
     }
     dlock_start_check(lk, NULL);
     code = query_run(o, sig, lk, &f);
-    if (code < 0)
+    if (code < 0 && c.worst < DLOCK_FINDING_FAILURE)
         ping(&c, sig, lk);
     if (o->json) {
         json_close(&c.j, ']');
