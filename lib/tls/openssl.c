@@ -15,6 +15,7 @@
 #include <openssl/x509v3.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #ifndef DLOCK_BUILD_ID
 #define DLOCK_BUILD_ID DLOCK_VERSION
@@ -387,6 +388,16 @@ static void bye(struct tls *t)
     ERR_clear_error();
 }
 
+static const char *about(struct tls *t, int64_t *ends)
+{
+    X509 *cert = SSL_get_peer_certificate(t->ssl);
+    struct tm tm;
+    *ends = cert && ASN1_TIME_to_tm(X509_get0_notAfter(cert), &tm) == 1 ? timegm(&tm) : 0;
+    X509_free(cert);
+    ERR_clear_error();
+    return SSL_get_version(t->ssl);
+}
+
 const struct tls_table TLS_SYMBOL = {
     .abi = TLS_ABI,
     .build_id = DLOCK_BUILD_ID,
@@ -401,4 +412,5 @@ const struct tls_table TLS_SYMBOL = {
     .encrypt = encrypt_all,
     .decrypt = decrypt_some,
     .bye = bye,
+    .about = about,
 };

@@ -13,7 +13,7 @@
 
 #include "util.h"
 
-#define TLS_ABI 1001 /* far from DLOCK_BACKEND_ABI: the number tells the kind of a module */
+#define TLS_ABI 1002 /* far from DLOCK_BACKEND_ABI: the number tells the kind of a module */
 #define TLS_MAX_HANDSHAKE ((size_t)256 * 1024)
 
 struct tls;     /* one connection; the module's */
@@ -61,6 +61,11 @@ struct tls_table {
     int (*decrypt)(struct tls *, void *, size_t size, struct dlock_error *);
     /* Tell the server (to wire) that we send no more. */
     void (*bye)(struct tls *);
+    /*
+     * After the handshake: the version of TLS, a constant. *ends: when the server's certificate
+     * ends, Unix s; 0: unknown.
+     */
+    const char *(*about)(struct tls *, int64_t *ends);
 };
 
 #ifdef DLOCK_MODULE

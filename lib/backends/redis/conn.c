@@ -195,22 +195,29 @@ void redis_conn_flush(struct redis_conn *c)
 
 /* ----------------------------------------------------------------- connecting */
 
-/* address: the peer's, unless where has the address already. */
-static void name_peer(struct redis_conn *c, const struct dlock_peer *p)
+const char *redis_peer_text(const struct dlock_peer *p, char buf[REDIS_PEER_TEXT])
 {
     const void *a = &p->addr;
     const struct sockaddr_in6 *in6 = a;
     const struct sockaddr_in *in = a;
     bool v6 = p->addr.ss_family == AF_INET6;
     char ip[INET6_ADDRSTRLEN] = "?";
-    c->address[0] = '\0';
-    if (p->addr.ss_family == AF_UNIX) /* where has the path */
-        return;
+    buf[0] = '\0';
+    if (p->addr.ss_family == AF_UNIX)
+        return buf;
     inet_ntop(p->addr.ss_family, v6 ? (const void *)&in6->sin6_addr : &in->sin_addr, ip,
               sizeof(ip));
-    snprintf(c->address, sizeof(c->address), v6 ? "[%s]:%u" : "%s:%u", ip,
+    snprintf(buf, REDIS_PEER_TEXT, v6 ? "[%s]:%u" : "%s:%u", ip,
              ntohs(v6 ? in6->sin6_port : in->sin_port));
-    size_t n = strlen(c->address);
+    return buf;
+}
+
+/* address: the peer's, unless where has the address already (or, of a socket, the path). */
+static void name_peer(struct redis_conn *c, const struct dlock_peer *p)
+{
+    size_t n = strlen(redis_peer_text(p, c->address));
+    if (n == 0)
+        return;
     for (const char *at = c->where; (at = strstr(at, c->address)); at++)
         if ((at == c->where || strchr("/,", at[-1])) && (at[n] == '\0' || strchr("/,", at[n]))) {
             c->address[0] = '\0';

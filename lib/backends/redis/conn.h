@@ -25,6 +25,7 @@
 #define REDIS_CONN_TELL (-4) /* redis_conn_tell() */
 #define REDIS_CONN_MAX_REPLY (1024 * 1024)
 #define REDIS_CONN_PEERS 8 /* addresses tried at most */
+#define REDIS_PEER_TEXT 64
 
 enum redis_conn_state {
     RC_CLOSED,  /* no socket */
@@ -85,10 +86,10 @@ struct redis_conn {
     int64_t until;                             /* the end of the attempt */
     struct dlock_peer peers[REDIS_CONN_PEERS]; /* a copy: the core may replace its list meanwhile */
     int npeers;
-    int tried;           /* addresses tried in this attempt, counted from good */
-    int64_t next_at;     /* end of the time for the current address */
-    char address[64];    /* of the current peer, for errors; "": where has the address */
-    struct tls *session; /* from RC_HANDSHAKE on */
+    int tried;                     /* addresses tried in this attempt, counted from good */
+    int64_t next_at;               /* end of the time for the current address */
+    char address[REDIS_PEER_TEXT]; /* of the current peer, for errors; "": where has the address */
+    struct tls *session;           /* from RC_HANDSHAKE on */
 
     bool answered;        /* the server has sent something */
     const char *stranger; /* the other protocol that those bytes seem to be; or NULL */
@@ -147,6 +148,8 @@ static inline bool redis_conn_is_connecting(const struct redis_conn *c)
 {
     return c->state == RC_CONNECTING || c->state == RC_HANDSHAKE;
 }
+/* "127.0.0.1:6379"; "" for a socket's path. Returns buf. */
+const char *redis_peer_text(const struct dlock_peer *, char buf[REDIS_PEER_TEXT]);
 /* Queue a command, for redis_conn_flush. 0; DLOCK_EUNAVAIL: not open; DLOCK_ENOMEM (RC_FAILED). */
 int redis_conn_send(struct redis_conn *, int tag, int argc, const char *const *argv);
 /*

@@ -67,6 +67,23 @@ bool redis_check_persistence(const char *info, size_t len, const char *where, in
     return true;
 }
 
+void redis_check_refused(const char *where, struct dlock_error *warning)
+{
+    dlock_fail_at(
+        warning, DLOCK_EUNAVAIL, 0, where,
+        "INFO is refused: dlock cannot tell whether the server is a replica, or evicts or "
+        "forgets locks; allow INFO (+info)");
+}
+
+bool redis_check_password(const struct redis_conn *conn, struct dlock_error *warning)
+{
+    if (conn->auth_ignored)
+        dlock_fail_at(warning, DLOCK_EUNAVAIL, 0, conn->where,
+                      "a password was sent, but this server has none: leave the password out, or "
+                      "make sure that this is the right server");
+    return conn->auth_ignored;
+}
+
 /* ------------------------------------------------------------------- warnings */
 
 void redis_checks_ask(struct redis_checks *c, struct redis_conn *conn, int tag, bool persistence)
@@ -76,10 +93,8 @@ void redis_checks_ask(struct redis_checks *c, struct redis_conn *conn, int tag, 
     if (conn->state != RC_UP)
         return;
     c->asked = true;
-    if (c->ntold == 0 && conn->auth_ignored)
-        dlock_fail_at(&c->told[c->ntold++], DLOCK_EUNAVAIL, 0, conn->where,
-                      "a password was sent, but this server has none: leave the password out, or "
-                      "make sure that this is the right server");
+    if (c->ntold == 0)
+        c->ntold += redis_check_password(conn, &c->told[0]);
     if (redis_conn_send(conn, tag, 2, memory) == 0 && persistence)
         (void)redis_conn_send(conn, tag, 2, loss);
     redis_conn_flush(conn);
@@ -95,10 +110,7 @@ void redis_checks_answered(struct redis_checks *c, const redisReply *r, const ch
     /* The user lacks the right, the command was renamed, or a proxy does not know INFO. */
     if (r->type == REDIS_REPLY_ERROR && !c->refused) {
         warn = c->refused = true;
-        dlock_fail_at(
-            warning, DLOCK_EUNAVAIL, 0, where,
-            "INFO is refused: dlock cannot tell whether the server is a replica, or evicts or "
-            "forgets locks; allow INFO (+info)");
+        redis_check_refused(where, warning);
     } else if (r->type == REDIS_REPLY_STRING && !c->evicts &&
                redis_check_eviction(r->str, (size_t)r->len, where, warning)) {
         warn = c->evicts = true;

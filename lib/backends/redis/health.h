@@ -25,6 +25,11 @@ bool redis_check_eviction(const char *info, size_t len, const char *where,
 bool redis_check_persistence(const char *info, size_t len, const char *where, int64_t ttl,
                              int64_t grace, struct dlock_error *warning);
 
+/* INFO is refused. */
+void redis_check_refused(const char *where, struct dlock_error *warning);
+/* True: a password was sent, and the server has none. */
+bool redis_check_password(const struct redis_conn *, struct dlock_error *warning);
+
 /*
  * Both checks, and: was a password needed, is INFO refused? Once for each handle, after its first
  * grant; of several servers with the same trouble the first is named. Zeroed: not asked yet.

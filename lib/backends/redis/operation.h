@@ -8,10 +8,11 @@
 #include "backends/networked.h"
 #include "route.h"
 #include "run_record.h"
+#include "server_check.h"
 
 #define REDIS_CLAIM_SLACK (20 * DLOCK_MSEC) /* beyond what a waiter that was woken may take */
 
-enum redis_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS };
+enum redis_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS, OP_CHECK };
 
 /* Tags of commands on cmd; see also redis_route_tag. */
 enum redis_tag {
@@ -25,7 +26,8 @@ enum redis_tag {
     T_RENEW,
     T_LEAVE,
     T_STATUS,
-    T_INFO
+    T_INFO,
+    T_CHECK
 };
 
 /* What the server may hold for our value. */
@@ -99,6 +101,8 @@ struct redis_backend {
         struct redis_script_state state; /* in listing */
     } status;
 
+    struct redis_checking *checking; /* of check.c; NULL: no check, and no findings */
+
     struct redis_checks checks;
     struct dlock_info info;
     struct dlock_run run;
@@ -127,7 +131,7 @@ struct redis_operation {
     int64_t (*wake_at)(const struct redis_backend *);
 };
 extern const struct redis_operation redis_op_acquire, redis_op_renew, redis_op_release,
-    redis_op_status;
+    redis_op_status, redis_op_check;
 
 static inline struct redis_backend *redis_of(struct dlock_be *be)
 {
@@ -186,6 +190,15 @@ void redis_acquire_wake_failed(struct redis_backend *, const struct dlock_error 
 void redis_renew(struct dlock_be *);
 /* The caller has cancelled the operation under way. */
 void redis_release(struct redis_backend *, int64_t until);
+
+/* check.c: as status.c. Begin; a reply on wake, or wake has failed. */
+void redis_check(struct redis_backend *);
+void redis_check_wake_heard(struct redis_backend *, const struct redis_conn_reply *);
+void redis_check_wake_failed(struct redis_backend *, const struct dlock_error *);
+/* With findings, once the operation is over: the next, or EV_DONE. Returns 1. */
+int redis_check_next(struct redis_backend *, struct dlock_event *);
+/* Cancelled: forget the findings. */
+void redis_check_drop(struct redis_backend *);
 
 /* status.c */
 void redis_status(struct dlock_be *, const struct dlock_question *);

@@ -27,6 +27,7 @@ static const struct redis_operation *const operations[] = {
     [OP_RENEW] = &redis_op_renew,
     [OP_RELEASE] = &redis_op_release,
     [OP_STATUS] = &redis_op_status,
+    [OP_CHECK] = &redis_op_check,
 };
 
 /* ------------------------------------------------------------- open and close */
@@ -79,6 +80,7 @@ static void be_close(struct dlock_be *dlock_be)
     redis_addr_done(&be->route.cluster.addr);
     redis_sentinel_close(&be->route);
     redis_drop_listing(be);
+    redis_check_drop(be);
     redis_script_done(&be->script);
     tls_config_free(be->tls);
     free(be->acquire.channel);
@@ -243,10 +245,15 @@ static void take_replies(struct redis_backend *be)
         cmd_failed(be);
     rc = 0;
     while (wake->state != RC_CLOSED && (rc = redis_conn_next(wake, &rep)) == 1) {
-        redis_acquire_heard(be, &rep);
+        if (be->op == OP_CHECK)
+            redis_check_wake_heard(be, &rep);
+        else
+            redis_acquire_heard(be, &rep);
         freeReplyObject(rep.r);
     }
-    if (rc < 0 && wake->state == RC_FAILED)
+    if (rc < 0 && wake->state == RC_FAILED && be->op == OP_CHECK)
+        redis_check_wake_failed(be, &wake->error);
+    else if (rc < 0 && wake->state == RC_FAILED)
         redis_acquire_wake_failed(be, &wake->error); /* stays when wake is closed */
 }
 
@@ -264,6 +271,8 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
         *wake_at = dlock_min(*wake_at, be->until);
     if (op && op->wake_at)
         *wake_at = dlock_min(*wake_at, op->wake_at(be));
+    if (be->checking && be->op != OP_CHECK)
+        *wake_at = 0;
     if (be->events.n > 0 || be->status.listing || be->checks.due || be->checks.ntold > 0)
         *wake_at = 0;
     return n;
@@ -294,6 +303,8 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
         redis_checks_ask(&be->checks, &be->node.cmd, T_INFO, be->restart_grace < be->spec->ttl);
     if (redis_checks_take(&be->checks, &be->events, ev) || events_take(&be->events, ev))
         return 1;
+    if (be->checking && be->op != OP_CHECK)
+        return redis_check_next(be, ev);
     return be->status.listing ? redis_status_next(be, ev) : 0;
 }
 
@@ -306,6 +317,7 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
     be->events.n = 0;
     be->answer.what = ANSWER_NONE;
     redis_drop_listing(be);
+    redis_check_drop(be);
     redis_node_unsubscribe(&be->node);
     redis_sentinel_listen(&be->route, DLOCK_NEVER);
     if (be->op == OP_RELEASE)

@@ -31,6 +31,7 @@ static const struct redlock_operation *const operations[] = {
     [OP_RENEW] = &redlock_op_renew,
     [OP_RELEASE] = &redlock_op_release,
     [OP_STATUS] = &redlock_op_status,
+    [OP_CHECK] = &redlock_op_check,
 };
 
 /* ------------------------------------------------------------- open and close */
@@ -79,6 +80,7 @@ static void be_close(struct dlock_be *dlock_be)
     if (!be)
         return;
     redlock_drop_listing(be);
+    redlock_check_drop(be);
     redlock_wait_close(be);
     for_each_server (be, s)
         redis_node_done(&s->node);
@@ -144,6 +146,8 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
             redis_node_undo_answered(&s->node, rep.r);
         else if (kind == K_INFO)
             redis_checks_answered(&be->checks, rep.r, s->where, 0, 0);
+        else if (kind == K_STATUS && be->op == OP_CHECK)
+            redlock_op_check.answered(be, s, &rep);
         else if (of_kind[kind])
             of_kind[kind]->answered(be, s, &rep);
         freeReplyObject(rep.r); /* NULL: the operation keeps the reply */
@@ -152,10 +156,15 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
         redlock_failed(be, s);
     rc = 0;
     while (wake->state != RC_CLOSED && (rc = redis_conn_next(wake, &rep)) == 1) {
-        redlock_wake_heard(be, s, &rep);
+        if (be->op == OP_CHECK)
+            redlock_check_heard(be, s, &rep);
+        else
+            redlock_wake_heard(be, s, &rep);
         freeReplyObject(rep.r);
     }
-    if (rc < 0 && wake->state == RC_FAILED)
+    if (rc < 0 && wake->state == RC_FAILED && be->op == OP_CHECK)
+        redlock_check_deaf(be, s);
+    else if (rc < 0 && wake->state == RC_FAILED)
         redlock_wake_failed(be, s);
 }
 
@@ -169,6 +178,8 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
         n += redis_node_interest(&s->node, pfd + n, cap - n, wake_at);
     if (be->op != OP_NONE)
         *wake_at = dlock_min(*wake_at, operations[be->op]->wake_at(be));
+    if (be->checking && be->op != OP_CHECK)
+        *wake_at = 0;
     for_each_server (be, s)
         if (be->events.n > 0 || be->status.listing || be->checks.ntold > 0 || s->doubt != EV_NONE)
             *wake_at = 0;
@@ -203,6 +214,8 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
             redis_checks_ask(&be->checks, &s->node.cmd, REDLOCK_TAG(be->serial, K_INFO), false);
     if (redis_checks_take(&be->checks, &be->events, ev))
         return 1;
+    if (be->checking && be->op != OP_CHECK)
+        return redlock_check_next(be, ev);
     return be->status.listing ? redlock_status_next(be, ev) : 0;
 }
 
@@ -221,6 +234,7 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
     for_each_server (be, s)
         s->doubt = EV_NONE;
     redlock_drop_listing(be);
+    redlock_check_drop(be);
     redlock_wait_close(be);
     if (be->op == OP_RELEASE)
         be->until = until;

@@ -149,7 +149,7 @@ void redlock_well(struct redlock_server *s)
 static void tell_down(struct redlock_backend *be, struct redlock_server *s)
 {
     struct dlock_error err;
-    if (s->down || be->events.n > EVENTS_MAX / 2)
+    if (s->down || be->op == OP_CHECK || be->events.n > EVENTS_MAX / 2)
         return;
     s->down = true;
     dlock_fail(&err, 0, 0, "%s (one of %d servers)", s->error.msg, be->n);

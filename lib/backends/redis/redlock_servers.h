@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-enum redlock_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS };
+enum redlock_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS, OP_CHECK };
 
 /* Where an acquire is. */
 enum redlock_stage {
@@ -35,7 +35,7 @@ enum redlock_kind {
     K_RENEW,
     K_HEAL,
     K_LEAVE,
-    K_STATUS,
+    K_STATUS, /* of a check, too */
     K_TRACK,
     K_INFO,
     K_FORGET
@@ -159,6 +159,8 @@ struct redlock_backend {
         uint64_t listed[200]; /* digests of the ids of waiters: several servers know them */
     } status;
 
+    struct redlock_checking *checking; /* of redlock_check.c; NULL: no check, and no findings */
+
     struct dlock_run run; /* of EV_SKIPPED, EV_RUN */
     struct dlock_info info;
     struct event_queue events;
@@ -178,7 +180,7 @@ struct redlock_operation {
     int64_t (*wake_at)(const struct redlock_backend *);
 };
 extern const struct redlock_operation redlock_op_acquire, redlock_op_renew, redlock_op_release,
-    redlock_op_status;
+    redlock_op_status, redlock_op_check;
 
 static inline struct redlock_backend *redlock_of(struct dlock_be *be)
 {
@@ -296,6 +298,15 @@ void redlock_wake_failed(struct redlock_backend *, struct redlock_server *);
 void redlock_renew(struct dlock_be *);
 /* The caller has cancelled what was under way. */
 void redlock_release(struct redlock_backend *, int64_t until);
+/* Begin; on wake: a reply; the connection has failed. */
+void redlock_check(struct redlock_backend *);
+void redlock_check_heard(struct redlock_backend *, struct redlock_server *,
+                         const struct redis_conn_reply *);
+void redlock_check_deaf(struct redlock_backend *, struct redlock_server *);
+/* With findings, once the operation is over: the next, or EV_DONE. Returns 1. */
+int redlock_check_next(struct redlock_backend *, struct dlock_event *);
+/* Cancelled: forget the findings. */
+void redlock_check_drop(struct redlock_backend *);
 void redlock_status(struct dlock_be *, const struct dlock_question *);
 /* During a listing: the next entry, or EV_DONE. Returns 1. */
 int redlock_status_next(struct redlock_backend *, struct dlock_event *);

@@ -28,6 +28,10 @@ void redlock_status(struct dlock_be *dlock_be, const struct dlock_question *ques
 {
     struct redlock_backend *be = redlock_of(dlock_be);
     struct dlock_error err = {0};
+    if (question->what == ASK_CHECK) {
+        redlock_check(be);
+        return;
+    }
     be->status.question = question;
     be->status.forgetting = false;
     redlock_begin(be, OP_STATUS);

@@ -145,6 +145,17 @@ void redis_sentinel_question(struct redis_route *, int64_t newer_than);
  */
 enum redis_confirmed redis_sentinel_answer(const struct redis_route *, int64_t fresh);
 void redis_sentinel_doubt(const struct redis_route *, struct dlock_error *);
+/*
+ * What the sentinels have said in the last round. False: pending, or there are none (then it is not
+ * pending). The pointers are valid until the next call.
+ */
+struct redis_survey {
+    bool pending;
+    int votes, n, quorum; /* votes: for master */
+    const struct redis_named *master;
+    const struct dlock_error *error; /* of a sentinel without an answer; NULL: none */
+};
+bool redis_sentinel_survey(const struct redis_route *, struct redis_survey *);
 /* Subscribe to announcements of a new master, from the time at on; DLOCK_NEVER: no longer. */
 void redis_sentinel_listen(struct redis_route *, int64_t at);
 /*

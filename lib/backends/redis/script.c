@@ -158,6 +158,12 @@ static bool unknown(struct redis_conn *c, const struct redis_conn_reply *rep)
     return gone;
 }
 
+int redis_script_why(const struct redis_script *s, struct redis_conn *c, int tag, bool together)
+{
+    const char *ask[] = {"EVAL", lua_why.text, "0", s->name, s->db, s->prefix, together ? "s" : ""};
+    return redis_conn_send(c, tag, DLOCK_LEN(ask), ask);
+}
+
 /*
  * Keep an error that says too little, and ask for more under the same tag: the command still counts
  * as unanswered. All usable servers have EVAL: where it is unknown, is the server a Sentinel?
@@ -170,15 +176,9 @@ static bool ask_why(struct redis_conn *c, const struct redis_conn_reply *rep)
     if (rep->why != WHY_MAY || c->unclear.r ||
         !(no_eval || (!c->auth_failed && redis_conn_is_vague(text))))
         return false;
-    const char *ask[7] = {"ROLE"};
-    if (!no_eval) {
-        const struct redis_script *s = c->lock;
-        const char *kind = c->together ? "s" : "";
-        memcpy(ask, (const char *[]){"EVAL", lua_why.text, "0", s->name, s->db, s->prefix, kind},
-               sizeof(ask));
-    }
     c->unclear = *rep;
-    if (redis_conn_send(c, rep->tag, no_eval ? 1 : 7, ask) == 0) {
+    if ((no_eval ? redis_conn_send(c, rep->tag, 1, (const char *const[]){"ROLE"})
+                 : redis_script_why(c->lock, c, rep->tag, c->together)) == 0) {
         c->tags[c->ntags - 1].why = WHY_IS;
         redis_conn_flush(c);
     }

@@ -127,6 +127,11 @@ int redis_script_send(const struct redis_script *, struct redis_conn *, int tag,
  * has told whether the server is a Sentinel.
  */
 int redis_script_next(struct redis_conn *, struct redis_conn_reply *);
+/*
+ * Queue scripts/why.lua, which changes nothing: an error (redis_conn_explains()) where the user
+ * lacks a right, or a key is foreign. together: also the rights of shared holders and slots.
+ */
+int redis_script_why(const struct redis_script *, struct redis_conn *, int tag, bool together);
 /* Before the connection is closed: the text of an unanswered LEAVE, DROP or UNVOTE. */
 void redis_script_last_words(struct redis_conn *);
 

@@ -241,6 +241,22 @@ enum redis_confirmed redis_sentinel_answer(const struct redis_route *r, int64_t 
     return t.votes + t.pending < m->quorum || t.pending == 0 ? CONFIRM_REFUSED : CONFIRM_ASKED;
 }
 
+bool redis_sentinel_survey(const struct redis_route *r, struct redis_survey *s)
+{
+    const struct redis_sentinel *m = r->sentinel;
+    *s = (struct redis_survey){0};
+    if (!m)
+        return false;
+    struct tally t = count(m);
+    *s = (struct redis_survey){.pending = t.pending > 0,
+                               .votes = votes_for(m, &m->master),
+                               .n = m->n,
+                               .quorum = m->quorum,
+                               .master = &m->master,
+                               .error = t.error};
+    return !s->pending;
+}
+
 /* Too few sentinels name this master. Returns err's code. */
 static int too_few(const struct redis_sentinel *m, const struct redis_named *a,
                    struct dlock_error *err)

@@ -35,6 +35,10 @@ void redis_status(struct dlock_be *dlock_be, const struct dlock_question *questi
 {
     struct redis_backend *be = redis_of(dlock_be);
     struct dlock_error err;
+    if (question->what == ASK_CHECK) {
+        redis_check(be);
+        return;
+    }
     be->op = OP_STATUS;
     be->until = spec_now(be->spec) + be->spec->connect_timeout;
     be->refused.code = 0;

@@ -1,0 +1,556 @@
+/* server_check.c - see server_check.h. */
+#include "server_check.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DAY 86400    /* s */
+#define CERT_DAYS 14 /* a certificate that ends earlier should be renewed */
+#define CLOCK_SLACK (1000 * DLOCK_MSEC)
+#define CLUSTER_SLOTS 16384
+
+/* ------------------------------------------------------------------- findings */
+
+/* What to do stands behind a semicolon; in errors.c and health.c, behind a colon. */
+static void advise(char *text)
+{
+    static const char *const in_front[] = {"): ", " a right: "};
+    for (size_t i = 0; i < DLOCK_LEN(in_front); i++) {
+        char *at = strstr(text, in_front[i]);
+        if (at)
+            at[strlen(in_front[i]) - 2] = ';';
+    }
+}
+
+void redis_found(struct redis_findings *f, enum dlock_finding level, int code, const char *server,
+                 const char *subject, const char *fmt, ...)
+{
+    char text[sizeof((struct dlock_error){0}.msg)];
+    va_list ap;
+    if (f->n == f->size) {
+        size_t size = f->size > 0 ? f->size * 2 : 32;
+        struct redis_finding *more = realloc(f->all, size * sizeof(*more));
+        f->no_memory = f->no_memory || !more;
+        if (!more)
+            return;
+        f->all = more;
+        f->size = size;
+    }
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    f->all[f->n].level = level;
+    dlock_fail(&f->all[f->n].error, level == DLOCK_FINDING_OK ? DLOCK_OK : code, 0, "%s%s: %s",
+               server, subject, text);
+    f->n++;
+}
+
+void redis_found_error(struct redis_findings *f, enum dlock_finding level, const char *server,
+                       const char *subject, const struct dlock_error *err, const char *where)
+{
+    struct dlock_error cause;
+    dlock_error_cause(&cause, err, where);
+    advise(cause.msg);
+    redis_found(f, level, err->code, server, subject, "%s", cause.msg);
+}
+
+void redis_findings_done(struct redis_findings *f)
+{
+    free(f->all);
+    *f = (struct redis_findings){0};
+}
+
+void redis_findings_take(struct redis_findings *f, struct dlock_event *ev)
+{
+    *ev = (struct dlock_event){.type = EV_FINDING};
+    if (f->taken < f->n) {
+        ev->finding = f->all[f->taken].level;
+        ev->error = f->all[f->taken++].error;
+        return;
+    }
+    ev->type = f->no_memory ? EV_FAILED : EV_DONE;
+    if (f->no_memory)
+        dlock_fail(&ev->error, DLOCK_ENOMEM, 0, "out of memory");
+    redis_findings_done(f);
+}
+
+#define ok(c, ...) redis_found((c)->found, DLOCK_FINDING_OK, 0, (c)->server, __VA_ARGS__)
+#define warn(c, ...) redis_found((c)->found, DLOCK_FINDING_WARNING, 0, (c)->server, __VA_ARGS__)
+#define fail(c, code, ...)                                                                         \
+    redis_found((c)->found, DLOCK_FINDING_FAILURE, code, (c)->server, __VA_ARGS__)
+
+/* ------------------------------------------------------------------ the questions */
+
+/* Which servers are asked. */
+enum wanted { ALWAYS, IN_CLUSTER, WITH_REPLICAS };
+
+static const struct {
+    enum redis_question q;
+    enum wanted wanted;
+    int argc;
+    const char *argv[3];
+} calls[] = {
+    {Q_FSYNC, ALWAYS, 3, {"CONFIG", "GET", "appendfsync"}},
+    {Q_IDLE, ALWAYS, 3, {"CONFIG", "GET", "timeout"}},
+    {Q_KEEPALIVE, ALWAYS, 3, {"CONFIG", "GET", "tcp-keepalive"}},
+    /* No script has this name. */
+    {Q_EVALSHA, ALWAYS, 3, {"EVALSHA", "0000000000000000000000000000000000000000", "0"}},
+    {Q_TRACKING, ALWAYS, 3, {"CLIENT", "TRACKING", "OFF"}},
+    {Q_NUMSUB, ALWAYS, 2, {"PUBSUB", "NUMSUB"}},
+    {Q_CLUSTER, IN_CLUSTER, 2, {"CLUSTER", "INFO"}},
+    {Q_NODES, IN_CLUSTER, 2, {"CLUSTER", "NODES"}},
+    {Q_WAIT, WITH_REPLICAS, 3, {"WAIT", "0", "1"}},
+    /* Last: it holds for the next command. */
+    {Q_ASKING, IN_CLUSTER, 1, {"ASKING"}},
+};
+
+void redis_check_begin(struct redis_check *c)
+{
+    for (int q = 0; q < QUESTIONS; q++) {
+        if (c->said[q])
+            freeReplyObject(c->said[q]);
+        c->said[q] = NULL;
+    }
+    c->nasked = c->nsaid = 0;
+    c->hear = HEAR_NOT;
+    c->error.code = c->hear_error.code = 0;
+}
+
+static bool is_text(const redisReply *r)
+{
+    return r && r->type == REDIS_REPLY_STRING;
+}
+
+static bool is_refused(const redisReply *r)
+{
+    return r && r->type == REDIS_REPLY_ERROR;
+}
+
+/* A line of INFO, or of CLUSTER INFO. */
+static bool info(const struct redis_check *c, enum redis_question q, const char *key, char *out,
+                 size_t size)
+{
+    const redisReply *r = c->said[q];
+    out[0] = '\0';
+    return is_text(r) && redis_info_value(r->str, (size_t)r->len, key, out, size);
+}
+
+static int64_t number(const struct redis_check *c, enum redis_question q, const char *key)
+{
+    char text[32];
+    int64_t n;
+    return info(c, q, key, text, sizeof(text)) && dlock_read_number(text, strlen(text), &n) ? n
+                                                                                            : -1;
+}
+
+int64_t redis_check_number(const struct redis_check *c, const char *key)
+{
+    return number(c, Q_INFO, key);
+}
+
+static bool in_cluster(const struct redis_check *c)
+{
+    return number(c, Q_INFO, "cluster_enabled") == 1;
+}
+
+static void ask(struct redis_check *c, enum redis_question q, int tag, int argc,
+                const char *const *argv)
+{
+    if (redis_conn_send(&c->node->cmd, tag, argc, argv) == 0)
+        redis_check_asked(c, q);
+}
+
+/* The server's clock against ours, at about the same moment. */
+static void note_clock(struct redis_check *c, const struct redis_conn_reply *rep)
+{
+    const redisReply *r = rep->r;
+    int64_t sec, us, took = spec_now(c->spec) - rep->sent;
+    if (r->type != REDIS_REPLY_ARRAY || r->elements != 2 || !is_text(r->element[0]) ||
+        !is_text(r->element[1]) || rep->sent <= 0 || took < 0 ||
+        !dlock_read_number(r->element[0]->str, (size_t)r->element[0]->len, &sec) ||
+        !dlock_read_number(r->element[1]->str, (size_t)r->element[1]->len, &us) ||
+        sec > INT64_MAX / 4 / DLOCK_SEC || us >= 1000 * 1000)
+        return;
+    c->ahead = sec * DLOCK_SEC + us * 1000 - (dlock_wall() - took / 2);
+    c->within = took / 2 + DLOCK_MSEC;
+}
+
+void redis_check_answered(struct redis_check *c, struct redis_conn_reply *rep)
+{
+    static const char *const info_all[] = {"INFO"}, *const now[] = {"TIME"};
+    if (c->nsaid == c->nasked)
+        return;
+    enum redis_question q = c->asked[c->nsaid++];
+    c->said[q] = rep->r;
+    if (q == Q_TIME)
+        note_clock(c, rep);
+    rep->r = NULL;
+    if (q == Q_STATUS) {
+        ask(c, Q_INFO, rep->tag, 1, info_all);
+        ask(c, Q_TIME, rep->tag, 1, now);
+    } else if (q == Q_INFO) {
+        char kind[REDIS_SCRIPT_KIND];
+        bool together = *redis_script_kind(c->spec, kind) != '\0';
+        if (redis_script_why(c->script, &c->node->cmd, rep->tag, together) == 0)
+            redis_check_asked(c, Q_RIGHTS);
+        for (size_t i = 0; i < DLOCK_LEN(calls); i++)
+            if (calls[i].wanted == ALWAYS || (calls[i].wanted == IN_CLUSTER && in_cluster(c)) ||
+                (calls[i].wanted == WITH_REPLICAS && c->wait_replicas > 0))
+                ask(c, calls[i].q, rep->tag, calls[i].argc, calls[i].argv);
+    }
+    redis_conn_flush(&c->node->cmd);
+}
+
+/* -------------------------------------------------------- the second connection */
+
+void redis_check_hear(struct redis_check *c, int64_t until)
+{
+    char id[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 1] = "";
+    char *channel = redis_script_channel(c->script, c->spec, id);
+    c->hear = channel ? HEAR_ASKED : HEAR_OVER;
+    if (channel)
+        redis_node_subscribe(c->node, channel, until);
+    else
+        dlock_fail(&c->hear_error, DLOCK_ENOMEM, 0, "out of memory");
+    free(channel);
+}
+
+void redis_check_deaf(struct redis_check *c, const struct dlock_error *err)
+{
+    c->hear_error = *err;
+    c->hear = HEAR_OVER;
+}
+
+void redis_check_heard(struct redis_check *c, const struct redis_conn_reply *rep)
+{
+    struct dlock_error err;
+    enum redis_heard heard = redis_node_heard(c->node, rep, &err);
+    if (heard == HEARD_FAILED)
+        redis_check_deaf(c, &err);
+    else if (heard == HEARD_READY)
+        c->hear = HEAR_OVER;
+}
+
+bool redis_check_is_complete(const struct redis_check *c)
+{
+    return c->error.code != 0 || (c->nasked > 0 && c->nsaid == c->nasked && c->hear == HEAR_OVER);
+}
+
+void redis_check_done(struct redis_check *c)
+{
+    redis_check_begin(c);
+}
+
+/* ----------------------------------------------------- the connection and rights */
+
+static void judge_connection(struct redis_check *c)
+{
+    const struct redis_conn *cmd = &c->node->cmd;
+    char address[REDIS_PEER_TEXT];
+    const char *peer = redis_peer_text(&cmd->peers[cmd->good], address);
+    struct dlock_error warning;
+    int64_t ends = 0;
+    peer = *peer != '\0' ? peer : "a socket of this machine";
+    const char *version = cmd->session ? cmd->tls->table->about(cmd->session, &ends) : "no TLS";
+    long long days = (long long)((ends - dlock_wall() / DLOCK_SEC) / DAY);
+    if (ends == 0)
+        ok(c, "connect", "%s, %s", peer, version);
+    else if (days < CERT_DAYS)
+        warn(c, "connect", "%s, %s, the server's certificate ends in %lld days; renew it", peer,
+             version, days);
+    else
+        ok(c, "connect", "%s, %s, the server's certificate ends in %lld days", peer, version, days);
+    if (tls_config_warns(cmd->tls, cmd->where, &warning))
+        warn(c, "certificate", "not verified; leave insecure=1 out, or give ?cacert=FILE");
+    if (redis_check_password(cmd, &warning))
+        redis_found_error(c->found, DLOCK_FINDING_WARNING, c->server, "log-in", &warning,
+                          cmd->where);
+    else if (cmd->auth.password && cmd->auth.user && *cmd->auth.user != '\0')
+        ok(c, "log-in", "as user %s", cmd->auth.user);
+    else
+        ok(c, "log-in", "as the default user, %s password",
+           cmd->auth.password ? "by" : "without a");
+}
+
+/* No answer at all, or none but to AUTH. */
+static void judge_no_contact(struct redis_check *c)
+{
+    struct dlock_error cause;
+    dlock_error_cause(&cause, &c->error, c->node->cmd.where);
+    advise(cause.msg);
+    if (c->error.code == DLOCK_EPERM)
+        fail(c, DLOCK_EPERM, "log-in", "%s", cause.msg);
+    else
+        fail(c, c->error.code, "connect", "%s; check the address, the server and the network",
+             cause.msg);
+}
+
+/* An error reply as a finding. Returns false where it is a failure. */
+static bool refused(struct redis_check *c, enum dlock_finding level, const char *subject,
+                    const redisReply *r)
+{
+    const struct redis_conn *cmd = &c->node->cmd;
+    struct dlock_error err;
+    redis_conn_reply_error(&err, cmd, r->str);
+    redis_found_error(c->found, level, c->server, subject, &err, cmd->where);
+    return level != DLOCK_FINDING_FAILURE;
+}
+
+/*
+ * The rights in a script, and whether there is foreign data. A lock works without INFO, unless with
+ * a restart grace; judge_info() warns.
+ */
+static bool judge_script(struct redis_check *c)
+{
+    const redisReply *why = c->said[Q_RIGHTS], *status = c->said[Q_STATUS];
+    const struct redis_conn_auth secret = {.password = c->node->cmd.auth.password};
+    char rules[400];
+    if (why && redis_conn_explains(why) && redis_conn_classify(why->str) == RE_PERM) {
+        redis_conn_show(rules, sizeof(rules), &secret, strchr(why->str, ' ') + 1);
+        if (strcmp(rules, "+info") == 0 && c->restart_grace == 0)
+            return true;
+        fail(c, DLOCK_EPERM, "rights", "the user lacks %s; ACL SETUSER USER %s", rules, rules);
+        return false;
+    }
+    if (is_refused(why) && (redis_conn_explains(why) || redis_conn_classify(why->str) == RE_PERM))
+        return refused(c, DLOCK_FINDING_FAILURE,
+                       redis_conn_classify(why->str) == RE_PERM ? "rights" : "name", why);
+    if (is_refused(status) && redis_conn_classify(status->str) != RE_REPLICA)
+        return refused(c, DLOCK_FINDING_FAILURE, "script", status);
+    return true;
+}
+
+/* The commands beside the scripts: a lock works without some of them, but less well. */
+static bool judge_calls(struct redis_check *c)
+{
+    static const struct {
+        enum redis_question q;
+        const char *rule, *without;
+    } calls_of[] = {
+        {Q_EVALSHA, "+evalsha", "each request has the text of its script"},
+        {Q_TRACKING, "+client|tracking", "the first waiter asks about once a second"},
+        {Q_NUMSUB, "+pubsub|numsub", "a killed waiter is not recognised at once"},
+        {Q_NODES, "+cluster|nodes", "only the URI's hosts are asked when a node is away"},
+        {Q_ASKING, "+asking", "a lock whose slot is being moved cannot be renewed"},
+    };
+    bool good = true;
+    for (size_t i = 0; i < DLOCK_LEN(calls_of); i++) {
+        const redisReply *r = c->said[calls_of[i].q];
+        enum redis_conn_class class = is_refused(r) ? redis_conn_classify(r->str) : RE_REPLICA;
+        bool unknown = is_refused(r) && strstr(r->str, "unknown command");
+        if (class != RE_PERM && !unknown)
+            continue;
+        good = false;
+        warn(c, "rights", "%s is %s: %s; %s%s", calls_of[i].rule + 1,
+             unknown ? "unknown to the server" : "not allowed", calls_of[i].without,
+             unknown ? "undo its rename-command there" : "ACL SETUSER USER ",
+             unknown ? "" : calls_of[i].rule);
+    }
+    return good;
+}
+
+/* A waiter's connection. */
+static bool judge_wake(struct redis_check *c)
+{
+    if (c->hear_error.code != 0)
+        redis_found_error(c->found,
+                          c->hear_error.code == DLOCK_EUNAVAIL ? DLOCK_FINDING_WARNING
+                                                               : DLOCK_FINDING_FAILURE,
+                          c->server, "waiting", &c->hear_error, c->node->wake.where);
+    else if (c->hear == HEAR_ASKED)
+        warn(c, "waiting", "no answer on the second connection; see the server's maxclients");
+    else if (!c->node->can_track)
+        warn(c, "waiting",
+             "the server does not tell the first waiter of changes, which then asks about once a "
+             "second; ACL SETUSER USER +client|id &" REDIS_SCRIPT_INVALIDATE);
+    else
+        return true;
+    return c->hear_error.code == 0 || c->hear_error.code == DLOCK_EUNAVAIL;
+}
+
+static bool judge_rights(struct redis_check *c)
+{
+    bool script = judge_script(c), calls_good = judge_calls(c);
+    size_t before = c->found->n;
+    bool wait = judge_wake(c);
+    if (script && calls_good && c->found->n == before)
+        ok(c, "rights", "the user has all that this lock needs");
+    return script && wait;
+}
+
+/* --------------------------------------------------------------- INFO and settings */
+
+/* The version, and the role: a replica grants nothing. */
+static bool judge_role(struct redis_check *c)
+{
+    char role[16], host[64], port[16];
+    if (info(c, Q_INFO, "valkey_version", c->version, sizeof(c->version)))
+        ok(c, "version", "Valkey %s", c->version);
+    else if (info(c, Q_INFO, "redis_version", c->version, sizeof(c->version)))
+        ok(c, "version", "Redis %s", c->version);
+    (void)info(c, Q_INFO, "run_id", c->run_id, sizeof(c->run_id));
+    (void)info(c, Q_INFO, "maxmemory_policy", c->policy, sizeof(c->policy));
+    if (info(c, Q_INFO, "role", role, sizeof(role)) && strcmp(role, "master") != 0) {
+        (void)info(c, Q_INFO, "master_host", host, sizeof(host));
+        (void)info(c, Q_INFO, "master_port", port, sizeof(port));
+        fail(c, DLOCK_EUNAVAIL, "role", "a replica of %s:%s; name the master in the URI", host,
+             port);
+        return false;
+    }
+    if (is_refused(c->said[Q_STATUS]) && redis_conn_classify(c->said[Q_STATUS]->str) == RE_REPLICA)
+        return refused(c, DLOCK_FINDING_FAILURE, "role", c->said[Q_STATUS]);
+    if (*role != '\0')
+        ok(c, "role", "master");
+    return true;
+}
+
+/* A failover to a replica loses the writes that the replica has not got. */
+static bool judge_replicas(struct redis_check *c)
+{
+    int64_t replicas = redis_check_number(c, "connected_slaves");
+    char must[8];
+    if (c->wait_replicas > 0 && is_refused(c->said[Q_WAIT]))
+        return refused(c, DLOCK_FINDING_FAILURE, "replicas", c->said[Q_WAIT]);
+    if (replicas >= 0 && replicas < (int64_t)c->wait_replicas) {
+        fail(c, DLOCK_EUNAVAIL, "replicas",
+             "%lld, and wait-replicas=%u needs more; start replicas, or lower wait-replicas",
+             (long long)replicas, c->wait_replicas);
+        return false;
+    }
+    if (replicas <= 0)
+        return true;
+    /* INFO has this line where the server wants replicas before it writes. */
+    if (c->wait_replicas == 0 && !info(c, Q_INFO, "min_slaves_good_slaves", must, sizeof(must)))
+        warn(c, "replicas",
+             "%lld, and none has to be there for a write: after a failover the lock can be lost "
+             "while its command runs; set min-replicas-to-write 1 there%s",
+             (long long)replicas,
+             c->spec->uri->nhosts > 1 ? "" : ", or write " URI_PARAM("?wait-replicas=1"));
+    else
+        ok(c, "replicas", "%lld", (long long)replicas);
+    return true;
+}
+
+/* The value of a setting; -1 and a finding: not known. */
+static const char *setting(struct redis_check *c, enum redis_question q, const char *name)
+{
+    const redisReply *r = c->said[q];
+    if (r && r->type == REDIS_REPLY_ARRAY && r->elements == 2 && is_text(r->element[1]))
+        return r->element[1]->str;
+    if (is_refused(r))
+        ok(c, name, "not known: CONFIG is not allowed");
+    return NULL;
+}
+
+static void judge_persistence(struct redis_check *c)
+{
+    const redisReply *r = c->said[Q_INFO];
+    const char *where = c->node->cmd.where;
+    struct dlock_error warning;
+    const char *fsync = setting(c, Q_FSYNC, "appendfsync");
+    if (redis_check_eviction(r->str, (size_t)r->len, where, &warning))
+        redis_found_error(c->found, DLOCK_FINDING_WARNING, c->server, "eviction", &warning, where);
+    else
+        ok(c, "eviction", "none");
+    if (redis_check_persistence(r->str, (size_t)r->len, where, c->spec->ttl, c->restart_grace,
+                                &warning))
+        redis_found_error(c->found, DLOCK_FINDING_WARNING, c->server, "persistence", &warning,
+                          where);
+    else if (c->restart_grace >= c->spec->ttl)
+        ok(c, "persistence", "not needed, with the restart grace");
+    else if (fsync && strcmp(fsync, "no") == 0)
+        warn(c, "persistence",
+             "an append-only file with appendfsync no: a crash of its machine can lose the locks "
+             "of the last half minute; set appendfsync everysec there, or always");
+    else if (fsync && strcmp(fsync, "everysec") == 0)
+        ok(c, "persistence",
+           "an append-only file; a crash of the machine can lose the last second (appendfsync "
+           "everysec)");
+    else
+        ok(c, "persistence", "an append-only file");
+}
+
+static void judge_idle(struct redis_check *c)
+{
+    const char *idle = setting(c, Q_IDLE, "timeout");
+    const char *keepalive = setting(c, Q_KEEPALIVE, "tcp-keepalive");
+    char text[32];
+    int64_t sec;
+    /* A third of the ttl is more than the time between two renewals. */
+    if (idle && dlock_read_number(idle, strlen(idle), &sec) && sec > 0 &&
+        sec < INT64_MAX / DLOCK_SEC && sec * DLOCK_SEC <= c->spec->ttl / 3)
+        warn(c, "timeout",
+             "the server closes connections that were idle for %lld s, so each renewal connects "
+             "anew; set timeout 0 there, or more than %s",
+             (long long)sec, dlock_format_duration(c->spec->ttl / 3, text, sizeof(text)));
+    else if (idle)
+        ok(c, "timeout", "%s", strcmp(idle, "0") == 0 ? "none" : idle);
+    if (keepalive && strcmp(keepalive, "0") == 0)
+        warn(c, "tcp-keepalive",
+             "off: a waiter on a machine that has vanished is called in vain; set tcp-keepalive "
+             "300 there");
+    else if (keepalive)
+        ok(c, "tcp-keepalive", "%s s", keepalive);
+}
+
+static void judge_clock(struct redis_check *c)
+{
+    int64_t abs = c->ahead < 0 ? -c->ahead : c->ahead;
+    char by[32];
+    if (c->within == 0)
+        return;
+    dlock_format_duration(dlock_max(abs, c->within) / DLOCK_MSEC * DLOCK_MSEC, by, sizeof(by));
+    if (abs > CLOCK_SLACK + c->within)
+        warn(c, "clock",
+             "%s %s this machine's, so times of holders and runs are shown wrongly; check the time "
+             "synchronisation of both",
+             by, c->ahead < 0 ? "behind" : "ahead of");
+    else
+        ok(c, "clock", "as this machine's, within %s", by);
+}
+
+static void judge_cluster(struct redis_check *c)
+{
+    int64_t slots = number(c, Q_CLUSTER, "cluster_slots_ok");
+    char state[16];
+    if (!in_cluster(c))
+        return;
+    if (!info(c, Q_CLUSTER, "cluster_state", state, sizeof(state)))
+        ok(c, "cluster", "not known: CLUSTER INFO is not allowed");
+    else if (strcmp(state, "ok") != 0 || slots != CLUSTER_SLOTS)
+        warn(c, "cluster",
+             "state %s, %lld of %d slots are served: locks in the others cannot be taken; "
+             "see CLUSTER NODES, and redis-cli --cluster check",
+             state, (long long)slots, CLUSTER_SLOTS);
+    else
+        ok(c, "cluster", "state ok, all slots are served");
+}
+
+bool redis_check_judge(struct redis_check *c)
+{
+    const struct redis_conn *cmd = &c->node->cmd;
+    struct dlock_error warning;
+    bool good = false;
+    if (c->error.code != 0) {
+        judge_no_contact(c);
+    } else {
+        judge_connection(c);
+        good = judge_rights(c);
+        if (is_text(c->said[Q_INFO])) {
+            good = judge_role(c) && good;
+            good = judge_replicas(c) && good;
+            judge_persistence(c);
+        } else if (is_refused(c->said[Q_INFO])) {
+            redis_check_refused(cmd->where, &warning);
+            redis_found_error(c->found, DLOCK_FINDING_WARNING, c->server, "info", &warning,
+                              cmd->where);
+        }
+        judge_idle(c);
+        judge_clock(c);
+        judge_cluster(c);
+    }
+    redis_node_unsubscribe(c->node);
+    return good;
+}
