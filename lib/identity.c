@@ -171,6 +171,10 @@ static void read_pair(struct dlock_info *info, const char *s, size_t len)
         info->since_ms = read_number(v, n);
     else if (k == 6 && memcmp(s, "waited", k) == 0)
         info->waited_ms = read_number(v, n);
+    else if (k == 6 && memcmp(s, "broken", k) == 0)
+        info->broken_ms = read_number(v, n);
+    else if (k == 2 && memcmp(s, "by", k) == 0)
+        read_text(info->broken_by, sizeof(info->broken_by), v, n);
 }
 
 bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *info)

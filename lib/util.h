@@ -99,7 +99,8 @@ int dlock_token_new(const struct dlock_env *, char out[DLOCK_TOKEN_LEN + 1]);
  * identity.c: the holder record as stores keep it:
  *   "dlock1 host=web1 pid=123 user=root since=1790000000000 waited=0 cmd=backup.sh%20-v note="
  * Values are percent-encoded (everything but unreserved characters and "/:@,+"). A reader skips
- * unknown keys, so that later versions can add some. At most 900 bytes.
+ * unknown keys, so that later versions can add some. At most 900 bytes. A mark appends " broken=MS
+ * by=BREAKER" where a store keeps the mark in the record.
  */
 enum dlock_record {
     RECORD_WAITS, /* of a waiter: since= is the start of the wait */
@@ -109,7 +110,7 @@ enum dlock_record {
 int dlock_identity_format(const struct dlock_identity *, enum dlock_record, char *buf, size_t size);
 /*
  * False: text is not such a record, *info is untouched. Else sets host, user, command, note, pid,
- * since_ms and waited_ms.
+ * since_ms and waited_ms; and from a mark broken_by and broken_ms.
  */
 bool dlock_identity_parse(const char *text, size_t len, struct dlock_info *);
 /*

@@ -380,7 +380,7 @@ static void adv_renew(struct pg_backend *be)
     int64_t from = be->advisory.renewed_from;
     be->advisory.renewed_from = 0;
     if (from != 0) {
-        pg_renewed(be, from);
+        pg_renewed(be, from, NULL);
     } else if (!pg_conn_busy(&be->conn)) { /* else the answer to the last renewal still counts */
         char *sql = adv_sql(be, T_RENEW);
         struct dlock_error err;
@@ -405,7 +405,7 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
         pg_conn_reply_error(&be->conn, r, &err);
         pg_unclear(be, &err);
     } else {
-        pg_renewed(be, r->sent);
+        pg_renewed(be, r->sent, NULL);
     }
 }
 

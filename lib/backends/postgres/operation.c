@@ -83,12 +83,17 @@ void pg_in_grace(struct pg_backend *be, int64_t left_ms)
     be->acquire.try_at = pg_now(be) + pause * DLOCK_MSEC;
 }
 
-void pg_renewed(struct pg_backend *be, int64_t from)
+void pg_renewed(struct pg_backend *be, int64_t from, const char *breaker)
 {
     pg_op_done(be);
     struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
     ev->from = from;
     ev->ttl = be->spec->ttl;
+    ev->broken = breaker != NULL;
+    if (breaker && !breaker[0])
+        breaker = "an unknown client";
+    if (breaker)
+        dlock_broken(&ev->error, be->spec, breaker, strlen(breaker));
 }
 
 void pg_unclear(struct pg_backend *be, const struct dlock_error *err)

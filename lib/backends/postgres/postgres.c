@@ -3,7 +3,7 @@
  *
  * advisory.c  the default: a session's advisory lock, with the session's idle time-out as the lease
  * table.c     ?mode=lease: a row in a table; table_shared.c: shared locks and slots in the table;
- *             table_runs.c: run records
+ *             table_break.c: break a hold; table_runs.c: run records
  * operation.c what both modes do to the operation: connect, end, try again later
  * uri.c       the URI, and libpq's settings
  * conn.c      one connection
@@ -133,7 +133,8 @@ static void slot_ask(struct dlock_be *slot, const struct dlock_question *questio
     struct dlock_error err;
     start(be, OP_STATUS);
     be->question = question;
-    if (what == ASK_STATUS || (what == ASK_FORGET && !be->protocol->session)) {
+    bool table = !be->protocol->session;
+    if (what == ASK_STATUS || ((what == ASK_FORGET || what == ASK_BREAK) && table)) {
         pg_connect(be);
         return;
     }

@@ -24,7 +24,9 @@ enum pg_tag {
     T_SCHEMA,
     T_SWEEP,
     T_NOTICE,
-    T_FORGET
+    T_FORGET,
+    T_BREAK,
+    T_FREE
 };
 
 /* keys.c: the keys of an advisory lock beside its main key. */
@@ -275,7 +277,8 @@ void pg_busy(struct pg_backend *, const struct dlock_info *);
 void pg_skipped(struct pg_backend *);
 /* Free, but refused for left_ms more by restart_grace: busy, or the next try is set. */
 void pg_in_grace(struct pg_backend *, int64_t left_ms);
-void pg_renewed(struct pg_backend *, int64_t from);
+/* breaker: NULL, or who has marked the hold. */
+void pg_renewed(struct pg_backend *, int64_t from, const char *breaker);
 void pg_unclear(struct pg_backend *, const struct dlock_error *);
 /* Closes the connection. err: NULL, or why the release is not clean. */
 void pg_released(struct pg_backend *, enum dlock_release_how, const struct dlock_error *err);

@@ -363,6 +363,27 @@ void table_read_holder(struct dlock_info *info, const char *holder, int64_t left
     }
 }
 
+/* The text behind the prefix; NULL: it does not begin so. */
+static const char *behind(const char *text, const char *prefix)
+{
+    size_t len = strlen(prefix);
+    return strncmp(text, prefix, len) == 0 ? text + len : NULL;
+}
+
+void table_read_owner(struct dlock_info *info, const char *owner)
+{
+    const char *over = behind(owner, OVER_OWNER), *broken = behind(owner, BREAK_OWNER);
+    const char *token = over ? over : broken ? broken : owner;
+    info->over = over != NULL;
+    info->broken = broken != NULL;
+    if (!broken) {
+        info->broken_by[0] = '\0';
+        info->broken_ms = 0;
+    }
+    if (!behind(token, SHARED_OWNER) && strlen(token) <= DLOCK_TOKEN_LEN)
+        dlock_clean_text(info->token, sizeof(info->token), token, strlen(token));
+}
+
 /*
  * A release has called us for a number of ms from now on: "0 FENCE NEXT" the first in line, so that
  * the try need not look at the line. Any role can NOTIFY any text, but not know the fence.
@@ -444,10 +465,8 @@ void table_refused(struct pg_backend *be, const struct table_refusal *why)
     be->table.try = TRY_NONE;
     forget_call(be);
     /* Our caller may find from the token that the caller itself is the holder. */
-    if (why->info && strspn(why->owner, "0123456789abcdef") == DLOCK_TOKEN_LEN &&
-        why->owner[DLOCK_TOKEN_LEN] == '\0')
-        memcpy(be->info.token, why->owner, DLOCK_TOKEN_LEN + 1);
-    be->info.over = why->info && strncmp(why->owner, OVER_OWNER, strlen(OVER_OWNER)) == 0;
+    if (why->info)
+        table_read_owner(&be->info, why->owner);
     if (be->acquire.wait)
         wait_on(be, why);
     else
@@ -616,6 +635,7 @@ static void describe_row(const struct pg_backend *be, const struct pg_reply *r,
 static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
+    struct dlock_info info;
     if (be->spec->hold->begin == RUN_NOW && runs_begun(be, r))
         return;
     if (!is_ours(be, r, U_RENEW_COLUMNS, U_TOKEN)) {
@@ -623,8 +643,11 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
         /* Perhaps "read-only": by now another server may be the primary. */
         pg_conn_close(&be->conn);
         pg_unclear(be, &err);
+    } else if (pg_number(r->rows, 0, U_OURS) == 1 && !PQgetisnull(r->rows, 0, U_HOLDER)) {
+        table_read_holder(&info, pg_text(r->rows, 0, U_HOLDER), 0, 0);
+        pg_renewed(be, r->sent, info.broken_by);
     } else if (pg_number(r->rows, 0, U_OURS) == 1) {
-        pg_renewed(be, r->sent);
+        pg_renewed(be, r->sent, NULL);
     } else {
         pg_op_done(be);
         describe_row(be, r, &events_add(&be->events, EV_LOST)->error);
@@ -741,6 +764,8 @@ static void table_ready(struct pg_backend *be)
         if (be->question->what == ASK_FORGET)
             table_send(be, T_FORGET, AND_RUNS, PLACES({"token", be->question->token, 0}),
                        STATEMENTS(sql_table_lock_row, sql_table_runs_forget));
+        else if (be->question->what == ASK_BREAK)
+            break_send(be);
         else
             table_send(be, T_STATUS, NO_MORE, PLACES({"runs_name", be->table.runs, 0}),
                        STATEMENTS(sql_table_status));
@@ -813,6 +838,8 @@ static void table_answered(struct pg_backend *be, const struct pg_reply *r)
         release_answered(be, r);
     else if (r->tag == T_FORGET && be->op == OP_STATUS)
         runs_forgotten(be, r);
+    else if ((r->tag == T_BREAK || r->tag == T_FREE) && be->op == OP_STATUS)
+        break_answered(be, r);
 }
 
 /* A connection is only a way to the row: no lock is lost, but a holder asks now. */
@@ -883,7 +910,7 @@ static bool table_read_info(const PGresult *res, int i, struct dlock_info *info)
     if (!pg_number(res, i, S_WAITER)) {
         table_read_holder(info, text, pg_ms(res, i, S_LEFT), pg_number(res, i, S_FENCE));
         read_kind(info, pg_text(res, i, S_KIND), pg_number(res, i, S_SLOT));
-        info->over = pg_number(res, i, S_OVER) != 0;
+        table_read_owner(info, pg_text(res, i, S_OWNER));
         return true;
     }
     *info = (struct dlock_info){.waiter = true, .left_ns = -1, .waited_ms = -1};

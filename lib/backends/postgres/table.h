@@ -1,6 +1,7 @@
 /*
  * table.h - shared by the files of the lease table: table.c (exclusive locks, and the parts common
- * to all kinds), table_shared.c (shared locks and slots) and table_runs.c (run records).
+ * to all kinds), table_shared.c (shared locks and slots), table_break.c and table_runs.c (run
+ * records).
  */
 #ifndef DLOCK_PG_TABLE_H
 #define DLOCK_PG_TABLE_H
@@ -15,12 +16,17 @@
 #define SHARED_OWNER "shared:"
 /* --min-hold: owner after a release; the token follows. A late renewal cannot prolong the hold. */
 #define OVER_OWNER "over:"
+/* A marked hold: the owner, or the token of a reader or slot; the token follows. */
+#define BREAK_OWNER "break:"
 
-/* The first columns of the answer to a renewal; then those of a release: the called waiters. */
+/*
+ * The first columns of the answer to a renewal; then those of a release: the called waiters.
+ * U_HOLDER: the record of another holder; or of ours, with the mark.
+ */
 enum { U_OURS, U_HOLDER, U_TOKEN, U_RENEW_COLUMNS, U_CALLED = U_RENEW_COLUMNS, U_RELEASE_COLUMNS };
 
 /* A row of a status. Kind: as in the line. */
-enum { S_WAITER, S_HOLDER, S_FENCE, S_LEFT, S_USER, S_PID, S_KIND, S_SLOT, S_OVER };
+enum { S_WAITER, S_HOLDER, S_FENCE, S_LEFT, S_USER, S_PID, S_KIND, S_SLOT, S_OWNER };
 
 /* ---------------------------------------------------------------- table.c */
 
@@ -52,6 +58,8 @@ void table_trying(struct pg_backend *);
 unsigned table_slots_of(const char *kind);
 /* The holder column of a row. An older dlock, or a person, may have written no record. */
 void table_read_holder(struct dlock_info *, const char *holder, int64_t left_ms, int64_t fence);
+/* The owner of a row, or the token of a reader or slot: token, over and broken. */
+void table_read_owner(struct dlock_info *, const char *owner);
 /* --min-hold: the rest of the hold after our release, in ms; 0: none. */
 int64_t table_stays_ms(const struct pg_backend *);
 
@@ -80,6 +88,12 @@ void shared_kind(const struct dlock_spec *, char buf[8]);
 int64_t shared_notice_life(const struct pg_backend *);
 void shared_send_notice(struct pg_backend *);
 void shared_withdraw_notice(struct pg_backend *);
+
+/* ---------------------------------------------------------- table_break.c */
+
+/* T_BREAK and T_FREE. */
+void break_send(struct pg_backend *);
+void break_answered(struct pg_backend *, const struct pg_reply *);
 
 /* ----------------------------------------------------------- table_runs.c */
 

@@ -148,7 +148,7 @@ bool runs_begun(struct pg_backend *be, const struct pg_reply *r)
         return false;
     be->run.begin_ms = pg_number(r->rows, 0, B_BEGAN);
     if (pg_number(r->rows, 0, B_WHAT) < WHAT_SKIP) {
-        pg_renewed(be, r->sent);
+        pg_renewed(be, r->sent, NULL);
     } else {
         foreign(be, &err);
         pg_unclear(be, &err);

@@ -162,11 +162,14 @@ SELECT g.fence, pg_backend_pid(), '{token}'::text, o.holder, o.fence,
 FROM t LEFT JOIN got g ON true LEFT JOIN h o ON o.expires > clock_timestamp()
 
 -- statement renew
+-- A mark (see mark) is in front of our token: then the answer has our own record, with the mark.
 WITH u AS (
     UPDATE {table} l SET expires = clock_timestamp() + '{ttl}'::float8 * interval '1 ms'
-    WHERE l.name = '{name}' AND l.owner = '{token}' AND l.fence = {fence}
-        AND l.expires > clock_timestamp() RETURNING 1)
-SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text FROM (SELECT 1) x
+    WHERE l.name = '{name}' AND l.owner IN ('{token}', concat('break:', '{token}'::text))
+        AND l.fence = {fence} AND l.expires > clock_timestamp()
+    RETURNING CASE WHEN l.owner <> '{token}' THEN l.holder END AS mark)
+SELECT (SELECT count(*) FROM u), coalesce((SELECT u.mark FROM u), o.holder), '{token}'::text
+FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
 
 -- fragment calls
@@ -222,15 +225,17 @@ c AS (
 
 -- fragment give_back
 -- --min-hold: the lock stays held for {stays}; 0: not. Until then the owner is "over:" and the
--- token: a late renewal prolongs nothing.
+-- token: a late renewal prolongs nothing. A marked hold (see mark) ends at once.
 u AS (
     UPDATE {table} l SET
         expires = CASE WHEN {stays} > 0
-            THEN least(l.expires, clock_timestamp() + '{stays}'::float8 * interval '1 ms')
+            THEN least(l.expires, clock_timestamp()
+                + CASE l.owner WHEN '{token}' THEN '{stays}'::float8 ELSE 0 END * interval '1 ms')
             ELSE '-infinity' END,
         owner = CASE WHEN {stays} > 0 THEN concat('over:', l.owner) ELSE '' END,
         freed = CASE WHEN {stays} > 0 THEN l.freed ELSE clock_timestamp() END
-    WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
+    WHERE l.name = '{name}' AND l.owner IN ('{token}', concat('break:', '{token}'::text))
+        AND l.expires > clock_timestamp()
     RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, l.fence,
         CASE WHEN {stays} > 0
             THEN (extract(epoch FROM l.expires - clock_timestamp()) * 1000.0)::bigint + 1 ELSE 0
@@ -250,7 +255,8 @@ LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires 
 -- column), or a foreign session that holds their key, call follows; no row: release tells why. The
 -- waiters of the first dlocks have no key, and are not called: they poll, each in its turn.
 UPDATE {table} l SET expires = '-infinity', owner = '', freed = clock_timestamp()
-WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
+WHERE l.name = '{name}' AND l.owner IN ('{token}', concat('break:', '{token}'::text))
+    AND l.expires > clock_timestamp()
 RETURNING 1, NULL, '{token}'::text, CASE WHEN pg_try_advisory_lock({line_key})
     THEN (NOT pg_advisory_unlock({line_key}))::int ELSE 1 END
 
@@ -263,7 +269,8 @@ RETURNING 1, NULL, '{token}'::text, CASE WHEN pg_try_advisory_lock({line_key})
 WITH
 u AS (
     UPDATE {table} l SET expires = '-infinity', owner = '', freed = clock_timestamp()
-    WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
+    WHERE l.name = '{name}' AND l.owner IN ('{token}', concat('break:', '{token}'::text))
+        AND l.expires > clock_timestamp()
     RETURNING l.fence),
 n AS MATERIALIZED (
     SELECT string_to_array('{next}', ',')::bigint[] AS list FROM u),
@@ -296,6 +303,21 @@ SELECT count(*) FROM c
 -- Locks the name's row, if there is one.
 SELECT 1 FROM {table} l WHERE l.name = '{name}' FOR UPDATE
 
+-- statement mark
+-- Break the hold '{token}': the owner becomes "break:" and the token, which only a dlock that knows
+-- of marks takes for its own; the expiry stays. Behind lock_row. Finds what became of the hold, and
+-- the holder now. '{breaker}': by whom; values in a record have no
+-- spaces.
+WITH u AS (
+    UPDATE {table} h SET owner = concat('break:', h.owner), holder = concat(h.holder, ' broken=',
+        (extract(epoch FROM clock_timestamp()) * 1000.0)::bigint, ' by=',
+        replace(replace('{breaker}'::text, '%', '%25'), ' ', '%20'))
+    WHERE h.name = '{name}' AND h.owner = '{token}' AND h.expires > clock_timestamp()
+    RETURNING 1)
+SELECT (SELECT count(*) FROM u), o.owner, o.owner, o.holder, o.fence,
+    (extract(epoch FROM o.expires - clock_timestamp()) * 1000.0)::bigint
+FROM (SELECT 1) x LEFT JOIN {table} o ON o.name = '{name}' AND o.expires > clock_timestamp()
+
 -- statement sweep
 -- Rows without use for a week.
 DELETE FROM {table} d WHERE d.name = ANY (
@@ -306,7 +328,7 @@ DELETE FROM {table} d WHERE d.name = ANY (
 
 -- fragment waiters
 -- Passed waiters come last.
-(SELECT 1, w.query, 0, 0, w.usename::text, w.pid, substr(w.application_name, 40), 0, 0
+(SELECT 1, w.query, 0, 0, w.usename::text, w.pid, substr(w.application_name, 40), 0, ''
     FROM pg_stat_activity w
     WHERE w.application_name COLLATE "C" > '{app}:' AND w.application_name COLLATE "C" < '{app};'
         AND w.datname = current_database()
@@ -320,13 +342,12 @@ DELETE FROM {table} d WHERE d.name = ANY (
 -- row stands for all holders; see table_more_status().
 SELECT 0, t.holder, t.fence, (extract(epoch FROM t.expires - clock_timestamp()) * 1000.0)::bigint,
     ''::text, 0,
-    CASE WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END, 0,
-    CASE WHEN t.owner LIKE 'over:%' THEN 1 ELSE 0 END
+    CASE WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END, 0, t.owner
 FROM {table} t WHERE t.name = '{name}' AND t.expires > clock_timestamp()
 UNION ALL
 -- include waiters
 UNION ALL
-SELECT 2, '', 0, 0, '', 0, '', 0, 0 WHERE to_regclass('{runs_name}') IS NOT NULL
+SELECT 2, '', 0, 0, '', 0, '', 0, '' WHERE to_regclass('{runs_name}') IS NOT NULL
 
 -- statement schema
 CREATE TABLE IF NOT EXISTS {table} (name text COLLATE "C" PRIMARY KEY, fence bigint NOT NULL,

@@ -34,7 +34,8 @@ r.state, r.status, r.fence, r.owner, r.host, r.pid, r.username, r.command, r.not
 WITH
 g AS MATERIALIZED (
     SELECT l.fence, clock_timestamp() AS began FROM {table} l WHERE l.name = '{name}'
-        AND l.owner = '{token}' AND l.expires > clock_timestamp()),
+        AND l.owner IN ('{token}', concat('break:', '{token}'::text))
+        AND l.expires > clock_timestamp()),
 k AS MATERIALIZED (
     SELECT
 -- include valid
@@ -49,7 +50,8 @@ s AS MATERIALIZED (
     FROM g LEFT JOIN k ON true),
 u AS (
     UPDATE {table} l SET expires = '-infinity', owner = '', freed = clock_timestamp()
-    FROM s WHERE s.what > 1 AND l.name = '{name}' AND l.owner = '{token}'
+    FROM s WHERE s.what > 1 AND l.name = '{name}'
+        AND l.owner IN ('{token}', concat('break:', '{token}'::text))
     RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, 0 AS stays,
         pg_backend_pid() AS me, l.fence),
 -- include calls
@@ -125,7 +127,8 @@ LEFT JOIN {runs} r ON v.valid AND r.name = '{name}'
 WITH d AS (
     DELETE FROM {runs} r WHERE r.name = '{name}' AND r.owner = '{token}'
         AND NOT (r.state = 'running' AND EXISTS (
-            SELECT 1 FROM {table} l WHERE l.name = '{name}' AND l.owner = '{token}'
+            SELECT 1 FROM {table} l WHERE l.name = '{name}'
+                AND l.owner IN ('{token}', concat('break:', '{token}'::text))
                 AND l.expires > clock_timestamp()))
     RETURNING 1)
 SELECT (SELECT count(*) FROM d),

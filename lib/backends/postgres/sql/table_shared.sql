@@ -115,19 +115,20 @@ SELECT g.fence, g.slot, g.epoch, pg_backend_pid(), '{token}'::text,
 FROM (SELECT 1) x LEFT JOIN g ON true
 
 -- statement renew
--- Both the name's row and our own must still be ours.
+-- Both the name's row and our own must still be ours. A mark (see mark) is in front of our token.
 WITH u AS (
     UPDATE {holders} c SET expires = n.until
     FROM (SELECT clock_timestamp() + '{ttl}'::float8 * interval '1 ms' AS until OFFSET 0) n
-    WHERE c.name = '{name}' AND c.token = '{token}' AND c.epoch = '{epoch}'
-        AND c.expires > clock_timestamp()
+    WHERE c.name = '{name}' AND c.token IN ('{token}', concat('break:', '{token}'::text))
+        AND c.epoch = '{epoch}' AND c.expires > clock_timestamp()
         AND EXISTS (SELECT 1 FROM {table} l
             WHERE l.name = '{name}' AND l.owner = '{epoch}' AND l.expires > clock_timestamp())
-    RETURNING c.expires),
+    RETURNING c.expires, CASE WHEN c.token <> '{token}' THEN c.holder END AS mark),
 v AS (
     UPDATE {table} l SET expires = greatest(l.expires, u.expires) FROM u WHERE l.name = '{name}'
     RETURNING 1)
-SELECT (SELECT count(*) FROM v), o.holder, '{token}'::text FROM (SELECT 1) x
+SELECT (SELECT count(*) FROM v), coalesce((SELECT u.mark FROM u), o.holder), '{token}'::text
+FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{epoch}' AND o.expires > clock_timestamp()
 
 -- fragment others
@@ -138,7 +139,8 @@ k AS (
             THEN concat(' slots=', c.slots, ' slot=', c.place) END)
             ORDER BY c.expires DESC))[1] AS holder
     FROM {holders} c JOIN z ON c.epoch = z.epoch
-    WHERE c.name = '{name}' AND c.token <> '{token}' AND c.expires > clock_timestamp()),
+    WHERE c.name = '{name}' AND c.token NOT IN ('{token}', concat('break:', '{token}'::text))
+        AND c.expires > clock_timestamp()),
 
 -- fragment given_back
 -- y: the name's row.
@@ -154,7 +156,8 @@ LEFT JOIN {table} o ON o.name = '{name}' AND o.owner NOT LIKE 'shared:%'
 -- statement release
 WITH
 z AS (
-    DELETE FROM {holders} c WHERE c.name = '{name}' AND c.token = '{token}'
+    DELETE FROM {holders} c
+    WHERE c.name = '{name}' AND c.token IN ('{token}', concat('break:', '{token}'::text))
     RETURNING c.epoch, c.slots, c.expires > clock_timestamp() AS live),
 -- include others
 y AS (
@@ -168,12 +171,13 @@ y AS (
 
 -- statement stay
 -- --min-hold: our row stays for {stays}, under a new token, like the row of a crashed holder;
--- whole, used: without our row.
+-- whole, used: without our row. A marked hold (see mark) ends at once.
 WITH
 z AS (
     UPDATE {holders} c SET token = concat('over:', c.token),
-        expires = least(c.expires, clock_timestamp() + '{stays}'::float8 * interval '1 ms')
-    WHERE c.name = '{name}' AND c.token = '{token}'
+        expires = least(c.expires, clock_timestamp()
+            + CASE c.token WHEN '{token}' THEN '{stays}'::float8 ELSE 0 END * interval '1 ms')
+    WHERE c.name = '{name}' AND c.token IN ('{token}', concat('break:', '{token}'::text))
     RETURNING c.epoch, c.slots, c.expires, c.expires > clock_timestamp() AS live),
 -- include others
 y AS (
@@ -183,6 +187,24 @@ y AS (
         (extract(epoch FROM z.expires - clock_timestamp()) * 1000.0)::bigint + 1 AS stays),
 -- include given_back
 
+-- statement mark
+-- Break the hold '{token}' of a reader or a slot; as mark in table.sql.
+WITH u AS (
+    UPDATE {holders} h SET token = concat('break:', h.token), holder = concat(h.holder, ' broken=',
+        (extract(epoch FROM clock_timestamp()) * 1000.0)::bigint, ' by=',
+        replace(replace('{breaker}'::text, '%', '%25'), ' ', '%20'))
+    FROM {table} l
+    WHERE h.name = '{name}' AND h.token = '{token}' AND h.expires > clock_timestamp()
+        AND l.name = h.name AND l.owner = h.epoch AND l.expires > clock_timestamp()
+    RETURNING 1)
+SELECT (SELECT count(*) FROM u), (
+        SELECT c.token FROM {holders} c
+        WHERE c.name = '{name}' AND c.epoch = o.owner AND c.expires > clock_timestamp()
+            AND c.token IN (concat('break:', '{token}'::text), concat('over:', '{token}'::text))),
+    o.owner, o.holder, o.fence,
+    (extract(epoch FROM o.expires - clock_timestamp()) * 1000.0)::bigint
+FROM (SELECT 1) x LEFT JOIN {table} o ON o.name = '{name}' AND o.expires > clock_timestamp()
+
 -- statement sweep
 DELETE FROM {holders} d WHERE d.token = ANY (
     SELECT t.token FROM {holders} t WHERE t.expires < clock_timestamp() - interval '7 days'
@@ -191,14 +213,13 @@ DELETE FROM {holders} d WHERE d.token = ANY (
 -- statement status
 (SELECT 0, c.holder, t.fence, (extract(epoch FROM c.expires - clock_timestamp()) * 1000.0)::bigint,
     ''::text, 0,
-        CASE c.slots WHEN 0 THEN 's' ELSE concat('n', c.slots) END, c.place,
-        CASE WHEN c.token LIKE 'over:%' THEN 1 ELSE 0 END
+        CASE c.slots WHEN 0 THEN 's' ELSE concat('n', c.slots) END, c.place, c.token
     FROM {table} t JOIN {holders} c ON c.name = t.name AND c.epoch = t.owner
     WHERE t.name = '{name}' AND t.expires > clock_timestamp() AND c.expires > clock_timestamp()
     ORDER BY c.slots, c.place, c.token)
 UNION ALL
 SELECT 0, t.holder, t.fence, (extract(epoch FROM t.expires - clock_timestamp()) * 1000.0)::bigint,
-    '', 0, 's', 0, 0
+    '', 0, 's', 0, ''
 FROM {table} t WHERE t.name = '{name}' AND t.expires > clock_timestamp() AND NOT EXISTS (
     SELECT 1 FROM {holders} c WHERE c.name = t.name AND c.epoch = t.owner
         AND c.expires > clock_timestamp())
