@@ -1181,7 +1181,7 @@ was_broken() {
 @test "--break: nothing is touched when nobody holds the lock, or another one by now" {
     broken 0
     hold --ttl 4
-    L=$L HOLDER=$HOLDER timeout 30 /usr/bin/python3 - <<'EOF'
+    HOLDER=$HOLDER L=$L timeout 30 /usr/bin/python3 - <<'EOF'
 import os, pty, re, subprocess, sys, time
 L, DLOCK, T = (os.environ[k] for k in ('L', 'DLOCK', 'T'))
 pid, fd = pty.fork()
