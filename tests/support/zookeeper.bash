@@ -19,8 +19,8 @@
 #     zk_sessions [NAME]               IDs (0x...) that have not ended, connected or not; NAME: the
 #                                      leader
 #     zk_connected [NAME]              IDs of those that have a connection here
-#     zk_ls|zk_tree|zk_get|zk_stat|zk_gone|zk_acl|zk_create|zk_set|zk_rm ARG...  see helpers/zk.py;
-#                                     ZK_PORT says where
+#     zk_ls|zk_tree|zk_get|zk_stat|zk_gone|zk_acl|zk_create|zk_fill|zk_set|zk_rm ARG...  see
+#                                     helpers/zk.py; ZK_PORT says where
 #     zk_kill_session ID               an expiry without waiting for it
 #     proxy FAULT WHAT [N [CODE]]      helpers/zkproxy.py before the server; P is the lock by way of
 #                                      it. struck: it has done that; end_proxy
@@ -271,6 +271,7 @@ zk_gone() { zk_py gone "$@"; }
 zk_acl() { zk_py acl "$@"; }
 zk_create() { zk_py create "$@"; }
 zk_set() { zk_py set "$@"; }
+zk_fill() { zk_py fill "$@"; }
 zk_rm() { zk_py rm "$@"; }
 zk_kill_session() { zk_py kill "$@"; }
 # In the subshell of `start`: the helper gets its pid.

@@ -9,7 +9,7 @@
  * once.c     the run record of --once                    sweep.c    remove expired run records
  * forget.c   remove a run record                         run_node.c names and text of run records
  * break.c    break a hold                                uri.c      the URI
- * wire/      libzookeeper and its socket
+ * list.c     all locks of a chroot                      wire/      libzookeeper and its socket
  *
  * Not guaranteed: the server may end a session although we live (a pause, or clock speeds that
  * differ by more than 1 %). The deadline of the lease covers this.
@@ -46,6 +46,7 @@ static void leave(struct zk_backend *be)
     be->run.running.written = false;
     be->run.day.met[0] = '\0';
     zk_sweep_end(be);
+    zk_list_forget(be);
     be->again_at = DLOCK_NEVER;
 }
 
@@ -84,6 +85,7 @@ static void failed(struct zk_backend *be)
     idle(be);
     zk_status_drop(be);
     zk_break_drop(be);
+    zk_list_drop(be);
     events_add(&be->events, EV_FAILED)->error = be->err;
 }
 
@@ -234,6 +236,8 @@ static void step(struct zk_backend *be)
         zk_forget_ask(be);
     else if (be->op == OP_BREAK)
         zk_break_ask(be);
+    else if (be->op == OP_LIST)
+        conclude(be, zk_list_ask(be));
     else if (be->op == OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
         send_renewal(be);
 }
@@ -310,7 +314,7 @@ static void timers(struct zk_backend *be)
     int64_t now = zk_now(be);
     bool no_session = be->session.id == 0;
     char text[32];
-    if (now >= be->contact_until && !zk_status_complete(be)) {
+    if (now >= be->contact_until && !zk_status_complete(be) && !zk_list_ready(be)) {
         dlock_format_duration(be->spec->connect_timeout, text, sizeof(text));
         be->err = be->refusal;
         if (be->err.code == 0)
@@ -343,6 +347,7 @@ static void be_close(struct dlock_be *b)
     zk_session_close(be);
     zk_status_drop(be);
     zk_break_drop(be);
+    zk_list_drop(be);
     zk_done(be);
     free(be);
 }
@@ -407,6 +412,7 @@ static void be_release(struct dlock_be *b, int64_t until)
     be->events.n = 0;
     zk_status_drop(be);
     zk_break_drop(be);
+    zk_list_drop(be);
     be->release.until = until;
     if (be->op == OP_RELEASE)
         return;
@@ -422,8 +428,10 @@ static void be_release(struct dlock_be *b, int64_t until)
 static void be_ask(struct dlock_be *b, const struct dlock_question *question)
 {
     struct zk_backend *be = self(b);
-    static const enum zk_job jobs[] = {
-        [ASK_STATUS] = OP_STATUS, [ASK_FORGET] = OP_FORGET, [ASK_BREAK] = OP_BREAK};
+    static const enum zk_job jobs[] = {[ASK_STATUS] = OP_STATUS,
+                                       [ASK_FORGET] = OP_FORGET,
+                                       [ASK_BREAK] = OP_BREAK,
+                                       [ASK_LIST] = OP_LIST};
     enum zk_job job = question->what < DLOCK_LEN(jobs) ? jobs[question->what] : OP_NONE;
     be->question = question;
     if (job != OP_NONE) {
@@ -449,7 +457,7 @@ static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t 
     }
     if (s->connected)
         *wake_at = dlock_min(*wake_at, be->again_at);
-    if (be->events.n > 0 || zk_status_complete(be))
+    if (be->events.n > 0 || zk_status_complete(be) || zk_list_ready(be))
         *wake_at = 0;
     return n;
 }
@@ -463,6 +471,11 @@ static int be_process(struct dlock_be *b, const struct pollfd *pfd, int n, struc
     timers(be);
     if (events_take(&be->events, ev))
         return 1;
+    if (zk_list_ready(be)) {
+        ev->type = EV_NONE;
+        conclude(be, zk_list_next(be, ev));
+        return ev->type != EV_NONE || events_take(&be->events, ev);
+    }
     if (!zk_status_complete(be))
         return 0;
     if (zk_status_next(be, ev))

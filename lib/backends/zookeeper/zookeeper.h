@@ -7,7 +7,7 @@
 #include "run_record.h"
 
 /* The operation requested by the core. */
-enum zk_job { OP_NONE, OP_ACQUIRE, OP_HOLD, OP_RELEASE, OP_STATUS, OP_FORGET, OP_BREAK };
+enum zk_job { OP_NONE, OP_ACQUIRE, OP_HOLD, OP_RELEASE, OP_STATUS, OP_FORGET, OP_BREAK, OP_LIST };
 
 /* Does our node exist? */
 enum zk_node_state { NODE_NONE, NODE_ASKED, NODE_UNCLEAR, NODE_THERE };
@@ -259,6 +259,13 @@ struct zk_backend {
         struct dlock_info info;
     } breaking;
 
+    struct {                   /* ASK_LIST */
+        struct zk_look *looks; /* NULL: the walk has not begun */
+        char **names;          /* to look at */
+        size_t n, cap;
+        int hidden; /* nodes without a right to read them */
+    } list;
+
     struct {                  /* see sweep.c */
         unsigned asked;       /* outstanding requests; 0: there is no sweep */
         unsigned list_serial; /* of the list of the days, then of a day's shards */
@@ -485,6 +492,18 @@ void zk_forget_ask(struct zk_backend *be);
 void zk_break_ask(struct zk_backend *be);
 /* Forget what was found. */
 void zk_break_drop(struct zk_backend *be);
+
+/* list.c */
+/* Connected: begin to walk, or go on. */
+enum zk_verdict zk_list_ask(struct zk_backend *be);
+/* Is there an entry to hand out, or the end? */
+bool zk_list_ready(const struct zk_backend *be);
+/* The next entry in ev, whose type stays untouched if there is none yet; ZK_DONE: the end. */
+enum zk_verdict zk_list_next(struct zk_backend *be, struct dlock_event *ev);
+/* The session has ended: ask again. */
+void zk_list_forget(struct zk_backend *be);
+/* Forget what was found. */
+void zk_list_drop(struct zk_backend *be);
 
 /* status.c */
 /* Connected: ask for the nodes of the lock and for the run record. */

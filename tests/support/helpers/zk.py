@@ -14,6 +14,7 @@ writes, so the zxid moves on), and a sync precedes reads, so that no follower gi
   create [-c] [-s] [-p PERMISSIONS] PATH [DATA]   persistent; -c a container, -s sequential; with
                           all parents; -p: any client may do that alone (some of rwcda); prints the
                           real path
+  fill PATH               a persistent node below for each line "NAME DATA" of standard input
   set PATH DATA           whatever the version; DATA "-": from standard input
   rm [-r] PATH            -r: with all below
   kill SESSION            closes that session (0x...), as another client with its password would
@@ -264,6 +265,10 @@ def main(where, what, *args):
                 print("".join(c for i, c in enumerate("rwcda") if perms >> i & 1), scheme, who)
         elif what == "create":
             print(zk.create_all(path, data, 4 if "-c" in options else 2 if "-s" in options else 0))
+        elif what == "fill":
+            for line in sys.stdin:
+                name, _, value = line.rstrip("\n").partition(" ")
+                zk.create(path + "/" + name, value.encode())
         elif what == "set":
             zk.ask(SET, text(path) + buf(data) + struct.pack(">i", -1))
         elif what == "rm":
