@@ -335,7 +335,7 @@ static const struct option_row table[] = {
      .group = "Information", .set = set_mode, .number = MODE_STATUS},
     {"", {"list"}, NULL,
      "show all locks of a store; LOCK: the store,\n"
-     "maybe with #PATTERN (default: the store of @NAME)",
+     "also with #PATTERN (default: that of @NAME)",
      .set = set_mode, .number = MODE_LIST},
     {"", {"break"}, NULL,
      "take LOCK away from its holder, whose command is\n"
@@ -343,7 +343,7 @@ static const struct option_row table[] = {
      .set = set_mode, .number = MODE_BREAK},
     {"", {"holder"}, "ID", "with --break: the holder, as HOST:PID or token",
      .set = set_text, FIELD(holder), .modes = IN(MODE_BREAK)},
-    {"", {"force"}, NULL, "with --break: at once, though its command may go on",
+    {"", {"force"}, NULL, "with --break: at once; its command may go on",
      .set = set_flag, FIELD(force), .modes = IN(MODE_BREAK)},
     {"", {"check"}, NULL,
      "try what a run needs of the store, and look for\n"
