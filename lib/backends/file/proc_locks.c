@@ -14,6 +14,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,8 +254,8 @@ static int carries(long pid, const struct wanted *w, int *fds)
     int found = 0;
     snprintf(path, sizeof(path), "/proc/%ld/fd", pid);
     DIR *d = opendir(path);
-    if (!d)
-        return errno == ENOENT ? 0 : -1;
+    if (!d) /* with hidepid=2 a process of another user seems to be gone */
+        return errno == ENOENT && (kill((pid_t)pid, 0) == 0 || errno != EPERM) ? 0 : -1;
     errno = 0;
     while (found == 0 && (e = readdir(d))) {
         if (e->d_name[0] == '.')
