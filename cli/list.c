@@ -192,20 +192,6 @@ static void print_names(const struct listing *l)
 
 /* ------------------------------------------------------------- store --- */
 
-/* The store of @NAME. Unlike for a lock, its folder is not made. */
-static int default_store(char **base, struct dlock_error *err)
-{
-    char *dir = NULL;
-    int rc = dlock_find_store(base, getenv("DLOCK_STORE"), err);
-    if (rc < 0 || *base)
-        return rc;
-    rc = dlock_default_dir(&dir, NULL, err);
-    if (rc == 0 && dir)
-        rc = dlock_find_store(base, dir, err);
-    free(dir);
-    return rc;
-}
-
 /* The store that the first len bytes of text name: a URI or a folder. */
 static int named_store(char **base, const char *text, size_t len, struct dlock_error *err)
 {
@@ -232,40 +218,47 @@ static int named_store(char **base, const char *text, size_t len, struct dlock_e
     return rc;
 }
 
+/* '?' is a wildcard in GLOB, but not in the URI of a lock. malloc'ed; NULL: out of memory. */
+static char *encode(const char *glob)
+{
+    char *text = malloc(3 * strlen(glob) + 1), *to = text;
+    for (; text && *glob; glob++) {
+        if (*glob == '?')
+            to = stpcpy(to, "%3F");
+        else
+            *to++ = *glob;
+    }
+    if (text)
+        *to = '\0';
+    return text;
+}
+
 /*
- * The URI of the locks in store: NULL, "@", "@GLOB", or STORE with or without "#GLOB". '?' is a
- * wildcard in GLOB, but not in the URI of a lock. NULL after the error was printed.
+ * The URI of the locks in store: NULL, "@", "@GLOB", or STORE with or without "#GLOB". NULL after
+ * the error was printed.
  */
 static struct dlock_uri *uri_of(const struct options *o, const char *store, int *code)
 {
-    const char *hash = store ? strrchr(store, '#') : NULL, *glob = hash ? hash + 1 : "";
+    const char *hash = store ? strrchr(store, '#') : NULL;
+    bool by_name = !store || *store == '@';
+    const char *given = by_name ? (store ? store + 1 : "") : hash ? hash + 1 : "";
+    char *glob = encode(*given ? given : "*"), *base = NULL, *text = NULL;
     struct dlock_uri *uri = NULL;
     struct dlock_error err;
-    char *base = NULL, *text = NULL, *to;
-    int rc;
-    if (store && *store != '@')
+    int rc = glob ? 0 : dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
+    if (rc == 0 && by_name)
+        rc = open_name(&text, glob, false, &err);
+    else if (rc == 0)
         rc = named_store(&base, store, hash ? (size_t)(hash - store) : strlen(store), &err);
-    else
-        rc = default_store(&base, &err);
-    if (store && *store == '@')
-        glob = store + 1;
-    glob = *glob ? glob : "*";
-    if (base)
-        text = malloc(strlen(base) + strlen("#") + 3 * strlen(glob) + 1);
-    if (rc == 0 && !text)
+    if (rc == 0 && !by_name && asprintf(&text, "%s#%s", base, glob) < 0) {
+        text = NULL;
         rc = dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
-    if (rc == 0) {
-        for (to = stpcpy(stpcpy(text, base), "#"); *glob; glob++) {
-            if (*glob == '?')
-                to = stpcpy(to, "%3F");
-            else
-                *to++ = *glob;
-        }
-        *to = '\0';
-        rc = dlock_uri_parse(&uri, text, &err);
     }
+    if (rc == 0)
+        rc = dlock_uri_parse(&uri, text, &err);
     dlock_wipe(base);
     dlock_wipe(text);
+    free(glob);
     if (rc < 0)
         *code = message_error(o, &err);
     return uri;

@@ -18,6 +18,19 @@
 #define STACK_USUAL ((rlim_t)8 << 20)
 #define SHELL_SHOWN 60 /* bytes of a shell's line */
 
+int open_name(char **text, const char *name, bool make, struct dlock_error *err)
+{
+    char *store = getenv("DLOCK_STORE"), *base = NULL, *dir = NULL;
+    int rc = make ? 0 : dlock_find_store(&base, store, err);
+    if (!make && rc == 0 && !base)
+        rc = dlock_default_dir(&dir, NULL, err);
+    if (rc == 0)
+        rc = dlock_default_uri(text, name, dir ? dir : store, err);
+    dlock_wipe(base);
+    free(dir);
+    return rc;
+}
+
 struct dlock_uri *open_uri(const struct options *o, const char *lock, int *code)
 {
     struct dlock_error err = {0};
@@ -25,7 +38,7 @@ struct dlock_uri *open_uri(const struct options *o, const char *lock, int *code)
     char *text = NULL;
     int rc = 0;
     if (lock[0] == '@')
-        rc = dlock_default_uri(&text, lock + 1, getenv("DLOCK_STORE"), &err);
+        rc = open_name(&text, lock + 1, o->mode != MODE_CHECK, &err);
     if (rc == 0)
         rc = dlock_uri_parse(&uri, text ? text : lock, &err);
     if (rc < 0)

@@ -13,6 +13,11 @@
  * dlock_uri_free. NULL after printing the error; then *code is the exit code.
  */
 struct dlock_uri *open_uri(const struct options *, const char *lock, int *code);
+/*
+ * The URI of "@name", malloc'ed, which may hold a password. make: the folder of the embedded
+ * default, if it is missing. 0 or a negative DLOCK_E*.
+ */
+int open_name(char **text, const char *name, bool make, struct dlock_error *);
 /* The path of a file lock's file, with links resolved. False: another store, or no memory. */
 bool open_path(const struct dlock_uri *, char buf[PATH_MAX]);
 /* The lock's key (nested.h), malloc'ed. NULL: out of memory, or the file is not accessible. */

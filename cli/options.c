@@ -283,7 +283,8 @@ static const struct option_row table[] = {
      "run under its lock",
      .set = set_flag, FIELD(no_reentrant), .modes = IN(MODE_RUN)},
     {"", {"once"}, "DUR", "do not run if COMMAND has succeeded within DUR\n(default 30d)",
-     .set = set_once, .least = 1, FIELD(once_ns), .optional = true, .modes = IN(MODE_RUN)},
+     .set = set_once, .least = 1, FIELD(once_ns), .optional = true,
+     .modes = IN(MODE_RUN) | IN(MODE_CHECK)},
     {"", {"success-codes"}, "N,...", "with --once: exit codes that are a success\n(default 0)",
      .set = set_success_codes, .modes = IN(MODE_RUN)},
     {"", {"skip-exit-code"}, "N", "with --once: exit N when it is not run again\n(default 0)",
@@ -306,7 +307,8 @@ static const struct option_row table[] = {
      "TERM, KILL after the grace, exit 124",
      .set = set_duration, .least = 1, FIELD(max_run_ns), .modes = IN(MODE_RUN)},
     {"", {"fcntl"}, NULL, "files: use fcntl(2) locks, not those of flock(2)",
-     .set = set_flag, FIELD(fcntl), .modes = IN_FLOCK | IN(MODE_STATUS)},
+     .set = set_flag, FIELD(fcntl),
+     .modes = IN_FLOCK | IN(MODE_STATUS) | IN(MODE_BREAK) | IN(MODE_CHECK)},
     {"u", {"unlock"}, NULL, "unlock the open file FD",
      .set = set_mode, .number = MODE_UNLOCK},
 
@@ -335,7 +337,7 @@ static const struct option_row table[] = {
      .group = "Information", .set = set_mode, .number = MODE_STATUS},
     {"", {"list"}, NULL,
      "show all locks of a store; LOCK: the store,\n"
-     "maybe with #PATTERN (default: the store of @NAME)",
+     "also with #PATTERN (default: that of @NAME)",
      .set = set_mode, .number = MODE_LIST},
     {"", {"break"}, NULL,
      "take LOCK away from its holder, whose command is\n"
@@ -343,7 +345,7 @@ static const struct option_row table[] = {
      .set = set_mode, .number = MODE_BREAK},
     {"", {"holder"}, "ID", "with --break: the holder, as HOST:PID or token",
      .set = set_text, FIELD(holder), .modes = IN(MODE_BREAK)},
-    {"", {"force"}, NULL, "with --break: at once, though its command may go on",
+    {"", {"force"}, NULL, "with --break: at once; its command may go on",
      .set = set_flag, FIELD(force), .modes = IN(MODE_BREAK)},
     {"", {"check"}, NULL,
      "try what a run needs of the store, and look for\n"

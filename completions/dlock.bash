@@ -28,7 +28,7 @@ _dlock_find_lock() {
             ;;
         esac
         case $word in
-        --slots | --also | --also-shared | -w | -[!-]*w | --timeout | --wait | --success-codes | --skip-exit-code | --min-hold | -E | -[!-]*E | --conflict-exit-code | --note | --max-run | --ttl | --grace | --connect-timeout | --on-lost | --lost-exit-code | --events) want=value ;;
+        --slots | --also | --also-shared | -w | -[!-]*w | --timeout | --wait | --success-codes | --skip-exit-code | --min-hold | -E | -[!-]*E | --conflict-exit-code | --note | --max-run | --ttl | --grace | --connect-timeout | --on-lost | --lost-exit-code | --holder | --events) want=value ;;
         --) want=lock ;;
         -*) ;;
         *) _dlock_at=$i _dlock_end=$i ;;
@@ -89,6 +89,7 @@ _dlock() {
             return
             ;;
         --lost-exit-code) return ;;
+        --holder) return ;;
         --events)
             COMPREPLY=($(compgen -f -- "$cur"))
             compopt -o filenames 2>/dev/null
@@ -123,6 +124,11 @@ _dlock() {
                 --on-lost
                 --lost-exit-code
                 --status
+                --list
+                --break
+                --holder
+                --force
+                --check
                 --json
                 --schema
                 --forget

@@ -15,7 +15,7 @@ function __dlock_behind_lock
             continue
         end
         switch $word
-            case --slots --also --also-shared -w --timeout --wait --success-codes --skip-exit-code --min-hold -E --conflict-exit-code --note --max-run --ttl --grace --connect-timeout --on-lost --lost-exit-code --events
+            case --slots --also --also-shared -w --timeout --wait --success-codes --skip-exit-code --min-hold -E --conflict-exit-code --note --max-run --ttl --grace --connect-timeout --on-lost --lost-exit-code --holder --events
                 set want 1
             case --
                 set -q words[1]; or return 1
@@ -73,10 +73,15 @@ complete -c dlock -n __dlock_before_lock -l connect-timeout -x -d 'give up when 
 complete -c dlock -n __dlock_before_lock -l on-lost -x -a 'kill term warn' -d 'what to do to the command when the lock is lost (default term)'
 complete -c dlock -n __dlock_before_lock -l lost-exit-code -x -d 'exit N instead of 79 when the lock was lost'
 complete -c dlock -n __dlock_before_lock -l status -d 'show holders and waiters of LOCK; exit 0: free, 75: held'
-complete -c dlock -n __dlock_before_lock -l json -d 'with --status: as JSON'
+complete -c dlock -n __dlock_before_lock -l list -d 'show all locks of a store; LOCK: the store, also with #PATTERN (default: that of @NAME)'
+complete -c dlock -n __dlock_before_lock -l break -d 'take LOCK away from its holder, whose command is ended first; asks at a terminal'
+complete -c dlock -n __dlock_before_lock -l holder -x -d 'with --break: the holder, as HOST:PID or token'
+complete -c dlock -n __dlock_before_lock -l force -d 'with --break: at once; its command may go on'
+complete -c dlock -n __dlock_before_lock -l check -d 'try what a run needs of the store, and look for settings that weaken LOCK'
+complete -c dlock -n __dlock_before_lock -l json -d 'with --status, --list, --check: as JSON'
 complete -c dlock -n __dlock_before_lock -l schema -d 'print the SQL statement that makes LOCK\'s table'
 complete -c dlock -n __dlock_before_lock -l forget -d 'remove the record of --once, so that COMMAND may run again; asks at a terminal'
-complete -c dlock -n __dlock_before_lock -l yes -d 'with --forget: do not ask'
+complete -c dlock -n __dlock_before_lock -l yes -d 'with --forget, --break: do not ask'
 complete -c dlock -n __dlock_before_lock -l held -d 'inside a command: print for how many ms its lock is safe (inf: no lease); exit 79: it is not held'
 complete -c dlock -n __dlock_before_lock -l events -r -F -d 'tell a program what happens, in lines of JSON'
 complete -c dlock -n __dlock_before_lock -l syslog -d 'tell the system\'s log of each run, skipped ones too (default: cron)'

@@ -100,6 +100,10 @@ struct file_backend {
         struct file_list of;
         bool on; /* a list is under way */
     } list;
+    struct {
+        struct file_check found;
+        int next; /* of found, to be handed out; -1: no check is under way */
+    } check;
     struct dlock_event out[4]; /* notices, and the event behind them */
     int nout;
 };
@@ -564,6 +568,7 @@ static void drop_holders(struct file_backend *b)
     if (b->list.on)
         file_list_done(&b->list.of);
     b->list.on = false;
+    b->check.next = -1;
 }
 
 /* RUN_NOW: there is no lease to renew. */
@@ -699,6 +704,21 @@ static void answer_list(struct file_backend *b, struct dlock_event *ev)
     drop_holders(b);
 }
 
+/* The next event of the check. */
+static void answer_check(struct file_backend *b, struct dlock_event *ev)
+{
+    const struct file_check *c = &b->check.found;
+    *ev = (struct dlock_event){.type = EV_DONE};
+    if (b->check.next == c->n) {
+        b->check.next = -1;
+        return;
+    }
+    const struct file_finding *f = &c->at[b->check.next++];
+    ev->type = EV_FINDING;
+    ev->finding = f->finding;
+    ev->error = f->error;
+}
+
 static void file_ask(struct dlock_be *be, const struct dlock_question *question)
 {
     struct file_backend *b = self(be);
@@ -714,6 +734,11 @@ static void file_ask(struct dlock_be *be, const struct dlock_question *question)
     }
     if (question->what == ASK_LIST) {
         start_list(b);
+        return;
+    }
+    if (question->what == ASK_CHECK) {
+        file_check(&b->place, b->spec, &b->check.found);
+        b->check.next = 0;
         return;
     }
     if (file_status(&b->place, NULL, &b->status.found, &err) < 0) {
@@ -755,7 +780,7 @@ static int file_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64
 {
     struct file_backend *b = self(be);
     int64_t now = now_of(b);
-    if (b->nout > 0 || b->status.next >= 0 || b->list.on)
+    if (b->nout > 0 || b->status.next >= 0 || b->list.on || b->check.next >= 0)
         *wake_at = dlock_min(*wake_at, now);
     if (b->op == OP_TRYING)
         *wake_at = dlock_min(*wake_at, b->acquire.retry_at);
@@ -785,6 +810,8 @@ static int file_process(struct dlock_be *be, const struct pollfd *pfd, int n,
     }
     if (b->list.on)
         answer_list(b, ev);
+    else if (b->check.next >= 0)
+        answer_check(b, ev);
     else if (b->status.next >= 0)
         answer(b, ev);
     else
@@ -852,7 +879,7 @@ static int file_open_lock(struct dlock_be **out, const struct dlock_spec *spec,
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     *out = (struct dlock_be *)b;
     b->spec = spec;
-    b->fd = b->status.next = -1;
+    b->fd = b->status.next = b->check.next = -1;
     b->slots.wait.fd = -1;
     b->once.place = ONCE_NOWHERE;
     int rc = file_place_init(&b->place, spec->uri, err);

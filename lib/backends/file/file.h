@@ -122,6 +122,16 @@ bool file_lease_holder(struct file_place *, struct dlock_info *);
 int file_status(struct file_place *, const struct proc_locks_all *all, struct file_holders *,
                 struct dlock_error *);
 
+/* check.c: what a run would meet. Takes no lock, and makes nothing. */
+struct file_check {
+    struct file_finding {
+        enum dlock_finding finding;
+        struct dlock_error error;
+    } at[8];
+    int n;
+};
+void file_check(struct file_place *, const struct dlock_spec *, struct file_check *);
+
 /* list.c: the named locks in a folder, and who has them. */
 struct file_list {
     struct file_place place; /* of the lock that is looked at */

@@ -23,8 +23,8 @@
 
 /* ---------------------------------------------------------------- where --- */
 
-/* Does a reboot empty this directory? In memory, and in /run, which is emptied also on disk. */
-static bool forgets(int dir)
+/* In memory, and in /run, which is emptied also on disk. */
+bool once_forgets(int dir)
 {
     static const uint32_t memory[] = {0x01021994 /* tmpfs */, 0x858458f6 /* ramfs */,
                                       0x958458f6 /* hugetlbfs */};
@@ -85,7 +85,7 @@ static int open_state(struct once_place *o, const char *dir, bool make, struct d
     uint32_t hash = 2166136261U; /* FNV-1a: it must never change */
     if (rc < 0)                  /* without make a missing home directory has no records */
         return make || rc != DLOCK_EUSAGE ? rc : 0;
-    if (fd >= 0 && make && forgets(fd))
+    if (fd >= 0 && make && once_forgets(fd))
         rc = fail_forgets(state, err);
     else if (fd >= 0 && make && (net = file_network(fd)))
         rc = dlock_fail(err, DLOCK_EUSAGE, 0,
@@ -128,10 +128,20 @@ int once_open(struct once_place *o, struct file_place *lock, bool make, struct d
         free(embedded);
         return rc;
     }
-    if (make && forgets(lock->dir))
+    if (make && once_forgets(lock->dir))
         return fail_forgets(lock->path, err);
     o->dir = lock->dir;
     return 0;
+}
+
+int once_check(struct file_place *lock, struct dlock_error *err)
+{
+    int rc = file_place_open(lock, err);
+    char *embedded = rc == 0 ? embedded_dir(lock) : NULL;
+    if (rc == 0 && !embedded && once_forgets(lock->dir))
+        rc = fail_forgets(lock->path, err);
+    free(embedded);
+    return rc;
 }
 
 void once_done(struct once_place *o)

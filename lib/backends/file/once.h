@@ -32,6 +32,10 @@ struct once_place {
  */
 int once_open(struct once_place *, struct file_place *lock, bool make, struct dlock_error *);
 void once_done(struct once_place *);
+/* Does a reboot empty this directory? */
+bool once_forgets(int dir);
+/* Would once_open() with make refuse the place? Makes nothing. 0 or a negative DLOCK_E*. */
+int once_check(struct file_place *lock, struct dlock_error *);
 
 /* 1: *run is filled; 0: no record; or an error (DLOCK_EDATA: foreign data in its place). */
 int once_read(const struct once_place *, const struct dlock_spec *, struct dlock_run *,

@@ -14,6 +14,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,27 +63,36 @@ static bool read_line(const char *path, const char *prefix, char *line, int size
     return found;
 }
 
-/* The file system's device number by the mount of fd. It differs from st_dev on btrfs. */
-static bool mount_dev(int fd, dev_t *dev)
+char *proc_locks_mount(int fd)
 {
     char path[64], info[256], *line = NULL;
     bool found = false;
     size_t cap = 0;
     snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
     if (!read_line(path, "mnt_id:", info, sizeof(info)))
-        return false;
+        return NULL;
     long mount = strtol(info + 7, NULL, 10);
     FILE *f = fopen("/proc/self/mountinfo", "re");
-    while (f && !found && getline(&line, &cap, f) > 0) {
-        unsigned major, minor;
-        long id;
-        found = sscanf(line, "%ld %*d %u:%u ", &id, &major, &minor) == 3 && id == mount;
-        if (found)
-            *dev = makedev(major, minor);
-    }
-    free(line);
+    while (f && !found && getline(&line, &cap, f) > 0)
+        found = strtol(line, NULL, 10) == mount;
     if (f)
         fclose(f);
+    if (!found) {
+        free(line);
+        line = NULL;
+    }
+    return line;
+}
+
+/* The file system's device number by the mount of fd. It differs from st_dev on btrfs. */
+static bool mount_dev(int fd, dev_t *dev)
+{
+    char *line = proc_locks_mount(fd);
+    unsigned major, minor;
+    bool found = line && sscanf(line, "%*d %*d %u:%u ", &major, &minor) == 2;
+    if (found)
+        *dev = makedev(major, minor);
+    free(line);
     return found;
 }
 
@@ -244,8 +254,8 @@ static int carries(long pid, const struct wanted *w, int *fds)
     int found = 0;
     snprintf(path, sizeof(path), "/proc/%ld/fd", pid);
     DIR *d = opendir(path);
-    if (!d)
-        return errno == ENOENT ? 0 : -1;
+    if (!d) /* with hidepid=2 a process of another user seems to be gone */
+        return errno == ENOENT && (kill((pid_t)pid, 0) == 0 || errno != EPERM) ? 0 : -1;
     errno = 0;
     while (found == 0 && (e = readdir(d))) {
         if (e->d_name[0] == '.')

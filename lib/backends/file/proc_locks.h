@@ -33,6 +33,8 @@ struct proc_lock {
     long carrier;
 };
 
+/* The mount of fd in /proc/self/mountinfo, a line, malloc'ed; NULL: not known, or no memory. */
+char *proc_locks_mount(int fd);
 /* Find the name of fd's file; fd may be an O_PATH descriptor. 0 or -errno. */
 int proc_locks_file(int fd, struct proc_locks_file *);
 /* Fill at most max entries, holders first. Returns their number, or -errno. */
