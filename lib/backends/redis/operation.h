@@ -38,7 +38,7 @@ enum redis_claim {
 };
 
 /* An answer that does not count before the route has confirmed it. */
-enum redis_answer_of { ANSWER_NONE, ANSWER_GRANT, ANSWER_RENEWAL, ANSWER_LOSS };
+enum redis_answer_of { ANSWER_NONE, ANSWER_GRANT, ANSWER_RENEWAL, ANSWER_LOSS, ANSWER_RECORD };
 struct redis_answer {
     enum redis_answer_of what;
     int64_t sent;           /* when the request left */
@@ -91,7 +91,8 @@ struct redis_backend {
     } acquire;
     struct {
         int64_t until;
-        bool answer_lost; /* a release was sent, and never answered */
+        bool answer_lost;         /* a release was sent, and never answered */
+        struct dlock_error doubt; /* why the recorded success does not count yet; code 0: none */
     } release;
     struct {
         const struct dlock_question *question;

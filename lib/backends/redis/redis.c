@@ -315,7 +315,6 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
     struct redis_backend *be = redis_of(dlock_be);
     /* No event of the cancelled operation may follow. */
     be->events.n = 0;
-    be->answer.what = ANSWER_NONE;
     redis_drop_listing(be);
     redis_check_drop(be);
     redis_node_unsubscribe(&be->node);

@@ -250,10 +250,12 @@ void redis_release(struct redis_backend *be, int64_t until)
         be->claim = CLAIM_NONE;
     }
     be->op = OP_RELEASE;
+    be->answer.what = ANSWER_NONE;
     be->checks.due = false;
     be->until = be->acquire.try_at = DLOCK_NEVER;
     be->release.until = until;
     be->release.answer_lost = false;
+    be->release.doubt.code = 0;
     outage_none(&be->out);
     /* Can the server hold anything of ours? */
     if (be->value && (be->claim != CLAIM_NONE || be->queued || be->node.undo.n > 0))
@@ -273,11 +275,58 @@ static void leave_later(struct redis_backend *be, const struct dlock_error *err)
             dlock_min(be->release.until, now + dlock_backoff_next(&be->out.pause, be->spec->env));
 }
 
+/*
+ * Does the release record a success? It counts once the server has said so and the route confirms
+ * the answer: a failover would lose what only the old master has.
+ */
+static bool must_record(const struct redis_backend *be)
+{
+    return be->claim == CLAIM_GRANTED && be->spec->once > 0 && be->spec->hold->ended &&
+           be->spec->hold->success;
+}
+
+static void drop_answer(struct redis_backend *be)
+{
+    be->answer.what = ANSWER_NONE;
+    be->until = DLOCK_NEVER;
+}
+
+static void confirm_record(struct redis_backend *be, int64_t sent)
+{
+    be->answer = (struct redis_answer){.what = ANSWER_RECORD, .sent = sent};
+    be->until = dlock_min(be->release.until, spec_now(be->spec) + be->spec->op_timeout);
+    redis_route_ask_confirmation(&be->route, true, sent, be->until);
+}
+
+static void record_confirmed(struct redis_backend *be, const struct redis_answer *a)
+{
+    (void)a;
+    end_release(be, DLOCK_RELEASE_CLEAN, NULL);
+}
+
+/* Release again: the script finds or writes the record, and its answer is confirmed anew. */
+static void record_refused(struct redis_backend *be, const struct dlock_error *err, bool for_good)
+{
+    (void)for_good;
+    drop_answer(be);
+    be->release.doubt = *err;
+    leave_later(be, err);
+}
+
+/* The master is another server now, which may still have the lock, and the record of the begin. */
+static void leave_there(struct redis_backend *be)
+{
+    drop_answer(be);
+    redis_node_close(&be->node);
+    leave_now(be);
+}
+
 static void leave_failed(struct redis_backend *be, const struct dlock_error *err)
 {
     const struct redis_conn *cmd = &be->node.cmd;
     if (cmd->written && redis_conn_waits(cmd, T_LEAVE))
         be->release.answer_lost = true;
+    drop_answer(be);
     redis_node_close(&be->node);
     leave_later(be, err);
 }
@@ -286,8 +335,6 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
 {
     const redisReply *r = rep->r;
     bool granted = be->claim == CLAIM_GRANTED;
-    /* A success counts as recorded only if the server has said so. */
-    bool must_record = be->spec->once > 0 && be->spec->hold->ended && be->spec->hold->success;
     struct redis_script_owned o;
     struct dlock_error err;
     if (r->type == REDIS_REPLY_ERROR) {
@@ -305,7 +352,9 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
     } else if (o.foreign) {
         redis_foreign_record(be, &err, o.found);
         end_release(be, DLOCK_RELEASE_UNCLEAR, &err);
-    } else if (o.ours || (granted && be->release.answer_lost && !must_record)) {
+    } else if (o.ours && must_record(be)) {
+        confirm_record(be, rep->sent);
+    } else if (o.ours || (granted && be->release.answer_lost && !must_record(be))) {
         end_release(be, DLOCK_RELEASE_CLEAN, NULL);
     } else if (granted) {
         name_found(be, &err, &o,
@@ -318,12 +367,21 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
 
 static void release_due(struct redis_backend *be, int64_t now)
 {
-    struct dlock_error err;
-    if (now >= be->release.until) {
+    struct dlock_error err = be->release.doubt;
+    if (now < be->until && now < be->release.until) {
+        if (now >= be->out.retry_at)
+            leave_now(be);
+        return;
+    }
+    if (err.code == 0)
         dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, redis_where(be), "no answer");
+    if (be->answer.what != ANSWER_NONE)
+        redis_route_unconfirmed(&be->route, &err);
+    if (now >= be->release.until) {
         end_release(be, DLOCK_RELEASE_UNCLEAR, &err);
-    } else if (now >= be->out.retry_at) {
-        leave_now(be);
+    } else {
+        redis_node_close(&be->node);
+        record_refused(be, &err, false);
     }
 }
 
@@ -337,6 +395,9 @@ const struct redis_operation redis_op_release = {
     .again = send_leave,
     .answered = leave_answered,
     .failed = leave_failed,
+    .confirmed = record_confirmed,
+    .refused = record_refused,
+    .moved = leave_there,
     .due = release_due,
     .wake_at = release_wake_at,
 };
