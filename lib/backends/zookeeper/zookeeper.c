@@ -9,7 +9,8 @@
  * once.c     the run record of --once                    sweep.c    remove expired run records
  * forget.c   remove a run record                         run_node.c names and text of run records
  * break.c    break a hold                                uri.c      the URI
- * list.c     all locks of a chroot                      wire/      libzookeeper and its socket
+ * list.c     all locks of a chroot                      check.c    what a run would meet
+ * words.c    what a server says of itself               wire/      libzookeeper and its socket
  *
  * Not guaranteed: the server may end a session although we live (a pause, or clock speeds that
  * differ by more than 1 %). The deadline of the lease covers this.
@@ -86,6 +87,7 @@ static void failed(struct zk_backend *be)
     zk_status_drop(be);
     zk_break_drop(be);
     zk_list_drop(be);
+    zk_check_drop(be);
     events_add(&be->events, EV_FAILED)->error = be->err;
 }
 
@@ -238,6 +240,8 @@ static void step(struct zk_backend *be)
         zk_break_ask(be);
     else if (be->op == OP_LIST)
         conclude(be, zk_list_ask(be));
+    else if (be->op == OP_CHECK && !be->check.asking && !be->check.complete)
+        conclude(be, zk_check_ask(be));
     else if (be->op == OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
         send_renewal(be);
 }
@@ -348,6 +352,7 @@ static void be_close(struct dlock_be *b)
     zk_status_drop(be);
     zk_break_drop(be);
     zk_list_drop(be);
+    zk_check_drop(be);
     zk_done(be);
     free(be);
 }
@@ -368,6 +373,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     *out = (struct dlock_be *)be; /* good for close */
     be->spec = spec;
+    zk_check_drop(be);
     leave(be);
     idle(be);
     outage_none(&be->outage);
@@ -413,6 +419,7 @@ static void be_release(struct dlock_be *b, int64_t until)
     zk_status_drop(be);
     zk_break_drop(be);
     zk_list_drop(be);
+    zk_check_drop(be);
     be->release.until = until;
     if (be->op == OP_RELEASE)
         return;
@@ -429,17 +436,12 @@ static void be_ask(struct dlock_be *b, const struct dlock_question *question)
 {
     struct zk_backend *be = self(b);
     static const enum zk_job jobs[] = {[ASK_STATUS] = OP_STATUS,
-                                       [ASK_FORGET] = OP_FORGET,
+                                       [ASK_LIST] = OP_LIST,
                                        [ASK_BREAK] = OP_BREAK,
-                                       [ASK_LIST] = OP_LIST};
-    enum zk_job job = question->what < DLOCK_LEN(jobs) ? jobs[question->what] : OP_NONE;
+                                       [ASK_FORGET] = OP_FORGET,
+                                       [ASK_CHECK] = OP_CHECK};
     be->question = question;
-    if (job != OP_NONE) {
-        start(be, job);
-        return;
-    }
-    dlock_fail(&be->err, DLOCK_EUSAGE, 0, "not yet supported for zookeeper");
-    failed(be);
+    start(be, jobs[question->what]);
 }
 
 static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t *wake_at)
@@ -449,6 +451,12 @@ static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t 
     int n = 0;
     if (s->conn && cap > 0)
         pfd[n++] = (struct pollfd){.fd = s->fd, .events = POLLIN};
+    if (be->check.words.fd >= 0) {
+        *wake_at = dlock_min(*wake_at, be->check.words.until);
+        if (n < cap)
+            pfd[n++] = (struct pollfd){.fd = be->check.words.fd,
+                                       .events = zk_words_events(&be->check.words)};
+    }
     if (be->op != OP_NONE) {
         *wake_at = dlock_min(*wake_at, dlock_min(be->contact_until, be->release.until));
         *wake_at = dlock_min(*wake_at, be->hold.renew_until);
@@ -457,7 +465,8 @@ static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t 
     }
     if (s->connected)
         *wake_at = dlock_min(*wake_at, be->again_at);
-    if (be->events.n > 0 || zk_status_complete(be) || zk_list_ready(be))
+    if (be->events.n > 0 || zk_status_complete(be) || zk_list_ready(be) || be->check.complete ||
+        (be->check.asking && be->check.words.fd < 0))
         *wake_at = 0;
     return n;
 }
@@ -471,9 +480,10 @@ static int be_process(struct dlock_be *b, const struct pollfd *pfd, int n, struc
     timers(be);
     if (events_take(&be->events, ev))
         return 1;
-    if (zk_list_ready(be)) {
+    zk_check_words(be);
+    if (zk_list_ready(be) || be->check.complete) {
         ev->type = EV_NONE;
-        conclude(be, zk_list_next(be, ev));
+        conclude(be, be->check.complete ? zk_check_next(be, ev) : zk_list_next(be, ev));
         return ev->type != EV_NONE || events_take(&be->events, ev);
     }
     if (!zk_status_complete(be))

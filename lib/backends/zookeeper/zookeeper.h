@@ -4,10 +4,21 @@
 
 #include "backends/networked.h"
 #include "backends/zookeeper/wire/conn.h"
+#include "backends/zookeeper/words.h"
 #include "run_record.h"
 
 /* The operation requested by the core. */
-enum zk_job { OP_NONE, OP_ACQUIRE, OP_HOLD, OP_RELEASE, OP_STATUS, OP_FORGET, OP_BREAK, OP_LIST };
+enum zk_job {
+    OP_NONE,
+    OP_ACQUIRE,
+    OP_HOLD,
+    OP_RELEASE,
+    OP_STATUS,
+    OP_FORGET,
+    OP_BREAK,
+    OP_LIST,
+    OP_CHECK
+};
 
 /* Does our node exist? */
 enum zk_node_state { NODE_NONE, NODE_ASKED, NODE_UNCLEAR, NODE_THERE };
@@ -266,6 +277,24 @@ struct zk_backend {
         int hidden; /* nodes without a right to read them */
     } list;
 
+    struct { /* ASK_CHECK */
+        struct zk_finding {
+            enum dlock_finding level;
+            struct dlock_error error;
+        } * all;
+        int n, given;
+        bool no_memory;
+        char *path;      /* of the node that tries the rights */
+        unsigned serial; /* of that multi */
+        int depth;       /* so many nodes above it are missing */
+        bool records;    /* the rights for run records are tried */
+        bool asking;     /* the servers, singly, for their words */
+        int asked;       /* how many words were asked for */
+        int alone;       /* servers that say that they stand alone */
+        bool complete;   /* all is found */
+        struct zk_words words;
+    } check;
+
     struct {                  /* see sweep.c */
         unsigned asked;       /* outstanding requests; 0: there is no sweep */
         unsigned list_serial; /* of the list of the days, then of a day's shards */
@@ -504,6 +533,16 @@ enum zk_verdict zk_list_next(struct zk_backend *be, struct dlock_event *ev);
 void zk_list_forget(struct zk_backend *be);
 /* Forget what was found. */
 void zk_list_drop(struct zk_backend *be);
+
+/* check.c */
+/* Connected: look at the session and the rights. */
+enum zk_verdict zk_check_ask(struct zk_backend *be);
+/* Ask the servers for their words, if it is time for that. */
+void zk_check_words(struct zk_backend *be);
+/* Complete: the next finding in ev; ZK_DONE: the end. */
+enum zk_verdict zk_check_next(struct zk_backend *be, struct dlock_event *ev);
+/* Forget what was found. */
+void zk_check_drop(struct zk_backend *be);
 
 /* status.c */
 /* Connected: ask for the nodes of the lock and for the run record. */
