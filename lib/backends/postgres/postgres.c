@@ -1,7 +1,8 @@
 /*
  * postgres.c - a lock in PostgreSQL: the slots of the contract, and what the two modes share.
  *
- * advisory.c  the default: a session's advisory lock, with the session's idle time-out as the lease
+ * advisory.c  the default: a session's advisory lock, with the session's idle time-out as the lease;
+ *             advisory_break.c: break a hold
  * table.c     ?mode=lease: a row in a table; table_shared.c: shared locks and slots in the table;
  *             table_break.c: break a hold; table_runs.c: run records
  * operation.c what both modes do to the operation: connect, end, try again later
@@ -133,8 +134,8 @@ static void slot_ask(struct dlock_be *slot, const struct dlock_question *questio
     struct dlock_error err;
     start(be, OP_STATUS);
     be->question = question;
-    bool table = !be->protocol->session;
-    if (what == ASK_STATUS || ((what == ASK_FORGET || what == ASK_BREAK) && table)) {
+    if (what == ASK_STATUS || what == ASK_BREAK ||
+        (what == ASK_FORGET && !be->protocol->session)) {
         pg_connect(be);
         return;
     }
@@ -207,7 +208,8 @@ static int next_status_event(struct pg_backend *be, struct dlock_event *ev)
     PQclear(be->status.rows);
     be->status.rows = NULL;
     be->op = OP_NONE;
-    pg_conn_close(&be->conn);
+    if (!be->advisory.breaks.keeps)
+        pg_conn_close(&be->conn);
     *ev = (struct dlock_event){.type = EV_DONE};
     return 1;
 }

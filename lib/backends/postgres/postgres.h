@@ -26,7 +26,8 @@ enum pg_tag {
     T_NOTICE,
     T_FORGET,
     T_BREAK,
-    T_FREE
+    T_FREE,
+    T_BREAKER
 };
 
 /* keys.c: the keys of an advisory lock beside its main key. */
@@ -100,6 +101,19 @@ struct adv_state {
     bool told_old;
     unsigned chunks;      /* in this acquire */
     int64_t renewed_from; /* of a heartbeat answered after its renew had ended; 0: none */
+
+    /* Our hold is marked: who breaks it is asked once. */
+    struct {
+        bool marked, known;
+        int64_t from;      /* of the heartbeat that found the mark */
+        char breaker[128];
+    } broken;
+    /* We break the hold of this session: as S_SESSION of the status. "": none. */
+    struct {
+        char session[DLOCK_TOKEN_LEN + 1];
+        bool keeps; /* the connection has the mark: keep it open until the close */
+        bool ended; /* by force */
+    } breaks;
 };
 
 /* Lease mode. */
@@ -258,6 +272,9 @@ uint64_t pg_hash(const char *text, size_t len);
 void pg_keys_init(struct pg_backend *, bool given);
 /* Slot i, counted from 0. */
 int64_t pg_slot_key(const struct pg_keys *, int i);
+/* The mark on the hold of the session with this pid; and what is hashed before the pid, in hex. */
+int64_t pg_mark_key(const struct pg_keys *, long pid);
+void pg_mark_begin(const struct pg_keys *, char *hex);
 
 /* operation.c */
 /* Connect, at most until op_until: protocol->ready (at once if connected) or ->failed follows. */
