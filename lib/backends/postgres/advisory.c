@@ -179,6 +179,28 @@ static void ask_or_wait(struct pg_backend *be)
     }
 }
 
+static void adv_send_list(struct pg_backend *be)
+{
+    adv_request(be, T_STATUS);
+}
+
+static void adv_read_entry(struct pg_backend *be, int i, struct dlock_entry *entry)
+{
+    const PGresult *rows = be->status.rows;
+    const char *name = pg_text(rows, i, S_NAME);
+    bool held = pg_number(rows, i, S_HOLDERS) > 0;
+    dlock_clean_text(be->name, sizeof(be->name), name, strlen(name));
+    if (held)
+        read_status(rows, i, &be->info);
+    if (held && strcmp(pg_text(rows, i, S_QUERY), "<insufficient privilege>") == 0)
+        pg_list_dark(be, "the host and the command of other roles are not shown to this role "
+                         "(pg_read_all_stats)");
+    *entry = (struct dlock_entry){.name = be->name,
+                                  .holders = (int)pg_number(rows, i, S_HOLDERS),
+                                  .waiters = (int)pg_number(rows, i, S_WAITERS),
+                                  .holder = held ? &be->info : NULL};
+}
+
 static void adv_ready(struct pg_backend *be)
 {
     int version = PQserverVersion(be->conn.pq);
@@ -186,6 +208,8 @@ static void adv_ready(struct pg_backend *be)
     memset(&be->advisory.has, 0, sizeof(be->advisory.has));
     if (be->op == OP_STATUS && be->question->what == ASK_BREAK)
         adv_break_send(be);
+    else if (be->op == OP_STATUS && be->question->what == ASK_LIST)
+        adv_send_list(be);
     else if (be->op == OP_STATUS)
         adv_request(be, T_STATUS);
     if (be->op != OP_ACQUIRE)
@@ -442,8 +466,7 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
             return;
         pg_conn_reply_error(&be->conn, r, &err);
         pg_unclear(be, &err);
-    } else if (!full && pg_one_row(r, 1) && !pg_true(r->rows, 0, 0) &&
-               !be->advisory.broken.known) {
+    } else if (!full && pg_one_row(r, 1) && !pg_true(r->rows, 0, 0) && !be->advisory.broken.known) {
         be->advisory.broken.marked = true;
         be->advisory.broken.from = r->sent;
         adv_request(be, T_BREAKER);
@@ -617,4 +640,6 @@ const struct pg_protocol pg_advisory = {
     .failed = adv_failed,
     .timeout = adv_timeout,
     .read_info = read_status,
+    .send_list = adv_send_list,
+    .read_entry = adv_read_entry,
 };

@@ -224,6 +224,7 @@ char *adv_sql(const struct pg_backend *be, enum pg_tag tag)
 {
     bool locks = tag == T_TRY || tag == T_CONFIRM, waits = tag == T_WAIT || tag == T_LISTEN;
     bool with_slots = be->spec->mode == DLOCK_MODE_SLOTS;
+    bool lists = be->op == OP_STATUS && be->question->what == ASK_LIST;
     char more[80] = "", record[1200], *keys = NULL, *sql;
     struct chain c = {.n = 0};
     if (locks && with_slots && !(keys = slot_keys(be)))
@@ -245,6 +246,7 @@ char *adv_sql(const struct pg_backend *be, enum pg_tag tag)
                 : tag == T_BREAKER ? sql_advisory_breaker
                 : tag == T_BREAK   ? sql_advisory_mark
                 : tag == T_FREE    ? sql_advisory_terminate
+                : lists            ? sql_advisory_list
                                    : sql_advisory_status);
     if (waits)
         snprintf(more, sizeof(more), " wait=%s", be->advisory.key_id);

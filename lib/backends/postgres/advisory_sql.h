@@ -65,7 +65,10 @@ enum {
     S_APP,
     S_SESSION, /* pid and begin of the session; the begin only as far as our role may read it */
     S_BREAKER, /* NULL: not marked */
-    S_BROKEN   /* since when, in ms */
+    S_BROKEN,  /* since when, in ms */
+    S_NAME,    /* of a list: one holder of each lock */
+    S_HOLDERS,
+    S_WAITERS
 };
 /* The answer to T_BREAK and T_FREE. */
 enum { B_SHOWN, B_OLD, B_DONE, B_OTHER, B_COLUMNS };

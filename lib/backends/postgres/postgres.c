@@ -7,6 +7,7 @@
  *             table_break.c: break a hold; table_runs.c: run records
  * operation.c what both modes do to the operation: connect, end, try again later
  * uri.c       the URI, and libpq's settings
+ * list.c      the locks of the store
  * conn.c      one connection
  * attempt.c   libpq connects, in a thread where libpq may block
  *
@@ -134,7 +135,9 @@ static void slot_ask(struct dlock_be *slot, const struct dlock_question *questio
     struct dlock_error err;
     start(be, OP_STATUS);
     be->question = question;
-    if (what == ASK_STATUS || what == ASK_BREAK ||
+    be->status.after[0] = '\0';
+    be->status.dark = false;
+    if (what == ASK_STATUS || what == ASK_BREAK || what == ASK_LIST ||
         (what == ASK_FORGET && !be->protocol->session)) {
         pg_connect(be);
         return;
@@ -192,6 +195,8 @@ static void status_answered(struct pg_backend *be, struct pg_reply *r)
 
 static int next_status_event(struct pg_backend *be, struct dlock_event *ev)
 {
+    if (be->question->what == ASK_LIST)
+        return pg_list_next(be, ev);
     while (be->status.next < PQntuples(be->status.rows)) {
         if (!be->protocol->read_info(be->status.rows, be->status.next++, &be->info))
             continue;

@@ -72,6 +72,9 @@ struct pg_protocol {
     bool (*more_status)(struct pg_backend *, struct pg_reply *);
     /* A row of the answer to T_STATUS. False: neither a holder nor a waiter. */
     bool (*read_info)(const PGresult *, int row, struct dlock_info *);
+    /* Send T_STATUS for a list, behind status.after; read a row of the answer. */
+    void (*send_list)(struct pg_backend *);
+    void (*read_entry)(struct pg_backend *, int row, struct dlock_entry *);
     /* The statements that make the tables, malloc'ed or NULL. The slot is NULL: no table. */
     char *(*schema)(const struct pg_backend *);
 };
@@ -105,7 +108,7 @@ struct adv_state {
     /* Our hold is marked: who breaks it is asked once. */
     struct {
         bool marked, known;
-        int64_t from;      /* of the heartbeat that found the mark */
+        int64_t from; /* of the heartbeat that found the mark */
         char breaker[128];
     } broken;
     /* We break the hold of this session: as S_SESSION of the status. "": none. */
@@ -158,6 +161,7 @@ struct table_state {
     bool take; /* the next try is the statement take */
 };
 
+#define LIST_PAGE 1000 /* locks in an answer: libpq keeps all of it in memory */
 #define SESSION_NAME "dlock: "
 
 struct pg_backend {
@@ -207,7 +211,9 @@ struct pg_backend {
         PGresult *rows;
         PGresult *first; /* the answer where a second request is refused */
         int next, place;
-        bool run; /* run holds a run record */
+        bool run;         /* run holds a run record */
+        char after[1024]; /* ASK_LIST: the last name of the page before */
+        bool dark;        /* ASK_LIST: our role has not the right to see all; told */
     } status;
     const struct dlock_question *question; /* OP_STATUS */
 
@@ -216,6 +222,8 @@ struct pg_backend {
 
     struct dlock_info info; /* for events */
     struct dlock_run run;
+    struct dlock_entry entry;
+    char name[1024]; /* of entry */
     struct event_queue events;
 };
 
@@ -306,6 +314,11 @@ void pg_fail(struct pg_backend *, const struct dlock_error *);
  * transient: try again even at the first contact (a server that starts).
  */
 void pg_try_later(struct pg_backend *, const struct dlock_error *, bool transient);
+
+/* list.c: after an answer to ASK_LIST; 0: ask for the next page, which was sent. */
+int pg_list_next(struct pg_backend *, struct dlock_event *);
+/* Tell once that our role does not see all. */
+void pg_list_dark(struct pg_backend *, const char *what);
 
 /* Parse the record in the comment before a query. The record's length, with *begin set; 0: none. */
 size_t pg_read_comment(const char *query, struct dlock_info *info, const char **begin);

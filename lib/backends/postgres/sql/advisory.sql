@@ -356,3 +356,73 @@ SELECT EXISTS (SELECT 1 FROM h),
 WITH
 -- include shown
 SELECT EXISTS (SELECT 1 FROM h), false, false, (SELECT pg_terminate_backend(h.pid) FROM h)
+
+-- statement list
+-- All locks of which a session of dlock tells the name, or at least the key, with a holder of each.
+-- a: these sessions; n: the locks, by main key; l: the advisory locks; s: the sessions that hold the
+-- lock or wait for it, as in the fragment sessions. A different number (?key=) stands in the query.
+WITH
+a AS MATERIALIZED (
+    SELECT a.pid, a.name, coalesce(a.told, a.hashed) AS id,
+        CASE WHEN coalesce(a.told, a.hashed) = a.hashed THEN a.name END AS word, a.waits
+    FROM (
+        SELECT a.pid, a.query LIKE '/* dlock1 % wait=%' AS waits,
+            CASE WHEN a.application_name LIKE 'dlock: %' THEN substr(a.application_name, 8) END
+                AS name,
+            concat(CASE WHEN a.application_name LIKE 'dlock: %'
+                THEN substr(encode(sha256(convert_to(substr(a.application_name, 8), 'UTF8')),
+                    'hex'), 1, 16)
+                ELSE substr(a.application_name, 7) END, '.1') AS hashed,
+            substring(a.query FROM '^/[*] dlock1 .* (?:holds|wait)=([0-9a-f]{16}[.][12]) ') AS told
+        FROM pg_stat_activity a
+        WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
+            AND a.application_name ~ '^dlock:( |[0-9a-f]{16}$)') a),
+n AS MATERIALIZED (
+    SELECT k.id, k.name, k.word, o.turn, o.gate, o.size
+    FROM (SELECT a.id, max(a.name) AS name, max(a.word) AS word FROM a GROUP BY a.id) k
+        CROSS JOIN LATERAL (
+            SELECT substr(encode(sha256(convert_to(k.word, 'UTF8') || decode('00', 'hex')
+                    || convert_to('turnstile', 'UTF8')), 'hex'), 1, 16) AS turn,
+                substr(encode(sha256(convert_to(k.word, 'UTF8') || decode('00', 'hex')
+                    || convert_to('gate', 'UTF8')), 'hex'), 1, 16) AS gate,
+                substr(encode(sha256(convert_to(k.word, 'UTF8') || decode('00', 'hex')
+                    || convert_to('slots', 'UTF8')), 'hex'), 1, 12) AS size OFFSET 0) o),
+l AS MATERIALIZED (
+    SELECT l.pid, l.granted, l.mode, l.objsubid,
+        concat(lpad(to_hex(l.classid::bigint), 8, '0'), lpad(to_hex(l.objid::bigint), 8, '0'))
+            AS key
+    FROM pg_locks l
+    WHERE l.locktype = 'advisory'
+        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),
+p AS MATERIALIZED (
+    SELECT n.id, l.pid,
+        bool_or(l.granted AND concat(l.key, '.', l.objsubid) = n.id) AND NOT bool_or(
+            NOT l.granted OR (l.mode = 'ExclusiveLock' AND (l.key = n.gate) IS TRUE)) AS granted,
+        bool_or(l.mode = 'ShareLock') AS shared,
+        coalesce(max(CASE WHEN substr(l.key, 1, 12) = n.size
+            THEN concat('x', substr(l.key, 13))::bit(16)::int END), 0) AS slots
+    FROM n JOIN l ON concat(l.key, '.', l.objsubid) = n.id
+        OR (l.objsubid = 1 AND (l.key = n.turn OR l.key = n.gate OR substr(l.key, 1, 12) = n.size))
+    GROUP BY n.id, l.pid),
+s AS MATERIALIZED (
+    SELECT p.id, p.pid, p.granted, p.shared, p.slots FROM p
+    UNION ALL
+    SELECT a.id, a.pid, false, false, 0 FROM a
+    WHERE a.waits AND a.pid NOT IN (SELECT p.pid FROM p)),
+c AS MATERIALIZED (
+    SELECT s.id, count(*) FILTER (WHERE s.granted) AS holders,
+        count(*) FILTER (WHERE NOT s.granted) AS waiters, min(s.pid) FILTER (WHERE s.granted) AS pid
+    FROM s GROUP BY s.id)
+SELECT
+-- include columns
+, coalesce(n.name, concat('key:', substr(n.id, 1, 16))), c.holders, c.waiters
+FROM c JOIN n ON n.id = c.id LEFT JOIN s ON s.id = c.id AND s.pid = c.pid
+LEFT JOIN pg_stat_activity a ON a.pid = s.pid
+LEFT JOIN LATERAL (
+    SELECT substr(encode(sha256(convert_to(n.word, 'UTF8') || decode('00', 'hex')
+        || convert_to('break', 'UTF8') || decode('00', 'hex') || convert_to(s.pid::text, 'UTF8')),
+        'hex'), 1, 16) AS key OFFSET 0) y ON true
+LEFT JOIN LATERAL (
+    SELECT b.application_name, b.backend_start FROM l k, LATERAL pg_stat_get_activity(k.pid) b
+    WHERE k.granted AND k.mode = 'ExclusiveLock' AND k.objsubid = 1 AND k.key = y.key
+    LIMIT 1) m ON true
