@@ -57,11 +57,20 @@ static void read_kind(const PGresult *res, int i, const char *record, size_t len
     }
 }
 
-static bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
+static void read_mark(const PGresult *res, int i, struct dlock_info *info)
+{
+    const char *breaker = pg_text(res, i, S_BREAKER);
+    info->broken = !PQgetisnull(res, i, S_BREAKER);
+    dlock_clean_text(info->broken_by, sizeof(info->broken_by), breaker, strlen(breaker));
+    info->broken_ms = pg_number(res, i, S_BROKEN);
+}
+
+bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
 {
     const char *begin;
     *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1, .mode = DLOCK_MODE_EXCLUSIVE};
     info->waiter = pg_number(res, i, S_GRANTED) == 0;
+    read_mark(res, i, info);
     size_t len = pg_read_comment(pg_text(res, i, S_QUERY), info, &begin);
     read_kind(res, i, begin, len, info);
     if (len > 0) {
@@ -98,9 +107,17 @@ static bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
     return true;
 }
 
+/* The token is the session's: each hold has a session of its own. */
+static bool read_status(const PGresult *res, int i, struct dlock_info *info)
+{
+    adv_read_info(res, i, info);
+    snprintf(info->token, sizeof(info->token), "%.*s", DLOCK_TOKEN_LEN, pg_text(res, i, S_SESSION));
+    return true;
+}
+
 /* ---------------------------------------------------------------- acquire: send */
 
-static void request(struct pg_backend *be, enum pg_tag tag)
+void adv_request(struct pg_backend *be, enum pg_tag tag)
 {
     char *sql = adv_sql(be, tag);
     if (!pg_conn_send(&be->conn, (int)tag, sql))
@@ -121,7 +138,7 @@ static void send_try(struct pg_backend *be)
     be->conn.notified = -1;
     bound_answer(be, 0);
     pg_describe(be, RECORD_HOLDS);
-    request(be, T_TRY);
+    adv_request(be, T_TRY);
 }
 
 static void pause_try(struct pg_backend *be, int64_t ms)
@@ -138,7 +155,7 @@ static void send_wait(struct pg_backend *be)
     bound_answer(be, CHUNK_MS * DLOCK_MSEC);
     if (be->advisory.fair)
         be->op_until = DLOCK_NEVER;
-    request(be, T_WAIT);
+    adv_request(be, T_WAIT);
 }
 
 /* The lock is held: ask for the holder, or wait for the lock. */
@@ -146,7 +163,7 @@ static void ask_or_wait(struct pg_backend *be)
 {
     if (!be->acquire.wait || be->advisory.chunks++ % HOLDER_EVERY == 0) {
         bound_answer(be, 0);
-        request(be, T_HOLDER);
+        adv_request(be, T_HOLDER);
     } else if (be->advisory.polls) {
         pause_try(be, dlock_min(CHUNK_MS, adv_wait_idle_ms(be) / 2));
     } else if (!be->advisory.has.gate || !be->advisory.has.main) {
@@ -154,7 +171,7 @@ static void ask_or_wait(struct pg_backend *be)
     } else if (!be->advisory.has.hears) {
         /* All slots are taken: look when a slot is given back, and each second. */
         bound_answer(be, 0);
-        request(be, T_LISTEN);
+        adv_request(be, T_LISTEN);
     } else if (be->conn.notified >= 0) {
         send_try(be);
     } else {
@@ -162,13 +179,39 @@ static void ask_or_wait(struct pg_backend *be)
     }
 }
 
+static void adv_send_list(struct pg_backend *be)
+{
+    adv_request(be, T_STATUS);
+}
+
+static void adv_read_entry(struct pg_backend *be, int i, struct dlock_entry *entry)
+{
+    const PGresult *rows = be->status.rows;
+    const char *name = pg_text(rows, i, S_NAME);
+    bool held = pg_number(rows, i, S_HOLDERS) > 0;
+    dlock_clean_text(be->name, sizeof(be->name), name, strlen(name));
+    if (held)
+        read_status(rows, i, &be->info);
+    if (held && strcmp(pg_text(rows, i, S_QUERY), "<insufficient privilege>") == 0)
+        pg_list_dark(be, "the host and the command of other roles are not shown to this role "
+                         "(pg_read_all_stats)");
+    *entry = (struct dlock_entry){.name = be->name,
+                                  .holders = (int)pg_number(rows, i, S_HOLDERS),
+                                  .waiters = (int)pg_number(rows, i, S_WAITERS),
+                                  .holder = held ? &be->info : NULL};
+}
+
 static void adv_ready(struct pg_backend *be)
 {
     int version = PQserverVersion(be->conn.pq);
     struct dlock_error err;
     memset(&be->advisory.has, 0, sizeof(be->advisory.has));
-    if (be->op == OP_STATUS)
-        request(be, T_STATUS);
+    if (be->op == OP_STATUS && be->question->what == ASK_BREAK)
+        adv_break_send(be);
+    else if (be->op == OP_STATUS && be->question->what == ASK_LIST)
+        adv_send_list(be);
+    else if (be->op == OP_STATUS)
+        adv_request(be, T_STATUS);
     if (be->op != OP_ACQUIRE)
         return;
     if (version < OLDEST) {
@@ -192,6 +235,7 @@ static void adv_acquire(struct pg_backend *be)
 {
     be->advisory.chunks = 0;
     be->advisory.renewed_from = 0;
+    memset(&be->advisory.broken, 0, sizeof(be->advisory.broken));
     pg_connect(be);
 }
 
@@ -261,6 +305,20 @@ static bool check_session(struct pg_backend *be, const struct pg_reply *r)
     return false;
 }
 
+/* The meaning of an error. */
+void adv_refusal(const struct pg_backend *be, const struct pg_reply *r, struct dlock_error *err)
+{
+    if (strstr(r->text, FOUND_POOLER))
+        dlock_fail_at(
+            err, DLOCK_EUSAGE, 0, pg_where(be),
+            "this is a connection pooler, which would keep an advisory lock "
+            "for other clients: connect to the server itself, or write " URI_PARAM("?mode=lease"));
+    else if (strstr(r->text, FOUND_STANDBY))
+        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, pg_where(be), "the server is a standby");
+    else
+        pg_conn_reply_error(&be->conn, r, err);
+}
+
 /*
  * An error may leave the session's lock behind although the message was rolled back, so end the
  * session. The primary may have changed.
@@ -270,15 +328,7 @@ static void refused(struct pg_backend *be, const struct pg_reply *r)
     struct dlock_error err;
     bool transient = strncmp(r->sqlstate, "53", 2) == 0 || strncmp(r->sqlstate, "57", 2) == 0 ||
                      strncmp(r->sqlstate, "40", 2) == 0;
-    if (strstr(r->text, FOUND_POOLER))
-        dlock_fail_at(
-            &err, DLOCK_EUSAGE, 0, pg_where(be),
-            "this is a connection pooler, which would keep an advisory lock "
-            "for other clients: connect to the server itself, or write " URI_PARAM("?mode=lease"));
-    else if (strstr(r->text, FOUND_STANDBY))
-        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "the server is a standby");
-    else
-        pg_conn_reply_error(&be->conn, r, &err);
+    adv_refusal(be, r, &err);
     pg_try_later(be, &err, transient);
 }
 
@@ -367,12 +417,21 @@ static void wait_answered(struct pg_backend *be, const struct pg_reply *r)
         /* With the main key a lease begins, and counts from the following request. */
         bound_answer(be, 0);
         pg_describe(be, RECORD_HOLDS);
-        request(be, T_CONFIRM);
+        adv_request(be, T_CONFIRM);
         break;
     }
 }
 
 /* ----------------------------------------------------------------------- renew */
+
+/* The session holds the lock still, by the heartbeat sent at this time. */
+static void renewed(struct pg_backend *be, int64_t from)
+{
+    if (be->op != OP_RENEW)
+        be->advisory.renewed_from = from;
+    else
+        pg_renewed(be, from, be->advisory.broken.marked ? be->advisory.broken.breaker : NULL);
+}
 
 /* A renewal is sent to the session that holds the lock. When the session ends, so does the lock. */
 static void adv_renew(struct pg_backend *be)
@@ -380,7 +439,7 @@ static void adv_renew(struct pg_backend *be)
     int64_t from = be->advisory.renewed_from;
     be->advisory.renewed_from = 0;
     if (from != 0) {
-        pg_renewed(be, from, NULL);
+        renewed(be, from);
     } else if (!pg_conn_busy(&be->conn)) { /* else the answer to the last renewal still counts */
         char *sql = adv_sql(be, T_RENEW);
         struct dlock_error err;
@@ -392,21 +451,37 @@ static void adv_renew(struct pg_backend *be)
     }
 }
 
-/* An error (by pg_cancel_backend, say) ends no session: the next answer counts. */
+/*
+ * An error (by pg_cancel_backend, say) ends no session: the next answer counts. 53200: the server
+ * has no room for the key of a mark, and has heard us.
+ */
 static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
+    bool full = strcmp(r->sqlstate, "53200") == 0 && !be->advisory.renew_writes;
     if (!r->sqlstate[0])
         be->advisory.has.hears = false;
-    if (be->op != OP_RENEW) {
-        if (!r->sqlstate[0])
-            be->advisory.renewed_from = r->sent;
-    } else if (r->sqlstate[0]) {
+    if (r->sqlstate[0] && !full) {
+        if (be->op != OP_RENEW)
+            return;
         pg_conn_reply_error(&be->conn, r, &err);
         pg_unclear(be, &err);
+    } else if (!full && pg_one_row(r, 1) && !pg_true(r->rows, 0, 0) && !be->advisory.broken.known) {
+        be->advisory.broken.marked = true;
+        be->advisory.broken.from = r->sent;
+        adv_request(be, T_BREAKER);
     } else {
-        pg_renewed(be, r->sent, NULL);
+        renewed(be, r->sent);
     }
+}
+
+static void breaker_answered(struct pg_backend *be, const struct pg_reply *r)
+{
+    bool told = !r->sqlstate[0] && pg_one_row(r, 1);
+    be->advisory.broken.known = true;
+    snprintf(be->advisory.broken.breaker, sizeof(be->advisory.broken.breaker), "%s",
+             told ? pg_text(r->rows, 0, 0) : "");
+    renewed(be, be->advisory.broken.from);
 }
 
 /* --------------------------------------------------------------------- release */
@@ -415,7 +490,7 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 static void unlock_or_end(struct pg_backend *be)
 {
     if (be->granted)
-        request(be, T_RELEASE);
+        adv_request(be, T_RELEASE);
     else
         pg_released(be, DLOCK_RELEASE_NOTHING, NULL);
 }
@@ -424,7 +499,7 @@ static void unlock_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     if (strcmp(r->sqlstate, "57014") == 0) {
-        request(be, T_RELEASE); /* our cancel of the request before came late */
+        adv_request(be, T_RELEASE); /* our cancel of the request before came late */
     } else if (r->sqlstate[0] || !pg_one_row(r, 1)) {
         pg_conn_reply_error(&be->conn, r, &err);
         pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
@@ -459,6 +534,10 @@ static void adv_release(struct pg_backend *be)
 
 static void adv_answered(struct pg_backend *be, const struct pg_reply *r)
 {
+    if (be->op == OP_STATUS) {
+        adv_break_answered(be, r);
+        return;
+    }
     if (be->op == OP_RELEASE) {
         if (r->tag == T_RELEASE)
             unlock_answered(be, r);
@@ -492,6 +571,9 @@ static void adv_answered(struct pg_backend *be, const struct pg_reply *r)
         break;
     case T_RENEW:
         renew_answered(be, r);
+        break;
+    case T_BREAKER:
+        breaker_answered(be, r);
         break;
     default:
         break;
@@ -543,6 +625,8 @@ static void adv_timeout(struct pg_backend *be, int64_t now)
         pg_try_later(be, &err, true);
     } else if (be->op == OP_ACQUIRE && (now >= be->acquire.try_at || slot_is_back)) {
         send_try(be);
+    } else if (be->op == OP_STATUS && now >= be->acquire.try_at) {
+        adv_break_send(be);
     }
 }
 
@@ -555,5 +639,7 @@ const struct pg_protocol pg_advisory = {
     .answered = adv_answered,
     .failed = adv_failed,
     .timeout = adv_timeout,
-    .read_info = adv_read_info,
+    .read_info = read_status,
+    .send_list = adv_send_list,
+    .read_entry = adv_read_entry,
 };

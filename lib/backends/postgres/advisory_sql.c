@@ -12,6 +12,7 @@
  *   gate       held exclusively by the first client in line for a slot, which waits alone for the
  *              main key and for a slot. A newcomer passes in shared mode, which fails meanwhile.
  *   slot i     held exclusively.
+ *   mark PID   held exclusively by a session that breaks the hold of the session with this pid.
  */
 #include "advisory_sql.h"
 
@@ -88,6 +89,16 @@ static char *text_of(const struct pg_backend *be, const char *record, struct cha
     struct pg_keepalives keep = pg_keepalives(be->spec->ttl);
     bool with_slots = be->spec->mode == DLOCK_MODE_SLOTS, gate = be->advisory.awaits == WAIT_GATE;
     char number[32];
+    long broken = be->advisory.breaks.session[0] ? strtol(be->advisory.breaks.session, NULL, 10)
+                                                 : PQbackendPID(be->conn.pq);
+    int64_t mark = pg_mark_key(keys, broken);
+    char mark_begin[2 * sizeof(keys->name) + 32], mark_hex[17], breaker[DLOCK_BREAKER_SIZE];
+    snprintf(mark_hex, sizeof(mark_hex), "%016" PRIx64, (uint64_t)mark);
+    /* No quote stands in a string, and no backslash. */
+    dlock_breaker(be->spec->identity, breaker);
+    for (char *at = breaker; (at = strpbrk(at, "'\\")); at++)
+        *at = '?';
+    pg_mark_begin(keys, mark_begin);
     snprintf(number, sizeof(number), "'%" PRId64 "'", gate ? keys->gate : keys->turnstile);
     const struct pg_place places[] = {
         {"pid", NULL, PQbackendPID(be->conn.pq)},
@@ -111,6 +122,13 @@ static char *text_of(const struct pg_backend *be, const char *record, struct cha
         {"turn_low", NULL, (uint32_t)keys->turnstile},
         {"gate_high", NULL, (uint32_t)((uint64_t)keys->gate >> 32)},
         {"gate_low", NULL, (uint32_t)keys->gate},
+        {"mark_key", NULL, mark},
+        {"mark_high", NULL, (uint32_t)((uint64_t)mark >> 32)},
+        {"mark_low", NULL, (uint32_t)mark},
+        {"mark_hex", mark_hex, 0},
+        {"mark_begin", mark_begin, 0},
+        {"breaker", breaker, 0},
+        {"session_id", be->advisory.breaks.session, 0},
         {"key_id", be->advisory.key_id, 0},
         {"channel", keys->channel, 0},
         {"token", be->token, 0},
@@ -199,18 +217,22 @@ static void add_renewal(struct chain *c, const struct pg_backend *be)
                                                               : sql_advisory_renew);
     if (be->advisory.has.hears)
         add(c, sql_advisory_deaf);
+    add(c, sql_advisory_renew);
 }
 
 char *adv_sql(const struct pg_backend *be, enum pg_tag tag)
 {
     bool locks = tag == T_TRY || tag == T_CONFIRM, waits = tag == T_WAIT || tag == T_LISTEN;
     bool with_slots = be->spec->mode == DLOCK_MODE_SLOTS;
-    char more[48] = "", record[1200], *keys = NULL, *sql;
+    bool lists = be->op == OP_STATUS && be->question->what == ASK_LIST;
+    char more[80] = "", record[1200], *keys = NULL, *sql;
     struct chain c = {.n = 0};
     if (locks && with_slots && !(keys = slot_keys(be)))
         return NULL;
-    if (locks || waits || tag == T_RELEASE)
+    if (locks || waits || tag == T_RELEASE || tag == T_BREAK || tag == T_FREE)
         add(&c, sql_advisory_gate);
+    if (tag == T_BREAK)
+        add(&c, sql_advisory_name_breaker);
     if (locks)
         add_lock(&c, be, tag == T_TRY);
     else if (tag == T_RENEW)
@@ -218,14 +240,20 @@ char *adv_sql(const struct pg_backend *be, enum pg_tag tag)
     else if (tag == T_RELEASE)
         add(&c, with_slots ? sql_advisory_unlock_slot : sql_advisory_unlock);
     else
-        add(&c, tag == T_WAIT     ? sql_advisory_wait
-                : tag == T_LISTEN ? sql_advisory_listen
-                : tag == T_HOLDER ? sql_advisory_holder
-                                  : sql_advisory_status);
+        add(&c, tag == T_WAIT      ? sql_advisory_wait
+                : tag == T_LISTEN  ? sql_advisory_listen
+                : tag == T_HOLDER  ? sql_advisory_holder
+                : tag == T_BREAKER ? sql_advisory_breaker
+                : tag == T_BREAK   ? sql_advisory_mark
+                : tag == T_FREE    ? sql_advisory_terminate
+                : lists            ? sql_advisory_list
+                                   : sql_advisory_status);
     if (waits)
         snprintf(more, sizeof(more), " wait=%s", be->advisory.key_id);
     else if (tag == T_RENEW)
-        snprintf(more, sizeof(more), " fence=%" PRIu64, be->fence);
+        snprintf(more, sizeof(more), " fence=%" PRIu64 " holds=%s", be->fence, be->advisory.key_id);
+    else if (locks)
+        snprintf(more, sizeof(more), " holds=%s", be->advisory.key_id);
     comment(be, waits ? be->waiter : be->holder, more, record);
     sql = text_of(be, locks || waits || tag == T_RENEW ? record : "", &c, keys,
                   tag == T_TRY && be->restart_grace > 0);

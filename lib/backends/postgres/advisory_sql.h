@@ -19,12 +19,23 @@
  *   T_WAIT            for the key of be->advisory.awaits, for CHUNK_MS, or with ?fair=1 without
  *                     end; answers our token if we have got the key
  *   T_LISTEN          hear of each slot that is given back; answers our token
- *   T_RENEW
+ *   T_RENEW           answers false while a session breaks our hold
+ *   T_BREAKER         the name of that session
+ *   T_BREAK, T_FREE   see advisory_break.c
  *   T_RELEASE         answers true if we still had all granted locks
  *   T_HOLDER          at most a single holder
  *   T_STATUS          all holders and waiters
  */
 char *adv_sql(const struct pg_backend *, enum pg_tag);
+
+/* advisory.c */
+void adv_request(struct pg_backend *, enum pg_tag);
+void adv_refusal(const struct pg_backend *, const struct pg_reply *, struct dlock_error *);
+bool adv_read_info(const PGresult *, int row, struct dlock_info *);
+
+/* advisory_break.c: T_BREAK, T_FREE, and then T_HOLDER. */
+void adv_break_send(struct pg_backend *);
+void adv_break_answered(struct pg_backend *, const struct pg_reply *);
 
 /* The answer to a try, or to a confirmation. */
 enum {
@@ -41,7 +52,26 @@ enum {
     R_SLOT_COLUMNS
 };
 /* Sessions that hold the lock or wait for it, and the last query of each. */
-enum { S_PID, S_GRANTED, S_SHARED, S_SLOTS, S_USER, S_QUERY, S_CLIENT, S_BEGIN, S_IDLE, S_APP };
+enum {
+    S_PID,
+    S_GRANTED,
+    S_SHARED,
+    S_SLOTS,
+    S_USER,
+    S_QUERY,
+    S_CLIENT,
+    S_BEGIN,
+    S_IDLE,
+    S_APP,
+    S_SESSION, /* pid and begin of the session; the begin only as far as our role may read it */
+    S_BREAKER, /* NULL: not marked */
+    S_BROKEN,  /* since when, in ms */
+    S_NAME,    /* of a list: one holder of each lock */
+    S_HOLDERS,
+    S_WAITERS
+};
+/* The answer to T_BREAK and T_FREE. */
+enum { B_SHOWN, B_OLD, B_DONE, B_OTHER, B_COLUMNS };
 
 static inline int64_t adv_ttl_ms(const struct pg_backend *be)
 {

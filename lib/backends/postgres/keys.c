@@ -51,3 +51,16 @@ int64_t pg_slot_key(const struct pg_keys *keys, int i)
 {
     return hashed(keys, "slot", i);
 }
+
+/* NAME NUL "break" NUL pid: any client that sees the holder's session can compute the key. */
+int64_t pg_mark_key(const struct pg_keys *keys, long pid)
+{
+    return hashed(keys, "break", (int)pid);
+}
+
+void pg_mark_begin(const struct pg_keys *keys, char *hex)
+{
+    for (size_t i = 0; i < keys->name_len; i++)
+        hex += sprintf(hex, "%02x", (unsigned)(unsigned char)keys->name[i]);
+    strcpy(hex, "00627265616b00");
+}

@@ -1,11 +1,13 @@
 /*
  * postgres.c - a lock in PostgreSQL: the slots of the contract, and what the two modes share.
  *
- * advisory.c  the default: a session's advisory lock, with the session's idle time-out as the lease
+ * advisory.c  the default: a session's advisory lock, with the session's idle time-out as the lease;
+ *             advisory_break.c: break a hold
  * table.c     ?mode=lease: a row in a table; table_shared.c: shared locks and slots in the table;
  *             table_break.c: break a hold; table_runs.c: run records
  * operation.c what both modes do to the operation: connect, end, try again later
  * uri.c       the URI, and libpq's settings
+ * list.c      the locks of the store
  * conn.c      one connection
  * attempt.c   libpq connects, in a thread where libpq may block
  *
@@ -133,8 +135,10 @@ static void slot_ask(struct dlock_be *slot, const struct dlock_question *questio
     struct dlock_error err;
     start(be, OP_STATUS);
     be->question = question;
-    bool table = !be->protocol->session;
-    if (what == ASK_STATUS || ((what == ASK_FORGET || what == ASK_BREAK) && table)) {
+    be->status.after[0] = '\0';
+    be->status.dark = false;
+    if (what == ASK_STATUS || what == ASK_BREAK || what == ASK_LIST ||
+        (what == ASK_FORGET && !be->protocol->session)) {
         pg_connect(be);
         return;
     }
@@ -191,6 +195,8 @@ static void status_answered(struct pg_backend *be, struct pg_reply *r)
 
 static int next_status_event(struct pg_backend *be, struct dlock_event *ev)
 {
+    if (be->question->what == ASK_LIST)
+        return pg_list_next(be, ev);
     while (be->status.next < PQntuples(be->status.rows)) {
         if (!be->protocol->read_info(be->status.rows, be->status.next++, &be->info))
             continue;
@@ -207,7 +213,8 @@ static int next_status_event(struct pg_backend *be, struct dlock_event *ev)
     PQclear(be->status.rows);
     be->status.rows = NULL;
     be->op = OP_NONE;
-    pg_conn_close(&be->conn);
+    if (!be->advisory.breaks.keeps)
+        pg_conn_close(&be->conn);
     *ev = (struct dlock_event){.type = EV_DONE};
     return 1;
 }

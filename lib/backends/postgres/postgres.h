@@ -26,7 +26,8 @@ enum pg_tag {
     T_NOTICE,
     T_FORGET,
     T_BREAK,
-    T_FREE
+    T_FREE,
+    T_BREAKER
 };
 
 /* keys.c: the keys of an advisory lock beside its main key. */
@@ -71,6 +72,9 @@ struct pg_protocol {
     bool (*more_status)(struct pg_backend *, struct pg_reply *);
     /* A row of the answer to T_STATUS. False: neither a holder nor a waiter. */
     bool (*read_info)(const PGresult *, int row, struct dlock_info *);
+    /* Send T_STATUS for a list, behind status.after; read a row of the answer. */
+    void (*send_list)(struct pg_backend *);
+    void (*read_entry)(struct pg_backend *, int row, struct dlock_entry *);
     /* The statements that make the tables, malloc'ed or NULL. The slot is NULL: no table. */
     char *(*schema)(const struct pg_backend *);
 };
@@ -100,6 +104,19 @@ struct adv_state {
     bool told_old;
     unsigned chunks;      /* in this acquire */
     int64_t renewed_from; /* of a heartbeat answered after its renew had ended; 0: none */
+
+    /* Our hold is marked: who breaks it is asked once. */
+    struct {
+        bool marked, known;
+        int64_t from; /* of the heartbeat that found the mark */
+        char breaker[128];
+    } broken;
+    /* We break the hold of this session: as S_SESSION of the status. "": none. */
+    struct {
+        char session[DLOCK_TOKEN_LEN + 1];
+        bool keeps; /* the connection has the mark: keep it open until the close */
+        bool ended; /* by force */
+    } breaks;
 };
 
 /* Lease mode. */
@@ -144,6 +161,7 @@ struct table_state {
     bool take; /* the next try is the statement take */
 };
 
+#define LIST_PAGE 1000 /* locks in an answer: libpq keeps all of it in memory */
 #define SESSION_NAME "dlock: "
 
 struct pg_backend {
@@ -193,7 +211,9 @@ struct pg_backend {
         PGresult *rows;
         PGresult *first; /* the answer where a second request is refused */
         int next, place;
-        bool run; /* run holds a run record */
+        bool run;         /* run holds a run record */
+        char after[1024]; /* ASK_LIST: the last name of the page before */
+        bool dark;        /* ASK_LIST: our role has not the right to see all; told */
     } status;
     const struct dlock_question *question; /* OP_STATUS */
 
@@ -202,6 +222,8 @@ struct pg_backend {
 
     struct dlock_info info; /* for events */
     struct dlock_run run;
+    struct dlock_entry entry;
+    char name[1024]; /* of entry */
     struct event_queue events;
 };
 
@@ -258,6 +280,9 @@ uint64_t pg_hash(const char *text, size_t len);
 void pg_keys_init(struct pg_backend *, bool given);
 /* Slot i, counted from 0. */
 int64_t pg_slot_key(const struct pg_keys *, int i);
+/* The mark on the hold of the session with this pid; and what is hashed before the pid, in hex. */
+int64_t pg_mark_key(const struct pg_keys *, long pid);
+void pg_mark_begin(const struct pg_keys *, char *hex);
 
 /* operation.c */
 /* Connect, at most until op_until: protocol->ready (at once if connected) or ->failed follows. */
@@ -289,6 +314,11 @@ void pg_fail(struct pg_backend *, const struct dlock_error *);
  * transient: try again even at the first contact (a server that starts).
  */
 void pg_try_later(struct pg_backend *, const struct dlock_error *, bool transient);
+
+/* list.c: after an answer to ASK_LIST; 0: ask for the next page, which was sent. */
+int pg_list_next(struct pg_backend *, struct dlock_event *);
+/* Tell once that our role does not see all. */
+void pg_list_dark(struct pg_backend *, const char *what);
 
 /* Parse the record in the comment before a query. The record's length, with *begin set; 0: none. */
 size_t pg_read_comment(const char *query, struct dlock_info *info, const char **begin);

@@ -452,7 +452,8 @@ static void wait_on(struct pg_backend *be, const struct table_refusal *why)
         shared_kind(be->spec, kind);
         snprintf(ticket, sizeof(ticket), "%016" PRId64, be->table.line.ticket);
         table_send(be, T_LISTEN, NO_MORE, NULL, STATEMENTS(sql_table_listen));
-        table_send(be, T_LISTEN, NO_MORE, PLACES({"ticket", ticket, 0}, {"kind", kind, 0}, {"fresh", NULL, fresh}),
+        table_send(be, T_LISTEN, NO_MORE,
+                   PLACES({"ticket", ticket, 0}, {"kind", kind, 0}, {"fresh", NULL, fresh}),
                    STATEMENTS(sql_table_stand_in_line));
         send_try(be);
     } else {
@@ -723,6 +724,8 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 
 /* ----------------------------------------------------------------------- slots */
 
+static void table_send_list(struct pg_backend *be);
+
 static void table_ready(struct pg_backend *be)
 {
     be->table.line.joined = be->table.line.deaf = be->table.checked.holders = false;
@@ -766,6 +769,8 @@ static void table_ready(struct pg_backend *be)
                        STATEMENTS(sql_table_lock_row, sql_table_runs_forget));
         else if (be->question->what == ASK_BREAK)
             break_send(be);
+        else if (be->question->what == ASK_LIST)
+            table_send_list(be);
         else
             table_send(be, T_STATUS, NO_MORE, PLACES({"runs_name", be->table.runs, 0}),
                        STATEMENTS(sql_table_status));
@@ -923,6 +928,54 @@ static bool table_read_info(const PGresult *res, int i, struct dlock_info *info)
     return true;
 }
 
+static void table_send_list(struct pg_backend *be)
+{
+    bool shared = be->table.look == LOOK_HOLDERS;
+    table_send(be, T_STATUS, shared ? AND_HOLDERS : NO_MORE,
+               PLACES({"after", be->status.after, 0}, {"table_name", be->table.name, 0},
+                      {"page", NULL, LIST_PAGE}),
+               STATEMENTS(shared ? sql_table_list_shared : sql_table_list));
+}
+
+static void table_read_entry(struct pg_backend *be, int i, struct dlock_entry *entry)
+{
+    const PGresult *rows = be->status.rows;
+    const char *name = pg_text(rows, i, LI_NAME);
+    bool held = pg_true(rows, i, LI_HELD);
+    dlock_clean_text(be->name, sizeof(be->name), name, strlen(name));
+    table_read_holder(&be->info, pg_text(rows, i, LI_HOLDER), pg_ms(rows, i, LI_LEFT),
+                      pg_number(rows, i, LI_FENCE));
+    read_kind(&be->info, pg_text(rows, i, LI_KIND), pg_number(rows, i, LI_SLOT));
+    table_read_owner(&be->info, pg_text(rows, i, LI_OWNER));
+    *entry = (struct dlock_entry){
+        .name = be->name,
+        .holders = !held                                   ? 0
+                   : !PQgetisnull(rows, i, LI_HOLDERS)     ? (int)pg_number(rows, i, LI_HOLDERS)
+                   : be->info.mode == DLOCK_MODE_EXCLUSIVE ? 1
+                                                           : -1,
+        .waiters = (int)pg_number(rows, i, LI_WAITERS),
+        .holder = held ? &be->info : NULL,
+    };
+}
+
+/* A page with readers or slots is read again, with the second table if our role may. */
+static bool more_list(struct pg_backend *be, struct pg_reply *r)
+{
+    bool refused = be->table.look == LOOK_HOLDERS && strncmp(r->sqlstate, "42", 2) == 0;
+    bool shared = false;
+    for (int i = 0; r->rows && be->table.look == LOOK_FIRST && i < PQntuples(r->rows); i++)
+        shared = shared || pg_text(r->rows, i, LI_KIND)[0] == 's';
+    if (refused)
+        pg_list_dark(be, "of readers and slots this role sees one holder, and not how many there "
+                         "are (SELECT on the second table)");
+    if (!refused && (!shared || be->status.dark))
+        return false;
+    be->table.look = refused ? LOOK_FIRST : LOOK_HOLDERS;
+    be->conn.guarded = be->conn.guarded && refused;
+    table_send_list(be);
+    return true;
+}
+
 /* Read a further table; keep the answer with the holders and waiters. */
 static bool look_on(struct pg_backend *be, struct pg_reply *r, bool run)
 {
@@ -946,6 +999,8 @@ static bool look_on(struct pg_backend *be, struct pg_reply *r, bool run)
  */
 static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
 {
+    if (be->question->what == ASK_LIST)
+        return more_list(be, r);
     struct dlock_error err;
     bool refused = be->table.look != LOOK_FIRST && strncmp(r->sqlstate, "42", 2) == 0;
     PGresult *first = be->table.look == LOOK_HOLDERS ? be->status.first : r->rows;
@@ -989,5 +1044,7 @@ const struct pg_protocol pg_table = {
     .timeout = table_timeout,
     .more_status = table_more_status,
     .read_info = table_read_info,
+    .send_list = table_send_list,
+    .read_entry = table_read_entry,
     .schema = table_schema,
 };

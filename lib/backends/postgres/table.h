@@ -28,6 +28,20 @@ enum { U_OURS, U_HOLDER, U_TOKEN, U_RENEW_COLUMNS, U_CALLED = U_RENEW_COLUMNS, U
 /* A row of a status. Kind: as in the line. */
 enum { S_WAITER, S_HOLDER, S_FENCE, S_LEFT, S_USER, S_PID, S_KIND, S_SLOT, S_OWNER };
 
+/* A row of a list. Holders: NULL without the second table. */
+enum {
+    LI_NAME,
+    LI_HELD,
+    LI_HOLDER,
+    LI_FENCE,
+    LI_LEFT,
+    LI_OWNER,
+    LI_KIND,
+    LI_SLOT,
+    LI_HOLDERS,
+    LI_WAITERS
+};
+
 /* ---------------------------------------------------------------- table.c */
 
 /* A try was answered, and not granted. */

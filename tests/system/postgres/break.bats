@@ -11,12 +11,18 @@ setup_file() {
     "$DLOCK" -q -s "postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#first" true 3>&-
 }
 
-MODES='lease'
+MODES='lease advisory'
 use_mode() { # MODE [WORD]: a lock of its own
     MODE=$1
     NAME=${BATS_TEST_NUMBER}-$1${2:+-$2}
     U="postgres://$AT/postgres?mode=$1"
     L="$U#$NAME"
+}
+
+# The manual's statement, for the name $1.
+key_of() {
+    pgsql -v name="$1" <<<"SELECT ('x' || substr(encode(sha256(
+        convert_to(:'name', 'UTF8')), 'hex'), 1, 16))::bit(64)::bigint"
 }
 
 # work ID ARG...: a holder or waiter whose whole tree keeps the witness for a minute.
@@ -46,6 +52,7 @@ is_marked() {
     advisory) is_sql "count(*) > 0 from pg_stat_activity where application_name like '$ME%'" ;;
     esac
 }
+not_marked() { ! is_marked; }
 waits_for_it() { [ "$("$DLOCK" --status "$L" | grep -c waiting)" = "$1" ]; }
 is_free() { run_t 5 "$DLOCK" --status "$L"; }
 foreign_holds() {
@@ -253,6 +260,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))' "$1" "$DLOCK" "${@:2
         run -75 run_t 5 "$DLOCK" -n "$L" touch ran
         breaks 0 --force
         wait_for 5 is_free
+        [ "$mode" != advisory ] || sql_let_go || :
         run -0 run_t 5 "$DLOCK" -n "$L" touch ran
     done
 }
@@ -296,4 +304,44 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))' "$1" "$DLOCK" "${@:2
     L=$root
     ! is_marked
     end a
+}
+
+# --------------------------------------------------------------- advisory locks ---
+
+@test "a role without pg_signal_backend frees nothing by force" {
+    use_mode advisory
+    held a --ttl 30
+    role_named other
+    local root=$L
+    L="postgres://other@${AT#*@}/postgres#$NAME"
+    breaks 77 --force
+    L=$root
+    end a
+}
+
+@test "a break that is ended takes the mark with it" {
+    use_mode advisory
+    held a --ttl 10
+    kill -STOP "${PIDS[a]}"
+    start_log breaker.log "$DLOCK" --break --yes "$L"
+    wait_for 5 is_marked
+    kill -TERM "$STARTED"
+    wait_exit 5 "$STARTED" || :
+    file_has breaker.log "the mark ends with this process"
+    wait_for 5 not_marked
+    kill -CONT "${PIDS[a]}"
+    end a
+}
+
+@test "a mark costs a run no message" {
+    use_mode advisory
+    local beat='statement: /. dlock1 .* fence='
+    held a --ttl 1.5
+    beats() { [ "$(grep -c "$beat" "$PG_LOG")" -ge 3 ]; }
+    wait_for 8 beats
+    end a
+    # Behind the path, a heartbeat is a single statement.
+    ! grep "$beat" "$PG_LOG" | grep -v \
+        "pg_temp; SELECT pg_try_advisory_xact_lock_shared('[-0-9]*')$" || fail "other statements"
+    ! grep -F "a.application_name FROM pg_locks" "$PG_LOG" || fail "asked for a breaker"
 }

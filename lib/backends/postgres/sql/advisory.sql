@@ -214,8 +214,18 @@ SELECT '{token}'
 
 -- statement renew
 -- Any statement restarts the idle time of the session. A primary becomes a standby only by a
--- restart, which ends the session: a renewal need not ask.
-SELECT 1
+-- restart, which ends the session: a renewal need not ask. This one fails to get the key of a mark
+-- while a session that breaks this hold has the key. Comes last in its message, since it answers.
+SELECT pg_try_advisory_xact_lock_shared('{mark_key}')
+
+-- statement breaker
+-- Who has the key of our mark: a session that breaks a hold has this name. Every role may read it.
+SELECT coalesce((
+    SELECT a.application_name FROM pg_locks l, LATERAL pg_stat_get_activity(l.pid) a
+    WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.classid = '{mark_high}'
+        AND l.objid = '{mark_low}' AND l.mode = 'ExclusiveLock' AND l.granted
+        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+    LIMIT 1), '')
 
 -- statement emit
 -- A commit. Without synchronous_commit: a promoted standby has replayed the commit, see grace.
@@ -240,11 +250,11 @@ SELECT current_setting('dlock.slot')::bool AND current_setting('dlock.size')::bo
     AND current_setting('dlock.main')::bool
 
 -- fragment sessions
--- l: the locks of this name, with the kind of each key; s: a row for each session. A session holds
--- the lock with the main key and without a further wait: the first client in line for a slot has
--- the main key, and the gate.
+-- l: the advisory locks, with the kind of each key of this name; s: a row for each session. A
+-- session holds the lock with the main key and without a further wait: the first client in line for
+-- a slot has the main key, and the gate.
 l AS MATERIALIZED (
-    SELECT l.pid, l.granted, l.mode, CASE
+    SELECT l.pid, l.granted, l.mode, l.objsubid, CASE
         WHEN (l.classid, l.objid, l.objsubid) = ('{main_high}', '{main_low}', {main_sub})
             THEN 'main'
         WHEN (l.classid, l.objid, l.objsubid) = ('{turn_high}', '{turn_low}', 1) THEN 'turn'
@@ -252,7 +262,9 @@ l AS MATERIALIZED (
         WHEN l.classid = '{high}' AND l.objsubid = 1
             AND l.objid::bigint > {low} AND l.objid::bigint <= {low} + {most} THEN 'size'
         END AS what,
-        l.objid::bigint - {low} AS size
+        l.objid::bigint - {low} AS size,
+        concat(lpad(to_hex(l.classid::bigint), 8, '0'), lpad(to_hex(l.objid::bigint), 8, '0'))
+            AS key
     FROM pg_locks l
     WHERE l.locktype = 'advisory'
         AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),
@@ -272,7 +284,20 @@ coalesce(a.client_hostname, host(a.client_addr), ''),
 (extract(epoch FROM a.backend_start) * 1000.0)::bigint,
 CASE a.state WHEN 'idle'
     THEN (extract(epoch FROM clock_timestamp() - a.state_change) * 1000.0)::bigint ELSE 0 END,
-a.application_name
+a.application_name, concat(s.pid, '.', (extract(epoch FROM a.backend_start) * 1000000.0)::bigint),
+m.application_name, (extract(epoch FROM m.backend_start) * 1000.0)::bigint
+
+-- fragment marks
+-- m: the session that breaks the hold of session s has the key of the mark; see renew.
+LEFT JOIN LATERAL (
+    SELECT substr(encode(sha256(decode(concat('{mark_begin}',
+        encode(convert_to(s.pid::text, 'UTF8'), 'hex')), 'hex')), 'hex'), 1, 16) AS key OFFSET 0) y
+    ON s.granted
+LEFT JOIN LATERAL (
+    SELECT b.application_name, b.backend_start FROM l k, LATERAL pg_stat_get_activity(k.pid) b
+    WHERE k.granted AND k.mode = 'ExclusiveLock' AND k.objsubid = 1
+        AND k.key = y.key
+    LIMIT 1) m ON true
 
 -- statement holder
 -- A slot's holder comes first: a slot may be in the way of a client that a reader is not.
@@ -280,7 +305,9 @@ WITH
 -- include sessions
 SELECT
 -- include columns
-FROM s LEFT JOIN pg_stat_activity a ON a.pid = s.pid WHERE s.granted
+FROM s LEFT JOIN pg_stat_activity a ON a.pid = s.pid
+-- include marks
+WHERE s.granted
 ORDER BY s.slots DESC, a.query_start, s.pid LIMIT 1
 
 -- statement status
@@ -297,4 +324,106 @@ FROM (
     WHERE w.datname = current_database() AND w.query LIKE '/* dlock1 % wait={key_id} %'
         AND w.pid NOT IN (SELECT s.pid FROM s)) s
 LEFT JOIN pg_stat_activity a ON a.pid = s.pid
+-- include marks
 ORDER BY s.granted DESC, s.ahead DESC, a.query_start, s.pid
+
+-- fragment shown
+-- h: the session '{session_id}' (see columns), if it still holds the lock.
+-- include sessions
+, h AS MATERIALIZED (
+    SELECT s.pid, a.query FROM s JOIN pg_stat_activity a ON a.pid = s.pid
+    WHERE s.granted AND '{session_id}'
+        = concat(s.pid, '.', (extract(epoch FROM a.backend_start) * 1000000.0)::bigint))
+
+-- statement name_breaker
+-- '{breaker}': who breaks a hold, for the holder and for --status.
+SELECT set_config('application_name', '{breaker}', false)
+
+-- statement mark
+-- Break a hold: get the key of the mark, for as long as our session lasts. The holder gets the key
+-- for a moment with each renewal, so this may have to come again; unless another session breaks the
+-- hold. old: the holder is a dlock that does not try the key, as far as our role may read this.
+WITH
+-- include shown
+SELECT EXISTS (SELECT 1 FROM h),
+    (SELECT h.query LIKE '/* dlock1 %' AND h.query NOT LIKE '/* dlock1 % holds=%' FROM h),
+    (SELECT CASE WHEN h.query LIKE '/* dlock1 %' AND h.query NOT LIKE '/* dlock1 % holds=%'
+        THEN false ELSE pg_try_advisory_lock('{mark_key}') END FROM h),
+    EXISTS (
+        SELECT 1 FROM l WHERE l.key = '{mark_hex}' AND l.objsubid = 1 AND l.mode = 'ExclusiveLock' AND l.granted)
+
+-- statement terminate
+-- By force: the end of its session ends the hold, as soon as the server's process has ended.
+WITH
+-- include shown
+SELECT EXISTS (SELECT 1 FROM h), false, false, (SELECT pg_terminate_backend(h.pid) FROM h)
+
+-- statement list
+-- All locks of which a session of dlock tells the name, or at least the key, with a holder of each.
+-- a: these sessions; n: the locks, by main key; l: the advisory locks; s: the sessions that hold the
+-- lock or wait for it, as in the fragment sessions. A different number (?key=) stands in the query.
+WITH
+a AS MATERIALIZED (
+    SELECT a.pid, a.name, coalesce(a.told, a.hashed) AS id,
+        CASE WHEN coalesce(a.told, a.hashed) = a.hashed THEN a.name END AS word, a.waits
+    FROM (
+        SELECT a.pid, a.query LIKE '/* dlock1 % wait=%' AS waits,
+            CASE WHEN a.application_name LIKE 'dlock: %' THEN substr(a.application_name, 8) END
+                AS name,
+            concat(CASE WHEN a.application_name LIKE 'dlock: %'
+                THEN substr(encode(sha256(convert_to(substr(a.application_name, 8), 'UTF8')),
+                    'hex'), 1, 16)
+                ELSE substr(a.application_name, 7) END, '.1') AS hashed,
+            substring(a.query FROM '^/[*] dlock1 .* (?:holds|wait)=([0-9a-f]{16}[.][12]) ') AS told
+        FROM pg_stat_activity a
+        WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
+            AND a.application_name ~ '^dlock:( |[0-9a-f]{16}$)') a),
+n AS MATERIALIZED (
+    SELECT k.id, k.name, k.word, o.turn, o.gate, o.size
+    FROM (SELECT a.id, max(a.name) AS name, max(a.word) AS word FROM a GROUP BY a.id) k
+        CROSS JOIN LATERAL (
+            SELECT substr(encode(sha256(convert_to(k.word, 'UTF8') || decode('00', 'hex')
+                    || convert_to('turnstile', 'UTF8')), 'hex'), 1, 16) AS turn,
+                substr(encode(sha256(convert_to(k.word, 'UTF8') || decode('00', 'hex')
+                    || convert_to('gate', 'UTF8')), 'hex'), 1, 16) AS gate,
+                substr(encode(sha256(convert_to(k.word, 'UTF8') || decode('00', 'hex')
+                    || convert_to('slots', 'UTF8')), 'hex'), 1, 12) AS size OFFSET 0) o),
+l AS MATERIALIZED (
+    SELECT l.pid, l.granted, l.mode, l.objsubid,
+        concat(lpad(to_hex(l.classid::bigint), 8, '0'), lpad(to_hex(l.objid::bigint), 8, '0'))
+            AS key
+    FROM pg_locks l
+    WHERE l.locktype = 'advisory'
+        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),
+p AS MATERIALIZED (
+    SELECT n.id, l.pid,
+        bool_or(l.granted AND concat(l.key, '.', l.objsubid) = n.id) AND NOT bool_or(
+            NOT l.granted OR (l.mode = 'ExclusiveLock' AND (l.key = n.gate) IS TRUE)) AS granted,
+        bool_or(l.mode = 'ShareLock') AS shared,
+        coalesce(max(CASE WHEN substr(l.key, 1, 12) = n.size
+            THEN concat('x', substr(l.key, 13))::bit(16)::int END), 0) AS slots
+    FROM n JOIN l ON concat(l.key, '.', l.objsubid) = n.id
+        OR (l.objsubid = 1 AND (l.key = n.turn OR l.key = n.gate OR substr(l.key, 1, 12) = n.size))
+    GROUP BY n.id, l.pid),
+s AS MATERIALIZED (
+    SELECT p.id, p.pid, p.granted, p.shared, p.slots FROM p
+    UNION ALL
+    SELECT a.id, a.pid, false, false, 0 FROM a
+    WHERE a.waits AND a.pid NOT IN (SELECT p.pid FROM p)),
+c AS MATERIALIZED (
+    SELECT s.id, count(*) FILTER (WHERE s.granted) AS holders,
+        count(*) FILTER (WHERE NOT s.granted) AS waiters, min(s.pid) FILTER (WHERE s.granted) AS pid
+    FROM s GROUP BY s.id)
+SELECT
+-- include columns
+, coalesce(n.name, concat('key:', substr(n.id, 1, 16))), c.holders, c.waiters
+FROM c JOIN n ON n.id = c.id LEFT JOIN s ON s.id = c.id AND s.pid = c.pid
+LEFT JOIN pg_stat_activity a ON a.pid = s.pid
+LEFT JOIN LATERAL (
+    SELECT substr(encode(sha256(convert_to(n.word, 'UTF8') || decode('00', 'hex')
+        || convert_to('break', 'UTF8') || decode('00', 'hex') || convert_to(s.pid::text, 'UTF8')),
+        'hex'), 1, 16) AS key OFFSET 0) y ON true
+LEFT JOIN LATERAL (
+    SELECT b.application_name, b.backend_start FROM l k, LATERAL pg_stat_get_activity(k.pid) b
+    WHERE k.granted AND k.mode = 'ExclusiveLock' AND k.objsubid = 1 AND k.key = y.key
+    LIMIT 1) m ON true

@@ -349,6 +349,48 @@ UNION ALL
 UNION ALL
 SELECT 2, '', 0, 0, '', 0, '', 0, '' WHERE to_regclass('{runs_name}') IS NOT NULL
 
+-- fragment in_line
+-- w: the waiters in line, by lock.
+w AS MATERIALIZED (
+    SELECT substr(a.application_name, 1, 22) AS app, count(*) AS n FROM pg_stat_get_activity(NULL) a
+    WHERE a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+        AND a.application_name ~ '^dlock:[0-9a-f]{16}:[0-9]{16}'
+    GROUP BY 1)
+
+-- fragment waited_for
+LEFT JOIN w ON w.app = concat('dlock:', substr(encode(sha256(convert_to(
+    concat('{table_name}'::text, '#', t.name), 'UTF8')), 'hex'), 1, 16))
+WHERE t.name > '{after}' AND (t.expires > clock_timestamp() OR w.n > 0)
+ORDER BY t.name LIMIT {page}
+
+-- statement list
+-- A page of locks that are held or waited for, behind the name '{after}'.
+WITH
+-- include in_line
+SELECT t.name, t.expires > clock_timestamp(), t.holder, t.fence,
+    (extract(epoch FROM t.expires - clock_timestamp()) * 1000.0)::bigint, t.owner,
+    CASE WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END, 0, NULL, coalesce(w.n, 0)
+FROM {table} t
+-- include waited_for
+
+-- statement list_shared
+-- The same, with the holders in the second table.
+WITH
+-- include in_line
+SELECT t.name, t.expires > clock_timestamp(), coalesce(h.holder, t.holder), t.fence,
+    (extract(epoch FROM coalesce(h.expires, t.expires) - clock_timestamp()) * 1000.0)::bigint,
+    coalesce(h.token, t.owner),
+    CASE WHEN h.slots > 0 THEN concat('n', h.slots) WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END,
+    h.place, CASE WHEN t.owner LIKE 'shared:%' THEN (
+        SELECT count(*) FROM {holders} c WHERE c.name = t.name AND c.epoch = t.owner
+            AND c.expires > clock_timestamp()) END, coalesce(w.n, 0)
+FROM {table} t
+LEFT JOIN LATERAL (
+    SELECT c.holder, c.expires, c.token, c.slots, c.place FROM {holders} c
+    WHERE c.name = t.name AND c.epoch = t.owner AND c.expires > clock_timestamp()
+    ORDER BY c.slots DESC, c.place, c.token LIMIT 1) h ON t.owner LIKE 'shared:%'
+-- include waited_for
+
 -- statement schema
 CREATE TABLE IF NOT EXISTS {table} (name text COLLATE "C" PRIMARY KEY, fence bigint NOT NULL,
 owner text NOT NULL, expires timestamptz NOT NULL, holder text NOT NULL, freed timestamptz,
