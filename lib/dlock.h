@@ -435,6 +435,7 @@ int dlock_start_break(dlock *, const struct dlock_info *holder, bool force,
 /*
  * dlock_start_list - ask for all locks of the store that are held or waited for, and whose names
  * match the handle's name, a pattern as of fnmatch(3). ENTRY..., in no order, then DONE; or FAILED.
+ * A store may also tell of names whose lock is free, with no holders and no waiters.
  * A NOTICE says which locks cannot be seen. Takes no lock and changes nothing.
  */
 int dlock_start_list(dlock *, struct dlock_error *err);

@@ -736,6 +736,13 @@ static void file_ask(struct dlock_be *be, const struct dlock_question *question)
         start_list(b);
         return;
     }
+    if (question->what == ASK_BREAK) {
+        dlock_fail(&put(b, EV_FAILED)->error, DLOCK_EUNUSABLE, 0,
+                   "%s: the kernel keeps this lock for the processes that have the file open: end "
+                   "them, as dlock --break does",
+                   b->place.where);
+        return;
+    }
     if (question->what == ASK_CHECK) {
         file_check(&b->place, b->spec, &b->check.found);
         b->check.next = 0;
