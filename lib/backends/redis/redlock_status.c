@@ -29,6 +29,10 @@ void redlock_status(struct dlock_be *dlock_be, const struct dlock_question *ques
     struct redlock_backend *be = redlock_of(dlock_be);
     struct dlock_error err = {0};
     be->status.question = question;
+    if (question->what == ASK_BREAK) {
+        redlock_break(be, question);
+        return;
+    }
     be->status.forgetting = false;
     redlock_begin(be, OP_STATUS);
     be->until = be->began + be->spec->connect_timeout;
@@ -243,7 +247,8 @@ static bool holder_of_majority(struct redlock_backend *be, int i, size_t at)
     int64_t left_ns[REDLOCK_NODES];
     uint64_t fence = UINT64_MAX;
     size_t len, n;
-    int named = 0;
+    int named = 0, marks = 0;
+    struct dlock_info marked;
     const char *value = state_of(be, i, &s) ? redis_script_value_at(&s, at, &len) : NULL;
     for (int k = 0; k < be->n && value; k++) {
         size_t holders = state_of(be, k, &other) ? redis_script_holders(&other) : 0;
@@ -256,11 +261,20 @@ static bool holder_of_majority(struct redlock_backend *be, int i, size_t at)
                 return false;
             fence = other.fence < fence ? other.fence : fence;
             left_ns[named++] = be->info.left_ns;
+            if (be->info.broken) {
+                marked = be->info;
+                marks++;
+            }
             break;
         }
     }
     if (named < be->quorum)
         return false;
+    /* Fewer marks break no hold. */
+    if (marks >= be->quorum)
+        be->info = marked;
+    else
+        be->info.broken = false;
     be->info.left_ns = redlock_reached(left_ns, named, be->quorum);
     be->info.fence = be->info.foreign ? 0 : fence;
     return true;
