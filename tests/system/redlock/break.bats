@@ -59,7 +59,7 @@ mark_on() {
     for k in $(rl_all); do
         [ "$k" -le "$1" ] || return 0
         value=$(rl "$k" get "$NAME")
-        rl "$k" set "$NAME" "$value break=1" keepttl >/dev/null
+        rl "$k" set "$NAME" "${value% break=1} break=1" keepttl >/dev/null
     done
 }
 
