@@ -58,7 +58,7 @@ struct option_row {
     const char *want;         /* for set_number and set_word: what the value should be */
     bool optional;            /* --long or --long=VALUE; without VALUE given.value is NULL */
     bool is_lock;             /* the value is a LOCK: the setter copies and blanks it */
-    bool runs;                /* of use only for a command that dlock runs */
+    unsigned modes;           /* IN() of each mode that the option is for; 0: for all modes */
 };
 
 #define misuse(err, ...) dlock_fail(err, DLOCK_EUSAGE, 0, __VA_ARGS__)
@@ -202,9 +202,10 @@ static int set_also(struct options *o, const struct given *g, struct dlock_error
 }
 
 static const char *const mode_names[] = {
-    [MODE_STATUS] = "--status", [MODE_SCHEMA] = "--schema", [MODE_FORGET] = "--forget",
-    [MODE_LIST] = "--list",     [MODE_BREAK] = "--break",   [MODE_CHECK] = "--check",
-    [MODE_HELD] = "--held",     [MODE_UNLOCK] = "-u"};
+    [MODE_RUN] = "a command",   [MODE_FD] = "a descriptor", [MODE_STATUS] = "--status",
+    [MODE_SCHEMA] = "--schema", [MODE_FORGET] = "--forget", [MODE_LIST] = "--list",
+    [MODE_BREAK] = "--break",   [MODE_CHECK] = "--check",   [MODE_HELD] = "--held",
+    [MODE_UNLOCK] = "-u"};
 
 static int exclude(struct dlock_error *err, const char *a, const char *b)
 {
@@ -240,6 +241,11 @@ static int refuse_command(struct options *o, const struct given *g, struct dlock
 
 #define FIELD(f) .field = offsetof(struct options, f)
 #define CODE .set = set_number, .most = 255, .want = "an exit code from 0 to 255"
+#define IN(mode) (1U << (mode))
+/* flock(1) takes each of its options in each of its forms. */
+#define IN_FLOCK (IN(MODE_RUN) | IN(MODE_FD) | IN(MODE_UNLOCK))
+#define IN_QUERY                                                                                   \
+    (IN(MODE_STATUS) | IN(MODE_FORGET) | IN(MODE_LIST) | IN(MODE_BREAK) | IN(MODE_CHECK))
 
 static const struct word facilities[] = {
     {"cron", LOG_CRON},     {"daemon", LOG_DAEMON},     {"user", LOG_USER},
@@ -253,53 +259,54 @@ static const struct word losses[] = {
 static const struct option_row table[] = {
     /* clang-format off */
     {"xe", {"exclusive"}, NULL, "one holder at a time (the default)",
-     .group = "The lock", .set = set_lock_mode, .number = DLOCK_MODE_EXCLUSIVE},
+     .group = "The lock", .set = set_lock_mode, .number = DLOCK_MODE_EXCLUSIVE, .modes = IN_FLOCK},
     {"s", {"shared"}, NULL, "share it with other shared holders",
-     .set = set_lock_mode, .number = DLOCK_MODE_SHARED},
+     .set = set_lock_mode, .number = DLOCK_MODE_SHARED, .modes = IN_FLOCK | IN(MODE_CHECK)},
     {"", {"slots"}, "N", "share it with N - 1 others that say the same",
      .set = set_number, .least = 1, .most = DLOCK_SLOTS_MAX, .want = "a number from 1 to 1000",
-     FIELD(slots)},
+     FIELD(slots), .modes = IN(MODE_RUN) | IN(MODE_CHECK)},
     {"", {"also"}, "LOCK", "hold this lock, too: all of them or none",
-     .set = set_also, .number = DLOCK_MODE_EXCLUSIVE, .is_lock = true, .runs = true},
+     .set = set_also, .number = DLOCK_MODE_EXCLUSIVE, .is_lock = true, .modes = IN(MODE_RUN)},
     {"", {"also-shared"}, "LOCK", "the same for a shared one",
-     .set = set_also, .number = DLOCK_MODE_SHARED, .is_lock = true, .runs = true},
+     .set = set_also, .number = DLOCK_MODE_SHARED, .is_lock = true, .modes = IN(MODE_RUN)},
     {"n", {"nonblock", "nb", "nonblocking"}, NULL, "do not wait: exit 75 when the lock is held",
-     .set = set_flag, FIELD(nonblock)},
+     .set = set_flag, FIELD(nonblock), .modes = IN_FLOCK},
     {"w", {"timeout", "wait"}, "DUR",
      "wait at most this long, then exit 75\n"
      "(default: $DLOCK_TIMEOUT, or no limit)",
-     .env = "DLOCK_TIMEOUT", .set = set_duration, FIELD(wait_ns)},
+     .env = "DLOCK_TIMEOUT", .set = set_duration, FIELD(wait_ns),
+     .modes = IN_FLOCK | IN(MODE_BREAK)},
     {"", {"retry"}, NULL, "try again while the store cannot be reached,\nfor as long as -w allows",
-     .set = set_flag, FIELD(retry)},
+     .set = set_flag, FIELD(retry), .modes = IN(MODE_RUN)},
     {"", {"no-reentrant"}, NULL,
      "under a dlock that holds LOCK: exit 75, do not\n"
      "run under its lock",
-     .set = set_flag, FIELD(no_reentrant)},
+     .set = set_flag, FIELD(no_reentrant), .modes = IN(MODE_RUN)},
     {"", {"once"}, "DUR", "do not run if COMMAND has succeeded within DUR\n(default 30d)",
-     .set = set_once, .least = 1, FIELD(once_ns), .optional = true, .runs = true},
+     .set = set_once, .least = 1, FIELD(once_ns), .optional = true, .modes = IN(MODE_RUN)},
     {"", {"success-codes"}, "N,...", "with --once: exit codes that are a success\n(default 0)",
-     .set = set_success_codes},
+     .set = set_success_codes, .modes = IN(MODE_RUN)},
     {"", {"skip-exit-code"}, "N", "with --once: exit N when it is not run again\n(default 0)",
-     CODE, FIELD(skip_code)},
+     CODE, FIELD(skip_code), .modes = IN(MODE_RUN)},
     {"", {"min-hold"}, "DUR", "hold LOCK for at least DUR, from its grant on",
-     .set = set_duration, .least = 1, FIELD(min_hold_ns), .runs = true},
+     .set = set_duration, .least = 1, FIELD(min_hold_ns), .modes = IN(MODE_RUN)},
     {"E", {"conflict-exit-code"}, "N", "exit N instead of 75",
-     CODE, FIELD(conflict_code)},
+     CODE, FIELD(conflict_code), .modes = IN_FLOCK | IN(MODE_FORGET) | IN(MODE_BREAK)},
     {"", {"note"}, "TEXT", "a text that --status shows to others\n(default: $DLOCK_NOTE)",
-     .env = "DLOCK_NOTE", .set = set_text, FIELD(note)},
+     .env = "DLOCK_NOTE", .set = set_text, FIELD(note), .modes = IN(MODE_RUN) | IN(MODE_BREAK)},
 
     {"c", {"command"}, NULL, "after LOCK: run one STRING by $SHELL or /bin/sh",
      .group = "The command", .set = refuse_command},
     {"o", {"close"}, NULL, "files: the command does not inherit the lock",
-     .set = set_flag, FIELD(close_fd)},
+     .set = set_flag, FIELD(close_fd), .modes = IN_FLOCK},
     {"F", {"no-fork"}, NULL, "files: become the command",
-     .set = set_flag, FIELD(no_fork)},
+     .set = set_flag, FIELD(no_fork), .modes = IN_FLOCK},
     {"", {"max-run"}, "DUR",
      "end the command when it has run for so long:\n"
      "TERM, KILL after the grace, exit 124",
-     .set = set_duration, .least = 1, FIELD(max_run_ns), .runs = true},
+     .set = set_duration, .least = 1, FIELD(max_run_ns), .modes = IN(MODE_RUN)},
     {"", {"fcntl"}, NULL, "files: use fcntl(2) locks, not those of flock(2)",
-     .set = set_flag, FIELD(fcntl)},
+     .set = set_flag, FIELD(fcntl), .modes = IN_FLOCK | IN(MODE_STATUS)},
     {"u", {"unlock"}, NULL, "unlock the open file FD",
      .set = set_mode, .number = MODE_UNLOCK},
 
@@ -307,19 +314,22 @@ static const struct option_row table[] = {
      "length of the lease, which is renewed while the\n"
      "command runs (default: $DLOCK_TTL, or 30s)",
      .group = "The lease", .env = "DLOCK_TTL",
-     .set = set_duration, .least = LEASE_MIN_TTL, FIELD(ttl_ns)},
+     .set = set_duration, .least = LEASE_MIN_TTL, FIELD(ttl_ns),
+     .modes = IN(MODE_RUN) | IN(MODE_BREAK) | IN(MODE_CHECK)},
     {"", {"grace"}, "DUR",
      "time from TERM to KILL when the lease cannot be\n"
      "renewed (default: ttl/6, at most 5s)",
-     .set = set_duration, FIELD(grace_ns)},
+     .set = set_duration, FIELD(grace_ns), .modes = IN(MODE_RUN) | IN(MODE_BREAK) | IN(MODE_CHECK)},
     {"", {"connect-timeout"}, "DUR", "give up when no server answers for this long\n(default 5s)",
-     .set = set_duration, .least = 1, FIELD(connect_timeout_ns)},
+     .set = set_duration, .least = 1, FIELD(connect_timeout_ns),
+     .modes = IN(MODE_RUN) | IN_QUERY},
     {"", {"on-lost"}, "kill|term|warn",
      "what to do to the command when the lock is lost\n"
      "(default term)",
-     .set = set_word, .words = losses, .want = "kill, term or warn", FIELD(on_lost)},
+     .set = set_word, .words = losses, .want = "kill, term or warn", FIELD(on_lost),
+     .modes = IN(MODE_RUN)},
     {"", {"lost-exit-code"}, "N", "exit N instead of 79 when the lock was lost",
-     CODE, FIELD(lost_code)},
+     CODE, FIELD(lost_code), .modes = IN(MODE_RUN)},
 
     {"", {"status"}, NULL, "show holders and waiters of LOCK;\nexit 0: free, 75: held",
      .group = "Information", .set = set_mode, .number = MODE_STATUS},
@@ -332,15 +342,15 @@ static const struct option_row table[] = {
      "ended first; asks at a terminal",
      .set = set_mode, .number = MODE_BREAK},
     {"", {"holder"}, "ID", "with --break: the holder, as HOST:PID or token",
-     .set = set_text, FIELD(holder)},
+     .set = set_text, FIELD(holder), .modes = IN(MODE_BREAK)},
     {"", {"force"}, NULL, "with --break: at once, though its command may go on",
-     .set = set_flag, FIELD(force)},
+     .set = set_flag, FIELD(force), .modes = IN(MODE_BREAK)},
     {"", {"check"}, NULL,
      "try what a run needs of the store, and look for\n"
      "settings that weaken LOCK",
      .set = set_mode, .number = MODE_CHECK},
     {"", {"json"}, NULL, "with --status, --list, --check: as JSON",
-     .set = set_flag, FIELD(json)},
+     .set = set_flag, FIELD(json), .modes = IN(MODE_STATUS) | IN(MODE_LIST) | IN(MODE_CHECK)},
     {"", {"schema"}, NULL, "print the SQL statement that makes LOCK's table",
      .set = set_mode, .number = MODE_SCHEMA},
     {"", {"forget"}, NULL,
@@ -348,17 +358,17 @@ static const struct option_row table[] = {
      "run again; asks at a terminal",
      .set = set_mode, .number = MODE_FORGET},
     {"", {"yes"}, NULL, "with --forget, --break: do not ask",
-     .set = set_flag, FIELD(yes)},
+     .set = set_flag, FIELD(yes), .modes = IN(MODE_FORGET) | IN(MODE_BREAK)},
     {"", {"held"}, NULL,
      "inside a command: print for how many ms its lock\n"
      "is safe (inf: no lease); exit 79: it is not held",
      .set = set_mode, .number = MODE_HELD},
     {"", {"events"}, "FD|FILE", "tell a program what happens, in lines of JSON",
-     .set = set_events, FIELD(events), .runs = true},
+     .set = set_events, FIELD(events), .modes = IN(MODE_RUN)},
     {"", {"syslog"}, "FACILITY",
      "tell the system's log of each run, skipped ones\n"
      "too (default: cron)",
-     .set = set_word, .words = facilities, FIELD(syslog), .optional = true, .runs = true,
+     .set = set_word, .words = facilities, FIELD(syslog), .optional = true, .modes = IN(MODE_RUN),
      .want = "a facility: cron, daemon, user, local0 ..."},
     {"v", {"verbose"}, NULL, "say all that a terminal would show, and details",
      .set = set_flag, FIELD(verbose)},
@@ -560,8 +570,6 @@ static int take_command(struct options *o, char **rest, int n, struct dlock_erro
         rest++;
         n--;
     }
-    if (n == 0 && o->json)
-        return misuse(err, "--json needs --status: dlock --status --json LOCK");
     if (n == 0)
         return misuse(err, "no command to run: dlock [OPTION...] LOCK COMMAND [ARG...]");
     o->command = calloc((size_t)n + 2, sizeof(*o->command));
@@ -615,8 +623,6 @@ static int take_arguments(struct options *o, char **rest, int n, struct dlock_er
         return 0;
     if (n == 0)
         return misuse(err, "no lock named: dlock [OPTION...] LOCK COMMAND [ARG...]");
-    if (o->mode == MODE_RUN && n == 1 && is_number(rest[0]))
-        o->mode = MODE_FD;
     if (o->mode == MODE_FD)
         return take_fd(o, rest, n, err);
     int r = o->mode == MODE_RUN ? check_time_as_lock(o, rest, n, err) : 0;
@@ -667,12 +673,41 @@ static bool is_given(const bool given[DLOCK_LEN(table)], const char *name)
     return false;
 }
 
-/* Options that are good alone but not together, or not in this mode. */
+/* "-F", or "--json" for an option without a letter. */
+static const char *name_of(const struct option_row *row, char buf[static 32])
+{
+    if (row->shorts[0])
+        snprintf(buf, 32, "-%c", row->shorts[0]);
+    else
+        snprintf(buf, 32, "--%s", row->longs[0]);
+    return buf;
+}
+
+/* Refuse an option that means nothing in this mode; variables are defaults and are not refused. */
+static int check_mode(const struct options *o, const bool given[DLOCK_LEN(table)],
+                      struct dlock_error *err)
+{
+    char name[32], better[128] = "";
+    size_t n = 0;
+    for (const struct option_row *row = table; row < table + DLOCK_LEN(table); row++) {
+        if (!given[row - table] || row->modes == 0 || row->modes & IN(o->mode))
+            continue;
+        for (size_t mode = 0; mode < DLOCK_LEN(mode_names); mode++)
+            if (row->modes & IN(mode))
+                n += (size_t)snprintf(better + n, sizeof(better) - n, "%s%s", n > 0 ? " or " : "",
+                                      mode_names[mode]);
+        return misuse(err, "%s is not for %s, but for %s", name_of(row, name), mode_names[o->mode],
+                      better);
+    }
+    return 0;
+}
+
+/* Options that are good alone but not together. */
 static int check_together(struct options *o, const bool given[DLOCK_LEN(table)],
                           struct dlock_error *err)
 {
     /* Of -x and -s the last counts, as in flock(1). Beside --slots both are mistakes. */
-    bool run = o->mode == MODE_RUN, shared = o->lock_mode == DLOCK_MODE_SHARED;
+    bool shared = o->lock_mode == DLOCK_MODE_SHARED;
     bool kind = is_given(given, "exclusive") || is_given(given, "shared");
     const struct {
         bool both;
@@ -680,37 +715,26 @@ static int check_together(struct options *o, const bool given[DLOCK_LEN(table)],
     } excluded[] = {
         {o->no_fork && o->close_fd, "-o", "-F"},
         {o->slots && kind, shared ? "-s" : "-x", "--slots"},
-        {o->no_fork && run && o->nalso, "-F", "--also"},
-        {o->fcntl && run && o->nalso, "--fcntl", "--also"},
-        {o->no_fork && (o->mode == MODE_FORGET || o->mode == MODE_HELD), "-F", mode_names[o->mode]},
-        {o->json && o->mode == MODE_FORGET, "--json", "--forget"},
-        {shared && run && o->once_ns, "-s", "--once"},
-        {o->no_fork && run && o->once_ns, "-F", "--once"},
-        {o->slots && run && o->once_ns, "--slots", "--once"},
-        {o->no_fork && run && o->min_hold_ns, "-F", "--min-hold"},
-        {o->no_fork && run && o->max_run_ns, "-F", "--max-run"},
+        {o->no_fork && o->nalso, "-F", "--also"},
+        {o->fcntl && o->nalso, "--fcntl", "--also"},
+        {shared && o->once_ns, "-s", "--once"},
+        {o->no_fork && o->once_ns, "-F", "--once"},
+        {o->slots && o->once_ns, "--slots", "--once"},
+        {o->no_fork && o->min_hold_ns, "-F", "--min-hold"},
+        {o->no_fork && o->max_run_ns, "-F", "--max-run"},
     };
     for (size_t i = 0; i < DLOCK_LEN(excluded); i++)
         if (excluded[i].both)
             return exclude(err, excluded[i].a, excluded[i].b);
-    if (o->slots > 0 && (o->mode == MODE_FD || o->no_fork))
-        return misuse(err, "--slots needs a process that keeps the slot: %s",
-                      o->no_fork ? "not -F" : "dlock --slots N FILE COMMAND");
+    if (o->slots > 0 && o->no_fork)
+        return misuse(err, "--slots needs a process that keeps the slot: not -F");
     if (o->slots > 0) {
         o->lock_mode = DLOCK_MODE_SLOTS;
         o->close_fd = true; /* a process that the command leaves behind must not keep a slot */
     }
-    if (o->yes && o->mode != MODE_FORGET && o->mode != MODE_BREAK)
-        return misuse(err, "--yes needs --forget or --break: dlock --forget --yes LOCK");
-    if ((o->force || o->holder) && o->mode != MODE_BREAK)
-        return misuse(err, "--%s needs --break: dlock --break LOCK", o->force ? "force" : "holder");
     if (!o->once_ns && (is_given(given, "success-codes") || is_given(given, "skip-exit-code")))
         return misuse(err, "--%s needs --once",
                       is_given(given, "success-codes") ? "success-codes" : "skip-exit-code");
-    for (const struct option_row *row = table; row < table + DLOCK_LEN(table) && !run; row++)
-        if (row->runs && given[row - table])
-            return misuse(err, "--%s needs a command: dlock --%s%s%s LOCK COMMAND", row->longs[0],
-                          row->longs[0], row->optional ? "" : " ", row->optional ? "" : row->arg);
     if (o->retry && (o->nonblock || o->wait_ns == 0))
         return misuse(err, "--retry waits for the store, and %s does not wait: use -w with a time",
                       o->nonblock                  ? "-n"
@@ -745,6 +769,10 @@ int options_parse(struct options *o, int argc, char **argv, struct dlock_error *
     int r = parse_switches(o, argc, argv, given, err);
     if (r == 0 && is_final(o->mode))
         return 0;
+    if (r == 0 && o->mode == MODE_RUN && argc - optind == 1 && is_number(argv[optind]))
+        o->mode = MODE_FD;
+    if (r == 0)
+        r = check_mode(o, given, err);
     if (r == 0)
         r = take_arguments(o, argv + optind, argc - optind, err);
     if (r == 0)

@@ -126,8 +126,8 @@ enum dlock_ev {
     EV_SKIPPED,
     /*
      * Ends renew: from, ttl (as negotiated); error: some servers were not reached. broken: the hold
-     * is marked (ASK_BREAK); error: by whom, of dlock_broken() (util.h). The store keeps the lock until the
-     * release, so renewals go on, and report the mark again.
+     * is marked (ASK_BREAK); error: by whom, of dlock_broken() (util.h). The store keeps the lock
+     * until the release, so renewals go on, and report the mark again.
      */
     EV_RENEWED,
     /*
@@ -206,8 +206,8 @@ enum dlock_ask {
     ASK_BREAK,
     ASK_FORGET,
     /*
-     * What a run would meet: log-in, rights for spec's kind of lock, version, settings. error.msg of
-     * EV_FINDING is "SUBJECT: what was found", and with a warning or a failure "; what to do";
+     * What a run would meet: log-in, rights for spec's kind of lock, version, settings. error.msg
+     * of EV_FINDING is "SUBJECT: what was found", and with a warning or a failure "; what to do";
      * error.code of a failure is that of a run. Writes nothing.
      */
     ASK_CHECK

@@ -441,8 +441,8 @@ int dlock_start_list(dlock *, struct dlock_error *err);
 
 /*
  * dlock_start_check - try what an acquire, the renewals and the release of this lock need, and look
- * for settings of the store that weaken the lock. FINDING..., then DONE; FAILED: the store cannot be
- * reached. Takes no lock and changes nothing.
+ * for settings of the store that weaken the lock. FINDING..., then DONE; FAILED: the store cannot
+ * be reached. Takes no lock and changes nothing.
  */
 int dlock_start_check(dlock *, struct dlock_error *err);
 

@@ -3,15 +3,36 @@
 
 #include <string.h>
 
+/* A newer event of this type says all that the older one said. */
+static bool is_replaceable(enum dlock_ev type)
+{
+    return type == EV_WAITING || type == EV_AWAY || type == EV_BACK || type == EV_CHANGED ||
+           type == EV_RENEWED;
+}
+
+/* Such an event ends no operation: without it the core acts later, or a warning is not told. */
+static bool is_droppable(enum dlock_ev type)
+{
+    return type == EV_NOTICE || (is_replaceable(type) && type != EV_RENEWED);
+}
+
+static void drop(struct event_queue *q, int at)
+{
+    memmove(q->at + at, q->at + at + 1, sizeof(q->at[0]) * (size_t)(--q->n - at));
+}
+
 struct dlock_event *events_add(struct event_queue *q, enum dlock_ev type)
 {
-    struct dlock_event *ev;
-    if (q->n > 0 && (q->at[q->n - 1].type == type || q->n == EVENTS_MAX))
-        ev = &q->at[q->n - 1];
-    else
-        ev = &q->at[q->n++];
-    *ev = (struct dlock_event){.type = type};
-    return ev;
+    int at = 0;
+    if (q->n > 0 && q->at[q->n - 1].type == type && is_replaceable(type)) {
+        q->n--;
+    } else if (q->n == EVENTS_MAX) {
+        while (at < EVENTS_MAX - 1 && !is_droppable(q->at[at].type))
+            at++;
+        drop(q, at);
+    }
+    q->at[q->n] = (struct dlock_event){.type = type};
+    return &q->at[q->n++];
 }
 
 bool events_take(struct event_queue *q, struct dlock_event *ev)
@@ -19,7 +40,7 @@ bool events_take(struct event_queue *q, struct dlock_event *ev)
     if (q->n == 0)
         return false;
     *ev = q->at[0];
-    memmove(q->at, q->at + 1, sizeof(q->at[0]) * (size_t)--q->n);
+    drop(q, 0);
     return true;
 }
 

@@ -14,8 +14,13 @@ struct event_queue {
 };
 
 /*
- * Queue an event; the caller fills in all fields but the type. The event replaces the last event if
- * both have the same type or the queue is full, so that an ending event always finds room.
+ * Queue an event; the caller fills in all fields but the type. A newer EV_WAITING, EV_AWAY, EV_BACK,
+ * EV_CHANGED or EV_RENEWED (CAP_NESTED: of each of the holder's renewals) replaces the last event if
+ * both have the same type.
+ *
+ * A full queue drops its oldest EV_NOTICE, EV_WAITING, EV_AWAY, EV_BACK or EV_CHANGED. The other
+ * events are never lost: at most four of them are in the queue, which are EV_RUN and the end of an
+ * operation, EV_LOST, and the EV_RELEASED of a release that the core began before it took them.
  */
 struct dlock_event *events_add(struct event_queue *, enum dlock_ev);
 /* Take the oldest event. False: the queue is empty. */

@@ -1113,3 +1113,152 @@ sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
     store_clean "$NAME"
 }
 signal_ends_it() { kill -TERM "$STARTED" 2>/dev/null; ! kill -0 "$STARTED" 2>/dev/null; }
+
+# ---------------------------------------------------------------- break, list ---
+
+# broken RC [ARG...]: --break of the lock exits with RC.
+broken() { run "-$1" run_t 40 "$DLOCK" --break --yes --note "stuck in a test" "${@:2}" "$L"; }
+
+# was_broken PID LOG: that dlock ended as one does whose hold was broken. Only TERM reaches the
+# holder of a file.
+was_broken() {
+    local line="'$NAME' was broken by .*, note \"stuck in a test\"; ending the command"
+    needs LEASE || { exits 143 5 "$1"; return; }
+    exits 79 5 "$1"
+    [ "$(grep -c "$line" "$2")" = 1 ] || fail "$(cat "$2")"
+}
+
+@test "--break: a living holder's tree is gone before the next one enters, in order" {
+    local i
+    holds_tree --ttl 4 --grace 0.4
+    for i in 1 2 3; do
+        start_log "$i.log" "$DLOCK" "$L" sh -c 'echo "$0" >>order; exec "$HELPERS/witness" . 10' $i
+        eval "waiter$i=$STARTED"
+        wait_for 5 waiters_are $i
+    done
+    broken 0
+    was_broken "$holder" holder.log
+    for i in waiter1 waiter2 waiter3; do exits 0 10 "${!i}"; done
+    [ ! -e violations ] || final "$(cat violations)"
+    ! needs FIFO || [ "$(tr -d '\n' <order)" = 123 ] || fail "$(cat order)"
+    store_clean "$NAME"
+}
+
+# bats test_tags=plain
+@test "--break: of a stopped or dead holder the lock ends with the lease, after its tree" {
+    local sig
+    needs LEASE || return 0
+    for sig in STOP KILL; do
+        rm -f history
+        holds_tree --ttl 2 --grace 0.2
+        kill -$sig "$holder"
+        broken 0
+        run -0 run_t 10 "$DLOCK" -w 5 "$L" "$HELPERS/witness" "$T" 10
+        [ ! -e violations ] || final "$sig: $(cat violations)"
+        kill -CONT "$holder" 2>/dev/null || :
+        wait_for 10 pid_gone "$holder"
+    done
+    store_clean "$NAME"
+}
+
+@test "--break: of readers and slots one goes, and the others stay" {
+    local kind
+    needs SHARED || return 0
+    for kind in -s '--slots 3'; do
+        # shellcheck disable=SC2086
+        for id in a b c; do held $id --ttl 4 --grace 0.4 $kind; done
+        broken 64
+        assert_out "3 holders"
+        broken 75 --holder "$(hostname):1"
+        broken 0 --holder "$(hostname):${PIDS[b]}"
+        was_broken "${PIDS[b]}" holds.b.log
+        end a c
+        needs SLOTS || break
+    done
+    store_clean "$NAME"
+}
+
+@test "--break: nothing is touched when nobody holds the lock, or another one by now" {
+    broken 0
+    hold --ttl 4
+    HOLDER=$HOLDER L=$L timeout 30 /usr/bin/python3 - <<'EOF'
+import os, pty, re, subprocess, sys, time
+L, DLOCK, T = (os.environ[k] for k in ('L', 'DLOCK', 'T'))
+pid, fd = pty.fork()
+if pid == 0:
+    os.execv(DLOCK, [DLOCK, '--break', L])
+seen = b''
+while b'[y/N]' not in seen:
+    seen += os.read(fd, 4096)
+assert b'held' in seen, seen
+open(T + '/go', 'w').close()
+while os.path.exists('/proc/%s' % os.environ['HOLDER']) and 'Z' not in open(
+        '/proc/%s/stat' % os.environ['HOLDER']).read().rsplit(')', 1)[1][:3]:
+    time.sleep(.02)
+next = subprocess.Popen([DLOCK, L, 'sh', '-c', ': >next; exec sleep 20'])
+while not os.path.exists(T + '/next'):
+    time.sleep(.02)
+os.write(fd, b'y\n')
+try:
+    while True:
+        seen += os.read(fd, 4096) or sys.exit('no end')
+except OSError:
+    pass
+status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+assert status == 75 and b'has changed hands' in seen, (status, seen)
+assert next.poll() is None
+next.terminate()
+assert next.wait() == 143
+EOF
+    let_go
+    store_clean "$NAME"
+}
+
+# bats test_tags=plain
+@test "--break: random breaks of contending holders cause no overlap and no stuck lock" {
+    local n most i pid
+    ! kin || return 0
+    most=$(amount breaks)
+    for i in 1 2 3 4 5 6 7 8; do
+        start_log "c$i.log" sh -c '
+            while [ ! -e over ]; do
+                "$DLOCK" -q --ttl 2 --grace 0.2 "$1" sh -c "
+                    [ -e over ] || exec \"$HELPERS/witness\" . 5000 tree" || :
+            done' - "$L"
+    done
+    wait_for 5 file_has history enter
+    for ((n = 0; n < most; n++)); do
+        run run_t 40 "$DLOCK" --break --yes "$L"
+        case $status in 0 | 75) ;; *) fail "break $n: $status $output" ;; esac
+        # Of each three holders one is killed, and its guard ends the tree.
+        pid=$("$DLOCK" --status --json "$L" |
+            sed -n 's/.*"holders":\[{[^}]*"pid":\([0-9]*\).*/\1/p')
+        [ $((n % 3)) != 2 ] || [ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null || :
+        [ ! -e violations ] || final "$(cat violations)"
+    done
+    : >over
+    broken 0
+    run -0 run_t 60 "$DLOCK" -w 50 "$L" true
+    [ ! -e violations ] || final "$(cat violations)"
+}
+
+@test "--list: the locks that are held or waited for, with their holders" {
+    local store=${L%"$NAME"} what
+    store=${store%'#'}
+    run -0 run_t 10 "$DLOCK" --list "$store#*$NAME*"
+    [ -z "$output" ] || fail "$output"
+    hold --note "the nightly run"
+    waits "$L" true
+    run -0 run_t 10 "$DLOCK" --list "$store#*$NAME*"
+    [[ $output == *"$NAME  held, 1 waiting"*": "*"pid $HOLDER ("* ]] || fail "$output"
+    run -0 run_t 10 "$DLOCK" --list --json "$store"
+    what='"state":"held","holders":1,"waiters":1,"holder":{'
+    [[ $output == *'"schema":1,"lock":"'"$NAME\",$what"* ]] || fail "$output"
+    run -0 run_t 10 "$DLOCK" --list "$store#no-$NAME"
+    [ -z "$output" ] || fail "$output"
+    let_go
+    exits 0 5 "$waiter"
+    run -0 run_t 10 "$DLOCK" --list "$store#*$NAME*"
+    [ -z "$output" ] || fail "$output"
+    store_clean "$NAME"
+}

@@ -433,8 +433,12 @@ static void take_notifies(struct pg_conn *c)
 {
     PGnotify *n;
     while ((n = PQnotifies(c->pq))) {
-        int64_t number = dlock_max(0, strtoll(n->extra, NULL, 10));
-        c->notified = c->notified < 0 ? number : dlock_min(c->notified, number);
+        char *rest;
+        int64_t number = dlock_max(0, strtoll(n->extra, &rest, 10));
+        if (c->notified < 0 || number <= c->notified) {
+            c->notified = number;
+            snprintf(c->notice, sizeof(c->notice), "%s", strlen(rest) < PG_NOTICE ? rest : "");
+        }
         PQfreemem(n);
     }
 }

@@ -22,6 +22,7 @@
 #define PG_REQUESTS 6
 #define PG_STATEMENTS 8
 #define PG_VALUES 12
+#define PG_NOTICE 512
 
 /* TCP_USER_TIMEOUT (ms) while libpq tries the hosts of a service. TCP takes a second at least. */
 #define PG_SERVICE_PATIENCE "1500"
@@ -109,6 +110,7 @@ struct pg_conn {
 
     /* The least number of any NOTIFY since the owner set -1; text that is no number counts as 0. */
     int64_t notified;
+    char notice[PG_NOTICE]; /* what stood behind this number; "": nothing, or too much */
 
     /* PC_FAILED */
     struct dlock_error error;

@@ -16,7 +16,7 @@ enum pg_tag {
     T_CONFIRM,
     T_RENEW,
     T_RELEASE,
-    T_LEAVE,
+    T_LEAVE, /* without a look at the waiters: T_CALL may have to follow */
     T_CALL,
     T_UNDO,
     T_STATUS,
@@ -124,6 +124,8 @@ struct table_state {
         int tries;      /* of this acquire */
         bool joined;    /* this session bears the ticket, and LISTENs */
         bool deaf;      /* the server refused LISTEN */
+        int64_t called; /* the fence of the hold whose release called us as the first; 0: none */
+        char next[PG_NOTICE]; /* the waiters behind us, as that release told; "": unknown */
     } line;
     struct {        /* of a waiting writer, to readers and slots */
         int64_t at; /* of the next notice; 0: none was written */

@@ -72,6 +72,7 @@ enum {
     R_AHEAD,
     R_TURN, /* in ms: from now on, or of a held lock, from the expiry on */
     R_NAMED,
+    R_FENCE_BEFORE, /* of the row; NULL: no row */
     R_COLUMNS
 };
 /* As the statement check lists them: 23 is the type int. */
@@ -150,6 +151,8 @@ void table_send(struct pg_backend *be, enum pg_tag tag, enum table_more more,
         {"slots", NULL, be->spec->slots},
         {"epoch", be->table.epoch, 0},
         {"ticket", NULL, be->table.line.ticket},
+        {"called", NULL, be->table.line.called},
+        {"next", be->table.line.next, 0},
         {"grace", NULL, be->restart_grace / DLOCK_MSEC},
         {"grace_left", grace_left, 0},
         {"once", NULL, be->spec->once / DLOCK_MSEC},
@@ -229,17 +232,30 @@ static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *t
                    STATEMENTS(sql_table_release));
 }
 
+/* A time and at least four pids, for hand_on. Any role can NOTIFY any text. */
+static bool knows_next(const char *list)
+{
+    int numbers = 0;
+    size_t len;
+    for (; (len = strspn(list, "0123456789")) > 0 && len <= 10; list += len + (list[len] == ','))
+        numbers++;
+    return *list == '\0' && numbers > 4;
+}
+
 static void send_release(struct pg_backend *be)
 {
     /* Where this client has waited, others wait most likely: release also calls them. */
-    bool leave = be->granted && !is_shared(be) && be->table.line.ticket == 0 &&
-                 table_stays_ms(be) == 0 && be->table.release == RELEASE_UNSENT;
+    bool brief = be->granted && !is_shared(be) && table_stays_ms(be) == 0 &&
+                 be->table.release == RELEASE_UNSENT;
+    const char *leave = be->table.line.ticket == 0        ? sql_table_leave
+                        : knows_next(be->table.line.next) ? sql_table_hand_on
+                                                          : NULL;
     if (be->table.release == RELEASE_UNSENT)
         be->table.release = RELEASE_SENT; /* once unheard, always unheard */
     if (run_record_begun(be->spec) && be->granted)
         runs_send_release(be);
-    else if (leave)
-        table_send(be, T_LEAVE, NO_MORE, NULL, STATEMENTS(sql_table_leave));
+    else if (brief && leave)
+        table_send(be, T_LEAVE, NO_MORE, NULL, STATEMENTS(leave));
     else
         send_give_back(be, T_RELEASE, be->token, table_stays_ms(be));
 }
@@ -272,6 +288,12 @@ static void maybe_sweep(struct pg_backend *be)
 
 /* --------------------------------------------------------------------- acquire */
 
+static void forget_call(struct pg_backend *be)
+{
+    be->table.line.called = 0;
+    be->table.line.next[0] = '\0';
+}
+
 static void table_acquire(struct pg_backend *be)
 {
     be->table.take = !is_shared(be) && be->spec->once == 0 && be->restart_grace == 0;
@@ -280,6 +302,7 @@ static void table_acquire(struct pg_backend *be)
     be->table.creates = 0;
     be->table.line.ticket = 0;
     be->table.line.tries = be->table.line.place = 0;
+    forget_call(be);
     be->table.release = RELEASE_UNSENT;
     be->table.notice.at = 0;
     memcpy(be->table.notice.token, be->token, sizeof(be->table.notice.token));
@@ -340,12 +363,20 @@ void table_read_holder(struct dlock_info *info, const char *holder, int64_t left
     }
 }
 
-/* A release has called us for a number of ms from now on. Any role can NOTIFY any number. */
+/*
+ * A release has called us for a number of ms from now on: "0 FENCE NEXT" the first in line, so that
+ * the try need not look at the line. Any role can NOTIFY any text, but not know the fence.
+ */
 static void heed_call(struct pg_backend *be)
 {
     int64_t turn = dlock_min(be->conn.notified, LONGEST_TURN / DLOCK_MSEC) * DLOCK_MSEC;
+    char *next;
     if (be->conn.notified >= 0)
         be->acquire.try_at = dlock_min(be->acquire.try_at, pg_now(be) + turn);
+    if (be->conn.notified == 0) {
+        be->table.line.called = dlock_max(0, strtoll(be->conn.notice, &next, 10));
+        snprintf(be->table.line.next, PG_NOTICE, "%s", *next == ' ' ? next + 1 : "");
+    }
     be->conn.notified = -1;
 }
 
@@ -373,6 +404,7 @@ static void wait_on(struct pg_backend *be, const struct table_refusal *why)
 {
     bool direct = why->direct && !be->table.line.deaf;
     bool stands = be->table.line.joined && be->table.line.ticket == why->ticket;
+    bool fresh = !be->table.line.joined;
     bool shared = why->held && strncmp(why->owner, SHARED_OWNER, strlen(SHARED_OWNER)) == 0;
     struct dlock_event *ev = events_add(&be->events, EV_WAITING);
     ev->info = why->info;
@@ -399,7 +431,7 @@ static void wait_on(struct pg_backend *be, const struct table_refusal *why)
         shared_kind(be->spec, kind);
         snprintf(ticket, sizeof(ticket), "%016" PRId64, be->table.line.ticket);
         table_send(be, T_LISTEN, NO_MORE, NULL, STATEMENTS(sql_table_listen));
-        table_send(be, T_LISTEN, NO_MORE, PLACES({"ticket", ticket, 0}, {"kind", kind, 0}),
+        table_send(be, T_LISTEN, NO_MORE, PLACES({"ticket", ticket, 0}, {"kind", kind, 0}, {"fresh", NULL, fresh}),
                    STATEMENTS(sql_table_stand_in_line));
         send_try(be);
     } else {
@@ -410,6 +442,7 @@ static void wait_on(struct pg_backend *be, const struct table_refusal *why)
 void table_refused(struct pg_backend *be, const struct table_refusal *why)
 {
     be->table.try = TRY_NONE;
+    forget_call(be);
     /* Our caller may find from the token that the caller itself is the holder. */
     if (why->info && strspn(why->owner, "0123456789abcdef") == DLOCK_TOKEN_LEN &&
         why->owner[DLOCK_TOKEN_LEN] == '\0')
@@ -553,8 +586,13 @@ static void try_answered(struct pg_backend *be, const struct pg_reply *r)
         be->fence = (uint64_t)pg_number(r->rows, 0, R_FENCE);
         if (PQgetisnull(r->rows, 0, R_FENCE))
             not_granted(be, r);
-        else
+        else {
+            /* Else the call was forged, or another client has had the lock since. */
+            if (take || pg_number(r->rows, 0, R_FENCE_BEFORE) != be->table.line.called ||
+                pg_number(r->rows, 0, R_TICKET) != be->table.line.ticket)
+                forget_call(be);
             table_granted(be, r->sent);
+        }
     }
 }
 
@@ -665,6 +703,7 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 static void table_ready(struct pg_backend *be)
 {
     be->table.line.joined = be->table.line.deaf = be->table.checked.holders = false;
+    be->table.line.called = 0;
     if (be->conn.guarded)
         be->table.checked.runs = false; /* it is a new connection */
     switch (be->op) {

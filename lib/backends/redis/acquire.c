@@ -601,10 +601,6 @@ static void woken(struct redis_backend *be, const redisReply *r)
         else
             be->acquire.try_at = dlock_min(be->acquire.try_at, at);
         break;
-    case RS_NEXT:
-        be->acquire.try_at =
-            dlock_min(be->acquire.try_at, now + REDIS_SCRIPT_CLAIM + REDIS_CLAIM_SLACK);
-        break;
     case RS_SECOND:
         be->acquire.place = 2;
         if (be->acquire.look_at != DLOCK_NEVER)

@@ -206,11 +206,9 @@ static inline int64_t redlock_lease(const struct dlock_spec *spec)
 {
     return dlock_max(spec->ttl, spec->min_hold);
 }
-/* Queue a notice, unless it would take the room of an operation's last event. */
 static inline void redlock_notice(struct redlock_backend *be, const struct dlock_error *err)
 {
-    if (be->events.n <= EVENTS_MAX / 2)
-        events_add(&be->events, EV_NOTICE)->error = *err;
+    events_add(&be->events, EV_NOTICE)->error = *err;
 }
 /* Send a script to the server, under this kind and the operation's serial number. */
 static inline void redlock_send(const struct redlock_backend *be, struct redlock_server *s,

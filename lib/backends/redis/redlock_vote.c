@@ -243,9 +243,6 @@ void redlock_wake_heard(struct redlock_backend *be, struct redlock_server *s,
         else
             server_freed(be, s);
         break;
-    case RS_NEXT:
-        ask_at(be, now + REDIS_SCRIPT_CLAIM + CLAIM_SLACK);
-        break;
     case RS_GO:
         s->place = 1;
         server_freed(be, s);

@@ -753,7 +753,6 @@ enum redis_script_call redis_script_called(const struct redis_script *s, const r
     if (what->type != REDIS_REPLY_STRING)
         return RS_NOTHING;
     return strcmp(what->str, "go") == 0          ? RS_GO
-           : strcmp(what->str, "next") == 0      ? RS_NEXT
            : strcmp(what->str, "second") == 0    ? RS_SECOND
            : strcmp(what->str, "head") == 0      ? RS_HEAD
            : strncmp(what->str, "head ", 5) == 0 ? RS_HEAD

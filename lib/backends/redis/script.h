@@ -28,7 +28,6 @@
  *   PREFIXclaim    exists while called waiters have a claim to the free lock (at most 1 s)
  * and the channel PREFIXwake:<waiter id>, on which the scripts publish
  *   go      the lock is free for your kind, and your turn has come
- *   next    the waiter before you was called; retry in a second
  *   head    you are the first of the queue now: watch NAME; "head <ms> <value>": NAME was granted
  *           just now, for so long
  *   second  you are the second now
@@ -303,7 +302,6 @@ enum redis_script_call {
     RS_NOTHING,
     RS_CHANGED, /* NAME: freed, renewed, or gone */
     RS_GO,
-    RS_NEXT,
     RS_SECOND,
     RS_HEAD
 };

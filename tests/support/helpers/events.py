@@ -27,7 +27,7 @@ EVENTS = {
                 "lease_left_ms?": int},
     "trouble": {"for_ms": int, "term_in_ms?": int, "reason?": str},
     "recovered": {"after_ms": int},
-    "lost": {"reason?": str},
+    "lost": {"reason?": str, "cause?": ["broken"]},
     "term": {"kill_in_ms": int},
     "kill": {},
     "released": {"hold_ms": int,

@@ -157,7 +157,7 @@ assert {(e['lock'], e['set']) for e in by['waiting']} == {('b-$NAME', 'a-$NAME')
     refused "this is the same lock as " -n --also-shared ./file "$F"
     refused '-F and --also' -F --also "$A" "$F"
     refused '--fcntl and --also' --fcntl --also "$A" "$F"
-    says 64 '--also needs a command' --status --also "$A" "$B"
+    says 64 '--also is not for --status' --status --also "$A" "$B"
     refused "the lock's name is empty" --also '' "$A"
     for ((i = 0; i < 16; i++)); do many+=(--also "$A$i"); done
     refused 'more than 16 locks' "${many[@]}" "$F"

@@ -176,7 +176,7 @@ fds() {
     [ ! -e "$S/log" ]
     # What runs no command has no events.
     for form in '8' '-u 8' '--status x' '--schema x'; do
-        says 64 "--events needs a command" --events ev $form 8>x
+        says 64 "--events is not for" --events ev $form 8>x
     done
     [ ! -e ev ]
     run -0 run_t 5 "$DLOCK" --events ./5 "$L" true

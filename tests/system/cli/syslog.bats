@@ -91,6 +91,6 @@ that name: ./redi:...)" \
 }
 
 @test "--syslog needs a command, and a facility that exists" {
-    says 64 "--syslog needs a command: dlock --syslog LOCK COMMAND" --syslog --status x
+    says 64 "--syslog is not for --status, but for a command" --syslog --status x
     says 64 '"kern" is not a facility' --syslog=kern x true
 }

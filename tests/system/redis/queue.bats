@@ -189,6 +189,38 @@ delay_is() {
     exec {all}>&-
 }
 
+# The messages so far: the waiter's id, and the first word.
+messages() {
+    tr -d '\r' <heard | grep -v '^[*$]' |
+        awk 'sub(/.*:wake:/, "") && !/\*/ { id = $0; getline; print id, $1 }'
+}
+messages_are() { [ "$(messages)" = "$1" ]; }
+
+# A second looks more often, in case the first is silent.
+@test "waiters learn that they are the first or the second" {
+    local i ids second
+    hold
+    for i in 1 2 3 4; do
+        TTL=60 wait_in_line $i "'$HELPERS/await' end"
+        [ $i != 2 ] || second=$WAITER
+    done
+    mapfile -t ids < <(rcli zrange "{$NAME}:dlock:queue" 0 -1)
+    exec {all}<>"/dev/tcp/127.0.0.1/$REDIS_PORT"
+    printf 'PSUBSCRIBE {%s}:dlock:wake:*\r\n' "$NAME" >&"$all"
+    timeout 30 cat <&"$all" >heard 3>&- &
+    wait_for 5 grep -q ':1' heard
+    kill -TERM "$second"
+    exits 143 5 "$second"
+    let_go
+    wait_for 5 messages_are "${ids[2]} second
+${ids[0]} go
+${ids[2]} head
+${ids[3]} second" || fail "$(messages)"
+    : >end
+    kill $!
+    exec {all}>&-
+}
+
 @test "a DEL by others wakes a waiter at once that is the first for the second time" {
     local t0 stopped i
     rcli set "$NAME" x px 60000

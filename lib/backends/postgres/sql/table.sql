@@ -25,10 +25,20 @@ WHERE pg_backend_pid() = {pid}
 -- statement stand_in_line
 -- {line_key}: shared by the sessions in line, to their end, so that leave can ask for waiters
 -- without a look at all sessions. leave holds the key for a moment, hence the second try. A waiter
--- without the key waits on: its next poll is the call.
+-- without the key waits on: its next poll is the call. {fresh}: 1 for the first place of a session.
+--
+-- Two further keys are made of {line_key}, for hand_on: of its own pid each waiter has one alone,
+-- until its grant; and a waiter that joins later than its ticket says (it connects anew, or was
+-- slow) shares one of the time (see calls), to the end of its session.
 SELECT set_config('application_name', '{app}:{ticket}{kind}', false),
     pg_try_advisory_lock_shared({line_key})
-        OR (pg_sleep(0.01) IS NOT NULL AND pg_try_advisory_lock_shared({line_key}))
+        OR (pg_sleep(0.01) IS NOT NULL AND pg_try_advisory_lock_shared({line_key})),
+    CASE WHEN {fresh} = 1 THEN pg_try_advisory_lock({line_key} # {pid}) END,
+    CASE WHEN n.now - '{ticket}'::bigint > 100000
+        THEN pg_try_advisory_lock_shared({line_key} # (n.now >> 22 << 32))
+            OR (pg_sleep(0.01) IS NOT NULL
+                AND pg_try_advisory_lock_shared({line_key} # (n.now >> 22 << 32))) END
+FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint AS now OFFSET 0) n
 WHERE pg_backend_pid() = {pid}
 
 -- statement listen
@@ -93,13 +103,15 @@ WHERE a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_datab
 -- statement try
 -- {grace_left}: 0, or the result of grace, current_setting('dlock.grace')::bigint. {ticket}: ours,
 -- 0: none. {pid_in_line}: of a session in line, which leaves the line when the lock is granted; 0:
--- none. {look}: 1 to look at the line in any case, to tell our place.
+-- none. {look}: 1 to look at the line in any case, to tell our place. {called}: the fence of the
+-- hold whose release called us as the first in line, 0: none.
 --
 -- h: the row as we see it; t: the number before us (NULL: not looked), and our turn. The turn is
 -- decided in the row, too, but as with a held lock, the row is not touched before the turn. A look
 -- at the line takes the server milliseconds per 1000 connections, and is left out where the line
 -- decides nothing: when the lock has been free for longer than the longest turn, and is there for
--- all; and when the lock stays held for longer, until our next try or call.
+-- all; when the lock stays held for longer, until our next try or call; and where a release has
+-- looked for us: no client has had the lock since, and no other waiter was before us.
 /* {waiter} */ WITH
 h AS MATERIALIZED (
     SELECT r.holder, r.fence, r.owner, r.expires, r.passed, greatest(r.expires, r.freed) AS since
@@ -110,6 +122,9 @@ t AS MATERIALIZED (
         / (coalesce(w.ahead, 0)::float8 + float8 '2.5')) AS turn
     FROM (
         SELECT CASE WHEN EXISTS (
+            SELECT 1 FROM h CROSS JOIN m WHERE h.fence = {called} AND m.ticket = {ticket}
+                AND h.expires <= clock_timestamp())
+        THEN 0 WHEN EXISTS (
             SELECT 1 FROM h WHERE h.since > clock_timestamp() - interval '3 seconds'
                 AND ({look} = 1 OR h.expires < clock_timestamp() + interval '3 seconds'))
         THEN (
@@ -141,7 +156,9 @@ SELECT g.fence, pg_backend_pid(), '{token}'::text, o.holder, o.fence,
             clock_timestamp()) + t.turn - clock_timestamp())
         ELSE t.turn END) * 1000.0)::bigint,
     CASE WHEN g.fence IS NOT NULL AND pg_backend_pid() = {pid_in_line}
-        THEN set_config('application_name', '{session}', false) END
+        THEN concat(set_config('application_name', '{session}', false),
+            pg_advisory_unlock({line_key} # {pid_in_line})) END,
+    (SELECT h.fence FROM h)
 FROM t LEFT JOIN got g ON true LEFT JOIN h o ON o.expires > clock_timestamp()
 
 -- statement renew
@@ -159,6 +176,10 @@ LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires 
 -- waiter: for a reader only the writers before, for a slot also the slots before, as far as slots
 -- are missing. All waiters with a free way are called, and of the rest as many as make four, each
 -- with the number of ms until its turn.
+--
+-- fence: of the hold that ends, or NULL. The first waiter is told the fence, and for its own
+-- release (hand_on) the time of this look and the pids of the next waiters: no waiter of the last
+-- 0.2 s, as another one may still join before it. The time is the server's in us, without 22 bits.
 q AS (
     SELECT a.pid, a.place, a.kind, count(*) OVER b AS before,
         count(*) FILTER (WHERE a.kind = '') OVER b AS writers,
@@ -185,9 +206,18 @@ w AS (
     SELECT r.pid, r.ahead, row_number() OVER (ORDER BY r.ahead, r.place COLLATE "C") AS nth FROM r
     WHERE r.ahead IS NOT NULL),
 c AS (
-    SELECT pg_notify(concat('{channel}'::text, w.pid),
-        ((w.ahead::float8 * float8 '2800'
-            / (w.ahead::float8 + float8 '2.5'))::bigint + (SELECT u.stays FROM u))::text)
+    SELECT pg_notify(concat('{channel}'::text, w.pid), concat(
+        (w.ahead::float8 * float8 '2800'
+            / (w.ahead::float8 + float8 '2.5'))::bigint + (SELECT u.stays FROM u),
+        CASE WHEN w.ahead = 0 THEN (
+            SELECT concat(' ', u.fence, ' ', n.now >> 22, (
+                SELECT string_agg(concat(',', q.pid), '' ORDER BY q.place COLLATE "C") FROM q
+                WHERE q.kind = '' AND q.before = q.writers AND q.before BETWEEN 1 AND 60
+                    AND q.place COLLATE "C" < concat('{app}:', lpad((n.now - 200000)::text, 16, '0'))))
+            FROM u CROSS JOIN (
+                SELECT (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint AS now
+                OFFSET 0) n
+            WHERE u.fence IS NOT NULL AND u.stays = 0) END))
     FROM w WHERE w.ahead = 0 OR w.nth <= 4)
 
 -- fragment give_back
@@ -224,9 +254,40 @@ WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp(
 RETURNING 1, NULL, '{token}'::text, CASE WHEN pg_try_advisory_lock({line_key})
     THEN (NOT pg_advisory_unlock({line_key}))::int ELSE 1 END
 
+-- statement hand_on
+-- The release of a client that a release has told the waiters behind: '{next}', time and pids, at
+-- least four (see calls). Without a look at all sessions, so that the cost does not grow with the
+-- waiters. w: the first four, as far as they are still in line. If one is not, or if a waiter has
+-- joined since then whose ticket may be before theirs (of the same time, or the next), or if too
+-- much time has passed, call follows (1 in the last column). No row: release tells why.
+WITH
+u AS (
+    UPDATE {table} l SET expires = '-infinity', owner = '', freed = clock_timestamp()
+    WHERE l.name = '{name}' AND l.owner = '{token}' AND l.expires > clock_timestamp()
+    RETURNING l.fence),
+n AS MATERIALIZED (
+    SELECT string_to_array('{next}', ',')::bigint[] AS list FROM u),
+w AS MATERIALIZED (
+    SELECT p.pid, p.nth - 1 AS ahead
+    FROM n CROSS JOIN unnest(n.list[2:5]) WITH ORDINALITY AS p(pid, nth)
+    WHERE NOT pg_try_advisory_xact_lock_shared({line_key} # p.pid)),
+k AS MATERIALIZED (
+    SELECT {line_key} # (b.b << 32) AS key FROM n CROSS JOIN generate_series(n.list[1],
+        (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint >> 22) AS b(b)),
+c AS (
+    SELECT pg_notify(concat('{channel}'::text, w.pid), concat(
+        (w.ahead::float8 * float8 '2800' / (w.ahead::float8 + float8 '2.5'))::bigint,
+        CASE WHEN w.ahead = 0 THEN concat(' ', u.fence, ' ', n.list[1], ',',
+            array_to_string(n.list[3:], ',')) END))
+    FROM w CROSS JOIN n CROSS JOIN u
+    WHERE (SELECT count(*) FROM w) = 4 AND (SELECT count(*) FROM k) BETWEEN 1 AND 2
+        AND NOT EXISTS (SELECT 1 FROM k WHERE CASE WHEN pg_try_advisory_lock(k.key)
+            THEN NOT pg_advisory_unlock(k.key) ELSE true END))
+SELECT 1, NULL, '{token}'::text, CASE WHEN EXISTS (SELECT 1 FROM c) THEN 0 ELSE 1 END FROM u
+
 -- statement call
 WITH u AS (
-    SELECT coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, 0 AS stays, 0 AS me
+    SELECT coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, 0 AS stays, 0 AS me, l.fence
     FROM {table} l WHERE l.name = '{name}'),
 -- include calls
 SELECT count(*) FROM c

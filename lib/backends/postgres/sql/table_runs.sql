@@ -51,7 +51,7 @@ u AS (
     UPDATE {table} l SET expires = '-infinity', owner = '', freed = clock_timestamp()
     FROM s WHERE s.what > 1 AND l.name = '{name}' AND l.owner = '{token}'
     RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, 0 AS stays,
-        pg_backend_pid() AS me),
+        pg_backend_pid() AS me, l.fence),
 -- include calls
 , n AS (
     INSERT INTO {runs} AS o (name, state, status, fence, owner, host, pid, username, command, note,

@@ -110,7 +110,8 @@ i AS (
         '{holder}'::text FROM g)
 SELECT g.fence, g.slot, g.epoch, pg_backend_pid(), '{token}'::text,
     CASE WHEN g.fence IS NOT NULL AND pg_backend_pid() = {pid_in_line}
-        THEN set_config('application_name', '{session}', false) END
+        THEN concat(set_config('application_name', '{session}', false),
+            pg_advisory_unlock({line_key} # {pid_in_line})) END
 FROM (SELECT 1) x LEFT JOIN g ON true
 
 -- statement renew
@@ -142,7 +143,8 @@ k AS (
 -- fragment given_back
 -- y: the name's row.
 u AS (
-    SELECT y.passed, y.whole, y.used, y.stays, 0 AS me FROM y WHERE y.whole OR y.slots > 0),
+    SELECT y.passed, y.whole, y.used, y.stays, 0 AS me, NULL::bigint AS fence
+    FROM y WHERE y.whole OR y.slots > 0),
 -- include calls
 SELECT (SELECT count(*) FROM y WHERE y.live), o.holder, '{token}'::text, (SELECT count(*) FROM c)
 FROM (SELECT 1) x

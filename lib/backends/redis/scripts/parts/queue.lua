@@ -1,9 +1,8 @@
 -- queue.lua - the waiters of a lock, in the order of arrival. script.h has the formats of keys and
 -- messages. w: the id of a waiter.
 --
--- The server's work does not grow with the number of waiters: a release calls the first and tells
--- the second; a grant tells the new first two. Dead entries are dropped when they come to the
--- front.
+-- The server's work does not grow with the number of waiters: a release calls the first; a grant
+-- tells the new first two. Dead entries are dropped when they come to the front.
 --
 -- Claims. A called waiter has a claim: until its end the waiter may take the free lock, and a try
 -- that finds claims in front waits for their end. A waiter whose claim ends without a try (stopped,
@@ -17,8 +16,8 @@
 -- key PREFIXclaim exists while claims run, and a waiter that sees the key looks again after its
 -- expiry. So not all of them try. A grant leaves the key alone: the key matters only while the lock
 -- is free, and the release deletes the key, or calls anew.
---   release: the first has a claim of 1 s, and the second was told to try at its end: 1.02 s with
---     a single silent waiter. Otherwise the next live waiter has looked at 1.5 s.
+--   release: the first has a claim of 1 s, whose end the second knows when it has looked: 1.03 s
+--     with a single silent waiter. Otherwise the next live waiter has looked at 1.5 s.
 --   expiry, or a DEL by another program: no claim runs. The first waiter hears of it (tracking),
 --     and gets 0.5 s, with the three behind it, if still absent when another waiter looks.
 -- A try that finds claims over calls, for 0.3 s and all at once, eight times as many waiters as it
@@ -143,9 +142,8 @@ local function listening(ids)
   return all
 end
 
--- Call the waiters ids, whose entries are said. fresh: only the first, and the second is told to
--- try at the end of the first's claim. Returns the end of the claims; nil: dead waiters were
--- dropped.
+-- Call the waiters ids, whose entries are said. fresh: only the first, and the second is told that
+-- it is the second. Returns the end of the claims; nil: dead waiters were dropped.
 local function call(ids, said, fresh, claim)
   if not listening(ids) then return end
   local set, dead = {}, false
@@ -156,7 +154,7 @@ local function call(ids, said, fresh, claim)
       set[#set + 1] = w
       set[#set + 1] = format(alive, now + claim, who)
     end
-    if not tell(w, second and 'next' or 'go') then dead = w end
+    if not tell(w, second and 'second' or 'go') then dead = w end
   end
   if dead then return drop(dead) end
   redis.call('HSET', waiters, unpack(set))
@@ -168,7 +166,7 @@ end
 -- NAME was freed just now, so claims begin anew. chain: NAME still stands, and its holders have
 -- changed, so a claim goes on: a stopped waiter is set aside however often they change. Returns the
 -- end of the claims (ms), or nil: the lock is kept for no waiter; and the waiter in front of me for
--- which there is no room.
+-- which there is no room. all: the first in line, if known.
 local function offer(me, fresh, chain, all)
   local n, aside, moved = (fresh or chain) and 2 or ROUND, 0, false
   while true do

@@ -13,8 +13,10 @@ local function quit(id)
   near(function()
     local first = false
     if id ~= '' then
-      first = redis.call('ZRANGE', queue, '0', '0')[1] == id
+      local w, second, third = unpack(redis.call('ZRANGE', queue, '0', '2'))
+      first = w == id
       drop(id)
+      if second == id and third then tell(third, 'second') end
     end
     if not value and (mine or first) then
       if not offer('', true, false, line) then claimed(nil) end
