@@ -10,7 +10,8 @@
  * 3 holders fit 2 slots on 3 servers.
  *
  * This file runs the operation under way: redlock_vote.c acquires, redlock_renew.c renews and
- * releases, redlock_status.c asks for the status. redlock_servers.c reaches the servers and counts
+ * releases, redlock_status.c asks for the status,
+ * redlock_break.c breaks a hold. redlock_servers.c reaches the servers and counts
  * their answers, redlock_young.c knows which votes count after a restart. Each server is a node
  * (node.c).
  *
@@ -32,6 +33,7 @@ static const struct redlock_operation *const operations[] = {
     [OP_RELEASE] = &redlock_op_release,
     [OP_STATUS] = &redlock_op_status,
     [OP_CHECK] = &redlock_op_check,
+    [OP_BREAK] = &redlock_op_break,
 };
 
 /* ------------------------------------------------------------- open and close */
@@ -132,7 +134,7 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
         [K_LOOK] = &redlock_op_acquire,  [K_CLAIM] = &redlock_op_acquire,
         [K_RENEW] = &redlock_op_renew,   [K_HEAL] = &redlock_op_renew,
         [K_LEAVE] = &redlock_op_release, [K_STATUS] = &redlock_op_status,
-        [K_FORGET] = &redlock_op_status,
+        [K_FORGET] = &redlock_op_status, [K_BREAK] = &redlock_op_break,
     };
     struct redis_conn *cmd = &s->node.cmd, *wake = &s->node.wake;
     struct redis_conn_reply rep;

@@ -20,6 +20,7 @@ void redlock_renew(struct dlock_be *dlock_be)
     be->proven = false;
     be->until = be->began + be->spec->op_timeout;
     for_each_server (be, s) {
+        s->mark = MARK_NONE;
         s->retry_at = 0; /* the lease has its own pauses */
         if (redlock_reach(be, s, be->until))
             redlock_keep(be, s, K_RENEW);
@@ -86,6 +87,7 @@ static void not_ours(struct redlock_backend *be, struct redlock_server *s,
         s->loss = LOSS_EARLY;
     s->from = 0;
     s->answer = A_GONE;
+    s->mark = o->found ? MARK_NONE : MARK_LOST;
     if (o->found) {
         s->answer = A_BUSY;
         redis_script_holder(o->found, o->len, &s->info);
@@ -96,6 +98,33 @@ static void not_ours(struct redlock_backend *be, struct redlock_server *s,
     /* The renewal has ended before this answer. */
     if (be->op == OP_NONE)
         tell_lost(be);
+}
+
+static void read_mark(struct redlock_backend *be, struct redlock_server *s,
+                      struct redis_script_owned *o)
+{
+    int64_t when_ms;
+    if (!o->found)
+        return;
+    const char *by = redis_script_mark(o->found, &o->len, &when_ms);
+    dlock_broken(&be->broken, be->spec, by, o->len);
+    s->mark = MARK_SEEN;
+}
+
+/*
+ * Is the hold broken? A majority has the mark, or had it: a server that has lost the lock counts
+ * beside a mark, since the mark may have been lost with the lock. *open: silent servers can decide.
+ */
+static bool is_broken(const struct redlock_backend *be, bool *open)
+{
+    int seen = 0, lost = 0, pending = redlock_count(be, A_PENDING);
+    for_each_server (be, s) {
+        seen += s->mark == MARK_SEEN;
+        lost += s->mark == MARK_LOST;
+    }
+    bool broken = seen > 0 && seen + lost >= be->quorum;
+    *open = !broken && seen > 0 && seen + lost + pending >= be->quorum;
+    return broken;
 }
 
 static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
@@ -129,6 +158,7 @@ static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
         s->from = dlock_max(s->from, rep->sent);
         if (!current)
             return;
+        read_mark(be, s, &o);
         /* With RUN_NOW the server must have the record, too. Before it is healed it has none. */
         bool recorded = o.recorded || be->spec->hold->begin != RUN_NOW;
         s->answer = recorded ? A_YES : s->loss != LOSS_NONE ? A_GONE : A_TYPE;
@@ -165,8 +195,11 @@ static void renew_step(struct redlock_backend *be, int64_t now)
     for_each_server (be, s)
         healed += s->answer == A_YES && s->loss != LOSS_NONE;
     bool patient = redlock_patient(be, yes, now), heard = pending == 0 || !patient;
+    bool open, broken = is_broken(be, &open);
     if (tell_lost(be)) {
         ;
+    } else if (open && patient) {
+        return;
     } else if (yes - healed >= be->quorum ||
                (yes >= be->quorum && heard && !doubtful(be, &doubt))) {
         /* A majority with healed servers counts once all are heard: more may have lost it. */
@@ -176,6 +209,9 @@ static void renew_step(struct redlock_backend *be, int64_t now)
         for_each_server (be, s)
             if (s->answer == A_FAILED)
                 ev->error = s->error;
+        ev->broken = broken;
+        if (broken)
+            ev->error = be->broken;
         be->proven = true;
     } else if (pending > 0 && yes + pending >= be->quorum && now < be->until) {
         return;

@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-enum redlock_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS, OP_CHECK };
+enum redlock_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS, OP_CHECK, OP_BREAK };
 
 /* Where an acquire is. */
 enum redlock_stage {
@@ -38,7 +38,8 @@ enum redlock_kind {
     K_STATUS, /* of a check, too */
     K_TRACK,
     K_INFO,
-    K_FORGET
+    K_FORGET,
+    K_BREAK
 };
 #define REDLOCK_SERIALS 0x7ffffffu
 #define REDLOCK_TAG(serial, kind) ((int)(((serial)&REDLOCK_SERIALS) << 4 | (unsigned)(kind)))
@@ -49,11 +50,11 @@ enum redlock_kind {
 enum redlock_answer {
     A_NONE,    /* not asked */
     A_PENDING, /* asked */
-    A_YES,     /* vote, renewal, release: ours */
+    A_YES,     /* vote, renewal, release: ours; break: the hold is marked */
     A_BUSY,    /* a different client holds the lock */
-    A_GONE,    /* renewal, release: there is no lock */
+    A_GONE,    /* renewal, release, break: there is no lock */
     A_GRACE,   /* vote: not up for long enough; the server may have our value all the same */
-    A_TYPE,    /* foreign type, or no run record */
+    A_TYPE,    /* foreign type, or no run record; break: the holder is not dlock */
     A_REFUSED, /* an error reply */
     A_FAILED,  /* not reachable */
     A_LATE     /* still busy with earlier commands: not asked */
@@ -66,6 +67,13 @@ enum redlock_loss {
     LOSS_EARLY /* gone although the server had confirmed our lease for longer */
 };
 
+/* Is our hold broken there? A renewal asks. */
+enum redlock_mark {
+    MARK_NONE,
+    MARK_SEEN,
+    MARK_LOST /* the lock is gone, and perhaps its mark */
+};
+
 struct redlock_server {
     int host; /* in the URI */
     char where[300];
@@ -76,6 +84,7 @@ struct redlock_server {
     enum redlock_answer answer;
     enum { RAISE_NONE, RAISE_ASKED, RAISE_DONE } raise; /* ST_RAISE */
     enum redlock_loss loss;
+    enum redlock_mark mark;
     bool undo_sent; /* a vote of the round is being given back */
     uint64_t fence;
     int64_t left_ms, up_ms; /* as struct redis_script_tried */
@@ -128,6 +137,7 @@ struct redlock_backend {
     char token[DLOCK_TOKEN_LEN + 1], *value;
     uint64_t fence;
     enum { CLAIM_NONE, CLAIM_GRANTED, CLAIM_LOST } claim; /* LOST: the loss was reported */
+    struct dlock_error broken;                            /* with MARK_SEEN: by whom */
     bool proven;                /* granted or renewed by the last operation */
     struct redis_checks checks; /* do the servers evict locks? */
 
@@ -180,7 +190,7 @@ struct redlock_operation {
     int64_t (*wake_at)(const struct redlock_backend *);
 };
 extern const struct redlock_operation redlock_op_acquire, redlock_op_renew, redlock_op_release,
-    redlock_op_status, redlock_op_check;
+    redlock_op_status, redlock_op_check, redlock_op_break;
 
 static inline struct redlock_backend *redlock_of(struct dlock_be *be)
 {
@@ -308,6 +318,8 @@ int redlock_check_next(struct redlock_backend *, struct dlock_event *);
 /* Cancelled: forget the findings. */
 void redlock_check_drop(struct redlock_backend *);
 void redlock_status(struct dlock_be *, const struct dlock_question *);
+/* ASK_BREAK of redlock_status(): redlock_break.c. */
+void redlock_break(struct redlock_backend *, const struct dlock_question *);
 /* During a listing: the next entry, or EV_DONE. Returns 1. */
 int redlock_status_next(struct redlock_backend *, struct dlock_event *);
 void redlock_drop_listing(struct redlock_backend *);

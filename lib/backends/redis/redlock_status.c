@@ -33,6 +33,10 @@ void redlock_status(struct dlock_be *dlock_be, const struct dlock_question *ques
         return;
     }
     be->status.question = question;
+    if (question->what == ASK_BREAK) {
+        redlock_break(be, question);
+        return;
+    }
     be->status.forgetting = false;
     redlock_begin(be, OP_STATUS);
     be->until = be->began + be->spec->connect_timeout;
@@ -127,7 +131,8 @@ static void start_listing(struct redlock_backend *be)
     for (int i = 0; i < be->n; i++)
         if (state_of(be, i, &s) && s.run_len > 0 && !run_of(be, i, &run)) {
             redlock_run_foreign(be, &be->servers[i], &err);
-            redlock_notice(be, &err);
+            redlock_notice(be, &err); /* the first server's: the others' say the same */
+            break;
         }
     if (find_run(be))
         events_add(&be->events, EV_RUN)->run = &be->run;
@@ -247,7 +252,8 @@ static bool holder_of_majority(struct redlock_backend *be, int i, size_t at)
     int64_t left_ns[REDLOCK_NODES];
     uint64_t fence = UINT64_MAX;
     size_t len, n;
-    int named = 0;
+    int named = 0, marks = 0;
+    struct dlock_info marked;
     const char *value = state_of(be, i, &s) ? redis_script_value_at(&s, at, &len) : NULL;
     for (int k = 0; k < be->n && value; k++) {
         size_t holders = state_of(be, k, &other) ? redis_script_holders(&other) : 0;
@@ -260,11 +266,20 @@ static bool holder_of_majority(struct redlock_backend *be, int i, size_t at)
                 return false;
             fence = other.fence < fence ? other.fence : fence;
             left_ns[named++] = be->info.left_ns;
+            if (be->info.broken) {
+                marked = be->info;
+                marks++;
+            }
             break;
         }
     }
     if (named < be->quorum)
         return false;
+    /* Fewer marks break no hold. */
+    if (marks >= be->quorum)
+        be->info = marked;
+    else
+        be->info.broken = false;
     be->info.left_ns = redlock_reached(left_ns, named, be->quorum);
     be->info.fence = be->info.foreign ? 0 : fence;
     return true;
