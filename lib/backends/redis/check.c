@@ -102,9 +102,10 @@ static void failed(struct redis_backend *be, const struct dlock_error *err)
     finish(be);
 }
 
-/* The answer to the first question. True: ask it again later. */
+/* The answer to the first question. True: ask it again later, or nothing more. */
 static bool answered_first(struct redis_backend *be, const redisReply *r)
 {
+    struct redis_check *c = &be->checking->server;
     struct dlock_error err;
     if (r->type != REDIS_REPLY_ERROR)
         return false;
@@ -112,9 +113,12 @@ static bool answered_first(struct redis_backend *be, const redisReply *r)
     redis_cluster_error(&be->route, &err, r->str);
     if (redis_cluster_lost(&be->route, r->str))
         redis_node_close(&be->node);
-    if (err.code != DLOCK_EUNAVAIL || (class != RE_TRANSIENT && class != RE_CLUSTER))
+    if (err.code == DLOCK_EUNAVAIL && (class == RE_TRANSIENT || class == RE_CLUSTER))
+        redis_retry_later(be, &err);
+    else if (class == RE_CLUSTER)
+        c->error = err; /* a cluster cannot have this lock */
+    else
         return false;
-    redis_retry_later(be, &err);
     return true;
 }
 

@@ -226,7 +226,7 @@ static void check_step(struct redlock_backend *be, int64_t now)
         if (s->answer == A_FAILED && c->error.code == 0)
             c->error = s->error;
         if (now >= be->until && c->error.code == 0 && c->nsaid == 0)
-            no_answer(&c->error, be->spec, be->spec->connect_timeout);
+            dlock_fail_at(&c->error, DLOCK_EUNAVAIL, 0, s->where, "no answer");
         complete = complete && redis_check_is_complete(c);
     }
     if (complete || now >= be->until)

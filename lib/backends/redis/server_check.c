@@ -16,7 +16,7 @@
 /* What to do stands behind a semicolon; in errors.c and health.c, behind a colon. */
 static void advise(char *text)
 {
-    static const char *const in_front[] = {"): ", " a right: "};
+    static const char *const in_front[] = {"): ", " a right: ", " has none: "};
     for (size_t i = 0; i < DLOCK_LEN(in_front); i++) {
         char *at = strstr(text, in_front[i]);
         if (at)
@@ -177,6 +177,13 @@ static void note_clock(struct redis_check *c, const struct redis_conn_reply *rep
     c->within = took / 2 + DLOCK_MSEC;
 }
 
+/* Nothing is served without a log-in (DENIED: to other hosts). */
+static bool needs_password(const redisReply *r)
+{
+    return is_refused(r) &&
+           (strncmp(r->str, "NOAUTH", 6) == 0 || strncmp(r->str, "DENIED", 6) == 0);
+}
+
 void redis_check_answered(struct redis_check *c, struct redis_conn_reply *rep)
 {
     static const char *const info_all[] = {"INFO"}, *const now[] = {"TIME"};
@@ -187,7 +194,9 @@ void redis_check_answered(struct redis_check *c, struct redis_conn_reply *rep)
     if (q == Q_TIME)
         note_clock(c, rep);
     rep->r = NULL;
-    if (q == Q_STATUS) {
+    if (q == Q_STATUS && needs_password(c->said[q])) {
+        redis_conn_reply_error(&c->error, &c->node->cmd, c->said[q]->str);
+    } else if (q == Q_STATUS) {
         ask(c, Q_INFO, rep->tag, 1, info_all);
         ask(c, Q_TIME, rep->tag, 1, now);
     } else if (q == Q_INFO) {
@@ -245,6 +254,20 @@ void redis_check_done(struct redis_check *c)
 
 /* ----------------------------------------------------- the connection and rights */
 
+static void judge_certificate(struct redis_check *c, int64_t ends)
+{
+    const struct redis_conn *cmd = &c->node->cmd;
+    int64_t days = (ends - dlock_wall() / DLOCK_SEC) / DAY;
+    struct dlock_error warning;
+    if (tls_config_warns(cmd->tls, cmd->where, &warning))
+        warn(c, "certificate", "not verified; leave insecure=1 out, or give ?cacert=FILE");
+    else if (ends > 0 && days < CERT_DAYS)
+        warn(c, "certificate", "ends in %lld day%s; renew it", (long long)days,
+             days == 1 ? "" : "s");
+    else if (ends > 0)
+        ok(c, "certificate", "ends in %lld days", (long long)days);
+}
+
 static void judge_connection(struct redis_check *c)
 {
     const struct redis_conn *cmd = &c->node->cmd;
@@ -252,18 +275,10 @@ static void judge_connection(struct redis_check *c)
     const char *peer = redis_peer_text(&cmd->peers[cmd->good], address);
     struct dlock_error warning;
     int64_t ends = 0;
-    peer = *peer != '\0' ? peer : "a socket of this machine";
     const char *version = cmd->session ? cmd->tls->table->about(cmd->session, &ends) : "no TLS";
-    long long days = (long long)((ends - dlock_wall() / DLOCK_SEC) / DAY);
-    if (ends == 0)
-        ok(c, "connect", "%s, %s", peer, version);
-    else if (days < CERT_DAYS)
-        warn(c, "connect", "%s, %s, the server's certificate ends in %lld days; renew it", peer,
-             version, days);
-    else
-        ok(c, "connect", "%s, %s, the server's certificate ends in %lld days", peer, version, days);
-    if (tls_config_warns(cmd->tls, cmd->where, &warning))
-        warn(c, "certificate", "not verified; leave insecure=1 out, or give ?cacert=FILE");
+    ok(c, "connect", "%s, %s", *peer != '\0' ? peer : "a socket of this machine", version);
+    if (cmd->session)
+        judge_certificate(c, ends);
     if (redis_check_password(cmd, &warning))
         redis_found_error(c->found, DLOCK_FINDING_WARNING, c->server, "log-in", &warning,
                           cmd->where);
@@ -274,7 +289,7 @@ static void judge_connection(struct redis_check *c)
            cmd->auth.password ? "by" : "without a");
 }
 
-/* No answer at all, or none but to AUTH. */
+/* No answer, or only that the log-in is refused, or that this store cannot have the lock. */
 static void judge_no_contact(struct redis_check *c)
 {
     struct dlock_error cause;
@@ -282,6 +297,8 @@ static void judge_no_contact(struct redis_check *c)
     advise(cause.msg);
     if (c->error.code == DLOCK_EPERM)
         fail(c, DLOCK_EPERM, "log-in", "%s", cause.msg);
+    else if (c->error.code == DLOCK_EUSAGE)
+        fail(c, DLOCK_EUSAGE, "lock", "%s; change the URI", cause.msg);
     else
         fail(c, c->error.code, "connect", "%s; check the address, the server and the network",
              cause.msg);
