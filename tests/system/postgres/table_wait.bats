@@ -254,7 +254,7 @@ served() {
     # They were passed.
     hold
     rm got -f
-    waiter 10 "$HELPERS/clock" got
+    waiter $((${#stopped[@]} + 1)) "$HELPERS/clock" got
     hand_over $((400 + BUSY))
     # When they go on they are served.
     kill -CONT "${stopped[@]}"
