@@ -318,6 +318,28 @@ in_order() {
     [ "$(tr '\n' ' ' <order)" = "2 3 4 1 " ] || fail "order: $(tr '\n' ' ' <order)"
 }
 
+@test "a waiter that comes back passes those whom the holder knows already" {
+    local i
+    hold --ttl 20
+    for i in $(seq 8); do
+        waiter $i sh -c "echo $i >>order; [ $i != 2 ] || { : >second; '$HELPERS/await' go2; }"
+        pids[i]=$WAITER
+    done
+    kill -STOP "${pids[1]}"
+    wait_for 5 pid_stopped "${pids[1]}"
+    pgsql -c "select pg_terminate_backend(pid) from pg_stat_activity
+        where application_name like 'dlock:%:%' order by application_name limit 1"
+    wait_for 5 called_are 7
+    : >go
+    wait_for 5 test -e second # the list of this one is without the first
+    wait_for 5 called_are 6
+    kill -CONT "${pids[1]}"
+    wait_for 5 called_are 7
+    : >go2
+    for i in $(seq 8); do exits 0 10 "${pids[i]}"; done
+    [ "$(tr '\n' ' ' <order)" = "2 1 3 4 5 6 7 8 " ] || fail "order: $(tr '\n' ' ' <order)"
+}
+
 @test "waiters of several roles stand in one line, forged names do little" {
     local i t0 role r=r${NAME//-/}
     pgsql -c "create role ${r}a login; create role ${r}b login" \
