@@ -141,11 +141,12 @@ WHERE a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_datab
 -- hold whose release called us as the first in line, 0: none.
 --
 -- h: the row as we see it; t: the number before us (NULL: not looked), the pids of the eighth
--- waiter before us (NULL: none) and of the next, and our turn. The turn is decided in the row, too, but as with a held lock, the row is not touched before the turn. A look
--- at the line takes the server milliseconds per 1000 connections, and is left out where the line
--- decides nothing: when the lock has been free for longer than the longest turn, and is there for
--- all; when the lock stays held for longer, until our next try or call; and where a release has
--- looked for us: no client has had the lock since, and no other waiter was before us.
+-- waiter before us (NULL: none) and of the next, and our turn. The turn is decided in the row, too,
+-- but as with a held lock, the row is not touched before the turn. A look at the line takes the
+-- server milliseconds per 1000 connections, and is left out where the line decides nothing: when
+-- the lock has been free for longer than the longest turn, and is there for all; when the lock
+-- stays held for longer, until our next try or call; and where a release has looked for us: no
+-- client has had the lock since, and no other waiter was before us.
 /* {waiter} */ WITH
 h AS MATERIALIZED (
     SELECT r.holder, r.fence, r.owner, r.expires, r.passed, greatest(r.expires, r.freed) AS since
@@ -250,7 +251,8 @@ c AS (
             SELECT concat(' ', u.fence, ' ', n.now >> 22, (
                 SELECT string_agg(concat(',', q.pid), '' ORDER BY q.place COLLATE "C") FROM q
                 WHERE q.kind = '' AND q.before = q.writers AND q.before BETWEEN 1 AND 60
-                    AND q.place COLLATE "C" < concat('{app}:', lpad((n.now - 200000)::text, 16, '0'))))
+                    AND q.place COLLATE "C" < concat('{app}:',
+                        lpad((n.now - 200000)::text, 16, '0'))))
             FROM u CROSS JOIN (
                 SELECT (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint AS now
                 OFFSET 0) n
