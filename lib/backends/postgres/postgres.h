@@ -21,6 +21,7 @@ enum pg_tag {
     T_UNDO,
     T_STATUS,
     T_LISTEN,
+    T_NEAR,
     T_SCHEMA,
     T_SWEEP,
     T_NOTICE,
@@ -143,6 +144,9 @@ struct table_state {
         int tries;      /* of this acquire */
         bool joined;    /* this session bears the ticket, and LISTENs */
         bool deaf;      /* the server refused LISTEN */
+        int far;        /* the pid of the waiter that we wait for in the server; 0: we LISTEN */
+        int before;     /* the pid of the next waiter before us */
+        bool impatient; /* the server refused that wait */
         int64_t called; /* the fence of the hold whose release called us as the first; 0: none */
         char next[PG_NOTICE]; /* the waiters behind us, as that release told; "": unknown */
     } line;

@@ -25,12 +25,23 @@
  * waiter that is granted the lock before earlier tickets writes its own ticket into passed: all
  * tickets below count no more. Their waiters, if alive, get a new ticket with the next try.
  *
- * A release calls the first few waiters, each for its turn. To look at the line takes the server
- * milliseconds per 1000 sessions, so the waiters share an advisory lock: where no session has it,
- * the release of a client that has not waited calls nobody. All waiters poll within the same 2.8 s,
+ * A release calls the first few waiters, each for its turn. All waiters poll within the same 2.8 s,
  * so a lost call, or the silence of all called waiters, costs no more. At the end of a dead
  * holder's lease each waiter has its turn, too. Behind a pooler waiters only poll, without order,
  * and after the line.
+ *
+ * A look at the line takes the server milliseconds per 1000 sessions, and NOTIFY wakes all sessions
+ * that LISTEN. So that a hand-off costs the same for any number of waiters:
+ *
+ *   - The waiters share an advisory lock: where no session has it, the release of a client that has
+ *     not waited calls nobody.
+ *   - The call of the first waiter has the fence of the hold that ended, and the pids of the next
+ *     waiters. A try need not look while the row still has that fence, and the release of this
+ *     waiter (hand_on) calls the next waiters, and hands the list on. Each waiter has an advisory
+ *     lock of its pid alone: the list counts only while its first four waiters are in line, and
+ *     while no waiter can have joined before them. Readers and slots still look.
+ *   - Only the first eight writers LISTEN. A writer that joins behind them waits in the server
+ *     (stay_far), until the waiter eight places before it has left the line.
  *
  * Not guaranteed: the server's clock decides; when the clock steps forward, a lease ends early.
  * When the clock steps back, new tickets are before old tickets. A foreign role can set such an
@@ -48,6 +59,7 @@
 #define POLL_ALONE DLOCK_SEC             /* between tries of a waiter that no release can wake */
 #define POLL_IN_LINE (2500 * DLOCK_MSEC) /* between tries of a waiter in line */
 #define JITTER (200 * DLOCK_MSEC)
+#define FAR_CHUNKS 3 /* as in stay_far */
 #define SWEEP_ONE_OF 100
 /*
  * A name with a date leaves a row behind. The row goes with a run record that is a week old; for
@@ -73,6 +85,8 @@ enum {
     R_TURN, /* in ms: from now on, or of a held lock, from the expiry on */
     R_NAMED,
     R_FENCE_BEFORE, /* of the row; NULL: no row */
+    R_FAR,
+    R_BEFORE,
     R_COLUMNS
 };
 /* As the statement check lists them: 23 is the type int. */
@@ -341,6 +355,7 @@ void table_granted(struct pg_backend *be, int64_t from)
     }
     be->table.release = RELEASE_UNSENT;
     be->table.line.joined = false;
+    be->table.line.far = 0;
     shared_withdraw_notice(be);
     if (be->conn.one_by_one)
         maybe_sweep(be);
@@ -401,6 +416,24 @@ static void heed_call(struct pg_backend *be)
     be->conn.notified = -1;
 }
 
+static int64_t next_poll(const struct pg_backend *be)
+{
+    return pg_now(be) + POLL_IN_LINE - random_part(be, JITTER);
+}
+
+/* Far behind in line: wait in the server, at most until the next try is due. */
+static void stay_far(struct pg_backend *be)
+{
+    int64_t ms = (be->acquire.try_at - pg_now(be)) / DLOCK_MSEC;
+    if (ms < FAR_CHUNKS)
+        return;
+    be->op_until = be->acquire.try_at + pg_patience(be);
+    be->acquire.try_at = DLOCK_NEVER;
+    table_send(be, T_WAIT, NO_MORE,
+               PLACES({"far", NULL, be->table.line.far}, {"chunk", NULL, ms / FAR_CHUNKS}),
+               STATEMENTS(sql_table_patient, sql_table_stay_far, sql_table_far_gone));
+}
+
 /* Wait for a call, and poll: also at our turn after the lease, as the holder may be dead. */
 static void try_again_in_time(struct pg_backend *be, const struct table_refusal *why)
 {
@@ -419,13 +452,88 @@ static void try_again_in_time(struct pg_backend *be, const struct table_refusal 
     else
         be->acquire.try_at = dlock_min(now + POLL_ALONE, turn + why->left_ms * DLOCK_MSEC) + jitter;
     heed_call(be);
+    if (be->table.line.far > 0)
+        stay_far(be);
+}
+
+/*
+ * Is this waiter far behind, if the try has looked? A writer with a notice must withdraw that at
+ * once, and keeps the connection free.
+ */
+static void note_distance(struct pg_backend *be, const struct table_refusal *why)
+{
+    if (why->ahead >= 0) {
+        be->table.line.far = why->far;
+        be->table.line.before = why->before;
+    }
+    if (is_shared(be) || be->table.line.impatient || be->table.notice.at != 0)
+        be->table.line.far = 0;
+}
+
+static void come_near(struct pg_backend *be)
+{
+    be->table.line.far = 0;
+    be->op_until = pg_now(be) + pg_patience(be);
+    table_send(be, T_NEAR, NO_MORE, PLACES({"before", NULL, be->table.line.before}),
+               STATEMENTS(sql_table_listen, sql_table_near));
+}
+
+static void waited_far(struct pg_backend *be, const struct pg_reply *r)
+{
+    bool answered = pg_one_row(r, 2);
+    if (!answered)
+        be->table.line.impatient = true;
+    if (!answered || pg_true(r->rows, 0, 0)) {
+        come_near(be);
+    } else if (pg_true(r->rows, 0, 1) && be->table.line.tries % LOOK_ONE_OF != 0) {
+        be->table.line.tries++;
+        be->acquire.try_at = next_poll(be);
+        stay_far(be);
+    } else {
+        send_try(be);
+    }
+}
+
+static void came_near(struct pg_backend *be, const struct pg_reply *r)
+{
+    if (!pg_one_row(r, 1) || !pg_true(r->rows, 0, 0)) {
+        send_try(be);
+        return;
+    }
+    be->op_until = DLOCK_NEVER;
+    be->acquire.try_at = next_poll(be);
+    heed_call(be);
+}
+
+/*
+ * Only a session of our own bears the ticket: behind a pooler the next client would inherit the
+ * ticket. From now on later tries count this waiter, and releases call this waiter. An earlier
+ * release did not call, so try again, unless far behind.
+ */
+static void join_line(struct pg_backend *be, const struct table_refusal *why)
+{
+    char ticket[24], kind[8];
+    bool fresh = !be->table.line.joined;
+    be->table.line.joined = true;
+    shared_kind(be->spec, kind);
+    snprintf(ticket, sizeof(ticket), "%016" PRId64, be->table.line.ticket);
+    note_distance(be, why);
+    if (be->table.line.far == 0)
+        table_send(be, T_LISTEN, NO_MORE, NULL, STATEMENTS(sql_table_listen));
+    table_send(be, T_LISTEN, NO_MORE,
+               PLACES({"ticket", ticket, 0}, {"kind", kind, 0}, {"fresh", NULL, fresh}),
+               STATEMENTS(sql_table_stand_in_line));
+    if (be->table.line.far == 0)
+        send_try(be);
+    else
+        try_again_in_time(be, why);
 }
 
 static void wait_on(struct pg_backend *be, const struct table_refusal *why)
 {
     bool direct = why->direct && !be->table.line.deaf;
     bool stands = be->table.line.joined && be->table.line.ticket == why->ticket;
-    bool fresh = !be->table.line.joined;
+    bool far = be->table.line.far > 0;
     bool shared = why->held && strncmp(why->owner, SHARED_OWNER, strlen(SHARED_OWNER)) == 0;
     struct dlock_event *ev = events_add(&be->events, EV_WAITING);
     ev->info = why->info;
@@ -442,22 +550,14 @@ static void wait_on(struct pg_backend *be, const struct table_refusal *why)
         be->table.orphan[0] = '\0';
         send_try(be);
     } else if (direct && !stands) {
-        /*
-         * Only a session of our own bears the ticket: behind a pooler the next client would inherit
-         * the ticket. From now on later tries count this waiter, and releases call this waiter. An
-         * earlier release did not call, so try again.
-         */
-        char ticket[24], kind[8];
-        be->table.line.joined = true;
-        shared_kind(be->spec, kind);
-        snprintf(ticket, sizeof(ticket), "%016" PRId64, be->table.line.ticket);
-        table_send(be, T_LISTEN, NO_MORE, NULL, STATEMENTS(sql_table_listen));
-        table_send(be, T_LISTEN, NO_MORE,
-                   PLACES({"ticket", ticket, 0}, {"kind", kind, 0}, {"fresh", NULL, fresh}),
-                   STATEMENTS(sql_table_stand_in_line));
-        send_try(be);
+        join_line(be, why);
     } else {
-        try_again_in_time(be, why);
+        if (far)
+            note_distance(be, why);
+        if (far && be->table.line.far == 0)
+            come_near(be);
+        else
+            try_again_in_time(be, why);
     }
 }
 
@@ -484,6 +584,8 @@ static void not_granted(struct pg_backend *be, const struct pg_reply *r)
         .held = !PQgetisnull(r->rows, 0, R_LEFT),
         .left_ms = pg_ms(r->rows, 0, R_LEFT),
         .turn_ms = pg_ms(r->rows, 0, R_TURN),
+        .far = (int)pg_number(r->rows, 0, R_FAR),
+        .before = (int)pg_number(r->rows, 0, R_BEFORE),
     };
     be->table.try = TRY_NONE;
     if (why.held) {
@@ -729,7 +831,7 @@ static void table_send_list(struct pg_backend *be);
 static void table_ready(struct pg_backend *be)
 {
     be->table.line.joined = be->table.line.deaf = be->table.checked.holders = false;
-    be->table.line.called = 0;
+    be->table.line.called = be->table.line.far = 0;
     if (be->conn.guarded)
         be->table.checked.runs = false; /* it is a new connection */
     switch (be->op) {
@@ -834,10 +936,16 @@ static void table_answered(struct pg_backend *be, const struct pg_reply *r)
         create_answered(be, r);
     else if (r->tag == T_NOTICE && strncmp(r->sqlstate, "42", 2) == 0)
         be->table.notice.at = DLOCK_NEVER; /* no right to the second table */
-    else if (r->tag == T_LISTEN && r->sqlstate[0]) {
+    else if (r->tag == T_WAIT && be->op == OP_ACQUIRE)
+        waited_far(be, r);
+    else if ((r->tag == T_LISTEN || r->tag == T_NEAR) && r->sqlstate[0]) {
         be->table.line.deaf = true; /* polling has to do */
         be->table.line.joined = false;
-    } else if (r->tag == T_RENEW && be->op == OP_RENEW)
+        if (r->tag == T_NEAR && be->op == OP_ACQUIRE)
+            send_try(be);
+    } else if (r->tag == T_NEAR && be->op == OP_ACQUIRE)
+        came_near(be, r);
+    else if (r->tag == T_RENEW && be->op == OP_RENEW)
         renew_answered(be, r);
     else if ((r->tag == T_RELEASE || r->tag == T_LEAVE || r->tag == T_CALL) && be->op == OP_RELEASE)
         release_answered(be, r);

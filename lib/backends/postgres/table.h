@@ -53,6 +53,7 @@ struct table_refusal {
     int64_t ahead;                 /* waiters before us in line; -1: unknown */
     bool held; /* try again in left_ms and turn_ms, or earlier; else in turn_ms (0: at once) */
     int64_t left_ms, turn_ms;
+    int far, before; /* if we looked: pids as in struct table_state; far may be 0 */
 };
 void table_refused(struct pg_backend *, const struct table_refusal *);
 /* The answer was an error: nothing was granted, since the message was rolled back as a whole. */

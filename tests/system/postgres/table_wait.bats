@@ -95,6 +95,7 @@ held_by_dead() {
 }
 
 served_are() { [ -e order ] && [ "$(wc -l <order)" -ge "$1" ]; }
+messages() { pg_messages default | sort -u | wc -l; }
 # messages_of WAITERS HANDOFFS: in tenths, what the server is sent per hand-off.
 messages_of() {
     local i before
@@ -106,23 +107,90 @@ messages_of() {
             -c "echo >>order; [ \$(wc -l <order) -le $2 ] || '$HELPERS/await' done2"
         pids[i]=$STARTED
     done
-    before=$(pg_statements)
+    before=$(messages)
     let_go
     wait_for 10 served_are $(($2 < $1 ? $2 + 1 : $2))
     [ "$2" -lt "$1" ] || wait_for 5 no_sessions
-    PER=$((($(pg_statements) - before) * 10 / $2))
+    PER=$((($(messages) - before) * 10 / $2))
     : >done2
     for i in $(seq "$1"); do exits 0 20 "${pids[i]}"; done
 }
 
 # bats test_tags=slow
 @test "the cost of a hand-off does not grow with the waiters" {
-    # In tenths: the release and the winner's try; of those called for later, and of the polls, some
-    # may be in it.
+    # In tenths: the release, the winner's try, and of a long line the LISTEN of the waiter that
+    # comes near; of those called for later, and of the polls, some may be in it.
     messages_of 2 2
     [ "$PER" -le 40 ]
     messages_of 20 10
     [ "$PER" -le 40 ]
+}
+
+# explained: from now on the server writes to its log what it does for the sessions of $L.
+explained() {
+    local options=session_preload_libraries%3Dauto_explain%20-cauto_explain.log_min_duration%3D0
+    L="$U&options=-c$options%20-cauto_explain.log_analyze%3Don#$NAME"
+    EXPLAINED=$(($(wc -c <"$PG_LOG") + 1))
+}
+# said REGEX: how many lines the log has with it since then.
+said() { tail -c "+$EXPLAINED" "$PG_LOG" | grep -c -- "$1" || :; }
+said_are() { [ "$(said "$1")" -ge "$2" ]; }
+
+# bats test_tags=slow
+@test "a hand-off in a long line wakes few waiters and looks at no session" {
+    local i looks
+    hold --ttl 100
+    explained
+    for i in $(seq 20); do TTL=100 waiter "$i" true; pids[i]=$STARTED; done
+    # A NOTIFY wakes all sessions that LISTEN.
+    wait_for 3 said_are 'execute [^:]*: LISTEN ' 8
+    [ "$(said 'execute [^:]*: LISTEN ')" = 8 ]
+    looks=$(said 'Scan on pg_stat_get_activity a .*actual')
+    let_go
+    for i in $(seq 20); do exits 0 10 "${pids[i]}"; done
+    # Of 20 releases and 20 tries only the releases with less than four waiters behind them look,
+    # and where the list that was handed on has come to its end.
+    looks=$(($(said 'Scan on pg_stat_get_activity a .*actual') - looks))
+    assert_between 1 "$looks" 9 "looks at the sessions"
+}
+
+@test "a waiter far behind comes near when those before it have gone" {
+    local i
+    hold --ttl 100
+    explained
+    for i in $(seq 9); do TTL=100 waiter "$i" true; pids[i]=$STARTED; done
+    TTL=100 waiter 10 "$HELPERS/clock" got
+    wait_for 3 said_are 'execute [^:]*: /. dlock1 .* DO ' 2
+    kill -TERM "${pids[@]:2}"
+    for i in $(seq 2 9); do exits 143 3 "${pids[i]}"; done
+    wait_for 1 said_are 'execute [^:]*: LISTEN ' 9
+    hand_over $((400 + BUSY))
+    exits 0 3 "${pids[1]}"
+}
+
+@test "a waiter far behind that ends is out of the line within two seconds" {
+    local i
+    hold --ttl 100
+    for i in $(seq 10); do TTL=100 waiter "$i" true; pids[i]=$STARTED; done
+    kill -KILL "${pids[10]}"
+    wait_for 2 called_are 9
+    let_go
+    for i in $(seq 9); do exits 0 5 "${pids[i]}"; done
+}
+
+@test "a role without DO blocks waits far behind all the same" {
+    local i
+    own_server
+    "$DLOCK" "$L" true 3>&-
+    pgsql -c 'revoke usage on language plpgsql from public' -c 'create role nodo login' \
+        -c 'grant select, insert, update, delete on dlock_locks to nodo'
+    L=${L/postgres@/nodo@}
+    hold --ttl 100
+    for i in $(seq 10); do TTL=100 waiter "$i" true; pids[i]=$STARTED; done
+    EXPLAINED=1
+    wait_for 3 said_are "dlock:.*execute [^:]*: LISTEN" 10
+    let_go
+    for i in $(seq 10); do exits 0 5 "${pids[i]}"; done
 }
 
 # bats test_tags=slow
@@ -178,7 +246,7 @@ served() {
 
 # bats test_tags=slow
 @test "silent waiters delay a hand-off by 3 s at most, and only once" {
-    local s t0 i SILENT='0 1 2 6'
+    local s t0 i SILENT='0 1 2 6 10'
     lines
     t0=$(now_ms)
     for s in $SILENT; do : >"$s/go"; done
@@ -186,7 +254,7 @@ served() {
     # They were passed.
     hold
     rm got -f
-    waiter 10 "$HELPERS/clock" got
+    waiter $((${#stopped[@]} + 1)) "$HELPERS/clock" got
     hand_over $((400 + BUSY))
     # When they go on they are served.
     kill -CONT "${stopped[@]}"
@@ -248,6 +316,28 @@ in_order() {
     : >go2
     for i in 1 2 3 4; do exits 0 10 "${pids[i]}"; done
     [ "$(tr '\n' ' ' <order)" = "2 3 4 1 " ] || fail "order: $(tr '\n' ' ' <order)"
+}
+
+@test "a waiter that comes back passes those whom the holder knows already" {
+    local i
+    hold --ttl 20
+    for i in $(seq 8); do
+        waiter $i sh -c "echo $i >>order; [ $i != 2 ] || { : >second; '$HELPERS/await' go2; }"
+        pids[i]=$WAITER
+    done
+    kill -STOP "${pids[1]}"
+    wait_for 5 pid_stopped "${pids[1]}"
+    pgsql -c "select pg_terminate_backend(pid) from pg_stat_activity
+        where application_name like 'dlock:%:%' order by application_name limit 1"
+    wait_for 5 called_are 7
+    : >go
+    wait_for 5 test -e second # the list of this one is without the first
+    wait_for 5 called_are 6
+    kill -CONT "${pids[1]}"
+    wait_for 5 called_are 7
+    : >go2
+    for i in $(seq 8); do exits 0 10 "${pids[i]}"; done
+    [ "$(tr '\n' ' ' <order)" = "2 1 3 4 5 6 7 8 " ] || fail "order: $(tr '\n' ' ' <order)"
 }
 
 @test "waiters of several roles stand in one line, forged names do little" {

@@ -44,6 +44,40 @@ WHERE pg_backend_pid() = {pid}
 -- statement listen
 LISTEN "{channel}{pid}"
 
+-- statement patient
+-- Before stay_far. A role's statement_timeout is meant for queries. While the statement runs, the
+-- server notices a dead client only with the third setting.
+SELECT set_config('lock_timeout', '{chunk}', true), set_config('statement_timeout', '0', true),
+    CASE WHEN current_setting('server_version_num')::int >= 140000 AND version() LIKE '%linux%'
+        THEN set_config('client_connection_check_interval', '1s', true) END
+
+-- statement stay_far
+-- Each NOTIFY wakes all sessions of the database that LISTEN, so a waiter far behind does not
+-- LISTEN yet. It waits until the waiter {far} (a pid), eight places before it, gives up the key of
+-- its own pid; at most three times {chunk}, in ms. A chunk is shorter than the default of
+-- deadlock_timeout, and the block catches the end of a chunk, else an error in the server's log.
+/* {waiter} */ DO $dlock$BEGIN
+    FOR i IN 1..3 LOOP
+        BEGIN
+            PERFORM pg_advisory_xact_lock_shared({line_key} # {far});
+            RETURN;
+        EXCEPTION WHEN lock_not_available THEN NULL;
+        END;
+    END LOOP;
+END$dlock$
+
+-- statement far_gone
+-- Behind stay_far: has the waiter left, and does the lock stay held so that a try would not look at
+-- the line?
+/* {waiter} */ SELECT pg_try_advisory_xact_lock_shared({line_key} # {far}), EXISTS (
+    SELECT 1 FROM {table} r
+    WHERE r.name = '{name}' AND r.expires > clock_timestamp() + interval '3 seconds')
+
+-- statement near
+-- Behind listen: is the next waiter before us, {before}, still in line? Then no release can have
+-- missed us.
+/* {waiter} */ SELECT NOT pg_try_advisory_xact_lock_shared({line_key} # {before})
+
 -- statement grace
 -- Before a try, with a grace: a promoted standby may lack the newest rows. The row of the empty
 -- name remembers the timeline and the time when that was first seen. A try that sees a new timeline
@@ -106,31 +140,35 @@ WHERE a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_datab
 -- none. {look}: 1 to look at the line in any case, to tell our place. {called}: the fence of the
 -- hold whose release called us as the first in line, 0: none.
 --
--- h: the row as we see it; t: the number before us (NULL: not looked), and our turn. The turn is
--- decided in the row, too, but as with a held lock, the row is not touched before the turn. A look
--- at the line takes the server milliseconds per 1000 connections, and is left out where the line
--- decides nothing: when the lock has been free for longer than the longest turn, and is there for
--- all; when the lock stays held for longer, until our next try or call; and where a release has
--- looked for us: no client has had the lock since, and no other waiter was before us.
+-- h: the row as we see it; t: the number before us (NULL: not looked), the pids of the eighth
+-- waiter before us (NULL: none) and of the next, and our turn. The turn is decided in the row, too,
+-- but as with a held lock, the row is not touched before the turn. A look at the line takes the
+-- server milliseconds per 1000 connections, and is left out where the line decides nothing: when
+-- the lock has been free for longer than the longest turn, and is there for all; when the lock
+-- stays held for longer, until our next try or call; and where a release has looked for us: no
+-- client has had the lock since, and no other waiter was before us.
 /* {waiter} */ WITH
 h AS MATERIALIZED (
     SELECT r.holder, r.fence, r.owner, r.expires, r.passed, greatest(r.expires, r.freed) AS since
     FROM {table} r WHERE r.name = '{name}'),
 -- include ticket
 t AS MATERIALIZED (
-    SELECT w.ahead, make_interval(secs => coalesce(w.ahead, 0)::float8 * float8 '2.8'
-        / (coalesce(w.ahead, 0)::float8 + float8 '2.5')) AS turn
+    SELECT w.line[1] AS ahead, w.line[2] AS far, w.line[3] AS before,
+        make_interval(secs => coalesce(w.line[1], 0)::float8 * float8 '2.8'
+            / (coalesce(w.line[1], 0)::float8 + float8 '2.5')) AS turn
     FROM (
         SELECT CASE WHEN EXISTS (
             SELECT 1 FROM h CROSS JOIN m WHERE h.fence = {called} AND m.ticket = {ticket}
                 AND h.expires <= clock_timestamp())
-        THEN 0 WHEN EXISTS (
+        THEN ARRAY[bigint '0'] WHEN EXISTS (
             SELECT 1 FROM h WHERE h.since > clock_timestamp() - interval '3 seconds'
                 AND ({look} = 1 OR h.expires < clock_timestamp() + interval '3 seconds'))
         THEN (
-            SELECT count(DISTINCT a.application_name)
+            SELECT ARRAY[count(DISTINCT a.application_name),
+                (array_agg(a.pid ORDER BY a.application_name COLLATE "C" DESC))[8],
+                (array_agg(a.pid ORDER BY a.application_name COLLATE "C" DESC))[1]]
 -- include before
-        ) END AS ahead OFFSET 0) w),
+        ) END AS line OFFSET 0) w),
 got AS (
     INSERT INTO {table} AS l (name, fence, owner, expires, holder, passed)
     SELECT '{name}'::text, (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint,
@@ -158,7 +196,7 @@ SELECT g.fence, pg_backend_pid(), '{token}'::text, o.holder, o.fence,
     CASE WHEN g.fence IS NOT NULL AND pg_backend_pid() = {pid_in_line}
         THEN concat(set_config('application_name', '{session}', false),
             pg_advisory_unlock({line_key} # {pid_in_line})) END,
-    (SELECT h.fence FROM h)
+    (SELECT h.fence FROM h), t.far, t.before
 FROM t LEFT JOIN got g ON true LEFT JOIN h o ON o.expires > clock_timestamp()
 
 -- statement renew
@@ -216,7 +254,8 @@ c AS (
             SELECT concat(' ', u.fence, ' ', n.now >> 22, (
                 SELECT string_agg(concat(',', q.pid), '' ORDER BY q.place COLLATE "C") FROM q
                 WHERE q.kind = '' AND q.before = q.writers AND q.before BETWEEN 1 AND 60
-                    AND q.place COLLATE "C" < concat('{app}:', lpad((n.now - 200000)::text, 16, '0'))))
+                    AND q.place COLLATE "C" < concat('{app}:',
+                        lpad((n.now - 200000)::text, 16, '0'))))
             FROM u CROSS JOIN (
                 SELECT (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint AS now
                 OFFSET 0) n
