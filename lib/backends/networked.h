@@ -14,9 +14,9 @@ struct event_queue {
 };
 
 /*
- * Queue an event; the caller fills in all fields but the type. A newer EV_WAITING, EV_AWAY, EV_BACK,
- * EV_CHANGED or EV_RENEWED (CAP_NESTED: of each of the holder's renewals) replaces the last event if
- * both have the same type.
+ * Queue an event; the caller fills in all fields but the type. A newer EV_WAITING, EV_AWAY,
+ * EV_BACK, EV_CHANGED or EV_RENEWED (CAP_NESTED: of each of the holder's renewals) replaces the
+ * last event if both have the same type.
  *
  * A full queue drops its oldest EV_NOTICE, EV_WAITING, EV_AWAY, EV_BACK or EV_CHANGED. The other
  * events are never lost: at most four of them are in the queue, which are EV_RUN and the end of an
