@@ -473,7 +473,7 @@ static enum zk_news on_answer(struct zk_backend *be, const struct zk_msg *m)
         return NEWS_NONE;
     s->beat.serial = 0;
     s->beat.until = DLOCK_NEVER;
-    /* A write refused for its version has gone the way of all writes: by the leader and a quorum. */
+    /* A write refused for its version has gone to the leader and a quorum, as all writes. */
     bool refused = m->rc == ZBADVERSION && s->beat.write;
     if (refused || (m->rc == ZOK && (s->beat.write || s->beat.synced)))
         zk_heard(s, s->beat.sent, s->beat.write);
