@@ -189,7 +189,7 @@ LINK   = $(CC) $(SANFLAGS) $(CFLAGS) $(HARDEN_LD) -Wl,--as-needed
 # Sorted, for make does not always do it.
 LIB_SRC  := $(sort $(filter-out $(LEFT_OUT),$(wildcard lib/*.c lib/tls/*.c lib/backends/*.c lib/backends/*/*.c lib/backends/*/*/*.c)))
 # session and table come first: others include fragments of table.
-SQL_SRC  := $(addprefix lib/backends/postgres/sql/,$(addsuffix .sql,session table table_shared table_runs advisory))
+SQL_SRC  := $(addprefix lib/backends/postgres/sql/,$(addsuffix .sql,session table table_shared table_runs advisory check))
 LUA_SRC  := $(sort $(wildcard lib/backends/redis/scripts/*.lua))
 LUA_PARTS := $(sort $(wildcard lib/backends/redis/scripts/parts/*.lua))
 CLI_SRC  := $(sort $(wildcard cli/*.c))

@@ -201,6 +201,13 @@ static void adv_read_entry(struct pg_backend *be, int i, struct dlock_entry *ent
                                   .holder = held ? &be->info : NULL};
 }
 
+static bool adv_send_check(struct pg_backend *be, bool first)
+{
+    if (first)
+        adv_request(be, T_STATUS);
+    return first;
+}
+
 static void adv_ready(struct pg_backend *be)
 {
     int version = PQserverVersion(be->conn.pq);
@@ -210,6 +217,8 @@ static void adv_ready(struct pg_backend *be)
         adv_break_send(be);
     else if (be->op == OP_STATUS && be->question->what == ASK_LIST)
         adv_send_list(be);
+    else if (be->op == OP_STATUS && be->question->what == ASK_CHECK)
+        pg_check_begin(be);
     else if (be->op == OP_STATUS)
         adv_request(be, T_STATUS);
     if (be->op != OP_ACQUIRE)
@@ -640,6 +649,7 @@ const struct pg_protocol pg_advisory = {
     .failed = adv_failed,
     .timeout = adv_timeout,
     .read_info = read_status,
+    .send_check = adv_send_check,
     .send_list = adv_send_list,
     .read_entry = adv_read_entry,
 };

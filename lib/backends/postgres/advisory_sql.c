@@ -224,6 +224,7 @@ char *adv_sql(const struct pg_backend *be, enum pg_tag tag)
 {
     bool locks = tag == T_TRY || tag == T_CONFIRM, waits = tag == T_WAIT || tag == T_LISTEN;
     bool with_slots = be->spec->mode == DLOCK_MODE_SLOTS;
+    bool checks = be->op == OP_STATUS && be->question->what == ASK_CHECK;
     bool lists = be->op == OP_STATUS && be->question->what == ASK_LIST;
     char more[80] = "", record[1200], *keys = NULL, *sql;
     struct chain c = {.n = 0};
@@ -247,6 +248,7 @@ char *adv_sql(const struct pg_backend *be, enum pg_tag tag)
                 : tag == T_BREAK   ? sql_advisory_mark
                 : tag == T_FREE    ? sql_advisory_terminate
                 : lists            ? sql_advisory_list
+                : checks           ? sql_check_advisory
                                    : sql_advisory_status);
     if (waits)
         snprintf(more, sizeof(more), " wait=%s", be->advisory.key_id);

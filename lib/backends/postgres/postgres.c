@@ -7,7 +7,7 @@
  *             table_break.c: break a hold; table_runs.c: run records
  * operation.c what both modes do to the operation: connect, end, try again later
  * uri.c       the URI, and libpq's settings
- * list.c      the locks of the store
+ * list.c      the locks of the store; check.c: what a run would meet
  * conn.c      one connection
  * attempt.c   libpq connects, in a thread where libpq may block
  *
@@ -118,6 +118,7 @@ static void slot_release(struct dlock_be *slot, int64_t until)
     be->events.n = 0;
     PQclear(be->status.rows);
     be->status.rows = NULL;
+    be->check.tells = false;
     be->release.until = until;
     if (be->op == OP_RELEASE)
         return;
@@ -137,7 +138,8 @@ static void slot_ask(struct dlock_be *slot, const struct dlock_question *questio
     be->question = question;
     be->status.after[0] = '\0';
     be->status.dark = false;
-    if (what == ASK_STATUS || what == ASK_BREAK || what == ASK_LIST ||
+    be->check.second = be->check.tells = false;
+    if (what == ASK_STATUS || what == ASK_BREAK || what == ASK_LIST || what == ASK_CHECK ||
         (what == ASK_FORGET && !be->protocol->session)) {
         pg_connect(be);
         return;
@@ -175,6 +177,10 @@ static int slot_schema(struct dlock_be *slot, char **out, struct dlock_error *er
 static void status_answered(struct pg_backend *be, struct pg_reply *r)
 {
     struct dlock_error err;
+    if (be->question->what == ASK_CHECK) {
+        pg_check_answered(be, r);
+        return;
+    }
     if (be->protocol->more_status && be->protocol->more_status(be, r))
         return;
     if (strcmp(r->sqlstate, "42P01") == 0 && be->protocol->schema) {
@@ -298,7 +304,7 @@ static int slot_interest(struct dlock_be *slot, struct pollfd *pfd, int cap, int
         *wake_at = dlock_min(*wake_at, dlock_min(be->op_until, be->release.until));
         *wake_at = dlock_min(*wake_at, dlock_min(be->acquire.try_at, be->outage.retry_at));
     }
-    if (be->events.n > 0 || be->status.rows)
+    if (be->events.n > 0 || be->status.rows || be->check.tells)
         *wake_at = 0;
     return n;
 }
@@ -317,6 +323,8 @@ static int slot_process(struct dlock_be *slot, const struct pollfd *pfd, int n,
     take_replies(be); /* a send that failed at once */
     if (events_take(&be->events, ev))
         return 1;
+    if (be->check.tells)
+        return pg_check_next(be, ev);
     return be->status.rows ? next_status_event(be, ev) : 0;
 }
 

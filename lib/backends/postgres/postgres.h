@@ -73,6 +73,8 @@ struct pg_protocol {
     bool (*more_status)(struct pg_backend *, struct pg_reply *);
     /* A row of the answer to T_STATUS. False: neither a holder nor a waiter. */
     bool (*read_info)(const PGresult *, int row, struct dlock_info *);
+    /* Send T_STATUS for ASK_CHECK, the first or the second question. False: there is no second. */
+    bool (*send_check)(struct pg_backend *, bool first);
     /* Send T_STATUS for a list, behind status.after; read a row of the answer. */
     void (*send_list)(struct pg_backend *);
     void (*read_entry)(struct pg_backend *, int row, struct dlock_entry *);
@@ -225,6 +227,15 @@ struct pg_backend {
     struct table_state table;
 
     struct dlock_info info; /* for events */
+    struct {
+        struct pg_finding {
+            enum dlock_finding level;
+            struct dlock_error error;
+        } list[40];
+        int n, next;
+        bool second; /* the second question was asked */
+        bool tells;  /* all answers are there */
+    } check;
     struct dlock_run run;
     struct dlock_entry entry;
     char name[1024]; /* of entry */
@@ -323,6 +334,11 @@ void pg_try_later(struct pg_backend *, const struct dlock_error *, bool transien
 int pg_list_next(struct pg_backend *, struct dlock_event *);
 /* Tell once that our role does not see all. */
 void pg_list_dark(struct pg_backend *, const char *what);
+
+/* check.c: the answer to T_STATUS of ASK_CHECK; and the findings one by one. */
+void pg_check_begin(struct pg_backend *);
+void pg_check_answered(struct pg_backend *, const struct pg_reply *);
+int pg_check_next(struct pg_backend *, struct dlock_event *);
 
 /* Parse the record in the comment before a query. The record's length, with *begin set; 0: none. */
 size_t pg_read_comment(const char *query, struct dlock_info *info, const char **begin);

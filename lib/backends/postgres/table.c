@@ -827,6 +827,7 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 /* ----------------------------------------------------------------------- slots */
 
 static void table_send_list(struct pg_backend *be);
+static bool table_send_check(struct pg_backend *be, bool first);
 
 static void table_ready(struct pg_backend *be)
 {
@@ -866,7 +867,11 @@ static void table_ready(struct pg_backend *be)
         be->status.first = NULL;
         be->status.run = false;
         be->table.look = LOOK_FIRST;
-        if (be->question->what == ASK_FORGET)
+        if (be->question->what == ASK_CHECK && be->check.second)
+            table_send_check(be, false); /* unsure */
+        else if (be->question->what == ASK_CHECK)
+            pg_check_begin(be);
+        else if (be->question->what == ASK_FORGET)
             table_send(be, T_FORGET, AND_RUNS, PLACES({"token", be->question->token, 0}),
                        STATEMENTS(sql_table_lock_row, sql_table_runs_forget));
         else if (be->question->what == ASK_BREAK)
@@ -1036,6 +1041,27 @@ static bool table_read_info(const PGresult *res, int i, struct dlock_info *info)
     return true;
 }
 
+/* The second question is the check of the tables alone. */
+static bool table_send_check(struct pg_backend *be, bool first)
+{
+    bool runs = be->spec->once > 0;
+    be->conn.guarded = !first;
+    if (first)
+        table_send(be, T_STATUS, NO_MORE,
+                   PLACES({"table_name", be->table.name, 0},
+                          {"holders_name", is_shared(be) ? be->table.holders : "", 0},
+                          {"runs_name", runs ? be->table.runs : "", 0},
+                          {"renewal", NULL, be->spec->ttl / DLOCK_MSEC / 3}),
+                   STATEMENTS(sql_check_table));
+    else
+        table_send(be, T_STATUS,
+                   is_shared(be) ? AND_HOLDERS
+                   : runs        ? AND_RUNS
+                                 : NO_MORE,
+                   NULL, STATEMENTS(sql_check_end));
+    return true;
+}
+
 static void table_send_list(struct pg_backend *be)
 {
     bool shared = be->table.look == LOOK_HOLDERS;
@@ -1152,6 +1178,7 @@ const struct pg_protocol pg_table = {
     .timeout = table_timeout,
     .more_status = table_more_status,
     .read_info = table_read_info,
+    .send_check = table_send_check,
     .send_list = table_send_list,
     .read_entry = table_read_entry,
     .schema = table_schema,
