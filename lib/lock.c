@@ -640,6 +640,26 @@ static void on_granted(dlock *d, const struct dlock_event *ev)
     d->why.code = 0;
 }
 
+/* Of a question (LOCK_ASKING). */
+static void on_answer(dlock *d, const struct dlock_event *ev)
+{
+    answered(d);
+    if (ev->type == EV_INFO) {
+        report(d, DLOCK_REPORT_INFO)->info = ev->info;
+    } else if (ev->type == EV_RUN) {
+        report(d, DLOCK_REPORT_RUN)->run = ev->run;
+    } else if (ev->type == EV_ENTRY && fnmatch(d->uri->name, ev->entry->name, 0) == 0) {
+        report(d, DLOCK_REPORT_ENTRY)->entry = ev->entry;
+    } else if (ev->type == EV_FINDING) {
+        report(d, DLOCK_REPORT_FINDING)->finding = ev->finding;
+        d->report.error = ev->error;
+    } else if (ev->type == EV_DONE) {
+        d->phase = LOCK_IDLE;
+        report(d, DLOCK_REPORT_DONE)->error = ev->error;
+        d->report.broken = ev->broken;
+    }
+}
+
 static void on_event(dlock *d, const struct dlock_event *ev)
 {
     bool again;
@@ -665,27 +685,11 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         report(d, DLOCK_REPORT_SKIPPED)->run = ev->run;
         break;
     case EV_INFO:
-        answered(d);
-        report(d, DLOCK_REPORT_INFO)->info = ev->info;
-        break;
     case EV_RUN:
-        answered(d);
-        report(d, DLOCK_REPORT_RUN)->run = ev->run;
-        break;
     case EV_ENTRY:
-        answered(d);
-        if (fnmatch(d->uri->name, ev->entry->name, 0) == 0)
-            report(d, DLOCK_REPORT_ENTRY)->entry = ev->entry;
-        break;
     case EV_FINDING:
-        answered(d);
-        report(d, DLOCK_REPORT_FINDING)->finding = ev->finding;
-        d->report.error = ev->error;
-        break;
     case EV_DONE:
-        d->phase = LOCK_IDLE;
-        report(d, DLOCK_REPORT_DONE)->error = ev->error;
-        d->report.broken = ev->broken;
+        on_answer(d, ev);
         break;
     case EV_FAILED:
         d->why = ev->error;

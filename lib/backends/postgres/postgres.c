@@ -1,8 +1,8 @@
 /*
  * postgres.c - a lock in PostgreSQL: the slots of the contract, and what the two modes share.
  *
- * advisory.c  the default: a session's advisory lock, with the session's idle time-out as the lease;
- *             advisory_break.c: break a hold
+ * advisory.c  the default: a session's advisory lock, with the session's idle time-out as the
+ *             lease; advisory_break.c: break a hold
  * table.c     ?mode=lease: a row in a table; table_shared.c: shared locks and slots in the table;
  *             table_break.c: break a hold; table_runs.c: run records
  * operation.c what both modes do to the operation: connect, end, try again later
