@@ -225,9 +225,10 @@ TEST(a_node_says_who_waits_behind_whom)
     for (size_t i = 0; i < DLOCK_LEN(words); i++) {
         unsigned before = u.be.node.data.edition;
         zk_set_record(&u.be, RECORD_WAITS, words[i].word);
-        snprintf(want, sizeof want,
-                 "dlock1 host=web1 pid=7 user=joe since=5 cmd=backup.sh%%20-v note= marks=1 state=%s",
-                 words[i].text);
+        snprintf(
+            want, sizeof want,
+            "dlock1 host=web1 pid=7 user=joe since=5 cmd=backup.sh%%20-v note= marks=1 state=%s",
+            words[i].text);
         CHECK_STR(u.be.node.data.text, want);
         CHECK_INT(word_in(want), words[i].word);
         CHECK(u.be.node.data.edition != before);
