@@ -289,14 +289,15 @@ static void judge_no_contact(struct redis_check *c)
 {
     struct dlock_error cause;
     dlock_error_cause(&cause, &c->error, c->node->cmd.where);
-    advise(cause.msg);
-    if (c->error.code == DLOCK_EPERM)
+    if (c->error.code == DLOCK_EPERM) {
+        advise(cause.msg);
         fail(c, DLOCK_EPERM, "log-in", "%s", cause.msg);
-    else if (c->error.code == DLOCK_EUSAGE)
+    } else if (c->error.code == DLOCK_EUSAGE) {
         fail(c, DLOCK_EUSAGE, "lock", "%s; change the URI", cause.msg);
-    else
+    } else {
         fail(c, c->error.code, "connect", "%s; check the address, the server and the network",
              cause.msg);
+    }
 }
 
 /* An error reply as a failure. Returns false. */
