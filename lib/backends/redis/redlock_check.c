@@ -156,7 +156,8 @@ static void compare_clocks(struct redlock_backend *be)
     }
     if (!least || most->ahead - least->ahead <= APART + least->within + most->within)
         return;
-    dlock_format_duration((most->ahead - least->ahead) / DLOCK_MSEC * DLOCK_MSEC, by, sizeof(by));
+    int64_t step = 100 * DLOCK_MSEC;
+    dlock_format_duration((most->ahead - least->ahead + step / 2) / step * step, by, sizeof(by));
     redis_found(&be->checking->found, DLOCK_FINDING_WARNING, 0, "", "clocks",
                 "%s is %s ahead of %s; check the time synchronisation of the servers",
                 be->servers[most - c].where, by, be->servers[least - c].where);

@@ -145,11 +145,6 @@ static int64_t number(const struct redis_check *c, enum redis_question q, const 
                                                                                             : -1;
 }
 
-int64_t redis_check_number(const struct redis_check *c, const char *key)
-{
-    return number(c, Q_INFO, key);
-}
-
 static bool in_cluster(const struct redis_check *c)
 {
     return number(c, Q_INFO, "cluster_enabled") == 1;
@@ -294,25 +289,25 @@ static void judge_no_contact(struct redis_check *c)
 {
     struct dlock_error cause;
     dlock_error_cause(&cause, &c->error, c->node->cmd.where);
-    advise(cause.msg);
-    if (c->error.code == DLOCK_EPERM)
+    if (c->error.code == DLOCK_EPERM) {
+        advise(cause.msg);
         fail(c, DLOCK_EPERM, "log-in", "%s", cause.msg);
-    else if (c->error.code == DLOCK_EUSAGE)
+    } else if (c->error.code == DLOCK_EUSAGE) {
         fail(c, DLOCK_EUSAGE, "lock", "%s; change the URI", cause.msg);
-    else
+    } else {
         fail(c, c->error.code, "connect", "%s; check the address, the server and the network",
              cause.msg);
+    }
 }
 
-/* An error reply as a finding. Returns false where it is a failure. */
-static bool refused(struct redis_check *c, enum dlock_finding level, const char *subject,
-                    const redisReply *r)
+/* An error reply as a failure. Returns false. */
+static bool refused(struct redis_check *c, const char *subject, const redisReply *r)
 {
     const struct redis_conn *cmd = &c->node->cmd;
     struct dlock_error err;
     redis_conn_reply_error(&err, cmd, r->str);
-    redis_found_error(c->found, level, c->server, subject, &err, cmd->where);
-    return level != DLOCK_FINDING_FAILURE;
+    redis_found_error(c->found, DLOCK_FINDING_FAILURE, c->server, subject, &err, cmd->where);
+    return false;
 }
 
 /*
@@ -328,14 +323,13 @@ static bool judge_script(struct redis_check *c)
         redis_conn_show(rules, sizeof(rules), &secret, strchr(why->str, ' ') + 1);
         if (strcmp(rules, "+info") == 0 && c->restart_grace == 0)
             return true;
-        fail(c, DLOCK_EPERM, "rights", "the user lacks %s; ACL SETUSER USER %s", rules, rules);
+        fail(c, DLOCK_EPERM, "rights", "the user lacks some; ACL SETUSER USER %s", rules);
         return false;
     }
     if (is_refused(why) && (redis_conn_explains(why) || redis_conn_classify(why->str) == RE_PERM))
-        return refused(c, DLOCK_FINDING_FAILURE,
-                       redis_conn_classify(why->str) == RE_PERM ? "rights" : "name", why);
+        return refused(c, redis_conn_classify(why->str) == RE_PERM ? "rights" : "name", why);
     if (is_refused(status) && redis_conn_classify(status->str) != RE_REPLICA)
-        return refused(c, DLOCK_FINDING_FAILURE, "script", status);
+        return refused(c, "script", status);
     return true;
 }
 
@@ -417,7 +411,7 @@ static bool judge_role(struct redis_check *c)
         return false;
     }
     if (is_refused(c->said[Q_STATUS]) && redis_conn_classify(c->said[Q_STATUS]->str) == RE_REPLICA)
-        return refused(c, DLOCK_FINDING_FAILURE, "role", c->said[Q_STATUS]);
+        return refused(c, "role", c->said[Q_STATUS]);
     if (*role != '\0')
         ok(c, "role", "master");
     return true;
@@ -426,20 +420,25 @@ static bool judge_role(struct redis_check *c)
 /* A failover to a replica loses the writes that the replica has not got. */
 static bool judge_replicas(struct redis_check *c)
 {
-    int64_t replicas = redis_check_number(c, "connected_slaves");
-    char must[8];
+    int64_t replicas = number(c, Q_INFO, "connected_slaves");
+    /* INFO has this line where the server wants replicas before it writes. */
+    int64_t in_step = number(c, Q_INFO, "min_slaves_good_slaves");
     if (c->wait_replicas > 0 && is_refused(c->said[Q_WAIT]))
-        return refused(c, DLOCK_FINDING_FAILURE, "replicas", c->said[Q_WAIT]);
+        return refused(c, "replicas", c->said[Q_WAIT]);
     if (replicas >= 0 && replicas < (int64_t)c->wait_replicas) {
         fail(c, DLOCK_EUNAVAIL, "replicas",
              "%lld, and wait-replicas=%u needs more; start replicas, or lower wait-replicas",
              (long long)replicas, c->wait_replicas);
         return false;
     }
+    if (in_step == 0) {
+        fail(c, DLOCK_EUNAVAIL, "replicas",
+             "none is in step, so the server refuses to write; see its min-replicas-to-write");
+        return false;
+    }
     if (replicas <= 0)
         return true;
-    /* INFO has this line where the server wants replicas before it writes. */
-    if (c->wait_replicas == 0 && !info(c, Q_INFO, "min_slaves_good_slaves", must, sizeof(must)))
+    if (c->wait_replicas == 0 && in_step < 0)
         warn(c, "replicas",
              "%lld, and none has to be there for a write: after a failover the lock can be lost "
              "while its command runs; set min-replicas-to-write 1 there%s",
@@ -518,7 +517,8 @@ static void judge_clock(struct redis_check *c)
     char by[32];
     if (c->within == 0)
         return;
-    dlock_format_duration(dlock_max(abs, c->within) / DLOCK_MSEC * DLOCK_MSEC, by, sizeof(by));
+    int64_t step = abs > CLOCK_SLACK ? 100 * DLOCK_MSEC : DLOCK_MSEC;
+    dlock_format_duration((dlock_max(abs, c->within) + step / 2) / step * step, by, sizeof(by));
     if (abs > CLOCK_SLACK + c->within)
         warn(c, "clock",
              "%s %s this machine's, so times of holders and runs are shown wrongly; check the time "

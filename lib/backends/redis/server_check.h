@@ -94,8 +94,6 @@ void redis_check_deaf(struct redis_check *, const struct dlock_error *);
 bool redis_check_is_complete(const struct redis_check *);
 /* The findings of all answers so far; closes wake. False: a run could not use the server. */
 bool redis_check_judge(struct redis_check *);
-/* The number behind "key:" in the answer to INFO; -1: not known. */
-int64_t redis_check_number(const struct redis_check *, const char *key);
 /* Free the answers. Fine on zeroed memory. */
 void redis_check_done(struct redis_check *);
 

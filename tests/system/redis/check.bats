@@ -137,21 +137,21 @@ user() {
     good_server
     user -zadd -del
     check 77 "$R"
-    finds failure "rights: the user lacks +del +zadd; ACL SETUSER USER +del +zadd"
+    finds failure "rights: the user lacks some; ACL SETUSER USER +del +zadd"
     user -eval
     check 77 "$R"
     [[ $output == *"failure  rights: "*"; ACL SETUSER USER +eval"* ]] || fail "$output"
     user resetkeys '~other*'
     check 77 "$R"
-    finds failure "rights: the user lacks ~$NAME ~{$NAME}:dlock:*"
+    finds failure "rights: the user lacks some; ACL SETUSER USER ~$NAME ~{$NAME}:dlock:*"
     user -zcount
     check 0 "$R"
     check 77 -s "$R"
-    finds failure "rights: the user lacks +zcount"
+    finds failure "rights: the user lacks some; ACL SETUSER USER +zcount"
     check 77 --slots 2 "$R"
     user -select
     check 77 "${R/\#//3#}"
-    finds failure "rights: the user lacks +select"
+    finds failure "rights: the user lacks some; ACL SETUSER USER +select"
 }
 
 @test "finds each right that a waiter needs" {
@@ -179,7 +179,8 @@ user() {
     check 1 "$R"
     finds warning "info: INFO is refused"
     check 77 "${R/\#/?restart-grace=30s#}"
-    [[ $output == *"failure  rights: the user lacks +info"* ]] || fail "$output"
+    [[ $output == *"failure  rights: the user lacks some; ACL SETUSER USER +info"* ]] ||
+        fail "$output"
     user -wait
     check 77 "${R/\#/?wait-replicas=1#}"
     [[ $output == *"failure  replicas: the ACL user lacks a right; ACL SETUSER USER +wait"* ]] ||
@@ -261,6 +262,9 @@ user() {
     finds failure "replicas: 1, and wait-replicas=2 needs more"
     check 69 --connect-timeout 2 "redis://127.0.0.1:${REDIS_PORTS[replica]}#$NAME"
     finds failure "role: a replica of 127.0.0.1:${REDIS_PORTS[own]}; name the master"
+    redis_stop replica
+    check 69 "$L"
+    finds failure "replicas: none is in step"
 }
 
 # -------------------------------------------------------------- Sentinel, cluster ---
