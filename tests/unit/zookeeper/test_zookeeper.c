@@ -242,6 +242,58 @@ TEST(a_node_says_who_waits_behind_whom)
     CHECK_STR(strrchr(u.be.node.data.text, ' '), " state=next");
 }
 
+TEST(a_mark_stays_in_the_data_and_is_shown)
+{
+    struct zk_mark mark;
+    struct dlock_info info;
+    struct Stat stat = {.czxid = 9};
+    REQUIRE_INT(open_uri("zk://h#n"), 0);
+    u.identity = (struct dlock_identity){.host = "web1", .user = "joe", .pid = 7};
+    zk_set_record(&u.be, RECORD_HOLDS, WORD_HELD);
+    const char *data = u.be.node.data.text;
+    CHECK(zk_takes_marks(data, (int)strlen(data)));
+    CHECK(!zk_read_mark(data, (int)strlen(data), &mark));
+    u.be.node.mark = (struct zk_mark){.by = "root@db1, note \"5 % off\"", .at_ms = 1790000000000};
+    zk_set_record(&u.be, RECORD_HOLDS, WORD_HELD);
+    CHECK_STR(strstr(data, " state="),
+              " state=held break=1790000000000:root@db1,%20note%20\"5%20%25%20off\"");
+    CHECK_INT(word_in(data), WORD_HELD);
+    zk_read_info(UUID "-lock-0000000001", false, data, (int)strlen(data), &stat, &info);
+    CHECK(info.broken && !info.foreign);
+    CHECK_STR(info.broken_by, u.be.node.mark.by);
+    CHECK_INT(info.broken_ms, 1790000000000);
+    CHECK_STR(info.user, "joe");
+    /* However long it is. */
+    memset(u.be.node.mark.by, ' ', sizeof u.be.node.mark.by - 1);
+    zk_set_record(&u.be, RECORD_HOLDS, WORD_HELD);
+    REQUIRE(zk_read_mark(data, (int)strlen(data), &mark));
+    CHECK_STR(mark.by, u.be.node.mark.by);
+}
+
+TEST(reads_marks_of_any_client)
+{
+    static const struct {
+        const char *data, *by;
+        int64_t at_ms;
+    } marks[] = {
+        {"dlock1 break=5:a", "a", 5}, {"dlock1 break=a", "a", 0},     {"dlock1 break=", "?", 0},
+        {"dlock1 break=7:", "?", 7},  {"dlock1 break=x:%1b", "?", 0}, {"dlock1 break=1:%", "%", 1},
+        {"dlock1 break", NULL, 0},    {"break=5:a", NULL, 0},         {"", NULL, 0},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(marks); i++) {
+        struct zk_mark mark;
+        bool there = zk_read_mark(marks[i].data, (int)strlen(marks[i].data), &mark);
+        if (!CHECK_INT(there, marks[i].by != NULL) || !there)
+            continue;
+        CHECK_STR(mark.by, marks[i].by);
+        CHECK_INT(mark.at_ms, marks[i].at_ms);
+    }
+    CHECK(!zk_takes_marks("dlock1 marks=1", 14));
+    CHECK(!zk_takes_marks("dlock1 state=held", 17));
+    CHECK(!zk_takes_marks("other marks=1 ", 14));
+    CHECK(!zk_takes_marks(NULL, -1));
+}
+
 TEST(an_unknown_predecessor_counts_as_the_holder)
 {
     /* clang-format off */
