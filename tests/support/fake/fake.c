@@ -9,8 +9,9 @@
  * DIR/record: the record of --once, as run_record.h has it; a skip without one makes one up.
  * DIR/stays: once it exists, a released lock stays held for --min-hold. DIR/notice ("setup",
  * "exclusion" or "detail"): such a notice comes with the acquire.
- * DIR/ask: "away": queries fail; "slow": they take SLOW_ANSWER. A break of the holder makes "renew" say "broken"; with force it
- * removes DIR/held. DIR/findings: what a check finds, "LEVEL TEXT" on a line; "failure" has code 77.
+ * DIR/ask: "away": queries fail; "slow": they take SLOW_ANSWER. A break of the holder makes "renew"
+ * say "broken"; with force it removes DIR/held. DIR/findings: what a check finds, "LEVEL TEXT" on a
+ * line; "failure" has code 77.
  * DIR/lost: once it exists, the lock is lost unasked. DIR/log receives one line an operation, with
  * its time in ns. DIR/held exists while the lock is held (an exclusive create: two holders are an
  * error), and is left behind by a crash with its expiry inside, as a store would; the fence counts

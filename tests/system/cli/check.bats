@@ -10,8 +10,8 @@ checks() { run "-$1" --separate-stderr run_t 5 "$DLOCK" --check "${@:2}" "$L"; }
     finds "ok log-in: as ann"
     checks 0
     [ "${lines[0]}" = "ok       log-in: as ann" ]
-    [[ ${lines[1]} =~ ^ok\ {7}round\ trip:\ [0-9.]+\ ms\ least,\ [0-9.]+\ ms\ median,\ [0-9.]+\ ms\ most$ ]] ||
-        fail "$output"
+    trip='^ok {7}round trip: [0-9.]+ ms least, [0-9.]+ ms median, [0-9.]+ ms most$'
+    [[ ${lines[1]} =~ $trip ]] || fail "$output"
     finds "ok log-in: as ann" "warning clock: 9 s behind; set it" "ok version: 7"
     checks 1
     [ "${lines[1]}" = "warning  clock: 9 s behind; set it" ]
@@ -36,12 +36,13 @@ checks() { run "-$1" --separate-stderr run_t 5 "$DLOCK" --check "${@:2}" "$L"; }
     finds "ok a: b" "warning c: \"d\"; e"
     checks 1 --json
     [[ $output == '{"schema":1,"lock":"'"$NAME"'","store":"fake://'"$S"'","findings":['* ]]
-    [[ $output == *'{"level":"ok","text":"a: b"},{"level":"warning","text":"c: \"d\"; e"},{"level":"ok","text":"round trip: '* ]]
+    assert_out '{"level":"ok","text":"a: b"},{"level":"warning","text":"c: \"d\"; e"},' \
+        ',{"level":"ok","text":"round trip: '
     [[ $output == *'],"result":"warning"}' ]]
 }
 
 @test "findings hide secrets and control characters" {
-    finds "warning log-in: for redis://:canary@h failed with ?password=canary; see https://u:canary@x"
+    finds "warning log-in: for redis://:canary@h failed with ?password=canary; see x://u:canary@x"
     checks 1
     refute_out canary
     assert_out "redis://***@h"
@@ -51,5 +52,6 @@ checks() { run "-$1" --separate-stderr run_t 5 "$DLOCK" --check "${@:2}" "$L"; }
     finds "ok a: b"
     tell ask slow
     checks 1 --ttl 1 --grace 10ms
-    [[ ${lines[1]} =~ ^warning\ \ round\ trip:\ .*\ ms\ most\;\ use\ a\ --ttl\ of\ [0-9]+s\ or\ more$ ]] || fail "$output"
+    trip='^warning  round trip: .* ms most; use a --ttl of [0-9]+s or more$'
+    [[ ${lines[1]} =~ $trip ]] || fail "$output"
 }
