@@ -35,7 +35,7 @@ struct file_hold {
 /* The entry of the hold. False: it is over. */
 static bool find_hold(const struct file_hold *h, struct proc_lock *out)
 {
-    static struct proc_lock all[HOLDERS_MAX];
+    struct proc_lock all[HOLDERS_MAX];
     int n = proc_locks_read(&h->file, all, HOLDERS_MAX);
     for (int i = 0; i < n; i++) {
         if (all[i].waiter || all[i].pid != h->taker)
@@ -58,7 +58,7 @@ static long process_of(const struct file_hold *h, const struct proc_lock *l)
 static bool find_shown(const struct options *o, const dlock *lk, const struct dlock_info *hold,
                        struct file_hold *h)
 {
-    static struct proc_lock all[HOLDERS_MAX];
+    struct proc_lock all[HOLDERS_MAX];
     char path[PATH_MAX];
     int fd = -1, n = 0;
     if (hold->pid > 0 && open_path(dlock_uri_of(lk), path))
@@ -84,10 +84,10 @@ static int send_signal(const struct file_hold *h, long pid, int sig)
     struct proc_lock l;
     if (fd < 0)
         return errno == ESRCH ? 0 : errno;
-    if (find_hold(h, &l) && process_of(h, &l) == pid &&
-        syscall(SYS_pidfd_send_signal, fd, sig, NULL, 0) != 0)
+    bool has = find_hold(h, &l) && process_of(h, &l) == pid;
+    if (has && syscall(SYS_pidfd_send_signal, fd, sig, NULL, 0) != 0)
         sys = errno == ESRCH ? 0 : errno;
-    if (sys == 0 && sig == SIGTERM) /* a stopped process obeys only then */
+    else if (has && sig == SIGTERM) /* a stopped process obeys only then */
         syscall(SYS_pidfd_send_signal, fd, SIGCONT, NULL, 0);
     close(fd);
     return sys;
@@ -104,7 +104,11 @@ static int end_hold(const struct options *o, const struct sigstate *sig, dlock *
     long asked = 0;
     while (find_hold(h, &l)) {
         long pid = process_of(h, &l);
-        if (pid == getpid()) /* by a descriptor that we have inherited */
+        /*
+         * The kernel tells no taker of a lock of fcntl(2) on an open file: another process with the
+         * lock is the next holder. Or it is this process, by a descriptor that it has inherited.
+         */
+        if (pid == getpid() || (h->taker < 0 && pid != hold->pid))
             break;
         int sys = pid > 0 && pid != asked ? send_signal(h, pid, o->force ? SIGKILL : SIGTERM) : 0;
         if (sys != 0) {
@@ -112,9 +116,9 @@ static int end_hold(const struct options *o, const struct sigstate *sig, dlock *
                     pid, strerror(sys), asked ? sent : "nothing was done");
             return dlock_error_exit(sys == EPERM ? DLOCK_EPERM : DLOCK_EOS);
         }
-        asked = pid;
+        asked = pid > 0 ? pid : asked;
         if (dlock_now() >= until) {
-            message("%s is still held by pid %ld; %s", message_lock(lk, "", lock), pid, sent);
+            message("%s is still held by pid %ld; %s", message_lock(lk, "", lock), asked, sent);
             return o->conflict_code;
         }
         query_pause(sig, lk, sent, dlock_min(pause, until - dlock_now()));

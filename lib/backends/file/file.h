@@ -43,7 +43,7 @@ int file_place_open(struct file_place *, struct dlock_error *);
  */
 #define FILE_NAME_LIMIT 250 /* ".lock" fills up the directory entry */
 bool file_encode_name(char out[FILE_NAME_LIMIT + 1], const char *name);
-/* The name of a lock's file, without ".lock", as the lock's name. False: not written by dlock. */
+/* The name of a lock's file, without ".lock", as the lock's name. False: not as dlock writes it. */
 bool file_decode_name(char out[FILE_NAME_LIMIT + 1], const char *file, size_t len);
 #define FILE_SUFFIX ".lock"
 enum file_how {

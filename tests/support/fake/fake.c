@@ -9,6 +9,9 @@
  * DIR/record: the record of --once, as run_record.h has it; a skip without one makes one up.
  * DIR/stays: once it exists, a released lock stays held for --min-hold. DIR/notice ("setup",
  * "exclusion" or "detail"): such a notice comes with the acquire.
+ * DIR/ask: "away": queries fail; "slow": they take SLOW_ANSWER. A break of the holder makes "renew"
+ * say "broken"; with force it removes DIR/held. DIR/findings: what a check finds, "LEVEL TEXT" on a
+ * line; "failure" has code 77.
  * DIR/lost: once it exists, the lock is lost unasked. DIR/log receives one line an operation, with
  * its time in ns. DIR/held exists while the lock is held (an exclusive create: two holders are an
  * error), and is left behind by a crash with its expiry inside, as a store would; the fence counts
@@ -28,6 +31,7 @@
 #include <unistd.h>
 
 #define POLL_EVERY (5 * DLOCK_MSEC)
+#define SLOW_ANSWER (60 * DLOCK_MSEC)
 
 enum doing { IDLE, ACQUIRING, HELD, RENEWING, RELEASING, ASKING };
 
@@ -38,7 +42,9 @@ struct dlock_be {
     int64_t started, until;
     char token[DLOCK_TOKEN_LEN + 1];
     uint64_t fence;
-    char forget[DLOCK_TOKEN_LEN + 1];
+    struct dlock_question question;
+    char asked[DLOCK_TOKEN_LEN + 1]; /* a token: of a record, or of the hold to break */
+    int findings;                    /* told already */
     struct dlock_info info;
     struct dlock_run run;
 };
@@ -174,8 +180,13 @@ static void be_release(struct dlock_be *b, int64_t until)
 
 static void be_ask(struct dlock_be *b, const struct dlock_question *q)
 {
-    snprintf(b->forget, sizeof b->forget, "%s", q->what == ASK_FORGET ? q->token : "");
+    const char *token = q->what == ASK_FORGET  ? q->token
+                        : q->what == ASK_BREAK ? q->holder->token
+                                               : "";
+    snprintf(b->asked, sizeof b->asked, "%s", token);
+    b->question = *q;
     b->answered = b->told_run = false;
+    b->findings = 0;
     start(b, ASKING, "ask");
 }
 
@@ -421,7 +432,7 @@ static int do_forget(struct dlock_be *b, struct dlock_event *ev)
         run_record_foreign(&ev->error, b->spec, "DIR/record");
         return 1;
     }
-    if (found > 0 && strcmp(b->run.token, b->forget) != 0)
+    if (found > 0 && strcmp(b->run.token, b->asked) != 0)
         return fail_event(b, ev, EV_FAILED, DLOCK_EBUSY,
                           "the record has changed: it is that of another run now");
     ev->type = found > 0 && b->run.state == DLOCK_RUN_RUNNING && taken(b) ? EV_BUSY : EV_DONE;
@@ -430,17 +441,86 @@ static int do_forget(struct dlock_be *b, struct dlock_event *ev)
     return 1;
 }
 
+/* What a status query says of the holder. */
+static void read_holder(struct dlock_be *b)
+{
+    char text[128];
+    b->info.left_ns = b->spec->ttl;
+    b->info.over = is_over(b);
+    if (read_file(b, "held", text, sizeof text))
+        sscanf(text, "%*s %ld %32s", &b->info.pid, b->info.token);
+    b->info.broken = read_file(b, "renew", text, sizeof text) && strcmp(text, "broken") == 0;
+    if (!b->info.broken)
+        return;
+    snprintf(b->info.broken_by, sizeof b->info.broken_by, "root@db1, note \"stuck\"");
+    b->info.broken_ms = dlock_wall() / DLOCK_MSEC - 5000;
+}
+
+static int do_break(struct dlock_be *b, struct dlock_event *ev)
+{
+    char path[512];
+    b->doing = IDLE;
+    ev->type = EV_DONE;
+    if (!taken(b))
+        return 1;
+    read_holder(b);
+    if (strcmp(b->info.token, b->asked) != 0) {
+        ev->type = EV_BUSY;
+        ev->info = &b->info;
+    } else if (b->question.force) {
+        unlink(path_of(b, "held", path, sizeof path));
+    } else {
+        write_file(b, "renew", "we", "broken");
+        ev->broken = true;
+    }
+    return 1;
+}
+
+static int do_check(struct dlock_be *b, struct dlock_event *ev)
+{
+    char path[512], line[256] = "", level[16] = "";
+    FILE *f = fopen(path_of(b, "findings", path, sizeof path), "re");
+    for (int i = 0; f && i <= b->findings; i++)
+        if (!fgets(line, sizeof line, f))
+            line[0] = '\0';
+    if (f)
+        fclose(f);
+    line[strcspn(line, "\n")] = '\0';
+    if (sscanf(line, "%15s", level) != 1) {
+        b->doing = IDLE;
+        ev->type = EV_DONE;
+        return 1;
+    }
+    b->findings++;
+    ev->finding = strcmp(level, "ok") == 0        ? DLOCK_FINDING_OK
+                  : strcmp(level, "warning") == 0 ? DLOCK_FINDING_WARNING
+                                                  : DLOCK_FINDING_FAILURE;
+    ev->type = EV_FINDING;
+    dlock_fail(&ev->error, ev->finding == DLOCK_FINDING_FAILURE ? DLOCK_EPERM : 0, 0, "%s",
+               line + strlen(level) + 1);
+    return 1;
+}
+
 static int do_ask(struct dlock_be *b, struct dlock_event *ev)
 {
     char text[128];
-    if (b->forget[0])
+    if (!read_file(b, "ask", text, sizeof text))
+        text[0] = '\0';
+    if (strcmp(text, "slow") == 0 && now_of(b) - b->started < SLOW_ANSWER)
+        return 0;
+    if (strcmp(text, "away") == 0) {
+        b->doing = IDLE;
+        return fail_event(b, ev, EV_FAILED, DLOCK_EUNAVAIL, "told to be away");
+    }
+    if (b->question.what == ASK_FORGET)
         return do_forget(b, ev);
+    if (b->question.what == ASK_BREAK)
+        return do_break(b, ev);
+    if (b->question.what == ASK_CHECK)
+        return do_check(b, ev);
     if (!b->answered && taken(b)) {
         b->answered = true;
-        b->info.left_ns = b->spec->ttl;
-        b->info.over = is_over(b);
-        if (read_file(b, "held", text, sizeof text))
-            sscanf(text, "%*s %*s %32s", b->info.token);
+        read_holder(b);
         ev->info = &b->info;
         ev->type = EV_INFO;
         return 1;

@@ -93,10 +93,20 @@ hold_by() {
     [ ! -e x ]
 }
 
-@test "fcntl(2) locks are broken, too" {
-    hold_by "$DLOCK" --fcntl x sh -c 'echo >held; exec sleep 60'
-    breaks 0 --fcntl x
-    exits 143 5 "$HOLDER"
+@test "the next holder is left alone, with fcntl(2) locks, too" {
+    for kind in "" --fcntl; do
+        hold_by "$DLOCK" $kind x sh -c 'echo >held; exec sleep 60'
+        start_log next.log "$DLOCK" $kind x sh -c 'echo >next; exec sleep 60'
+        next=$STARTED
+        wait_for 5 queued x
+        breaks 0 $kind x
+        exits 143 5 "$HOLDER"
+        wait_for 5 test -e next
+        breaks 75 --holder "$(host):1" $kind x
+        pid_alive "$next"
+        end_job TERM "$next"
+        rm next
+    done
 }
 
 @test "nothing is done to another user's process" {

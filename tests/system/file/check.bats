@@ -79,7 +79,8 @@ assert all(f["level"] == "ok" and f["text"] for f in it["findings"]), it' "$outp
     install -m 755 "$DLOCK" "$OPEN/dlock"
     nobody=(setpriv --reuid=nobody --regid=nogroup --clear-groups "$OPEN/dlock")
     ln -s x locks/n.lock
-    checks 73 "failure  file: cannot open the lock file $T/locks/n.lock: it is a symbolic link" "$DIR#n"
+    checks 73 "failure  file: cannot open the lock file $T/locks/n.lock: it is a symbolic link" \
+        "$DIR#n"
     mkdir -m 1777 "$OPEN/open"
     : >"$OPEN/open/n.lock"
     chown nobody "$OPEN/open/n.lock"
@@ -149,8 +150,8 @@ as_nfs() {
             exec setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"' - \
         "$OPEN/dlock" --check "$OPEN/dlock"
     begins "warning  holders: /proc hides the processes of other users (hidepid)"
-    run -1 run_t 5 unshare -m --propagation private sh -c 'mount -t tmpfs none /proc && exec "$@"' - \
-        "$DLOCK" --check "$OPEN/dlock"
+    run -1 run_t 5 unshare -m --propagation private \
+        sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" --check "$OPEN/dlock"
     begins "warning  holders: /proc/locks cannot be read"
 }
 

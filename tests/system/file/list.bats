@@ -29,7 +29,8 @@ waiting() {
     [ "${#lines[@]}" = 2 ] || fail "$output"
     [[ ${lines[0]} == "b           held: "*", pid $STARTED (sleep 60)" ]] ||
         fail "$output"
-    [[ ${lines[1]} == "web/deploy  held, 1 waiting, fence "*": "*", pid $first (sh"*', note "disk 2"' ]] ||
+    line="web/deploy  held, 1 waiting, fence "
+    [[ ${lines[1]} == "$line"*": "*", pid $first (sh"*', note "disk 2"' ]] ||
         fail "$output"
     HOLDER=$first
     let_go
@@ -45,7 +46,8 @@ queued_or_held() { grep -q ":$(stat -c %i "$1") " /proc/locks; }
     }
     wait_for 5 lines_are
     run -0 run_t 5 "$DLOCK" --list --json "$DIR#slot"
-    [[ $output == '{"schema":1,"lock":"slot","state":"held","holders":3,"waiters":0,"holder":{"mode":"slots","slots":4,'* ]] ||
+    [[ $output == '{"schema":1,"lock":"slot","state":"held","holders":3,"waiters":0,'* &&
+        $output == *'"holder":{"mode":"slots","slots":4,'* ]] ||
         fail "$output"
 }
 

@@ -67,4 +67,48 @@ TEST(names_one_process_for_several_open_file_descriptions)
     CHECK(all[4].pid == 8 && !all[4].unnamed);
 }
 
+/* As sorted by proc_locks_read_all(). */
+TEST(picks_the_locks_of_one_file_holders_first)
+{
+    struct proc_lock at[] = {
+        {.ino = 5, .pid = 1},
+        {.ino = 7, .pid = 2, .shared = true},
+        {.ino = 7, .pid = 3, .waiter = true},
+        {.ino = 7, .pid = 4, .shared = true},
+        {.ino = 7, .pid = 2, .waiter = true},
+        {.ino = 9, .pid = 6},
+    };
+    struct proc_locks_all all = {.at = at, .n = DLOCK_LEN(at)};
+    struct proc_lock out[8];
+    REQUIRE(proc_locks_pick(&all, 7, out, 8) == 4);
+    CHECK(out[0].pid == 2 && out[1].pid == 4 && !out[1].waiter);
+    CHECK(out[2].pid == 3 && out[2].place == 1);
+    CHECK(out[3].pid == 2 && out[3].place == 2);
+    CHECK_INT(proc_locks_pick(&all, 7, out, 1), 1);
+    CHECK_INT(proc_locks_pick(&all, 9, out, 8), 1);
+    CHECK_INT(out[0].pid, 6);
+    CHECK_INT(proc_locks_pick(&all, 6, out, 8), 0);
+    CHECK_INT(proc_locks_pick(&all, 10, out, 8), 0);
+    CHECK_INT(proc_locks_pick(&(struct proc_locks_all){0}, 7, out, 8), 0);
+}
+
+TEST(notes_a_carrier_once_for_each_lock_that_it_took)
+{
+    struct proc_lock at[] = {
+        {.ino = 7, .pid = 2, .shared = true},
+        {.ino = 7, .pid = 2, .waiter = true},
+        {.ino = 7, .pid = 2, .shared = true},
+        {.ino = 7, .pid = 3, .shared = true},
+    };
+    struct proc_locks_all all = {.at = at, .n = DLOCK_LEN(at)};
+    const struct proc_lock taken = {.ino = 7, .pid = 2};
+    note_carrier(&all, &taken, 50);
+    note_carrier(&all, &taken, 51);
+    note_carrier(&all, &taken, 52);
+    CHECK_INT(at[0].carrier, 50);
+    CHECK_INT(at[1].carrier, 0);
+    CHECK_INT(at[2].carrier, 51);
+    CHECK_INT(at[3].carrier, 0);
+}
+
 UNIT_MAIN
