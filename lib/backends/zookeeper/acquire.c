@@ -52,8 +52,8 @@ static bool is_leaving(const struct zk_backend *be)
 
 /* ------------------------------------------------------------------- requests */
 
-static zk_answer_fn node_created, part_made, queue_listed, node_sought, self_read, pred_read,
-    front_read, node_deleted;
+static zk_answer_fn node_created, part_made, queue_listed, node_sought, self_read, touched_read,
+    pred_read, front_read, node_deleted;
 
 static void ask_create(struct zk_backend *be, zk_answer_fn *answered, const char *path,
                        const char *data, int flags)
@@ -133,6 +133,8 @@ static enum zk_verdict create(struct zk_backend *be)
     be->acquire.rank = RANK_BEHIND;
     be->acquire.place = 0;
     be->acquire.followed = false;
+    be->node.version = 0;
+    be->node.mark.by[0] = '\0';
     /* Most nodes are granted at once, and then the record's times are right. */
     zk_set_record(be, RECORD_HOLDS, WORD_WAITS);
     ask_create(be, node_created, be->node.stem, be->node.data.text, ZOO_EPHEMERAL | ZOO_SEQUENCE);
@@ -322,6 +324,22 @@ static enum zk_verdict node_sought(struct zk_backend *be, const struct zk_msg *m
     return ask_queue(be);
 }
 
+/* m: our node, as it is. A mark stays in the data that we write. */
+static void note_node(struct zk_backend *be, const struct zk_msg *m)
+{
+    char *text = be->node.data.text, mark[ZK_MARK_MAX];
+    bool marked = be->node.mark.by[0];
+    be->node.version = m->stat.version;
+    be->node.fence = (uint64_t)m->stat.czxid;
+    if (!marked && zk_read_mark(m->data, m->len, &be->node.mark)) {
+        zk_format_mark(&be->node.mark, mark);
+        strncat(text, mark, sizeof(be->node.data.text) - strlen(text) - 1);
+        be->node.data.edition++;
+    }
+    if (strcmp(m->data, text) == 0)
+        be->node.data.confirmed = be->node.data.edition;
+}
+
 /* The found node: does this session own the node, and what is the fence? */
 static enum zk_verdict self_read(struct zk_backend *be, const struct zk_msg *m)
 {
@@ -330,7 +348,7 @@ static enum zk_verdict self_read(struct zk_backend *be, const struct zk_msg *m)
     if (m->rc == ZNONODE || (m->rc == ZOK && m->stat.ephemeralOwner != be->session.id))
         return zk_node_gone(be);
     if (m->rc == ZOK) {
-        be->node.fence = (uint64_t)m->stat.czxid;
+        note_node(be, m);
         zk_note_time(be, m->stat.ctime);
         return ZK_GOES_ON;
     }
@@ -345,6 +363,28 @@ enum zk_verdict zk_not_ours(struct zk_backend *be)
     return zk_released(be, DLOCK_RELEASE_NOT_OURS);
 }
 
+enum zk_verdict zk_node_touched(struct zk_backend *be)
+{
+    be->node.self_serial = zk_ask(be, ZK_GET, touched_read, be->node.path);
+    return ZK_GOES_ON;
+}
+
+/*
+ * Our node was changed: marked by a client that breaks our hold, touched by a foreign client, or
+ * written by a heartbeat of ours whose answer was lost. This ends the refused heartbeat.
+ */
+static enum zk_verdict touched_read(struct zk_backend *be, const struct zk_msg *m)
+{
+    if (m->serial != be->node.self_serial || be->node.state != NODE_THERE)
+        return ZK_GOES_ON;
+    be->node.self_serial = 0;
+    if (m->rc == ZOK)
+        note_node(be, m);
+    if (m->rc == ZOK && (be->acquire.stage == STAGE_RECORD || zk_run_begins(be)))
+        be->again_at = 0; /* a run record's multi was refused */
+    return zk_beat_answered(be, m);
+}
+
 enum zk_verdict zk_beat_answered(struct zk_backend *be, const struct zk_msg *m)
 {
     bool held = be->hold.grant == GRANT_HELD, ripening = be->acquire.stage == STAGE_RIPENING;
@@ -354,6 +394,8 @@ enum zk_verdict zk_beat_answered(struct zk_backend *be, const struct zk_msg *m)
         return zk_not_ours(be);
     if (be->op != OP_HOLD && (be->op != OP_ACQUIRE || is_leaving(be)))
         return ZK_GOES_ON; /* the delete of our node decides */
+    if (m->rc == ZBADVERSION)
+        return zk_node_touched(be);
     if (be->op == OP_ACQUIRE && m->rc == ZNONODE)
         return zk_node_gone(be);
     if (m->rc == ZNONODE) {

@@ -151,10 +151,13 @@ static enum zk_verdict running_answered(struct zk_backend *be, const struct zk_m
         zk_note_time(be, m->stat.mtime);
         zk_heard(&be->session, be->run.running.sent, true);
         be->node.data.confirmed = be->run.running.edition;
+        be->node.version = m->stat.version;
         return ready(be, true);
     }
     if (zk_transient(m->rc))
         return zk_again(be);
+    if (m->failed == OP_NODE && m->rc == ZBADVERSION)
+        return zk_node_touched(be);
     if (m->failed == OP_NODE && be->op == OP_HOLD) {
         zk_beat(be); /* its answer tells a loss */
         return ZK_GOES_ON;
@@ -198,8 +201,10 @@ static enum zk_verdict record_read_at_turn(struct zk_backend *be, const struct z
     zk_set_record(be, RECORD_HOLDS, WORD_HELD);
     be->run.running.sent = zk_now(be);
     be->run.running.edition = be->node.data.edition;
-    struct zk_request node = {
-        .call = ZK_SET, .path = be->node.path, .data = be->node.data.text, .version = -1};
+    struct zk_request node = {.call = ZK_SET,
+                              .path = be->node.path,
+                              .data = be->node.data.text,
+                              .version = be->node.version};
     return ask_multi(be, running_answered, node, &be->run.serial);
 }
 

@@ -171,23 +171,75 @@ struct zk_wait zk_wait_of(const struct zk_child *line, int at)
     return w;
 }
 
-enum zk_word zk_read_word(const char *data, int len)
+/* The value of a key (" key=") in a node's data, *n bytes. NULL: none, or not dlock's data. */
+static const char *find_value(const char *data, int len, const char *key, size_t *n)
 {
-    static const char key[] = " state=";
-    const size_t size = sizeof(key) - 1;
     struct dlock_info info;
     if (!data || len <= 0 || !dlock_identity_parse(data, (size_t)len, &info))
-        return WORD_HELD;
-    const char *end = data + len, *word = memmem(data, (size_t)len, key, size);
+        return NULL;
+    const char *value = memmem(data, (size_t)len, key, strlen(key));
+    if (!value)
+        return NULL;
+    value += strlen(key);
+    size_t left = (size_t)(data + len - value);
+    const char *space = memchr(value, ' ', left);
+    *n = space ? (size_t)(space - value) : left;
+    return value;
+}
+
+enum zk_word zk_read_word(const char *data, int len)
+{
+    size_t n;
+    const char *word = find_value(data, len, " state=", &n);
     if (!word)
         return WORD_HELD;
-    word += size;
-    size_t left = (size_t)(end - word);
-    const char *space = memchr(word, ' ', left);
-    size_t n = space ? (size_t)(space - word) : left;
     if (n == 5 && memcmp(word, "waits", n) == 0)
         return WORD_WAITS;
     return n == 4 && memcmp(word, "next", n) == 0 ? WORD_NEXT : WORD_HELD;
+}
+
+#define MARK_KEY " break="
+
+/* " break=TIME:BREAKER", with blanks and '%' as %20 and %25. */
+size_t zk_format_mark(const struct zk_mark *mark, char text[ZK_MARK_MAX])
+{
+    char *p = text + sprintf(text, MARK_KEY "%lld:", (long long)mark->at_ms);
+    for (const char *c = mark->by; *c; c++) {
+        if (*c == ' ' || *c == '%')
+            p += sprintf(p, "%%%02X", (unsigned char)*c);
+        else
+            *p++ = *c;
+    }
+    *p = '\0';
+    return (size_t)(p - text);
+}
+
+bool zk_read_mark(const char *data, int len, struct zk_mark *mark)
+{
+    char text[DLOCK_BREAKER_SIZE];
+    size_t n, used = 0;
+    const char *value = find_value(data, len, MARK_KEY, &n);
+    if (!value)
+        return false;
+    const char *end = value + n, *by = memchr(value, ':', n);
+    if (!by || !dlock_read_number(value, (size_t)(by - value), &mark->at_ms))
+        mark->at_ms = 0;
+    for (by = by ? by + 1 : value; by < end && used < sizeof(text); used++) {
+        int c = dlock_percent(by, end);
+        text[used] = (char)(c >= 0 ? c : *by);
+        by += c >= 0 ? 3 : 1;
+    }
+    dlock_clean_text(mark->by, sizeof(mark->by), text, used);
+    if (!mark->by[0])
+        strcpy(mark->by, "?"); /* a foreign client has written the mark */
+    return true;
+}
+
+bool zk_takes_marks(const char *data, int len)
+{
+    struct dlock_info info;
+    return data && len > 0 && dlock_identity_parse(data, (size_t)len, &info) &&
+           memmem(data, (size_t)len, ZK_MARKS " ", sizeof(ZK_MARKS));
 }
 
 void zk_read_info(const char *name, bool waiter, const char *data, int len, const struct Stat *stat,
@@ -213,6 +265,12 @@ void zk_read_info(const char *name, bool waiter, const char *data, int len, cons
             if (*c != '-')
                 info->token[n++] = *c;
         info->token[n < DLOCK_TOKEN_LEN ? 0 : n] = '\0';
+        struct zk_mark mark;
+        info->broken = !waiter && zk_read_mark(data, len, &mark);
+        if (info->broken) {
+            memcpy(info->broken_by, mark.by, sizeof(info->broken_by));
+            info->broken_ms = mark.at_ms;
+        }
     }
     /*
      * A node tells when its client came, not when the client got the lock. A dlock holder with a

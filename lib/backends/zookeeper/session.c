@@ -306,7 +306,8 @@ void zk_beat(struct zk_backend *be)
     s->beat.serial = zk_conn_ask(s->conn, &(struct zk_request){.call = write ? ZK_SET : ZK_GET,
                                                                .answered = zk_beat_answered,
                                                                .path = be->node.path,
-                                                               .data = be->node.data.text});
+                                                               .data = be->node.data.text,
+                                                               .version = be->node.version});
 }
 
 /* The connection is lost; the library looks for a server. */
@@ -472,10 +473,13 @@ static enum zk_news on_answer(struct zk_backend *be, const struct zk_msg *m)
         return NEWS_NONE;
     s->beat.serial = 0;
     s->beat.until = DLOCK_NEVER;
-    if (m->rc == ZOK && (s->beat.write || s->beat.synced))
+    /* A write refused for its version has gone the way of all writes: by the leader and a quorum. */
+    bool refused = m->rc == ZBADVERSION && s->beat.write;
+    if (refused || (m->rc == ZOK && (s->beat.write || s->beat.synced)))
         zk_heard(s, s->beat.sent, s->beat.write);
     if (m->rc == ZOK && s->beat.write) {
         zk_note_time(be, m->stat.mtime);
+        be->node.version = m->stat.version;
         be->node.data.confirmed = s->beat.edition;
     }
     return NEWS_MESSAGE;

@@ -179,12 +179,16 @@ int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
 void zk_set_record(struct zk_backend *be, enum dlock_record as, enum zk_word word)
 {
     static const char *const words[] = {"waits", "next", "held"};
-    char *record = be->node.data.text;
+    char *record = be->node.data.text, mark[ZK_MARK_MAX];
     size_t size = sizeof(be->node.data.text);
     int n = dlock_identity_format(be->spec->identity, as, record, size);
     if (n < 0)
         n = snprintf(record, size, "dlock1");
-    snprintf(record + n, size - (size_t)n, " state=%s", words[word]);
+    n += snprintf(record + n, size - (size_t)n, ZK_MARKS " state=%s", words[word]);
+    if (be->node.mark.by[0]) {
+        zk_format_mark(&be->node.mark, mark);
+        snprintf(record + n, size - (size_t)n, "%s", mark);
+    }
     be->node.data.kind = as;
     be->node.data.edition++;
 }

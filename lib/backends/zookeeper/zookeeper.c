@@ -8,7 +8,8 @@
  * status.c   the status of a lock                        queue.c    node names of each program
  * once.c     the run record of --once                    sweep.c    remove expired run records
  * forget.c   remove a run record                         run_node.c names and text of run records
- * uri.c      the URI                                     wire/      libzookeeper and its socket
+ * break.c    break a hold                                uri.c      the URI
+ * wire/      libzookeeper and its socket
  *
  * Not guaranteed: the server may end a session although we live (a pause, or clock speeds that
  * differ by more than 1 %). The deadline of the lease covers this.
@@ -82,6 +83,7 @@ static void failed(struct zk_backend *be)
         leave(be);
     idle(be);
     zk_status_drop(be);
+    zk_break_drop(be);
     events_add(&be->events, EV_FAILED)->error = be->err;
 }
 
@@ -97,6 +99,9 @@ static void renewed(struct zk_backend *be)
     be->hold.renew_until = DLOCK_NEVER;
     ev->from = be->session.lease.sent[0];
     ev->ttl = be->session.timeout;
+    ev->broken = be->node.mark.by[0];
+    if (ev->broken)
+        dlock_broken(&ev->error, be->spec, be->node.mark.by, strlen(be->node.mark.by));
 }
 
 /* No more can be done for the operation. */
@@ -150,6 +155,7 @@ static void lost(struct zk_backend *be, const char *why)
 static void conclude(struct zk_backend *be, enum zk_verdict v)
 {
     struct dlock_event *ev;
+    const struct dlock_info *info;
     switch (v) {
     case ZK_GOES_ON:
         break;
@@ -163,15 +169,21 @@ static void conclude(struct zk_backend *be, enum zk_verdict v)
         }
         break;
     case ZK_BUSY:
+        info = be->op == OP_BREAK        ? &be->breaking.info
+               : be->acquire.front.known ? &be->acquire.front.info
+                                         : NULL;
         ev = finish(be, EV_BUSY);
         ev->place = be->acquire.place;
-        ev->info = be->acquire.front.known ? &be->acquire.front.info : NULL;
+        ev->info = info;
         break;
     case ZK_SKIPPED:
         finish(be, EV_SKIPPED)->run = &be->run.found.run;
         break;
     case ZK_DONE:
         finish(be, EV_DONE);
+        break;
+    case ZK_MARKED:
+        finish(be, EV_DONE)->broken = true;
         break;
     case ZK_RENEWED:
         renewed(be);
@@ -220,6 +232,8 @@ static void step(struct zk_backend *be)
         zk_status_ask(be);
     else if (be->op == OP_FORGET)
         zk_forget_ask(be);
+    else if (be->op == OP_BREAK)
+        zk_break_ask(be);
     else if (be->op == OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
         send_renewal(be);
 }
@@ -328,6 +342,7 @@ static void be_close(struct dlock_be *b)
         return;
     zk_session_close(be);
     zk_status_drop(be);
+    zk_break_drop(be);
     zk_done(be);
     free(be);
 }
@@ -391,6 +406,7 @@ static void be_release(struct dlock_be *b, int64_t until)
     struct zk_backend *be = self(b);
     be->events.n = 0;
     zk_status_drop(be);
+    zk_break_drop(be);
     be->release.until = until;
     if (be->op == OP_RELEASE)
         return;
@@ -406,10 +422,12 @@ static void be_release(struct dlock_be *b, int64_t until)
 static void be_ask(struct dlock_be *b, const struct dlock_question *question)
 {
     struct zk_backend *be = self(b);
-    enum dlock_ask what = question->what;
+    static const enum zk_job jobs[] = {
+        [ASK_STATUS] = OP_STATUS, [ASK_FORGET] = OP_FORGET, [ASK_BREAK] = OP_BREAK};
+    enum zk_job job = question->what < DLOCK_LEN(jobs) ? jobs[question->what] : OP_NONE;
     be->question = question;
-    if (what == ASK_STATUS || what == ASK_FORGET) {
-        start(be, what == ASK_STATUS ? OP_STATUS : OP_FORGET);
+    if (job != OP_NONE) {
+        start(be, job);
         return;
     }
     dlock_fail(&be->err, DLOCK_EUSAGE, 0, "not yet supported for zookeeper");

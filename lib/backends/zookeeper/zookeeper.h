@@ -7,7 +7,7 @@
 #include "run_record.h"
 
 /* The operation requested by the core. */
-enum zk_job { OP_NONE, OP_ACQUIRE, OP_HOLD, OP_RELEASE, OP_STATUS, OP_FORGET };
+enum zk_job { OP_NONE, OP_ACQUIRE, OP_HOLD, OP_RELEASE, OP_STATUS, OP_FORGET, OP_BREAK };
 
 /* Does our node exist? */
 enum zk_node_state { NODE_NONE, NODE_ASKED, NODE_UNCLEAR, NODE_THERE };
@@ -55,6 +55,20 @@ enum zk_news {
 
 #define ZK_BEATS 32
 
+/*
+ * In the data of a node whose client looks for a mark: a mark on another node would be overwritten.
+ */
+#define ZK_MARKS " marks=1"
+/* The longest mark, each byte of its text as three. */
+#define ZK_MARK_MAX (3 * DLOCK_BREAKER_SIZE + 48)
+#define ZK_DATA_MAX (1024 + ZK_MARK_MAX)
+
+/* ASK_BREAK has marked a hold. */
+struct zk_mark {
+    char by[DLOCK_BREAKER_SIZE]; /* "": there is no mark */
+    int64_t at_ms;               /* by the clock of the client that breaks the hold */
+};
+
 /* The node below the chroot under which the run records are. No lock's name begins so. */
 #define ZK_ONCE "dlock-once"
 #define ZK_DAY_LEN 10 /* "2026-12-31" */
@@ -66,7 +80,7 @@ enum zk_news {
 /* A node in front of ours, with a watch. */
 struct zk_watched {
     char *path;
-    unsigned serial; /* of the get with the watch */
+    unsigned serial; /* of the get with the watch; 0: none */
 };
 
 /* A run record's node, as it was read. */
@@ -126,11 +140,13 @@ struct zk_node {
     char *path;
     uint64_t fence; /* 0: not known yet */
     int64_t create_sent;
-    unsigned self_serial;   /* of the get of a found node */
+    int32_t version; /* of the data, as far as we know */
+    struct zk_mark mark;
+    unsigned self_serial;   /* of the get of a found or changed node */
     unsigned delete_serial; /* of the outstanding delete; 0: none */
     bool delete_unanswered; /* the answer to a delete was lost */
     struct {
-        char text[1024];
+        char text[ZK_DATA_MAX];
         enum dlock_record kind;
         unsigned edition;   /* counts the changes of text */
         unsigned confirmed; /* the edition confirmed by the server */
@@ -230,10 +246,18 @@ struct zk_backend {
         bool has_run;  /* the run record is not handed out yet */
     } status;
 
-    const struct dlock_question *question; /* OP_STATUS, OP_FORGET */
+    const struct dlock_question *question; /* of a query */
     struct {
         bool held; /* the lock is held */
     } forget;
+
+    struct {                      /* ASK_BREAK */
+        struct zk_watched *nodes; /* that hold the lock; serial: of the get */
+        int n, left;              /* left: unanswered */
+        unsigned serial;          /* of the set or delete */
+        bool busy;                /* info: another holder */
+        struct dlock_info info;
+    } breaking;
 
     struct {                  /* see sweep.c */
         unsigned asked;       /* outstanding requests; 0: there is no sweep */
@@ -262,10 +286,10 @@ static inline const char *zk_where(const struct zk_backend *be)
 {
     return be->spec->uri->where;
 }
-/* Status and forget hold nothing: the length of their session means nothing. */
+/* Queries hold nothing: the length of their session means nothing. */
 static inline bool zk_is_query(const struct zk_backend *be)
 {
-    return be->op == OP_STATUS || be->op == OP_FORGET;
+    return be->op >= OP_STATUS;
 }
 /*
  * How long an answer may take. op_timeout was made for the ttl; the server may grant a shorter
@@ -287,8 +311,9 @@ static inline unsigned zk_ask_multi(struct zk_backend *be, zk_answer_fn *answere
 static inline unsigned zk_ask(struct zk_backend *be, enum zk_call call, zk_answer_fn *answered,
                               const char *path)
 {
-    return zk_conn_ask(be->session.conn,
-                       &(struct zk_request){.call = call, .answered = answered, .path = path});
+    return zk_conn_ask(
+        be->session.conn,
+        &(struct zk_request){.call = call, .answered = answered, .path = path, .version = -1});
 }
 /* Ask for the lock's children. */
 static inline void zk_ask_list(struct zk_backend *be, zk_answer_fn *answered)
@@ -343,6 +368,12 @@ struct zk_wait zk_wait_of(const struct zk_child *line, int at);
  * the waiter behind takes itself for the next, which costs some more heartbeats.
  */
 enum zk_word zk_read_word(const char *data, int len);
+/* Compose a mark, behind the rest of a node's data. Returns its length. */
+size_t zk_format_mark(const struct zk_mark *, char text[ZK_MARK_MAX]);
+/* The mark in a node's data. False: none. */
+bool zk_read_mark(const char *data, int len, struct zk_mark *);
+/* Does the client of this node look for a mark? */
+bool zk_takes_marks(const char *data, int len);
 /* Fill info from a node's name, data (NULL or len bytes) and stat. waiter: by the queue's order. */
 void zk_read_info(const char *name, bool waiter, const char *data, int len, const struct Stat *stat,
                   struct dlock_info *info);
@@ -392,6 +423,8 @@ enum zk_verdict zk_not_ours(struct zk_backend *be);
 /* The next step: an acquire (connected) creates, finds or checks our node, a release deletes it. */
 enum zk_verdict zk_node_step(struct zk_backend *be);
 enum zk_verdict zk_beat_answered(struct zk_backend *be, const struct zk_msg *m);
+/* A write found our node changed by another client: read the node. */
+enum zk_verdict zk_node_touched(struct zk_backend *be);
 enum zk_verdict zk_watch_fired(struct zk_backend *be, const struct zk_msg *m);
 
 /* run_node.c: the names and the text of run records */
@@ -446,6 +479,12 @@ void zk_sweep_end(struct zk_backend *be);
 /* forget.c */
 /* Connected: ask for the nodes of the lock and for the run record. */
 void zk_forget_ask(struct zk_backend *be);
+
+/* break.c */
+/* Connected: look for the hold. */
+void zk_break_ask(struct zk_backend *be);
+/* Forget what was found. */
+void zk_break_drop(struct zk_backend *be);
 
 /* status.c */
 /* Connected: ask for the nodes of the lock and for the run record. */

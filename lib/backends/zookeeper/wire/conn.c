@@ -395,9 +395,9 @@ static int send_request(zhandle_t *zh, const struct zk_request *q, struct reques
     case ZK_GET_WATCHED: /* an exists watch on a missing node would stay on the server */
         return zoo_awget(zh, q->path, on_watch, (void *)(uintptr_t)serial, on_data, r);
     case ZK_SET:
-        return zoo_aset(zh, q->path, data, len, -1, on_stat, r);
+        return zoo_aset(zh, q->path, data, len, q->version, on_stat, r);
     case ZK_DELETE:
-        return zoo_adelete(zh, q->path, -1, on_void, r);
+        return zoo_adelete(zh, q->path, q->version, on_void, r);
     case ZK_SYNC:
         return zoo_async(zh, q->path, on_string, r);
     case ZK_MULTI:

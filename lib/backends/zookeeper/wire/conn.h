@@ -33,7 +33,8 @@ enum zk_verdict {
     ZK_GRANTED,
     ZK_BUSY,
     ZK_SKIPPED,
-    ZK_DONE, /* ASK_FORGET */
+    ZK_DONE,   /* a query */
+    ZK_MARKED, /* ASK_BREAK: done, and the hold is marked */
     ZK_RENEWED,
     ZK_LOST,     /* a held lock's node is gone */
     ZK_RELEASED, /* be->release.how; a be->err with a code says why */
@@ -128,12 +129,13 @@ struct zk_request {
     const char *data;             /* create, set: the node's; auth: the digest's "user:password" */
     const struct ACL_vector *acl; /* create */
     int flags;                    /* create: ZOO_EPHEMERAL, ... */
+    int version;                  /* set, delete: of the node; -1: any */
     /*
      * Of a multi: all operations are done, or none. ZK_CREATE (persistent), ZK_SET and ZK_DELETE
-     * with path, data (NULL: empty), acl, and the version of the node to set or delete; -1: any.
+     * with path, data (NULL: empty), acl, version.
      */
     const struct zk_request *ops;
-    int nops, version;
+    int nops;
 };
 #define ZK_OPS_MAX 3
 
