@@ -1101,7 +1101,7 @@ static bool more_list(struct pg_backend *be, struct pg_reply *r)
         shared = shared || pg_text(r->rows, i, LI_KIND)[0] == 's';
     if (refused)
         pg_list_dark(be, "of readers and slots this role sees one holder, and not how many there "
-                         "are (SELECT on the second table)");
+                         "are: the second table is not readable");
     if (!refused && (!shared || be->status.dark))
         return false;
     be->table.look = refused ? LOOK_FIRST : LOOK_HOLDERS;

@@ -350,7 +350,8 @@ SELECT EXISTS (SELECT 1 FROM h),
     (SELECT CASE WHEN h.query LIKE '/* dlock1 %' AND h.query NOT LIKE '/* dlock1 % holds=%'
         THEN false ELSE pg_try_advisory_lock('{mark_key}') END FROM h),
     EXISTS (
-        SELECT 1 FROM l WHERE l.key = '{mark_hex}' AND l.objsubid = 1 AND l.mode = 'ExclusiveLock' AND l.granted)
+        SELECT 1 FROM l WHERE l.key = '{mark_hex}' AND l.objsubid = 1
+            AND l.mode = 'ExclusiveLock' AND l.granted)
 
 -- statement terminate
 -- By force: the end of its session ends the hold, as soon as the server's process has ended.
@@ -360,8 +361,9 @@ SELECT EXISTS (SELECT 1 FROM h), false, false, (SELECT pg_terminate_backend(h.pi
 
 -- statement list
 -- All locks of which a session of dlock tells the name, or at least the key, with a holder of each.
--- a: these sessions; n: the locks, by main key; l: the advisory locks; s: the sessions that hold the
--- lock or wait for it, as in the fragment sessions. A different number (?key=) stands in the query.
+-- a: these sessions; n: the locks, by main key; l: the advisory locks; p: the sessions with keys of
+-- a lock, as in the fragment sessions; s: with the waiters that have no key just now. A different
+-- number (?key=) stands in the query.
 WITH
 a AS MATERIALIZED (
     SELECT a.pid, a.name, coalesce(a.told, a.hashed) AS id,

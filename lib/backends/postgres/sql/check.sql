@@ -8,7 +8,8 @@ SELECT pg_backend_pid(), (extract(epoch FROM clock_timestamp()) * 1000.0)::bigin
 FROM (
     SELECT 1 AS nth, CASE o.on WHEN true THEN 0 ELSE 1 END AS level, concat(o.name, CASE o.on
         WHEN true THEN ': on'
-        ELSE ': off, so a crash may lose what a lock needs; set it on in postgresql.conf' END) AS text
+        ELSE ': off, so a crash may lose what a lock needs; set it on in postgresql.conf' END)
+        AS text
     FROM (
         SELECT n.name, current_setting(n.name)::bool AS on
         FROM (VALUES ('fsync'), ('full_page_writes')) n(name)) o
@@ -24,8 +25,8 @@ FROM (
     UNION ALL
     SELECT 3, CASE WHEN s.n > 0 AND s.names = '' THEN 1 ELSE 0 END, concat('standbys: ', s.n,
         CASE WHEN s.n > 0 AND s.names = ''
-        THEN ', none of them synchronous, so a failover may lose a lock; set synchronous_standby_names'
-        END)
+        THEN concat(', none of them synchronous, so a failover may lose a lock; ',
+            'set synchronous_standby_names') END)
     FROM (
         SELECT (SELECT count(*) FROM pg_stat_replication) AS n,
             current_setting('synchronous_standby_names') AS names) s
@@ -46,8 +47,8 @@ FROM (
     WHERE NOT has_function_privilege(p.name, 'EXECUTE')
     UNION ALL
     SELECT 5, CASE WHEN w.may THEN 0 ELSE 1 END, CASE WHEN w.may THEN 'language: PL/pgSQL'
-        ELSE concat('language: no PL/pgSQL, so waiters only poll; GRANT USAGE ON LANGUAGE plpgsql TO ',
-            quote_ident(current_user)) END
+        ELSE concat('language: no PL/pgSQL, so waiters only poll; ',
+            'GRANT USAGE ON LANGUAGE plpgsql TO ', quote_ident(current_user)) END
     FROM (
         SELECT coalesce((SELECT has_language_privilege(g.oid, 'USAGE') FROM pg_language g
             WHERE g.lanname = 'plpgsql'), false) AS may) w
@@ -83,7 +84,8 @@ FROM (
         '; run what dlock --schema prints')
     FROM (
         SELECT t.name, has_schema_privilege((parse_ident(t.name))[1], 'CREATE') AS may
-        FROM (VALUES ('{table_name}'::text), ('{holders_name}'::text), ('{runs_name}'::text)) t(name)
+        FROM (
+            VALUES ('{table_name}'::text), ('{holders_name}'::text), ('{runs_name}'::text)) t(name)
         WHERE t.name <> '' AND to_regclass(nullif(t.name, '')) IS NULL) m
     ORDER BY 1) f
 

@@ -419,7 +419,8 @@ WITH
 SELECT t.name, t.expires > clock_timestamp(), coalesce(h.holder, t.holder), t.fence,
     (extract(epoch FROM coalesce(h.expires, t.expires) - clock_timestamp()) * 1000.0)::bigint,
     coalesce(h.token, t.owner),
-    CASE WHEN h.slots > 0 THEN concat('n', h.slots) WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END,
+    CASE WHEN h.slots > 0 THEN concat('n', h.slots)
+        WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END,
     h.place, CASE WHEN t.owner LIKE 'shared:%' THEN (
         SELECT count(*) FROM {holders} c WHERE c.name = t.name AND c.epoch = t.owner
             AND c.expires > clock_timestamp()) END, coalesce(w.n, 0)
