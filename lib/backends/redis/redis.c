@@ -27,6 +27,7 @@ static const struct redis_operation *const operations[] = {
     [OP_RENEW] = &redis_op_renew,
     [OP_RELEASE] = &redis_op_release,
     [OP_STATUS] = &redis_op_status,
+    [OP_LIST] = &redis_op_list,
 };
 
 /* ------------------------------------------------------------- open and close */
@@ -79,6 +80,7 @@ static void be_close(struct dlock_be *dlock_be)
     redis_addr_done(&be->route.cluster.addr);
     redis_sentinel_close(&be->route);
     redis_drop_listing(be);
+    redis_list_drop(be);
     redis_script_done(&be->script);
     tls_config_free(be->tls);
     free(be->acquire.channel);
@@ -264,7 +266,8 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
         *wake_at = dlock_min(*wake_at, be->until);
     if (op && op->wake_at)
         *wake_at = dlock_min(*wake_at, op->wake_at(be));
-    if (be->events.n > 0 || be->status.listing || be->checks.due || be->checks.ntold > 0)
+    if (be->events.n > 0 || be->status.listing || redis_list_ready(be) || be->checks.due ||
+        be->checks.ntold > 0)
         *wake_at = 0;
     return n;
 }
@@ -294,6 +297,8 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
         redis_checks_ask(&be->checks, &be->node.cmd, T_INFO, be->restart_grace < be->spec->ttl);
     if (redis_checks_take(&be->checks, &be->events, ev) || events_take(&be->events, ev))
         return 1;
+    if (be->list)
+        return redis_list_next(be, ev);
     return be->status.listing ? redis_status_next(be, ev) : 0;
 }
 
@@ -306,6 +311,7 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
     be->events.n = 0;
     be->answer.what = ANSWER_NONE;
     redis_drop_listing(be);
+    redis_list_drop(be);
     redis_node_unsubscribe(&be->node);
     redis_sentinel_listen(&be->route, DLOCK_NEVER);
     if (be->op == OP_RELEASE)
