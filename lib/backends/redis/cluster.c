@@ -19,6 +19,7 @@
 #include "route.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /*
@@ -61,6 +62,7 @@ static enum cluster_hint cluster_hint(const char *text, struct redis_named *node
 
 struct line {
     char id[64], addr[400], flags[128], master[64];
+    bool slots; /* the node serves some */
 };
 
 static bool has_flag(const struct line *l, const char *flag)
@@ -93,8 +95,11 @@ static bool next_line(const char **p, struct line *l)
         size_t len = strcspn(*p, "\n");
         snprintf(text, sizeof(text), "%.*s", (int)len, *p);
         *p += len + ((*p)[len] == '\n');
-        if (sscanf(text, " %63[^ ] %399[^ ] %127[^ ] %63[^ ]", l->id, l->addr, l->flags,
-                   l->master) == 4)
+        char slot[2];
+        int got = sscanf(text, " %63[^ ] %399[^ ] %127[^ ] %63[^ ] %*s %*s %*s %*s %1s", l->id,
+                         l->addr, l->flags, l->master, slot);
+        l->slots = got == 5;
+        if (got >= 4)
             return true;
     }
     return false;
@@ -121,6 +126,35 @@ static int cluster_parse_nodes(const char *text, bool names, struct redis_named 
             if ((replicas ? ours : has_flag(&l, "master")) && client_addr(&l, names, &out[n]))
                 n++;
         }
+    }
+    return n;
+}
+
+int redis_cluster_masters(const struct redis_route *r, const char *nodes, bool *ours,
+                          struct redis_named **out)
+{
+    bool names = strncmp(r->spec->uri->scheme, "rediss", 6) == 0;
+    struct line l;
+    int n = 0, cap = 0;
+    *ours = false;
+    *out = NULL;
+    for (const char *p = nodes; next_line(&p, &l);) {
+        if (!has_flag(&l, "master") || !l.slots)
+            continue;
+        if (has_flag(&l, "myself")) {
+            *ours = true;
+            continue;
+        }
+        if (n == cap) {
+            cap = cap > 0 ? 2 * cap : 16;
+            struct redis_named *more = realloc(*out, (size_t)cap * sizeof(**out));
+            if (!more)
+                return DLOCK_ENOMEM;
+            *out = more;
+        }
+        if (!client_addr(&l, names, &(*out)[n]))
+            return DLOCK_EPROTO;
+        n++;
     }
     return n;
 }
@@ -169,6 +203,14 @@ void redis_cluster_failed(struct redis_route *r)
         cl->guide = (cl->guide + 1) % (cl->n + 1);
     cl->at = cl->ask != 0 ? cl->at : cl->guide;
     cl->ask = 0;
+}
+
+void redis_cluster_visit(struct redis_route *r, const struct redis_named *node)
+{
+    redis_node_close(r->node);
+    r->cluster.known = true;
+    r->cluster.ask = 0;
+    r->cluster.at = add_node(&r->cluster, node);
 }
 
 /* --------------------------------------------------------------- connecting */

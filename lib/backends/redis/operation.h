@@ -12,7 +12,7 @@
 
 #define REDIS_CLAIM_SLACK (20 * DLOCK_MSEC) /* beyond what a waiter that was woken may take */
 
-enum redis_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS, OP_CHECK };
+enum redis_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS, OP_CHECK, OP_LIST };
 
 /* Tags of commands on cmd; see also redis_route_tag. */
 enum redis_tag {
@@ -26,6 +26,7 @@ enum redis_tag {
     T_RENEW,
     T_LEAVE,
     T_STATUS,
+    T_LIST,
     T_INFO,
     T_CHECK
 };
@@ -104,6 +105,8 @@ struct redis_backend {
 
     struct redis_checking *checking; /* of check.c; NULL: no check, and no findings */
 
+    struct redis_list *list; /* list.c; NULL: no list under way */
+
     struct redis_checks checks;
     struct dlock_info info;
     struct dlock_run run;
@@ -132,7 +135,7 @@ struct redis_operation {
     int64_t (*wake_at)(const struct redis_backend *);
 };
 extern const struct redis_operation redis_op_acquire, redis_op_renew, redis_op_release,
-    redis_op_status, redis_op_check;
+    redis_op_status, redis_op_check, redis_op_list;
 
 static inline struct redis_backend *redis_of(struct dlock_be *be)
 {
@@ -207,6 +210,13 @@ void redis_status(struct dlock_be *, const struct dlock_question *);
 void redis_foreign_record(const struct redis_backend *, struct dlock_error *, const char *type);
 /* With a listing: the next entry, or EV_DONE. Returns 1. */
 int redis_status_next(struct redis_backend *, struct dlock_event *);
+
+/* list.c */
+void redis_list(struct redis_backend *);
+/* With a page: the next lock, or EV_DONE. 1, or 0: none yet. */
+int redis_list_next(struct redis_backend *, struct dlock_event *);
+bool redis_list_ready(const struct redis_backend *);
+void redis_list_drop(struct redis_backend *);
 
 /* break.c */
 /* The reply, not an error. False: err says why no holder can be broken. */

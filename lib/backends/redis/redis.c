@@ -28,6 +28,7 @@ static const struct redis_operation *const operations[] = {
     [OP_RELEASE] = &redis_op_release,
     [OP_STATUS] = &redis_op_status,
     [OP_CHECK] = &redis_op_check,
+    [OP_LIST] = &redis_op_list,
 };
 
 /* ------------------------------------------------------------- open and close */
@@ -81,6 +82,7 @@ static void be_close(struct dlock_be *dlock_be)
     redis_sentinel_close(&be->route);
     redis_drop_listing(be);
     redis_check_drop(be);
+    redis_list_drop(be);
     redis_script_done(&be->script);
     tls_config_free(be->tls);
     free(be->acquire.channel);
@@ -273,7 +275,8 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
         *wake_at = dlock_min(*wake_at, op->wake_at(be));
     if (be->checking && be->op != OP_CHECK)
         *wake_at = 0;
-    if (be->events.n > 0 || be->status.listing || be->checks.due || be->checks.ntold > 0)
+    if (be->events.n > 0 || be->status.listing || redis_list_ready(be) || be->checks.due ||
+        be->checks.ntold > 0)
         *wake_at = 0;
     return n;
 }
@@ -305,6 +308,8 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
         return 1;
     if (be->checking && be->op != OP_CHECK)
         return redis_check_next(be, ev);
+    if (be->list)
+        return redis_list_next(be, ev);
     return be->status.listing ? redis_status_next(be, ev) : 0;
 }
 
@@ -317,6 +322,7 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
     be->events.n = 0;
     redis_drop_listing(be);
     redis_check_drop(be);
+    redis_list_drop(be);
     redis_node_unsubscribe(&be->node);
     redis_sentinel_listen(&be->route, DLOCK_NEVER);
     if (be->op == OP_RELEASE)

@@ -121,6 +121,15 @@ void redis_cluster_learn(struct redis_route *);
 bool redis_cluster_answered(struct redis_route *, const struct redis_conn_reply *,
                             struct dlock_error *);
 
+/*
+ * The masters that serve slots, by the answer to CLUSTER NODES: their number, *out malloc'ed, NULL:
+ * none. ours: the answering node is one, and is not in *out. Negative: a code; *out is to be freed.
+ */
+int redis_cluster_masters(const struct redis_route *, const char *nodes, bool *ours,
+                          struct redis_named **out);
+/* From now on this node is asked: cmd is closed. */
+void redis_cluster_visit(struct redis_route *, const struct redis_named *);
+
 /* --------------------------------------------------------------------- sentinel.c */
 
 /*

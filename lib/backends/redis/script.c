@@ -63,6 +63,7 @@ static const struct lua *const scripts[] = {
     [SCRIPT_BREAK] = &lua_break,
     [SCRIPT_FORGET] = &lua_forget,
     [SCRIPT_FORGET_VOTE] = &lua_forget_vote,
+    [SCRIPT_LIST] = &lua_list,
 };
 
 const struct lua *redis_script_lua(enum redis_script_op op)
@@ -280,7 +281,7 @@ bool redis_script_run(struct redis_script_args *args, const struct dlock_spec *s
 int redis_script_send(const struct redis_script *s, struct redis_conn *c, int tag,
                       enum redis_script_op op, const struct redis_script_args *a)
 {
-    char ttl[24], fence[24], last[LAST], back[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 24];
+    char ttl[24], fence[24], count[24], last[LAST], back[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 24];
     const char *id = a->id ? a->id : "";
     char *key = NULL;
     msec(ttl, a->ttl);
@@ -299,7 +300,9 @@ int redis_script_send(const struct redis_script *s, struct redis_conn *c, int ta
         [SCRIPT_BREAK] = {a->token, a->by, a->how},
         [SCRIPT_FORGET] = {a->token},
         [SCRIPT_FORGET_VOTE] = {a->token, fence},
+        [SCRIPT_LIST] = {a->cursor, count},
     };
+    snprintf(count, sizeof(count), "%u", a->count);
     struct words w = {.n = 6, .at = {NULL, NULL, "1", s->name, s->db, s->prefix}};
     for (int i = 0; i < 5 && own[op][i]; i++)
         w.at[w.n++] = own[op][i];
@@ -309,11 +312,13 @@ int redis_script_send(const struct redis_script *s, struct redis_conn *c, int ta
         w.at[3] = key;
         w.at[5] = s->name;
     }
+    if (op == SCRIPT_LIST) /* scripts/list.lua: no keys, no prefix */
+        w = (struct words){.n = 6, .at = {NULL, NULL, "0", s->db, a->cursor, count}};
     int rc = send_script(c, tag, op, a->at_once, &w);
     if (rc == 0) {
         c->lock = s;
         c->together = a->value && strchr("sn", *a->value);
-        c->tags[c->ntags - 1].why = a->at_once ? WHY_NOT : WHY_MAY;
+        c->tags[c->ntags - 1].why = a->at_once || op == SCRIPT_LIST ? WHY_NOT : WHY_MAY;
     }
     free(key);
     return rc;
@@ -714,6 +719,51 @@ bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct 
         return false;
     info->since_ms -= dlock_max(0, dlock_min(info->waited_ms, info->since_ms));
     info->waited_ms = -1;
+    return true;
+}
+
+/* --------------------------------------------------------------------- listing */
+
+int redis_script_page(const redisReply *r, struct redis_script_page *p)
+{
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 2 || !is_string(r->element[0]) ||
+        strspn(r->element[0]->str, "0123456789") != (size_t)r->element[0]->len ||
+        r->element[0]->len == 0 || r->element[1]->type != REDIS_REPLY_INTEGER)
+        return DLOCK_EPROTO;
+    *p = (struct redis_script_page){.cursor = r->element[0]->str,
+                                    .last = strcmp(r->element[0]->str, "0") == 0,
+                                    .hidden = dlock_max(0, r->element[1]->integer),
+                                    .locks = r->element + 2,
+                                    .nlocks = r->elements - 2};
+    return 0;
+}
+
+bool redis_script_listed(const redisReply *r, struct dlock_entry *entry, struct dlock_info *holder)
+{
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 7 || !is_string(r->element[0]) ||
+        r->element[1]->type != REDIS_REPLY_INTEGER || !is_string(r->element[2]) ||
+        r->element[3]->type != REDIS_REPLY_INTEGER || r->element[4]->type != REDIS_REPLY_INTEGER ||
+        !is_string(r->element[5]) || !is_string(r->element[6]))
+        return false;
+    const redisReply *name = r->element[0], *value = r->element[5];
+    *entry = (struct dlock_entry){
+        .name = name->str,
+        .holders = (int)dlock_max(0, dlock_min(r->element[3]->integer, INT32_MAX)),
+        .waiters = (int)dlock_max(0, dlock_min(r->element[4]->integer, INT32_MAX))};
+    if (name->len == 0 || strlen(name->str) != (size_t)name->len)
+        return false;
+    if (entry->holders == 0)
+        return true;
+    redis_script_holder(value->str, (size_t)value->len, holder);
+    int64_t left = to_left(r->element[1]);
+    size_t len = (size_t)r->element[6]->len;
+    holder->left_ns = entry->holders > 1 ? -1 : left < 0 ? DLOCK_NEVER : left * DLOCK_MSEC;
+    holder->fence = holder->foreign ? 0 : to_fence(r->element[2]);
+    if (holder->broken) {
+        const char *by = redis_script_mark(r->element[6]->str, &len, &holder->broken_ms);
+        dlock_clean_text(holder->broken_by, sizeof(holder->broken_by), by, len);
+    }
+    entry->holder = holder;
     return true;
 }
 

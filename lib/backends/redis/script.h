@@ -57,17 +57,18 @@ void redis_script_done(struct redis_script *);
 
 /* An operation is one script, scripts/NAME.lua, and so atomic. */
 enum redis_script_op {
-    SCRIPT_TRY,        /* take the lock, or (with an id) join the queue */
-    SCRIPT_RENEW,      /* extend the lease if the lock is ours */
-    SCRIPT_LEAVE,      /* delete our lock, leave the queue, call the next waiter */
-    SCRIPT_DROP,       /* delete our lock, and leave the queue alone */
-    SCRIPT_VOTE,       /* Redlock: a try on one server. A value is sent to each server once */
-    SCRIPT_KEEP,       /* Redlock: renew the vote, raise the fence counter, write the run record */
-    SCRIPT_UNVOTE,     /* Redlock: the release on one server; write the run record */
-    SCRIPT_STATUS,     /* the holder, the waiters, the run record */
-    SCRIPT_BREAK,      /* mark the hold of a holder, or free it */
-    SCRIPT_FORGET,     /* remove the run record with this token */
-    SCRIPT_FORGET_VOTE /* the same on one of several servers, which may have an older record */
+    SCRIPT_TRY,         /* take the lock, or (with an id) join the queue */
+    SCRIPT_RENEW,       /* extend the lease if the lock is ours */
+    SCRIPT_LEAVE,       /* delete our lock, leave the queue, call the next waiter */
+    SCRIPT_DROP,        /* delete our lock, and leave the queue alone */
+    SCRIPT_VOTE,        /* Redlock: a try on one server. A value is sent to each server once */
+    SCRIPT_KEEP,        /* Redlock: renew the vote, raise the fence counter, write the run record */
+    SCRIPT_UNVOTE,      /* Redlock: the release on one server; write the run record */
+    SCRIPT_STATUS,      /* the holder, the waiters, the run record */
+    SCRIPT_BREAK,       /* mark the hold of a holder, or free it */
+    SCRIPT_FORGET,      /* remove the run record with this token */
+    SCRIPT_FORGET_VOTE, /* the same on one of several servers, which may have an older record */
+    SCRIPT_LIST         /* a page of the locks in the server */
 };
 
 /* The script's arguments; the rest is zero. Times in ns. */
@@ -101,8 +102,10 @@ struct redis_script_args {
      * there. With 0 as the begin, both times are the server's. NULL: none.
      */
     const char *record;
-    int64_t kept; /* for how long the record is kept */
-    bool at_once; /* send the text: the caller may not read the answer */
+    int64_t kept;       /* for how long the record is kept */
+    const char *cursor; /* list: of the page, "0": the first */
+    unsigned count;     /* list: how many keys to look at */
+    bool at_once;       /* send the text: the caller may not read the answer */
 };
 
 /*
@@ -247,6 +250,21 @@ enum redis_script_forgot {
 };
 /* forget, forget_vote. */
 int redis_script_forgot(const redisReply *, enum redis_script_forgot *, const char **type);
+
+struct redis_script_page {
+    const char *cursor; /* of the next page; part of the reply */
+    bool last;          /* there is none */
+    int64_t hidden;     /* locks that the user may not read */
+    redisReply **locks; /* redis_script_listed() */
+    size_t nlocks;
+};
+/* list. */
+int redis_script_page(const redisReply *, struct redis_script_page *);
+/*
+ * A lock of a page. entry->name is part of the reply; entry->holder is the given holder, or NULL
+ * where the lock is free. False: not in our format.
+ */
+bool redis_script_listed(const redisReply *, struct dlock_entry *entry, struct dlock_info *holder);
 
 /* --------------------------------------------------------------------- values */
 

@@ -45,6 +45,10 @@ void redis_status(struct dlock_be *dlock_be, const struct dlock_question *questi
     outage_none(&be->out);
     redis_cluster_begin(&be->route);
     be->status.question = question;
+    if (question->what == ASK_LIST) {
+        redis_list(be);
+        return;
+    }
     if (question->what == ASK_STATUS || question->what == ASK_FORGET ||
         question->what == ASK_BREAK) {
         send_query(be);

@@ -1,0 +1,267 @@
+/*
+ * list.c - --list: the locks of a server that are held or waited for, page by page (SCAN, in
+ * scripts/list.lua). In a cluster each master that serves slots is asked in turn.
+ *
+ * A lock is found by the keys that dlock keeps beside NAME: the fence counter, which lives for a
+ * day, the queue, and the zset of shared holders. So the lock of another program is not found.
+ */
+#include "operation.h"
+#include "seen.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Keys that a call looks at: so many that the server is busy for a fraction of 5 ms. */
+#define COUNT_FIRST 100
+#define COUNT_MOST 1000
+#define LOCKS_WANTED 50 /* of a page */
+
+struct redis_list {
+    enum { LIST_MODE, LIST_NODES, LIST_PAGE } step; /* of the question under way */
+    struct redis_named *masters; /* of a cluster, without those that were asked */
+    int nmasters;
+    char cursor[24];
+    unsigned count;
+    redisReply *reply; /* handed out lock by lock; NULL: none */
+    struct redis_script_page page;
+    size_t at;
+    int64_t hidden;
+    struct redis_seen seen;
+    struct dlock_entry entry;
+};
+
+void redis_list_drop(struct redis_backend *be)
+{
+    if (!be->list)
+        return;
+    if (be->list->reply)
+        freeReplyObject(be->list->reply);
+    redis_seen_done(&be->list->seen);
+    free(be->list->masters);
+    free(be->list);
+    be->list = NULL;
+}
+
+bool redis_list_ready(const struct redis_backend *be)
+{
+    return be->list && be->list->reply;
+}
+
+static void fail(struct redis_backend *be, const struct dlock_error *err)
+{
+    redis_list_drop(be);
+    redis_end(be, EV_FAILED)->error = *err;
+}
+
+static void send_question(struct redis_backend *be)
+{
+    struct redis_conn *cmd = &be->node.cmd;
+    struct redis_list *l = be->list;
+    be->out.retry_at = DLOCK_NEVER;
+    redis_route_connect(&be->route, cmd, be->until);
+    if (l->step == LIST_MODE)
+        (void)redis_conn_send(cmd, T_LIST, 2, (const char *const[]){"HELLO", "2"});
+    else if (l->step == LIST_NODES)
+        (void)redis_conn_send(cmd, T_LIST, 2, (const char *const[]){"CLUSTER", "NODES"});
+    else
+        (void)redis_script_send(
+            &be->script, cmd, T_LIST, SCRIPT_LIST,
+            &(struct redis_script_args){.cursor = l->cursor, .count = l->count});
+    redis_conn_flush(cmd);
+}
+
+/* The next question of the list. */
+static void ask(struct redis_backend *be, int step)
+{
+    be->until = spec_now(be->spec) + be->spec->connect_timeout;
+    be->refused.code = 0;
+    be->list->step = step;
+    send_question(be);
+}
+
+void redis_list(struct redis_backend *be)
+{
+    struct dlock_error err;
+    be->op = OP_LIST;
+    be->list = calloc(1, sizeof(*be->list));
+    if (!be->list) {
+        dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
+        fail(be, &err);
+        return;
+    }
+    strcpy(be->list->cursor, "0");
+    be->list->count = COUNT_FIRST;
+    struct dlock_error *note = &events_add(&be->events, EV_NOTICE)->error;
+    dlock_fail_at(note, DLOCK_EUSAGE, 0, redis_where(be),
+                  "locks that dlock has not taken are not listed, nor locks without waiters that "
+                  "were taken more than a day ago");
+    note->code = 0;
+    ask(be, be->route.sentinel ? LIST_PAGE : LIST_MODE);
+}
+
+/* This server's keys are listed. False: each server was asked. */
+static bool next_master(struct redis_backend *be)
+{
+    struct redis_list *l = be->list;
+    if (l->nmasters == 0)
+        return false;
+    redis_cluster_visit(&be->route, &l->masters[--l->nmasters]);
+    strcpy(l->cursor, "0");
+    ask(be, LIST_PAGE);
+    return true;
+}
+
+/* The answer to HELLO; an old server knows no HELLO, and is in no cluster. */
+static bool in_cluster(const redisReply *r)
+{
+    for (size_t i = 0; r->type == REDIS_REPLY_ARRAY && i + 1 < r->elements; i += 2) {
+        const redisReply *k = r->element[i], *v = r->element[i + 1];
+        if (k->type == REDIS_REPLY_STRING && v->type == REDIS_REPLY_STRING &&
+            strcmp(k->str, "mode") == 0 && strcmp(v->str, "cluster") == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The answer to CLUSTER NODES. False: err says why. */
+static bool take_nodes(struct redis_backend *be, const redisReply *r, struct dlock_error *err)
+{
+    struct redis_list *l = be->list;
+    bool ours = false;
+    int n = DLOCK_EPROTO;
+    if (r->type == REDIS_REPLY_STRING)
+        n = redis_cluster_masters(&be->route, r->str, &ours, &l->masters);
+    l->nmasters = n > 0 ? n : 0;
+    if (n < 0) {
+        dlock_fail_at(err, n, 0, redis_where(be), "unexpected answer to CLUSTER NODES");
+        return false;
+    }
+    if (ours) {
+        ask(be, LIST_PAGE);
+    } else if (!next_master(be)) {
+        dlock_fail_at(err, DLOCK_EUNUSABLE, 0, redis_where(be),
+                      "no node of the cluster has a slot");
+        return false;
+    }
+    return true;
+}
+
+static void failed(struct redis_backend *be, const struct dlock_error *err)
+{
+    redis_node_close(&be->node);
+    if (redis_sentinel_worth_retry(&be->route, err, be->until))
+        redis_retry_later(be, err);
+    else
+        fail(be, err);
+}
+
+static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
+{
+    struct redis_list *l = be->list;
+    redisReply *r = rep->r;
+    struct dlock_error err;
+    if (be->node.cmd.auth_failed) {
+        err = be->node.cmd.error;
+    } else if (l->step == LIST_MODE) {
+        ask(be, in_cluster(r) ? LIST_NODES : LIST_PAGE);
+        return;
+    } else if (r->type == REDIS_REPLY_ERROR) {
+        redis_cluster_error(&be->route, &err, r->str);
+        if (redis_conn_classify(r->str) == RE_TRANSIENT && err.code == DLOCK_EUNAVAIL) {
+            redis_retry_later(be, &err);
+            return;
+        }
+    } else if (l->step == LIST_NODES) {
+        if (take_nodes(be, r, &err))
+            return;
+    } else if (redis_script_page(r, &l->page) != 0 || strlen(l->page.cursor) >= sizeof(l->cursor)) {
+        dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a list");
+    } else {
+        be->until = DLOCK_NEVER;
+        l->reply = r;
+        rep->r = NULL;
+        l->at = 0;
+        l->hidden += l->page.hidden;
+        return;
+    }
+    fail(be, &err);
+}
+
+static void due(struct redis_backend *be, int64_t now)
+{
+    struct dlock_error err;
+    if (now >= be->until) {
+        redis_no_answer(be, &err, be->spec->connect_timeout);
+        redis_conn_close(&be->node.cmd);
+        fail(be, be->refused.code != 0 ? &be->refused : &err);
+    } else if (now >= be->out.retry_at) {
+        send_question(be);
+    }
+}
+
+static int64_t wake_at(const struct redis_backend *be)
+{
+    return be->out.retry_at;
+}
+
+const struct redis_operation redis_op_list = {
+    .tag = T_LIST,
+    .again = send_question,
+    .answered = answered,
+    .failed = failed,
+    .due = due,
+    .wake_at = wake_at,
+};
+
+/* The page is handed out: ask for the next page, or end. */
+static int next_page(struct redis_backend *be, struct dlock_event *ev)
+{
+    struct redis_list *l = be->list;
+    bool last = l->page.last;
+    strcpy(l->cursor, l->page.cursor);
+    /* Most keys of a server may be no keys of dlock. */
+    if (l->page.nlocks < LOCKS_WANTED / 2)
+        l->count = (unsigned)dlock_min(2 * l->count, COUNT_MOST);
+    else if (l->page.nlocks > LOCKS_WANTED)
+        l->count = (unsigned)dlock_max(l->count / 2, 10);
+    freeReplyObject(l->reply);
+    l->reply = NULL;
+    if (!last) {
+        ask(be, LIST_PAGE);
+        return 0;
+    }
+    if (next_master(be))
+        return 0;
+    if (l->hidden > 0) {
+        struct dlock_error *note = &events_add(&be->events, EV_NOTICE)->error;
+        dlock_fail_at(note, DLOCK_EPERM, 0, redis_where(be),
+                      "%lld locks are not listed: the user has no right to read them",
+                      (long long)l->hidden);
+        note->code = 0;
+    }
+    redis_list_drop(be);
+    redis_end(be, EV_DONE);
+    return events_take(&be->events, ev);
+}
+
+int redis_list_next(struct redis_backend *be, struct dlock_event *ev)
+{
+    struct redis_list *l = be->list;
+    struct dlock_error err;
+    while (l->reply && l->at < l->page.nlocks) {
+        if (!redis_script_listed(l->page.locks[l->at++], &l->entry, &be->info))
+            continue;
+        switch (redis_seen_add(&l->seen, l->entry.name)) {
+        case SEEN_NEW:
+            *ev = (struct dlock_event){.type = EV_ENTRY, .entry = &l->entry};
+            return 1;
+        case SEEN_BEFORE:
+            break;
+        case SEEN_NO_MEMORY:
+            dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
+            fail(be, &err);
+            return events_take(&be->events, ev);
+        }
+    }
+    return l->reply ? next_page(be, ev) : 0;
+}
