@@ -62,7 +62,7 @@ TEST(a_burst_loses_no_end_of_an_operation)
         CHECK_INT(q.n, EVENTS_MAX);
         const char *p = taken(buf);
         for (int k = 0; k < 4; k++) {
-            char want[8];
+            char want[16];
             snprintf(want, sizeof(want), "%d ", 1000 + k);
             p = p ? strstr(p, want) : NULL;
             if (!CHECK(p != NULL))
