@@ -58,6 +58,25 @@ void kind_json_holder(struct json *j, const struct dlock_info *i, bool cut)
         json_int(j, "waited_ms", i->waited_ms);
 }
 
+void kind_json_hold(struct json *j, const struct dlock_info *i)
+{
+    if (i->waiter)
+        json_int(j, "place", i->place);
+    kind_json_holder(j, i, false);
+    if (i->left_ns >= 0 && i->left_ns != DLOCK_NEVER)
+        json_int(j, "lease_left_ms", i->left_ns / DLOCK_MSEC);
+    json_fence(j, i->fence);
+    if (!i->waiter)
+        json_known(j, "token", i->token, SIZE_MAX);
+    if (!i->broken)
+        return;
+    json_open(j, "broken", '{');
+    json_known(j, "by", i->broken_by, SIZE_MAX);
+    if (i->broken_ms > 0)
+        json_int(j, "since_ms", i->broken_ms);
+    json_close(j, '}');
+}
+
 struct dlock_info kind_of_run(const struct dlock_run *r)
 {
     struct dlock_info i = {.pid = r->pid, .fence = r->fence};

@@ -15,6 +15,8 @@ void kind_json(struct json *, const struct dlock_info *);
 void kind_json_process(struct json *, const struct dlock_info *, bool cut);
 /* The same with the members of kind_json, and since when. */
 void kind_json_holder(struct json *, const struct dlock_info *, bool cut);
+/* A holder or waiter in full, for a query: its lease, fence, token and mark, too. */
+void kind_json_hold(struct json *, const struct dlock_info *);
 /* The process that a run record names, as a holder. */
 struct dlock_info kind_of_run(const struct dlock_run *);
 

@@ -348,6 +348,17 @@ const char *message_process(const struct dlock_info *i, char *buf, size_t size)
     return end_text(buf, size, i);
 }
 
+const char *message_broken(const struct dlock_info *i, char *buf, size_t size)
+{
+    int64_t ago = ago_ms(i->broken_ms);
+    char text[32];
+    snprintf(buf, size, "being broken%s%s", i->broken_by[0] ? " by " : "", i->broken_by);
+    dlock_hide_secrets(buf, false);
+    if (ago >= 0)
+        add(buf, size, ", since %s", format_ms(ago, text, sizeof(text)));
+    return buf;
+}
+
 const char *message_run(const struct dlock_run *r, bool crashed, char *buf, size_t size)
 {
     static const char *const words[] = {[DLOCK_RUN_RUNNING] = "began",

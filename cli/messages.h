@@ -61,6 +61,9 @@ const char *message_holder(const struct dlock_info *, char *buf, size_t size);
 /* For --status: "root@ci-4, pid 812 (deploy.sh), since 2026-11-20 17:00:03 +0100 ...". */
 const char *message_process(const struct dlock_info *, char *buf, size_t size);
 
+/* A holder whose hold is marked: "being broken by root@db1, note "stuck", since 5s". */
+const char *message_broken(const struct dlock_info *, char *buf, size_t size);
+
 /*
  * The record of a run: "succeeded 5m ago by root@ci-4, pid 812 (deploy.sh), note "disk 2"", "failed
  * 5m ago with status 3 by ...", "began 5m ago by ...". crashed: "began 5m ago and did not end:

@@ -12,14 +12,14 @@ int status_mode(const struct options *, const struct sigstate *);
 int schema_mode(const struct options *, const struct sigstate *);
 /* forget.c: MODE_FORGET. */
 int forget_mode(const struct options *, const struct sigstate *);
-/* list.c, break.c, check.c: MODE_LIST, MODE_BREAK, MODE_CHECK. */
+/* list.c: MODE_LIST and MODE_PRINT_NAMES. */
 int list_mode(const struct options *, const struct sigstate *);
+int names_mode(const struct options *, const struct sigstate *);
+/* break.c: MODE_BREAK. check.c: MODE_CHECK. */
 int break_mode(const struct options *, const struct sigstate *);
 int check_mode(const struct options *, const struct sigstate *);
 /* held_mode.c: MODE_HELD. */
 int held_mode(const struct options *, const struct sigstate *);
-/* names.c: MODE_PRINT_NAMES. */
-int names_mode(const struct options *, const struct sigstate *);
 /* unlock.c: MODE_FD and MODE_UNLOCK, flock(1)'s descriptor form. */
 int fdlock_mode(const struct options *, const struct sigstate *);
 

@@ -48,6 +48,21 @@ const struct dlock_info *query_holder(const struct found *f)
     return NULL;
 }
 
+static bool same_hold(const struct dlock_info *a, const struct dlock_info *b)
+{
+    if (a->token[0] || b->token[0])
+        return strcmp(a->token, b->token) == 0;
+    return a->pid == b->pid && a->since_ms == b->since_ms && strcmp(a->host, b->host) == 0;
+}
+
+bool query_still_held(const struct found *f, const struct dlock_info *hold)
+{
+    for (size_t i = 0; i < f->n; i++)
+        if (!f->all[i].waiter && same_hold(&f->all[i], hold))
+            return true;
+    return false;
+}
+
 void query_free(struct found *f)
 {
     free(f->all);
@@ -73,6 +88,14 @@ bool query_signals(const struct sigstate *sig, dlock *lk, const char *dying)
     return stopped;
 }
 
+void query_pause(const struct sigstate *sig, dlock *lk, const char *dying, int64_t ns)
+{
+    struct pollfd p = {.fd = sig->fd, .events = POLLIN};
+    int64_t until = dlock_now() + ns;
+    while (poll(&p, 1, dlock_poll_ms(dlock_now(), until)) != 0)
+        query_signals(sig, lk, dying);
+}
+
 int query_run(const struct options *o, const struct sigstate *sig, dlock *lk, struct found *f)
 {
     const struct dlock_report *r;
@@ -81,8 +104,10 @@ int query_run(const struct options *o, const struct sigstate *sig, dlock *lk, st
     for (;;) {
         while ((r = dlock_process(lk, pfd, n))) {
             n = 0;
-            if (r->type == DLOCK_REPORT_FAILED)
-                return message_error(o, &r->error);
+            if (r->type == DLOCK_REPORT_FAILED) {
+                f->error = r->error;
+                return f->silent ? dlock_error_exit(r->error.code) : message_error(o, &r->error);
+            }
             if (r->type == DLOCK_REPORT_DONE) {
                 f->marked = r->broken;
                 snprintf(f->why_free, sizeof(f->why_free), "%.63s", r->error.msg);
@@ -101,7 +126,7 @@ int query_run(const struct options *o, const struct sigstate *sig, dlock *lk, st
                 f->run = *r->run;
                 f->has_run = true;
             }
-            if (r->type == DLOCK_REPORT_NOTICE)
+            if (r->type == DLOCK_REPORT_NOTICE && !f->silent)
                 message_notice(o, &r->error);
             if (r->type == DLOCK_REPORT_INFO && keep(f, r->info) < 0) {
                 message("out of memory");
@@ -110,6 +135,10 @@ int query_run(const struct options *o, const struct sigstate *sig, dlock *lk, st
         }
         int64_t wake_at;
         n = dlock_interest(lk, pfd, DLOCK_POLL_MAX, &wake_at);
+        if (f->until != 0 && dlock_now() >= f->until)
+            return dlock_error_exit(DLOCK_EUNAVAIL);
+        if (f->until != 0)
+            wake_at = dlock_min(wake_at, f->until);
         pfd[n] = (struct pollfd){.fd = sig->fd, .events = POLLIN};
         if (poll(pfd, (nfds_t)n + 1, dlock_poll_ms(dlock_now(), wake_at)) < 0)
             n = 0;

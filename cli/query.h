@@ -19,6 +19,9 @@ struct found {
     /* --list, --check: is called for each DLOCK_REPORT_ENTRY and DLOCK_REPORT_FINDING. */
     void (*each)(void *arg, const struct dlock_report *);
     void *arg;
+    struct dlock_error error; /* of a query that failed */
+    bool silent;              /* print no error and no notice */
+    int64_t until;            /* give up at this time, without a message; 0: never */
 };
 
 /* Exit code: the user said no. */
@@ -28,7 +31,7 @@ struct found {
 dlock *query_open(const struct options *, int *code);
 /*
  * Drive a started query to its end: -1 for an answer, else an exit code after the message (none
- * when busy). May die by a signal. The caller calls query_free.
+ * when busy or silent). May die by a signal. The caller calls query_free.
  */
 int query_run(const struct options *, const struct sigstate *, dlock *, struct found *f);
 /*
@@ -36,10 +39,14 @@ int query_run(const struct options *, const struct sigstate *, dlock *, struct f
  * True: stopped.
  */
 bool query_signals(const struct sigstate *, dlock *lk, const char *dying);
+/* The same during a pause of ns. */
+void query_pause(const struct sigstate *, dlock *lk, const char *dying, int64_t ns);
 /* Is the recorded run in progress, with no holder that can be this run? */
 bool query_crashed(const struct found *);
 /* A holder, or NULL. */
 const struct dlock_info *query_holder(const struct found *);
+/* Is this hold among the holders? */
+bool query_still_held(const struct found *, const struct dlock_info *hold);
 void query_free(struct found *);
 /* status.c: print the answer to a status query. */
 void status_print(const struct options *, const dlock *, const struct found *);

@@ -17,7 +17,7 @@
 
 static void text_one(const struct dlock_info *i)
 {
-    char holder[HOLDER_TEXT_MAX], left[32], kind[KIND_TEXT_SIZE];
+    char holder[HOLDER_TEXT_MAX], broken[HOLDER_TEXT_MAX], left[32], kind[KIND_TEXT_SIZE];
     message_process(i, holder, sizeof(holder));
     kind_text(i, kind);
     if (i->waiter && i->place > 0)
@@ -28,24 +28,16 @@ static void text_one(const struct dlock_info *i)
         printf("  held%s by %s\n", kind, holder);
     if (i->waiter)
         return;
-    if (i->left_ns >= 0 && i->left_ns != DLOCK_NEVER)
+    if (i->broken)
+        printf("    %s\n", message_broken(i, broken, sizeof(broken)));
+    if (i->left_ns == 0)
+        printf("    lease left: none, it has run out\n");
+    else if (i->left_ns > 0 && i->left_ns != DLOCK_NEVER)
         printf("    lease left: %s\n", dlock_format_duration(i->left_ns, left, sizeof(left)));
     if (i->fence)
         printf("    fence: %" PRIu64 "\n", i->fence);
     if (i->over)
         printf("    ended, kept until its --min-hold is over\n");
-}
-
-static void json_one(struct json *j, const struct dlock_info *i)
-{
-    json_open(j, NULL, '{');
-    if (i->waiter)
-        json_int(j, "place", i->place);
-    kind_json_holder(j, i, false);
-    if (i->left_ns >= 0 && i->left_ns != DLOCK_NEVER)
-        json_int(j, "lease_left_ms", i->left_ns / DLOCK_MSEC);
-    json_fence(j, i->fence);
-    json_close(j, '}');
 }
 
 static void json_run(struct json *j, const struct found *f)
@@ -75,8 +67,11 @@ static void json_list(struct json *j, const struct found *f, const char *key, bo
 {
     json_open(j, key, '[');
     for (size_t i = 0; i < f->n; i++)
-        if (f->all[i].waiter == waiters)
-            json_one(j, &f->all[i]);
+        if (f->all[i].waiter == waiters) {
+            json_open(j, NULL, '{');
+            kind_json_hold(j, &f->all[i]);
+            json_close(j, '}');
+        }
     json_close(j, ']');
 }
 
@@ -152,6 +147,45 @@ int schema_mode(const struct options *o, const struct sigstate *sig)
     return code;
 }
 
+/* LOCK as a word for a shell; "LOCK" in place of a text with a secret. */
+static void print_lock_word(const char *lock)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "@%+=:,./_-";
+    char shown[LOCK_TEXT_MAX];
+    message_clean(shown, sizeof(shown), lock, false);
+    if (strcmp(shown, lock) != 0) {
+        fputs("LOCK", stdout);
+        return;
+    }
+    bool quotes = strspn(lock, plain) != strlen(lock);
+    if (quotes)
+        putchar('\'');
+    for (; *lock; lock++)
+        if (*lock == '\'')
+            fputs("'\\''", stdout);
+        else
+            putchar(*lock);
+    if (quotes)
+        putchar('\'');
+}
+
+/* For a reader at a terminal: how to take the lock away. */
+static void advise(const struct options *o, const struct found *f)
+{
+    const struct dlock_info *h = query_holder(f);
+    int holders = 0;
+    for (size_t i = 0; i < f->n; i++)
+        holders += !f->all[i].waiter;
+    if (!h || o->json || o->fd >= 0 || !isatty(STDOUT_FILENO))
+        return;
+    printf("  to end it: dlock %s--break ", o->fcntl ? "--fcntl " : "");
+    if (holders > 1 && h->host[0] && h->pid > 0)
+        printf("--holder %s:%ld ", h->host, h->pid);
+    print_lock_word(o->lock);
+    putchar('\n');
+}
+
 int status_mode(const struct options *o, const struct sigstate *sig)
 {
     struct found f = {0};
@@ -163,6 +197,7 @@ int status_mode(const struct options *o, const struct sigstate *sig)
     code = query_run(o, sig, lk, &f);
     if (code < 0) {
         status_print(o, lk, &f);
+        advise(o, &f);
         code = query_holder(&f) ? dlock_error_exit(DLOCK_EBUSY) : 0;
     }
     query_free(&f);

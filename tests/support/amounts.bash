@@ -30,7 +30,7 @@ pooled_turns             25   10    5   grants to each of 8 processes that do no
 zk_waiters               50   12   12   for one lock
 reconnects              300   90   90   of a waiter; the holder is cut off as often
 once_expired          10000  200  100   run records in ZooKeeper, which have expired
-breaks                  200   15    6   of holds of 8 contending processes
+breaks                  200    4    2   of holds of 8 contending processes
 silent_runs             100   40   10   that must print nothing, and as many refusals
 hostile_points            1    2   12   one of so many bad answers of a ZooKeeper server
 '

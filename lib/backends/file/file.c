@@ -96,6 +96,10 @@ struct file_backend {
         bool has_run;
         struct dlock_run run;
     } status;
+    struct {
+        struct file_list of;
+        bool on; /* a list is under way */
+    } list;
     struct dlock_event out[4]; /* notices, and the event behind them */
     int nout;
 };
@@ -557,6 +561,9 @@ static void drop_holders(struct file_backend *b)
     free(b->status.found.info);
     memset(&b->status, 0, sizeof(b->status));
     b->status.next = -1;
+    if (b->list.on)
+        file_list_done(&b->list.of);
+    b->list.on = false;
 }
 
 /* RUN_NOW: there is no lease to renew. */
@@ -654,6 +661,44 @@ static enum dlock_ev forget(struct file_backend *b, const char *token, struct dl
     return once_remove(&b->once.place, err) < 0 ? EV_FAILED : EV_DONE;
 }
 
+static void start_list(struct file_backend *b)
+{
+    struct dlock_error err = {0}, notice = {0};
+    int rc = file_list_start(&b->list.of, &b->place, &notice, &err);
+    b->list.on = true;
+    if (notice.code != 0)
+        put(b, EV_NOTICE)->error = notice;
+    if (rc == 0)
+        return;
+    drop_holders(b);
+    put(b, EV_FAILED)->error = err;
+}
+
+/* The next event of the list. */
+static void answer_list(struct file_backend *b, struct dlock_event *ev)
+{
+    struct file_list *l = &b->list.of;
+    struct dlock_error err = {0};
+    int rc = file_list_next(l, &err);
+    if (rc == 0 && l->hidden) {
+        l->hidden = false;
+        *ev = (struct dlock_event){.type = EV_NOTICE};
+        dlock_fail(
+            &ev->error, DLOCK_EPERM, 0,
+            "/proc hides the processes of other users: of some holders only the pid is known");
+        return;
+    }
+    *ev = (struct dlock_event){.type = rc == 1 ? EV_ENTRY : rc < 0 ? EV_FAILED : EV_DONE};
+    if (rc == 1) {
+        ev->entry = &l->entry;
+        return;
+    }
+    ev->error = err;
+    if (rc == 0 && l->no_dir)
+        dlock_fail(&ev->error, 0, 0, "no such directory");
+    drop_holders(b);
+}
+
 static void file_ask(struct dlock_be *be, const struct dlock_question *question)
 {
     struct file_backend *b = self(be);
@@ -667,7 +712,11 @@ static void file_ask(struct dlock_be *be, const struct dlock_question *question)
             ev->error = err;
         return;
     }
-    if (file_status(&b->place, &b->status.found, &err) < 0) {
+    if (question->what == ASK_LIST) {
+        start_list(b);
+        return;
+    }
+    if (file_status(&b->place, NULL, &b->status.found, &err) < 0) {
         drop_holders(b);
         put(b, EV_FAILED)->error = err;
         return;
@@ -706,7 +755,7 @@ static int file_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64
 {
     struct file_backend *b = self(be);
     int64_t now = now_of(b);
-    if (b->nout > 0 || b->status.next >= 0)
+    if (b->nout > 0 || b->status.next >= 0 || b->list.on)
         *wake_at = dlock_min(*wake_at, now);
     if (b->op == OP_TRYING)
         *wake_at = dlock_min(*wake_at, b->acquire.retry_at);
@@ -734,9 +783,12 @@ static int file_process(struct dlock_be *be, const struct pollfd *pfd, int n,
         memmove(b->out, b->out + 1, sizeof(b->out[0]) * (size_t)--b->nout);
         return 1;
     }
-    if (b->status.next < 0)
+    if (b->list.on)
+        answer_list(b, ev);
+    else if (b->status.next >= 0)
+        answer(b, ev);
+    else
         return 0;
-    answer(b, ev);
     return 1;
 }
 

@@ -32,6 +32,8 @@ struct file_record {
 
 /* open.c: opening the right file only. All return 0 or a negative DLOCK_E*. init does no I/O. */
 int file_place_init(struct file_place *, const struct dlock_uri *, struct dlock_error *);
+/* Name the lock's files by file, "a%2Fb" of "a%2Fb.lock". */
+int file_place_name(struct file_place *, const char *file, struct dlock_error *);
 void file_place_done(struct file_place *);
 /* Open the directory of a named lock; nothing for a bare path. */
 int file_place_open(struct file_place *, struct dlock_error *);
@@ -41,6 +43,9 @@ int file_place_open(struct file_place *, struct dlock_error *);
  */
 #define FILE_NAME_LIMIT 250 /* ".lock" fills up the directory entry */
 bool file_encode_name(char out[FILE_NAME_LIMIT + 1], const char *name);
+/* The name of a lock's file, without ".lock", as the lock's name. False: dlock has not written it. */
+bool file_decode_name(char out[FILE_NAME_LIMIT + 1], const char *file, size_t len);
+#define FILE_SUFFIX ".lock"
 enum file_how {
     FILE_FOR_LOCK,       /* made if missing */
     FILE_FOR_NFS_LOCK,   /* the same, writable as well */
@@ -112,8 +117,31 @@ bool file_first_holder(const struct file_place *, int fd, long pid, struct dlock
 bool file_lease_holder(struct file_place *, struct dlock_info *);
 /*
  * Find all holders and waiters; the caller frees info, also after an error. May try the lock for a
- * moment. 0 or a negative DLOCK_E*.
+ * moment; with all, /proc/locks as read before, neither. 0 or a negative DLOCK_E*.
  */
-int file_status(struct file_place *, struct file_holders *, struct dlock_error *);
+int file_status(struct file_place *, const struct proc_locks_all *all, struct file_holders *,
+                struct dlock_error *);
+
+/* list.c: the named locks in a folder, and who has them. */
+struct file_list {
+    struct file_place place; /* of the lock that is looked at */
+    struct proc_locks_all all;
+    char **files;
+    int n, next;
+    bool no_dir;
+    bool hidden; /* of a holder only the pid is known */
+    struct file_holders found;
+    struct dlock_entry entry;
+    char name[NAME_MAX + 1];
+};
+/*
+ * *notice: code 0, or which locks cannot be seen. 0 or a negative DLOCK_E*; the caller calls
+ * file_list_done(), also after an error.
+ */
+int file_list_start(struct file_list *, const struct file_place *, struct dlock_error *notice,
+                    struct dlock_error *);
+/* The next lock: 1 and list.entry, which is valid until the next call; 0: no more; or an error. */
+int file_list_next(struct file_list *, struct dlock_error *);
+void file_list_done(struct file_list *);
 
 #endif

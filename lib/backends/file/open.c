@@ -35,6 +35,36 @@ bool file_encode_name(char out[FILE_NAME_LIMIT + 1], const char *name)
     return n > 0;
 }
 
+bool file_decode_name(char out[FILE_NAME_LIMIT + 1], const char *file, size_t len)
+{
+    size_t n = 0;
+    for (size_t at = 0; at < len && n < FILE_NAME_LIMIT; at++) {
+        out[n] = file[at];
+        if (file[at] == '%') {
+            int byte = dlock_percent(file + at, file + len);
+            if ((byte != '/' && byte != '%') || strncmp(file + at, byte == '/' ? "%2F" : "%25", 3))
+                return false;
+            out[n] = (char)byte;
+            at += 2;
+        }
+        n++;
+    }
+    out[n] = '\0';
+    return n > 0;
+}
+
+int file_place_name(struct file_place *p, const char *file, struct dlock_error *err)
+{
+    snprintf(p->lock, sizeof(p->lock), "%.*s" FILE_SUFFIX, FILE_NAME_LIMIT, file);
+    /* The longest name leaves room for ".fenc" only. No different file ends so: cut it. */
+    int len = snprintf(p->fence, sizeof(p->fence), "%.*s.fence", FILE_NAME_LIMIT, file);
+    free(p->where);
+    if (len >= 0 && asprintf(&p->where, "%s/%s", p->path, p->lock) >= 0)
+        return 0;
+    p->where = NULL;
+    return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+}
+
 int file_place_init(struct file_place *p, const struct dlock_uri *uri, struct dlock_error *err)
 {
     char name[FILE_NAME_LIMIT + 1];
@@ -42,16 +72,10 @@ int file_place_init(struct file_place *p, const struct dlock_uri *uri, struct dl
     if (p->named && !file_encode_name(name, uri->name)) /* uri.c refuses such a name earlier */
         return dlock_fail(err, DLOCK_EUSAGE, 0, "a file lock's name has 1 to %d bytes",
                           FILE_NAME_LIMIT);
-    int len = 0;
-    if (p->named) {
-        snprintf(p->lock, sizeof(p->lock), "%s.lock", name);
-        /* The longest name leaves room for ".fenc" only. No different file ends so: cut it. */
-        len = snprintf(p->fence, sizeof(p->fence), "%.*s.fence", FILE_NAME_LIMIT, name);
-    }
-    if (len >= 0 && asprintf(&p->where, "%s%s%s", p->path, p->named ? "/" : "", p->lock) >= 0)
-        return 0;
-    p->where = NULL;
-    return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    if (p->named)
+        return file_place_name(p, name, err);
+    p->where = strdup(p->path);
+    return p->where ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
 void file_place_done(struct file_place *p)

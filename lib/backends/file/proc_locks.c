@@ -26,6 +26,8 @@
 #define FDS_MAX 2048
 /* How many descriptors, of all processes, are looked at in search of the lock: 2 us each. */
 #define SCAN_MAX 20000
+/* The same in search of all locks of a device. */
+#define ALL_MAX 1000000
 /* Reading fdinfo of a descriptor of the same file takes as long as so many looks. */
 #define READ_COST 10
 
@@ -121,7 +123,9 @@ static bool parse_line(const char *s, const struct proc_locks_file *lf, struct p
     l->shared = strcmp(access, "READ") == 0;
     l->place = 0;
     l->unnamed = false;
-    if (ino != lf->ino || makedev(major, minor) != lf->dev)
+    l->ino = (ino_t)ino;
+    l->carrier = 0;
+    if ((lf->ino != 0 && l->ino != lf->ino) || makedev(major, minor) != lf->dev)
         return false;
     if (lf->kind == PROC_LOCKS_FLOCK)
         return strcmp(type, "FLOCK") == 0;
@@ -150,6 +154,21 @@ static void settle_pids(struct proc_lock *all, int holders, int n)
     }
 }
 
+/*
+ * Add l behind the *holders holders and the waiters of out, n in all. Waiters stand below a shared
+ * holder in /proc/locks: more holders may follow.
+ */
+static void place(struct proc_lock *out, int *holders, int n, const struct proc_lock *l)
+{
+    if (l->waiter) {
+        out[n] = *l;
+        out[n].place = n - *holders + 1;
+        return;
+    }
+    memmove(out + *holders + 1, out + *holders, sizeof(*l) * (size_t)(n - *holders));
+    out[(*holders)++] = *l;
+}
+
 int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int max)
 {
     FILE *f = fopen("/proc/locks", "re");
@@ -159,20 +178,10 @@ int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int
         return -errno;
     while (n < max && fgets(line, sizeof(line), f)) {
         struct proc_lock l;
-        if (!parse_line(line, lf, &l))
-            continue;
-        if (l.waiter) {
-            out[n++] = l;
-            continue;
-        }
-        /* Waiters stand below a shared holder: more holders may follow. */
-        memmove(out + holders + 1, out + holders, sizeof(l) * (size_t)(n - holders));
-        out[holders++] = l;
-        n++;
+        if (parse_line(line, lf, &l))
+            place(out, &holders, n++, &l);
     }
     fclose(f);
-    for (int i = holders; i < n; i++)
-        out[i].place = i - holders + 1;
     settle_pids(out, holders, n);
     return n;
 }
@@ -190,11 +199,44 @@ bool proc_locks_complete(void)
 
 /* --------------------------------------------------------- the process --- */
 
+/* Which locks carries() looks for, of the file lf or, with all, of all its files. */
+struct wanted {
+    const struct proc_locks_file *lf;
+    long owner; /* the process that took the lock; 0: any */
+    struct proc_locks_all *all;
+};
+
+/* The first lock of this inode in all. */
+static struct proc_lock *first_of(const struct proc_locks_all *all, ino_t ino)
+{
+    int low = 0, high = all->n;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (all->at[middle].ino < ino)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < all->n && all->at[low].ino == ino ? &all->at[low] : NULL;
+}
+
+/* pid has the lock l: note this for the first such lock in all without a process. */
+static void note_carrier(struct proc_locks_all *all, const struct proc_lock *l, long pid)
+{
+    struct proc_lock *known = first_of(all, l->ino), *end = all->at + all->n;
+    for (; known && known < end && known->ino == l->ino; known++) {
+        if (known->waiter || known->carrier != 0 || known->pid != l->pid)
+            continue;
+        known->carrier = pid;
+        return;
+    }
+}
+
 /*
- * Does pid have a descriptor with the lock taken by owner (0: any process)? 1, 0, or -1: no
- * permission to look, or *fds, how many may be looked at, is used up.
+ * Does pid have a descriptor with a wanted lock? 1, 0, or -1: no permission to look, or *fds, how
+ * many may be looked at, is used up. With all: note each lock, and go on.
  */
-static int carries(long pid, const struct proc_locks_file *lf, long owner, int *fds)
+static int carries(long pid, const struct wanted *w, int *fds)
 {
     char path[64], info[64 + 256], line[256];
     struct statx st;
@@ -214,15 +256,19 @@ static int carries(long pid, const struct proc_locks_file *lf, long owner, int *
         }
         /* Cheaper than to read fdinfo of each descriptor, and asks no file server. */
         if (statx(dirfd(d), e->d_name, AT_STATX_DONT_SYNC, STATX_INO, &st) != 0 ||
-            st.stx_ino != lf->ino)
+            (w->all ? !first_of(w->all, (ino_t)st.stx_ino) : st.stx_ino != w->lf->ino))
             continue;
         *fds -= READ_COST;
         snprintf(info, sizeof(info), "/proc/%ld/fdinfo/%s", pid, e->d_name);
         FILE *f = fopen(info, "re");
         while (f && found == 0 && fgets(line, sizeof(line), f)) {
             struct proc_lock l;
-            found = strncmp(line, "lock:", 5) == 0 && parse_line(line + 5, lf, &l) &&
-                    (owner == 0 || l.pid == owner);
+            if (strncmp(line, "lock:", 5) != 0 || !parse_line(line + 5, w->lf, &l))
+                continue;
+            if (w->all)
+                note_carrier(w->all, &l, pid);
+            else
+                found = w->owner == 0 || l.pid == w->owner;
         }
         if (f)
             fclose(f);
@@ -237,7 +283,7 @@ static int carries(long pid, const struct proc_locks_file *lf, long owner, int *
 bool proc_locks_may_have(long pid, const struct proc_locks_file *lf)
 {
     int fds = FDS_MAX;
-    return carries(pid, lf, 0, &fds) != 0;
+    return carries(pid, &(struct wanted){.lf = lf}, &fds) != 0;
 }
 
 /*
@@ -252,7 +298,7 @@ static long carrier(const struct proc_locks_file *lf, long owner)
     int fds = SCAN_MAX;
     while (d && (found == 0 || found == getpid()) && fds > 0 && (e = readdir(d))) {
         long pid = strtol(e->d_name, NULL, 10);
-        if (pid > 0 && carries(pid, lf, owner, &fds) == 1)
+        if (pid > 0 && carries(pid, &(struct wanted){.lf = lf, .owner = owner}, &fds) == 1)
             found = pid;
     }
     if (d)
@@ -282,27 +328,32 @@ static void read_command(long pid, char *out, size_t size, char *base, size_t ba
     dlock_clean_text(out, size, buf, (size_t)n);
 }
 
+/* The process that took the lock, if it has the lock still, or may have; else 0. */
+static long taker_of(const struct proc_lock *l, const struct proc_locks_file *lf)
+{
+    char path[64], line[256];
+    int fds = FDS_MAX;
+    int found = l->pid > 0 ? carries(l->pid, &(struct wanted){.lf = lf, .owner = l->pid}, &fds) : 0;
+    if (found >= 0)
+        return found == 1 ? l->pid : 0;
+    /* Only root may look into a zombie: a process that has ended, but not been waited for. */
+    snprintf(path, sizeof(path), "/proc/%ld/stat", l->pid);
+    const char *end = read_line(path, "", line, sizeof(line)) ? strrchr(line, ')') : NULL;
+    return !end || strncmp(end, ") Z", 3) != 0 ? l->pid : 0;
+}
+
 /*
  * The process that has the lock of l. The lock belongs to the open file: the process that took it
  * may have ended, its pid may be in use again, and a child or the parent may have the descriptor.
  */
 static long holder_of(const struct proc_lock *l, const struct proc_locks_file *lf)
 {
-    char path[64], line[256];
-    int fds = FDS_MAX;
-    if (l->unnamed)
+    if (l->unnamed || l->carrier < 0)
         return 0;
-    int found = l->pid > 0 ? carries(l->pid, lf, l->pid, &fds) : 0;
-    if (found == 1)
-        return l->pid;
-    if (found < 0) {
-        /* Only root may look into a zombie: a process that has ended, but not been waited for. */
-        snprintf(path, sizeof(path), "/proc/%ld/stat", l->pid);
-        const char *end = read_line(path, "", line, sizeof(line)) ? strrchr(line, ')') : NULL;
-        if (!end || strncmp(end, ") Z", 3) != 0)
-            return l->pid;
-    }
-    return carrier(lf, l->pid);
+    if (l->carrier > 0)
+        return l->carrier;
+    long taker = taker_of(l, lf);
+    return taker != 0 ? taker : carrier(lf, l->pid);
 }
 
 void proc_locks_describe(const struct proc_lock *l, const struct proc_locks_file *lf,
@@ -328,4 +379,92 @@ void proc_locks_describe(const struct proc_lock *l, const struct proc_locks_file
         dlock_user_name(uid, info->user, sizeof(info->user));
     read_command(info->pid, info->command, sizeof(info->command), base, sizeof(base));
     info->foreign = strcmp(base, "dlock") != 0;
+}
+
+/* --------------------------------------------------- all of a device --- */
+
+/* By inode, then in the kernel's order, which place has during the sort. */
+static int by_inode(const void *a, const void *b)
+{
+    const struct proc_lock *x = a, *y = b;
+    if (x->ino != y->ino)
+        return x->ino < y->ino ? -1 : 1;
+    return (x->place > y->place) - (x->place < y->place);
+}
+
+/* First the processes that took the locks; if locks are left, all processes. */
+static void find_carriers(struct proc_locks_all *all)
+{
+    const struct wanted w = {.lf = &all->file, .all = all};
+    int fds = ALL_MAX, left = 0;
+    struct dirent *e;
+    for (int i = 0; i < all->n; i++) {
+        struct proc_lock *l = &all->at[i];
+        if (!l->waiter && l->carrier == 0 && l->pid > 0)
+            carries(l->pid, &w, &fds);
+        left += !l->waiter && l->carrier == 0;
+    }
+    DIR *d = left > 0 ? opendir("/proc") : NULL;
+    while (d && fds > 0 && (e = readdir(d))) {
+        long pid = strtol(e->d_name, NULL, 10);
+        if (pid > 0)
+            carries(pid, &w, &fds);
+    }
+    if (d)
+        closedir(d);
+    for (int i = 0; i < all->n && left > 0; i++) {
+        struct proc_lock *l = &all->at[i];
+        struct proc_locks_file one = all->file;
+        one.ino = l->ino;
+        if (l->waiter || l->carrier != 0)
+            continue;
+        l->carrier = taker_of(l, &one);
+        l->carrier = l->carrier != 0 ? l->carrier : -1;
+    }
+}
+
+int proc_locks_read_all(const struct proc_locks_file *lf, struct proc_locks_all *all)
+{
+    FILE *f = fopen("/proc/locks", "re");
+    char line[256];
+    int cap = 0, sys = f ? 0 : errno;
+    *all = (struct proc_locks_all){.file = *lf};
+    all->file.ino = 0;
+    while (f && sys == 0 && fgets(line, sizeof(line), f)) {
+        struct proc_lock l;
+        if (!parse_line(line, &all->file, &l))
+            continue;
+        if (all->n == cap) {
+            cap = cap ? cap * 2 : 256;
+            struct proc_lock *more = realloc(all->at, (size_t)cap * sizeof(*more));
+            sys = more ? 0 : ENOMEM;
+            all->at = more ? more : all->at;
+        }
+        l.place = all->n;
+        if (sys == 0)
+            all->at[all->n++] = l;
+    }
+    if (f)
+        fclose(f);
+    if (all->n > 0)
+        qsort(all->at, (size_t)all->n, sizeof(*all->at), by_inode);
+    if (sys == 0)
+        find_carriers(all);
+    return -sys;
+}
+
+void proc_locks_drop(struct proc_locks_all *all)
+{
+    free(all->at);
+    *all = (struct proc_locks_all){0};
+}
+
+int proc_locks_pick(const struct proc_locks_all *all, ino_t ino, struct proc_lock *out, int max)
+{
+    const struct proc_lock *l = first_of(all, ino), *end = all->at + all->n;
+    int holders = 0, n = 0;
+    for (; l && l < end && l->ino == ino && n < max; l++)
+        place(out, &holders, n++, l);
+    settle_pids(out, holders, n);
+    return n;
 }

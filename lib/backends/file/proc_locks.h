@@ -18,7 +18,7 @@ enum proc_locks_kind {
 /* A file as the kernel names it in /proc/locks, and which of its locks to look for. */
 struct proc_locks_file {
     dev_t dev;
-    ino_t ino;
+    ino_t ino;  /* 0: of all files of the device (proc_locks_read_all) */
     bool exact; /* false (btrfs): several files may have the same name there */
     enum proc_locks_kind kind;
 };
@@ -28,12 +28,31 @@ struct proc_lock {
     bool unnamed; /* no process that has the file open can be named as the holder, either */
     bool waiter, shared;
     int place; /* of a waiter, from 1 */
+    ino_t ino;
+    /* Of proc_locks_read_all(): a process that has the lock now; -1: none is known. Else 0. */
+    long carrier;
 };
 
 /* Find the name of fd's file; fd may be an O_PATH descriptor. 0 or -errno. */
 int proc_locks_file(int fd, struct proc_locks_file *);
 /* Fill at most max entries, holders first. Returns their number, or -errno. */
 int proc_locks_read(const struct proc_locks_file *, struct proc_lock *, int max);
+
+/*
+ * All locks of one kind on a device, and the processes that have them, found in one look. Thousands
+ * of looks for one file each would take minutes.
+ */
+struct proc_locks_all {
+    struct proc_locks_file file; /* ino 0 */
+    struct proc_lock *at;        /* n, by inode, in the kernel's order */
+    int n;
+};
+/* 0 or -errno. The caller calls proc_locks_drop(), also after an error. */
+int proc_locks_read_all(const struct proc_locks_file *, struct proc_locks_all *);
+void proc_locks_drop(struct proc_locks_all *);
+/* As proc_locks_read(), for one file of them. */
+int proc_locks_pick(const struct proc_locks_all *, ino_t, struct proc_lock *out, int max);
+
 /* Has the process pid a lock of this kind on the file? True also without permission to look. */
 bool proc_locks_may_have(long pid, const struct proc_locks_file *);
 /* Does /proc/locks show every lock of this kernel, in all PID namespaces? */

@@ -215,7 +215,14 @@ static int add_known(const struct known *k, struct file_holders *out, struct dlo
     return 0;
 }
 
-int file_status(struct file_place *p, struct file_holders *out, struct dlock_error *err)
+static ino_t inode_of(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 ? st.st_ino : 0;
+}
+
+int file_status(struct file_place *p, const struct proc_locks_all *all, struct file_holders *out,
+                struct dlock_error *err)
 {
     struct known k = {.locks = malloc(USERS_MAX * sizeof(*k.locks))};
     int fd, rc;
@@ -228,15 +235,21 @@ int file_status(struct file_place *p, struct file_holders *out, struct dlock_err
     out->no_file = rc == 0 && fd < 0;
     if (rc < 0 || fd < 0)
         goto out;
-    k.n = proc_locks_file(fd, &k.file);
-    k.file.kind = p->fcntl ? PROC_LOCKS_FCNTL : PROC_LOCKS_FLOCK;
-    if (k.n == 0)
-        k.n = proc_locks_read(&k.file, k.locks, USERS_MAX);
+    if (all) {
+        k.file = all->file;
+        k.file.ino = inode_of(fd);
+        k.n = proc_locks_pick(all, k.file.ino, k.locks, USERS_MAX);
+    } else {
+        k.n = proc_locks_file(fd, &k.file);
+        k.file.kind = p->fcntl ? PROC_LOCKS_FCNTL : PROC_LOCKS_FLOCK;
+        if (k.n == 0)
+            k.n = proc_locks_read(&k.file, k.locks, USERS_MAX);
+    }
     /* A lock not shown there is free. fstatfs works with an O_PATH descriptor. */
-    bool believe = k.n >= 0 && k.file.exact && !file_network(fd) && proc_locks_complete();
+    bool believe = all || (k.n >= 0 && k.file.exact && !file_network(fd) && proc_locks_complete());
     close(fd);
     /* A lease counts as "-n" would find it. No process has the file open then. */
-    if (k.n == 0 && k.file.exact && file_lease_holder(p, &out->info[0])) {
+    if (k.n == 0 && !all && k.file.exact && file_lease_holder(p, &out->info[0])) {
         out->n = 1;
         goto out;
     }

@@ -193,11 +193,10 @@ static void add_lock(struct chain *c, const struct pg_backend *be, bool all_sett
 
 static void add_renewal(struct chain *c, const struct pg_backend *be)
 {
-    add(c, sql_advisory_renew);
     if (!be->advisory.renew_writes && be->restart_grace > 0)
         add(c, sql_session_not_durable);
-    if (be->advisory.renew_writes || be->restart_grace > 0)
-        add(c, sql_advisory_emit);
+    add(c, be->advisory.renew_writes || be->restart_grace > 0 ? sql_advisory_emit
+                                                              : sql_advisory_renew);
     if (be->advisory.has.hears)
         add(c, sql_advisory_deaf);
 }

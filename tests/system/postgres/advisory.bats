@@ -25,7 +25,7 @@ wait_in_line() {
 
 # Advisory locks without a token: the set would wait for itself.
 @test "a set takes locks that differ in a parameter, and one lock in no two spellings" {
-    local pair n
+    local pair n lock
     local -a differ=("?key=7# ?key=8#" "# ?mode=lease#"
         "?mode=lease&table=public.one# ?mode=lease&table=public.two#")
     local -a same=("# ?connect_timeout=3#" "# ?mode=advisory#" "?key=7#a ?key=7#b"
@@ -34,6 +34,15 @@ wait_in_line() {
         run -0 run_t 10 "$DLOCK" --also "$U${pair% *}$NAME" "$U${pair#* }$NAME" true
         [ -z "$output" ] || fail "$output"
     done
+    # Both modes: each lock is held, and keeps out the clients of its mode.
+    start_log set.log "$DLOCK" --also "$U?mode=lease#$NAME" "$L" sh -c ': >in; "$HELPERS/await" go'
+    wait_for 5 test -e in || fail "$(cat set.log)"
+    for lock in "$L" "$U?mode=lease#$NAME"; do run -75 run_t 5 "$DLOCK" -qn "$lock" touch ran; done
+    : >go
+    exits 0 5 "$STARTED"
+    [ ! -s set.log ] || fail "$(cat set.log)"
+    # A holder in one mode does not keep out the clients of the other.
+    run -0 run_t 5 "$DLOCK" -n "$U?mode=lease#$NAME" "$DLOCK" -n "$L" true
     for n in '' -n; do
         for pair in "${same[@]}"; do
             CI=1 says 64 "this is the same lock as " $n --also "$U${pair% *}$NAME" \

@@ -213,8 +213,9 @@ LISTEN {channel};
 SELECT '{token}'
 
 -- statement renew
--- Any statement restarts the idle time of the session.
-SELECT pg_is_in_recovery()
+-- Any statement restarts the idle time of the session. A primary becomes a standby only by a
+-- restart, which ends the session: a renewal need not ask.
+SELECT 1
 
 -- statement emit
 -- A commit. Without synchronous_commit: a promoted standby has replayed the commit, see grace.
