@@ -10,7 +10,7 @@ breaks() { run "-$1" run_t 30 "$DLOCK" --break --yes --note "a % b" "${@:2}" "${
 marked() { [[ $(zk_get "$1") == *" state=held break="*:*"@"*",%20note%20\"a%20%25%20b\"" ]]; }
 
 @test "the mark stays in the node until the tree is gone, and waiters are served in order" {
-    tree --ttl 6 --grace 1.5 --events "$T/told" "$L"
+    tree --ttl 9 --grace 2.4 --events "$T/told" "$L"
     touch stay
     waiter got
     first=$(node 1)
@@ -89,7 +89,7 @@ marked() { [[ $(zk_get "$1") == *" state=held break="*:*"@"*",%20note%20\"a%20%2
 }
 
 @test "a mark set right before the grant is found, by the run record's write first" {
-    hold
+    hold --ttl 3
     waiter got --ttl 12 --once
     wait_for 5 words_are held next
     next=$(node 2)

@@ -15,7 +15,7 @@ many() {
     awk -v n="$1" -v node="_c_$guid-lock-0000000000" 'BEGIN { for (i = 0; i < n; i++) {
         printf "%05d\n", i
         printf "%05d/%s dlock1 host=db1 pid=%d user=u since=1 cmd=x note= state=held\n", i, node, i + 1
-    } }' | zk_fill /many
+    } }' | timeout 60 "$ROOT/tests/support/helpers/zk.py" "$ZK_PORT" fill /many
 }
 
 @test "a lock may have locks below, and other nodes are no locks" {
