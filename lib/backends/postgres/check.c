@@ -55,8 +55,8 @@ static void version(struct pg_backend *be)
             "version: PostgreSQL %s is too old; 12 or later is needed", text ? text : "?");
     else if (n < WITH_IDLE_TIMEOUT && be->protocol->session)
         add(be, DLOCK_FINDING_WARNING, 0,
-            "version: PostgreSQL %s does not end a silent session, so the lock of a stopped machine "
-            "stays held until TCP gives up; use 14 or later",
+            "version: PostgreSQL %s does not end a silent session, so the lock of a stopped "
+            "machine stays held until TCP gives up; use 14 or later",
             text ? text : "?");
     else
         add(be, DLOCK_FINDING_OK, 0, "version: PostgreSQL %s", text ? text : "?");
@@ -68,8 +68,8 @@ static void pooler(struct pg_backend *be, const PGresult *rows)
         add(be, DLOCK_FINDING_OK, 0, "pooler: none");
     else if (be->protocol->session)
         add(be, DLOCK_FINDING_FAILURE, DLOCK_EUSAGE,
-            "pooler: it would keep an advisory lock for other clients; connect to the server itself, "
-            "or write " URI_PARAM("?mode=lease"));
+            "pooler: it would keep an advisory lock for other clients; connect to the server "
+            "itself, or write " URI_PARAM("?mode=lease"));
     else
         add(be, DLOCK_FINDING_WARNING, 0,
             "pooler: waiters poll once a second, in no order; connect to the server itself");

@@ -1,7 +1,7 @@
 /*
  * postgres.c - a lock in PostgreSQL: the slots of the contract, and what the two modes share.
  *
- * advisory.c  the default: a session's advisory lock, with the session's idle time-out as the lease;
+ * advisory.c  the default: a session's advisory lock, whose idle time-out is the lease;
  *             advisory_break.c: break a hold
  * table.c     ?mode=lease: a row in a table; table_shared.c: shared locks and slots in the table;
  *             table_break.c: break a hold; table_runs.c: run records

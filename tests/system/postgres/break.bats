@@ -335,7 +335,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))' "$1" "$DLOCK" "${@:2
 
 @test "a mark costs a run no message" {
     use_mode advisory
-    local beat='statement: /. dlock1 .* fence='
+    local beat="\\[dlock: $NAME\\] LOG:  statement: /. dlock1 .* fence="
     held a --ttl 1.5
     beats() { [ "$(grep -c "$beat" "$PG_LOG")" -ge 3 ]; }
     wait_for 8 beats
