@@ -213,8 +213,8 @@ static void add_renewal(struct chain *c, const struct pg_backend *be)
 {
     if (!be->advisory.renew_writes && be->restart_grace > 0)
         add(c, sql_session_not_durable);
-    add(c, be->advisory.renew_writes || be->restart_grace > 0 ? sql_advisory_emit
-                                                              : sql_advisory_renew);
+    if (be->advisory.renew_writes || be->restart_grace > 0)
+        add(c, sql_advisory_emit);
     if (be->advisory.has.hears)
         add(c, sql_advisory_deaf);
     add(c, sql_advisory_renew);

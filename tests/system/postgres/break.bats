@@ -335,7 +335,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))' "$1" "$DLOCK" "${@:2
 
 @test "a mark costs a run no message" {
     use_mode advisory
-    local beat='statement: /. dlock1 .* fence='
+    local beat="\\[dlock: $NAME\\] LOG:  statement: /. dlock1 .* fence="
     held a --ttl 1.5
     beats() { [ "$(grep -c "$beat" "$PG_LOG")" -ge 3 ]; }
     wait_for 8 beats
@@ -343,5 +343,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))' "$1" "$DLOCK" "${@:2
     # Behind the path, a heartbeat is a single statement.
     ! grep "$beat" "$PG_LOG" | grep -v \
         "pg_temp; SELECT pg_try_advisory_xact_lock_shared('[-0-9]*')$" || fail "other statements"
-    ! grep -F "a.application_name FROM pg_locks" "$PG_LOG" || fail "asked for a breaker"
+    ! grep "dlock: $NAME\]" "$PG_LOG" | grep -F "a.application_name FROM pg_locks" ||
+        fail "asked for a breaker"
 }

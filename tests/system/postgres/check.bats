@@ -43,7 +43,7 @@ finds() {
     role_named poor
     finds 77 "$(L poor)" "right: SELECT on" "right: INSERT on" "right: UPDATE on" "right: DELETE on"
     pgsql -c "grant select, insert, update on dlock_locks to poor"
-    finds 77 "$(L poor)" "failure  right: DELETE on \"public\".\"dlock_locks\" is missing; GRANT DELETE"
+    finds 77 "$(L poor)" "failure  right: DELETE on \"public\".\"dlock_locks\" is missing; GRANT"
     pgsql -c "revoke execute on function pg_logical_emit_message(boolean, text, text) from public"
     finds 77 "$(A poor)" "failure  right: EXECUTE on pg_logical_emit_message(boolean,text,text)"
     pgsql -c "grant execute on function pg_logical_emit_message(boolean, text, text) to public" \
@@ -92,8 +92,8 @@ pg_backends_are() { [ "$(pg_backends 'dlock:%')" = "$1" ]; }
 
 @test "a clock that differs is a warning" {
     # This machine's clock, in ns.
-    /usr/bin/python3 -S -c 'import struct, sys; sys.stdout.buffer.write(struct.pack("=q", 5 * 10**9))' \
-        >offset
+    /usr/bin/python3 -S -c 'import struct, sys
+sys.stdout.buffer.write(struct.pack("=q", 5 * 10**9))' >offset
     LD_PRELOAD=$HELPERS/wallclock.so WALLCLOCK=$T/offset run -1 run_t 15 "$DLOCK" --check "$(A)"
     assert_out "warning  clock: the server is 5"
     assert_out "behind this machine"
