@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# break.bats - breaking a hold in ZooKeeper: the mark in the holder's node, which the holder finds by
-# a heartbeat, and the end of the node by force. What holds for all stores is in the contract suite.
+# break.bats - breaking a hold in ZooKeeper: the mark in the holder's node, which the holder finds
+# by a heartbeat, and the end of the node by force. What holds for all stores is in the contract.
 
 # bats file_tags=long,thread
 load ../../support/zkline

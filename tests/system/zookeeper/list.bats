@@ -14,7 +14,8 @@ many() {
     zk_create /many
     awk -v n="$1" -v node="_c_$guid-lock-0000000000" 'BEGIN { for (i = 0; i < n; i++) {
         printf "%05d\n", i
-        printf "%05d/%s dlock1 host=db1 pid=%d user=u since=1 cmd=x note= state=held\n", i, node, i + 1
+        printf "%05d/%s dlock1 host=db1 pid=%d user=u ", i, node, i + 1
+        printf "since=1 cmd=x note= state=held\n"
     } }' | timeout 60 "$ROOT/tests/support/helpers/zk.py" "$ZK_PORT" fill /many
 }
 
@@ -52,7 +53,8 @@ many() {
     timed_run "$ROOT/tests/support/helpers/peak_rss.py" "$T/rss" "$DLOCK" --list "$U/many"
     assert_between 0 "$(cat rss)" 20 "memory (MiB)"
     assert_between 0 "$took" $((2000 + SLOW)) "time (ms)"
-    [ "$(grep -c '  held: u@db1, pid [0-9]* (x), fence ' <<<"$output")" = 10000 ] || fail "$(tail -n 3 <<<"$output")"
+    [ "$(grep -c '  held: u@db1, pid [0-9]* (x), fence ' <<<"$output")" = 10000 ] ||
+        fail "$(tail -n 3 <<<"$output")"
     [[ $output == "00000  held: u@db1, pid 1 "* ]] || fail "${output:0:200}"
 }
 
