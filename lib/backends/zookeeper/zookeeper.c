@@ -373,7 +373,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     *out = (struct dlock_be *)be; /* good for close */
     be->spec = spec;
-    zk_check_drop(be);
+    be->check.words.fd = -1;
     leave(be);
     idle(be);
     outage_none(&be->outage);

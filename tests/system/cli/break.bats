@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # break.bats - --break on the scripted store: the mark, the wait for its effect, and what is said.
 
+# bats file_tags=plain
 load ../../support/fake
 
 breaks() { CI=1 run "-$1" run_t 15 "$DLOCK" --break --yes "${@:2}" "$L"; } # CODE ARG...

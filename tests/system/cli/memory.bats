@@ -107,7 +107,7 @@ ours() {
 # allocation.
 once_zk() {
     local n=$2 words=("${@:3}")
-    NOMEMORY_CALLER=1 failing "$1/$n" "$n" "$DLOCK" --ttl 4 "${words[@]//%/$n}"
+    NOMEMORY_CALLER=1 DLOCK_TTL=4 failing "$1/$n" "$n" "$DLOCK" "${words[@]//%/$n}"
 }
 export -f once_zk
 

@@ -318,14 +318,14 @@ END
     refused 69 "dlock: rediss://" "dlock-tls" \
         "needs the module tls.so, which is not in $DIR/dlock-modules: install the package"
     install -m 755 "$HELPERS/mod_good.so" "$tls"
-    refused 69 "$tls is for interface $(interface), this dlock has 1001"
+    refused 69 "$tls is for interface $(interface), this dlock has 1002"
     install -m 755 "$BUILD/dlock-modules/tls.so" "$tls"
     refused 69 "rediss://127.0.0.1:1/0: cannot connect"
     chmod 777 "$tls"
     refused 77 "can be changed by others"
     place "$BUILD/dlock-modules/tls.so"
     PG="postgres://127.0.0.1:1/x#$NAME"
-    refused 69 "is for interface 1001, this dlock has $(interface)"
+    refused 69 "is for interface 1002, this dlock has $(interface)"
 }
 
 @test "says why a module cannot be loaded and what to install" {

@@ -163,11 +163,12 @@ PY
     read -r user system <<<"${output//./}"
     assert_between 0 $((10#$user + 10#$system)) 1000 "processor's time (ms)"
     assert_between 0 "$(cat rss)" 19 MiB
-    [ "$(wc -l <list)" = 10000 ]
-    [[ $(tail -n 1 list) == "l09999  held: "*", pid $HOLDER "* ]] || fail "$(tail -n 1 list)"
+    # The kernel tells /proc/locks page by page: locks of others that end meanwhile shift a page.
+    assert_between 9900 "$(wc -l <list)" 10000 locks
+    [[ $(tail -n 1 list) == "l099"*"  held: "*", pid $HOLDER "* ]] || fail "$(tail -n 1 list)"
     # The reader has enough, or no room.
     run -0 run_t 5 bash -c '"$DLOCK" --list "$1" | head -n 1' - "$DIR"
-    [[ $output == "l00000  held: "* ]] || fail "$output"
+    [[ $output == "l000"*"  held: "* ]] || fail "$output"
     run -71 run_t 5 bash -c '"$DLOCK" --list "$1" >/dev/full' - "$DIR"
     [ "$output" = "dlock: cannot write to standard output: No space left on device" ]
     let_go

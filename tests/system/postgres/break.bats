@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # break.bats - --break on PostgreSQL: the mark, what the holder makes of it, and --force.
 
-# bats file_tags=long
+# bats file_tags=long,plain
 load ../../support/pgtable
 
 setup_file() {

@@ -2,7 +2,7 @@
 # break.bats - --break of a lock in a redis-server: the holder's tree is gone before the next holder
 # starts, whatever state the holder is in, and nothing else changes.
 
-# bats file_tags=long
+# bats file_tags=long,plain
 load ../../support/redisfile
 
 # breaks RC ARG...: --break of $L.

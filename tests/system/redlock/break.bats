@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # break.bats - --break of a Redlock: a mark counts on a majority of the servers.
 
-# bats file_tags=long
+# bats file_tags=long,plain
 load ../../support/redlockfile
 
 breaks() { run "-$1" run_t 20 "$DLOCK" --break --yes "${@:2}" "$L"; }
