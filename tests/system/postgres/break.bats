@@ -147,7 +147,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))' "$1" "$DLOCK" "${@:2
         assert_rc 75
         assert_out "has changed hands, nothing was done: "
         assert_out "pid ${PIDS[b]}"
-        ! is_marked
+        ! is_marked || fail 'marked'
         at_prompt "kill ${PIDS[b]}; while kill -0 ${PIDS[b]}; do sleep 0.05; done" --break "$L"
         assert_rc 0
         [ ! -e violations ]
@@ -302,7 +302,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))' "$1" "$DLOCK" "${@:2
     breaks 77
     breaks 77 --force
     L=$root
-    ! is_marked
+    ! is_marked || fail 'marked'
     end a
 }
 

@@ -214,7 +214,7 @@ cli() {
 @test "a hold that is kept by --min-hold alone is freed without a mark" {
     own_server
     run -0 run_t 10 "$DLOCK" --min-hold 1h "$L" true
-    ! own_gone
+    ! own_gone || fail 'its own is gone'
     breaks 0
     own_gone
     tree --ttl 3 --min-hold 1h "$L"
