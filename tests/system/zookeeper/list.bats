@@ -53,9 +53,9 @@ many() {
     timed_run "$ROOT/tests/support/helpers/peak_rss.py" "$T/rss" "$DLOCK" --list "$U/many"
     assert_between 0 "$(cat rss)" 20 "memory (MiB)"
     assert_between 0 "$took" $((10000 + SLOW)) "time (ms)" # 0.5 s of it dlock's
-    [ "$(grep -c '  held: u@db1, pid [0-9]* (x), fence ' <<<"$output")" = 10000 ] ||
+    [ "$(grep -c '  held, fence [0-9]*: u@db1, pid [0-9]* (x)' <<<"$output")" = 10000 ] ||
         fail "$(tail -n 3 <<<"$output")"
-    [[ $output == "00000  held: u@db1, pid 1 "* ]] || fail "${output:0:200}"
+    [[ $output == "00000  held, fence "*": u@db1, pid 1 "* ]] || fail "${output:0:200}"
 }
 
 @test "what this user may not read is counted" {

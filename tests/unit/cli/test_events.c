@@ -69,8 +69,8 @@ static void waiting(const struct dlock_info *holder, int place, int64_t now)
 
 TEST(a_run_is_told_from_wait_to_end)
 {
+    int64_t t = dlock_now(); /* before the run begins: no time passes until the first event */
     open_events();
-    int64_t t = dlock_now();
     struct dlock_info holder = {.pid = 7,
                                 .host = "web1",
                                 .user = "root",
