@@ -16,8 +16,10 @@
 #define COUNT_MOST 1000
 #define LOCKS_WANTED 50 /* of a page */
 
+enum list_step { LIST_MODE, LIST_NODES, LIST_PAGE };
+
 struct redis_list {
-    enum { LIST_MODE, LIST_NODES, LIST_PAGE } step; /* of the question under way */
+    enum list_step step;         /* of the question under way */
     struct redis_named *masters; /* of a cluster, without those that were asked */
     int nmasters;
     char cursor[24];
@@ -71,7 +73,7 @@ static void send_question(struct redis_backend *be)
 }
 
 /* The next question of the list. */
-static void ask(struct redis_backend *be, int step)
+static void ask(struct redis_backend *be, enum list_step step)
 {
     be->until = spec_now(be->spec) + be->spec->connect_timeout;
     be->refused.code = 0;

@@ -30,6 +30,7 @@ need_mounts() {
     unshare -m true 2>/dev/null || skip "needs the right to mount"
 }
 
+# bats test_tags=plain
 @test "a good folder is found good, and stays as it was" {
     "$DLOCK" "$DIR#used" true
     before=$(stat -c '%n %i %Y %Z' locks locks/*)

@@ -132,6 +132,7 @@ queued_or_held() { grep -q ":$(stat -c %i "$1") " /proc/locks; }
     let_go
 }
 
+# bats test_tags=plain
 @test "takes no lock and changes nothing" {
     "$DLOCK" "$DIR#free" true
     hold "$DLOCK" "$DIR#held"

@@ -90,6 +90,7 @@ finds() {
 }
 pg_backends_are() { [ "$(pg_backends 'dlock:%')" = "$1" ]; }
 
+# bats test_tags=plain
 @test "a clock that differs is a warning" {
     # This machine's clock, in ns.
     /usr/bin/python3 -S -c 'import struct, sys

@@ -46,6 +46,7 @@ lists() { # TEXT...: the list of "$U" has these texts, and so many lines
     done
 }
 
+# bats test_tags=plain
 @test "ten thousand locks need no more than 20 MB" {
     use_mode lease
     pgsql -c "insert into dlock_locks select concat('n', i), i, md5(i::text),
