@@ -89,7 +89,8 @@ many() {
     own_server
     zk_create /many
     # shellcheck disable=SC2183
-    printf '%0250d\n' {1..17000} | zk_fill /many
+    printf '%0250d\n' {1..17000} |
+        timeout 60 "$ROOT/tests/support/helpers/zk.py" "$ZK_PORT" fill /many
     run -69 run_t 20 "$DLOCK" --list "$U/many"
     assert_out "17000 nodes below /many/ are too many"
 }
