@@ -46,7 +46,7 @@ static int take(const char *name, long k, int how)
     if (fd < 0)
         _exit(99);
     if (flock(fd, how) == 0)
-        return fd;
+        return freed_first(fd);
     close(fd);
     return -1;
 }

@@ -1,8 +1,12 @@
-/* tree.h - what the witnesses share: the clock, and a grandchild that outlives its parents. */
+/*
+ * tree.h - what the witnesses share: the clock, a descriptor that the kernel frees early, and a
+ * grandchild that outlives its parents.
+ */
 #ifndef TREE_H
 #define TREE_H
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
 #include <time.h>
@@ -23,9 +27,26 @@ static void sleep_until(int64_t at)
 }
 
 /*
- * The grandchild's exit shows as EOF on the pipe. It was opened after the witness, and a dying
- * process closes its descriptors in order: at EOF the witness is free. A command that left it
- * behind would be "in the background by its own will", which no lock covers.
+ * The kernel frees the open files of a dying process one by one, the highest descriptor first
+ * (Linux 4.3 and newer). A lock's descriptor that is above the witness is free before the witness,
+ * and the next holder would take the dying process for one that still runs. So the witness gets a
+ * higher number than all descriptors that the command has inherited.
+ */
+#define WITNESS_FD 200
+
+static int freed_first(int fd)
+{
+    int high = fcntl(fd, F_DUPFD, WITNESS_FD);
+    if (high < 0)
+        _exit(99);
+    close(fd);
+    return high;
+}
+
+/*
+ * The grandchild's exit shows as EOF on the pipe, whose descriptor is below the witness: at EOF
+ * the witness is free. A command that left the grandchild behind would be "in the background by its
+ * own will", which no lock covers.
  */
 static int grow_tree(int64_t until)
 {

@@ -62,6 +62,7 @@ int main(int argc, char **argv)
         append("violations", "overlap");
         return 97;
     }
+    freed_first(fd);
     append("history", "enter");
     long n = read_counter();
     int tree = argc > 3 ? grow_tree(until) : -1;
