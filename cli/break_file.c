@@ -24,6 +24,7 @@
 #define SYS_pidfd_send_signal 424
 #endif
 
+#define LOOKS 5 /* for a holder that a status query shows, and /proc/locks does not */
 #define HOLDERS_MAX (DLOCK_SLOTS_MAX + 24) /* all slots, and some shared ones */
 
 /* A hold in /proc/locks: the process that took the lock, which may have passed it on, or ended. */
@@ -127,31 +128,40 @@ static int end_hold(const struct options *o, const struct sigstate *sig, dlock *
     return -1;
 }
 
+static int unreachable(const dlock *lk, const struct dlock_info *hold)
+{
+    char lock[LOCK_TEXT_MAX];
+    message_lock(lk, "", lock);
+    if (hold->pid > 0)
+        message("%s: its holder cannot be signalled from here: run \"kill %ld\" on %s", lock,
+                hold->pid, hold->host[0] ? hold->host : "its machine");
+    else
+        message("%s: its holder cannot be seen from here: look for it on the other machines "
+                "and in the containers that use this file",
+                lock);
+    return dlock_error_exit(DLOCK_EUNUSABLE);
+}
+
 int break_file(const struct options *o, const struct sigstate *sig, dlock *lk,
                const struct dlock_info *hold)
 {
-    char lock[LOCK_TEXT_MAX];
-    struct found now = {0};
-    struct file_hold h;
-    dlock_start_status(lk, NULL);
-    int code = query_run(o, sig, lk, &now);
-    if (code < 0 && !query_still_held(&now, hold)) {
+    /* A holder that executes a program just now shows no descriptors: look again. */
+    for (int looks = 1;; looks++) {
+        struct found now = {0};
+        struct file_hold h;
+        dlock_start_status(lk, NULL);
+        int code = query_run(o, sig, lk, &now);
+        bool held = code >= 0 || query_still_held(&now, hold);
         const struct dlock_info *other = query_holder(&now);
-        bool taken = other && hold->mode == DLOCK_MODE_EXCLUSIVE;
-        code = taken ? break_changed(o, lk, other) : -1;
-    } else if (code < 0 && find_shown(o, lk, hold, &h)) {
-        code = end_hold(o, sig, lk, hold, &h);
-    } else if (code < 0) {
-        message_lock(lk, "", lock);
-        if (hold->pid > 0)
-            message("%s: its holder cannot be signalled from here: run \"kill %ld\" on %s", lock,
-                    hold->pid, hold->host[0] ? hold->host : "its machine");
-        else
-            message("%s: its holder cannot be seen from here: look for it on the other machines "
-                    "and in the containers that use this file",
-                    lock);
-        code = dlock_error_exit(DLOCK_EUNUSABLE);
+        if (!held && other && hold->mode == DLOCK_MODE_EXCLUSIVE)
+            code = break_changed(o, lk, other);
+        query_free(&now);
+        if (!held || code >= 0)
+            return code;
+        if (find_shown(o, lk, hold, &h))
+            return end_hold(o, sig, lk, hold, &h);
+        if (looks == LOOKS)
+            return unreachable(lk, hold);
+        query_pause(sig, lk, "nothing was done", BREAK_LOOK_FIRST);
     }
-    query_free(&now);
-    return code;
 }
