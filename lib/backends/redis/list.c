@@ -1,20 +1,16 @@
 /*
- * list.c - --list: the locks of a server that are held or waited for, page by page (SCAN, in
- * scripts/list.lua). In a cluster each master that serves slots is asked in turn.
+ * list.c - --list: the locks of a server that are held or waited for, page by page (paging.h). In a
+ * cluster each master that serves slots is asked in turn.
  *
  * A lock is found by the keys that dlock keeps beside NAME: the fence counter, which lives for a
  * day, the queue, and the zset of shared holders. So the lock of another program is not found.
  */
 #include "operation.h"
+#include "paging.h"
 #include "seen.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Keys that a call looks at: so many that the server is busy for a fraction of 5 ms. */
-#define COUNT_FIRST 100
-#define COUNT_MOST 1000
-#define LOCKS_WANTED 50 /* of a page */
 
 enum list_step { LIST_MODE, LIST_NODES, LIST_PAGE };
 
@@ -22,8 +18,7 @@ struct redis_list {
     enum list_step step;         /* of the question under way */
     struct redis_named *masters; /* of a cluster, without those that were asked */
     int nmasters;
-    char cursor[24];
-    unsigned count;
+    struct redis_paging paging;
     redisReply *reply; /* handed out lock by lock; NULL: none */
     struct redis_script_page page;
     size_t at;
@@ -66,9 +61,7 @@ static void send_question(struct redis_backend *be)
     else if (l->step == LIST_NODES)
         (void)redis_conn_send(cmd, T_LIST, 2, (const char *const[]){"CLUSTER", "NODES"});
     else
-        (void)redis_script_send(
-            &be->script, cmd, T_LIST, SCRIPT_LIST,
-            &(struct redis_script_args){.cursor = l->cursor, .count = l->count});
+        redis_paging_send(&l->paging, &be->script, cmd, T_LIST);
     redis_conn_flush(cmd);
 }
 
@@ -91,8 +84,7 @@ void redis_list(struct redis_backend *be)
         fail(be, &err);
         return;
     }
-    strcpy(be->list->cursor, "0");
-    be->list->count = COUNT_FIRST;
+    redis_paging_start(&be->list->paging);
     struct dlock_error *note = &events_add(&be->events, EV_NOTICE)->error;
     dlock_fail_at(note, DLOCK_EUSAGE, 0, redis_where(be),
                   "locks that dlock has not taken are not listed, nor locks without waiters that "
@@ -108,7 +100,7 @@ static bool next_master(struct redis_backend *be)
     if (l->nmasters == 0)
         return false;
     redis_cluster_visit(&be->route, &l->masters[--l->nmasters]);
-    strcpy(l->cursor, "0");
+    redis_paging_start(&l->paging);
     ask(be, LIST_PAGE);
     return true;
 }
@@ -176,7 +168,7 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
     } else if (l->step == LIST_NODES) {
         if (take_nodes(be, r, &err))
             return;
-    } else if (redis_script_page(r, &l->page) != 0 || strlen(l->page.cursor) >= sizeof(l->cursor)) {
+    } else if (redis_paging_take(&l->paging, r, &l->page) != 0) {
         dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a list");
     } else {
         be->until = DLOCK_NEVER;
@@ -220,12 +212,6 @@ static int next_page(struct redis_backend *be, struct dlock_event *ev)
 {
     struct redis_list *l = be->list;
     bool last = l->page.last;
-    strcpy(l->cursor, l->page.cursor);
-    /* Most keys of a server may be no keys of dlock. */
-    if (l->page.nlocks < LOCKS_WANTED / 2)
-        l->count = (unsigned)dlock_min(2 * l->count, COUNT_MOST);
-    else if (l->page.nlocks > LOCKS_WANTED)
-        l->count = (unsigned)dlock_max(l->count / 2, 10);
     freeReplyObject(l->reply);
     l->reply = NULL;
     if (!last) {
