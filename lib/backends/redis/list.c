@@ -2,8 +2,9 @@
  * list.c - --list: the locks of a server that are held or waited for, page by page (paging.h). In a
  * cluster each master that serves slots is asked in turn.
  *
- * A lock is found by the keys that dlock keeps beside NAME: the fence counter, which lives for a
- * day, the queue, and the zset of shared holders. So the lock of another program is not found.
+ * A lock is found by the keys that dlock keeps beside NAME: the fence counter, which lives for a day
+ * after the grant or the last refresh by a renewal, the queue, and the zset of shared holders. So
+ * the lock of another program is not found.
  */
 #include "operation.h"
 #include "paging.h"
@@ -87,8 +88,7 @@ void redis_list(struct redis_backend *be)
     redis_paging_start(&be->list->paging);
     struct dlock_error *note = &events_add(&be->events, EV_NOTICE)->error;
     dlock_fail_at(note, DLOCK_EUSAGE, 0, redis_where(be),
-                  "locks that dlock has not taken are not listed, nor locks without waiters that "
-                  "were taken more than a day ago");
+                  "locks that dlock has not taken are not listed");
     note->code = 0;
     ask(be, be->route.sentinel ? LIST_PAGE : LIST_MODE);
 }

@@ -66,8 +66,9 @@ struct redis_backend {
     /* New for each acquire, and after a connection was given up with a try unanswered. */
     char token[DLOCK_TOKEN_LEN + 1], *value;
     enum redis_claim claim;
-    uint64_t fence; /* CLAIM_GRANTED */
-    bool queued;    /* we have an entry in the queue, or may have */
+    uint64_t fence;        /* CLAIM_GRANTED */
+    int64_t fence_kept_at; /* by env->now: when the fence counter's expiry was last set */
+    bool queued;           /* we have an entry in the queue, or may have */
 
     struct redis_acquiring {
         bool wait;
