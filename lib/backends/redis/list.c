@@ -78,7 +78,7 @@ static void ask(struct redis_backend *be, enum list_step step)
 void redis_list(struct redis_backend *be)
 {
     struct dlock_error err;
-    be->op = OP_LIST;
+    redis_question_begin(be, OP_LIST);
     be->list = calloc(1, sizeof(*be->list));
     if (!be->list) {
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
@@ -181,30 +181,12 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
     fail(be, &err);
 }
 
-static void due(struct redis_backend *be, int64_t now)
-{
-    struct dlock_error err;
-    if (now >= be->until) {
-        redis_no_answer(be, &err, be->spec->connect_timeout);
-        redis_conn_close(&be->node.cmd);
-        fail(be, be->refused.code != 0 ? &be->refused : &err);
-    } else if (now >= be->out.retry_at) {
-        send_question(be);
-    }
-}
-
-static int64_t wake_at(const struct redis_backend *be)
-{
-    return be->out.retry_at;
-}
-
 const struct redis_operation redis_op_list = {
     .tag = T_LIST,
     .again = send_question,
     .answered = answered,
     .failed = failed,
-    .due = due,
-    .wake_at = wake_at,
+    .unanswered = fail,
 };
 
 /* The page is handed out: ask for the next page, or end. */

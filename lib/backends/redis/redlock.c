@@ -236,21 +236,14 @@ static void be_ask(struct dlock_be *dlock_be, const struct dlock_question *quest
 {
     struct redlock_backend *be = redlock_of(dlock_be);
     be->status.question = question;
-    switch (question->what) {
-    case ASK_STATUS:
-    case ASK_FORGET:
-        redlock_status(be);
-        break;
-    case ASK_BREAK:
-        redlock_break(be);
-        break;
-    case ASK_CHECK:
+    if (question->what == ASK_CHECK)
         redlock_check(be);
-        break;
-    case ASK_LIST:
+    else if (question->what == ASK_LIST)
         redlock_list(be);
-        break;
-    }
+    else if (question->what == ASK_BREAK)
+        redlock_break(be);
+    else
+        redlock_status(be);
 }
 
 static void be_release(struct dlock_be *dlock_be, int64_t until)
