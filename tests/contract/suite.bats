@@ -4,7 +4,7 @@
 # NAME takes the lock away from its holder; STORE_SHARED, STORE_SLOTS: it has them, STORE_NUMBERS:
 # and numbers the slots; STORE_TURNS: a waiting writer is served after the readers before it;
 # STORE_ONCE: it has run records; STORE_STAYS: it keeps the lock for --min-hold by an expiry of its
-# own; STORE_UNLISTED: it has no --list; STORE_TICKS: seconds by which a crash is noticed later;
+# own; STORE_TICKS: seconds by which a crash is noticed later;
 # STORE_TWIN: but for TLS it is the store of another file; STORE_KIN: the same server and scripts as
 # in another file, found by another way. Hooks that a store may have, for the records of --once:
 #     store_has_run STATE         the store has a record of a run in that state
@@ -1243,7 +1243,6 @@ EOF
 }
 
 @test "--list: the locks that are held or waited for, with their holders" {
-    ! needs UNLISTED || return 0
     local store=${L%"$NAME"} what
     store=${store%'#'}
     run -0 run_t 10 "$DLOCK" --list "$store#*$NAME*"

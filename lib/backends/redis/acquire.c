@@ -354,6 +354,7 @@ static void granted(struct redis_backend *be, const struct redis_answer *a)
 {
     contacted(be);
     be->claim = CLAIM_GRANTED;
+    be->fence_kept_at = a->sent;
     be->queued = false;
     wake_close(be);
     redis_checks_granted(&be->checks);

@@ -1,20 +1,17 @@
 /*
- * list.c - --list: the locks of a server that are held or waited for, page by page (SCAN, in
- * scripts/list.lua). In a cluster each master that serves slots is asked in turn.
+ * list.c - --list: the locks of a server that are held or waited for, page by page (paging.h). In a
+ * cluster each master that serves slots is asked in turn.
  *
- * A lock is found by the keys that dlock keeps beside NAME: the fence counter, which lives for a
- * day, the queue, and the zset of shared holders. So the lock of another program is not found.
+ * A lock is found by the keys that dlock keeps beside NAME: the fence counter, which lives for a day
+ * after the grant or the last refresh by a renewal, the queue, and the zset of shared holders. So
+ * the lock of another program is not found.
  */
 #include "operation.h"
+#include "paging.h"
 #include "seen.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Keys that a call looks at: so many that the server is busy for a fraction of 5 ms. */
-#define COUNT_FIRST 100
-#define COUNT_MOST 1000
-#define LOCKS_WANTED 50 /* of a page */
 
 enum list_step { LIST_MODE, LIST_NODES, LIST_PAGE };
 
@@ -22,8 +19,7 @@ struct redis_list {
     enum list_step step;         /* of the question under way */
     struct redis_named *masters; /* of a cluster, without those that were asked */
     int nmasters;
-    char cursor[24];
-    unsigned count;
+    struct redis_paging paging;
     redisReply *reply; /* handed out lock by lock; NULL: none */
     struct redis_script_page page;
     size_t at;
@@ -66,9 +62,7 @@ static void send_question(struct redis_backend *be)
     else if (l->step == LIST_NODES)
         (void)redis_conn_send(cmd, T_LIST, 2, (const char *const[]){"CLUSTER", "NODES"});
     else
-        (void)redis_script_send(
-            &be->script, cmd, T_LIST, SCRIPT_LIST,
-            &(struct redis_script_args){.cursor = l->cursor, .count = l->count});
+        redis_paging_send(&l->paging, &be->script, cmd, T_LIST);
     redis_conn_flush(cmd);
 }
 
@@ -84,19 +78,17 @@ static void ask(struct redis_backend *be, enum list_step step)
 void redis_list(struct redis_backend *be)
 {
     struct dlock_error err;
-    be->op = OP_LIST;
+    redis_question_begin(be, OP_LIST);
     be->list = calloc(1, sizeof(*be->list));
     if (!be->list) {
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
         fail(be, &err);
         return;
     }
-    strcpy(be->list->cursor, "0");
-    be->list->count = COUNT_FIRST;
+    redis_paging_start(&be->list->paging);
     struct dlock_error *note = &events_add(&be->events, EV_NOTICE)->error;
     dlock_fail_at(note, DLOCK_EUSAGE, 0, redis_where(be),
-                  "locks that dlock has not taken are not listed, nor locks without waiters that "
-                  "were taken more than a day ago");
+                  "locks that dlock has not taken are not listed");
     note->code = 0;
     ask(be, be->route.sentinel ? LIST_PAGE : LIST_MODE);
 }
@@ -108,7 +100,7 @@ static bool next_master(struct redis_backend *be)
     if (l->nmasters == 0)
         return false;
     redis_cluster_visit(&be->route, &l->masters[--l->nmasters]);
-    strcpy(l->cursor, "0");
+    redis_paging_start(&l->paging);
     ask(be, LIST_PAGE);
     return true;
 }
@@ -176,7 +168,7 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
     } else if (l->step == LIST_NODES) {
         if (take_nodes(be, r, &err))
             return;
-    } else if (redis_script_page(r, &l->page) != 0 || strlen(l->page.cursor) >= sizeof(l->cursor)) {
+    } else if (redis_paging_take(&l->paging, r, &l->page) != 0) {
         dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a list");
     } else {
         be->until = DLOCK_NEVER;
@@ -189,30 +181,12 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
     fail(be, &err);
 }
 
-static void due(struct redis_backend *be, int64_t now)
-{
-    struct dlock_error err;
-    if (now >= be->until) {
-        redis_no_answer(be, &err, be->spec->connect_timeout);
-        redis_conn_close(&be->node.cmd);
-        fail(be, be->refused.code != 0 ? &be->refused : &err);
-    } else if (now >= be->out.retry_at) {
-        send_question(be);
-    }
-}
-
-static int64_t wake_at(const struct redis_backend *be)
-{
-    return be->out.retry_at;
-}
-
 const struct redis_operation redis_op_list = {
     .tag = T_LIST,
     .again = send_question,
     .answered = answered,
     .failed = failed,
-    .due = due,
-    .wake_at = wake_at,
+    .unanswered = fail,
 };
 
 /* The page is handed out: ask for the next page, or end. */
@@ -220,12 +194,6 @@ static int next_page(struct redis_backend *be, struct dlock_event *ev)
 {
     struct redis_list *l = be->list;
     bool last = l->page.last;
-    strcpy(l->cursor, l->page.cursor);
-    /* Most keys of a server may be no keys of dlock. */
-    if (l->page.nlocks < LOCKS_WANTED / 2)
-        l->count = (unsigned)dlock_min(2 * l->count, COUNT_MOST);
-    else if (l->page.nlocks > LOCKS_WANTED)
-        l->count = (unsigned)dlock_max(l->count / 2, 10);
     freeReplyObject(l->reply);
     l->reply = NULL;
     if (!last) {

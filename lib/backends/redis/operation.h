@@ -66,8 +66,9 @@ struct redis_backend {
     /* New for each acquire, and after a connection was given up with a try unanswered. */
     char token[DLOCK_TOKEN_LEN + 1], *value;
     enum redis_claim claim;
-    uint64_t fence; /* CLAIM_GRANTED */
-    bool queued;    /* we have an entry in the queue, or may have */
+    uint64_t fence;        /* CLAIM_GRANTED */
+    int64_t fence_kept_at; /* by env->now: when the fence counter's expiry was last set */
+    bool queued;           /* we have an entry in the queue, or may have */
 
     struct redis_acquiring {
         bool wait;
@@ -130,9 +131,11 @@ struct redis_operation {
     void (*refused)(struct redis_backend *, const struct dlock_error *, bool for_good);
     /* The master is another server now. */
     void (*moved)(struct redis_backend *);
-    /* Do one thing that is due; when the next one is, besides until. */
+    /* Do one thing that is due; when the next one is, besides until. NULL: a question (below). */
     void (*due)(struct redis_backend *, int64_t now);
     int64_t (*wake_at)(const struct redis_backend *);
+    /* A question: again() at out.retry_at; there was no good answer until be->until. */
+    void (*unanswered)(struct redis_backend *, const struct dlock_error *);
 };
 extern const struct redis_operation redis_op_acquire, redis_op_renew, redis_op_release,
     redis_op_status, redis_op_check, redis_op_list;
@@ -156,6 +159,15 @@ static inline struct dlock_event *redis_end(struct redis_backend *be, enum dlock
 {
     redis_idle(be);
     return events_add(&be->events, type);
+}
+/* A question begins. */
+static inline void redis_question_begin(struct redis_backend *be, enum redis_op op)
+{
+    be->op = op;
+    be->until = spec_now(be->spec) + be->spec->connect_timeout;
+    be->refused.code = 0;
+    outage_none(&be->out);
+    redis_cluster_begin(&be->route);
 }
 /* First contact: send again later. At be->until the error is reported. */
 static inline void redis_retry_later(struct redis_backend *be, const struct dlock_error *err)
@@ -204,8 +216,8 @@ int redis_check_next(struct redis_backend *, struct dlock_event *);
 /* Cancelled: forget the findings. */
 void redis_check_drop(struct redis_backend *);
 
-/* status.c */
-void redis_status(struct dlock_be *, const struct dlock_question *);
+/* status.c: of status.question. */
+void redis_status(struct redis_backend *);
 /* The run record's key holds foreign data of this type. */
 void redis_foreign_record(const struct redis_backend *, struct dlock_error *, const char *type);
 /* With a listing: the next entry, or EV_DONE. Returns 1. */

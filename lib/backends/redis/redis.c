@@ -273,12 +273,27 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
         *wake_at = dlock_min(*wake_at, be->until);
     if (op && op->wake_at)
         *wake_at = dlock_min(*wake_at, op->wake_at(be));
+    if (op && op->unanswered)
+        *wake_at = dlock_min(*wake_at, be->out.retry_at);
     if (be->checking && be->op != OP_CHECK)
         *wake_at = 0;
     if (be->events.n > 0 || be->status.listing || redis_list_ready(be) || be->checks.due ||
         be->checks.ntold > 0)
         *wake_at = 0;
     return n;
+}
+
+static void question_due(struct redis_backend *be, const struct redis_operation *op, int64_t now)
+{
+    struct dlock_error err;
+    if (now >= be->until) {
+        redis_no_answer(be, &err, be->spec->connect_timeout);
+        redis_conn_close(&be->node.cmd);
+        op->unanswered(be, be->refused.code != 0 ? &be->refused : &err);
+    } else if (now >= be->out.retry_at) {
+        redis_cluster_begin(&be->route);
+        op->again(be);
+    }
 }
 
 static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n,
@@ -299,8 +314,11 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
     take_replies(be);
     confirm(be);
     int64_t now = spec_now(be->spec);
-    if (be->op != OP_NONE)
-        operations[be->op]->due(be, now);
+    const struct redis_operation *op = operations[be->op];
+    if (op && op->unanswered)
+        question_due(be, op, now);
+    else if (op)
+        op->due(be, now);
     /* Once the grant has been handed out. */
     if (be->checks.due && (be->events.n == 0 || be->events.at[0].type == EV_RELEASED))
         redis_checks_ask(&be->checks, &be->node.cmd, T_INFO, be->restart_grace < be->spec->ttl);
@@ -314,6 +332,18 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
 }
 
 /* ------------------------------------------------------------------- the slots */
+
+static void be_ask(struct dlock_be *dlock_be, const struct dlock_question *question)
+{
+    struct redis_backend *be = redis_of(dlock_be);
+    be->status.question = question;
+    if (question->what == ASK_CHECK)
+        redis_check(be);
+    else if (question->what == ASK_LIST)
+        redis_list(be);
+    else
+        redis_status(be);
+}
 
 static void be_release(struct dlock_be *dlock_be, int64_t until)
 {
@@ -351,7 +381,7 @@ const struct dlock_backend dlock_backend_redis = {
     .stays = redis_stays,
     .renew = redis_renew,
     .release = be_release,
-    .ask = redis_status,
+    .ask = be_ask,
     .interest = be_interest,
     .process = be_process,
     .close = be_close,

@@ -10,10 +10,9 @@
  * 3 holders fit 2 slots on 3 servers.
  *
  * This file runs the operation under way: redlock_vote.c acquires, redlock_renew.c renews and
- * releases, redlock_status.c asks for the status,
- * redlock_break.c breaks a hold. redlock_servers.c reaches the servers and counts
- * their answers, redlock_young.c knows which votes count after a restart. Each server is a node
- * (node.c).
+ * releases, redlock_status.c asks for the status, redlock_list.c for all locks, redlock_break.c
+ * breaks a hold. redlock_servers.c reaches the servers and counts their answers, redlock_young.c
+ * knows which votes count after a restart. Each server is a node (node.c).
  *
  * Not guaranteed: the same as with one server, for a majority of the servers. A server that comes
  * back without its data does not vote for a ttl (restart-grace), so that it cannot vote for a
@@ -34,6 +33,7 @@ static const struct redlock_operation *const operations[] = {
     [OP_STATUS] = &redlock_op_status,
     [OP_CHECK] = &redlock_op_check,
     [OP_BREAK] = &redlock_op_break,
+    [OP_LIST] = &redlock_op_list,
 };
 
 /* ------------------------------------------------------------- open and close */
@@ -82,6 +82,7 @@ static void be_close(struct dlock_be *dlock_be)
     if (!be)
         return;
     redlock_drop_listing(be);
+    redlock_list_drop(be);
     redlock_check_drop(be);
     redlock_wait_close(be);
     for_each_server (be, s)
@@ -135,6 +136,7 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
         [K_RENEW] = &redlock_op_renew,   [K_HEAL] = &redlock_op_renew,
         [K_LEAVE] = &redlock_op_release, [K_STATUS] = &redlock_op_status,
         [K_FORGET] = &redlock_op_status, [K_BREAK] = &redlock_op_break,
+        [K_LIST] = &redlock_op_list,
     };
     struct redis_conn *cmd = &s->node.cmd, *wake = &s->node.wake;
     struct redis_conn_reply rep;
@@ -180,7 +182,7 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
         n += redis_node_interest(&s->node, pfd + n, cap - n, wake_at);
     if (be->op != OP_NONE)
         *wake_at = dlock_min(*wake_at, operations[be->op]->wake_at(be));
-    if (be->checking && be->op != OP_CHECK)
+    if ((be->checking && be->op != OP_CHECK) || redlock_list_ready(be))
         *wake_at = 0;
     for_each_server (be, s)
         if (be->events.n > 0 || be->status.listing || be->checks.ntold > 0 || s->doubt != EV_NONE)
@@ -218,6 +220,8 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
         return 1;
     if (be->checking && be->op != OP_CHECK)
         return redlock_check_next(be, ev);
+    if (be->list)
+        return redlock_list_next(be, ev);
     return be->status.listing ? redlock_status_next(be, ev) : 0;
 }
 
@@ -228,6 +232,20 @@ static const struct dlock_error *be_refusal(const struct dlock_be *be)
     return &((const struct redlock_backend *)be)->acquire.why;
 }
 
+static void be_ask(struct dlock_be *dlock_be, const struct dlock_question *question)
+{
+    struct redlock_backend *be = redlock_of(dlock_be);
+    be->status.question = question;
+    if (question->what == ASK_CHECK)
+        redlock_check(be);
+    else if (question->what == ASK_LIST)
+        redlock_list(be);
+    else if (question->what == ASK_BREAK)
+        redlock_break(be);
+    else
+        redlock_status(be);
+}
+
 static void be_release(struct dlock_be *dlock_be, int64_t until)
 {
     struct redlock_backend *be = redlock_of(dlock_be);
@@ -236,6 +254,7 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
     for_each_server (be, s)
         s->doubt = EV_NONE;
     redlock_drop_listing(be);
+    redlock_list_drop(be);
     redlock_check_drop(be);
     redlock_wait_close(be);
     if (be->op == OP_RELEASE)
@@ -261,7 +280,7 @@ const struct dlock_backend dlock_backend_redlock = {
     .stays = redis_stays,
     .renew = redlock_renew,
     .release = be_release,
-    .ask = redlock_status,
+    .ask = be_ask,
     .interest = be_interest,
     .process = be_process,
     .close = be_close,

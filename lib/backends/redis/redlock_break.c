@@ -16,11 +16,10 @@ static void send_break(struct redlock_backend *be, struct redlock_server *s, boo
     redlock_send(be, s, K_BREAK, SCRIPT_BREAK, &args);
 }
 
-void redlock_break(struct redlock_backend *be, const struct dlock_question *question)
+void redlock_break(struct redlock_backend *be)
 {
     struct dlock_error err = {0};
     redlock_begin(be, OP_BREAK);
-    be->status.question = question;
     be->until = be->began + be->spec->connect_timeout;
     if (redlock_check_peers(be, &err) != 0) {
         redlock_end(be, EV_FAILED)->error = err;

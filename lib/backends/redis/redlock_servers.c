@@ -81,6 +81,15 @@ void redlock_connect(struct redlock_backend *be, struct redlock_server *s, struc
     (void)redis_conn_open(c, be->spec->uri->hosts[s->host].host, until, peers, np);
 }
 
+static void drop_silent(struct redlock_backend *be, struct redlock_server *s)
+{
+    const struct redis_conn *c = &s->node.cmd;
+    dlock_fail_site(&s->error, DLOCK_EUNAVAIL, 0,
+                    &(struct dlock_site){c->where, c->address[0] ? c->address : NULL, NULL},
+                    "no answer");
+    redlock_drop(be, s);
+}
+
 bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t until)
 {
     const struct redis_conn *c = &s->node.cmd;
@@ -93,10 +102,7 @@ bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t
     }
     /* Behind many unanswered commands, or an old one, a new command would stay unanswered, too. */
     if (redis_conn_is_open(c) && stuck) {
-        dlock_fail_site(&s->error, DLOCK_EUNAVAIL, 0,
-                        &(struct dlock_site){c->where, c->address[0] ? c->address : NULL, NULL},
-                        "no answer");
-        redlock_drop(be, s);
+        drop_silent(be, s);
         s->retry_at = 0;
     }
     if (redis_conn_is_open(c) && strayed(be, s)) {
@@ -146,7 +152,7 @@ void redlock_well(struct redlock_server *s)
     dlock_backoff_reset(&s->pause);
 }
 
-static void tell_down(struct redlock_backend *be, struct redlock_server *s)
+void redlock_tell_down(struct redlock_backend *be, struct redlock_server *s)
 {
     struct dlock_error err;
     if (s->down || be->op == OP_CHECK || be->events.n > EVENTS_MAX / 2)
@@ -172,6 +178,14 @@ void redlock_drop(struct redlock_backend *be, struct redlock_server *s)
     redis_node_close(&s->node);
 }
 
+void redlock_silent(struct redlock_backend *be, struct redlock_server *s)
+{
+    s->answer = A_FAILED;
+    drop_silent(be, s);
+    s->last = s->error;
+    redlock_tell_down(be, s);
+}
+
 void redlock_failed(struct redlock_backend *be, struct redlock_server *s)
 {
     /* Servers and proxies close idle connections: told only when the next attempt fails, too. */
@@ -185,7 +199,7 @@ void redlock_failed(struct redlock_backend *be, struct redlock_server *s)
     redlock_drop(be, s);
     s->retry_at = spec_now(be->spec) + dlock_backoff_next(&s->pause, be->spec->env);
     if (!idle)
-        tell_down(be, s);
+        redlock_tell_down(be, s);
     /* Once for each good answer: the other servers are well, and are asked, too. */
     if (be->claim == CLAIM_GRANTED && !s->hung_up &&
         (be->op == OP_NONE || (be->op == OP_RENEW && !pending)))
@@ -204,7 +218,7 @@ void redlock_refused(struct redlock_backend *be, struct redlock_server *s, const
     if (s->node.cmd.auth_failed || redis_conn_classify(r->str) != RE_TRANSIENT)
         redlock_drop(be, s);
     s->retry_at = spec_now(be->spec) + dlock_backoff_next(&s->pause, be->spec->env);
-    tell_down(be, s);
+    redlock_tell_down(be, s);
 }
 
 void redlock_misread(struct redlock_server *s, const char *what)

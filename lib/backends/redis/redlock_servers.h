@@ -12,7 +12,16 @@
 
 #include <string.h>
 
-enum redlock_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS, OP_CHECK, OP_BREAK };
+enum redlock_op {
+    OP_NONE,
+    OP_ACQUIRE,
+    OP_RENEW,
+    OP_RELEASE,
+    OP_STATUS,
+    OP_CHECK,
+    OP_BREAK,
+    OP_LIST
+};
 
 /* Where an acquire is. */
 enum redlock_stage {
@@ -39,7 +48,8 @@ enum redlock_kind {
     K_TRACK,
     K_INFO,
     K_FORGET,
-    K_BREAK
+    K_BREAK,
+    K_LIST
 };
 #define REDLOCK_SERIALS 0x7ffffffu
 #define REDLOCK_TAG(serial, kind) ((int)(((serial)&REDLOCK_SERIALS) << 4 | (unsigned)(kind)))
@@ -169,6 +179,8 @@ struct redlock_backend {
         uint64_t listed[200]; /* digests of the ids of waiters: several servers know them */
     } status;
 
+    struct redlock_list *list; /* of redlock_list.c; NULL: no list under way */
+
     struct redlock_checking *checking; /* of redlock_check.c; NULL: no check, and no findings */
 
     struct dlock_run run; /* of EV_SKIPPED, EV_RUN */
@@ -190,7 +202,7 @@ struct redlock_operation {
     int64_t (*wake_at)(const struct redlock_backend *);
 };
 extern const struct redlock_operation redlock_op_acquire, redlock_op_renew, redlock_op_release,
-    redlock_op_status, redlock_op_check, redlock_op_break;
+    redlock_op_status, redlock_op_check, redlock_op_break, redlock_op_list;
 
 static inline struct redlock_backend *redlock_of(struct dlock_be *be)
 {
@@ -249,6 +261,10 @@ static inline void redlock_undo(const struct redlock_backend *be, struct redlock
 }
 /* Close cmd. An unanswered vote may still be served: its undo is sent now and on the next cmd. */
 void redlock_drop(struct redlock_backend *, struct redlock_server *);
+/* The server has left a request unanswered. */
+void redlock_silent(struct redlock_backend *, struct redlock_server *);
+/* A warning with the server's error; one until its next good answer. */
+void redlock_tell_down(struct redlock_backend *, struct redlock_server *);
 /* cmd has failed. */
 void redlock_failed(struct redlock_backend *, struct redlock_server *);
 /* A good answer. */
@@ -317,11 +333,20 @@ void redlock_check_deaf(struct redlock_backend *, struct redlock_server *);
 int redlock_check_next(struct redlock_backend *, struct dlock_event *);
 /* Cancelled: forget the findings. */
 void redlock_check_drop(struct redlock_backend *);
-void redlock_status(struct dlock_be *, const struct dlock_question *);
-/* ASK_BREAK of redlock_status(): redlock_break.c. */
-void redlock_break(struct redlock_backend *, const struct dlock_question *);
+/* Of status.question. */
+void redlock_status(struct redlock_backend *);
+void redlock_break(struct redlock_backend *);
+void redlock_list(struct redlock_backend *);
+/* During a list: the next lock, or EV_DONE. 1, or 0: none yet. */
+int redlock_list_next(struct redlock_backend *, struct dlock_event *);
+bool redlock_list_ready(const struct redlock_backend *);
+/* The connections with unanswered requests of the list are closed. */
+void redlock_list_drop(struct redlock_backend *);
 /* During a listing: the next entry, or EV_DONE. Returns 1. */
 int redlock_status_next(struct redlock_backend *, struct dlock_event *);
 void redlock_drop_listing(struct redlock_backend *);
+/* Of status.replies, one of a server: start anew; the next holder or waiter, as be->info. */
+void redlock_status_first(struct redlock_backend *);
+bool redlock_status_entry(struct redlock_backend *);
 
 #endif

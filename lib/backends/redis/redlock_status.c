@@ -24,27 +24,13 @@ static void fail(struct redlock_backend *be, const struct dlock_error *err)
     redlock_end(be, EV_FAILED)->error = *err;
 }
 
-void redlock_status(struct dlock_be *dlock_be, const struct dlock_question *question)
+void redlock_status(struct redlock_backend *be)
 {
-    struct redlock_backend *be = redlock_of(dlock_be);
-    struct dlock_error err = {0};
-    if (question->what == ASK_CHECK) {
-        redlock_check(be);
-        return;
-    }
-    be->status.question = question;
-    if (question->what == ASK_BREAK) {
-        redlock_break(be, question);
-        return;
-    }
+    struct dlock_error err;
     be->status.forgetting = false;
     redlock_begin(be, OP_STATUS);
     be->until = be->began + be->spec->connect_timeout;
-    if (question->what != ASK_STATUS && question->what != ASK_FORGET)
-        dlock_fail(&err, DLOCK_EUSAGE, 0, "not yet supported for redlock");
-    else
-        (void)redlock_check_peers(be, &err);
-    if (err.code != 0) {
+    if (redlock_check_peers(be, &err) != 0) {
         fail(be, &err);
         return;
     }
@@ -118,6 +104,13 @@ static bool find_run(struct redlock_backend *be)
     return found[0] || found[1];
 }
 
+void redlock_status_first(struct redlock_backend *be)
+{
+    be->status.part = LIST_HOLDERS;
+    be->status.server = 0;
+    be->status.at = be->status.nlisted = 0;
+}
+
 static void start_listing(struct redlock_backend *be)
 {
     struct redis_script_state s;
@@ -125,9 +118,7 @@ static void start_listing(struct redlock_backend *be)
     struct dlock_error err;
     be->until = DLOCK_NEVER;
     be->status.listing = true;
-    be->status.part = LIST_HOLDERS;
-    be->status.server = 0;
-    be->status.at = be->status.nlisted = 0;
+    redlock_status_first(be);
     for (int i = 0; i < be->n; i++)
         if (state_of(be, i, &s) && s.run_len > 0 && !run_of(be, i, &run)) {
             redlock_run_foreign(be, &be->servers[i], &err);
@@ -317,15 +308,22 @@ static bool next_waiter(struct redlock_backend *be, const struct redis_script_st
 }
 
 /* The holders, then the waiters of all servers, each once. */
-int redlock_status_next(struct redlock_backend *be, struct dlock_event *ev)
+bool redlock_status_entry(struct redlock_backend *be)
 {
     struct redis_script_state s;
-    *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
     for (; be->status.part <= LIST_WAITERS; be->status.part++, be->status.server = 0)
         for (; be->status.server < be->n; be->status.server++, be->status.at = 0)
             if (state_of(be, be->status.server, &s) &&
                 (be->status.part == LIST_HOLDERS ? next_holder(be, &s) : next_waiter(be, &s)))
-                return 1;
+                return true;
+    return false;
+}
+
+int redlock_status_next(struct redlock_backend *be, struct dlock_event *ev)
+{
+    *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
+    if (redlock_status_entry(be))
+        return 1;
     redlock_drop_listing(be);
     be->op = OP_NONE;
     *ev = (struct dlock_event){.type = EV_DONE};

@@ -9,6 +9,10 @@
 
 #include <stdio.h>
 
+/* The fence counter expires a day after the grant, and --list finds the hold by the counter. */
+#define FENCE_KEPT(ttl) dlock_max(24 * 3600 * DLOCK_SEC, 10 * (ttl))
+#define FENCE_REFRESH (8 * 3600 * DLOCK_SEC)
+
 /* Say how the lock was lost. jump: of the server's clock, or 0. */
 static void name_found(const struct redis_backend *be, struct dlock_error *err,
                        const struct redis_script_owned *o, int64_t jump)
@@ -66,17 +70,23 @@ static void send_renew(struct redis_backend *be)
     char text[RUN_RECORD_MAX];
     if (redis_conn_is_open(cmd))
         redis_sentinel_question(&be->route, DLOCK_NEVER); /* a new connection begins by asking */
+    bool exclusive = be->spec->mode == DLOCK_MODE_EXCLUSIVE;
+    int64_t now = spec_now(be->spec);
     redis_route_connect(&be->route, cmd, be->until);
     /* Readers and slots renew the same key for each other. */
-    if (be->spec->mode == DLOCK_MODE_EXCLUSIVE) {
+    if (exclusive) {
         redis_conn_tell(cmd, T_HELLO);
         be->route.cluster.hello_sent = true;
     }
     if (redis_cluster_asks(&be->route))
         redis_node_asking(&be->node);
     /* RUN_NOW: the script of a Redlock server renews as well, and writes the record. */
-    if (begins(be))
+    if (begins(be)) {
         (void)redis_script_run(&args, be->spec, be->token, be->fence, false, text);
+    } else if (exclusive && now - be->fence_kept_at >= FENCE_REFRESH) {
+        args.kept = FENCE_KEPT(args.ttl);
+        be->fence_kept_at = now;
+    }
     (void)redis_script_send(&be->script, cmd, T_RENEW, begins(be) ? SCRIPT_KEEP : SCRIPT_RENEW,
                             &args);
     redis_conn_flush(cmd);

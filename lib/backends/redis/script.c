@@ -281,16 +281,18 @@ bool redis_script_run(struct redis_script_args *args, const struct dlock_spec *s
 int redis_script_send(const struct redis_script *s, struct redis_conn *c, int tag,
                       enum redis_script_op op, const struct redis_script_args *a)
 {
-    char ttl[24], fence[24], count[24], last[LAST], back[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 24];
+    char ttl[24], kept[24], fence[24], count[24], last[LAST];
+    char back[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 24];
     const char *id = a->id ? a->id : "";
     char *key = NULL;
     msec(ttl, a->ttl);
+    msec(kept, a->kept);
     snprintf(fence, sizeof(fence), "%llu", (unsigned long long)a->fence);
     snprintf(back, sizeof(back), "%s@%lld", id, (long long)a->ticket);
     last_argument(last, op, a);
     const char *const own[][5] = {
         [SCRIPT_TRY] = {a->value, a->ticket > 0 ? back : id, ttl, last},
-        [SCRIPT_RENEW] = {a->value, ttl},
+        [SCRIPT_RENEW] = {a->value, ttl, a->kept > 0 ? kept : NULL},
         [SCRIPT_LEAVE] = {a->value, id, last},
         [SCRIPT_DROP] = {a->value, last},
         [SCRIPT_VOTE] = {a->value, id, ttl, last},

@@ -13,7 +13,7 @@
  *                  zset of these holders' values, "s:<token> ..." shared, "n3:<token> ..." of 3
  *                  slots; scores: scripts/parts/holders.lua. Expires with NAME
  *   PREFIXfence    decimal, the last fencing token, at most 2^52; expires after max(24 h, 10 x ttl)
- *                  of disuse
+ *                  of disuse; list.lua finds an exclusive hold by it
  *   PREFIXqueue    zset of waiter ids, "s:" or "n3:" in front as in a value; score: the ticket
  *                  (time of arrival in us, the server's clock; 4e15 more after a call without a
  *                  retry: the waiter stands behind the others until its next try). A waiter that
@@ -102,7 +102,8 @@ struct redis_script_args {
      * there. With 0 as the begin, both times are the server's. NULL: none.
      */
     const char *record;
-    int64_t kept;       /* for how long the record is kept */
+    /* For how long the record is kept; renew: the fence counter, 0: its expiry stays. */
+    int64_t kept;
     const char *cursor; /* list: of the page, "0": the first */
     unsigned count;     /* list: how many keys to look at */
     bool at_once;       /* send the text: the caller may not read the answer */

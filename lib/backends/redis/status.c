@@ -31,31 +31,10 @@ static void fail(struct redis_backend *be, const struct dlock_error *err)
     redis_end(be, EV_FAILED)->error = *err;
 }
 
-void redis_status(struct dlock_be *dlock_be, const struct dlock_question *question)
+void redis_status(struct redis_backend *be)
 {
-    struct redis_backend *be = redis_of(dlock_be);
-    struct dlock_error err;
-    if (question->what == ASK_CHECK) {
-        redis_check(be);
-        return;
-    }
-    be->op = OP_STATUS;
-    be->until = spec_now(be->spec) + be->spec->connect_timeout;
-    be->refused.code = 0;
-    outage_none(&be->out);
-    redis_cluster_begin(&be->route);
-    be->status.question = question;
-    if (question->what == ASK_LIST) {
-        redis_list(be);
-        return;
-    }
-    if (question->what == ASK_STATUS || question->what == ASK_FORGET ||
-        question->what == ASK_BREAK) {
-        send_query(be);
-        return;
-    }
-    dlock_fail(&err, DLOCK_EUSAGE, 0, "not yet supported for redis");
-    fail(be, &err);
+    redis_question_begin(be, OP_STATUS);
+    send_query(be);
 }
 
 static void failed(struct redis_backend *be, const struct dlock_error *err)
@@ -125,31 +104,12 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
     fail(be, &err);
 }
 
-static void due(struct redis_backend *be, int64_t now)
-{
-    struct dlock_error err;
-    if (now >= be->until) {
-        redis_no_answer(be, &err, be->spec->connect_timeout);
-        redis_conn_close(&be->node.cmd);
-        fail(be, be->refused.code != 0 ? &be->refused : &err);
-    } else if (now >= be->out.retry_at) {
-        redis_cluster_begin(&be->route);
-        send_query(be);
-    }
-}
-
-static int64_t wake_at(const struct redis_backend *be)
-{
-    return be->out.retry_at;
-}
-
 const struct redis_operation redis_op_status = {
     .tag = T_STATUS,
     .again = send_query,
     .answered = answered,
     .failed = failed,
-    .due = due,
-    .wake_at = wake_at,
+    .unanswered = fail,
 };
 
 /* Fill in be->info: the holder or all holders, then each waiter. False: no more. */

@@ -3,7 +3,7 @@
 load "$SUPPORT/redis"
 load "$SUPPORT/redlock"
 STORE_LEASE=1 STORE_FIFO='' STORE_FENCE=1 STORE_TELLS='fence left' STORE_PAUSES=1 STORE_TAKES=1 \
-    STORE_SHARED=1 STORE_TURNS=1 STORE_ONCE=1 STORE_STAYS=1 STORE_UNLISTED=1
+    STORE_SHARED=1 STORE_TURNS=1 STORE_ONCE=1 STORE_STAYS=1
 store_up() { rl_start 5 && redis_warm "$(rl_uri warm)"; }
 store_down() { rl_stop_file; }
 store_lock() { rl_uri "$1"; }

@@ -4,6 +4,7 @@
 # bats file_tags=long
 load ../../support/redisfile
 load ../../support/cluster
+load ../../support/clock
 
 lists() { run -0 run_t 10 "$DLOCK" --list "${1:-${L%#*}}"; }
 
@@ -120,4 +121,25 @@ many() { # locks 1...$1, and as many other keys
     done
     end h0 h1 h2
     cluster_stop
+}
+
+# --list finds the hold by the fence counter, which would expire a day after the grant.
+# bats test_tags=plain
+@test "a renewal puts the expiry of the fence counter off, every 8 hours" {
+    own_server
+    WALLCLOCK_SUSPEND=1 with_clock held a --ttl 60h
+    own pexpire "{$NAME}:dlock:fence" 60000 >/dev/null
+    # The holder is told of a change of its key, and renews.
+    renewed() {
+        own pexpire "$NAME" 1000000 >/dev/null
+        wait_for 3 eval '[ "$(own pttl "$NAME")" -gt 1000000 ]'
+    }
+    wait_for 10 renewed
+    assert_between 1 "$(own pttl "{$NAME}:dlock:fence")" 60000
+    jump 30000
+    renewed
+    assert_between $((599 * 3600000)) "$(own pttl "{$NAME}:dlock:fence")" $((600 * 3600000))
+    lists
+    [[ $output == "$NAME"*" held, "* ]]
+    end a
 }
