@@ -7,6 +7,7 @@
 #include "break.h"
 #include "messages.h"
 #include "open.h"
+#include "pidfd.h"
 #include "query.h"
 #include "util.h"
 
@@ -14,15 +15,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-
-#ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434
-#endif
-#ifndef SYS_pidfd_send_signal
-#define SYS_pidfd_send_signal 424
-#endif
 
 #define HOLDERS_MAX (DLOCK_SLOTS_MAX + 24) /* all slots, and some shared ones */
 
