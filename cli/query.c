@@ -156,12 +156,21 @@ dlock *query_open(const struct options *o, int *code)
     return open_handle(o, o->lock_mode, &uri, &(struct open_how){0}, code);
 }
 
-bool query_may_ask(const struct options *o, const char *mode)
+dlock *query_first(const struct options *o, const struct sigstate *sig, const char *mode,
+                   struct found *f, int *code)
 {
-    bool may = o->yes || (isatty(STDIN_FILENO) && isatty(STDERR_FILENO));
-    if (!may)
+    /* Without --yes a terminal is needed for the question. */
+    if (!o->yes && !(isatty(STDIN_FILENO) && isatty(STDERR_FILENO))) {
         message("%s asks at a terminal, and there is none: use --yes", mode);
-    return may;
+        *code = dlock_error_exit(DLOCK_EUSAGE);
+        return NULL;
+    }
+    dlock *lk = query_open(o, code);
+    if (!lk)
+        return NULL;
+    dlock_start_status(lk, NULL);
+    *code = query_run(o, sig, lk, f);
+    return lk;
 }
 
 /*
