@@ -32,7 +32,7 @@ static void found_error(struct redis_check *c, enum dlock_finding level, const c
 /* ------------------------------------------------------------------ the questions */
 
 /* Which servers are asked. */
-enum wanted { ALWAYS, IN_CLUSTER, WITH_REPLICAS };
+enum wanted { ALWAYS, IN_CLUSTER, WITH_REPLICAS, WITH_LEAST };
 
 static const struct {
     enum redis_question q;
@@ -49,6 +49,7 @@ static const struct {
     {Q_NUMSUB, ALWAYS, 2, {"PUBSUB", "NUMSUB"}},
     {Q_CLUSTER, IN_CLUSTER, 2, {"CLUSTER", "INFO"}},
     {Q_NODES, IN_CLUSTER, 2, {"CLUSTER", "NODES"}},
+    {Q_LAG, WITH_LEAST, 3, {"CONFIG", "GET", "min-replicas-max-lag"}},
     {Q_WAIT, WITH_REPLICAS, 3, {"WAIT", "0", "1"}},
     /* Last: it holds for the next command. */
     {Q_ASKING, IN_CLUSTER, 1, {"ASKING"}},
@@ -91,6 +92,12 @@ static int64_t number(const struct redis_check *c, enum redis_question q, const 
     int64_t n;
     return info(c, q, key, text, sizeof(text)) && dlock_read_number(text, strlen(text), &n) ? n
                                                                                             : -1;
+}
+
+/* Only a server that wants replicas before it writes (min-replicas-to-write) has this line. */
+static int64_t replicas_in_step(const struct redis_check *c)
+{
+    return number(c, Q_INFO, "min_slaves_good_slaves");
 }
 
 static bool in_cluster(const struct redis_check *c)
@@ -149,7 +156,8 @@ void redis_check_answered(struct redis_check *c, struct redis_conn_reply *rep)
             redis_check_asked(c, Q_RIGHTS);
         for (size_t i = 0; i < DLOCK_LEN(calls); i++)
             if (calls[i].wanted == ALWAYS || (calls[i].wanted == IN_CLUSTER && in_cluster(c)) ||
-                (calls[i].wanted == WITH_REPLICAS && c->wait_replicas > 0))
+                (calls[i].wanted == WITH_REPLICAS && c->wait_replicas > 0) ||
+                (calls[i].wanted == WITH_LEAST && replicas_in_step(c) >= 0))
                 ask(c, calls[i].q, rep->tag, calls[i].argc, calls[i].argv);
     }
     redis_conn_flush(&c->node->cmd);
@@ -372,8 +380,7 @@ static bool judge_role(struct redis_check *c)
 static bool judge_replicas(struct redis_check *c)
 {
     int64_t replicas = number(c, Q_INFO, "connected_slaves");
-    /* INFO has this line where the server wants replicas before it writes. */
-    int64_t in_step = number(c, Q_INFO, "min_slaves_good_slaves");
+    int64_t in_step = replicas_in_step(c);
     if (c->wait_replicas > 0 && is_refused(c->said[Q_WAIT]))
         return refused(c, "replicas", c->said[Q_WAIT]);
     if (replicas >= 0 && replicas < (int64_t)c->wait_replicas) {
@@ -412,6 +419,24 @@ static const char *setting(struct redis_check *c, enum redis_question q, const c
     if (is_refused(r))
         finding_ok(c->found, "%s: not known: CONFIG is not allowed", name);
     return NULL;
+}
+
+/* A master that is cut off from its replicas writes until they have been silent for so long. */
+static void judge_lag(struct redis_check *c)
+{
+    const char *lag = setting(c, Q_LAG, "min-replicas-max-lag");
+    char ttl[32];
+    int64_t sec;
+    if (!lag || !dlock_read_number(lag, strlen(lag), &sec))
+        return;
+    if (c->wait_replicas == 0 && sec > c->spec->ttl / DLOCK_SEC)
+        finding_warn(c->found,
+                     "min-replicas-max-lag: a master without its replicas grants locks for %lld s "
+                     "more, longer than the ttl of %s; set it to %lld there, or use a longer --ttl",
+                     (long long)sec, dlock_format_duration(c->spec->ttl, ttl, sizeof(ttl)),
+                     (long long)dlock_max(1, c->spec->ttl / DLOCK_SEC));
+    else
+        finding_ok(c->found, "min-replicas-max-lag: %s s", lag);
 }
 
 static void judge_persistence(struct redis_check *c)
@@ -522,6 +547,7 @@ bool redis_check_judge(struct redis_check *c)
             redis_check_refused(cmd->where, &warning);
             found_error(c, DLOCK_FINDING_WARNING, "info", &warning);
         }
+        judge_lag(c);
         judge_idle(c);
         judge_clock(c);
         judge_cluster(c);

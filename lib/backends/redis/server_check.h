@@ -28,6 +28,7 @@ enum redis_question {
     Q_NODES,
     Q_ASKING,
     Q_WAIT,
+    Q_LAG,
     QUESTIONS
 };
 

@@ -258,6 +258,13 @@ user() {
     own config set min-replicas-to-write 1 >/dev/null
     check 0 "$L"
     quiet
+    own config set min-replicas-max-lag 60 >/dev/null
+    check 1 --ttl 30 "$L"
+    finds warning "min-replicas-max-lag: a master without its replicas grants locks for 60 s more"
+    check 0 --ttl 60 "$L"
+    quiet
+    check 0 --ttl 30 "${L/\#/?wait-replicas=1#}"
+    own config set min-replicas-max-lag 10 >/dev/null
     check 69 "${L/\#/?wait-replicas=2#}"
     finds failure "replicas: 1, and wait-replicas=2 needs more"
     check 69 --connect-timeout 2 "redis://127.0.0.1:${REDIS_PORTS[replica]}#$NAME"
