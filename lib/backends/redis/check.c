@@ -36,6 +36,7 @@ void redis_check(struct redis_backend *be)
         return;
     }
     be->op = OP_CHECK;
+    redis_sentinel_ask_quorum(&be->route, true);
     *c = (struct redis_check){.spec = be->spec,
                               .script = &be->script,
                               .node = &be->node,
@@ -51,6 +52,7 @@ static void end_check(struct redis_backend *be)
         redis_check_done(be->checking);
     free(be->checking);
     be->checking = NULL;
+    redis_sentinel_ask_quorum(&be->route, false);
 }
 
 void redis_check_drop(struct redis_backend *be)
@@ -73,6 +75,15 @@ static void judge_sentinels(struct redis_backend *be)
                  s.error   ? ""
                  : s.n < 3 ? "name at least three in the URI, or none may fail"
                            : "");
+    if (s.no_quorum)
+        finding_warn(&be->found,
+                     "failover: none is possible, says %s: %s; start the missing sentinels, or "
+                     "lower their quorum",
+                     s.doubter, s.no_quorum);
+    else if (s.quorate > 0)
+        finding_ok(&be->found, "failover: %d sentinels can start it", s.quorate);
+    else
+        finding_ok(&be->found, "failover: not known: SENTINEL CKQUORUM is not allowed");
 }
 
 /* All has been answered, or the time is over. */
