@@ -73,7 +73,7 @@ static int await_end(const struct options *o, const struct sigstate *sig, dlock 
         struct found f = {.dying = dying, .silent = silent};
         dlock_start_status(lk, NULL);
         int code = query_run(o, sig, lk, &f);
-        bool held = code >= 0 || query_still_held(&f, hold);
+        bool held = code >= 0 || query_same_hold(&f, hold);
         query_free(&f);
         if (!held)
             return -1;
@@ -128,13 +128,9 @@ int break_mode(const struct options *o, const struct sigstate *sig)
     char lock[LOCK_TEXT_MAX], holder[HOLDER_TEXT_MAX];
     struct found f = {0};
     int code = 0;
-    if (!query_may_ask(o, "--break"))
-        return dlock_error_exit(DLOCK_EUSAGE);
-    dlock *lk = query_open(o, &code);
+    dlock *lk = query_first(o, sig, "--break", &f, &code);
     if (!lk)
         return code;
-    dlock_start_status(lk, NULL);
-    code = query_run(o, sig, lk, &f);
     if (code < 0)
         status_print(o, lk, &f);
     const struct dlock_info *hold = code < 0 ? pick(o, lk, &f, &code) : NULL;

@@ -7,6 +7,7 @@
 #include "break.h"
 #include "messages.h"
 #include "open.h"
+#include "pidfd.h"
 #include "query.h"
 #include "util.h"
 
@@ -14,15 +15,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-
-#ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434
-#endif
-#ifndef SYS_pidfd_send_signal
-#define SYS_pidfd_send_signal 424
-#endif
 
 #define LOOKS 5 /* for a holder that a status query shows, and /proc/locks does not */
 #define HOLDERS_MAX (DLOCK_SLOTS_MAX + 24) /* all slots, and some shared ones */
@@ -145,23 +138,26 @@ static int unreachable(const dlock *lk, const struct dlock_info *hold)
 int break_file(const struct options *o, const struct sigstate *sig, dlock *lk,
                const struct dlock_info *hold)
 {
+    struct dlock_info there = *hold;
     /* A holder that executes a program just now shows no descriptors: look again. */
     for (int looks = 1;; looks++) {
         struct found now = {0};
         struct file_hold h;
         dlock_start_status(lk, NULL);
         int code = query_run(o, sig, lk, &now);
-        bool held = code >= 0 || query_still_held(&now, hold);
-        const struct dlock_info *other = query_holder(&now);
-        if (!held && other && hold->mode == DLOCK_MODE_EXCLUSIVE)
+        const struct dlock_info *same = query_same_hold(&now, hold), *other = query_holder(&now);
+        bool over = code < 0 && !same;
+        if (same)
+            there = *same;
+        if (over && other && hold->mode == DLOCK_MODE_EXCLUSIVE)
             code = break_changed(o, lk, other);
         query_free(&now);
-        if (!held || code >= 0)
+        if (over || code >= 0)
             return code;
-        if (find_shown(o, lk, hold, &h))
-            return end_hold(o, sig, lk, hold, &h);
+        if (find_shown(o, lk, &there, &h))
+            return end_hold(o, sig, lk, &there, &h);
         if (looks == LOOKS)
-            return unreachable(lk, hold);
+            return unreachable(lk, &there);
         query_pause(sig, lk, "nothing was done", BREAK_LOOK_FIRST);
     }
 }

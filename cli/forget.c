@@ -50,13 +50,9 @@ int forget_mode(const struct options *o, const struct sigstate *sig)
     char lock[LOCK_TEXT_MAX], text[RUN_TEXT_MAX];
     struct found f = {0};
     int code = 0;
-    if (!query_may_ask(o, "--forget"))
-        return dlock_error_exit(DLOCK_EUSAGE);
-    dlock *lk = query_open(o, &code);
+    dlock *lk = query_first(o, sig, "--forget", &f, &code);
     if (!lk)
         return code;
-    dlock_start_status(lk, NULL);
-    code = query_run(o, sig, lk, &f);
     if (code < 0 && f.has_run && f.run.state == DLOCK_RUN_RUNNING && !query_crashed(&f)) {
         code = refuse_running(o, lk, &f.run);
     } else if (code < 0 && f.has_run && !o->yes) {

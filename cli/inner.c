@@ -9,6 +9,7 @@
  */
 #include "inner.h"
 
+#include "pidfd.h"
 #include "proc.h"
 #include "spawn.h"
 #include "util.h"
@@ -21,7 +22,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define BACKLOG 127

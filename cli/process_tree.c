@@ -18,23 +18,16 @@
  */
 #include "process_tree.h"
 
+#include "pidfd.h"
 #include "proc.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <stddef.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434
-#endif
-#ifndef SYS_pidfd_send_signal
-#define SYS_pidfd_send_signal 424
-#endif
 
 /* Needs CONFIG_PROC_CHILDREN; without it all of /proc is read. A test renames it. */
 #ifndef TREE_CHILDREN

@@ -53,15 +53,18 @@ static bool same_hold(const struct dlock_info *a, const struct dlock_info *b)
 {
     if (a->token[0] || b->token[0])
         return strcmp(a->token, b->token) == 0;
-    return a->pid == b->pid && a->since_ms == b->since_ms && strcmp(a->host, b->host) == 0;
+    /* The process of a file's holder is unknown while it executes a program. */
+    bool unknown = a->since_ms > 0 && (a->pid == 0 || b->pid == 0);
+    return (a->pid == b->pid || unknown) && a->since_ms == b->since_ms &&
+           strcmp(a->host, b->host) == 0;
 }
 
-bool query_still_held(const struct found *f, const struct dlock_info *hold)
+const struct dlock_info *query_same_hold(const struct found *f, const struct dlock_info *hold)
 {
     for (size_t i = 0; i < f->n; i++)
         if (!f->all[i].waiter && same_hold(&f->all[i], hold))
-            return true;
-    return false;
+            return &f->all[i];
+    return NULL;
 }
 
 void query_free(struct found *f)
@@ -156,12 +159,21 @@ dlock *query_open(const struct options *o, int *code)
     return open_handle(o, o->lock_mode, &uri, &(struct open_how){0}, code);
 }
 
-bool query_may_ask(const struct options *o, const char *mode)
+dlock *query_first(const struct options *o, const struct sigstate *sig, const char *mode,
+                   struct found *f, int *code)
 {
-    bool may = o->yes || (isatty(STDIN_FILENO) && isatty(STDERR_FILENO));
-    if (!may)
+    /* Without --yes a terminal is needed for the question. */
+    if (!o->yes && !(isatty(STDIN_FILENO) && isatty(STDERR_FILENO))) {
         message("%s asks at a terminal, and there is none: use --yes", mode);
-    return may;
+        *code = dlock_error_exit(DLOCK_EUSAGE);
+        return NULL;
+    }
+    dlock *lk = query_open(o, code);
+    if (!lk)
+        return NULL;
+    dlock_start_status(lk, NULL);
+    *code = query_run(o, sig, lk, f);
+    return lk;
 }
 
 /*

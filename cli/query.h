@@ -45,13 +45,17 @@ void query_pause(const struct sigstate *, dlock *lk, const char *dying, int64_t 
 bool query_crashed(const struct found *);
 /* A holder, or NULL. */
 const struct dlock_info *query_holder(const struct found *);
-/* Is this hold among the holders? */
-bool query_still_held(const struct found *, const struct dlock_info *hold);
+/* This hold among the holders, or NULL. */
+const struct dlock_info *query_same_hold(const struct found *, const struct dlock_info *hold);
 void query_free(struct found *);
+/*
+ * Begin a mode that shows the lock's status, then asks and acts: check that it may ask, and query
+ * the status. *code: -1, or the exit code. NULL after the error was printed.
+ */
+dlock *query_first(const struct options *, const struct sigstate *, const char *mode,
+                   struct found *, int *code);
 /* status.c: print the answer to a status query. */
 void status_print(const struct options *, const dlock *, const struct found *);
-/* Without --yes a terminal is needed for the question. False after the message. */
-bool query_may_ask(const struct options *, const char *mode);
 /* Ask at the terminal. May die by a signal, and stops as any job does. */
 bool query_agreed(const struct sigstate *, const char *question);
 

@@ -1,6 +1,7 @@
 # filelock.bash - for tests of file locks, whose holders may be flock(1). Load after common.bash.
 #
 #     filelock_setup       a fifo "go" in $T
+#     folder_setup         the same, and $DIR, the URI of the empty folder "locks" in $T
 #     filelock_teardown    waiters for the fifo end; $OPEN is removed
 #     hold CMD...          CMD, a lock tool with its options and LOCK, runs a command that ends with
 #                          let_go; returns when the lock is held. Its pid is $HOLDER
@@ -15,6 +16,11 @@ setup_file() { export BATS_NO_PARALLELIZE_WITHIN_FILE=true; }
 filelock_setup() {
     dlock_setup
     mkfifo "$T/go"
+}
+folder_setup() {
+    filelock_setup
+    mkdir locks
+    DIR=file://$T/locks
 }
 filelock_teardown() {
     local rc=0

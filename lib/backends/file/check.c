@@ -18,40 +18,26 @@
 /* A lock's files take some KiB. */
 #define ROOM_LEAST (1 << 20)
 
-/* The next finding's error, for the caller to fill in. */
-static struct dlock_error *add(struct file_check *c, enum dlock_finding finding)
-{
-    struct file_finding *f = &c->at[c->n++];
-    *f = (struct file_finding){.finding = finding};
-    return &f->error;
-}
-
-#define OK(c, ...) dlock_fail(add(c, DLOCK_FINDING_OK), DLOCK_OK, 0, __VA_ARGS__)
-#define WARN(c, ...) dlock_fail(add(c, DLOCK_FINDING_WARNING), DLOCK_OK, 0, __VA_ARGS__)
-#define FAIL(c, code, sys, ...) dlock_fail(add(c, DLOCK_FINDING_FAILURE), code, sys, __VA_ARGS__)
-
 static int code_of(int sys)
 {
     return sys == EACCES || sys == EPERM ? DLOCK_EPERM : DLOCK_ECREATE;
 }
 
 /* The folder of all @NAME: dlock makes it, for one user. */
-static void check_own_folder(const struct file_place *p, const struct stat *st,
-                             struct file_check *c)
+static void check_own_folder(const struct file_place *p, const struct stat *st, struct findings *f)
 {
     if (st->st_uid != geteuid())
-        FAIL(c, DLOCK_EPERM, 0,
-             "folder: %s belongs to uid %lu, not to us; remove it, or set "
-             "DLOCK_STORE",
-             p->path, (unsigned long)st->st_uid);
+        finding_fail(f, DLOCK_EPERM,
+                     "folder: %s belongs to uid %lu, not to us; remove it, or set DLOCK_STORE",
+                     p->path, (unsigned long)st->st_uid);
     else if (st->st_mode & (S_IRWXG | S_IRWXO))
-        FAIL(c, DLOCK_EPERM, 0, "folder: %s is open to other users; chmod 700 it", p->path);
+        finding_fail(f, DLOCK_EPERM, "folder: %s is open to other users; chmod 700 it", p->path);
     else
-        OK(c, "folder: %s, for this user only", p->path);
+        finding_ok(f, "folder: %s, for this user only", p->path);
 }
 
 /* False: no further look is of use. */
-static bool check_folder(struct file_place *p, struct file_check *c)
+static bool check_folder(struct file_place *p, struct findings *f)
 {
     char *own = NULL, owner[64];
     struct dlock_error why;
@@ -60,29 +46,31 @@ static bool check_folder(struct file_place *p, struct file_check *c)
     free(own);
     int rc = file_place_open(p, &why);
     if (rc < 0 && why.sys == ENOENT && is_own) {
-        OK(c, "folder: %s does not exist yet; a run makes it", p->path);
+        finding_ok(f, "folder: %s does not exist yet; a run makes it", p->path);
         return false;
     }
     if (rc < 0 || fstat(p->dir, &st) != 0) {
-        FAIL(c, rc < 0 ? rc : DLOCK_EOS, errno, "folder: %s; make it",
-             rc < 0 ? why.msg : strerror(errno));
+        finding_fail(f, rc < 0 ? rc : DLOCK_EOS, "folder: %s; make it",
+                     rc < 0 ? why.msg : strerror(errno));
         return false;
     }
     dlock_user_name(st.st_uid, owner, sizeof(owner));
     if (is_own)
-        check_own_folder(p, &st, c);
+        check_own_folder(p, &st, f);
     else if (st.st_mode & S_IWOTH && !(st.st_mode & S_ISVTX))
-        WARN(c,
-             "folder: any user can replace the files in %s (mode %o), and so run beside a holder; "
-             "chmod o-w it",
-             p->path, (unsigned)(st.st_mode & 07777));
+        finding_warn(
+            f,
+            "folder: any user can replace the files in %s (mode %o), and so run beside a holder; "
+            "chmod o-w it",
+            p->path, (unsigned)(st.st_mode & 07777));
     else if (st.st_mode & S_IWOTH)
-        WARN(c,
-             "folder: any user can add files to %s (mode %o), and hold or take the lock's name; "
-             "use a folder of your own",
-             p->path, (unsigned)(st.st_mode & 07777));
+        finding_warn(
+            f,
+            "folder: any user can add files to %s (mode %o), and hold or take the lock's name; use "
+            "a folder of your own",
+            p->path, (unsigned)(st.st_mode & 07777));
     else
-        OK(c, "folder: %s of %s, mode %o", p->path, owner, (unsigned)(st.st_mode & 07777));
+        finding_ok(f, "folder: %s of %s, mode %o", p->path, owner, (unsigned)(st.st_mode & 07777));
     return true;
 }
 
@@ -110,13 +98,13 @@ static char *folder_of(const char *path)
 }
 
 /* The lock's file, and whether a missing one can be made. */
-static void check_file(struct file_place *p, const struct dlock_spec *spec, struct file_check *c)
+static void check_file(struct file_place *p, const struct dlock_spec *spec, struct findings *f)
 {
     struct dlock_error err;
     struct stat st;
     int fd, rc = file_open(p, FILE_TO_NAME, &fd, &err);
     if (rc < 0) {
-        FAIL(c, rc, err.sys, "file: %s", err.msg);
+        finding_fail(f, rc, "file: %s", err.msg);
         return;
     }
     if (fd < 0) {
@@ -125,14 +113,16 @@ static void check_file(struct file_place *p, const struct dlock_spec *spec, stru
                            : refused(AT_FDCWD, folder ? folder : ".", W_OK | X_OK);
         free(folder);
         if (sys == ENOENT)
-            FAIL(c, DLOCK_ECREATE, sys, "file: the folder of %s does not exist; make it", p->where);
+            finding_fail(f, DLOCK_ECREATE, "file: the folder of %s does not exist; make it",
+                         p->where);
         else if (sys != 0)
-            FAIL(c, code_of(sys), sys,
-                 "file: %s does not exist, and cannot be made: %s; make it, "
-                 "or give this user the right to write its folder",
-                 p->where, strerror(sys));
+            finding_fail(
+                f, code_of(sys),
+                "file: %s does not exist, and cannot be made: %s; make it, or give this user the "
+                "right to write its folder",
+                p->where, strerror(sys));
         else
-            OK(c, "file: %s does not exist yet; a run makes it", p->where);
+            finding_ok(f, "file: %s does not exist yet; a run makes it", p->where);
         return;
     }
     bool known = fstat(fd, &st) == 0;
@@ -141,24 +131,25 @@ static void check_file(struct file_place *p, const struct dlock_spec *spec, stru
     int sys =
         refused(p->named ? p->dir : AT_FDCWD, p->named ? p->lock : p->path, rights_of(p, spec));
     if (stranger)
-        FAIL(c, DLOCK_EDATA, 0,
-             "file: the %s %s is in the place of the lock file; remove it, or "
-             "use a folder of your own",
-             stranger, p->where);
+        finding_fail(
+            f, DLOCK_EDATA,
+            "file: the %s %s is in the place of the lock file; remove it, or use a folder of your "
+            "own",
+            stranger, p->where);
     else if (sys != 0)
-        FAIL(c, code_of(sys), sys,
-             "file: %s cannot be opened for this lock: %s; give this user the "
-             "right to %s it",
-             p->where, strerror(sys), rights_of(p, spec) & W_OK ? "read and write" : "read");
+        finding_fail(
+            f, code_of(sys),
+            "file: %s cannot be opened for this lock: %s; give this user the right to %s it",
+            p->where, strerror(sys), rights_of(p, spec) & W_OK ? "read and write" : "read");
     else if (known && !p->named && S_ISREG(st.st_mode) && st.st_mode & S_IWOTH &&
              st.st_mode & S_IROTH)
-        OK(c, "file: %s; any user can hold this lock", p->where);
+        finding_ok(f, "file: %s; any user can hold this lock", p->where);
     else
-        OK(c, "file: %s", p->where);
+        finding_ok(f, "file: %s", p->where);
 }
 
 /* The fencing token and the run record, in files beside the lock's file. */
-static void check_records(struct file_place *p, const struct dlock_spec *spec, struct file_check *c)
+static void check_records(struct file_place *p, const struct dlock_spec *spec, struct findings *f)
 {
     struct file_record record;
     struct dlock_error err;
@@ -169,19 +160,20 @@ static void check_records(struct file_place *p, const struct dlock_spec *spec, s
         sys = sys != 0 ? refused(p->dir, ".", W_OK | X_OK) : 0;
     }
     if (rc < 0)
-        FAIL(c, rc, err.sys, "records: %s", err.msg);
+        finding_fail(f, rc, "records: %s", err.msg);
     else if (sys != 0)
-        FAIL(c, code_of(sys), sys,
-             "records: the fencing token in %s/%s cannot be written: %s; give "
-             "this user the right to write the folder",
-             p->path, p->fence, strerror(sys));
+        finding_fail(
+            f, code_of(sys),
+            "records: the fencing token in %s/%s cannot be written: %s; give this user the right "
+            "to write the folder",
+            p->path, p->fence, strerror(sys));
     else if (spec->once != 0 && once_check(p, &err) < 0)
-        FAIL(c, err.code, err.sys, "records: %s", err.msg);
+        finding_fail(f, err.code, "records: %s", err.msg);
     else if (record.fence == 0)
-        OK(c, "records: %s/%s does not exist yet; a run makes it", p->path, p->fence);
+        finding_ok(f, "records: %s/%s does not exist yet; a run makes it", p->path, p->fence);
     else
-        OK(c, "records: %s/%s, last token %llu", p->path, p->fence,
-           (unsigned long long)record.fence);
+        finding_ok(f, "records: %s/%s, last token %llu", p->path, p->fence,
+                   (unsigned long long)record.fence);
 }
 
 /* Is one of these words among the options of the mount of dir? */
@@ -200,41 +192,44 @@ static const char *mounted_with(int dir, const char *const *words)
 }
 
 static void check_network(const struct file_place *p, int dir, const struct dlock_spec *spec,
-                          const struct file_network *net, struct file_check *c)
+                          const struct file_network *net, struct findings *f)
 {
     static const char *const flock_local[] = {"nolock", "local_lock=flock", "local_lock=all", NULL};
     static const char *const fcntl_local[] = {"nolock", "local_lock=posix", "local_lock=all", NULL};
     const char *local = mounted_with(dir, p->fcntl ? fcntl_local : flock_local);
     if (spec->mode == DLOCK_MODE_SLOTS)
-        FAIL(c, DLOCK_EUSAGE, 0,
-             "file system: %s, where slots do not work; use a folder of this "
-             "machine, or a lock server",
-             net->name);
+        finding_fail(
+            f, DLOCK_EUSAGE,
+            "file system: %s, where slots do not work; use a folder of this machine, or a lock "
+            "server",
+            net->name);
     else if (local)
-        WARN(c,
-             "file system: %s, mounted with %s: the lock excludes no other machine; mount it "
-             "without",
-             net->name, local);
+        finding_warn(
+            f,
+            "file system: %s, mounted with %s: the lock excludes no other machine; mount it "
+            "without",
+            net->name, local);
     else if (net->warn && strcmp(net->name, "NFS") != 0)
-        WARN(c,
-             "file system: %s: whether the lock excludes other machines depends on the server "
-             "and the mount; test it, or use a lock server",
-             net->name);
+        finding_warn(
+            f,
+            "file system: %s: whether the lock excludes other machines depends on the server and "
+            "the mount; test it, or use a lock server",
+            net->name);
     else
-        OK(c, "file system: %s: the lock excludes other machines as far as its server does",
-           net->name);
+        finding_ok(f, "file system: %s: the lock excludes other machines as far as its server does",
+                   net->name);
 }
 
 static void check_system(const struct file_place *p, int dir, const struct dlock_spec *spec,
-                         struct file_check *c)
+                         struct findings *f)
 {
     const struct file_network *net = file_network(dir);
     struct statvfs fs;
     if (net)
-        check_network(p, dir, spec, net, c);
+        check_network(p, dir, spec, net, f);
     else
-        OK(c, "file system: of this machine%s",
-           p->named && once_forgets(dir) ? "; a reboot empties the folder" : "");
+        finding_ok(f, "file system: of this machine%s",
+                   p->named && once_forgets(dir) ? "; a reboot empties the folder" : "");
     if (fstatvfs(dir, &fs) != 0)
         return;
     uint64_t left = (uint64_t)(geteuid() == 0 ? fs.f_bfree : fs.f_bavail) * fs.f_frsize;
@@ -242,44 +237,45 @@ static void check_system(const struct file_place *p, int dir, const struct dlock
     if (fs.f_flag & ST_RDONLY && p->named && spec->mode == DLOCK_MODE_EXCLUSIVE)
         return; /* told of the records */
     if ((fs.f_blocks > 0 && left == 0) || no_inodes)
-        FAIL(c, DLOCK_ECREATE, ENOSPC, "room: the disk of %s is full%s; free some", p->path,
-             no_inodes ? " (no inodes)" : "");
+        finding_fail(f, DLOCK_ECREATE, "room: the disk of %s is full%s; free some", p->path,
+                     no_inodes ? " (no inodes)" : "");
     else if (fs.f_blocks > 0 && left < ROOM_LEAST)
-        WARN(c, "room: %llu KiB are left on the disk of %s; free some",
-             (unsigned long long)left / 1024, p->path);
+        finding_warn(f, "room: %llu KiB are left on the disk of %s; free some",
+                     (unsigned long long)left / 1024, p->path);
     else
-        OK(c, "room: there is some on the disk of %s", p->path);
+        finding_ok(f, "room: there is some on the disk of %s", p->path);
 }
 
-static void check_proc(struct file_check *c)
+static void check_proc(struct findings *f)
 {
     if (access("/proc/locks", R_OK) != 0)
-        WARN(c, "holders: /proc/locks cannot be read: %s; nobody can be told who holds the lock",
-             strerror(errno));
+        finding_warn(
+            f, "holders: /proc/locks cannot be read: %s; nobody can be told who holds the lock",
+            strerror(errno));
     else if (access("/proc/1/stat", F_OK) != 0)
-        WARN(c,
-             "holders: /proc hides the processes of other users (hidepid); ask as root who holds "
-             "the lock");
+        finding_warn(
+            f, "holders: /proc hides the processes of other users (hidepid); ask as root who holds "
+               "the lock");
     else if (!proc_locks_complete())
-        OK(c, "holders: those of this container only can be named");
+        finding_ok(f, "holders: those of this container only can be named");
     else
-        OK(c, "holders: all of this machine can be named");
+        finding_ok(f, "holders: all of this machine can be named");
 }
 
-void file_check(struct file_place *p, const struct dlock_spec *spec, struct file_check *c)
+void file_check(struct file_place *p, const struct dlock_spec *spec, struct findings *f)
 {
-    c->n = 0;
-    if (p->named && !check_folder(p, c))
+    f->ended = true;
+    if (p->named && !check_folder(p, f))
         return;
-    check_file(p, spec, c);
+    check_file(p, spec, f);
     if (p->named)
-        check_records(p, spec, c);
+        check_records(p, spec, f);
     char *folder = p->named ? NULL : folder_of(p->path);
     int dir = folder ? open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC) : p->dir;
     if (dir >= 0)
-        check_system(p, dir, spec, c);
+        check_system(p, dir, spec, f);
     if (folder && dir >= 0)
         close(dir);
     free(folder);
-    check_proc(c);
+    check_proc(f);
 }

@@ -100,10 +100,7 @@ struct file_backend {
         struct file_list of;
         bool on; /* a list is under way */
     } list;
-    struct {
-        struct file_check found;
-        int next; /* of found, to be handed out; -1: no check is under way */
-    } check;
+    struct findings found;     /* of a check */
     struct dlock_event out[4]; /* notices, and the event behind them */
     int nout;
 };
@@ -568,7 +565,7 @@ static void drop_holders(struct file_backend *b)
     if (b->list.on)
         file_list_done(&b->list.of);
     b->list.on = false;
-    b->check.next = -1;
+    findings_drop(&b->found);
 }
 
 /* RUN_NOW: there is no lease to renew. */
@@ -704,21 +701,6 @@ static void answer_list(struct file_backend *b, struct dlock_event *ev)
     drop_holders(b);
 }
 
-/* The next event of the check. */
-static void answer_check(struct file_backend *b, struct dlock_event *ev)
-{
-    const struct file_check *c = &b->check.found;
-    *ev = (struct dlock_event){.type = EV_DONE};
-    if (b->check.next == c->n) {
-        b->check.next = -1;
-        return;
-    }
-    const struct file_finding *f = &c->at[b->check.next++];
-    ev->type = EV_FINDING;
-    ev->finding = f->finding;
-    ev->error = f->error;
-}
-
 static void file_ask(struct dlock_be *be, const struct dlock_question *question)
 {
     struct file_backend *b = self(be);
@@ -744,8 +726,7 @@ static void file_ask(struct dlock_be *be, const struct dlock_question *question)
         return;
     }
     if (question->what == ASK_CHECK) {
-        file_check(&b->place, b->spec, &b->check.found);
-        b->check.next = 0;
+        file_check(&b->place, b->spec, &b->found);
         return;
     }
     if (file_status(&b->place, NULL, &b->status.found, &err) < 0) {
@@ -787,7 +768,7 @@ static int file_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64
 {
     struct file_backend *b = self(be);
     int64_t now = now_of(b);
-    if (b->nout > 0 || b->status.next >= 0 || b->list.on || b->check.next >= 0)
+    if (b->nout > 0 || b->status.next >= 0 || b->list.on || b->found.ended)
         *wake_at = dlock_min(*wake_at, now);
     if (b->op == OP_TRYING)
         *wake_at = dlock_min(*wake_at, b->acquire.retry_at);
@@ -817,12 +798,10 @@ static int file_process(struct dlock_be *be, const struct pollfd *pfd, int n,
     }
     if (b->list.on)
         answer_list(b, ev);
-    else if (b->check.next >= 0)
-        answer_check(b, ev);
     else if (b->status.next >= 0)
         answer(b, ev);
     else
-        return 0;
+        return findings_take(&b->found, ev);
     return 1;
 }
 
@@ -886,7 +865,7 @@ static int file_open_lock(struct dlock_be **out, const struct dlock_spec *spec,
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     *out = (struct dlock_be *)b;
     b->spec = spec;
-    b->fd = b->status.next = b->check.next = -1;
+    b->fd = b->status.next = -1;
     b->slots.wait.fd = -1;
     b->once.place = ONCE_NOWHERE;
     int rc = file_place_init(&b->place, spec->uri, err);

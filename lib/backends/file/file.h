@@ -3,6 +3,7 @@
 #define DLOCK_BACKENDS_FILE_H
 
 #include "backend.h"
+#include "findings.h"
 #include "proc_locks.h"
 
 #include <limits.h>
@@ -123,14 +124,7 @@ int file_status(struct file_place *, const struct proc_locks_all *all, struct fi
                 struct dlock_error *);
 
 /* check.c: what a run would meet. Takes no lock, and makes nothing. */
-struct file_check {
-    struct file_finding {
-        enum dlock_finding finding;
-        struct dlock_error error;
-    } at[8];
-    int n;
-};
-void file_check(struct file_place *, const struct dlock_spec *, struct file_check *);
+void file_check(struct file_place *, const struct dlock_spec *, struct findings *);
 
 /* list.c: the named locks in a folder, and who has them. */
 struct file_list {

@@ -43,6 +43,7 @@ static void slot_close(struct dlock_be *slot)
     pg_conn_close(&be->conn);
     PQclear(be->status.rows);
     PQclear(be->status.first);
+    findings_drop(&be->found);
     pg_settings_done(be);
     free(be);
 }
@@ -118,7 +119,7 @@ static void slot_release(struct dlock_be *slot, int64_t until)
     be->events.n = 0;
     PQclear(be->status.rows);
     be->status.rows = NULL;
-    be->check.tells = false;
+    findings_drop(&be->found);
     be->release.until = until;
     if (be->op == OP_RELEASE)
         return;
@@ -138,7 +139,8 @@ static void slot_ask(struct dlock_be *slot, const struct dlock_question *questio
     be->question = question;
     be->status.after[0] = '\0';
     be->status.dark = false;
-    be->check.second = be->check.tells = false;
+    be->check_second = false;
+    findings_drop(&be->found);
     if (what == ASK_STATUS || what == ASK_BREAK || what == ASK_LIST || what == ASK_CHECK ||
         (what == ASK_FORGET && !be->protocol->session)) {
         pg_connect(be);
@@ -304,7 +306,7 @@ static int slot_interest(struct dlock_be *slot, struct pollfd *pfd, int cap, int
         *wake_at = dlock_min(*wake_at, dlock_min(be->op_until, be->release.until));
         *wake_at = dlock_min(*wake_at, dlock_min(be->acquire.try_at, be->outage.retry_at));
     }
-    if (be->events.n > 0 || be->status.rows || be->check.tells)
+    if (be->events.n > 0 || be->status.rows || be->found.ended)
         *wake_at = 0;
     return n;
 }
@@ -323,9 +325,7 @@ static int slot_process(struct dlock_be *slot, const struct pollfd *pfd, int n,
     take_replies(be); /* a send that failed at once */
     if (events_take(&be->events, ev))
         return 1;
-    if (be->check.tells)
-        return pg_check_next(be, ev);
-    return be->status.rows ? next_status_event(be, ev) : 0;
+    return be->status.rows ? next_status_event(be, ev) : findings_take(&be->found, ev);
 }
 
 static const char *const schemes[] = {"postgres", "postgresql", NULL};

@@ -4,6 +4,7 @@
 
 #include "backends/networked.h"
 #include "conn.h"
+#include "findings.h"
 
 /* The unfinished operation that the core started. */
 enum pg_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS };
@@ -227,15 +228,8 @@ struct pg_backend {
     struct table_state table;
 
     struct dlock_info info; /* for events */
-    struct {
-        struct pg_finding {
-            enum dlock_finding level;
-            struct dlock_error error;
-        } list[40];
-        int n, next;
-        bool second; /* the second question was asked */
-        bool tells;  /* all answers are there */
-    } check;
+    struct findings found;  /* of a check */
+    bool check_second;      /* the second question of a check was asked */
     struct dlock_run run;
     struct dlock_entry entry;
     char name[1024]; /* of entry */
@@ -335,10 +329,9 @@ int pg_list_next(struct pg_backend *, struct dlock_event *);
 /* Tell once that our role does not see all. */
 void pg_list_dark(struct pg_backend *, const char *what);
 
-/* check.c: the answer to T_STATUS of ASK_CHECK; and the findings one by one. */
+/* check.c: begin, once connected; the answer to T_STATUS of ASK_CHECK. */
 void pg_check_begin(struct pg_backend *);
 void pg_check_answered(struct pg_backend *, const struct pg_reply *);
-int pg_check_next(struct pg_backend *, struct dlock_event *);
 
 /* Parse the record in the comment before a query. The record's length, with *begin set; 0: none. */
 size_t pg_read_comment(const char *query, struct dlock_info *info, const char **begin);

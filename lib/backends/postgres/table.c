@@ -867,7 +867,7 @@ static void table_ready(struct pg_backend *be)
         be->status.first = NULL;
         be->status.run = false;
         be->table.look = LOOK_FIRST;
-        if (be->question->what == ASK_CHECK && be->check.second)
+        if (be->question->what == ASK_CHECK && be->check_second)
             table_send_check(be, false); /* unsure */
         else if (be->question->what == ASK_CHECK)
             pg_check_begin(be);

@@ -7,15 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-struct redis_checking {
-    struct redis_check server;
-    struct redis_findings found;
-};
-
 static void send_first(struct redis_backend *be)
 {
     struct redis_conn *cmd = &be->node.cmd;
-    struct redis_check *c = &be->checking->server;
+    struct redis_check *c = be->checking;
     be->out.retry_at = DLOCK_NEVER;
     redis_check_begin(c);
     redis_route_connect(&be->route, cmd, be->until);
@@ -29,68 +24,84 @@ static void send_first(struct redis_backend *be)
 
 void redis_check(struct redis_backend *be)
 {
-    struct redis_checking *k = be->checking = calloc(1, sizeof(*k));
+    struct redis_check *c = be->checking = calloc(1, sizeof(*c));
     struct dlock_error err;
     be->until = spec_now(be->spec) + be->spec->connect_timeout;
     be->refused.code = 0;
     outage_none(&be->out);
     redis_cluster_begin(&be->route);
-    if (!k) {
+    if (!c) {
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
         redis_end(be, EV_FAILED)->error = err;
         return;
     }
     be->op = OP_CHECK;
-    k->server = (struct redis_check){.spec = be->spec,
-                                     .script = &be->script,
-                                     .node = &be->node,
-                                     .found = &k->found,
-                                     .server = "",
-                                     .restart_grace = be->restart_grace,
-                                     .wait_replicas = be->route.wait_replicas};
+    redis_sentinel_ask_quorum(&be->route, true);
+    *c = (struct redis_check){.spec = be->spec,
+                              .script = &be->script,
+                              .node = &be->node,
+                              .found = &be->found,
+                              .restart_grace = be->restart_grace,
+                              .wait_replicas = be->route.wait_replicas};
     send_first(be);
+}
+
+static void end_check(struct redis_backend *be)
+{
+    if (be->checking)
+        redis_check_done(be->checking);
+    free(be->checking);
+    be->checking = NULL;
+    redis_sentinel_ask_quorum(&be->route, false);
 }
 
 void redis_check_drop(struct redis_backend *be)
 {
-    if (!be->checking)
-        return;
-    redis_check_done(&be->checking->server);
-    redis_findings_done(&be->checking->found);
-    free(be->checking);
-    be->checking = NULL;
+    end_check(be);
+    findings_drop(&be->found);
 }
 
 /* How many of the sentinels answer, and name the same master. */
 static void judge_sentinels(struct redis_backend *be)
 {
-    struct redis_findings *f = &be->checking->found;
     struct redis_survey s;
     if (!redis_sentinel_survey(&be->route, &s))
         return;
     enum dlock_finding level = s.votes < s.n || s.n < 3 ? DLOCK_FINDING_WARNING : DLOCK_FINDING_OK;
-    redis_found(f, level, 0, "", "sentinels", "%d of %d name %s:%u as the master, %d must%s%s%s",
-                s.votes, s.n, s.master->host, s.master->port, s.quorum,
-                s.n < 3 || s.error ? "; " : "", s.error ? s.error->msg : "",
-                s.error   ? ""
-                : s.n < 3 ? "name at least three in the URI, or none may fail"
-                          : "");
+    findings_add(&be->found, level, 0,
+                 "sentinels: %d of %d name %s:%u as the master, %d must%s%s%s", s.votes, s.n,
+                 s.master->host, s.master->port, s.quorum, s.n < 3 || s.error ? "; " : "",
+                 s.error ? s.error->msg : "",
+                 s.error   ? ""
+                 : s.n < 3 ? "name at least three in the URI, or none may fail"
+                           : "");
+    if (s.no_quorum)
+        finding_warn(&be->found,
+                     "failover: none is possible, says %s: %s; start the missing sentinels, or "
+                     "lower their quorum",
+                     s.doubter, s.no_quorum);
+    else if (s.quorate > 0)
+        finding_ok(&be->found, "failover: %d sentinels can start it", s.quorate);
+    else
+        finding_ok(&be->found, "failover: not known: SENTINEL CKQUORUM is not allowed");
 }
 
 /* All has been answered, or the time is over. */
 static void finish(struct redis_backend *be)
 {
-    struct redis_check *c = &be->checking->server;
+    struct redis_check *c = be->checking;
     bool up = c->error.code == 0;
     if (up)
         judge_sentinels(be);
     (void)redis_check_judge(c);
     redis_idle(be);
+    end_check(be);
+    be->found.ended = true;
 }
 
 static void failed(struct redis_backend *be, const struct dlock_error *err)
 {
-    struct redis_check *c = &be->checking->server;
+    struct redis_check *c = be->checking;
     redis_node_close(&be->node);
     /* In a cluster the node's replica may be about to take over. */
     if (c->nsaid == 0 && ((be->route.cluster.known && err->code == DLOCK_EUNAVAIL) ||
@@ -105,7 +116,7 @@ static void failed(struct redis_backend *be, const struct dlock_error *err)
 /* The answer to the first question. True: ask it again later, or nothing more. */
 static bool answered_first(struct redis_backend *be, const redisReply *r)
 {
-    struct redis_check *c = &be->checking->server;
+    struct redis_check *c = be->checking;
     struct dlock_error err;
     if (r->type != REDIS_REPLY_ERROR)
         return false;
@@ -124,7 +135,7 @@ static bool answered_first(struct redis_backend *be, const redisReply *r)
 
 static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
-    struct redis_check *c = &be->checking->server;
+    struct redis_check *c = be->checking;
     if (be->node.cmd.auth_failed) {
         struct dlock_error err = be->node.cmd.error;
         failed(be, &err);
@@ -141,19 +152,19 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
 
 void redis_check_wake_heard(struct redis_backend *be, const struct redis_conn_reply *rep)
 {
-    redis_check_heard(&be->checking->server, rep);
+    redis_check_heard(be->checking, rep);
 }
 
 void redis_check_wake_failed(struct redis_backend *be, const struct dlock_error *err)
 {
     struct dlock_error why = *err;
     redis_wake_drop(be);
-    redis_check_deaf(&be->checking->server, &why);
+    redis_check_deaf(be->checking, &why);
 }
 
 static void due(struct redis_backend *be, int64_t now)
 {
-    struct redis_check *c = &be->checking->server;
+    struct redis_check *c = be->checking;
     struct redis_survey s;
     if (now >= be->until) {
         if (c->nsaid == 0) {
@@ -184,11 +195,3 @@ const struct redis_operation redis_op_check = {
     .due = due,
     .wake_at = wake_at,
 };
-
-int redis_check_next(struct redis_backend *be, struct dlock_event *ev)
-{
-    redis_findings_take(&be->checking->found, ev);
-    if (ev->type != EV_FINDING)
-        redis_check_drop(be);
-    return 1;
-}

@@ -104,7 +104,8 @@ struct redis_backend {
         struct redis_script_state state; /* in listing */
     } status;
 
-    struct redis_checking *checking; /* of check.c; NULL: no check, and no findings */
+    struct redis_check *checking; /* NULL: no check is under way */
+    struct findings found;        /* of a check */
 
     struct redis_list *list; /* list.c; NULL: no list under way */
 
@@ -211,8 +212,6 @@ void redis_release(struct redis_backend *, int64_t until);
 void redis_check(struct redis_backend *);
 void redis_check_wake_heard(struct redis_backend *, const struct redis_conn_reply *);
 void redis_check_wake_failed(struct redis_backend *, const struct dlock_error *);
-/* With findings, once the operation is over: the next, or EV_DONE. Returns 1. */
-int redis_check_next(struct redis_backend *, struct dlock_event *);
 /* Cancelled: forget the findings. */
 void redis_check_drop(struct redis_backend *);
 

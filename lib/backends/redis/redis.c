@@ -275,10 +275,8 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
         *wake_at = dlock_min(*wake_at, op->wake_at(be));
     if (op && op->unanswered)
         *wake_at = dlock_min(*wake_at, be->out.retry_at);
-    if (be->checking && be->op != OP_CHECK)
-        *wake_at = 0;
-    if (be->events.n > 0 || be->status.listing || redis_list_ready(be) || be->checks.due ||
-        be->checks.ntold > 0)
+    if (be->events.n > 0 || be->found.ended || be->status.listing || redis_list_ready(be) ||
+        be->checks.due || be->checks.ntold > 0)
         *wake_at = 0;
     return n;
 }
@@ -324,8 +322,8 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
         redis_checks_ask(&be->checks, &be->node.cmd, T_INFO, be->restart_grace < be->spec->ttl);
     if (redis_checks_take(&be->checks, &be->events, ev) || events_take(&be->events, ev))
         return 1;
-    if (be->checking && be->op != OP_CHECK)
-        return redis_check_next(be, ev);
+    if (findings_take(&be->found, ev))
+        return 1;
     if (be->list)
         return redis_list_next(be, ev);
     return be->status.listing ? redis_status_next(be, ev) : 0;

@@ -182,7 +182,7 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
         n += redis_node_interest(&s->node, pfd + n, cap - n, wake_at);
     if (be->op != OP_NONE)
         *wake_at = dlock_min(*wake_at, operations[be->op]->wake_at(be));
-    if ((be->checking && be->op != OP_CHECK) || redlock_list_ready(be))
+    if (be->found.ended || redlock_list_ready(be))
         *wake_at = 0;
     for_each_server (be, s)
         if (be->events.n > 0 || be->status.listing || be->checks.ntold > 0 || s->doubt != EV_NONE)
@@ -218,8 +218,8 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
             redis_checks_ask(&be->checks, &s->node.cmd, REDLOCK_TAG(be->serial, K_INFO), false);
     if (redis_checks_take(&be->checks, &be->events, ev))
         return 1;
-    if (be->checking && be->op != OP_CHECK)
-        return redlock_check_next(be, ev);
+    if (findings_take(&be->found, ev))
+        return 1;
     if (be->list)
         return redlock_list_next(be, ev);
     return be->status.listing ? redlock_status_next(be, ev) : 0;

@@ -6,32 +6,27 @@
 #include "redlock_servers.h"
 #include "server_check.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define APART (1000 * DLOCK_MSEC) /* clocks that differ by more should be looked at */
-
-struct redlock_checking {
-    struct redis_findings found;
-    struct redis_check server[REDLOCK_NODES];
-    char names[REDLOCK_NODES][310];
-};
+static void end_check(struct redlock_backend *be)
+{
+    for (int i = 0; be->checking && i < be->n; i++)
+        redis_check_done(&be->checking[i]);
+    free(be->checking);
+    be->checking = NULL;
+}
 
 void redlock_check_drop(struct redlock_backend *be)
 {
-    for (int i = 0; be->checking && i < be->n; i++)
-        redis_check_done(&be->checking->server[i]);
-    if (be->checking)
-        redis_findings_done(&be->checking->found);
-    free(be->checking);
-    be->checking = NULL;
+    end_check(be);
+    findings_drop(&be->found);
 }
 
 static struct redis_check *check_of(const struct redlock_backend *be,
                                     const struct redlock_server *s)
 {
-    return &be->checking->server[s - be->servers];
+    return &be->checking[s - be->servers];
 }
 
 static void ask_first(struct redlock_backend *be, struct redlock_server *s)
@@ -48,11 +43,11 @@ static void ask_first(struct redlock_backend *be, struct redlock_server *s)
 
 void redlock_check(struct redlock_backend *be)
 {
-    struct redlock_checking *k = be->checking = calloc(1, sizeof(*k));
+    be->checking = calloc((size_t)be->n, sizeof(*be->checking));
     struct dlock_error err = {0};
     redlock_begin(be, OP_CHECK);
     be->until = be->began + be->spec->connect_timeout;
-    if (!k)
+    if (!be->checking)
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
     else
         (void)redlock_check_peers(be, &err);
@@ -62,13 +57,10 @@ void redlock_check(struct redlock_backend *be)
         return;
     }
     for_each_server (be, s) {
-        char *name = k->names[s - be->servers];
-        snprintf(name, sizeof(k->names[0]), "%s ", s->where);
         *check_of(be, s) = (struct redis_check){.spec = be->spec,
                                                 .script = &be->script,
                                                 .node = &s->node,
-                                                .found = &k->found,
-                                                .server = name,
+                                                .found = &be->found,
                                                 .restart_grace = be->restart_grace};
         ask_first(be, s);
     }
@@ -109,17 +101,15 @@ void redlock_check_deaf(struct redlock_backend *be, struct redlock_server *s)
 /* The first server that differs from an earlier one in the text at this place of the check. */
 static void compare(struct redlock_backend *be, const char *subject, size_t at, const char *advice)
 {
-    struct redlock_checking *k = be->checking;
     const char *first = NULL, *text;
     int one = 0;
     for (int i = 0; i < be->n; i++) {
-        text = (const char *)&k->server[i] + at;
+        text = (const char *)&be->checking[i] + at;
         if (*text == '\0')
             continue;
         if (first && strcmp(first, text) != 0) {
-            redis_found(&k->found, DLOCK_FINDING_WARNING, 0, "", subject,
-                        "%s has %s, %s has %s; %s", be->servers[one].where, first,
-                        be->servers[i].where, text, advice);
+            finding_warn(&be->found, "%s: %s has %s, %s has %s; %s", subject,
+                         be->servers[one].where, first, be->servers[i].where, text, advice);
             return;
         }
         if (!first)
@@ -131,14 +121,14 @@ static void compare(struct redlock_backend *be, const char *subject, size_t at, 
 /* Two names of one server. True: there are none. */
 static bool differ(struct redlock_backend *be)
 {
-    const struct redis_check *c = be->checking->server;
+    const struct redis_check *c = be->checking;
     bool good = true;
     for (int i = 0; i < be->n; i++)
         for (int j = 0; j < i; j++)
             if (c[i].run_id[0] != '\0' && strcmp(c[i].run_id, c[j].run_id) == 0) {
-                redis_found(&be->checking->found, DLOCK_FINDING_FAILURE, DLOCK_EUSAGE, "",
-                            "servers", "%s and %s are one server; name different servers",
-                            be->servers[j].where, be->servers[i].where);
+                finding_fail(&be->found, DLOCK_EUSAGE,
+                             "servers: %s and %s are one server; name different servers",
+                             be->servers[j].where, be->servers[i].where);
                 good = false;
             }
     return good;
@@ -146,7 +136,7 @@ static bool differ(struct redlock_backend *be)
 
 static void compare_clocks(struct redlock_backend *be)
 {
-    const struct redis_check *c = be->checking->server, *least = NULL, *most = NULL;
+    const struct redis_check *c = be->checking, *least = NULL, *most = NULL;
     char by[32];
     for (int i = 0; i < be->n; i++) {
         if (c[i].within == 0)
@@ -154,46 +144,46 @@ static void compare_clocks(struct redlock_backend *be)
         least = !least || c[i].ahead < least->ahead ? &c[i] : least;
         most = !most || c[i].ahead > most->ahead ? &c[i] : most;
     }
-    if (!least || most->ahead - least->ahead <= APART + least->within + most->within)
+    if (!least || most->ahead - least->ahead <= FINDING_CLOCKS_APART + least->within + most->within)
         return;
     int64_t step = 100 * DLOCK_MSEC;
     dlock_format_duration((most->ahead - least->ahead + step / 2) / step * step, by, sizeof(by));
-    redis_found(&be->checking->found, DLOCK_FINDING_WARNING, 0, "", "clocks",
-                "%s is %s ahead of %s; check the time synchronisation of the servers",
-                be->servers[most - c].where, by, be->servers[least - c].where);
+    finding_warn(&be->found,
+                 "clocks: %s is %s ahead of %s; check the time synchronisation of the servers",
+                 be->servers[most - c].where, by, be->servers[least - c].where);
 }
 
 static void count_servers(struct redlock_backend *be, int usable)
 {
-    struct redis_findings *f = &be->checking->found;
     struct dlock_error err;
     if (usable < be->quorum) {
         redlock_no_quorum(be, &err);
-        redis_found(f, DLOCK_FINDING_FAILURE, err.code, "", "servers",
-                    "%d of %d can be used; %d are needed", usable, be->n, be->quorum);
+        finding_fail(&be->found, err.code, "servers: %d of %d can be used; %d are needed", usable,
+                     be->n, be->quorum);
     } else if (be->n < 3) {
-        redis_found(f, DLOCK_FINDING_WARNING, 0, "", "servers",
-                    "%d, and none may fail; name at least three", be->n);
+        finding_warn(&be->found, "servers: %d, and none may fail; name at least three", be->n);
     } else if (be->n % 2 == 0) {
-        redis_found(f, DLOCK_FINDING_WARNING, 0, "", "servers",
-                    "%d, and no more may fail than of %d; name an odd number", be->n, be->n - 1);
+        finding_warn(&be->found, "servers: %d, and no more may fail than of %d; name an odd number",
+                     be->n, be->n - 1);
     } else if (usable < be->n) {
-        redis_found(f, DLOCK_FINDING_WARNING, 0, "", "servers",
-                    "%d of %d can be used, %d are needed; mend the others before more fail", usable,
-                    be->n, be->quorum);
+        finding_warn(
+            &be->found,
+            "servers: %d of %d can be used, %d are needed; mend the others before more fail",
+            usable, be->n, be->quorum);
     } else {
-        redis_found(f, DLOCK_FINDING_OK, 0, "", "servers", "all %d can be used, %d are needed",
-                    be->n, be->quorum);
+        finding_ok(&be->found, "servers: all %d can be used, %d are needed", be->n, be->quorum);
     }
 }
 
 /* The findings of one server; its answer and error, for redlock_no_quorum(). */
 static void judge_server(struct redlock_backend *be, struct redlock_server *s)
 {
-    const struct redis_findings *f = &be->checking->found;
+    struct findings *f = &be->found;
     size_t i = f->n;
     s->error.code = 0;
+    f->server = s->where;
     s->answer = redis_check_judge(check_of(be, s)) ? A_YES : A_REFUSED;
+    f->server = NULL;
     while (s->answer == A_REFUSED && i < f->n && f->all[i].level != DLOCK_FINDING_FAILURE)
         i++;
     if (s->answer == A_REFUSED && i < f->n)
@@ -202,19 +192,20 @@ static void judge_server(struct redlock_backend *be, struct redlock_server *s)
 
 static void finish(struct redlock_backend *be)
 {
-    struct redlock_checking *k = be->checking;
     for_each_server (be, s)
         judge_server(be, s);
     int usable = redlock_count(be, A_YES);
-    for (size_t i = 0; i < k->found.n && usable >= be->quorum; i++)
-        if (k->found.all[i].level == DLOCK_FINDING_FAILURE)
-            k->found.all[i].level = DLOCK_FINDING_WARNING;
+    for (size_t i = 0; i < be->found.n && usable >= be->quorum; i++)
+        if (be->found.all[i].level == DLOCK_FINDING_FAILURE)
+            be->found.all[i].level = DLOCK_FINDING_WARNING;
     if (differ(be))
         count_servers(be, usable);
     compare(be, "versions", offsetof(struct redis_check, version), "use one version");
     compare(be, "maxmemory-policy", offsetof(struct redis_check, policy),
             "set noeviction on each server");
     compare_clocks(be);
+    end_check(be);
+    be->found.ended = true;
     be->op = OP_NONE;
     be->until = DLOCK_NEVER;
 }
@@ -244,11 +235,3 @@ const struct redlock_operation redlock_op_check = {
     .step = check_step,
     .wake_at = check_wake_at,
 };
-
-int redlock_check_next(struct redlock_backend *be, struct dlock_event *ev)
-{
-    redis_findings_take(&be->checking->found, ev);
-    if (ev->type != EV_FINDING)
-        redlock_check_drop(be);
-    return 1;
-}

@@ -5,6 +5,7 @@
 #ifndef DLOCK_REDLOCK_SERVERS_H
 #define DLOCK_REDLOCK_SERVERS_H
 
+#include "findings.h"
 #include "backends/networked.h"
 #include "node.h"
 #include "redlock_young.h"
@@ -181,7 +182,8 @@ struct redlock_backend {
 
     struct redlock_list *list; /* of redlock_list.c; NULL: no list under way */
 
-    struct redlock_checking *checking; /* of redlock_check.c; NULL: no check, and no findings */
+    struct redis_check *checking; /* one a server; NULL: no check is under way */
+    struct findings found;        /* of a check */
 
     struct dlock_run run; /* of EV_SKIPPED, EV_RUN */
     struct dlock_info info;
@@ -329,8 +331,6 @@ void redlock_check(struct redlock_backend *);
 void redlock_check_heard(struct redlock_backend *, struct redlock_server *,
                          const struct redis_conn_reply *);
 void redlock_check_deaf(struct redlock_backend *, struct redlock_server *);
-/* With findings, once the operation is over: the next, or EV_DONE. Returns 1. */
-int redlock_check_next(struct redlock_backend *, struct dlock_event *);
 /* Cancelled: forget the findings. */
 void redlock_check_drop(struct redlock_backend *);
 /* Of status.question. */

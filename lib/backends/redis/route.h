@@ -163,7 +163,12 @@ struct redis_survey {
     int votes, n, quorum; /* votes: for master */
     const struct redis_named *master;
     const struct dlock_error *error; /* of a sentinel without an answer; NULL: none */
+    /* With redis_sentinel_ask_quorum(): */
+    int quorate;                     /* sentinels that could start a failover */
+    const char *doubter, *no_quorum; /* a sentinel that could not, and why; NULL: none */
 };
+/* From now on each round asks the sentinels for their quorum, too; or no longer. */
+void redis_sentinel_ask_quorum(struct redis_route *, bool ask);
 bool redis_sentinel_survey(const struct redis_route *, struct redis_survey *);
 /* Subscribe to announcements of a new master, from the time at on; DLOCK_NEVER: no longer. */
 void redis_sentinel_listen(struct redis_route *, int64_t at);

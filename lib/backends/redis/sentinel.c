@@ -24,6 +24,7 @@
 #define SENTINEL_PAUSE (100 * DLOCK_MSEC) /* between rounds caused by announcements */
 #define TAG_ASK 1
 #define TAG_HEAR 2
+#define TAG_QUORUM 3
 #define LISTEN_AGAIN (5 * DLOCK_SEC)
 
 struct sentinel {
@@ -37,6 +38,8 @@ struct sentinel {
     } says;                   /* in this round */
     struct redis_named named; /* compared as text, never looked up here */
     struct dlock_peer at;     /* the address of the sentinel that has answered */
+    bool has_quorum;          /* it could start a failover: a check asks */
+    char no_quorum[200];      /* why it could not; "" */
     struct dlock_error error;
 };
 
@@ -49,6 +52,7 @@ struct redis_sentinel {
     int64_t since, until; /* of the round; since 0: there was none yet */
     int64_t listen_at;    /* when to subscribe where we are not; DLOCK_NEVER */
     bool heard;           /* a switch was announced */
+    bool asks_quorum;     /* of a check */
 
     enum { SEEK_NOTHING, SEEK_ASKING, SEEK_RESOLVING } seek; /* for connections in RC_WAITING */
     bool failed;   /* the last search: no sentinel has named a master that can be connected to */
@@ -135,13 +139,19 @@ static void open_conn(const struct redis_sentinel *m, int i, struct redis_conn *
 static void begin_round(struct redis_sentinel *m, int64_t until)
 {
     const char *argv[] = {"SENTINEL", "get-master-addr-by-name", m->service};
+    const char *quorum[] = {"SENTINEL", "CKQUORUM", m->service};
     m->since = spec_now(m->spec);
     m->until = until;
     for (int i = 0; i < m->n; i++) {
         struct redis_conn *ask = &m->one[i].node.cmd;
         redis_conn_close(ask);
         m->one[i].says = SAYS_NOTHING;
+        m->one[i].has_quorum = false;
+        m->one[i].no_quorum[0] = '\0';
         open_conn(m, i, ask, until);
+        /* First: the answer to the other question ends the connection. */
+        if (m->asks_quorum)
+            (void)redis_conn_send(ask, TAG_QUORUM, DLOCK_LEN(quorum), quorum);
         (void)redis_conn_send(ask, TAG_ASK, DLOCK_LEN(argv), argv);
         redis_conn_flush(ask);
     }
@@ -182,6 +192,36 @@ static void ask_answered(struct sentinel *one, const redisReply *r)
         redis_conn_reply_error(err, &one->node.cmd, r->str);
     }
     redis_conn_close(&one->node.cmd);
+}
+
+static void quorum_answered(struct sentinel *one, const redisReply *r)
+{
+    static const char none[] = "NOQUORUM ";
+    one->has_quorum = r->type == REDIS_REPLY_STATUS;
+    if (r->type == REDIS_REPLY_ERROR && strncmp(r->str, none, strlen(none)) == 0)
+        snprintf(one->no_quorum, sizeof(one->no_quorum), "%s", r->str + strlen(none));
+}
+
+/* Take the answers of a round; the round ends at until. */
+static void take_answers(const struct redis_sentinel *m, struct sentinel *one, int64_t now)
+{
+    struct redis_conn *ask = &one->node.cmd;
+    struct redis_conn_reply rep;
+    int rc = 0;
+    while (ask->state != RC_CLOSED && (rc = redis_conn_next(ask, &rep)) == 1) {
+        if (rep.tag == TAG_QUORUM)
+            quorum_answered(one, rep.r);
+        else
+            ask_answered(one, rep.r);
+        freeReplyObject(rep.r);
+    }
+    if (rc >= 0 && (ask->state == RC_CLOSED || now < m->until))
+        return;
+    one->says = SAYS_FAILED;
+    one->error = ask->error;
+    if (rc == 0)
+        dlock_fail_at(&one->error, DLOCK_EUNAVAIL, 0, one->where, "no answer");
+    redis_conn_close(ask);
 }
 
 /* -------------------------------------------------------------------- counting */
@@ -241,6 +281,12 @@ enum redis_confirmed redis_sentinel_answer(const struct redis_route *r, int64_t 
     return t.votes + t.pending < m->quorum || t.pending == 0 ? CONFIRM_REFUSED : CONFIRM_ASKED;
 }
 
+void redis_sentinel_ask_quorum(struct redis_route *r, bool ask)
+{
+    if (r->sentinel)
+        r->sentinel->asks_quorum = ask;
+}
+
 bool redis_sentinel_survey(const struct redis_route *r, struct redis_survey *s)
 {
     const struct redis_sentinel *m = r->sentinel;
@@ -254,6 +300,13 @@ bool redis_sentinel_survey(const struct redis_route *r, struct redis_survey *s)
                                .quorum = m->quorum,
                                .master = &m->master,
                                .error = t.error};
+    for (int i = 0; i < m->n; i++) {
+        s->quorate += m->one[i].has_quorum;
+        if (m->one[i].no_quorum[0] != '\0' && !s->no_quorum) {
+            s->no_quorum = m->one[i].no_quorum;
+            s->doubter = m->one[i].where;
+        }
+    }
     return !s->pending;
 }
 
@@ -388,7 +441,6 @@ int redis_sentinel_interest(const struct redis_route *r, struct pollfd *pfd, int
 void redis_sentinel_work(struct redis_route *r, const struct pollfd *pfd, int n)
 {
     struct redis_sentinel *m = r->sentinel;
-    struct redis_conn_reply rep;
     if (!m)
         return;
     int64_t now = spec_now(m->spec);
@@ -407,17 +459,7 @@ void redis_sentinel_work(struct redis_route *r, const struct pollfd *pfd, int n)
     for (int i = 0; i < m->n; i++) {
         struct sentinel *one = &m->one[i];
         redis_node_work(&one->node, pfd, n);
-        int rc = one->node.cmd.state != RC_CLOSED ? redis_conn_next(&one->node.cmd, &rep) : 0;
-        if (rc == 1) {
-            ask_answered(one, rep.r);
-            freeReplyObject(rep.r);
-        } else if (rc < 0 || (one->node.cmd.state != RC_CLOSED && now >= m->until)) {
-            one->says = SAYS_FAILED;
-            one->error = one->node.cmd.error;
-            if (rc == 0)
-                dlock_fail_at(&one->error, DLOCK_EUNAVAIL, 0, one->where, "no answer");
-            redis_conn_close(&one->node.cmd);
-        }
+        take_answers(m, one, now);
         work_hear(m, one, now);
     }
 }

@@ -1,17 +1,13 @@
 /* server_check.c - see server_check.h. */
 #include "server_check.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define DAY 86400    /* s */
 #define CERT_DAYS 14 /* a certificate that ends earlier should be renewed */
-#define CLOCK_SLACK (1000 * DLOCK_MSEC)
 #define CLUSTER_SLOTS 16384
-
-/* ------------------------------------------------------------------- findings */
 
 /* What to do stands behind a semicolon; in errors.c and health.c, behind a colon. */
 static void advise(char *text)
@@ -24,67 +20,19 @@ static void advise(char *text)
     }
 }
 
-void redis_found(struct redis_findings *f, enum dlock_finding level, int code, const char *server,
-                 const char *subject, const char *fmt, ...)
-{
-    char text[sizeof((struct dlock_error){0}.msg)];
-    va_list ap;
-    if (f->n == f->size) {
-        size_t size = f->size > 0 ? f->size * 2 : 32;
-        struct redis_finding *more = realloc(f->all, size * sizeof(*more));
-        f->no_memory = f->no_memory || !more;
-        if (!more)
-            return;
-        f->all = more;
-        f->size = size;
-    }
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    f->all[f->n].level = level;
-    dlock_fail(&f->all[f->n].error, level == DLOCK_FINDING_OK ? DLOCK_OK : code, 0, "%s%s: %s",
-               server, subject, text);
-    f->n++;
-}
-
-void redis_found_error(struct redis_findings *f, enum dlock_finding level, const char *server,
-                       const char *subject, const struct dlock_error *err, const char *where)
+static void found_error(struct redis_check *c, enum dlock_finding level, const char *subject,
+                        const struct dlock_error *err)
 {
     struct dlock_error cause;
-    dlock_error_cause(&cause, err, where);
+    dlock_error_cause(&cause, err, c->node->cmd.where);
     advise(cause.msg);
-    redis_found(f, level, err->code, server, subject, "%s", cause.msg);
+    findings_add(c->found, level, err->code, "%s: %s", subject, cause.msg);
 }
-
-void redis_findings_done(struct redis_findings *f)
-{
-    free(f->all);
-    *f = (struct redis_findings){0};
-}
-
-void redis_findings_take(struct redis_findings *f, struct dlock_event *ev)
-{
-    *ev = (struct dlock_event){.type = EV_FINDING};
-    if (f->taken < f->n) {
-        ev->finding = f->all[f->taken].level;
-        ev->error = f->all[f->taken++].error;
-        return;
-    }
-    ev->type = f->no_memory ? EV_FAILED : EV_DONE;
-    if (f->no_memory)
-        dlock_fail(&ev->error, DLOCK_ENOMEM, 0, "out of memory");
-    redis_findings_done(f);
-}
-
-#define ok(c, ...) redis_found((c)->found, DLOCK_FINDING_OK, 0, (c)->server, __VA_ARGS__)
-#define warn(c, ...) redis_found((c)->found, DLOCK_FINDING_WARNING, 0, (c)->server, __VA_ARGS__)
-#define fail(c, code, ...)                                                                         \
-    redis_found((c)->found, DLOCK_FINDING_FAILURE, code, (c)->server, __VA_ARGS__)
 
 /* ------------------------------------------------------------------ the questions */
 
 /* Which servers are asked. */
-enum wanted { ALWAYS, IN_CLUSTER, WITH_REPLICAS };
+enum wanted { ALWAYS, IN_CLUSTER, WITH_REPLICAS, WITH_LEAST };
 
 static const struct {
     enum redis_question q;
@@ -101,6 +49,7 @@ static const struct {
     {Q_NUMSUB, ALWAYS, 2, {"PUBSUB", "NUMSUB"}},
     {Q_CLUSTER, IN_CLUSTER, 2, {"CLUSTER", "INFO"}},
     {Q_NODES, IN_CLUSTER, 2, {"CLUSTER", "NODES"}},
+    {Q_LAG, WITH_LEAST, 3, {"CONFIG", "GET", "min-replicas-max-lag"}},
     {Q_WAIT, WITH_REPLICAS, 3, {"WAIT", "0", "1"}},
     /* Last: it holds for the next command. */
     {Q_ASKING, IN_CLUSTER, 1, {"ASKING"}},
@@ -143,6 +92,12 @@ static int64_t number(const struct redis_check *c, enum redis_question q, const 
     int64_t n;
     return info(c, q, key, text, sizeof(text)) && dlock_read_number(text, strlen(text), &n) ? n
                                                                                             : -1;
+}
+
+/* Only a server that wants replicas before it writes (min-replicas-to-write) has this line. */
+static int64_t replicas_in_step(const struct redis_check *c)
+{
+    return number(c, Q_INFO, "min_slaves_good_slaves");
 }
 
 static bool in_cluster(const struct redis_check *c)
@@ -201,7 +156,8 @@ void redis_check_answered(struct redis_check *c, struct redis_conn_reply *rep)
             redis_check_asked(c, Q_RIGHTS);
         for (size_t i = 0; i < DLOCK_LEN(calls); i++)
             if (calls[i].wanted == ALWAYS || (calls[i].wanted == IN_CLUSTER && in_cluster(c)) ||
-                (calls[i].wanted == WITH_REPLICAS && c->wait_replicas > 0))
+                (calls[i].wanted == WITH_REPLICAS && c->wait_replicas > 0) ||
+                (calls[i].wanted == WITH_LEAST && replicas_in_step(c) >= 0))
                 ask(c, calls[i].q, rep->tag, calls[i].argc, calls[i].argv);
     }
     redis_conn_flush(&c->node->cmd);
@@ -252,15 +208,16 @@ void redis_check_done(struct redis_check *c)
 static void judge_certificate(struct redis_check *c, int64_t ends)
 {
     const struct redis_conn *cmd = &c->node->cmd;
-    int64_t days = (ends - dlock_wall() / DLOCK_SEC) / DAY;
+    long long days = (ends - dlock_wall() / DLOCK_SEC) / DAY;
     struct dlock_error warning;
     if (tls_config_warns(cmd->tls, cmd->where, &warning))
-        warn(c, "certificate", "not verified; leave insecure=1 out, or give ?cacert=FILE");
+        finding_warn(c->found,
+                     "certificate: not verified; leave insecure=1 out, or give ?cacert=FILE");
     else if (ends > 0 && days < CERT_DAYS)
-        warn(c, "certificate", "ends in %lld day%s; renew it", (long long)days,
-             days == 1 ? "" : "s");
+        finding_warn(c->found, "certificate: ends in %lld day%s; renew it", days,
+                     days == 1 ? "" : "s");
     else if (ends > 0)
-        ok(c, "certificate", "ends in %lld days", (long long)days);
+        finding_ok(c->found, "certificate: ends in %lld days", days);
 }
 
 static void judge_connection(struct redis_check *c)
@@ -271,17 +228,17 @@ static void judge_connection(struct redis_check *c)
     struct dlock_error warning;
     int64_t ends = 0;
     const char *version = cmd->session ? cmd->tls->table->about(cmd->session, &ends) : "no TLS";
-    ok(c, "connect", "%s, %s", *peer != '\0' ? peer : "a socket of this machine", version);
+    finding_ok(c->found, "connect: %s, %s", *peer != '\0' ? peer : "a socket of this machine",
+               version);
     if (cmd->session)
         judge_certificate(c, ends);
     if (redis_check_password(cmd, &warning))
-        redis_found_error(c->found, DLOCK_FINDING_WARNING, c->server, "log-in", &warning,
-                          cmd->where);
+        found_error(c, DLOCK_FINDING_WARNING, "log-in", &warning);
     else if (cmd->auth.password && cmd->auth.user && *cmd->auth.user != '\0')
-        ok(c, "log-in", "as user %s", cmd->auth.user);
+        finding_ok(c->found, "log-in: as user %s", cmd->auth.user);
     else
-        ok(c, "log-in", "as the default user, %s password",
-           cmd->auth.password ? "by" : "without a");
+        finding_ok(c->found, "log-in: as the default user, %s password",
+                   cmd->auth.password ? "by" : "without a");
 }
 
 /* No answer, or only that the log-in is refused, or that this store cannot have the lock. */
@@ -291,12 +248,12 @@ static void judge_no_contact(struct redis_check *c)
     dlock_error_cause(&cause, &c->error, c->node->cmd.where);
     if (c->error.code == DLOCK_EPERM) {
         advise(cause.msg);
-        fail(c, DLOCK_EPERM, "log-in", "%s", cause.msg);
+        finding_fail(c->found, DLOCK_EPERM, "log-in: %s", cause.msg);
     } else if (c->error.code == DLOCK_EUSAGE) {
-        fail(c, DLOCK_EUSAGE, "lock", "%s; change the URI", cause.msg);
+        finding_fail(c->found, DLOCK_EUSAGE, "lock: %s; change the URI", cause.msg);
     } else {
-        fail(c, c->error.code, "connect", "%s; check the address, the server and the network",
-             cause.msg);
+        finding_fail(c->found, c->error.code,
+                     "connect: %s; check the address, the server and the network", cause.msg);
     }
 }
 
@@ -306,7 +263,7 @@ static bool refused(struct redis_check *c, const char *subject, const redisReply
     const struct redis_conn *cmd = &c->node->cmd;
     struct dlock_error err;
     redis_conn_reply_error(&err, cmd, r->str);
-    redis_found_error(c->found, DLOCK_FINDING_FAILURE, c->server, subject, &err, cmd->where);
+    found_error(c, DLOCK_FINDING_FAILURE, subject, &err);
     return false;
 }
 
@@ -323,7 +280,8 @@ static bool judge_script(struct redis_check *c)
         redis_conn_show(rules, sizeof(rules), &secret, strchr(why->str, ' ') + 1);
         if (strcmp(rules, "+info") == 0 && c->restart_grace == 0)
             return true;
-        fail(c, DLOCK_EPERM, "rights", "the user lacks some; ACL SETUSER USER %s", rules);
+        finding_fail(c->found, DLOCK_EPERM, "rights: the user lacks some; ACL SETUSER USER %s",
+                     rules);
         return false;
     }
     if (is_refused(why) && (redis_conn_explains(why) || redis_conn_classify(why->str) == RE_PERM))
@@ -354,10 +312,10 @@ static bool judge_calls(struct redis_check *c)
         if (class != RE_PERM && !unknown)
             continue;
         good = false;
-        warn(c, "rights", "%s is %s: %s; %s%s", calls_of[i].rule + 1,
-             unknown ? "unknown to the server" : "not allowed", calls_of[i].without,
-             unknown ? "undo its rename-command there" : "ACL SETUSER USER ",
-             unknown ? "" : calls_of[i].rule);
+        finding_warn(c->found, "rights: %s is %s: %s; %s%s", calls_of[i].rule + 1,
+                     unknown ? "unknown to the server" : "not allowed", calls_of[i].without,
+                     unknown ? "undo its rename-command there" : "ACL SETUSER USER ",
+                     unknown ? "" : calls_of[i].rule);
     }
     return good;
 }
@@ -366,16 +324,17 @@ static bool judge_calls(struct redis_check *c)
 static bool judge_wake(struct redis_check *c)
 {
     if (c->hear_error.code != 0)
-        redis_found_error(c->found,
-                          c->hear_error.code == DLOCK_EUNAVAIL ? DLOCK_FINDING_WARNING
-                                                               : DLOCK_FINDING_FAILURE,
-                          c->server, "waiting", &c->hear_error, c->node->wake.where);
+        found_error(
+            c, c->hear_error.code == DLOCK_EUNAVAIL ? DLOCK_FINDING_WARNING : DLOCK_FINDING_FAILURE,
+            "waiting", &c->hear_error);
     else if (c->hear == HEAR_ASKED)
-        warn(c, "waiting", "no answer on the second connection; see the server's maxclients");
+        finding_warn(c->found,
+                     "waiting: no answer on the second connection; see the server's maxclients");
     else if (!c->node->can_track)
-        warn(c, "waiting",
-             "the server does not tell the first waiter of changes, which then asks about once a "
-             "second; ACL SETUSER USER +client|id &" REDIS_SCRIPT_INVALIDATE);
+        finding_warn(
+            c->found,
+            "waiting: the server does not tell the first waiter of changes, which then asks about "
+            "once a second; ACL SETUSER USER +client|id &" REDIS_SCRIPT_INVALIDATE);
     else
         return true;
     return c->hear_error.code == 0 || c->hear_error.code == DLOCK_EUNAVAIL;
@@ -387,7 +346,7 @@ static bool judge_rights(struct redis_check *c)
     size_t before = c->found->n;
     bool wait = judge_wake(c);
     if (script && calls_good && c->found->n == before)
-        ok(c, "rights", "the user has all that this lock needs");
+        finding_ok(c->found, "rights: the user has all that this lock needs");
     return script && wait;
 }
 
@@ -398,22 +357,22 @@ static bool judge_role(struct redis_check *c)
 {
     char role[16], host[64], port[16];
     if (info(c, Q_INFO, "valkey_version", c->version, sizeof(c->version)))
-        ok(c, "version", "Valkey %s", c->version);
+        finding_ok(c->found, "version: Valkey %s", c->version);
     else if (info(c, Q_INFO, "redis_version", c->version, sizeof(c->version)))
-        ok(c, "version", "Redis %s", c->version);
+        finding_ok(c->found, "version: Redis %s", c->version);
     (void)info(c, Q_INFO, "run_id", c->run_id, sizeof(c->run_id));
     (void)info(c, Q_INFO, "maxmemory_policy", c->policy, sizeof(c->policy));
     if (info(c, Q_INFO, "role", role, sizeof(role)) && strcmp(role, "master") != 0) {
         (void)info(c, Q_INFO, "master_host", host, sizeof(host));
         (void)info(c, Q_INFO, "master_port", port, sizeof(port));
-        fail(c, DLOCK_EUNAVAIL, "role", "a replica of %s:%s; name the master in the URI", host,
-             port);
+        finding_fail(c->found, DLOCK_EUNAVAIL,
+                     "role: a replica of %s:%s; name the master in the URI", host, port);
         return false;
     }
     if (is_refused(c->said[Q_STATUS]) && redis_conn_classify(c->said[Q_STATUS]->str) == RE_REPLICA)
         return refused(c, "role", c->said[Q_STATUS]);
     if (*role != '\0')
-        ok(c, "role", "master");
+        finding_ok(c->found, "role: master");
     return true;
 }
 
@@ -421,31 +380,33 @@ static bool judge_role(struct redis_check *c)
 static bool judge_replicas(struct redis_check *c)
 {
     int64_t replicas = number(c, Q_INFO, "connected_slaves");
-    /* INFO has this line where the server wants replicas before it writes. */
-    int64_t in_step = number(c, Q_INFO, "min_slaves_good_slaves");
+    int64_t in_step = replicas_in_step(c);
     if (c->wait_replicas > 0 && is_refused(c->said[Q_WAIT]))
         return refused(c, "replicas", c->said[Q_WAIT]);
     if (replicas >= 0 && replicas < (int64_t)c->wait_replicas) {
-        fail(c, DLOCK_EUNAVAIL, "replicas",
-             "%lld, and wait-replicas=%u needs more; start replicas, or lower wait-replicas",
-             (long long)replicas, c->wait_replicas);
+        finding_fail(c->found, DLOCK_EUNAVAIL,
+                     "replicas: %lld, and wait-replicas=%u needs more; start replicas, or lower "
+                     "wait-replicas",
+                     (long long)replicas, c->wait_replicas);
         return false;
     }
     if (in_step == 0) {
-        fail(c, DLOCK_EUNAVAIL, "replicas",
-             "none is in step, so the server refuses to write; see its min-replicas-to-write");
+        finding_fail(c->found, DLOCK_EUNAVAIL,
+                     "replicas: none is in step, so the server refuses to write; see its "
+                     "min-replicas-to-write");
         return false;
     }
     if (replicas <= 0)
         return true;
     if (c->wait_replicas == 0 && in_step < 0)
-        warn(c, "replicas",
-             "%lld, and none has to be there for a write: after a failover the lock can be lost "
-             "while its command runs; set min-replicas-to-write 1 there%s",
-             (long long)replicas,
-             c->spec->uri->nhosts > 1 ? "" : ", or write " URI_PARAM("?wait-replicas=1"));
+        finding_warn(
+            c->found,
+            "replicas: %lld, and none has to be there for a write: after a failover the lock can "
+            "be lost while its command runs; set min-replicas-to-write 1 there%s",
+            (long long)replicas,
+            c->spec->uri->nhosts > 1 ? "" : ", or write " URI_PARAM("?wait-replicas=1"));
     else
-        ok(c, "replicas", "%lld", (long long)replicas);
+        finding_ok(c->found, "replicas: %lld", (long long)replicas);
     return true;
 }
 
@@ -456,8 +417,26 @@ static const char *setting(struct redis_check *c, enum redis_question q, const c
     if (r && r->type == REDIS_REPLY_ARRAY && r->elements == 2 && is_text(r->element[1]))
         return r->element[1]->str;
     if (is_refused(r))
-        ok(c, name, "not known: CONFIG is not allowed");
+        finding_ok(c->found, "%s: not known: CONFIG is not allowed", name);
     return NULL;
+}
+
+/* A master that is cut off from its replicas writes until they have been silent for so long. */
+static void judge_lag(struct redis_check *c)
+{
+    const char *lag = setting(c, Q_LAG, "min-replicas-max-lag");
+    char ttl[32];
+    int64_t sec;
+    if (!lag || !dlock_read_number(lag, strlen(lag), &sec))
+        return;
+    if (c->wait_replicas == 0 && sec > c->spec->ttl / DLOCK_SEC)
+        finding_warn(c->found,
+                     "min-replicas-max-lag: a master without its replicas grants locks for %lld s "
+                     "more, longer than the ttl of %s; set it to %lld there, or use a longer --ttl",
+                     (long long)sec, dlock_format_duration(c->spec->ttl, ttl, sizeof(ttl)),
+                     (long long)dlock_max(1, c->spec->ttl / DLOCK_SEC));
+    else
+        finding_ok(c->found, "min-replicas-max-lag: %s s", lag);
 }
 
 static void judge_persistence(struct redis_check *c)
@@ -467,25 +446,26 @@ static void judge_persistence(struct redis_check *c)
     struct dlock_error warning;
     const char *fsync = setting(c, Q_FSYNC, "appendfsync");
     if (redis_check_eviction(r->str, (size_t)r->len, where, &warning))
-        redis_found_error(c->found, DLOCK_FINDING_WARNING, c->server, "eviction", &warning, where);
+        found_error(c, DLOCK_FINDING_WARNING, "eviction", &warning);
     else
-        ok(c, "eviction", "none");
+        finding_ok(c->found, "eviction: none");
     if (redis_check_persistence(r->str, (size_t)r->len, where, c->spec->ttl, c->restart_grace,
                                 &warning))
-        redis_found_error(c->found, DLOCK_FINDING_WARNING, c->server, "persistence", &warning,
-                          where);
+        found_error(c, DLOCK_FINDING_WARNING, "persistence", &warning);
     else if (c->restart_grace >= c->spec->ttl)
-        ok(c, "persistence", "not needed, with the restart grace");
+        finding_ok(c->found, "persistence: not needed, with the restart grace");
     else if (fsync && strcmp(fsync, "no") == 0)
-        warn(c, "persistence",
-             "an append-only file with appendfsync no: a crash of its machine can lose the locks "
-             "of the last half minute; set appendfsync everysec there, or always");
+        finding_warn(
+            c->found,
+            "persistence: an append-only file with appendfsync no: a crash of its machine can lose "
+            "the locks of the last half minute; set appendfsync everysec there, or always");
     else if (fsync && strcmp(fsync, "everysec") == 0)
-        ok(c, "persistence",
-           "an append-only file; a crash of the machine can lose the last second (appendfsync "
-           "everysec)");
+        finding_ok(
+            c->found,
+            "persistence: an append-only file; a crash of the machine can lose the last second "
+            "(appendfsync everysec)");
     else
-        ok(c, "persistence", "an append-only file");
+        finding_ok(c->found, "persistence: an append-only file");
 }
 
 static void judge_idle(struct redis_check *c)
@@ -497,18 +477,20 @@ static void judge_idle(struct redis_check *c)
     /* A third of the ttl is more than the time between two renewals. */
     if (idle && dlock_read_number(idle, strlen(idle), &sec) && sec > 0 &&
         sec < INT64_MAX / DLOCK_SEC && sec * DLOCK_SEC <= c->spec->ttl / 3)
-        warn(c, "timeout",
-             "the server closes connections that were idle for %lld s, so each renewal connects "
-             "anew; set timeout 0 there, or more than %s",
-             (long long)sec, dlock_format_duration(c->spec->ttl / 3, text, sizeof(text)));
+        finding_warn(
+            c->found,
+            "timeout: the server closes connections that were idle for %lld s, so each renewal "
+            "connects anew; set timeout 0 there, or more than %s",
+            (long long)sec, dlock_format_duration(c->spec->ttl / 3, text, sizeof(text)));
     else if (idle)
-        ok(c, "timeout", "%s", strcmp(idle, "0") == 0 ? "none" : idle);
+        finding_ok(c->found, "timeout: %s", strcmp(idle, "0") == 0 ? "none" : idle);
     if (keepalive && strcmp(keepalive, "0") == 0)
-        warn(c, "tcp-keepalive",
-             "off: a waiter on a machine that has vanished is called in vain; set tcp-keepalive "
-             "300 there");
+        finding_warn(
+            c->found,
+            "tcp-keepalive: off: a waiter on a machine that has vanished is called in vain; set "
+            "tcp-keepalive 300 there");
     else if (keepalive)
-        ok(c, "tcp-keepalive", "%s s", keepalive);
+        finding_ok(c->found, "tcp-keepalive: %s s", keepalive);
 }
 
 static void judge_clock(struct redis_check *c)
@@ -517,15 +499,16 @@ static void judge_clock(struct redis_check *c)
     char by[32];
     if (c->within == 0)
         return;
-    int64_t step = abs > CLOCK_SLACK ? 100 * DLOCK_MSEC : DLOCK_MSEC;
+    int64_t step = abs > FINDING_CLOCKS_APART ? 100 * DLOCK_MSEC : DLOCK_MSEC;
     dlock_format_duration((dlock_max(abs, c->within) + step / 2) / step * step, by, sizeof(by));
-    if (abs > CLOCK_SLACK + c->within)
-        warn(c, "clock",
-             "%s %s this machine's, so times of holders and runs are shown wrongly; check the time "
-             "synchronisation of both",
-             by, c->ahead < 0 ? "behind" : "ahead of");
+    if (abs > FINDING_CLOCKS_APART + c->within)
+        finding_warn(
+            c->found,
+            "clock: %s %s this machine's, so times of holders and runs are shown wrongly; check "
+            "the time synchronisation of both",
+            by, c->ahead < 0 ? "behind" : "ahead of");
     else
-        ok(c, "clock", "as this machine's, within %s", by);
+        finding_ok(c->found, "clock: as this machine's, within %s", by);
 }
 
 static void judge_cluster(struct redis_check *c)
@@ -535,14 +518,15 @@ static void judge_cluster(struct redis_check *c)
     if (!in_cluster(c))
         return;
     if (!info(c, Q_CLUSTER, "cluster_state", state, sizeof(state)))
-        ok(c, "cluster", "not known: CLUSTER INFO is not allowed");
+        finding_ok(c->found, "cluster: not known: CLUSTER INFO is not allowed");
     else if (strcmp(state, "ok") != 0 || slots != CLUSTER_SLOTS)
-        warn(c, "cluster",
-             "state %s, %lld of %d slots are served: locks in the others cannot be taken; "
-             "see CLUSTER NODES, and redis-cli --cluster check",
-             state, (long long)slots, CLUSTER_SLOTS);
+        finding_warn(
+            c->found,
+            "cluster: state %s, %lld of %d slots are served: locks in the others cannot be taken; "
+            "see CLUSTER NODES, and redis-cli --cluster check",
+            state, (long long)slots, CLUSTER_SLOTS);
     else
-        ok(c, "cluster", "state ok, all slots are served");
+        finding_ok(c->found, "cluster: state ok, all slots are served");
 }
 
 bool redis_check_judge(struct redis_check *c)
@@ -561,9 +545,9 @@ bool redis_check_judge(struct redis_check *c)
             judge_persistence(c);
         } else if (is_refused(c->said[Q_INFO])) {
             redis_check_refused(cmd->where, &warning);
-            redis_found_error(c->found, DLOCK_FINDING_WARNING, c->server, "info", &warning,
-                              cmd->where);
+            found_error(c, DLOCK_FINDING_WARNING, "info", &warning);
         }
+        judge_lag(c);
         judge_idle(c);
         judge_clock(c);
         judge_cluster(c);

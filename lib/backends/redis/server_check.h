@@ -10,31 +10,8 @@
 #define DLOCK_REDIS_SERVER_CHECK_H
 
 #include "backends/networked.h"
+#include "findings.h"
 #include "node.h"
-
-/* ------------------------------------------------------------------- findings */
-
-struct redis_finding {
-    enum dlock_finding level;
-    struct dlock_error error;
-};
-/* Handed out once all are there. Zeroed: empty. */
-struct redis_findings {
-    struct redis_finding *all; /* malloc'ed */
-    size_t n, size, taken;
-    bool no_memory; /* one was lost */
-};
-/* "SERVERSUBJECT: TEXT"; code: of a failure. */
-void redis_found(struct redis_findings *, enum dlock_finding, int code, const char *server,
-                 const char *subject, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
-/* The same with the cause of this error, which names where. */
-void redis_found_error(struct redis_findings *, enum dlock_finding, const char *server,
-                       const char *subject, const struct dlock_error *, const char *where);
-/* EV_FINDING; after the last: EV_DONE (or EV_FAILED), and the list is empty. */
-void redis_findings_take(struct redis_findings *, struct dlock_event *);
-void redis_findings_done(struct redis_findings *);
-
-/* ------------------------------------------------------------------ one server */
 
 enum redis_question {
     Q_STATUS, /* the caller's: it finds the server, and runs a script */
@@ -51,6 +28,7 @@ enum redis_question {
     Q_NODES,
     Q_ASKING,
     Q_WAIT,
+    Q_LAG,
     QUESTIONS
 };
 
@@ -59,8 +37,7 @@ struct redis_check {
     const struct dlock_spec *spec;
     const struct redis_script *script;
     struct redis_node *node;
-    struct redis_findings *found;
-    const char *server;    /* in front of each subject; "" */
+    struct findings *found;
     int64_t restart_grace; /* 0: none */
     unsigned wait_replicas;
 

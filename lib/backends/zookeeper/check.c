@@ -8,7 +8,6 @@
 #include "zookeeper.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,39 +20,20 @@ enum { TRY_CREATE, TRY_DELETE, TRY_FAILS };
 
 static zk_answer_fn queue_read, rights_tried;
 
-/* ------------------------------------------------------------------- findings */
-
-static void add(struct zk_backend *be, enum dlock_finding level, int code, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-
-static void add(struct zk_backend *be, enum dlock_finding level, int code, const char *fmt, ...)
+void zk_check_end(struct zk_backend *be)
 {
-    struct zk_finding *more =
-        realloc(be->check.all, ((size_t)be->check.n + 1) * sizeof(*be->check.all));
-    char text[sizeof(more->error.msg)];
-    va_list ap;
-    be->check.no_memory = be->check.no_memory || !more;
-    if (!more)
+    if (!be->check)
         return;
-    be->check.all = more;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    more[be->check.n].level = level;
-    dlock_fail(&more[be->check.n++].error, code, 0, "%s", text);
+    zk_words_end(&be->check->words);
+    free(be->check->path);
+    free(be->check);
+    be->check = NULL;
 }
-
-#define OK(be, ...) add(be, DLOCK_FINDING_OK, DLOCK_OK, __VA_ARGS__)
-#define WARN(be, ...) add(be, DLOCK_FINDING_WARNING, DLOCK_OK, __VA_ARGS__)
-#define FAIL(be, code, ...) add(be, DLOCK_FINDING_FAILURE, code, __VA_ARGS__)
 
 void zk_check_drop(struct zk_backend *be)
 {
-    zk_words_end(&be->check.words);
-    free(be->check.all);
-    free(be->check.path);
-    memset(&be->check, 0, sizeof(be->check));
-    be->check.words.fd = -1;
+    zk_check_end(be);
+    findings_drop(&be->found);
 }
 
 /* -------------------------------------------------------------------- session */
@@ -68,22 +48,25 @@ static void check_session(struct zk_backend *be)
     dlock_format_duration(granted, theirs, sizeof(theirs));
     dlock_format_duration(spec->least_ttl, least, sizeof(least));
     if (granted < spec->least_ttl)
-        FAIL(be, DLOCK_EUNUSABLE,
-             "session: the server grants %s (ttl: %s), this grace needs %s; use a shorter --grace, "
-             "or raise maxSessionTimeout",
-             theirs, ours, least);
+        finding_fail(
+            &be->found, DLOCK_EUNUSABLE,
+            "session: the server grants %s (ttl: %s), this grace needs %s; use a shorter --grace, "
+            "or raise maxSessionTimeout",
+            theirs, ours, least);
     else if (granted < spec->ttl / DLOCK_MSEC * DLOCK_MSEC)
-        WARN(be,
-             "session: the server grants %s, not the ttl of %s; raise maxSessionTimeout, or "
-             "use --ttl %.9gs",
-             theirs, ours, (double)granted / DLOCK_SEC);
+        finding_warn(
+            &be->found,
+            "session: the server grants %s, not the ttl of %s; raise maxSessionTimeout, or use "
+            "--ttl %.9gs",
+            theirs, ours, (double)granted / DLOCK_SEC);
     else if (granted > spec->ttl)
-        WARN(be,
-             "session: the server grants %s, not the ttl of %s, so a crash keeps the lock longer; "
-             "lower minSessionTimeout, or use --ttl %.9gs",
-             theirs, ours, (double)granted / DLOCK_SEC);
+        finding_warn(
+            &be->found,
+            "session: the server grants %s, not the ttl of %s, so a crash keeps the lock longer; "
+            "lower minSessionTimeout, or use --ttl %.9gs",
+            theirs, ours, (double)granted / DLOCK_SEC);
     else
-        OK(be, "session: %s, as the ttl", theirs);
+        finding_ok(&be->found, "session: %s, as the ttl", theirs);
 }
 
 /* ---------------------------------------------------------------------- queue */
@@ -105,17 +88,18 @@ static enum zk_verdict queue_read(struct zk_backend *be, const struct zk_msg *m)
     if (m->serial != be->list_serial)
         return ZK_GOES_ON;
     if (m->rc == ZNOAUTH)
-        FAIL(be, DLOCK_EPERM, "rights: this user may not read %s; give it READ there",
-             be->lock.parent);
+        finding_fail(&be->found, DLOCK_EPERM,
+                     "rights: this user may not read %s; give it READ there", be->lock.parent);
     else if (m->rc != ZOK && m->rc != ZNONODE)
         return zk_failed(be, m->rc, "cannot read the queue");
     for (int i = 0; i < m->nnames; i++) {
         enum zk_layout layout = layout_of(m->names[i]);
         if (!zk_sequence(m->names[i], &seq) || layout == be->lock.layout)
             continue;
-        WARN(be,
-             "queue: a client with names as of %s is there, and may not heed ours; use ?layout=%s",
-             names[layout], names[layout]);
+        finding_warn(
+            &be->found,
+            "queue: a client with names as of %s is there, and may not heed ours; use ?layout=%s",
+            names[layout], names[layout]);
         break;
     }
     return ZK_GOES_ON;
@@ -126,12 +110,12 @@ static enum zk_verdict queue_read(struct zk_backend *be, const struct zk_msg *m)
 /* Try to make and to delete the node check.path. */
 static enum zk_verdict try_rights(struct zk_backend *be)
 {
-    const char *path = be->check.path;
+    const char *path = be->check->path;
     struct zk_request ops[] = {
         [TRY_CREATE] = {.call = ZK_CREATE, .path = path, .acl = be->lock.acl},
         [TRY_DELETE] = {.call = ZK_DELETE, .path = path, .version = -1},
         [TRY_FAILS] = {.call = ZK_DELETE, .path = path, .version = -1}};
-    be->check.serial = zk_ask_multi(be, rights_tried, ops, DLOCK_LEN(ops));
+    be->check->serial = zk_ask_multi(be, rights_tried, ops, DLOCK_LEN(ops));
     return ZK_GOES_ON;
 }
 
@@ -139,11 +123,11 @@ static enum zk_verdict try_rights(struct zk_backend *be)
 static enum zk_verdict try_below(struct zk_backend *be, const char *parent, int len)
 {
     char token[DLOCK_TOKEN_LEN + 1];
-    free(be->check.path);
-    be->check.path = NULL;
-    be->check.depth = 0;
+    free(be->check->path);
+    be->check->path = NULL;
+    be->check->depth = 0;
     if (dlock_token_new(be->spec->env, token) < 0 ||
-        asprintf(&be->check.path, "%.*s/dlock-check-%s-", len, parent, token) < 0)
+        asprintf(&be->check->path, "%.*s/dlock-check-%s-", len, parent, token) < 0)
         return zk_no_memory(be);
     return try_rights(be);
 }
@@ -151,60 +135,67 @@ static enum zk_verdict try_below(struct zk_backend *be, const char *parent, int 
 /* A multi's answer: about subject, the rights below the node of len bytes. */
 static void tell_rights(struct zk_backend *be, const struct zk_msg *m, int len)
 {
-    const char *what = be->check.records ? "run records" : "rights", *path = be->check.path;
+    const char *what = be->check->records ? "run records" : "rights", *path = be->check->path;
     const char *above = len > 0 ? path : "/";
     len = len > 0 ? len : 1;
     if (m->failed == TRY_CREATE && m->rc == ZNOAUTH)
-        FAIL(be, DLOCK_EPERM, "%s: this user may not create nodes below %.*s; give it CREATE there",
-             what, len, above);
+        finding_fail(&be->found, DLOCK_EPERM,
+                     "%s: this user may not create nodes below %.*s; give it CREATE there", what,
+                     len, above);
     else if (m->failed == TRY_CREATE)
-        FAIL(be, DLOCK_EUNUSABLE, "%s: %s: %s; use another chroot", what, path,
-             m->rc == ZNOCHILDRENFOREPHEMERALS ? "the node above is ephemeral" : zerror(m->rc));
-    else if (m->failed == TRY_DELETE && be->check.depth == 0)
-        WARN(be,
-             "%s: this user may not delete nodes below %.*s, so a release ends the session; give "
-             "it DELETE there",
-             what, len, above);
-    else if (be->check.depth > 0)
-        OK(be, "%s: %s does not exist yet; a run makes it", what, path);
+        finding_fail(&be->found, DLOCK_EUNUSABLE, "%s: %s: %s; use another chroot", what, path,
+                     m->rc == ZNOCHILDRENFOREPHEMERALS ? "the node above is ephemeral"
+                                                       : zerror(m->rc));
+    else if (m->failed == TRY_DELETE && be->check->depth == 0)
+        finding_warn(
+            &be->found,
+            "%s: this user may not delete nodes below %.*s, so a release ends the session; give it "
+            "DELETE there",
+            what, len, above);
+    else if (be->check->depth > 0)
+        finding_ok(&be->found, "%s: %s does not exist yet; a run makes it", what, path);
     else
-        OK(be, "%s: create and delete below %.*s", what, len, above);
+        finding_ok(&be->found, "%s: create and delete below %.*s", what, len, above);
 }
 
 /* Where the node above is missing, a run makes that: try it there. */
 static enum zk_verdict rights_tried(struct zk_backend *be, const struct zk_msg *m)
 {
-    char *path = be->check.path;
-    if (m->serial != be->check.serial)
+    char *path = be->check->path;
+    if (m->serial != be->check->serial)
         return ZK_GOES_ON;
-    be->check.serial = 0;
+    be->check->serial = 0;
     int len = (int)(strrchr(path, '/') - path);
     if (zk_transient(m->rc) || m->failed < 0)
         return zk_failed(be, m->rc, "cannot try the rights");
     if (m->failed == TRY_CREATE && m->rc == ZNONODE && len > 0) {
         path[len] = '\0';
-        be->check.depth++;
+        be->check->depth++;
         return try_rights(be);
     }
     if (m->failed == TRY_CREATE && m->rc == ZNODEEXISTS) /* another client has made it */
         return zk_again(be);
     tell_rights(be, m, len);
-    if (be->spec->once > 0 && !be->check.records) {
+    if (be->spec->once > 0 && !be->check->records) {
         const char *record = be->run.path.record;
-        be->check.records = true;
+        be->check->records = true;
         return try_below(be, record, (int)(strrchr(record, '/') - record));
     }
     be->contact_until = DLOCK_NEVER; /* the words have their own time */
-    be->check.asking = true;
+    be->check->asking = true;
     return ZK_GOES_ON;
 }
 
 enum zk_verdict zk_check_ask(struct zk_backend *be)
 {
     zk_check_drop(be);
+    be->check = calloc(1, sizeof(*be->check));
+    if (!be->check)
+        return zk_no_memory(be);
+    be->check->words.fd = -1;
     if (be->lock.credentials)
-        OK(be, "login: %.*s, by digest; a wrong password shows as a missing right",
-           (int)strcspn(be->lock.credentials, ":"), be->lock.credentials);
+        finding_ok(&be->found, "login: %.*s, by digest; a wrong password shows as a missing right",
+                   (int)strcspn(be->lock.credentials, ":"), be->lock.credentials);
     check_session(be);
     zk_ask_list(be, queue_read);
     return try_below(be, be->lock.parent, (int)strlen(be->lock.parent));
@@ -223,102 +214,94 @@ static void read_value(const char *text, const char *key, const char *end, char 
 /* A server's answer to "srvr", or none. */
 static void check_server(struct zk_backend *be, const char *server)
 {
-    const struct zk_words *w = &be->check.words;
+    const struct zk_words *w = &be->check->words;
     char version[64], mode[64];
     int major = 0, minor = 0;
     read_value(w->text, "Zookeeper version: ", "-,\r\n", version);
     read_value(w->text, "Mode: ", "\r\n", mode);
-    be->check.alone += strcmp(mode, "standalone") == 0;
+    be->check->alone += strcmp(mode, "standalone") == 0;
     if (w->error != 0)
-        WARN(be, "server %s: %s; start it, or leave it out of the URI", server, strerror(w->error));
+        finding_warn(&be->found, "server %s: %s; start it, or leave it out of the URI", server,
+                     strerror(w->error));
     else if (strstr(w->text, "not currently serving") || strcmp(mode, "read-only") == 0)
-        WARN(be, "server %s: it has no quorum; start the other servers", server);
+        finding_warn(&be->found, "server %s: it has no quorum; start the other servers", server);
     else if (strstr(w->text, "not in the whitelist"))
-        OK(be, "server %s: up; its version is not told (4lw.commands.whitelist lacks srvr)",
-           server);
+        finding_ok(&be->found,
+                   "server %s: up; its version is not told (4lw.commands.whitelist lacks srvr)",
+                   server);
     else if (sscanf(version, "%d.%d", &major, &minor) != 2)
-        WARN(be,
-             "server %s: no answer to srvr; too many connections (maxClientCnxns), or not "
-             "ZooKeeper",
-             server);
+        finding_warn(
+            &be->found,
+            "server %s: no answer to srvr; too many connections (maxClientCnxns), or not ZooKeeper",
+            server);
     else if (major < 3 || (major == 3 && minor < 5))
-        FAIL(be, DLOCK_EUNUSABLE, "server %s: ZooKeeper %s; install 3.5 or newer", server, version);
+        finding_fail(&be->found, DLOCK_EUNUSABLE, "server %s: ZooKeeper %s; install 3.5 or newer",
+                     server, version);
     else
-        OK(be, "server %s: ZooKeeper %s, %s", server, version, mode);
+        finding_ok(&be->found, "server %s: ZooKeeper %s, %s", server, version, mode);
 }
 
 /* A server's answer to "conf", which few servers allow. */
 static void check_settings(struct zk_backend *be, const char *server)
 {
     char most[64];
-    read_value(be->check.words.text, "maxClientCnxns=", "\r\n", most);
+    read_value(be->check->words.text, "maxClientCnxns=", "\r\n", most);
     int n = atoi(most);
     if (n > 0 && n < CONNECTIONS_LEAST)
-        WARN(be,
-             "server %s: it takes %d connections from one address, and each holder and waiter "
-             "there needs one; raise maxClientCnxns",
-             server, n);
+        finding_warn(
+            &be->found,
+            "server %s: it takes %d connections from one address, and each holder and waiter there "
+            "needs one; raise maxClientCnxns",
+            server, n);
 }
 
 /* All servers were asked. */
 static void check_ensemble(struct zk_backend *be)
 {
     int n = be->spec->npeers;
-    if (n > 1 && be->check.alone > 1)
-        WARN(be,
-             "ensemble: %d of the %d servers stand alone, each with locks of its own; name the "
-             "servers of one ensemble",
-             be->check.alone, n);
-    else if (n == 1 && be->check.alone == 1)
-        WARN(be, "ensemble: a single server, without which there is no lock; run three");
+    if (n > 1 && be->check->alone > 1)
+        finding_warn(
+            &be->found,
+            "ensemble: %d of the %d servers stand alone, each with locks of its own; name the "
+            "servers of one ensemble",
+            be->check->alone, n);
+    else if (n == 1 && be->check->alone == 1)
+        finding_warn(&be->found,
+                     "ensemble: a single server, without which there is no lock; run three");
     else if (n == 1)
-        WARN(be, "ensemble: the URI names one server; name all, for when this one is down");
+        finding_warn(&be->found,
+                     "ensemble: the URI names one server; name all, for when this one is down");
     else
-        OK(be, "ensemble: %d servers", n);
-    be->check.asking = false;
-    be->check.complete = true;
+        finding_ok(&be->found, "ensemble: %d servers", n);
 }
 
-void zk_check_words(struct zk_backend *be)
+bool zk_check_words(struct zk_backend *be)
 {
     static const char *const words[] = {"srvr", "conf"};
     const struct dlock_spec *spec = be->spec;
-    struct zk_words *w = &be->check.words;
+    struct zk_words *w = &be->check->words;
     int64_t now = zk_now(be);
     char server[ZK_ADDR_TEXT];
-    while (be->check.asking) {
-        int at = be->check.asked / (int)DLOCK_LEN(words);
-        int word = be->check.asked % (int)DLOCK_LEN(words);
+    for (;;) {
+        int at = be->check->asked / (int)DLOCK_LEN(words);
+        int word = be->check->asked % (int)DLOCK_LEN(words);
         if (at >= spec->npeers) {
             check_ensemble(be);
-            return;
+            return true;
         }
         const struct dlock_peer *peer = &spec->peers[at];
         if (w->fd < 0)
             zk_words_ask(w, peer, words[word],
                          now + dlock_min(DLOCK_SEC, spec->connect_timeout / 2));
         if (!zk_words_over(w, now))
-            return;
+            return false;
         zk_addr_text(&peer->addr, server, true);
         if (word == 0)
             check_server(be, server);
         else
             check_settings(be, server);
         /* A server that does not answer is asked once. */
-        be->check.asked += w->error != 0 ? (int)DLOCK_LEN(words) - word : 1;
+        be->check->asked += w->error != 0 ? (int)DLOCK_LEN(words) - word : 1;
         zk_words_end(w);
     }
-}
-
-enum zk_verdict zk_check_next(struct zk_backend *be, struct dlock_event *ev)
-{
-    if (be->check.no_memory)
-        return zk_no_memory(be);
-    if (be->check.given == be->check.n) {
-        zk_check_drop(be);
-        return ZK_DONE;
-    }
-    const struct zk_finding *f = &be->check.all[be->check.given++];
-    *ev = (struct dlock_event){.type = EV_FINDING, .finding = f->level, .error = f->error};
-    return ZK_GOES_ON;
 }

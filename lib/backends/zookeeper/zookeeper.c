@@ -240,7 +240,7 @@ static void step(struct zk_backend *be)
         zk_break_ask(be);
     else if (be->op == OP_LIST)
         conclude(be, zk_list_ask(be));
-    else if (be->op == OP_CHECK && !be->check.asking && !be->check.complete)
+    else if (be->op == OP_CHECK && !(be->check && be->check->asking))
         conclude(be, zk_check_ask(be));
     else if (be->op == OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
         send_renewal(be);
@@ -373,7 +373,6 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     *out = (struct dlock_be *)be; /* good for close */
     be->spec = spec;
-    be->check.words.fd = -1;
     leave(be);
     idle(be);
     outage_none(&be->outage);
@@ -451,11 +450,11 @@ static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t 
     int n = 0;
     if (s->conn && cap > 0)
         pfd[n++] = (struct pollfd){.fd = s->fd, .events = POLLIN};
-    if (be->check.words.fd >= 0) {
-        *wake_at = dlock_min(*wake_at, be->check.words.until);
+    const struct zk_words *words = be->check ? &be->check->words : NULL;
+    if (words && words->fd >= 0) {
+        *wake_at = dlock_min(*wake_at, words->until);
         if (n < cap)
-            pfd[n++] = (struct pollfd){.fd = be->check.words.fd,
-                                       .events = zk_words_events(&be->check.words)};
+            pfd[n++] = (struct pollfd){.fd = words->fd, .events = zk_words_events(words)};
     }
     if (be->op != OP_NONE) {
         *wake_at = dlock_min(*wake_at, dlock_min(be->contact_until, be->release.until));
@@ -465,8 +464,8 @@ static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t 
     }
     if (s->connected)
         *wake_at = dlock_min(*wake_at, be->again_at);
-    if (be->events.n > 0 || zk_status_complete(be) || zk_list_ready(be) || be->check.complete ||
-        (be->check.asking && be->check.words.fd < 0))
+    if (be->events.n > 0 || zk_status_complete(be) || zk_list_ready(be) || be->found.ended ||
+        (words && be->check->asking && words->fd < 0))
         *wake_at = 0;
     return n;
 }
@@ -480,10 +479,17 @@ static int be_process(struct dlock_be *b, const struct pollfd *pfd, int n, struc
     timers(be);
     if (events_take(&be->events, ev))
         return 1;
-    zk_check_words(be);
-    if (zk_list_ready(be) || be->check.complete) {
+    if (be->check && be->check->asking && zk_check_words(be)) {
+        zk_check_end(be);
+        leave(be);
+        idle(be);
+        be->found.ended = true;
+    }
+    if (findings_take(&be->found, ev))
+        return 1;
+    if (zk_list_ready(be)) {
         ev->type = EV_NONE;
-        conclude(be, be->check.complete ? zk_check_next(be, ev) : zk_list_next(be, ev));
+        conclude(be, zk_list_next(be, ev));
         return ev->type != EV_NONE || events_take(&be->events, ev);
     }
     if (!zk_status_complete(be))

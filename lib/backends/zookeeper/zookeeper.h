@@ -5,6 +5,7 @@
 #include "backends/networked.h"
 #include "backends/zookeeper/wire/conn.h"
 #include "backends/zookeeper/words.h"
+#include "findings.h"
 #include "run_record.h"
 
 /* The operation requested by the core. */
@@ -277,13 +278,8 @@ struct zk_backend {
         int hidden; /* nodes without a right to read them */
     } list;
 
-    struct { /* ASK_CHECK */
-        struct zk_finding {
-            enum dlock_finding level;
-            struct dlock_error error;
-        } * all;
-        int n, given;
-        bool no_memory;
+    struct findings found; /* of a check */
+    struct zk_check {
         char *path;      /* of the node that tries the rights */
         unsigned serial; /* of that multi */
         int depth;       /* so many nodes above it are missing */
@@ -291,9 +287,8 @@ struct zk_backend {
         bool asking;     /* the servers, singly, for their words */
         int asked;       /* how many words were asked for */
         int alone;       /* servers that say that they stand alone */
-        bool complete;   /* all is found */
         struct zk_words words;
-    } check;
+    } * check; /* ASK_CHECK, once connected; else NULL */
 
     struct {                  /* see sweep.c */
         unsigned asked;       /* outstanding requests; 0: there is no sweep */
@@ -537,11 +532,10 @@ void zk_list_drop(struct zk_backend *be);
 /* check.c */
 /* Connected: look at the session and the rights. */
 enum zk_verdict zk_check_ask(struct zk_backend *be);
-/* Ask the servers for their words, if it is time for that. */
-void zk_check_words(struct zk_backend *be);
-/* Complete: the next finding in ev; ZK_DONE: the end. */
-enum zk_verdict zk_check_next(struct zk_backend *be, struct dlock_event *ev);
-/* Forget what was found. */
+/* While check->asking: ask the servers for their words. True: all is found. */
+bool zk_check_words(struct zk_backend *be);
+/* Free the state of the check; and drop the findings, too. */
+void zk_check_end(struct zk_backend *be);
 void zk_check_drop(struct zk_backend *be);
 
 /* status.c */

@@ -4,11 +4,7 @@
 load ../../support/common
 load ../../support/filelock
 
-setup() {
-    filelock_setup
-    mkdir locks
-    DIR=file://$T/locks
-}
+setup() { folder_setup; }
 teardown() { filelock_teardown; }
 
 # checks CODE LINE ARG...: a line of the output begins with LINE.

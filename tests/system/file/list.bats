@@ -4,11 +4,7 @@
 load ../../support/common
 load ../../support/filelock
 
-setup() {
-    filelock_setup
-    mkdir locks
-    DIR=file://$T/locks
-}
+setup() { folder_setup; }
 teardown() { filelock_teardown; }
 
 lists() { run -0 run_t 5 "$DLOCK" --list "${@:-$DIR}"; }

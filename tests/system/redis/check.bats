@@ -258,6 +258,13 @@ user() {
     own config set min-replicas-to-write 1 >/dev/null
     check 0 "$L"
     quiet
+    own config set min-replicas-max-lag 60 >/dev/null
+    check 1 --ttl 30 "$L"
+    finds warning "min-replicas-max-lag: a master without its replicas grants locks for 60 s more"
+    check 0 --ttl 60 "$L"
+    quiet
+    check 0 --ttl 30 "${L/\#/?wait-replicas=1#}"
+    own config set min-replicas-max-lag 10 >/dev/null
     check 69 "${L/\#/?wait-replicas=2#}"
     finds failure "replicas: 1, and wait-replicas=2 needs more"
     check 69 --connect-timeout 2 "redis://127.0.0.1:${REDIS_PORTS[replica]}#$NAME"
@@ -286,6 +293,34 @@ user() {
     end_job KILL "${pids[1]}"
     check 69 --connect-timeout 2 "$L"
     finds failure "connect: 1 of 3 sentinels name"
+    sentinel_stop
+}
+
+# bats test_tags=slow
+@test "finds sentinels that could not fail over" {
+    sentinel_start 1 4 --appendfsync everysec --min-replicas-to-write 1
+    local ports pids
+    read -ra ports <<<"$SENT_PORTS"
+    read -ra pids <<<"$SENT_PIDS"
+    L="$(sentinel_uri "${ports[@]:0:3}")#$NAME"
+    check 0 "$L"
+    quiet
+    assert_out "failover: 3 sentinels can start it"
+    scli "${ports[1]}" sentinel set svc quorum 5 >/dev/null
+    check 1 "$L"
+    finds warning "failover: none is possible, says sentinel 127.0.0.1:${ports[1]}: 4 usable"
+    scli "${ports[1]}" sentinel set svc quorum 2 >/dev/null
+    scli "${ports[1]}" acl setuser default '-sentinel|ckquorum' >/dev/null
+    check 0 "$L"
+    assert_out "failover: 2 sentinels can start it"
+    # Half of the sentinels can name the master, and cannot choose who fails over.
+    end_job KILL "${pids[2]}"
+    end_job KILL "${pids[3]}"
+    missed() { ! scli "${ports[0]}" sentinel ckquorum svc | grep -q '^OK'; }
+    wait_for 5 missed
+    check 1 "$L"
+    assert_out "warning  failover: none is possible, says sentinel 127.0.0.1:${ports[0]}: 2 usable" \
+        "warning  sentinels: 2 of 3 name"
     sentinel_stop
 }
 
