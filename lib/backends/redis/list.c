@@ -2,9 +2,9 @@
  * list.c - --list: the locks of a server that are held or waited for, page by page (paging.h). In a
  * cluster each master that serves slots is asked in turn.
  *
- * A lock is found by the keys that dlock keeps beside NAME: the fence counter, which lives for a day
- * after the grant or the last refresh by a renewal, the queue, and the zset of shared holders. So
- * the lock of another program is not found.
+ * A lock is found by the keys that dlock keeps beside NAME: the fence counter, which lives for a
+ * day after the grant or the last refresh by a renewal, the queue, and the zset of shared holders.
+ * So the lock of another program is not found.
  */
 #include "operation.h"
 #include "paging.h"
