@@ -5,8 +5,8 @@
 #ifndef DLOCK_REDLOCK_SERVERS_H
 #define DLOCK_REDLOCK_SERVERS_H
 
-#include "findings.h"
 #include "backends/networked.h"
+#include "findings.h"
 #include "node.h"
 #include "redlock_young.h"
 #include "run_record.h"
