@@ -6,8 +6,10 @@ load ../../support/pgtable
 
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true
-    pgtable_start
-    # The second table is there, too.
+    pg_start
+    make_tables
+}
+make_tables() {
     "$DLOCK" -q -s "postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#first" true 3>&-
 }
 
@@ -226,6 +228,85 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))' "$1" "$DLOCK" "${@:2
         end b
         is_in c
         end c
+    done
+}
+
+# ------------------------------------------------------- an outage of the server ---
+
+outage_setup() {
+    own_server
+    make_tables
+}
+# marked_in MODE SECONDS: a marked hold, whose holder (a) is stopped before its next renewal. The
+# break ($BREAKER, breaker.log) waits for so long.
+marked_in() {
+    use_mode "$1"
+    works a --ttl 6 --grace 1 "$L"
+    kill -STOP "${PIDS[a]}"
+    start_log breaker.log "$DLOCK" --break --yes --connect-timeout 1 -w "$2" "$L"
+    BREAKER=$STARTED
+    wait_for 5 is_marked
+}
+
+OUTAGE='refused\|ended the session'
+is_told() { grep -q "$OUTAGE" breaker.log; }
+
+@test "a break outlasts a restart of the server before the holder's next renewal" {
+    local mode
+    outage_setup
+    for mode in $MODES; do
+        marked_in "$mode" 20
+        next_waits
+        wait_for 5 waits_for_it 1
+        pg_stop own
+        kill -CONT "${PIDS[a]}"
+        # An advisory lock ends with its session; a row lasts, and its holder finds the mark.
+        [ "$mode" != advisory ] || exits 79 8 "${PIDS[a]}"
+        wait_for 5 is_told
+        pid_alive "$BREAKER"
+        pg_restart own fast
+        [ "$mode" != lease ] || is_broken a
+        exits 0 8 "$BREAKER"
+        next_was_alone
+        [ "$(grep -c "$OUTAGE" breaker.log)" = 1 ] || fail "$(cat breaker.log)"
+        is_free
+    done
+}
+
+@test "a break ends with an outage that lasts, and so does the hold" {
+    local mode
+    outage_setup
+    for mode in $MODES; do
+        marked_in "$mode" 2
+        next_waits
+        wait_for 5 waits_for_it 1
+        pg_stop own
+        kill -CONT "${PIDS[a]}"
+        exits 69 8 "$BREAKER"
+        exits 79 8 "${PIDS[a]}"
+        pid_alive "$NEXT"
+        pg_restart own fast
+        next_was_alone
+        is_free
+    done
+}
+
+@test "a break waits for a server that is stopped before the holder's next renewal" {
+    local mode
+    outage_setup
+    for mode in $MODES; do
+        marked_in "$mode" 20
+        next_waits
+        wait_for 5 waits_for_it 1
+        stop_server
+        kill -CONT "${PIDS[a]}"
+        # No answer comes, so the holder ends its tree within its lease.
+        exits 79 8 "${PIDS[a]}"
+        pid_alive "$BREAKER"
+        go_on
+        exits 0 8 "$BREAKER"
+        next_was_alone
+        is_free
     done
 }
 

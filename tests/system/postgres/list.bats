@@ -87,6 +87,15 @@ lists() { # TEXT...: the list of "$U" has these texts, and so many lines
     run -0 run_t 5 "$DLOCK" --list "$U"
     [[ $output =~ key:[0-9a-f]{16}\ +held.*pid ]] || fail "$output"
     end a
+    L="${U/?mode=advisory/}?application_name=mine#n$NAME"
+    held a
+    holds w --ttl 30
+    L=$U wait_for 5 waiters_are 1
+    run -0 run_t 5 "$DLOCK" --list "$U"
+    [[ $output =~ key:[0-9a-f]{16}\ +held,\ 1\ waiting.*pid ]] || fail "$output"
+    end a
+    is_in w
+    end w
     L="${U/?mode=advisory/}?key=7#k$NAME"
     held a
     run -0 run_t 5 "$DLOCK" --list "$U"

@@ -85,6 +85,26 @@ refused() {
     for mode in transaction session statement; do refused $mode; done
 }
 
+@test "an advisory lock is listed through a pooler, and broken by no means" {
+    local before option
+    pooler transaction default_pool_size=1
+    D="postgres://postgres@127.0.0.1:$PG_PORT/postgres#$NAME"
+    L=$D hold --ttl 5
+    run -0 run_t 5 "$DLOCK" --list "$A"
+    assert_out "$NAME  held: "
+    assert_out "pid $HOLDER"
+    before=$(settings)
+    for option in "" --force; do
+        run -64 --separate-stderr run_t 5 "$DLOCK" --break --yes $option "$A"
+        [ "${#stderr_lines[@]}" = 1 ] || fail "$stderr"
+        [[ $stderr == *"is a connection pooler"*"connect to the server itself"* ]] || fail "$stderr"
+        [ "$(settings)" = "$before" ] || fail "$(settings), not $before"
+    done
+    locks_are true 1 # the holder's
+    run -0 run_t 10 "$DLOCK" --break --yes "$D"
+    exits 79 8 "$HOLDER"
+}
+
 # ------------------------------------------------------------- lease table ---
 
 # exclude N TURNS: N processes, each TURNS times.
@@ -187,6 +207,37 @@ turns() {
         assert_out '"note":"the note"'
     done
     hand_over $((400 + BUSY))
+}
+
+# breaks_hold URI OTHER [KIND]: a hold and a waiter at URI; OTHER lists and breaks the hold.
+breaks_hold() {
+    local holder next
+    rm -f witness counter history
+    start_log a.log "$DLOCK" --ttl 3 --grace 0.5 $3 "$1" "$HELPERS/witness" "$T" 60000 tree
+    holder=$STARTED
+    wait_for 5 file_has history enter
+    start_log next.log "$DLOCK" --ttl 30 "$1" "$HELPERS/witness" "$T" 1
+    next=$STARTED
+    run -0 run_t 5 "$DLOCK" --list "$2"
+    [ "${#lines[@]}" = 1 ]
+    assert_out "$NAME  "
+    assert_out "pid $holder"
+    run -0 run_t 15 "$DLOCK" --break --yes --note why "$2"
+    exits 79 8 "$holder"
+    file_has a.log 'note "why"'
+    exits 0 8 "$next"
+    [ ! -e violations ] || fail "$(cat violations)"
+}
+
+@test "a hold is listed and broken through a pooler" {
+    local kind
+    pooler transaction
+    for kind in -x -s "--slots 2"; do breaks_hold "$L" "$L" "$kind"; done
+    no_trace
+    breaks_hold "$D" "$L"
+    breaks_hold "$L" "$D"
+    run -0 run_t 5 "$DLOCK" --list "$L"
+    [ -z "$output" ]
 }
 
 @test "a hold survives restarts of the pooler" {

@@ -363,7 +363,7 @@ SELECT EXISTS (SELECT 1 FROM h), false, false, (SELECT pg_terminate_backend(h.pi
 -- All locks of which a session of dlock tells the name, or at least the key, with a holder of each.
 -- a: these sessions; n: the locks, by main key; l: the advisory locks; p: the sessions with keys of
 -- a lock, as in the fragment sessions; s: with the waiters that have no key just now. A different
--- number (?key=) stands in the query.
+-- number (?key=) stands in the query, which also tells the key of a session that the user has named.
 WITH
 a AS MATERIALIZED (
     SELECT a.pid, a.name, coalesce(a.told, a.hashed) AS id,
@@ -379,7 +379,8 @@ a AS MATERIALIZED (
             substring(a.query FROM '^/[*] dlock1 .* (?:holds|wait)=([0-9a-f]{16}[.][12]) ') AS told
         FROM pg_stat_activity a
         WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
-            AND a.application_name ~ '^dlock:( |[0-9a-f]{16}$)') a),
+            AND (a.application_name ~ '^dlock:( |[0-9a-f]{16}$)'
+                OR a.query LIKE '/* dlock1 % holds=%' OR a.query LIKE '/* dlock1 % wait=%')) a),
 n AS MATERIALIZED (
     SELECT k.id, k.name, k.word, o.turn, o.gate, o.size
     FROM (SELECT a.id, max(a.name) AS name, max(a.word) AS word FROM a GROUP BY a.id) k
