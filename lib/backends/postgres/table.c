@@ -33,13 +33,13 @@
  * A look at the line takes the server milliseconds per 1000 sessions, and NOTIFY wakes all sessions
  * that LISTEN. So that a hand-off costs the same for any number of waiters:
  *
- *   - The waiters share an advisory lock: where no session has it, the release of a client that has
- *     not waited calls nobody.
+ *   - The waiters share an advisory lock: where no other session has it, the release of a client
+ *     that has not waited, of a reader or of a slot calls nobody.
  *   - The call of the first waiter has the fence of the hold that ended, and the pids of the next
  *     waiters. A try need not look while the row still has that fence, and the release of this
  *     waiter (hand_on) calls the next waiters, and hands the list on. Each waiter has an advisory
  *     lock of its pid alone: the list counts only while its first four waiters are in line, and
- *     while no waiter can have joined before them. Readers and slots still look.
+ *     while no waiter can have joined before them. Readers and slots still look at each try.
  *   - Only the first eight writers LISTEN. A writer that joins behind them waits in the server
  *     (stay_far), until the waiter eight places before it has left the line.
  *

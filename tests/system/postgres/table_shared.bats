@@ -178,6 +178,34 @@ TURN='cd "$1" || exit
     session_ends commit
 }
 
+# looks: how many of its statements have read the list of all sessions, by the plans in the log.
+looks() {
+    tail -c "+$((FROM + 1))" "$PG_LOG" | grep 'Function Scan on pg_stat_get_activity' |
+        grep -vc 'never executed' || :
+}
+
+@test "a release looks at all sessions only if there are waiters" {
+    local kind FROM
+    as_role session_preload_libraries=auto_explain auto_explain.log_min_duration=0 \
+        auto_explain.log_analyze=on
+    pgsql -c "grant select, insert, update, delete on dlock_locks_holders to $R"
+    for kind in -s "--slots 2"; do
+        FROM=$(wc -c <"$PG_LOG")
+        run -0 run_t 5 "$DLOCK" $kind "$L" true
+        [ "$(looks)" = 1 ] || fail "$(looks) looks, not that of the try alone"
+        held a $kind
+        holds w --ttl 30
+        wait_for 5 called_are 1
+        FROM=$(wc -c <"$PG_LOG")
+        kill -STOP "${PIDS[w]}"
+        end a
+        [ "$(looks)" -ge 1 ] || fail "no look for the waiter"
+        kill -CONT "${PIDS[w]}"
+        is_in w
+        end w
+    done
+}
+
 # bats test_tags=slow
 @test "the cost of a grant does not grow with the readers" {
     local i before n per=()

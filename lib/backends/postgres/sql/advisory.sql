@@ -363,7 +363,8 @@ SELECT EXISTS (SELECT 1 FROM h), false, false, (SELECT pg_terminate_backend(h.pi
 -- All locks of which a session of dlock tells the name, or at least the key, with a holder of each.
 -- a: these sessions; n: the locks, by main key; l: the advisory locks; p: the sessions with keys of
 -- a lock, as in the fragment sessions; s: with the waiters that have no key just now. A different
--- number (?key=) stands in the query, which also tells the key of a session that the user has named.
+-- number (?key=) stands in the query, which also tells the key of a session that the user has
+-- named.
 WITH
 a AS MATERIALIZED (
     SELECT a.pid, a.name, coalesce(a.told, a.hashed) AS id,

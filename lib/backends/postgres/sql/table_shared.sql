@@ -143,10 +143,11 @@ k AS (
         AND c.expires > clock_timestamp()),
 
 -- fragment given_back
--- y: the name's row.
+-- y: the name's row. Without waiters (see leave in table.sql) no look at all sessions.
 u AS (
     SELECT y.passed, y.whole, y.used, y.stays, 0 AS me, NULL::bigint AS fence
-    FROM y WHERE y.whole OR y.slots > 0),
+    FROM y WHERE (y.whole OR y.slots > 0) AND CASE WHEN pg_try_advisory_lock({line_key})
+        THEN NOT pg_advisory_unlock({line_key}) ELSE true END),
 -- include calls
 SELECT (SELECT count(*) FROM y WHERE y.live), o.holder, '{token}'::text, (SELECT count(*) FROM c)
 FROM (SELECT 1) x
