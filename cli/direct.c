@@ -176,8 +176,11 @@ static void run_command(struct hold *h)
     if (h->pid < 0)
         return;
     /* The caller's pipes must end when the command ends: keep only what we and the handle use. */
-    int n = 5, keep[5 + DLOCK_POLL_MAX] = {c->sig->fd, dlock_fd(lk), events_fd(c->events),
-                                           inner_fd(h->inner), inner_listen_fd(h->inner)};
+    int keep[5 + DLOCK_FDS_MAX + DLOCK_POLL_MAX] = {c->sig->fd, dlock_fd(lk), events_fd(c->events),
+                                                    inner_fd(h->inner), inner_listen_fd(h->inner)};
+    int n = 5;
+    /* The handle closes these: closed now, their numbers could belong to other files by then. */
+    n += dlock_own_fds(lk, keep + n);
     for (int i = 0, nused = dlock_interest(h->lk, used, DLOCK_POLL_MAX, &unused); i < nused; i++)
         keep[n++] = used[i].fd;
     fds_let_go(keep, n);

@@ -104,6 +104,15 @@ timed() {
     refute_out "$T/x"
 }
 
+@test "while the command runs, the directory of a named lock stays open" {
+    need_root # another process's descriptors
+    hold "$DLOCK" "$DIR#named" 8</dev/zero
+    wait_for 5 test ! -e "/proc/$HOLDER/fd/8" # the caller's descriptors are closed in one go
+    run -0 find "/proc/$HOLDER/fd" -lname "$T"
+    assert_out "/proc/$HOLDER/fd/"
+    let_go
+}
+
 # bare WITHOUT CMD...: run CMD in a place without WITHOUT (dev, proc), or with 70 foreign children.
 bare() {
     case $1 in
