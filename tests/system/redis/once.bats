@@ -294,6 +294,7 @@ entered() {
 # question. Asked while the lock must still be held.
 free_at() { echo $(($(now_ms) + $(rcli pttl "$NAME"))); }
 
+# bats test_tags=plain
 @test "three waiters start at the end of --min-hold, in their order" {
     local end i before=0
     # Long enough for all that follows before its end, on a slow machine, too.
