@@ -1065,6 +1065,7 @@ sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
     [ "$(sort -u days | wc -l)" -eq "$(wc -l <days)" ] || final "$(sort days | uniq -d)"
 }
 
+# bats test_tags=plain
 @test "--min-hold keeps the lock, and those that wait get it at that moment" {
     # So long that what follows has begun by then, on a slow machine, too.
     local i w=() keep=$((2500 + SLOW))

@@ -35,6 +35,7 @@ END
     [ ! -e ran ]
 }
 
+# bats test_tags=plain
 @test "no server, or no such host: names store and lock, and --retry beside -w" {
     local lock retry="; with --retry, -w waits for the store, too"
     for lock in redis://HOST/0 redlock://HOST/0 redis+sentinel://HOST/s/0 postgres://HOST/db \

@@ -15,6 +15,7 @@ told() {
         timeout -k 2 60 /usr/bin/python3 "$ROOT/tests/support/helpers/told.py" 3>&-
 }
 
+# bats test_tags=plain
 @test "what is printed depends on the event and on who reads it" {
     told <<'TABLE'
 event                 |terminal        |CI              |neither     |-v                 |-q

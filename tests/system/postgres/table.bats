@@ -303,6 +303,7 @@ assert len(lines) == 45' "$note" <told
 # ----------------------------------------------------------------- secrets ---
 
 # In both modes.
+# bats test_tags=plain
 @test "no password leaks" {
     own_server
     local form mode at guard pw=c4n4ry-pw

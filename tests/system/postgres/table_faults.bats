@@ -97,6 +97,7 @@ outage() {
 own_off() { pg_kill own; }
 own_on() { pg_restart own fast; }
 
+# bats test_tags=plain
 @test "a server that is away for longer ends the tree in time" {
     own_server
     outage own_off own_on

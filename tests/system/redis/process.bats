@@ -133,7 +133,7 @@ no_complaints() {
     no_complaints
 }
 
-# bats test_tags=soak
+# bats test_tags=soak,plain
 @test "a system call that fails from then on does not cause a hang" {
     # What a kernel without memory, or a broken device, may go on answering. (Not EINTR for ever,
     # and not for the signalfd, which would stay readable.)

@@ -402,6 +402,13 @@ names_first() { [ "$(sentinel_master)" = "$MASTER" ]; }
 }
 
 waits_at() { ncli "$1" info commandstats | sed -n 's/^cmdstat_wait:calls=\([0-9]*\),.*/\1/p'; }
+# succeeds_unconfirmed TTL: the master has a run's success; the replica hangs and does not confirm.
+succeeds_unconfirmed() {
+    hold --ttl "$1" --once
+    stop_pid "$(pid_at "$REPLICA")"
+    : >go
+    wait_for 5 has_run_at "$MASTER" succeeded
+}
 
 # bats test_tags=slow
 @test "with wait-replicas a success needs enough replicas" {
@@ -417,18 +424,12 @@ waits_at() { ncli "$1" info commandstats | sed -n 's/^cmdstat_wait:calls=\([0-9]
     has_run_at "$REPLICA" succeeded
     run -0 run_t 5 "$DLOCK" --forget --yes "$L"
     # The replica hangs: the success counts when it goes on, and not before.
-    hold --ttl 20 --once
-    stop_pid "$(pid_at "$REPLICA")"
-    : >go
-    wait_for 5 has_run_at "$MASTER" succeeded
+    succeeds_unconfirmed 20
     kill -CONT "$(pid_at "$REPLICA")"
     exits 0 15 "$HOLDER"
     has_run_at "$REPLICA" succeeded
     run -0 run_t 5 "$DLOCK" --forget --yes "$L"
-    hold --ttl 3 --once
-    stop_pid "$(pid_at "$REPLICA")"
-    : >go
-    wait_for 5 has_run_at "$MASTER" succeeded
+    succeeds_unconfirmed 3
     # Nor by a new connection, which finds the record.
     ncli "$MASTER" client kill type normal
     exits 79 5 "$HOLDER"
