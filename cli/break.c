@@ -12,6 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A server that took over may lack the newest writes of the old one. */
+#define BREAK_MARK_GONE "the mark is gone, as after a failover: break the hold again"
+
 /* --holder: a token, or HOST:PID. */
 static bool is_meant(const struct dlock_info *h, const char *id)
 {
@@ -73,15 +76,16 @@ static int await_end(const struct options *o, const struct sigstate *sig, dlock 
         struct found f = {.dying = dying, .silent = silent};
         dlock_start_status(lk, NULL);
         int code = query_run(o, sig, lk, &f);
-        bool held = code >= 0 || query_same_hold(&f, hold);
+        const struct dlock_info *same = query_same_hold(&f, hold);
+        const char *state = same && !same->broken ? BREAK_MARK_GONE : dying;
         query_free(&f);
-        if (!held)
+        if (code < 0 && !same)
             return -1;
         silent = code >= 0;
         if (dlock_now() >= until) {
             if (code < 0)
                 message("%s is still held by %s; %s", message_lock(lk, "", lock),
-                        message_process(hold, holder, sizeof(holder)), dying);
+                        message_process(hold, holder, sizeof(holder)), state);
             return code < 0 ? o->conflict_code : code;
         }
         query_pause(sig, lk, dying, dlock_min(pause, until - dlock_now()));
