@@ -151,7 +151,7 @@ enum dlock_ev {
      * While granted: the store may have lost the lock; the core renews at once (not with CAP_LAG).
      */
     EV_AWAY,
-    EV_BACK,    /* while acquire waits: the first answer since EV_AWAY */
+    EV_BACK,    /* while acquire waits: the first answer since EV_AWAY; a part of a long answer */
     EV_CHANGED, /* while granted: another client may have changed the lock; likewise */
     EV_NOTICE,  /* at any time: as DLOCK_REPORT_NOTICE */
     /*

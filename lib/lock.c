@@ -735,7 +735,7 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         }
         break;
     case EV_BACK:
-        if (waits(d))
+        if (waits(d) || d->phase == LOCK_ASKING)
             answered(d);
         break;
     case EV_CHANGED:

@@ -172,6 +172,7 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
         dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a list");
     } else {
         be->until = DLOCK_NEVER;
+        events_add(&be->events, EV_BACK); /* there may be many keys, and no lock */
         l->reply = r;
         rep->r = NULL;
         l->at = 0;

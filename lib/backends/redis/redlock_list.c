@@ -270,6 +270,7 @@ static void list_step(struct redlock_backend *be, int64_t now)
         redlock_no_quorum(be, &err);
         fail(be, &err);
     } else if (l->round == ROUND_PAGES) {
+        events_add(&be->events, EV_BACK); /* there may be many keys, and no lock */
         go_on(be);
     } else if (redlock_count(be, A_YES) >= be->quorum) {
         l->ready = true;

@@ -199,6 +199,7 @@ static enum zk_verdict children_listed(struct zk_backend *be, const struct zk_ms
     int n = 0;
     if (!look)
         return ZK_GOES_ON;
+    events_add(&be->events, EV_BACK); /* there may be many nodes, and no lock */
     if (m->rc != ZOK)
         return look_failed(be, look, m->rc);
     struct zk_child *line = zk_line(m->names, m->nnames, &n);

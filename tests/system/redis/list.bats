@@ -102,6 +102,14 @@ many() { # locks 1...$1, and as many other keys
     [[ $output == *"lock1 "* ]] && [[ $output != *lock2* ]]
 }
 
+@test "many keys and no lock: an empty list, and no time-out" {
+    own_server
+    own eval "for i = 1, 400000 do redis.call('set', i, '') end" 0 >/dev/null
+    [ "$(own dbsize)" = 400000 ]
+    run -0 run_t 10 "$DLOCK" --list --connect-timeout 20ms "${L%#*}"
+    [ -z "$output" ] || fail "$output"
+}
+
 @test "a server that does not answer: 69" {
     own_server
     run -69 run_t 10 "$DLOCK" --connect-timeout 1 --list "redis://127.0.0.1:$(some_port)"
