@@ -23,6 +23,8 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+/* Looks at a long /proc/locks that shows no holder. */
+#define LOOKS 5
 /* A process with more descriptors is taken for the holder without checking each. */
 #define FDS_MAX 2048
 /* How many descriptors, of all processes, are looked at in search of the lock: 2 us each. */
@@ -179,19 +181,49 @@ static void place(struct proc_lock *out, int *holders, int n, const struct proc_
     out[(*holders)++] = *l;
 }
 
-int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int max)
+/* A read(2) gives a page of /proc/locks at most, of one moment, if the buffer has room for it. */
+static size_t page_size(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static FILE *open_locks(void)
 {
     FILE *f = fopen("/proc/locks", "re");
+    if (f)
+        setvbuf(f, NULL, _IOFBF, page_size());
+    return f;
+}
+
+/* Is this a lock of n that a page before has shown? Two locks of a process count as one, too. */
+static bool shown(const struct proc_lock *all, int n, const struct proc_lock *l)
+{
+    for (int i = 0; i < n; i++)
+        if (all[i].pid == l->pid && all[i].waiter == l->waiter && all[i].shared == l->shared)
+            return true;
+    return false;
+}
+
+int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int max)
+{
     int holders = 0, n = 0;
-    char line[256];
-    if (!f)
-        return -errno;
-    while (n < max && fgets(line, sizeof(line), f)) {
-        struct proc_lock l;
-        if (parse_line(line, lf, &l))
-            place(out, &holders, n++, &l);
+    size_t length = page_size();
+    /* Locks that come or go between two pages shift the list: a lock may be missed, or come twice. */
+    for (int looks = 0; looks < LOOKS && holders == 0 && length >= page_size(); looks++) {
+        FILE *f = open_locks();
+        char line[256];
+        if (!f)
+            return -errno;
+        n = 0;
+        length = 0;
+        while (n < max && fgets(line, sizeof(line), f)) {
+            struct proc_lock l;
+            length += strlen(line);
+            if (parse_line(line, lf, &l) && (length < page_size() || !shown(out, n, &l)))
+                place(out, &holders, n++, &l);
+        }
+        fclose(f);
     }
-    fclose(f);
     settle_pids(out, holders, n);
     return n;
 }
@@ -435,7 +467,7 @@ static void find_carriers(struct proc_locks_all *all)
 
 int proc_locks_read_all(const struct proc_locks_file *lf, struct proc_locks_all *all)
 {
-    FILE *f = fopen("/proc/locks", "re");
+    FILE *f = open_locks();
     char line[256];
     int cap = 0, sys = f ? 0 : errno;
     *all = (struct proc_locks_all){.file = *lf};

@@ -87,6 +87,29 @@ hold_by() {
     is_free "$DIR#n"
 }
 
+# Hundreds of locks of other files that come and go shift the kernel's list while it is read.
+@test "a holder that ignores TERM is found among locks that come and go" {
+    local i
+    mkdir others
+    start_log churn.log /usr/bin/python3 -S -c '
+import fcntl, os, random
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]) # the list of the lowest comes first
+files = [open(f"others/{i}", "w") for i in range(300)]
+open("churning", "w").close()
+while True:
+    f = random.choice(files)
+    fcntl.flock(f, random.choice([fcntl.LOCK_EX, fcntl.LOCK_UN]))'
+    churn=$STARTED
+    hold_by /usr/bin/python3 -S -c 'import os, sys
+os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
+os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$DIR#n" sh -c 'trap "" TERM; echo >held; sleep 60'
+    wait_for 5 test -e churning
+    for i in 1 2 3 4 5; do breaks 75 -w 0.3 "$DIR#n"; done
+    breaks 0 --force "$DIR#n"
+    exits 137 5 "$HOLDER"
+    end_job TERM "$churn"
+}
+
 @test "a free lock needs no break" {
     breaks 0 x
     assert_out "free (no such file)"
