@@ -208,7 +208,7 @@ int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int
 {
     int holders = 0, n = 0;
     size_t length = page_size();
-    /* Locks that come or go between two pages shift the list: a lock may be missed, or come twice. */
+    /* Locks that come or go between two pages shift the list: it may lack a lock, or repeat one. */
     for (int looks = 0; looks < LOOKS && holders == 0 && length >= page_size(); looks++) {
         FILE *f = open_locks();
         char line[256];
