@@ -25,6 +25,8 @@
 
 /* Looks at a long /proc/locks that shows no holder. */
 #define LOOKS 5
+/* Looks at a long /proc/locks for all locks of a device. */
+#define LOOKS_ALL 2
 /* A process with more descriptors is taken for the holder without checking each. */
 #define FDS_MAX 2048
 /* How many descriptors, of all processes, are looked at in search of the lock: 2 us each. */
@@ -465,20 +467,47 @@ static void find_carriers(struct proc_locks_all *all)
     }
 }
 
-int proc_locks_read_all(const struct proc_locks_file *lf, struct proc_locks_all *all)
+/* By lock, the first sight first. */
+static int by_lock(const void *a, const void *b)
+{
+    const struct proc_lock *x = a, *y = b;
+    if (x->ino != y->ino)
+        return x->ino < y->ino ? -1 : 1;
+    if (x->pid != y->pid)
+        return x->pid < y->pid ? -1 : 1;
+    if (x->waiter != y->waiter || x->shared != y->shared)
+        return x->waiter != y->waiter ? x->waiter - y->waiter : x->shared - y->shared;
+    return x->place - y->place;
+}
+
+/* Of several looks: keep the first sight of each lock. */
+static void drop_doubles(struct proc_locks_all *all)
+{
+    int kept = 0;
+    qsort(all->at, (size_t)all->n, sizeof(*all->at), by_lock);
+    for (int i = 0; i < all->n; i++) {
+        const struct proc_lock *last = kept > 0 ? &all->at[kept - 1] : NULL;
+        if (!last || last->ino != all->at[i].ino || !shown(last, 1, &all->at[i]))
+            all->at[kept++] = all->at[i];
+    }
+    all->n = kept;
+}
+
+/* Add the locks of /proc/locks. *length: of the list. 0 or an errno. */
+static int add_all(struct proc_locks_all *all, int *cap, size_t *length)
 {
     FILE *f = open_locks();
     char line[256];
-    int cap = 0, sys = f ? 0 : errno;
-    *all = (struct proc_locks_all){.file = *lf};
-    all->file.ino = 0;
+    int sys = f ? 0 : errno;
+    *length = 0;
     while (f && sys == 0 && fgets(line, sizeof(line), f)) {
         struct proc_lock l;
+        *length += strlen(line);
         if (!parse_line(line, &all->file, &l))
             continue;
-        if (all->n == cap) {
-            cap = cap ? cap * 2 : 256;
-            struct proc_lock *more = realloc(all->at, (size_t)cap * sizeof(*more));
+        if (all->n == *cap) {
+            *cap = *cap ? *cap * 2 : 256;
+            struct proc_lock *more = realloc(all->at, (size_t)*cap * sizeof(*more));
             sys = more ? 0 : ENOMEM;
             all->at = more ? more : all->at;
         }
@@ -488,6 +517,22 @@ int proc_locks_read_all(const struct proc_locks_file *lf, struct proc_locks_all 
     }
     if (f)
         fclose(f);
+    return sys;
+}
+
+int proc_locks_read_all(const struct proc_locks_file *lf, struct proc_locks_all *all)
+{
+    size_t length = page_size();
+    int cap = 0, sys = 0, looks = 0;
+    *all = (struct proc_locks_all){.file = *lf};
+    all->file.ino = 0;
+    /* A long list may lack a lock: take those of several looks. */
+    while (sys == 0 && looks < LOOKS_ALL && length >= page_size()) {
+        sys = add_all(all, &cap, &length);
+        looks++;
+    }
+    if (looks > 1)
+        drop_doubles(all);
     if (all->n > 0)
         qsort(all->at, (size_t)all->n, sizeof(*all->at), by_inode);
     if (sys == 0)

@@ -91,18 +91,10 @@ hold_by() {
 @test "a holder that ignores TERM is found among locks that come and go" {
     local i
     mkdir others
-    start_log churn.log /usr/bin/python3 -S -c '
-import fcntl, os, random
-os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]) # the list of the lowest comes first
-files = [open(f"others/{i}", "w") for i in range(300)]
-open("churning", "w").close()
-while True:
-    f = random.choice(files)
-    fcntl.flock(f, random.choice([fcntl.LOCK_EX, fcntl.LOCK_UN]))'
+    start_log churn.log "$ROOT/tests/support/helpers/churn.py" others
     churn=$STARTED
-    hold_by /usr/bin/python3 -S -c 'import os, sys
-os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
-os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$DIR#n" sh -c 'trap "" TERM; echo >held; sleep 60'
+    hold_by "$ROOT/tests/support/helpers/churn.py" - "$DLOCK" "$DIR#n" \
+        sh -c 'trap "" TERM; echo >held; sleep 60'
     wait_for 5 test -e churning
     for i in 1 2 3 4 5; do breaks 75 -w 0.3 "$DIR#n"; done
     breaks 0 --force "$DIR#n"

@@ -56,6 +56,24 @@ queued_or_held() { grep -q ":$(stat -c %i "$1") " /proc/locks; }
     let_go
 }
 
+# Hundreds of locks of other files that come and go shift the kernel's list while it is read.
+@test "lacks no lock while others come and go" {
+    local i
+    mkdir other
+    start_log churn.log "$ROOT/tests/support/helpers/churn.py" other
+    churn=$STARTED
+    hold "$ROOT/tests/support/helpers/churn.py" - "$DLOCK" "$DIR#n"
+    waiting n
+    wait_for 5 test -e churning
+    for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+        lists
+        [ "${#lines[@]}" = 1 ] || fail "$i: $output"
+        [[ $output == "n  held, 1 waiting, "* ]] || fail "$i: $output"
+    done
+    let_go
+    end_job TERM "$churn"
+}
+
 @test "takes a pattern, a URI, a path, or the store of @NAME" {
     for name in aa ab b; do start_log "$name.log" "$DLOCK" "$DIR#$name" sleep 60; done
     all_held() { [ "$("$DLOCK" --list "$DIR" | grep -c " held")" = 3 ]; }

@@ -237,8 +237,8 @@ outage_setup() {
     own_server
     make_tables
 }
-# marked_in MODE SECONDS: a marked hold, whose holder (a) is stopped before its next renewal. The
-# break ($BREAKER, breaker.log) waits for so long.
+# marked_in MODE SECONDS: a marked hold, whose holder (a) is stopped before its next renewal, and a
+# waiter ($NEXT). The break ($BREAKER, breaker.log) waits for so long.
 marked_in() {
     use_mode "$1"
     works a --ttl 6 --grace 1 "$L"
@@ -246,6 +246,8 @@ marked_in() {
     start_log breaker.log "$DLOCK" --break --yes --connect-timeout 1 -w "$2" "$L"
     BREAKER=$STARTED
     wait_for 5 is_marked
+    next_waits
+    wait_for 5 waits_for_it 1
 }
 
 OUTAGE='refused\|ended the session'
@@ -256,8 +258,6 @@ is_told() { grep -q "$OUTAGE" breaker.log; }
     outage_setup
     for mode in $MODES; do
         marked_in "$mode" 20
-        next_waits
-        wait_for 5 waits_for_it 1
         pg_stop own
         kill -CONT "${PIDS[a]}"
         # An advisory lock ends with its session; a row lasts, and its holder finds the mark.
@@ -278,8 +278,6 @@ is_told() { grep -q "$OUTAGE" breaker.log; }
     outage_setup
     for mode in $MODES; do
         marked_in "$mode" 2
-        next_waits
-        wait_for 5 waits_for_it 1
         pg_stop own
         kill -CONT "${PIDS[a]}"
         exits 69 8 "$BREAKER"
@@ -296,8 +294,6 @@ is_told() { grep -q "$OUTAGE" breaker.log; }
     outage_setup
     for mode in $MODES; do
         marked_in "$mode" 20
-        next_waits
-        wait_for 5 waits_for_it 1
         stop_server
         kill -CONT "${PIDS[a]}"
         # No answer comes, so the holder ends its tree within its lease.
