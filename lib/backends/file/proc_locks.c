@@ -23,7 +23,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* Looks at a long /proc/locks that shows no holder. */
+/* Looks at a long /proc/locks, unless one shows an exclusive holder. */
 #define LOOKS 5
 /* Looks at a long /proc/locks for all locks of a device. */
 #define LOOKS_ALL 2
@@ -197,11 +197,12 @@ static FILE *open_locks(void)
     return f;
 }
 
-/* Is this a lock of n that a page before has shown? Two locks of a process count as one, too. */
+/* Is this lock among the n that are known? Two such locks of one process count as one, too. */
 static bool shown(const struct proc_lock *all, int n, const struct proc_lock *l)
 {
     for (int i = 0; i < n; i++)
-        if (all[i].pid == l->pid && all[i].waiter == l->waiter && all[i].shared == l->shared)
+        if (all[i].ino == l->ino && all[i].pid == l->pid && all[i].waiter == l->waiter &&
+            all[i].shared == l->shared)
             return true;
     return false;
 }
@@ -210,19 +211,28 @@ int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int
 {
     int holders = 0, n = 0;
     size_t length = page_size();
-    /* Locks that come or go between two pages shift the list: it may lack a lock, or repeat one. */
-    for (int looks = 0; looks < LOOKS && holders == 0 && length >= page_size(); looks++) {
+    bool found = false; /* the only holder */
+    /*
+     * Locks that come or go between two pages shift the list: it may lack a lock, or repeat one.
+     * Take the locks of several looks.
+     */
+    for (int looks = 0; looks < LOOKS && !found && length >= page_size(); looks++) {
         FILE *f = open_locks();
         char line[256];
         if (!f)
             return -errno;
-        n = 0;
         length = 0;
         while (n < max && fgets(line, sizeof(line), f)) {
             struct proc_lock l;
             length += strlen(line);
-            if (parse_line(line, lf, &l) && (length < page_size() || !shown(out, n, &l)))
-                place(out, &holders, n++, &l);
+            bool again = looks > 0 || length >= page_size();
+            if (!parse_line(line, lf, &l))
+                continue;
+            /* Locks without a process look all the same: take those of one look. */
+            if (l.pid > 0 ? again && shown(out, n, &l) : looks > 0 && n > 0)
+                continue;
+            found |= !l.waiter && !l.shared;
+            place(out, &holders, n++, &l);
         }
         fclose(f);
     }
@@ -485,11 +495,9 @@ static void drop_doubles(struct proc_locks_all *all)
 {
     int kept = 0;
     qsort(all->at, (size_t)all->n, sizeof(*all->at), by_lock);
-    for (int i = 0; i < all->n; i++) {
-        const struct proc_lock *last = kept > 0 ? &all->at[kept - 1] : NULL;
-        if (!last || last->ino != all->at[i].ino || !shown(last, 1, &all->at[i]))
+    for (int i = 0; i < all->n; i++)
+        if (kept == 0 || !shown(&all->at[kept - 1], 1, &all->at[i]))
             all->at[kept++] = all->at[i];
-    }
     all->n = kept;
 }
 
