@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define DAY 86400    /* s */
+#define CERT_DAYS 14 /* a certificate that ends earlier should be renewed */
+
 void findings_add(struct findings *f, enum dlock_finding level, int code, const char *fmt, ...)
 {
     char text[sizeof(f->all->error.msg)];
@@ -26,6 +29,15 @@ void findings_add(struct findings *f, enum dlock_finding level, int code, const 
     f->all[f->n].level = level;
     dlock_fail(&f->all[f->n++].error, code, 0, "%s%s%s", f->server ? f->server : "",
                f->server ? " " : "", text);
+}
+
+void findings_add_certificate(struct findings *f, int64_t ends)
+{
+    long long days = (ends - dlock_wall() / DLOCK_SEC) / DAY;
+    if (days < CERT_DAYS)
+        finding_warn(f, "certificate: ends in %lld day%s; renew it", days, days == 1 ? "" : "s");
+    else
+        finding_ok(f, "certificate: ends in %lld days", days);
 }
 
 bool findings_take(struct findings *f, struct dlock_event *ev)

@@ -29,6 +29,8 @@ void findings_add(struct findings *, enum dlock_finding, int code, const char *f
 #define finding_ok(f, ...) findings_add(f, DLOCK_FINDING_OK, DLOCK_OK, __VA_ARGS__)
 #define finding_warn(f, ...) findings_add(f, DLOCK_FINDING_WARNING, DLOCK_OK, __VA_ARGS__)
 #define finding_fail(f, code, ...) findings_add(f, DLOCK_FINDING_FAILURE, code, __VA_ARGS__)
+/* When the server's certificate ends (Unix s): a warning in the last two weeks. */
+void findings_add_certificate(struct findings *, int64_t ends);
 /*
  * Once the list has ended: the next event, EV_FINDING, and behind the last finding EV_DONE (or
  * EV_FAILED), which empties the list. False: the list has not ended.

@@ -2,17 +2,68 @@
  * check.c - --check: what a run would meet on this server. The questions are SELECTs of catalogues
  * and settings (sql/check.sql); nothing is locked or written. The lease table is then looked at by
  * the statement that also precedes each run (table_found).
- *
- * libpq does not tell the certificate of the server.
  */
 #include "postgres.h"
 
+#include <dlfcn.h>
 #include <string.h>
+#include <time.h>
 
 enum { C_PID, C_CLOCK, C_LEVEL, C_TEXT, C_COLUMNS };
 
 #define OLDEST 120000
 #define WITH_IDLE_TIMEOUT 140000
+
+/* Does libpq compare the server's certificate with an authority? */
+static bool verifies(PGconn *pq)
+{
+    PQconninfoOption *all = PQconninfo(pq), *o = all;
+    while (o && o->keyword && strcmp(o->keyword, "sslmode") != 0)
+        o++;
+    bool yes = o && o->val && strncmp(o->val, "verify-", 7) == 0;
+    PQconninfoFree(all);
+    return yes;
+}
+
+/*
+ * When the server's certificate ends, Unix s; 0: unknown. libpq tells only OpenSSL's structure of
+ * the connection. The functions for that structure must be those of the very OpenSSL that libpq
+ * uses, which need not be the one of dlock's TLS: dlsym(3) on libpq's handle looks into the
+ * libraries that libpq needs.
+ */
+static int64_t certificate_ends(PGconn *pq)
+{
+    void *ssl = PQsslStruct(pq, "OpenSSL"), *cert;
+    Dl_info libpq;
+    struct tm end = {0};
+    int64_t at = 0;
+    if (!ssl || !dladdr((void *)PQsslStruct, &libpq))
+        return 0;
+    void *so = dlopen(libpq.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    if (!so)
+        return 0;
+    void *(*peer)(const void *) = dlsym(so, "SSL_get1_peer_certificate");
+    const void *(*not_after)(const void *) = dlsym(so, "X509_get0_notAfter");
+    int (*to_tm)(const void *, struct tm *) = dlsym(so, "ASN1_TIME_to_tm");
+    void (*let_go)(void *) = dlsym(so, "X509_free");
+    if (peer && not_after && to_tm && let_go && (cert = peer(ssl)) != NULL) {
+        if (to_tm(not_after(cert), &end) == 1)
+            at = timegm(&end);
+        let_go(cert);
+    }
+    dlclose(so);
+    return at;
+}
+
+/* near: the server is on this machine. */
+static void certificate(struct pg_backend *be, bool near)
+{
+    int64_t ends = certificate_ends(be->conn.pq);
+    if (!near && !verifies(be->conn.pq))
+        finding_warn(&be->found, "certificate: not verified; use sslmode=verify-full");
+    else if (ends > 0)
+        findings_add_certificate(&be->found, ends);
+}
 
 static void connection(struct pg_backend *be)
 {
@@ -26,6 +77,8 @@ static void connection(struct pg_backend *be)
                  "connection: %s%s%s%s port %s, user %s, database %s, %s%s", at, same ? "" : " (",
                  same ? "" : address, same ? "" : ")", PQport(pq), PQuser(pq), PQdb(pq),
                  tls ? tls : "no TLS", near || tls ? "" : "; use sslmode=verify-full");
+    if (tls)
+        certificate(be, near);
 }
 
 static void version(struct pg_backend *be)

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DAY 86400    /* s */
-#define CERT_DAYS 14 /* a certificate that ends earlier should be renewed */
 #define CLUSTER_SLOTS 16384
 
 /* What to do stands behind a semicolon; in errors.c and health.c, behind a colon. */
@@ -208,16 +206,12 @@ void redis_check_done(struct redis_check *c)
 static void judge_certificate(struct redis_check *c, int64_t ends)
 {
     const struct redis_conn *cmd = &c->node->cmd;
-    long long days = (ends - dlock_wall() / DLOCK_SEC) / DAY;
     struct dlock_error warning;
     if (tls_config_warns(cmd->tls, cmd->where, &warning))
         finding_warn(c->found,
                      "certificate: not verified; leave insecure=1 out, or give ?cacert=FILE");
-    else if (ends > 0 && days < CERT_DAYS)
-        finding_warn(c->found, "certificate: ends in %lld day%s; renew it", days,
-                     days == 1 ? "" : "s");
     else if (ends > 0)
-        finding_ok(c->found, "certificate: ends in %lld days", days);
+        findings_add_certificate(c->found, ends);
 }
 
 static void judge_connection(struct redis_check *c)

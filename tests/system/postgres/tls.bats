@@ -4,12 +4,15 @@
 load ../../support/pgtests
 load ../../support/tls
 
+install_certificate() {
+    install -m 600 "$TLS/server.key" "$TLS/server.crt" "$PG_DIR/"
+    [ "$(id -u)" -ne 0 ] || chown nobody:nogroup "$PG_DIR/server.key" "$PG_DIR/server.crt"
+}
 setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true # one looks at the server's log
     tls_certs
     pg_start
-    install -m 600 "$TLS/server.key" "$TLS/server.crt" "$PG_DIR/"
-    [ "$(id -u)" -ne 0 ] || chown nobody:nogroup "$PG_DIR/server.key" "$PG_DIR/server.crt"
+    install_certificate
     # Nothing is served without TLS.
     sed -i 's/^host  *all/hostssl all/' "$PG_DIR/pg_hba.conf"
     pg_restart default fast -c ssl=on
@@ -38,6 +41,26 @@ waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
     # The cancel request of the wait that was over was understood: it left without a word in the
     # log.
     ! tail -n "+$((before + 1))" "$PG_LOG" | grep -E 'FATAL|could not|reset by peer' || fail "found"
+}
+
+@test "--check tells the end of the certificate" {
+    L="$BASE?sslmode=verify-full&$CA#$NAME"
+    run -1 run_t 5 "$DLOCK" --check "$L"
+    # In a second of its making it has two days, then one.
+    [[ $output == *"warning  certificate: ends in "@(1|2)" day"*"; renew it"* ]] || fail "$output"
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 90 \
+        -keyout "$PG_DIR/server.key" -out "$PG_DIR/server.crt" -subj /CN=localhost 2>/dev/null
+    chown --reference="$PG_DIR/pg_hba.conf" "$PG_DIR/server.key" "$PG_DIR/server.crt"
+    chmod 600 "$PG_DIR/server.key"
+    pgsql -c 'select pg_reload_conf()'
+    ends_late() {
+        run run_t 5 "$DLOCK" --check \
+            "$BASE?sslmode=verify-ca&sslrootcert=$PG_DIR/server.crt#$NAME" &&
+            [[ $output == *"ok       certificate: ends in "@(89|90)" days"* ]]
+    }
+    wait_for 5 ends_late
+    install_certificate
+    pgsql -c 'select pg_reload_conf()'
 }
 
 @test "refuses a bad certificate before it sends a password" {
