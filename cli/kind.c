@@ -62,6 +62,8 @@ void kind_json_hold(struct json *j, const struct dlock_info *i)
 {
     if (i->waiter)
         json_int(j, "place", i->place);
+    if (i->silent)
+        json_bool(j, "silent", true);
     kind_json_holder(j, i, false);
     if (i->left_ns >= 0 && i->left_ns != DLOCK_NEVER)
         json_int(j, "lease_left_ms", i->left_ns / DLOCK_MSEC);

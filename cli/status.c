@@ -26,6 +26,8 @@ static void text_one(const struct dlock_info *i)
         printf("  waiting%s: %s\n", kind, holder);
     else
         printf("  held%s by %s\n", kind, holder);
+    if (i->silent)
+        printf("    silent: stopped or cut off, as it seems; others are served before it\n");
     if (i->waiter)
         return;
     if (i->broken)

@@ -118,6 +118,7 @@ struct dlock_info {
     bool waiter;  /* false: a holder */
     bool foreign; /* the program is not dlock */
     bool over;    /* of a holder: released, but held until its min_hold_ns have passed */
+    bool silent;  /* of a waiter: stopped or cut off, as it seems; others are served before it */
     int place;    /* of a waiter: 1 is next, 0 unknown */
     enum dlock_mode mode;
     unsigned slots; /* DLOCK_MODE_SLOTS: the number of slots; 0 unknown */

@@ -58,6 +58,8 @@
 
 #define POLL_ALONE DLOCK_SEC             /* between tries of a waiter that no release can wake */
 #define POLL_IN_LINE (2500 * DLOCK_MSEC) /* between tries of a waiter in line */
+#define SILENT_AFTER                                                                               \
+    (4 * POLL_IN_LINE) /* --status: a waiter in line that has not tried for so long */
 #define JITTER (200 * DLOCK_MSEC)
 #define FAR_CHUNKS 3 /* as in stay_far */
 #define SWEEP_ONE_OF 100
@@ -1037,6 +1039,7 @@ static bool table_read_info(const PGresult *res, int i, struct dlock_info *info)
         info->server_pid = true;
         dlock_clean_text(info->user, sizeof(info->user), user, strlen(user));
     }
+    info->silent = pg_ms(res, i, S_LEFT) > SILENT_AFTER / DLOCK_MSEC;
     read_kind(info, pg_text(res, i, S_KIND), 0);
     return true;
 }

@@ -174,7 +174,7 @@ struct redlock_backend {
         bool forgetting; /* the servers are asked to remove the record */
         redisReply *replies[REDLOCK_NODES];
         bool listing; /* handed out entry by entry */
-        enum { LIST_HOLDERS, LIST_WAITERS } part;
+        enum { LIST_HOLDERS, LIST_WAITERS, LIST_SILENT } part;
         int server;
         size_t at, nlisted;
         uint64_t listed[200]; /* digests of the ids of waiters: several servers know them */

@@ -293,7 +293,8 @@ static bool next_waiter(struct redlock_backend *be, const struct redis_script_st
     while (be->status.at < s->nwaiters) {
         const redisReply *w = s->waiters[be->status.at++];
         if (w->type != REDIS_REPLY_STRING ||
-            !redis_script_waiter(w->str, (size_t)w->len, s->now_ms, &be->info))
+            !redis_script_waiter(w->str, (size_t)w->len, s->now_ms, &be->info) ||
+            be->info.silent != (be->status.part == LIST_SILENT))
             continue;
         uint64_t id = redlock_digest(w->str, redis_script_waiter_id(w->str));
         size_t i = 0, n = be->status.nlisted;
@@ -307,11 +308,11 @@ static bool next_waiter(struct redlock_backend *be, const struct redis_script_st
     return false;
 }
 
-/* The holders, then the waiters of all servers, each once. */
+/* The holders, then the waiters of all servers, each once; the silent ones of every server last. */
 bool redlock_status_entry(struct redlock_backend *be)
 {
     struct redis_script_state s;
-    for (; be->status.part <= LIST_WAITERS; be->status.part++, be->status.server = 0)
+    for (; be->status.part <= LIST_SILENT; be->status.part++, be->status.server = 0)
         for (; be->status.server < be->n; be->status.server++, be->status.at = 0)
             if (state_of(be, be->status.server, &s) &&
                 (be->status.part == LIST_HOLDERS ? next_holder(be, &s) : next_waiter(be, &s)))

@@ -711,8 +711,9 @@ bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct 
     *info = (struct dlock_info){.waiter = true, .left_ns = -1, .waited_ms = -1};
     (void)read_kind(waiter, len, info);
     long long alive = strtoll(entry, &p, 10);
-    if (p == entry || *p != ' ' || alive < now_ms)
+    if (p == entry || *p != ' ')
         return false;
+    info->silent = alive < now_ms;
     (void)strtoll(p, &p, 10);
     if (*p != ' ')
         return false;

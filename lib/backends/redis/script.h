@@ -302,7 +302,7 @@ const char *redis_script_value_at(const struct redis_script_state *, size_t i, s
  * dlock is a digest of the value. False: not in our format.
  */
 bool redis_script_holder_at(const struct redis_script_state *, size_t i, struct dlock_info *);
-/* A waiter of redis_script_state; false: dead, or an entry in an unknown format. */
+/* A waiter of redis_script_state, silent once its ttl is over; false: an unknown format. */
 bool redis_script_waiter(const char *waiter, size_t len, int64_t now_ms, struct dlock_info *);
 /* The length of the id, the same on each server. */
 static inline size_t redis_script_waiter_id(const char *waiter)

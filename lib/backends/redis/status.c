@@ -124,7 +124,8 @@ static bool next_entry(struct redis_backend *be)
         const redisReply *w = s->waiters[be->status.at++ - holders];
         if (w->type == REDIS_REPLY_STRING &&
             redis_script_waiter(w->str, (size_t)w->len, s->now_ms, &be->info)) {
-            be->info.place = ++be->status.place;
+            if (!be->info.silent)
+                be->info.place = ++be->status.place;
             return true;
         }
     }

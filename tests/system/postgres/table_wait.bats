@@ -54,6 +54,20 @@ held_by_dead() {
     exits 0 3 "$WAITER"
 }
 
+# bats test_tags=plain
+@test "--status tells a waiter in line that has not tried for ten seconds" {
+    hold
+    waiter 1 true
+    is_silent() { "$DLOCK" --status "$L" | grep -q 'silent: stopped or cut off'; }
+    ! is_silent || fail "a waiter that tries"
+    kill -STOP "$WAITER"
+    wait_for 15 is_silent
+    kill -CONT "$WAITER"
+    wait_for 5 eval '! is_silent'
+    let_go
+    exits 0 3 "$WAITER"
+}
+
 @test "neither a first try nor a release without waiters looks at the sessions" {
     local from=$(($(wc -c <"$PG_LOG") + 1)) auto=session_preload_libraries%3Dauto_explain
     local options="$auto%20-cauto_explain.log_min_duration%3D0%20-cauto_explain.log_analyze%3Don"

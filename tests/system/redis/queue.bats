@@ -54,6 +54,21 @@ since() {
         'import json, sys; print(json.load(sys.stdin)[sys.argv[1]][0]["since_ms"])' "$1"
 }
 
+@test "--status tells a waiter that has been silent for its ttl" {
+    local silent='silent: stopped or cut off'
+    rcli set "$NAME" x px 60000
+    TTL=1 wait_in_line 1 true
+    kill -STOP "$WAITER"
+    is_silent() { "$DLOCK" --status "$L" | grep -q "$silent"; }
+    wait_for 5 is_silent
+    run run_t 5 "$DLOCK" --status --json "$L"
+    assert_out '"waiters":[{"place":0,"silent":true,'
+    kill -CONT "$WAITER"
+    wait_for 5 eval '! is_silent'
+    rcli del "$NAME"
+    wait_exit 5 "$WAITER"
+}
+
 @test "--status of a foreign lock does not show its value" {
     rcli set "$NAME" s3cret px 10000
     run run_t 5 "$DLOCK" --status "$L"

@@ -137,6 +137,23 @@ load ../../support/outage
     wait_exit 5 "$WAITER"
 }
 
+@test "--status tells waiters that have been silent for their ttl" {
+    own_nodes 3
+    local text='silent: stopped or cut off' silent
+    on_all set "$NAME" theirs px 60000
+    waiter got --ttl 1
+    wait_for 5 in_line 1
+    kill -STOP "$WAITER"
+    is_silent() { "$DLOCK" --status "$L" >said; grep -q "$text" said; }
+    wait_for 5 is_silent
+    silent=$(grep -c "$text" said)
+    [ "$silent" = 1 ]
+    kill -CONT "$WAITER"
+    wait_for 5 eval '! is_silent'
+    on_all del "$NAME"
+    exits 0 5 "$WAITER"
+}
+
 # ------------------------------------------------------ rights, foreign data ---
 
 @test "a wrong password costs one vote, three refuse the lock" {

@@ -327,7 +327,9 @@ TEST(values_and_entries)
     CHECK_INT(info.since_ms, 7000);
     CHECK_INT(info.waited_ms, -1);
     CHECK_INT(redis_script_waiter_id(entry), 2);
-    CHECK(!redis_script_waiter(entry, strlen(entry), 1001, &info));
+    CHECK(!info.silent);
+    CHECK(redis_script_waiter(entry, strlen(entry), 1001, &info));
+    CHECK(info.silent);
     CHECK(!redis_script_waiter("", 0, 0, &info));
     CHECK(!redis_script_waiter("id", 2, 0, &info));
     CHECK(!redis_script_waiter("id ", 3, 0, &info));

@@ -366,8 +366,11 @@ DELETE FROM {table} d WHERE d.name = ANY (
     LIMIT 20 FOR UPDATE SKIP LOCKED)
 
 -- fragment waiters
--- Passed waiters come last.
-(SELECT 1, w.query, 0, 0, w.usename::text, w.pid, substr(w.application_name, 40), 0, ''
+-- Passed waiters come last. In place of a lease, the time since the session's last word (ms), if no
+-- statement runs.
+(SELECT 1, w.query, 0, (CASE WHEN w.state = 'idle'
+            THEN extract(epoch FROM clock_timestamp() - w.state_change) * 1000.0 END)::bigint,
+        w.usename::text, w.pid, substr(w.application_name, 40), 0, ''
     FROM pg_stat_activity w
     WHERE w.application_name COLLATE "C" > '{app}:' AND w.application_name COLLATE "C" < '{app};'
         AND w.datname = current_database()
