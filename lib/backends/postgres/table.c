@@ -922,8 +922,9 @@ static bool table_found(struct pg_backend *be, struct pg_reply *r)
         snprintf(r->text, sizeof(r->text), "the table %s does not exist", table);
     } else {
         strcpy(r->sqlstate, "42501");
+        bool owned = strstr(what, " is owned by ") != NULL;
         snprintf(r->text, sizeof(r->text), "the table %.70s is not safe to use: %.110s%s", table,
-                 what, strstr(what, " is owned by ") ? " (see table-owner= in dlock(1))" : "");
+                 what, owned ? " (see table-owner= in dlock-postgres(7))" : "");
     }
     return false;
 }

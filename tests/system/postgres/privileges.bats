@@ -180,7 +180,7 @@ refuses() {
         -c "create function f() returns trigger language plpgsql as $CALLS return new; end'" \
         -c 'create trigger t before insert or update on dlock_locks
             for each row execute function f()'
-    refuses 'it is owned by mallory (see table-owner= in dlock(1))'
+    refuses 'it is owned by mallory (see table-owner= in dlock-postgres(7))'
     in_db -c 'drop table public.dlock_locks; grant all on schema mine to postgres, mallory'
     L="postgres://postgres@$AT?mode=lease&table=mine.locks#$NAME"
     refuses 'its schema is owned by alice'
