@@ -57,6 +57,19 @@ f = json.load(sys.stdin)["findings"]
 print({x["level"] for x in f} == {"ok"} and len(f) > 9)' <<<"$output")" = True ]
 }
 
+@test "is quiet about a server with the manual's settings" {
+    local words
+    words=$(sed -n '/^maxmemory-policy /,/^\.Ed/p' "$ROOT/man/dlock-redis.7" |
+        sed '/^#/d; /^\.Ed/d; s/^/--/')
+    # shellcheck disable=SC2086
+    own_server $words --repl-diskless-sync-delay 0
+    redis_start_in replica --replicaof "127.0.0.1 ${REDIS_PORTS[own]}"
+    wait_for 9 eval 'own info replication | grep -q state=online'
+    check 0 "$L"
+    quiet
+    assert_out "persistence: an append-only file" "replicas: 1" "min-replicas-max-lag: 10 s"
+}
+
 @test "changes nothing in the server" {
     good_server --enable-debug-command yes
     hold
