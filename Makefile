@@ -212,9 +212,10 @@ demo: ## see it work: one command holds the lock, one waits, one is refused
 deps: ## install what the build and the tests need (Debian; root or sudo)
 	@tests/deps check
 
-lint: all ## manual page, format, exported symbols, Lua scripts, layers
+lint: all ## manual pages, format, exported symbols, Lua scripts, layers
 	@for f in $(wildcard man/*.[1-8]); do echo "$(MANDOC) $$f"; $(MANDOC) -T lint -W warning $$f || exit 1; done
 	@echo "$(CLANG_FORMAT)"; $(CLANG_FORMAT) --dry-run -Werror $(FORMAT_SRC)
+	@MANDOC='$(MANDOC)' tests/pages man
 	@tests/examples man/libdlock.3
 	@tests/symbols $(BUILD)/libdlock.so $(BUILD)/libdlock.a
 	@tests/lua $(LUA_SRC) $(LUA_PARTS)

@@ -228,3 +228,65 @@ limit() {
     printf '#include "util.h"\nint dlock_fail(void)\n{\n    int a;\n\n    a = 1;\n}\n' >lib/error.c
     refuses 'lib/error.c:5: an empty line in dlock_fail()'
 }
+
+# --- tests/pages: the manual ---
+
+# page NAME.N LINE...: a manual page with this text, which mandoc renders to 8 lines and the text's.
+page() {
+    mkdir -p man
+    file "man/$1" ".Dd January 1, 2026" ".Dt ${1%.*} ${1##*.}" .Os .Sh NAME ".Nm ${1%.*}" '.Nd x' \
+        '.Sh D\&ESCRIPTION' "${@:2}"
+}
+# pages: tests/pages on them.
+pages() { run "$ROOT/tests/pages" "$T/man"; }
+# complains MESSAGE: with this line, and no other.
+complains() {
+    pages
+    assert_rc 1
+    [ "$output" = "lint: $1" ] || fail "not '$1': $output"
+}
+# fill N: text of N rendered lines.
+fill() { printf '.Bd -literal -compact\n'; seq "$1"; printf '.Ed\n'; }
+
+@test "lint: a manual page is not longer than its limit, nor are all together" {
+    page dlock.1 x
+    pages
+    [ "$status" = 0 ] && [ -z "$output" ] || fail "$output"
+    local more=$((500 - $(mandoc -T ascii man/dlock.1 | wc -l) + 1)) p
+    page dlock.1 "$(fill "$more")"
+    pages
+    [ "$status" = 0 ] || fail "$output"
+    page dlock.1 "$(fill $((more + 1)))"
+    complains 'dlock.1: 501 lines, at most 500'
+    page dlock.1 x
+    page dlock-other.7 x
+    complains 'dlock-other.7: no limit of its length is known (tests/pages, LIMITS)'
+    rm man/dlock-other.7
+    page libdlock.3 "$(fill 4000)"
+    pages
+    [ "$status" = 0 ] || fail "$output"
+    for p in dlock-formats.5 dlock-{guarantees,locks,redis,postgres}.7; do page "$p" x; done
+    sed 's/^ALL=.*/ALL=30/; s,^cd "$(dirname.*,,' "$ROOT/tests/pages" >tests/pages
+    chmod +x tests/pages
+    run tests/pages man
+    [[ $output == 'lint: all pages: '*' lines, at most 30' ]] || fail "$output"
+}
+
+@test "lint: a page and a section that a manual page names exist" {
+    page dlock.1 'See' '.Xr dlock-formats 5 ,' '.Xr cron 8' 'and' '.Pq see Sx SOME THINGS No there .' \
+        '.Ss Of "some" things: \&x' 'and' '.Sx Of some things: x .' '.Sh SOME THINGS'
+    page dlock-formats.5 '.Xr dlock 1'
+    pages
+    [ "$status" = 0 ] || fail "$output"
+    local fault message
+    while IFS='|' read -r fault message; do
+        page dlock-formats.5 "$fault"
+        complains "$message"
+    done <<'END'
+.Pq Xr dlock-format 5 .|dlock-formats.5: names the page dlock-format.5, which does not exist
+.Fl s No in Xr dlock 7|dlock-formats.5: names the page dlock.7, which does not exist
+.Xr libdlock 3|dlock-formats.5: names the page libdlock.3, which does not exist
+.Sx SOME THINGS .|dlock-formats.5: has no heading SOME THINGS
+.Pq see Sx NAMES , x|dlock-formats.5: has no heading NAMES
+END
+}
