@@ -1,7 +1,7 @@
 /*
  * events.c - the events of a run as lines of JSON.
  *
- * The schema is in dlock(1), EVENTS. VERSION changes when a reader of the old schema would
+ * The schema is in dlock-formats(5), EVENTS. VERSION changes when a reader of the old schema would
  * misunderstand the new schema, not when a key or an event is added. Keys have the same names as in
  * --status --json. The owner token is left out: a program with the token can pass for the owner.
  *

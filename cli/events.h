@@ -1,6 +1,6 @@
 /*
  * events.h - the events of a run as lines of JSON for a program (--events); the schema is in
- * dlock(1), EVENTS. The object keeps the times and counts of the run. Few of them go to the
+ * dlock-formats(5), EVENTS. The object keeps the times and counts of the run. Few of them go to the
  * system's log, too (--syslog).
  *
  * A struct events * may be NULL, without both options: then each function does nothing. Only

@@ -26,7 +26,7 @@ static const struct meaning
     protected_mode = {RE_PERM, DLOCK_EPERM, "the server refuses clients from other hosts",
                       "set a password there or turn its protected mode off"},
     no_permission = {RE_PERM, DLOCK_EPERM, "the ACL user lacks a right",
-                     "see the manual for the rule it needs"},
+                     "see dlock-redis(7) for the rule it needs"},
     lacks = {RE_PERM, DLOCK_EPERM, "the ACL user lacks a right", "ACL SETUSER USER"},
     foreign = {RE_TYPE, DLOCK_EDATA, "a key of the lock was written by another program", NULL},
     wrong_type = {RE_TYPE, DLOCK_EDATA, "a key of the lock is not a string", NULL},

@@ -266,7 +266,7 @@ sys.exit(p.returncode)' "$DLOCK" --events --ttl 1 "$L" $SUBJECT -m 1500
 # --- manual ------------------------------------------------------------------
 
 @test "the manual has every event, key and word" {
-    awk '/^\.Sh /{ on = $2 ~ /EVENTS/ } on' "$ROOT/man/dlock.1" >section
+    awk '/^\.Sh /{ on = $2 == "EVENTS" } on' "$ROOT/man/dlock-formats.5" >section
     file_nonempty section
     for word in $("$ROOT/tests/support/helpers/events.py" --keys); do
         grep -Eq "^\..*Li $word( |$)" section || fail "no $word in EVENTS"

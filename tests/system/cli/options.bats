@@ -1,5 +1,5 @@
 # The option table against everything that repeats it: --help, the manual, the completions; and the
-# exit codes of the manual against lib/error.c.
+# exit codes and times of the manual against the program's.
 
 # bats file_tags=plain
 load ../../support/common
@@ -12,11 +12,11 @@ setup() {
 
 # All names of all options, one a line, sorted.
 table_names() { cut -f 1,2 table | tr '\t,' '\n\n' | grep . | sort; }
-# Lines of one section of the manual's source.
+# section TITLE [PAGE]: the lines of that section of the page's source, dlock(1) by default.
 # A title may have an empty escape in it.
 section() {
     awk -v want=".Sh $1" '/^\.Sh /{ title = $0; gsub(/\\&/, "", title); on = title == want } on' \
-        "$MAN"
+        "$ROOT/man/${2:-dlock.1}"
 }
 # Names in the arguments of Fl macros: "Fl w Ar DUR , Fl -timeout" gives -w and --timeout. Fl alone
 # is a single "-".
@@ -94,7 +94,7 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
 }
 
 @test "the manual mentions no unknown option" {
-    fl_names "$MAN" | grep -vx -e -- -e - >have || :
+    fl_names "$ROOT"/man/dlock*.[1-8] | grep -vx -e -- -e - >have || :
     table_names | sort -u >want
     run comm -13 want have
     [ -z "$output" ] || fail "not in the table: $output"
@@ -116,12 +116,15 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
 }
 
 @test "the manual's exit codes are those of lib/error.c" {
-    section 'EXIT STATUS' | sed -n 's/^\.It \([0-9]*\)$/\1/p' | sort -n >have
     { sed -n 's/^ *E([A-Z]*, \([0-9]*\), .*/\1/p' "$ROOT/lib/error.c"; printf '124\n126\n127\n'; } |
         sort -nu >want
-    diff -u want have
     # shellcheck disable=SC2086
-    printf '%s\n' $CODES | diff -u - have
+    printf '%s\n' $CODES | diff -u - want
+    section 'EXIT STATUS (EXIT CODES)' >short
+    section 'EXIT CODES' dlock-formats.5 >table
+    for page in short table; do
+        sed -n 's/^\.It \([0-9]*\)$/\1/p' $page | sort -n | diff -u want - || fail "in the $page"
+    done
 }
 
 @test "the manual's defaults are those of the program" {
@@ -143,7 +146,7 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
     margin=$((ttl / 20)) deadline=$((ttl - ttl / 100 - 2000))
     hard=$((deadline - margin / 2)) kill=$((deadline - margin)) term=$((kill - grace))
     s() { printf '%d.%03d s' $(($1 / 1000000)) $((($1 + 500) / 1000 % 1000)); }
-    section TIMELINE >timeline
+    section TIMELINE dlock-guarantees.7 >timeline
     for want in "margin    $(s $margin)" "renew     $(s $((term / 3)))" "term_at  $(s $term)" \
         "kill_at  $(s $kill)" \
         "hard_at  $(s $hard)" "deadline $(s $deadline)" "$(s $((term - term / 3)))"; do
@@ -153,16 +156,20 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
 
 @test "mandoc finds no fault in the manual" {
     command -v mandoc >/dev/null || skip "no mandoc"
-    run mandoc -T lint -W warning "$MAN"
-    [ -z "$output" ] || fail "$output"
-    assert_rc 0
+    for page in "$ROOT"/man/*.[1-8]; do
+        run mandoc -T lint -W warning "$page"
+        [ -z "$output" ] || fail "$output"
+        assert_rc 0
+    done
 }
 
 @test "the manual shows no prose as options" {
     # "Fl" takes all words behind it for options: three in a row are a sentence that lost its "No".
-    mandoc -T ascii "$MAN" | sed 's/.\x08//g' >page # without what is struck over for bold
-    grep -q 'connect-timeout' page
-    ! grep -nE -e '-[a-z]+ -[a-z]+ -[a-z]+' page || fail "that is prose"
+    for page in "$ROOT"/man/dlock*.[1-8]; do
+        mandoc -T ascii "$page" | sed 's/.\x08//g' >page # without what is struck over for bold
+        file_nonempty page
+        ! grep -nE -e '-[a-z]+ -[a-z]+ -[a-z]+' page || fail "$page: that is prose"
+    done
 }
 
 # All schemes that a backend serves, one a line.

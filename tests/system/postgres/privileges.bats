@@ -261,7 +261,7 @@ EOT
 }
 
 @test "the manual's schema for the lease table works for a plain role" {
-    sed -n '/^CREATE SCHEMA dlock;/,/^\.Ed/{/^\.Ed/d;p}' "$ROOT/man/dlock.1" >manual.sql
+    sed -n '/^CREATE SCHEMA dlock;/,/^\.Ed/{/^\.Ed/d;p}' "$ROOT/man/dlock-postgres.7" >manual.sql
     in_db -c 'create role app login' -f "$T/manual.sql"
     L="postgres://app@$AT?mode=lease&table=dlock.locks#$NAME"
     run -75 run_t 5 "$DLOCK" "$L" "$DLOCK" --no-reentrant -n "$L" true
