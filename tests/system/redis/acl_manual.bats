@@ -18,7 +18,10 @@ setup() {
 
 # ------------------------------------------------------------- the manual ---
 
-section() { sed -n "/^\.Ss $1\$/,/^\.S[sh] /p" "$ROOT/man/dlock.1" | sed '2,${/^\.S[sh] /d}'; }
+section() {
+    sed -n "/^\.Ss $1\$/,/^\.S[sh] /p" "$ROOT"/man/dlock-{redis,redlock}.7 |
+        sed '2,${/^\.S[sh] /d}'
+}
 # rule SECTION USER: the words behind ACL SETUSER USER there.
 rule() {
     local text
