@@ -127,6 +127,16 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
     done
 }
 
+@test "the manual has every key of --json" {
+    (cd "$ROOT/cli" && grep -hoE 'json_[a-z]+\([^"]*"[a-z_]+"' status.c list.c check.c kind.c) |
+        sed 's/.*"\(.*\)"/\1/' | sort -u >keys
+    [ "$(wc -l <keys)" -ge 35 ] || fail "found only: $(tr '\n' ' ' <keys)"
+    section JSON dlock-formats.5 >json
+    while read -r key; do
+        grep -qE "^\..*Li ([a-z_]+ , )*$key( |\$)" json || fail "no $key in JSON"
+    done <keys
+}
+
 @test "the manual's defaults are those of the program" {
     grep -q 'ttl_ns = 30 \* DLOCK_SEC' "$ROOT/lib/options.c"
     grep -q 'connect_timeout_ns = 5 \* DLOCK_SEC' "$ROOT/lib/options.c"
