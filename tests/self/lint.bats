@@ -273,7 +273,7 @@ fill() { printf '.Bd -literal -compact\n'; seq "$1"; printf '.Ed\n'; }
 }
 
 @test "lint: a page and a section that a manual page names exist" {
-    page dlock.1 'See' '.Xr dlock-formats 5 ,' '.Xr cron 8' 'and' '.Pq see Sx SOME THINGS No there .' \
+    page dlock.1 See '.Xr dlock-formats 5 ,' '.Xr cron 8' and '.Pq see Sx SOME THINGS No there .' \
         '.Ss Of "some" things: \&x' 'and' '.Sx Of some things: x .' '.Sh SOME THINGS'
     page dlock-formats.5 '.Xr dlock 1'
     pages

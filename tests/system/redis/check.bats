@@ -86,7 +86,8 @@ print({x["level"] for x in f} == {"ok"} and len(f) > 9)' <<<"$output")" = True ]
 @test "needs no right but those of the manual's rule" {
     good_server
     local words
-    words=$(sed -n '/^ACL SETUSER runner /,/^\.Ed/p' "$ROOT/man/dlock-redis.7" | sed -n '1,/^\.Ed/p' |
+    words=$(sed -n '/^ACL SETUSER runner /,/^\.Ed/p' "$ROOT/man/dlock-redis.7" |
+        sed -n '1,/^\.Ed/p' |
         sed '/^\.Ed/d; s/\\e$//; s/\\&//g; s/ACL SETUSER runner//' | tr '\n' ' ')
     # shellcheck disable=SC2086
     set -f && own acl setuser runner ${words/PASSWORD/$SECRET} >/dev/null && set +f
