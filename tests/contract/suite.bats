@@ -1094,7 +1094,7 @@ sys.stdout.buffer.write(struct.pack('q', ($h - 1) * 5 * 10**9))" >"clock.$h"
 }
 
 # bats test_tags=plain
-@test "--min-hold: no crash shortens it where the store has an expiry; a signal ends it elsewhere" {
+@test "--min-hold: in a store no crash shortens it; elsewhere a signal does" {
     ! kin || return 0
     if needs STAYS; then
         "$HELPERS/clock" "$T/began"
