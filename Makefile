@@ -56,12 +56,13 @@ say = $(if $(V),@:,@echo "  $(1)	$(2)")
 
 VERSION := $(shell sed -n 's/^\#define DLOCK_VERSION "\(.*\)"/\1/p' lib/dlock.h)
 SOMAJOR := 0
-# The exact build. Only the files that show it depend on it. Git does not answer to another user
-# than the tree's owner, as root often is in `make install`: then it is the build that is there, if
-# it is of this version.
-GITDESC := $(shell test -e .git && GIT_OPTIONAL_LOCKS=0 git describe --always --dirty 2>/dev/null)
+# The exact build: the version alone in a tarball and at the commit of its tag, the full package
+# version in a package. Only the files that show it depend on it. Git does not answer to another
+# user than the tree's owner, as root often is in `make install`: then it is the build that is
+# there, if it is of this version.
+GITDESC := $(shell test -e .git && GIT_OPTIONAL_LOCKS=0 git describe --tags --match 'v$(VERSION)' --always --dirty 2>/dev/null)
 BUILT_ID := $(if $(GITDESC),,$(filter $(VERSION) $(VERSION)+%,$(shell test -e .git && sed 's/ .*//' $(BUILD)/build-id 2>/dev/null)))
-BUILD_ID ?= $(or $(BUILT_ID),$(VERSION)$(if $(GITDESC),+$(GITDESC)))
+BUILD_ID ?= $(or $(BUILT_ID),$(VERSION)$(if $(filter-out v$(VERSION),$(GITDESC)),+$(GITDESC)))
 
 WARN := -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
         -Wformat-security -Wvla -Werror=implicit-function-declaration $(if $(WERROR),-Werror)
@@ -263,6 +264,19 @@ INSTALLED = $(BINDIR)/dlock $(addprefix $(MODDIR)/,tls.so postgres.so zookeeper.
     $(BASHCOMPDIR)/dlock $(ZSHCOMPDIR)/_dlock $(FISHCOMPDIR)/dlock.fish $(TMPFILESDIR)/dlock.conf \
     $(foreach f,$(MAN),$(MANDIR)/man$(subst .,,$(suffix $f))/$(notdir $f))
 
+dist: ## the last commit as $(BUILD)/dlock-VERSION.tar.xz, the same bytes in each clone
+	@mkdir -p $(BUILD)
+	@git diff --quiet HEAD || echo 'warning: changes that are not committed are left out' >&2
+	git -c tar.umask=0022 archive --prefix=dlock-$(VERSION)/ -o $(BUILD)/$(DIST:.xz=) HEAD
+	xz -9 -T1 -f $(BUILD)/$(DIST:.xz=)
+	@cd $(BUILD) && sha256sum $(DIST) >$(DIST).sha256 && cat $(DIST).sha256
+DIST := dlock-$(VERSION).tar.xz
+
+REVISION ?= 1
+deb: ## Debian packages in $(BUILD)/deb: REVISION=1
+	@tests/deps deb
+	@BUILD=$(BUILD) packaging/deb $(REVISION)
+
 clean: ## remove $(BUILD)
 	rm -rf $(BUILD)
 
@@ -426,7 +440,7 @@ include tests/tests.mk
 FORCE:
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: all demo deps lint format install uninstall clean help FORCE
+.PHONY: all demo deps lint format install uninstall dist deb clean help FORCE
 
 # Not those of a build below this one, which may be under way.
 -include $(shell find $O $(BUILD)/unit $(BUILD)/test -name '*.d' 2>/dev/null)

@@ -52,7 +52,7 @@ check-tsan: ## what uses threads, under ThreadSanitizer
 	@$(SUBMAKE) BUILD=$(BUILD)/tsan SAN=thread check-build-thread
 	@BUILD=$(BUILD)/tsan SAN=thread CC='$(CC)' MAKE='$(MAKE)' DLOCK_QUICK=1 tests/run --tags thread
 
-soak: ## thousands of acquisitions, minutes of faults, another Debian whole (hours)
+soak: ## thousands of acquisitions, minutes of faults, packages, another Debian whole (hours)
 	@tests/deps check
 	@$(SUBMAKE) check-build
 	@BUILD=$(BUILD) SAN=$(SAN) CC='$(CC)' MAKE='$(MAKE)' RELEASE=$(RELEASE) tests/soak/run
@@ -64,6 +64,9 @@ RELEASE ?= trixie
 SCOPE   ?= short
 check-debian: ## on another Debian, in a chroot (root): RELEASE=trixie SCOPE=short|whole
 	@tests/release $(RELEASE) $(SCOPE)
+
+check-deb: ## the tarball and the packages on Debian 12 and 13, in chroots (root): RELEASES=trixie
+	@tests/deb $(RELEASES)
 
 # What the tests tagged thread need.
 check-build-thread: $(BUILD)/test/dlock $(THREAD_BIN) $(BUILD)/unit/built $(HELP_BIN) $(LOAD_BIN) $(USE_BIN)
@@ -79,7 +82,7 @@ bench: all $(HELP_BIN) ## what a lock costs
 bench-report: all $(HELP_BIN) ## measure anew what man/figures.md shows, and draw its plots
 	@tests/bench-report
 
-.PHONY: check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-build check-build-thread bench bench-report
+.PHONY: check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-deb check-build check-build-thread bench bench-report
 
 # ------------------------------------------------------------------ rules ---
 
