@@ -277,6 +277,10 @@ deb: ## Debian packages in $(BUILD)/deb: REVISION=1
 	@tests/deps deb
 	@BUILD=$(BUILD) packaging/deb $(REVISION)
 
+image: ## a static dlock for files and Redis, and an OCI image of it, in $(BUILD)/image
+	@tests/deps image
+	@BUILD=$(BUILD) packaging/image
+
 clean: ## remove $(BUILD)
 	rm -rf $(BUILD)
 
@@ -440,7 +444,7 @@ include tests/tests.mk
 FORCE:
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: all demo deps lint format install uninstall dist deb clean help FORCE
+.PHONY: all demo deps lint format install uninstall dist deb image clean help FORCE
 
 # Not those of a build below this one, which may be under way.
 -include $(shell find $O $(BUILD)/unit $(BUILD)/test -name '*.d' 2>/dev/null)

@@ -68,6 +68,9 @@ check-debian: ## on another Debian, in a chroot (root): RELEASE=trixie SCOPE=sho
 check-deb: ## the tarball and the packages on Debian 12 and 13, in chroots (root): RELEASES=trixie
 	@tests/deb $(RELEASES)
 
+check-image: ## the image, and dlock run from it by runc (root)
+	@BUILD=$(BUILD) tests/image
+
 # What the tests tagged thread need.
 check-build-thread: $(BUILD)/test/dlock $(THREAD_BIN) $(BUILD)/unit/built $(HELP_BIN) $(LOAD_BIN) $(USE_BIN)
 
@@ -82,7 +85,7 @@ bench: all $(HELP_BIN) ## what a lock costs
 bench-report: all $(HELP_BIN) ## measure anew what man/figures.md shows, and draw its plots
 	@tests/bench-report
 
-.PHONY: check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-deb check-build check-build-thread bench bench-report
+.PHONY: check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-deb check-image check-build check-build-thread bench bench-report
 
 # ------------------------------------------------------------------ rules ---
 
