@@ -249,6 +249,7 @@ install: all ## install below $(DESTDIR)$(PREFIX)
 	$(if $(wildcard completions/_dlock),$(INSTALL) -D -m 644 completions/_dlock $D$(ZSHCOMPDIR)/_dlock)
 	$(if $(wildcard completions/dlock.fish),$(INSTALL) -D -m 644 completions/dlock.fish $D$(FISHCOMPDIR)/dlock.fish)
 	$(INSTALL) -D -m 644 tmpfiles/dlock.conf $D$(TMPFILESDIR)/dlock.conf
+	$(INSTALL) -D -m 755 packaging/prometheus/dlock-textfile $D$(DATADIR)/dlock/dlock-textfile
 	@# A boot, or a package manager, makes the directory from that file; here it is needed now.
 	@# "Root" in a container may not be able to make it, and may not need it.
 	if [ -z $D ] && [ "$$(id -u)" = 0 ]; then \
@@ -256,12 +257,13 @@ install: all ## install below $(DESTDIR)$(PREFIX)
 
 uninstall: ## remove what install put there
 	rm -f $(addprefix $D,$(INSTALLED))
-	@rmdir $D$(MODDIR) 2>/dev/null || :
+	@rmdir $D$(MODDIR) $D$(DATADIR)/dlock 2>/dev/null || :
 	@[ -n $D ] || rmdir /run/dlock 2>/dev/null || : # not while it has locks
 
 INSTALLED = $(BINDIR)/dlock $(addprefix $(MODDIR)/,tls.so postgres.so zookeeper.so) $(INCLUDEDIR)/dlock.h $(PKGCONFIGDIR)/libdlock.pc \
     $(addprefix $(LIBDIR)/,libdlock.a libdlock.so libdlock.so.$(SOMAJOR) libdlock.so.$(VERSION)) \
     $(BASHCOMPDIR)/dlock $(ZSHCOMPDIR)/_dlock $(FISHCOMPDIR)/dlock.fish $(TMPFILESDIR)/dlock.conf \
+    $(DATADIR)/dlock/dlock-textfile \
     $(foreach f,$(MAN),$(MANDIR)/man$(subst .,,$(suffix $f))/$(notdir $f))
 
 dist: ## the last commit as $(BUILD)/dlock-VERSION.tar.xz, the same bytes in each clone
