@@ -5,7 +5,7 @@
 #     program NAME [COMMANDS]          a program of the user, $T/bin/NAME or, with a slash, ./NAME:
 #                                      it adds its name and arguments to the file ran, then runs
 #                                      COMMANDS; ran N: N programs have begun
-#     at_a_time                        COMMANDS that fail when two programs run them at a time
+#     at_a_time                        COMMANDS that fail when they run twice at a time under a lock
 #     yaml FILE EXPRESSION             Python's, of the document d; a list is one word a line
 #
 # Only the names of hosts, the ports and the paths of a server are replaced. $T/bin, which has dlock
@@ -17,8 +17,6 @@ setup_file() { redis_start; }
 teardown_file() { redis_stop; }
 setup() {
     dlock_setup
-    # Also for the user of a container.
-    chmod 755 "$T"
     mkdir -p bin etc
     ln -s "$DLOCK" bin/dlock
     PATH=$T/bin:$PATH
@@ -51,4 +49,4 @@ v = eval(sys.argv[2])
 print(*(v if isinstance(v, list) else [v]), sep="\n")' "$@"
 }
 
-at_a_time() { echo "mkdir '$T/one' || exit 9; sleep 0.1; rmdir '$T/one'"; }
+at_a_time() { echo "mkdir '$T/one-'\$DLOCK_NAME || exit 9; sleep 0.1; rmdir '$T/one-'\$DLOCK_NAME"; }

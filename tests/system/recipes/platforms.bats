@@ -1,0 +1,192 @@
+#!/usr/bin/env bats
+# platforms.bats - the recipes for systemd, CI and Kubernetes, as these run them. systemd itself
+# boots with its recipes in tests/soak/systemd.
+
+# bats file_tags=plain
+load ../../support/recipes
+
+# ----------------------------------------------------------------- systemd ---
+
+@test "systemd accepts the units" {
+    need_root
+    for unit in nightly.service nightly.timer leader.service; do recipe $unit; done
+    # It looks into folders of its own for dlock.
+    run -0 run_t 20 unshare --mount --propagation private bash -c '
+        mount --bind "$T/bin" /usr/local/bin &&
+            systemd-analyze verify ./nightly.service ./nightly.timer ./leader.service'
+    [ -z "$output" ] || fail "$output"
+}
+
+@test "systemd: the service finds its password, and skips a run when the lock is held" {
+    local line
+    recipe nightly.service
+    rcli acl setuser job@eu on '>a secret' '~*' '&*' +@all >/dev/null
+    mkdir credentials
+    (umask 077 && echo 'a secret' >credentials/redis)
+    program nightly
+    # As systemd reads the line: \ at its end, %d and %%.
+    line=$(sed -n '/^ExecStart=/,/[^\\]$/{s/^ExecStart=//; s/\\$//; p}' nightly.service)
+    line=${line//%d/$T/credentials}
+    read -rd '' -a argv <<<"${line//%%/%}" || :
+    run -0 run_t 5 "${argv[@]}"
+    run -75 run_t 5 "${argv[@]}"
+    grep -qx SuccessExitStatus=75 nightly.service
+    ran 1
+}
+
+# ---------------------------------------------------------------------- CI ---
+
+@test "GitLab: one deployment at a time, and the waiting one names the other" {
+    local script
+    recipe gitlab
+    program deploy "'$HELPERS/await' '$T/go'"
+    mv bin/deploy .
+    export CI=true REDIS_URL=$STORE CI_ENVIRONMENT_SLUG=prod
+    script=$(yaml gitlab 'd["deploy"]["script"]')
+    [ "$(yaml gitlab 'd["deploy"]["variables"]["DLOCK_NOTE"]')" = '$CI_JOB_URL' ]
+    start_log first.log env DLOCK_NOTE=https://ci/1 bash -e -c "$script"
+    local first=$STARTED
+    wait_for 5 ran 1
+    start_log second.log env DLOCK_NOTE=https://ci/2 bash -e -c "$script"
+    wait_for 5 file_has second.log 'note "https://ci/1"'
+    : >go
+    exits 0 5 "$first"
+    exits 0 5 "$STARTED"
+    ran 2
+}
+
+# step N: starts step N as GitHub's runner does: the command of a file, all signals as by default.
+step() {
+    local shell
+    yaml github "d['jobs']['deploy']['steps'][$1]['run']" >"step$1"
+    shell=$(yaml github "d['jobs']['deploy']['steps'][$1].get('shell', 'bash -e {0}')")
+    # shellcheck disable=SC2086
+    start_log "step$1.log" "$HELPERS/launch" -d ${shell/\{0\}/"step$1"}
+    STEPS[$1]=$STARTED
+}
+
+# Ends with INT, but what it has started ignores signals.
+stubborn='(trap "" INT TERM; while :; do read -rt 1 <>.never; done) & trap "exit 130" INT
+    while :; do read -rt 1 <>.never; done'
+
+@test "GitHub: what a step has started is gone before a cancelled step gets TERM" {
+    local STEPS=() n begun
+    recipe github
+    mkfifo .never
+    for n in deploy build publish; do program ./$n; done
+    program ./deploy "$stubborn"
+    program ./publish "$stubborn"
+    export DLOCK_STORE=$STORE
+    [ "$(yaml github 'list(d["jobs"]["deploy"]["env"].values())')" = \
+        $'${{ secrets.REDIS_URL }}\nrun ${{ github.run_id }}' ]
+    step 1
+    step 2
+    wait_for 5 ran 3
+    now_ms begun
+    kill -INT "${STEPS[1]}" "${STEPS[2]}"
+    for n in 1 2; do exits 130 8 "${STEPS[n]}"; done
+    assert_between 4500 $(($(now_ms) - begun)) 7400 "ms to the end of a step"
+    for n in deploy publish; do run -0 "$DLOCK" --status @$n; done
+    none_left || fail "$(test_pids)"
+}
+
+@test "GitHub: a plain bash -e step leaves dlock behind, as the page says" {
+    local STEPS=()
+    recipe github
+    program ./deploy "'$HELPERS/await' '$T/go'"
+    export DLOCK_STORE=$STORE
+    sed -i 's/run: exec \(.*\)/run: "\1; true"/' github
+    step 1
+    wait_for 5 ran 1
+    kill -INT "${STEPS[1]}"
+    kill -TERM "${STEPS[1]}"
+    exits 143 5 "${STEPS[1]}"
+    run -75 "$DLOCK" --status @deploy
+    : >go
+    wait_for 5 "$DLOCK" --status @deploy
+}
+
+# -------------------------------------------------------------- Kubernetes ---
+
+# pod FILE TEMPLATE: starts the container of this pod's template: command and args are process 1 of
+# a namespace, by the template's user and groups. $POD is its pid here, $STARTED that of the parent.
+pod() {
+    local uid group argv
+    need_pid_namespace
+    need_root
+    mapfile -t argv < <(yaml "$1" "[w for c in d$2['spec']['containers']
+        for w in c['command'] + c['args']]")
+    uid=$(yaml "$1" "d$2['spec'].get('securityContext', {}).get('runAsUser', 0)")
+    group=$(yaml "$1" "d$2['spec'].get('securityContext', {}).get('fsGroup', 0)")
+    # To be found by its words: unshare, too, has the file's name, and another parent.
+    start_log pod.log unshare --pid --fork --kill-child --mount-proc \
+        setpriv --reuid "$uid" --regid 0 --groups "$group" -- "${argv[@]}"
+    wait_for 5 eval '[ -n "$(children $STARTED)" ]'
+    POD=$(children "$STARTED")
+}
+# open_to_all: $T is a folder that the container's user can reach, with a dlock for it.
+open_to_all() {
+    OPEN=$(mktemp -d /tmp/dlock-recipes.XXXXXX)
+    T=$OPEN
+    cd "$T"
+    mkdir bin etc
+    cp "$DLOCK" bin
+    PATH=$T/bin:$PATH
+    : >ran
+    chmod -R a+rX,a+w .
+}
+teardown() {
+    cd /
+    dlock_teardown
+    [ -z "${OPEN:-}" ] || rm -r "$OPEN"
+}
+JOB="['spec']['template']"
+CRON="['spec']['jobTemplate']$JOB"
+
+@test "Kubernetes: a CronJob runs in one pod, and ends in time when the pod does" {
+    local mode begun first
+    open_to_all
+    recipe cronjob
+    # The kubelet's file: root's, readable for the group of fsGroup.
+    mode=$(yaml cronjob "'%o' % d$CRON['spec']['volumes'][0]['secret']['defaultMode']")
+    rcli acl setuser app on '>a secret' '~*' '&*' +@all >/dev/null
+    echo 'a secret' >etc/redis
+    chmod "$mode" etc/redis
+    chgrp "$(yaml cronjob "d$CRON['spec']['securityContext']['fsGroup']")" etc/redis
+    program nightly "trap 'echo stopped >>$T/ran; exit 3' TERM
+        while :; do read -rt 1 <>'$T/.never'; done"
+    mkfifo -m 666 .never
+    pod cronjob "$CRON"
+    first=$STARTED
+    wait_for 5 ran 1
+    kill -TERM "$POD"
+    now_ms begun
+    exits 3 20 "$first"
+    [ $(($(now_ms) - begun)) -lt \
+        $(yaml cronjob "1000 * d$CRON['spec']['terminationGracePeriodSeconds']") ]
+    [ "$(cat ran)" = $'nightly\nstopped' ] || fail "$(cat ran)"
+    # --min-hold: a second cluster's pod is done at once.
+    pod cronjob "$CRON"
+    exits 0 5 "$STARTED"
+    ran 2
+}
+
+@test "Kubernetes: a deploy Job that was ended runs again, and not after a success" {
+    recipe job
+    mkfifo .never
+    program ./migrate "[ ! -e '$T/slow' ] || while :; do read -rt 1 <>.never; done"
+    program ./rollout
+    export DLOCK_STORE=$STORE
+    : >slow
+    pod job "$JOB"
+    wait_for 5 ran 1
+    kill -TERM "$POD"
+    exits 143 10 "$STARTED"
+    rm slow
+    pod job "$JOB"
+    exits 0 5 "$STARTED"
+    [ "$(cat ran)" = $'migrate\nmigrate\nrollout' ] || fail "$(cat ran)"
+    pod job "$JOB"
+    exits 0 5 "$STARTED"
+    ran 3
+}
