@@ -25,9 +25,13 @@ setup() {
     : >ran
 }
 
-recipe() {
+# recipe_text NAME: the recipe as a reader of the page sees it.
+recipe_text() {
     sed -n "/^\.\\\\\" recipe $1 /,/^\.Ed/{/^\./d; s/^\\\\&//; s/\\\\e/\\\\/g; p}" \
-        "$ROOT/man/dlock-recipes.7" |
+        "$ROOT/man/dlock-recipes.7"
+}
+recipe() {
+    recipe_text "$1" |
         sed "s,\([@/]\)\(db1\|redis\)\([?#]\|\$\),\1127.0.0.1:$REDIS_PORT\3,
             s,/etc/dlock/,$T/etc/,; s,/usr/local/bin,$T/bin," >"$1"
     [ -s "$1" ] || fail "dlock-recipes(7) has no recipe $1"
@@ -49,4 +53,4 @@ v = eval(sys.argv[2])
 print(*(v if isinstance(v, list) else [v]), sep="\n")' "$@"
 }
 
-at_a_time() { echo "mkdir '$T/one-'\$DLOCK_NAME || exit 9; sleep 0.1; rmdir '$T/one-'\$DLOCK_NAME"; }
+at_a_time() { echo "one='$T/one-'\$DLOCK_NAME; mkdir \$one || exit 9; sleep 0.1; rmdir \$one"; }

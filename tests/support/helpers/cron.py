@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -S
-"""cron.py CRONTAB COMMAND - runs the crontab's job whose command has COMMAND in it, as cron(8) does.
+"""cron.py CRONTAB COMMAND - runs as cron(8) does the crontab's job whose command has COMMAND in it.
 
 The job gets cron's environment and the variables of the crontab, and /bin/sh the command up to the
 first "%"; the text behind that, with newlines for "%", is its standard input. "\\%" is a "%". What

@@ -141,10 +141,9 @@ PY
     names=$(sed -n 's/^\.\\" recipe \([^ ]*\) .*/\1/p' "$page")
     [ "$(wc -l <<<"$names")" = "$(grep -c '^\.Bd -literal' "$page")" ]
     for name in $names; do
-        grep -rqE "recipe \"?$name( |\"|;|$)|for unit in .*$name" "$ROOT/tests/system/recipes" ||
+        grep -rqE "recipe \"?$name( |\"|;|$)|[ (]./$name[ )]" "$ROOT/tests/system/recipes" ||
             fail "no test runs $name"
     done
     run sed -n '/^\.Bd/,/^\.Ed/{s/\\e//g; s/^\\&//; /\\/p}' "$page"
     [ -z "$output" ] || fail "$output"
-    run ! mandoc -T lint -W style "$page"
 }
