@@ -9,7 +9,7 @@ load ../../support/recipes
 
 @test "systemd accepts the units" {
     need_root
-    local units=(./nightly.service ./nightly.timer ./report.service ./leader.service)
+    local units=(./nightly.service ./nightly.timer ./report.service ./leader.service ./leader.timer)
     for unit in "${units[@]#./}"; do recipe "$unit"; done
     # It looks into folders of its own for dlock.
     run -0 run_t 20 unshare --mount --propagation private bash -c '
@@ -27,6 +27,7 @@ load ../../support/recipes
     # As systemd reads the line: \ at its end, %d and %%.
     line=$(sed -n '/^ExecStart=/,/[^\\]$/{s/^ExecStart=//; s/\\$//; p}' nightly.service)
     line=${line//%d/$T/credentials}
+    [[ ${line//%%/} != *%* ]] || fail "a % alone: $line"
     read -rd '' -a argv <<<"${line//%%/%}" || :
     run -0 run_t 5 "${argv[@]}"
     run -75 run_t 5 "${argv[@]}"
