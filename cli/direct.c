@@ -33,6 +33,7 @@ static struct spawn describe(const struct hold *h)
         .keeper_fd = -1,
         .inherit_fd = command_inherits(h->c, h->lk) ? dlock_fd(h->lk) : -1,
         .name = dlock_name(h->lk),
+        .dlock_pid = getpid(),
         .grant = {.not_after = DLOCK_NEVER,
                   .fence = dlock_fence(h->lk),
                   .slot = dlock_slot(h->lk) + 1,

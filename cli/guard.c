@@ -738,6 +738,7 @@ static _Noreturn void guard_main(const struct guard_config *cfg, int sock)
     g.spawn.sig = cfg->sig;
     g.spawn.group = cfg->own_group ? &g.group : NULL;
     g.spawn.name = cfg->name;
+    g.spawn.dlock_pid = cfg->dlock_pid;
     close(cfg->sig->fd); /* the keeper's */
     int why = prepare(&g);
     if (why != 0) {

@@ -52,6 +52,7 @@ struct guard_config {
     const struct sigstate *sig;
     char *const *argv;
     const char *name; /* DLOCK_NAME */
+    pid_t dlock_pid;  /* the keeper's, for struct spawn */
     bool own_group; /* no controlling terminal: the command is not in the keeper's process group */
     bool warn_only; /* --on-lost warn: the keeper's death ends the tree, the lease's times do not */
     int64_t max_run; /* ns from the start of the command until its tree is ended; 0: no limit */

@@ -389,6 +389,7 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
         .sig = k->c->sig,
         .argv = k->c->o->command,
         .name = name,
+        .dlock_pid = getpid(),
         .own_group = !k->c->terminal,
         .warn_only = !may_end(k),
         .max_run = k->c->o->max_run_ns,

@@ -173,11 +173,37 @@ const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token)
     return buf;
 }
 
-/* False: out of memory. */
-static bool set_environment(const char *lock_name, const struct spawn_grant *g)
+/* Does the variable have dlock's pid, in a process that is not dlock itself (as with -F)? */
+static bool names_dlock(const char *variable, pid_t dlock_pid)
+{
+    const char *value = getenv(variable);
+    char digits[24];
+    snprintf(digits, sizeof(digits), "%d", (int)dlock_pid);
+    return value && strcmp(value, digits) == 0 && getpid() != dlock_pid;
+}
+
+/*
+ * systemd names the process that its sockets and its watchdog are for, which is dlock: let the
+ * command stand in for dlock (sd_listen_fds(3), sd_watchdog_enabled(3)). LISTEN_PIDFDID names the
+ * process once more, by the inode of its pidfd; without this variable the pid is enough. False: out
+ * of memory.
+ */
+static bool stand_in(pid_t dlock_pid)
+{
+    bool ok = true;
+    if (names_dlock("LISTEN_PID", dlock_pid))
+        ok = give_number("LISTEN_PID", true, (uint64_t)getpid()) && give("LISTEN_PIDFDID", NULL);
+    if (names_dlock("WATCHDOG_PID", dlock_pid))
+        ok = ok && give_number("WATCHDOG_PID", true, (uint64_t)getpid());
+    return ok;
+}
+
+/* In the process that becomes the command. False: out of memory. */
+static bool set_environment(const struct spawn *sp, const struct spawn_grant *g)
 {
     char name[32], held[HELD_SIZE];
-    bool ok = give("DLOCK_NAME", lock_name) && give("DLOCK_TOKEN", g->token) &&
+    bool ok = stand_in(sp->dlock_pid) && give("DLOCK_NAME", sp->name) &&
+              give("DLOCK_TOKEN", g->token) &&
               give_number("DLOCK_FENCE", g->fence > 0, g->fence) &&
               give_number("DLOCK_SLOT", g->slot > 0, (uint64_t)g->slot - 1);
     for (int i = 2; i <= DLOCK_SET_MAX; i++) {
@@ -192,7 +218,7 @@ static bool set_environment(const char *lock_name, const struct spawn_grant *g)
 
 int spawn_exec(const struct spawn *sp)
 {
-    if (!set_environment(sp->name, &sp->grant))
+    if (!set_environment(sp, &sp->grant))
         return SPAWN_FORK_FAILED | ENOMEM;
     if (sp->inherit_fd >= 0)
         fcntl(sp->inherit_fd, F_SETFD, 0);
@@ -242,7 +268,7 @@ static int await_grant(struct spawn *sp, pid_t parent, int go)
     if (getppid() != parent)
         return SPAWN_KEEPER_GONE;
     /* The memory that the variables will take becomes ours while there is time. */
-    set_environment(sp->name, &(struct spawn_grant){0});
+    set_environment(sp, &(struct spawn_grant){0});
     while (left > 0) {
         ssize_t n = read(go, at, left);
         if (n <= 0)

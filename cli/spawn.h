@@ -34,6 +34,7 @@ struct spawn {
     int keeper_fd;    /* -1, or the guard's socket: no exec once its other end is closed */
     int inherit_fd;   /* -1, or the descriptor that the command inherits (file lock) */
     const char *name; /* DLOCK_NAME; NULL: none */
+    pid_t dlock_pid;  /* LISTEN_PID and WATCHDOG_PID with this pid become the command's */
     struct spawn_grant grant;
 };
 

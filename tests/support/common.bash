@@ -20,7 +20,7 @@ export HELPERS=${HELPERS:-$BUILD/test}
 # The caller's environment must not change what is tested. A test that wants to see what dlock tells
 # the talkative sets CI=1, or uses -v.
 unset CI DLOCK_STORE DLOCK_NAME DLOCK_TOKEN DLOCK_HELD DLOCK_FENCE DLOCK_SLOT DLOCK_TIMEOUT \
-    DLOCK_TTL DLOCK_NOTE
+    DLOCK_TTL DLOCK_NOTE DLOCK_EVENTS LISTEN_PID LISTEN_FDS WATCHDOG_PID
 export DLOCK_STORE_FILE= # not /etc/dlock/store of this machine
 unset SUDO_UID REDISCLI_AUTH REDIS_URL SSL_CERT_FILE SSL_CERT_DIR
 export LC_ALL=C.UTF-8 TZ=UTC

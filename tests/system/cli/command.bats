@@ -197,6 +197,33 @@ same() {
     refute_out DLOCK_FENCE=77 DLOCK_TOKEN=abc DLOCK_NAME=zzz
 }
 
+# started CMD...: as a service of systemd with one socket and a watchdog.
+started() {
+    run -0 run_t 10 sh -c 'export LISTEN_FDS=1 LISTEN_FDNAMES=web LISTEN_PID=$$ LISTEN_PIDFDID=7
+        export WATCHDOG_USEC=9 WATCHDOG_PID=$$ NOTIFY_SOCKET=/run/notify
+        exec 3<socket
+        exec "$@"' - "$@"
+}
+
+@test "a service of systemd gets its sockets and its watchdog through dlock" {
+    local lock show='echo $(($$ == LISTEN_PID)) $(($$ == WATCHDOG_PID)) ${LISTEN_PIDFDID-none} \
+        $LISTEN_FDS $LISTEN_FDNAMES $WATCHDOG_USEC $NOTIFY_SOCKET $(cat <&3)'
+    echo hello >socket
+    for lock in "${LOCKS[@]}" "$L $DLOCK $T/x.lock" "$T/x.lock $DLOCK -n $L"; do
+        started "$DLOCK" $lock sh -c "$show"
+        case $lock in -F*) id=7 ;; *) id=none ;; esac
+        [ "$output" = "1 1 $id 1 web 9 /run/notify hello" ] || fail "$lock: $output"
+    done
+    # Variables that name another process stay as they are.
+    for lock in "${LOCKS[@]}"; do
+        run -0 run_t 10 env LISTEN_PID=1 LISTEN_PIDFDID=7 WATCHDOG_PID=none "$DLOCK" $lock \
+            sh -c 'echo $LISTEN_PID $LISTEN_PIDFDID $WATCHDOG_PID'
+        [ "$output" = "1 7 none" ] || fail "$lock: $output"
+        run -0 run_t 10 "$DLOCK" $lock sh -c 'echo ${LISTEN_PID-unset} ${WATCHDOG_PID-unset}'
+        [ "$output" = "unset unset" ] || fail "$lock: $output"
+    done
+}
+
 # --- process groups ----------------------------------------------------------
 
 @test "the command can call setsid(2), as without dlock" {
