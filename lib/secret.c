@@ -9,6 +9,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -16,43 +18,112 @@
 #include <unistd.h>
 
 #define PASSWORD_MAX 4096
+/* As Kubernetes makes: password -> ..data/password. */
+#define LINKS_MAX 8
 
-/* others: the rights that must be closed to group and others. */
-static int read_small(char **out, const char *path, mode_t others, const char *what,
+static bool is_trusted(uid_t uid)
+{
+    return uid == 0 || uid == geteuid();
+}
+
+/*
+ * Replace the link at by the path that it holds. False with errno, or with why: another user's link
+ * could lead to any file that this user can read.
+ */
+static bool follow(char at[PATH_MAX], char *why, size_t size)
+{
+    char target[PATH_MAX], *slash = strrchr(at, '/');
+    struct stat st;
+    int fd = open(at, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t n = fstat(fd, &st) == 0 ? readlinkat(fd, "", target, sizeof(target)) : -1;
+    close(fd);
+    if (n < 0)
+        return false;
+    if (!is_trusted(st.st_uid)) {
+        snprintf(why, size, "a link of user %u: only those of root and of user %u are followed",
+                 (unsigned)st.st_uid, (unsigned)geteuid());
+        return false;
+    }
+    size_t folder = slash && target[0] != '/' ? (size_t)(slash + 1 - at) : 0;
+    if (folder + (size_t)n >= PATH_MAX) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    memcpy(at + folder, target, (size_t)n);
+    at[folder + (size_t)n] = '\0';
+    return true;
+}
+
+/* The descriptor; -1 with errno, or with why. */
+static int open_through_links(const char *path, char *why, size_t size)
+{
+    char at[PATH_MAX];
+    errno = ENAMETOOLONG;
+    if (snprintf(at, sizeof(at), "%s", path) >= (int)sizeof(at))
+        return -1;
+    for (int links = 0; links <= LINKS_MAX; links++) {
+        int fd = open(at, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        if (fd >= 0 || errno != ELOOP || !follow(at, why, size))
+            return fd;
+    }
+    errno = ELOOP;
+    return -1;
+}
+
+/* why: the reason not to use the file; "": none. The mask of an ACL is in the group's bits. */
+static void find_fault(char *why, size_t size, const struct stat *st, bool secret)
+{
+    unsigned mode = (unsigned)st->st_mode & 07777;
+    if (!S_ISREG(st->st_mode))
+        snprintf(why, size, "not a regular file");
+    else if (!is_trusted(st->st_uid))
+        snprintf(why, size, "belongs to user %u: it must belong to root or to user %u",
+                 (unsigned)st->st_uid, (unsigned)geteuid());
+    else if (secret && mode & S_IRWXO)
+        snprintf(why, size,
+                 "others have access to it (mode %04o): use chmod 600, or 640 for its group", mode);
+    else if (mode & (S_IWGRP | S_IWOTH))
+        snprintf(why, size, "%s can write to it (mode %04o): use chmod go-w",
+                 mode & S_IWOTH ? "others" : "its group, or a user in its ACL,", mode);
+    else if (st->st_size > PASSWORD_MAX)
+        snprintf(why, size, "larger than 4 KiB");
+}
+
+/* secret: others must not read the file, either. */
+static int read_small(char **out, const char *path, bool secret, const char *what,
                       struct dlock_error *err)
 {
-    char buf[PASSWORD_MAX + 1];
-    const char *why = NULL;
+    char buf[PASSWORD_MAX + 1], why[160] = "";
     struct stat st;
     ssize_t n = 0;
-    int rc = 0, fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int rc = 0, fd = open_through_links(path, why, sizeof(why));
     if (fd < 0 || fstat(fd, &st) != 0)
         rc = errno;
-    else if (!S_ISREG(st.st_mode))
-        why = "not a regular file";
-    else if (st.st_uid != 0 && st.st_uid != geteuid())
-        why = "belongs to another user";
-    else if (st.st_mode & others)
-        why = others & S_IROTH ? "others have access to it (use chmod 600)"
-                               : "others can write to it (use chmod go-w)";
-    else if (st.st_size > PASSWORD_MAX)
-        why = "larger than 4 KiB";
-    else if ((n = read(fd, buf, PASSWORD_MAX)) < 0)
+    else
+        find_fault(why, sizeof(why), &st, secret);
+    if (rc == 0 && !why[0] && (n = read(fd, buf, PASSWORD_MAX)) < 0)
         rc = errno;
     if (fd >= 0)
         close(fd);
-    if (rc != 0 || why)
-        return dlock_fail(err, DLOCK_EPERM, rc, "%s %s: %s", what, path, why ? why : strerror(rc));
+    if (why[0])
+        return dlock_fail(err, DLOCK_EPERM, 0, "%s %s: %s", what, path, why);
+    if (rc != 0)
+        return dlock_fail(err, DLOCK_EPERM, rc, "%s %s: %s", what, path, strerror(rc));
     buf[n] = '\0';
     *out = strdup(buf);
     explicit_bzero(buf, sizeof(buf));
     return *out ? 0 : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
+/*
+ * A file open to all users is no secret. Group read is fine: the credentials of a systemd service
+ * with User= have an ACL, and Kubernetes gives secrets to the group of a pod.
+ */
 int dlock_read_secret(char **out, const char *path, struct dlock_error *err)
 {
-    /* A file open to the group or the world is no secret: ssh refuses such keys, too. */
-    int rc = read_small(out, path, S_IRWXG | S_IRWXO, "password-file", err);
+    int rc = read_small(out, path, true, "password-file", err);
     if (rc == 0)
         (*out)[strcspn(*out, "\r\n")] = '\0';
     return rc;
@@ -60,7 +131,7 @@ int dlock_read_secret(char **out, const char *path, struct dlock_error *err)
 
 int dlock_read_config(char **out, const char *path, const char *what, struct dlock_error *err)
 {
-    return read_small(out, path, S_IWGRP | S_IWOTH, what, err);
+    return read_small(out, path, false, what, err);
 }
 
 void dlock_wipe(char *s)

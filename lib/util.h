@@ -164,7 +164,9 @@ static inline int dlock_percent(const char *s, const char *end)
 
 /*
  * secret.c: the first line of a password file, malloc'ed; the caller overwrites it before freeing
- * it. 0, or DLOCK_EPERM when the file cannot be read or others have access, DLOCK_ENOMEM.
+ * it. The file, and a link in its place, must belong to root or to this user; the group may read
+ * the file, but not write to it, and others have no access. 0, or DLOCK_EPERM with the reason,
+ * DLOCK_ENOMEM.
  */
 int dlock_read_secret(char **out, const char *path, struct dlock_error *err);
 /*

@@ -340,7 +340,7 @@ END
         [ ! -e ran ]
     }
     printf 'c4n4ry-pw\n' >pw
-    for mode in 644 640 604 660 620 602 610 777; do
+    for mode in 644 604 660 620 602 777; do
         chmod $mode pw
         refused "mode $mode"
     done
@@ -353,7 +353,11 @@ END
     run -0 run_t 5 "$DLOCK" "$lock" true
     mv pw real
     ln -s real pw
-    refused "a link"
+    run -0 run_t 5 "$DLOCK" "$lock" true
+    if [ "$(id -u)" -eq 0 ]; then
+        chown -h 54321 pw
+        refused "another user's link"
+    fi
     rm pw
     mkdir -m 700 pw
     refused "a folder"

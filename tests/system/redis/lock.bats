@@ -187,19 +187,24 @@ refused() {
     own_gone
 }
 
-@test "?password-file= must be private" {
+@test "?password-file= may be readable by the group, but not by others" {
     own_server --requirepass right
     L="redis://127.0.0.1:${REDIS_PORTS[own]}?password-file=$T/pw#$NAME"
     printf 'right\n' >pw
     chmod 644 pw
-    says 77 "chmod 600" "$L" true
-    chmod 600 pw
-    run -0 run_t 5 "$DLOCK" "$L" true
-    mv pw real
-    ln -s real pw
-    run -77 run_t 5 "$DLOCK" "$L" true
+    says 77 "password-file $T/pw: others have access to it (mode 0644): use chmod 600" "$L" true
+    chmod 660 pw
+    says 77 "its group, or a user in its ACL, can write to it (mode 0660): use chmod go-w" "$L" true
+    for mode in 600 440; do
+        chmod $mode pw
+        run -0 run_t 5 "$DLOCK" "$L" true
+    done
     rm pw
     run -77 run_t 5 "$DLOCK" "$L" true
+    # As Kubernetes mounts a secret.
+    mkdir ..2026 && printf 'right\n' >..2026/pw && chmod 440 ..2026/pw
+    ln -s ..2026 ..data && ln -s ..data/pw pw
+    run -0 run_t 5 "$DLOCK" "$L" true
 }
 
 @test "a user without tracking polls" {

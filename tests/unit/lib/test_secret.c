@@ -4,7 +4,12 @@
 #include "uri.h"
 #include "util.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
 
 static const struct {
     const char *text, *want;
@@ -257,6 +262,128 @@ TEST(no_parameter_shows_a_password)
                          keys[k], passwords[p]);
                 try(text);
             }
+}
+
+/* ------------------------------------------------------------ from files */
+
+static char dir[] = "/tmp/dlock-unit.XXXXXX", file[64], by_link[64];
+static struct dlock_error err;
+
+static void make_files(void)
+{
+    REQUIRE(mkdtemp(dir));
+    snprintf(file, sizeof(file), "%s/file", dir);
+    snprintf(by_link, sizeof(by_link), "%s/link", dir);
+    int fd = open(file, O_WRONLY | O_CREAT, 0600);
+    REQUIRE_INT(write(fd, "secret\nnot this", 15), 15);
+    close(fd);
+}
+
+static void remove_files(void)
+{
+    unlink(by_link);
+    unlink(file);
+    rmdir(dir);
+    memcpy(dir + sizeof(dir) - 7, "XXXXXX", 6);
+}
+
+#define FILE_TEST(test) TEST_WITHIN(make_files(), remove_files(), test)
+
+/* why: NULL: the secret is read; else a part of the message. */
+static void reads(const char *path, const char *why)
+{
+    char *secret = NULL;
+    err.msg[0] = '\0';
+    CHECK_INT(dlock_read_secret(&secret, path, &err), why ? DLOCK_EPERM : 0);
+    if (why)
+        CHECK_HAS(err.msg, why);
+    else if (CHECK(secret))
+        CHECK_STR(secret, "secret");
+    free(secret);
+}
+
+FILE_TEST(a_secret_is_closed_to_others_but_for_reading_by_the_group)
+{
+    static const struct {
+        mode_t mode;
+        const char *why;
+    } modes[] = {
+        {0600, NULL},
+        {0400, NULL},
+        {0640, NULL},
+        {0440, NULL},
+        {0644, "others have access to it (mode 0644): use chmod 600, or 640 for its group"},
+        {0604, "others have access to it (mode 0604)"},
+        {0602, "others have access to it (mode 0602)"},
+        {0601, "others have access to it (mode 0601)"},
+        {0660, "its group, or a user in its ACL, can write to it (mode 0660): use chmod go-w"},
+        {0620, "its group, or a user in its ACL, can write to it (mode 0620)"},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(modes); i++) {
+        CHECK_INT(chmod(file, modes[i].mode), 0);
+        reads(file, modes[i].why);
+    }
+    if (geteuid() != 0)
+        return;
+    chmod(file, 0440);
+    CHECK_INT(chown(file, 54321, 54321), 0);
+    reads(file, "belongs to user 54321: it must belong to root or to user 0");
+}
+
+/* A file of 0600 gets an ACL with another user. False: no ACLs in this file system. */
+static bool let_in(unsigned rights)
+{
+    const struct {
+        uint32_t version;
+        struct {
+            uint16_t tag, perm;
+            uint32_t id;
+        } e[5];
+    } acl = {2,
+             {{0x01, 6, UINT32_MAX},
+              {0x02, (uint16_t)rights, 54321},
+              {0x04, 0, UINT32_MAX},
+              {0x10, (uint16_t)rights, UINT32_MAX},
+              {0x20, 0, UINT32_MAX}}};
+    int rc = setxattr(file, "system.posix_acl_access", &acl, sizeof(acl), 0);
+    CHECK(rc == 0 || errno == ENOTSUP);
+    return rc == 0;
+}
+
+FILE_TEST(an_acl_may_let_a_user_read_a_secret_but_not_write_to_it)
+{
+    if (!let_in(4))
+        return;
+    reads(file, NULL);
+    CHECK(let_in(6));
+    reads(file, "can write to it (mode 0660)");
+}
+
+FILE_TEST(follows_the_links_of_root_and_of_this_user_to_a_secret)
+{
+    CHECK_INT(symlink("file", by_link), 0);
+    reads(by_link, NULL);
+    unlink(by_link);
+    CHECK_INT(symlink(file, by_link), 0);
+    reads(by_link, NULL);
+    CHECK_INT(chmod(file, 0644), 0);
+    reads(by_link, "others have access");
+    unlink(by_link);
+    CHECK_INT(symlink("link", by_link), 0);
+    reads(by_link, strerror(ELOOP));
+    unlink(by_link);
+    CHECK_INT(symlink("none", by_link), 0);
+    reads(by_link, strerror(ENOENT));
+    unlink(by_link);
+    CHECK_INT(symlink("/dev", by_link), 0);
+    reads(by_link, "not a regular file");
+    if (geteuid() != 0)
+        return;
+    CHECK_INT(chmod(file, 0600), 0);
+    unlink(by_link);
+    CHECK_INT(symlink("file", by_link), 0);
+    CHECK_INT(lchown(by_link, 54321, 54321), 0);
+    reads(by_link, "a link of user 54321: only those of root and of user 0 are followed");
 }
 
 UNIT_MAIN
