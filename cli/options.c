@@ -365,8 +365,9 @@ static const struct option_row table[] = {
      "inside a command: print for how many ms its lock\n"
      "is safe (inf: no lease); exit 79: it is not held",
      .set = set_mode, .number = MODE_HELD},
-    {"", {"events"}, "FD|FILE", "tell a program what happens, in lines of JSON",
-     .set = set_events, FIELD(events), .modes = IN(MODE_RUN)},
+    {"", {"events"}, "FD|FILE",
+     "tell a program what happens, in lines of JSON\n(default: $DLOCK_EVENTS)",
+     .env = "DLOCK_EVENTS", .set = set_events, FIELD(events), .modes = IN(MODE_RUN)},
     {"", {"syslog"}, "FACILITY",
      "tell the system's log of each run, skipped ones\n"
      "too (default: cron)",

@@ -148,13 +148,36 @@ static int run(struct command *c)
     return direct_run(c, held);
 }
 
+/*
+ * Open the place of --events or of its default DLOCK_EVENTS. The command gets this variable with a
+ * file, as it gets the other defaults, but not with a descriptor, which is closed to the command: a
+ * dlock below would fail, or write into another file.
+ */
+static int open_events(struct command *c, struct dlock_error *err)
+{
+    const char *where = c->o->events;
+    bool by_default = where && where == getenv("DLOCK_EVENTS");
+    bool is_fd = where && where[strspn(where, "0123456789")] == '\0';
+    struct dlock_error why;
+    if (by_default && !is_fd && dlock_env_is_foreign())
+        return dlock_fail(err, DLOCK_EPERM, 0,
+                          "DLOCK_EVENTS names a file and was set by a user with fewer rights "
+                          "(sudo): use --events");
+    int rc = events_open(&c->events, where, c->o->syslog, &why);
+    if (rc < 0)
+        return dlock_fail(err, rc, why.sys, "%s%s", why.msg, by_default ? " (DLOCK_EVENTS)" : "");
+    if (by_default && is_fd)
+        unsetenv("DLOCK_EVENTS");
+    return 0;
+}
+
 int run_mode(const struct options *o, const struct sigstate *sig)
 {
     static struct command c; /* not on the stack: most of its pages are never used */
     struct dlock_error err;
     c.o = o;
     c.sig = sig;
-    if (events_open(&c.events, o->events, o->syslog, &err) < 0)
+    if (open_events(&c, &err) < 0)
         return message_error(o, &err);
     int code = run(&c);
     for (int i = 0; i < DLOCK_SET_MAX; i++)

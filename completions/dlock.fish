@@ -83,7 +83,7 @@ complete -c dlock -n __dlock_before_lock -l schema -d 'print the SQL statement t
 complete -c dlock -n __dlock_before_lock -l forget -d 'remove the record of --once, so that COMMAND may run again; asks at a terminal'
 complete -c dlock -n __dlock_before_lock -l yes -d 'with --forget, --break: do not ask'
 complete -c dlock -n __dlock_before_lock -l held -d 'inside a command: print for how many ms its lock is safe (inf: no lease); exit 79: it is not held'
-complete -c dlock -n __dlock_before_lock -l events -r -F -d 'tell a program what happens, in lines of JSON'
+complete -c dlock -n __dlock_before_lock -l events -r -F -d 'tell a program what happens, in lines of JSON (default: $DLOCK_EVENTS)'
 complete -c dlock -n __dlock_before_lock -l syslog -d 'tell the system\'s log of each run, skipped ones too (default: cron)'
 complete -c dlock -n __dlock_before_lock -s v -l verbose -d 'say all that a terminal would show, and details'
 complete -c dlock -n __dlock_before_lock -s q -l quiet -d 'say only errors and losses'

@@ -183,6 +183,52 @@ fds() {
     events 5 "assert end"
 }
 
+@test "DLOCK_EVENTS is the default of --events" {
+    export DLOCK_EVENTS=$T/ev
+    for how in "$T/x" "-o $T/x" "-F $T/x" "$L"; do
+        rm -f ev
+        run -0 run_t 5 "$DLOCK" $how true
+        events ev 'assert names[0] == "granted"'
+    done
+    run -0 run_t 5 "$DLOCK" --events other "$L" true
+    events other "assert end"
+    # A dlock below writes into the same file; each line has the pid of its own dlock.
+    rm ev
+    run -0 run_t 5 "$DLOCK" "$L" "$DLOCK" "$T/y" true
+    two=$(sed -E 's/.*"event":"([a-z]+)".*"pid":([0-9]+),.*/\1 \2/' ev)
+    [ "$(cut -d ' ' -f 1 <<<"$two" | tr '\n' ' ')" = \
+        "start granted start granted released end released end " ] || fail "$two"
+    [ "$(cut -d ' ' -f 2 <<<"$two" | sort -u | wc -l)" = 2 ] || fail "$two"
+    # A descriptor is for this dlock alone.
+    rm ev
+    for how in "$T/x" "-F $T/x" "$L"; do
+        DLOCK_EVENTS=8 run -0 run_t 5 "$DLOCK" $how sh -c \
+            'echo "${DLOCK_EVENTS-unset}"; exec "$@" 8>stolen' - "$DLOCK" "$T/z" true 8>>ev
+        [ "$output" = unset ] || fail "$how: $output"
+    done
+    [ ! -s stolen ]
+    [ "$(grep -c '"event":"granted"' ev)" = 3 ]
+    # Unset, and where no lock is taken.
+    rm ev
+    DLOCK_EVENTS='' run -0 run_t 5 "$DLOCK" "$L" true
+    run -0 run_t 5 "$DLOCK" --status "$L"
+    run -0 run_t 5 "$DLOCK" 7 7>x
+    [ ! -e ev ]
+}
+
+@test "a DLOCK_EVENTS that cannot be used is named before anything starts" {
+    DLOCK_EVENTS=88 says 64 "descriptor 88 is not open (DLOCK_EVENTS)" "$L" touch ran
+    DLOCK_EVENTS=none/x says 73 "No such file or directory (DLOCK_EVENTS)" "$L" touch ran
+    if [ "$(id -u)" = 0 ]; then # a file of root's that the user of sudo chooses
+        export SUDO_UID=1000
+        DLOCK_EVENTS=$T/x says 77 "DLOCK_EVENTS names a file and was set by a user" "$L" touch ran
+        [ ! -e x ]
+        DLOCK_EVENTS=1 run -0 run_t 5 "$DLOCK" "$L" true
+        assert_out '"event":"granted"'
+    fi
+    [ ! -e ran ]
+}
+
 @test "with -F the grant is the last line, unless the command cannot be executed" {
     told "assert names == ['granted']" 0 -F x true
     told "assert names[0] == 'granted' and end['outcome'] == 'not-run'

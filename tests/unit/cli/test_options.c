@@ -485,6 +485,34 @@ TEST(variables_are_defaults)
     unsetenv("DLOCK_NOTE");
 }
 
+TEST(a_variable_is_the_default_of_events)
+{
+    static const struct {
+        const char *variable, *line, *want; /* want: NULL: none */
+    } rows[] = {
+        {"/log", "L|c", "/log"},
+        {"7", "L|c", "7"},
+        {"", "L|c", NULL},
+        {"/log", "--events|8|L|c", "8"},
+        {"/log", "9", "/log"}, /* no lock of a descriptor has events */
+        {"-x", "--status|L", NULL},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        setenv("DLOCK_EVENTS", rows[i].variable, 1);
+        parse(rows[i].line);
+        REQUIRE_INT(p.rc, 0);
+        if (rows[i].want)
+            CHECK_STR(p.o.events, rows[i].want);
+        else
+            CHECK_NULL(p.o.events);
+    }
+    setenv("DLOCK_EVENTS", "-x", 1);
+    parse("L|c");
+    CHECK_INT(p.rc, DLOCK_EUSAGE);
+    CHECK_HAS(p.err.msg, "DLOCK_EVENTS: \"-x\" is not a descriptor or a file");
+    unsetenv("DLOCK_EVENTS");
+}
+
 TEST(runs_the_users_shell)
 {
     for (int set = 0; set < 2; set++) {
