@@ -37,6 +37,8 @@
 
 #define SETTLE_TIME DLOCK_SEC
 #define SWEEP_EVERY (100 * DLOCK_MSEC)
+/* Between two looks for a module that is missing. */
+#define OPEN_AGAIN (250 * DLOCK_MSEC)
 /* How long a dismissed guard may take to exit; before a command has run, -w tolerates 100 ms. */
 #define GUARD_EXITS DLOCK_SEC
 #define GUARD_EXITS_IDLE (30 * DLOCK_MSEC)
@@ -222,6 +224,10 @@ static void finish(struct keeper *k)
 /* Release the lock, trying for at most this long. */
 static void release(struct keeper *k, int64_t time)
 {
+    if (k->nlocks == 0) { /* not opened yet: there is nothing to release */
+        finish(k);
+        return;
+    }
     report_cancelled(&k->report);
     inner_stop(k->inner);
     k->phase = KEEPER_RELEASING;
@@ -530,28 +536,27 @@ static void read_signals(struct keeper *k)
 
 /* ------------------------------------------------------------- store --- */
 
-/* Open all handles. waited: this much of -w is over. 0, or an exit code after the message. */
-static int open_locks(struct keeper *k, struct dlock_uri **uris, int64_t waited)
+/* Open all handles. waited: this much of -w is over. 0, or a negative DLOCK_E* with err. */
+static int open_locks(struct keeper *k, struct dlock_uri **uris, int64_t waited,
+                      struct dlock_error *err)
 {
     const struct options *o = k->c->o;
     dlock *locks[DLOCK_SET_MAX] = {NULL};
-    struct dlock_error err;
-    int code = 0, n = 0;
-    for (; n <= o->nalso && code == 0; n++) {
+    int rc = 0, n = 0;
+    for (; n <= o->nalso; n++) {
         const struct command_lock *l = &k->c->lock[n];
         struct open_how how = {.outer = l->nested ? &l->outer : NULL,
                                .waited = waited,
                                .also = n > 0,
                                .look = k->c->may_be_own};
-        locks[n] =
-            open_handle(o, n == 0 ? o->lock_mode : o->also[n - 1].mode, &uris[n], &how, &code);
-        if (!locks[n])
+        enum dlock_mode mode = n == 0 ? o->lock_mode : o->also[n - 1].mode;
+        rc = open_lock(&locks[n], o, mode, &uris[n], &how, err);
+        if (rc < 0)
             break;
     }
-    if (code == 0 && n > 1 &&
-        dlock_set_open(&k->store.set, locks, n, open_wait(o, waited), &err) < 0)
-        code = message_error(o, &err);
-    if (code == 0) {
+    if (rc == 0 && n > 1)
+        rc = dlock_set_open(&k->store.set, locks, n, open_wait(o, waited), err);
+    if (rc == 0) {
         if (n == 1)
             k->store.lock = locks[0];
         k->nlocks = n;
@@ -560,7 +565,7 @@ static int open_locks(struct keeper *k, struct dlock_uri **uris, int64_t waited)
         while (n > 0)
             dlock_close(locks[--n]);
     }
-    return code;
+    return rc;
 }
 
 /* DLOCK_REPORT_WAITING or DLOCK_REPORT_BUSY. A wait for a dlock above this one would never end. */
@@ -596,6 +601,7 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
 {
     struct dlock_uri *uris[DLOCK_SET_MAX] = {NULL};
     const struct options *o = k->c->o;
+    struct dlock_error failure;
     if (!k->c->nested || !nested_unreachable(err)) {
         k->code = o->conflict_code;
         if (k->c->nested && err->code == DLOCK_EBUSY)
@@ -629,8 +635,8 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
     k->store = (struct driven){0};
     k->nlocks = 0;
     k->code = open_uris(o, uris);
-    if (k->code == 0)
-        k->code = open_locks(k, uris, dlock_now() - k->report.wait.since);
+    if (k->code == 0 && open_locks(k, uris, dlock_now() - k->report.wait.since, &failure) < 0)
+        k->code = message_error(o, &failure);
     for (int i = 0; i < DLOCK_SET_MAX; i++)
         dlock_uri_free(uris[i]);
     report_again(&k->report, k->locks[0], &why, above);
@@ -962,6 +968,44 @@ static void loop(struct keeper *k)
     }
 }
 
+/*
+ * Open all handles. With --retry, for as long as -w allows, a module that is missing or of another
+ * build is tried again: an upgrade replaces the program and its modules one after the other. In the
+ * pauses the run may end, by a signal or with the guard. 0, or an exit code after the message.
+ */
+static int open_when_ready(struct keeper *k, struct dlock_uri **uris)
+{
+    const struct options *o = k->c->o;
+    int64_t since = dlock_now(), until = dlock_after(since, o->wait_ns), next = since;
+    struct dlock_error err;
+    report_begin(&k->report, o, NULL, k->c->events);
+    while (open_locks(k, uris, dlock_now() - since, &err) < 0) {
+        bool passes = err.code == DLOCK_ENOBACKEND && err.sys != 0;
+        if (!o->retry || !passes || dlock_now() >= until)
+            return message_error(o, &err);
+        if (next == since && message_tells(o, ABOUT_WAIT))
+            message("%s; trying again", err.msg);
+        next = dlock_min(until, dlock_now() + OPEN_AGAIN);
+        while (k->phase == KEEPER_ACQUIRING && dlock_now() < next) {
+            struct pollfd p[] = {{.fd = k->c->sig->fd, .events = POLLIN},
+                                 {.fd = k->guard.link.fd, .events = POLLIN}};
+            wait_for_events(p, 2, next);
+            read_guard(k);
+            read_signals(k);
+        }
+        if (k->phase != KEEPER_ACQUIRING)
+            return 0;
+        for (int i = 0; i < DLOCK_SET_MAX; i++) {
+            dlock_uri_free(uris[i]);
+            uris[i] = NULL;
+        }
+        int code = open_uris(o, uris);
+        if (code != 0)
+            return code;
+    }
+    return 0;
+}
+
 /* The handle is closed first: the session in the store must end before a signal may end us. */
 static int exit_code(struct keeper *k)
 {
@@ -1010,14 +1054,19 @@ int keeper_run(struct command *c, struct dlock_uri **uris, dlock **held)
             return code;
         open_bound_memory();
     }
-    code = open_locks(&k, uris, 0);
+    code = open_when_ready(&k, uris);
     if (code != 0)
         return code; /* the guard exits by itself when our end of its socket closes */
-    for (int i = 0; i < k.nlocks && c->events; i++)
-        tell_start(c->events, dlock_uri_of(k.locks[i]));
+    for (int i = 0; i < k.nlocks; i++) {
+        open_tell(c->o, k.locks[i]);
+        if (c->events)
+            tell_start(c->events, dlock_uri_of(k.locks[i]));
+    }
     k.at[SETTLED] = dlock_now() + SETTLE_TIME;
-    report_begin(&k.report, c->o, k.locks[0], c->events);
-    driven_start_acquire(k.store, NULL);
+    if (k.nlocks > 0) {
+        report_lock(&k.report, k.locks[0]);
+        driven_start_acquire(k.store, NULL);
+    }
     loop(&k);
     if (k.phase != KEEPER_HANDED_OVER)
         return exit_code(&k);

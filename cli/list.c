@@ -274,7 +274,7 @@ static int list(const struct options *o, const struct sigstate *sig, const char 
     if (!uri)
         return code;
     open_bound_memory();
-    dlock *lk = open_handle(o, DLOCK_MODE_EXCLUSIVE, &uri, &(struct open_how){0}, &code);
+    dlock *lk = open_handle(o, DLOCK_MODE_EXCLUSIVE, &uri, &code);
     if (!lk)
         return code;
     dlock_start_list(lk, NULL);

@@ -159,11 +159,12 @@ int64_t open_wait(const struct options *o, int64_t waited)
     return o->wait_ns == DLOCK_NEVER ? DLOCK_NEVER : dlock_max(1, o->wait_ns - waited);
 }
 
-/* For -v: which lock this is. */
-static void tell_lock(const dlock *lk)
+void open_tell(const struct options *o, const dlock *lk)
 {
     const struct dlock_uri *uri = dlock_uri_of(lk);
     char text[LOCK_TEXT_MAX], path[PATH_MAX], params[256];
+    if (!message_tells(o, ABOUT_DETAIL))
+        return;
     if (open_path(uri, path))
         message("the lock is the file %s", path);
     else
@@ -171,12 +172,10 @@ static void tell_lock(const dlock *lk)
                 *dlock_uri_params_text(uri, params, sizeof(params)) ? ", " : "", params);
 }
 
-dlock *open_handle(const struct options *o, enum dlock_mode mode, struct dlock_uri **uri,
-                   const struct open_how *how, int *code)
+int open_lock(dlock **out, const struct options *o, enum dlock_mode mode, struct dlock_uri **uri,
+              const struct open_how *how, struct dlock_error *err)
 {
-    struct dlock_error err;
     struct dlock_options lo;
-    dlock *lk = NULL;
     dlock_options_init(&lo, sizeof(lo));
     lo.mode = mode;
     lo.slots = (unsigned)o->slots;
@@ -199,11 +198,19 @@ dlock *open_handle(const struct options *o, enum dlock_mode mode, struct dlock_u
     /* --forget: a store that has no records must say so. */
     lo.once_ns = how->also ? 0 : o->mode == MODE_FORGET ? DLOCK_SEC : o->once_ns;
     lo.min_hold_ns = o->min_hold_ns;
-    if (dlock_open_nested(&lk, uri, how->outer, &lo, &err) < 0)
-        *code = message_error(o, &err);
-    else if (message_tells(o, ABOUT_DETAIL) && how->waited == 0)
-        tell_lock(lk);
+    int rc = dlock_open_nested(out, uri, how->outer, &lo, err);
     free(command);
+    return rc;
+}
+
+dlock *open_handle(const struct options *o, enum dlock_mode mode, struct dlock_uri **uri, int *code)
+{
+    struct dlock_error err;
+    dlock *lk = NULL;
+    if (open_lock(&lk, o, mode, uri, &(struct open_how){0}, &err) < 0)
+        *code = message_error(o, &err);
+    else
+        open_tell(o, lk);
     return lk;
 }
 

@@ -29,11 +29,15 @@ struct open_how {
     bool look; /* find out who holds the lock: perhaps a dlock above this process */
 };
 /*
- * Open a handle by the options, but in this mode. Takes *uri over and sets *uri to NULL. NULL after
- * printing the error; then *code is the exit code.
+ * Open a handle by the options, but in this mode. Takes *uri over and sets *uri to NULL. 0, or a
+ * negative DLOCK_E* with err filled and *out untouched.
  */
-dlock *open_handle(const struct options *, enum dlock_mode, struct dlock_uri **uri,
-                   const struct open_how *, int *code);
+int open_lock(dlock **out, const struct options *, enum dlock_mode, struct dlock_uri **uri,
+              const struct open_how *, struct dlock_error *err);
+/* For -v: which lock this is. */
+void open_tell(const struct options *, const dlock *);
+/* open_lock(), open_tell(). NULL after printing the error; then *code is the exit code. */
+dlock *open_handle(const struct options *, enum dlock_mode, struct dlock_uri **uri, int *code);
 /* Parse all locks; the caller always frees the URIs. 0, or an exit code after the message. */
 int open_uris(const struct options *, struct dlock_uri *uris[DLOCK_SET_MAX]);
 /* The time to wait for a lock when this part of -w is over. */

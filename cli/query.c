@@ -156,7 +156,7 @@ dlock *query_open(const struct options *o, int *code)
     if (!uri)
         return NULL;
     open_bound_memory();
-    return open_handle(o, o->lock_mode, &uri, &(struct open_how){0}, code);
+    return open_handle(o, o->lock_mode, &uri, code);
 }
 
 dlock *query_first(const struct options *o, const struct sigstate *sig, const char *mode,

@@ -42,16 +42,21 @@ static const char *short_text(const struct report *r, const dlock *lk, char *buf
 
 void report_begin(struct report *r, const struct options *o, const dlock *lk, struct events *e)
 {
-    *r = (struct report){.o = o, .lk = lk, .first = lk, .events = e, .outcome = EVENTS_ERROR};
+    *r = (struct report){.o = o, .events = e, .outcome = EVENTS_ERROR};
     if (lk)
-        events_set_lock(e, dlock_name(lk), dlock_where(lk));
-    r->wait.lk = lk;
+        report_lock(r, lk);
     r->wait.since = dlock_now();
     r->wait.waiting = true;
     r->wait.place = -1;
     r->wait.report_at = r->wait.news_at = r->wait.since + WAIT_FIRST;
     r->wait.pause = WAIT_FIRST;
     r->wait.fg_at = DLOCK_NEVER;
+}
+
+void report_lock(struct report *r, const dlock *lk)
+{
+    r->lk = r->first = r->wait.lk = lk;
+    events_set_lock(r->events, dlock_name(lk), dlock_where(lk));
 }
 
 void report_about(struct report *r, const dlock *lk)

@@ -53,6 +53,8 @@ struct report {
 
 /* The wait for lk (may be NULL) begins. The caller may close lk before the report ends. */
 void report_begin(struct report *, const struct options *, const dlock *lk, struct events *);
+/* The wait, which has begun without a lock, is for lk. */
+void report_lock(struct report *, const dlock *lk);
 /* The following reports are about this lock of a set. */
 void report_about(struct report *, const dlock *);
 /* DLOCK_REPORT_WAITING. An event for each change, but at most one a second. */

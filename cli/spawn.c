@@ -203,8 +203,7 @@ static bool set_environment(const struct spawn *sp, const struct spawn_grant *g)
 {
     char name[32], held[HELD_SIZE];
     bool ok = stand_in(sp->dlock_pid) && give("DLOCK_NAME", sp->name) &&
-              give("DLOCK_TOKEN", g->token) &&
-              give_number("DLOCK_FENCE", g->fence > 0, g->fence) &&
+              give("DLOCK_TOKEN", g->token) && give_number("DLOCK_FENCE", g->fence > 0, g->fence) &&
               give_number("DLOCK_SLOT", g->slot > 0, (uint64_t)g->slot - 1);
     for (int i = 2; i <= DLOCK_SET_MAX; i++) {
         snprintf(name, sizeof(name), "DLOCK_FENCE_%d", i);

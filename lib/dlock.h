@@ -206,7 +206,10 @@ struct dlock_options {
     /* 0: one try; DLOCK_NEVER: unbounded. Bounds name look-up and connecting, too. */
     int64_t wait_ns;
     int64_t connect_timeout_ns; /* first contact; default 5 s */
-    /* Try a store that cannot be reached at first contact again, within wait_ns. */
+    /*
+     * Try a store that cannot be reached at first contact again, within wait_ns. dlock_open() waits
+     * for nothing, and fails at once where a module is missing.
+     */
     bool retry;
     bool fcntl; /* bare files: an open file description lock (fcntl(2)) instead of flock(2) */
     enum dlock_holder holder;
@@ -387,6 +390,10 @@ enum dlock_state {
  * OpenSSL), which then stays in the process. uri: see "LOCK" in libdlock(3), without "@name"
  * (dlock_default_uri() resolves names). options may be NULL: the defaults. Both are copied. Returns
  * 0, or a negative code with err (may be NULL) filled and *out untouched.
+ *
+ * DLOCK_ENOBACKEND with an err.sys that is not 0 (ENOENT: the module is missing; ELIBBAD: it is of
+ * another build, or cannot be loaded) passes while an upgrade replaces the package: the same call
+ * may succeed a second later. dlock_error_retryable(), which knows the code only, says no.
  */
 int dlock_open(dlock **out, const char *uri, const struct dlock_options *, struct dlock_error *err);
 

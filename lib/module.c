@@ -31,6 +31,8 @@
 
 #define UNINSTALLED "/dlock-modules"
 #define ONE_BUILD "reinstall dlock and its modules from one build"
+/* Wrong, but the next moment of an upgrade may put another module in this place. */
+#define mismatch(err, ...) dlock_fail(err, DLOCK_ENOBACKEND, ELIBBAD, __VA_ARGS__)
 
 static const char build_id[] = DLOCK_BUILD_ID;
 
@@ -249,9 +251,8 @@ static void *load(const struct dlock_loadable *m, const struct place *p, struct 
     if (memory)
         dlock_fail(err, DLOCK_ENOMEM, 0, "%s cannot be loaded: %s", p->file, why);
     else
-        dlock_fail(err, DLOCK_ENOBACKEND, 0,
-                   "%s cannot be loaded: %s; install the package %s and the libraries it needs",
-                   p->file, why, m->package);
+        mismatch(err, "%s cannot be loaded: %s; install the package %s and the libraries it needs",
+                 p->file, why, m->package);
     return NULL;
 }
 
@@ -266,15 +267,15 @@ static bool check_table(const void *table, const struct dlock_loadable *m, const
 {
     const struct dlock_module_head *h = table;
     if (!h)
-        dlock_fail(err, DLOCK_ENOBACKEND, 0, "%s is not a module of dlock: " ONE_BUILD, path);
+        mismatch(err, "%s is not a module of dlock: " ONE_BUILD, path);
     else if (h->abi != m->abi)
-        dlock_fail(err, DLOCK_ENOBACKEND, 0,
-                   "%s is for interface %u, this dlock has %u: " ONE_BUILD, path, h->abi, m->abi);
+        mismatch(err, "%s is for interface %u, this dlock has %u: " ONE_BUILD, path, h->abi,
+                 m->abi);
     else if (!h->build_id || strcmp(h->build_id, build_id) != 0)
-        dlock_fail(err, DLOCK_ENOBACKEND, 0, "%s is of build %s, this dlock of %s: " ONE_BUILD,
-                   path, h->build_id ? h->build_id : "(none)", build_id);
+        mismatch(err, "%s is of build %s, this dlock of %s: " ONE_BUILD, path,
+                 h->build_id ? h->build_id : "(none)", build_id);
     else if (m->schemes && !dlock_serves(((const struct dlock_backend *)table)->schemes, scheme))
-        dlock_fail(err, DLOCK_ENOBACKEND, 0, "%s does not serve %s://: " ONE_BUILD, path, scheme);
+        mismatch(err, "%s does not serve %s://: " ONE_BUILD, path, scheme);
     else
         return true;
     return false;
@@ -299,13 +300,15 @@ const void *dlock_module_load(const struct dlock_loadable *m, const char *scheme
     }
     if (check_place(m, scheme, &p, err) < 0)
         goto out;
-    /* No dlclose, ever: libraries leave exit handlers and threads. A second load only counts. */
     void *so = load(m, &p, err);
     if (!so)
         goto out;
     table = dlsym(so, "dlock_module");
-    if (!check_table(table, m, p.file, scheme, err))
-        table = NULL;
+    if (check_table(table, m, p.file, scheme, err))
+        goto out; /* no dlclose, ever: libraries leave exit handlers and threads */
+    table = NULL;
+    /* Not used yet. Else the linker would return this copy for a module that replaces the file. */
+    dlclose(so);
 out:
     close(p.fd);
     return table;

@@ -30,9 +30,10 @@ static inline bool dlock_serves(const char *const *schemes, const char *scheme)
 
 /*
  * module.c: load the module, unless it is loaded already, and return its table. NULL with err:
- * DLOCK_ENOBACKEND (not installed, not of this build, not loadable), DLOCK_EPERM (foreign users
- * could have changed the module), DLOCK_EOS. Blocks while the module's libraries are loaded. A
- * module stays loaded until the process ends.
+ * DLOCK_ENOBACKEND (not installed: sys ENOENT or ENOTDIR; not of this build, not loadable: sys
+ * ELIBBAD), DLOCK_EPERM (foreign users could have changed the module), DLOCK_EOS. A later call may
+ * find another file. Blocks while the module's libraries are loaded. A module stays loaded until
+ * the process ends.
  */
 const void *dlock_module_load(const struct dlock_loadable *, const char *scheme,
                               struct dlock_error *err);

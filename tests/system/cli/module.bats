@@ -355,6 +355,74 @@ END
     assert_out "mount /proc"
 }
 
+# --- an upgrade --------------------------------------------------------------
+
+# waits ARG...: `dlock --retry ARG...` has found no usable module, and goes on.
+waits() {
+    : >out.log
+    start_log out.log "$DIR/dlock" -v --retry "$@" "$PG" touch "$T/ran"
+    wait_for 5 file_has out.log "trying again"
+}
+
+@test "--retry waits for a module that an upgrade replaces" {
+    local before build name
+    for before in missing build none garbage; do
+        place "$HELPERS/mod_good.so"
+        case $before in
+        missing) rm "$MODULE" ;;
+        garbage) echo garbage >"$MODULE" ;;
+        *) install -m 755 "$HELPERS/mod_$before.so" "$MODULE" ;;
+        esac
+        # As today where --retry is not given.
+        take
+        assert_rc 69
+        refute_out "trying again"
+        waits
+        # As dpkg does it.
+        install -m 755 "$HELPERS/mod_good.so" "$DIR/dlock-modules/postgres.so.dpkg-new"
+        mv "$DIR/dlock-modules/postgres.so.dpkg-new" "$MODULE"
+        exits 65 5 "$STARTED"
+        file_has out.log "mod_good was asked"
+        [ "$(grep -c "trying again" out.log)" = 1 ] || fail "$(cat out.log)"
+    done
+    # The real ones, with the libraries that they need; nothing listens there.
+    place "$BUILD/dlock-modules/postgres.so"
+    build=$("$DIR/dlock" --version | sed -n 's/^dlock //p')
+    sed -i "s/$build/${build//?/x}/g" "$MODULE"
+    for name in postgres tls; do
+        [ $name = postgres ] || PG="rediss://127.0.0.1:1#$NAME"
+        waits -w 30
+        install -m 755 "$BUILD/dlock-modules/$name.so" new.so
+        mv new.so "$DIR/dlock-modules/$name.so"
+        wait_for 5 file_has out.log "waiting without a connection"
+        kill -TERM "$STARTED"
+        exits 143 5 "$STARTED"
+    done
+    [ ! -e ran ]
+}
+
+@test "a wait for a module ends with -w, by a signal and with the guard" {
+    local begin
+    rm "$MODULE"
+    begin=$(now_ms)
+    run -69 run_t 10 "$DIR/dlock" --retry -w 0.7 "$PG" touch ran
+    assert_between 700 $(($(now_ms) - begin)) $((1500 + SLOW + BUSY)) "waited (ms)"
+    assert_out "install the package dlock-postgres"
+    waits --events ev
+    kill -TERM "$STARTED"
+    exits 143 5 "$STARTED"
+    run -0 cat ev
+    assert_out '"event":"end"' '"outcome":"cancelled"' '"exit_code":143'
+    waits
+    kill -KILL "$(children "$STARTED" | head -n 1)"
+    exits 71 5 "$STARTED"
+    # What no upgrade mends is told at once.
+    run -77 run_t 5 sh -c 'chmod 777 "$1" && "$2" --retry "$3" touch ran' - "$DIR/dlock-modules" \
+        "$DIR/dlock" "$PG"
+    run -77 run_t 5 "$DIR/dlock" --retry "rediss://127.0.0.1:1?cacert=/none#$NAME" touch ran
+    [ ! -e ran ]
+}
+
 # --- where it is loaded ------------------------------------------------------
 
 @test "only the module needs libpq, and it exports one symbol" {
