@@ -218,9 +218,9 @@ TEST(refusals_of_an_acquire)
         {{"-WRONGTYPE x\r\n", "-FOREIGN the key 'y'\r\n"}, 2, DLOCK_EDATA, ": the key 'y'"},
         {{"-NOPERM x\r\n", "-LACKS +get\r\n"}, 2, DLOCK_EPERM, ": ACL SETUSER USER +get"},
         /* The first answer counts without a usable second one. */
-        {{"-NOPERM x\r\n", "-OOM x\r\n"}, 2, DLOCK_EPERM, "see dlock-redis(7) for the rule"},
-        {{"-NOPERM x\r\n", "*0\r\n"}, 2, DLOCK_EPERM, "see dlock-redis(7) for the rule"},
-        {{"-NOPERM x\r\n", HANG_UP}, 2, DLOCK_EPERM, "see dlock-redis(7) for the rule"},
+        {{"-NOPERM x\r\n", "-OOM x\r\n"}, 2, DLOCK_EPERM, "dlock-redis(7) for the rule it needs"},
+        {{"-NOPERM x\r\n", "*0\r\n"}, 2, DLOCK_EPERM, "dlock-redis(7) for the rule it needs"},
+        {{"-NOPERM x\r\n", HANG_UP}, 2, DLOCK_EPERM, "dlock-redis(7) for the rule it needs"},
         {{"-WRONGTYPE x\r\n"}, 1, DLOCK_EDATA, "not a string (WRONGTYPE x)"},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
