@@ -491,7 +491,7 @@ TEST(a_variable_is_the_default_of_events)
         const char *variable, *line, *want; /* want: NULL: none */
     } rows[] = {
         {"/log", "L|c", "/log"},         {"7", "L|c", "7"},     {"", "L|c", NULL},
-        {"/log", "--events|8|L|c", "8"}, {"/log", "9", "/log"}, /* no lock of a descriptor has events */
+        {"/log", "--events|8|L|c", "8"}, {"/log", "9", "/log"}, /* a descriptor: none */
         {"-x", "--status|L", NULL},
     };
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
