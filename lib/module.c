@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <link.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -82,6 +83,24 @@ static void find_place(struct place *p, const struct dlock_loadable *m)
     int saved = errno;
     snprintf(p->file, sizeof(p->file), "%s/%s", p->dir, m->file);
     errno = saved;
+}
+
+/* Of the program, which comes first. */
+static int find_interpreter(struct dl_phdr_info *info, size_t size, void *found)
+{
+    (void)size;
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_INTERP)
+            *(bool *)found = true;
+    return 1;
+}
+
+/* With gcc -static dlopen(3) brings in a second libc, in whose pthread_create(3) a thread crashes. */
+static bool is_static(void)
+{
+    bool found = false;
+    dl_iterate_phdr(find_interpreter, &found);
+    return !found;
 }
 
 static int cannot_open(const struct dlock_loadable *m, const char *scheme, const struct place *p,
@@ -286,6 +305,13 @@ const void *dlock_module_load(const struct dlock_loadable *m, const char *scheme
 {
     const void *table = NULL;
     struct place p;
+    if (is_static()) {
+        dlock_fail(err, DLOCK_ENOBACKEND, 0,
+                   "%s:// needs the module %s, which a statically linked program cannot load: "
+                   "link the program dynamically",
+                   scheme, m->file);
+        return NULL;
+    }
     /* For own_file(), real_path() and load(). */
     if (access("/proc/self/fd", F_OK) < 0) {
         dlock_fail(err, DLOCK_EOS, errno,

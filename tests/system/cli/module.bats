@@ -355,6 +355,31 @@ END
     assert_out "mount /proc"
 }
 
+@test "a statically linked program is told that it can load no module" {
+    [ -z "${SAN:-}" ] || return 0 # sanitizers are not linked statically
+    cat >static.c <<'END'
+#include "dlock.h"
+#include <stdio.h>
+int main(int argc, char **argv)
+{
+    struct dlock_error err;
+    for (dlock *lk; argc-- > 1; dlock_close(lk)) {
+        lk = NULL;
+        int rc = dlock_open(&lk, argv[argc], NULL, &err);
+        printf("%s: %s\n", dlock_error_name(rc), rc < 0 ? err.msg : "");
+    }
+}
+END
+    "$CC" -static -w -I "$ROOT/lib" -o static static.c "$BUILD/libdlock.a" -lhiredis -lpthread \
+        -ldl 2>log || skip "no static libraries: $(tail -n 1 log)"
+    run -0 run_t 5 ./static rediss://h#x zk://h#x postgres://h#x redis://h#x "$T/x"
+    [ "${lines[0]} ${lines[1]}" = "DLOCK_OK:  DLOCK_OK: " ] || fail "$output"
+    for i in 2 3 4; do
+        [[ ${lines[$i]} = "DLOCK_ENOBACKEND: "*", which a statically linked program cannot load: "* ]] ||
+            fail "$output"
+    done
+}
+
 # --- an upgrade --------------------------------------------------------------
 
 # waits ARG...: `dlock --retry ARG...` has found no usable module, and goes on.
