@@ -329,7 +329,7 @@ struct dlock_report {
     int64_t since; /* by dlock_now() */
     /*
      * FAILED: when the same call makes sense again, by dlock_now(); DLOCK_NEVER: only after some
-     * change (the error is not retryable). A loop without a pause burns a processor while the store
+     * change (the error is not retryable, and no lack of descriptors: EMFILE, ENFILE). A loop without a pause burns a processor while the store
      * is away. The pause grows from failure to failure, to a second and a random part.
      */
     int64_t retry_at;

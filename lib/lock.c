@@ -14,6 +14,7 @@
 #include "nested.h"
 #include "util.h"
 
+#include <errno.h>
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -265,9 +266,12 @@ static struct dlock_report *report(dlock *d, enum dlock_report_type type)
     return &d->report;
 }
 
-int64_t lock_retry_at(int code, struct dlock_backoff *pause, const struct dlock_env *env)
+int64_t lock_retry_at(const struct dlock_error *why, struct dlock_backoff *pause,
+                      const struct dlock_env *env)
 {
-    if (!dlock_error_retryable(code))
+    /* As a lack of memory passes. */
+    bool no_fds = why->code == DLOCK_EOS && (why->sys == EMFILE || why->sys == ENFILE);
+    if (!no_fds && !dlock_error_retryable(why->code))
         return DLOCK_NEVER;
     return env->now(env->ctx) + dlock_backoff_next(pause, env);
 }
@@ -278,7 +282,7 @@ static void report_failed(dlock *d)
     r->error = d->why;
     if (!dlock_is_local(d) && (d->why.code == DLOCK_EUNAVAIL || d->why.code == DLOCK_EPROTO))
         dlock_error_add_lock(&r->error, d->uri);
-    r->retry_at = lock_retry_at(d->why.code, &d->failures, d->env);
+    r->retry_at = lock_retry_at(&d->why, &d->failures, d->env);
     d->phase = LOCK_IDLE;
 }
 

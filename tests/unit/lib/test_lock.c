@@ -380,6 +380,25 @@ TEST(what_is_refused_at_first_contact_is_not_tried_again)
     }
 }
 
+TEST(a_lack_of_memory_or_descriptors_may_pass)
+{
+    static const struct {
+        int code, sys;
+        bool passes;
+    } rows[] = {{DLOCK_ENOMEM, 0, true},
+                {DLOCK_EOS, EMFILE, true},
+                {DLOCK_EOS, ENFILE, true},
+                {DLOCK_EOS, EACCES, false}};
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        make_retry(DLOCK_NEVER);
+        struct dlock_event ev = failed(EV_FAILED, rows[i].code, "no");
+        ev.error.sys = rows[i].sys;
+        ON(ev, NONE);
+        ON(of(EV_RELEASED), FAILED);
+        CHECK((r.retry_at != DLOCK_NEVER) == rows[i].passes);
+    }
+}
+
 TEST(a_pause_between_tries_is_cancelled_at_once)
 {
     make_retry(DLOCK_NEVER);
