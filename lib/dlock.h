@@ -315,6 +315,9 @@ typedef struct dlock dlock;
 /*
  * A report belongs to the library, and stays valid until the next call on the handle (or the set),
  * except for calls that only ask something. error.msg of TROUBLE, TERM, LOST and RELEASED is the
+/* The name of a report: "ACQUIRED" for DLOCK_REPORT_ACQUIRED; "?": unknown. Static. */
+const char *dlock_report_name(enum dlock_report_type);
+
  * cause alone: dlock_where() and dlock_name() have the rest.
  */
 struct dlock_report {

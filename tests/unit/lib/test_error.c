@@ -5,6 +5,18 @@
 #include <errno.h>
 #include <time.h>
 
+TEST(each_report_has_a_name)
+{
+    for (int i = DLOCK_REPORT_NONE; i <= DLOCK_REPORT_FINDING; i++)
+        if (dlock_report_name((enum dlock_report_type)i)[0] < 'A')
+            CHECK_FAIL("%d: %s", i, dlock_report_name((enum dlock_report_type)i));
+    CHECK_STR(dlock_report_name(DLOCK_REPORT_NONE), "NONE");
+    CHECK_STR(dlock_report_name(DLOCK_REPORT_RELEASED), "RELEASED");
+    CHECK_STR(dlock_report_name(DLOCK_REPORT_FINDING), "FINDING");
+    CHECK_STR(dlock_report_name((enum dlock_report_type)(DLOCK_REPORT_FINDING + 1)), "?");
+    CHECK_STR(dlock_report_name((enum dlock_report_type) - 1), "?");
+}
+
 TEST(table)
 {
     CHECK_INT(dlock_error_exit(DLOCK_OK), 0);
