@@ -178,7 +178,7 @@ int open_lock(dlock **out, const struct options *o, enum dlock_mode mode, struct
     struct dlock_options lo;
     dlock_options_init(&lo, sizeof(lo));
     lo.mode = mode;
-    lo.slots = (unsigned)o->slots;
+    lo.slots = mode == DLOCK_MODE_SLOTS ? (unsigned)o->slots : 0;
     lo.fcntl = o->fcntl;
     lo.ttl_ns = o->ttl_ns;
     /* --on-lost kill sends no TERM first, so that no time is needed between TERM and KILL. */

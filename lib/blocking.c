@@ -6,18 +6,20 @@
 #include "util.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 
 /* How long the loop still waits, after the end of a release, for the report that is due. */
 #define LATE_REPORT DLOCK_SEC
 
-enum next { NEXT_REPORT, NEXT_OVER, NEXT_CANCELED, NEXT_FAILED };
+enum next { NEXT_REPORT, NEXT_OVER, NEXT_CANCELED, NEXT_CLOSED, NEXT_FAILED };
 
 /*
  * The next report, or why there is none. Looks at the descriptors at least once, at any time,
  * before the time decides: the caller may have been away for longer than the store has to answer.
- * NEXT_FAILED leaves errno.
+ * NEXT_CLOSED: a cancel_fd is not open. NEXT_FAILED leaves errno.
  */
 static enum next next_report(struct driven d, int64_t until, bool cancelable,
                              const struct dlock_report **r)
@@ -42,7 +44,7 @@ static enum next next_report(struct driven d, int64_t until, bool cancelable,
             return NEXT_REPORT;
         for (int i = n; got > 0 && i < all; i++)
             if (pfd[i].revents != 0)
-                return NEXT_CANCELED;
+                return pfd[i].revents & POLLNVAL ? NEXT_CLOSED : NEXT_CANCELED;
     }
 }
 
@@ -58,16 +60,37 @@ static int interrupted(const dlock *lk, enum next why, const char *what, struct 
     if (why == NEXT_CANCELED)
         return dlock_fail_at(err, DLOCK_ECANCELED, 0, store_of(lk),
                              "%s of the lock '%s' was interrupted", what, dlock_name(lk));
+    if (why == NEXT_CLOSED)
+        return dlock_fail_at(err, DLOCK_EUSAGE, EBADF, store_of(lk),
+                             "%s of the lock '%s' has a cancel_fd that is not open", what,
+                             dlock_name(lk));
     return dlock_fail_at(err, DLOCK_EOS, e, store_of(lk), "%s of the lock '%s' cannot wait: %s",
                          what, dlock_name(lk), strerror(e));
+}
+
+/* 0 in one of two states, for a handle outside of a set. call: without "dlock_". */
+static int expect(struct driven d, enum dlock_state a, enum dlock_state b, const char *call,
+                  struct dlock_error *err)
+{
+    enum dlock_state is = driven_state(d);
+    bool in_set = d.lock && d.lock->in_set;
+    char name[40];
+    if (!in_set && (is == a || is == b))
+        return 0;
+    snprintf(name, sizeof(name), "dlock_%s%s()", d.set ? "set_" : "", call);
+    return lock_refuse(is, in_set, name, err);
 }
 
 static int acquire(struct driven d, struct dlock_error *err)
 {
     const struct dlock_report *r;
     enum next next;
-    int rc = driven_start_acquire(d, err);
-    if (rc < 0)
+    const dlock *lk;
+    int rc = expect(d, DLOCK_STATE_IDLE, DLOCK_STATE_IDLE, "acquire", err);
+    for (int i = 0; rc == 0 && (lk = driven_at(d, i)); i++)
+        if (lk->opt.cancel_fd >= 0 && fcntl(lk->opt.cancel_fd, F_GETFD) < 0)
+            rc = interrupted(lk, NEXT_CLOSED, "the acquire", err);
+    if (rc < 0 || (rc = driven_start_acquire(d, err)) < 0)
         return rc;
     while ((next = next_report(d, DLOCK_NEVER, true, &r)) == NEXT_REPORT) {
         switch (r->type) {
@@ -110,11 +133,10 @@ static const dlock *ending(struct driven d)
 static int keep(struct driven d, int64_t until, struct dlock_error *err)
 {
     const struct dlock_report *r;
-    enum dlock_state is = driven_state(d);
-    bool in_set = d.lock && d.lock->in_set;
     enum next next = NEXT_OVER;
-    if (in_set || (is != DLOCK_STATE_HELD && is != DLOCK_STATE_LOST))
-        return lock_refuse(is, in_set, d.set ? "dlock_set_keep()" : "dlock_keep()", err);
+    int rc = expect(d, DLOCK_STATE_HELD, DLOCK_STATE_LOST, "keep", err);
+    if (rc < 0)
+        return rc;
     if (ending(d))
         until = 0; /* once more, for news */
     while (driven_state(d) == DLOCK_STATE_HELD &&

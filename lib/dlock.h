@@ -198,9 +198,13 @@ enum dlock_holder {
 struct dlock_options {
     size_t size; /* of this structure, as passed to dlock_options_init() */
     enum dlock_mode mode;
-    /* DLOCK_MODE_SLOTS: the most holders at a time, 1 to DLOCK_SLOTS_MAX, the same for all. */
+    /* DLOCK_MODE_SLOTS: the most holders at a time, 1 to DLOCK_SLOTS_MAX, as all say; else 0. */
     unsigned slots;
-    /* The lease: 1 s to ten years (24 days on PostgreSQL and ZooKeeper); default 30 s. */
+    /*
+     * The lease: at least 1 s; default 30 s. More than ten years, DLOCK_NEVER too, count as ten
+     * years, as with all times below but wait_ns. PostgreSQL and ZooKeeper refuse more than 24
+     * days.
+     */
     int64_t ttl_ns;
     int64_t grace_ns; /* -1: min(5 s, ttl/6) */
     /* 0: one try; DLOCK_NEVER: unbounded. Bounds name look-up and connecting, too. */
@@ -232,7 +236,8 @@ struct dlock_options {
     /*
      * -1, or a descriptor that interrupts the blocking calls when poll() finds it readable, hung up
      * or in error: an eventfd, a signalfd, the read end of a pipe. The caller owns the descriptor.
-     * The library never reads it: later calls return at once until the caller has emptied it.
+     * The library never reads it: later calls return at once until the caller has emptied it. Where
+     * the descriptor is not open, the calls fail with DLOCK_EUSAGE.
      */
     int cancel_fd;
     int reserved; /* 0 */
@@ -310,14 +315,14 @@ enum dlock_report_type {
     DLOCK_REPORT_FINDING /* finding, error: in answer to dlock_start_check() */
 };
 
+/* The name of a report: "ACQUIRED" for DLOCK_REPORT_ACQUIRED; "?": unknown. Static. */
+const char *dlock_report_name(enum dlock_report_type);
+
 typedef struct dlock dlock;
 
 /*
  * A report belongs to the library, and stays valid until the next call on the handle (or the set),
  * except for calls that only ask something. error.msg of TROUBLE, TERM, LOST and RELEASED is the
-/* The name of a report: "ACQUIRED" for DLOCK_REPORT_ACQUIRED; "?": unknown. Static. */
-const char *dlock_report_name(enum dlock_report_type);
-
  * cause alone: dlock_where() and dlock_name() have the rest.
  */
 struct dlock_report {

@@ -107,6 +107,8 @@ static int check_options(const struct dlock_options *o, const struct dlock_backe
     if (slots && (o->slots < 1 || o->slots > DLOCK_SLOTS_MAX))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "the number of slots must be from 1 to %d",
                           DLOCK_SLOTS_MAX);
+    if (!slots && o->slots > 0)
+        return usage(err, "slots of struct dlock_options needs the mode DLOCK_MODE_SLOTS");
     if (o->once_ns < 0)
         return usage(err, "the time of a run record must be greater than zero");
     if (o->once_ns > 0 && o->mode != DLOCK_MODE_EXCLUSIVE)
@@ -119,8 +121,10 @@ static int check_options(const struct dlock_options *o, const struct dlock_backe
     if (o->fcntl && !(be->caps & CAP_FD))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "fcntl(2) locks are for files: not for %s",
                           be->name);
-    if (o->connect_timeout_ns <= 0 || o->wait_ns < 0)
-        return usage(err, "a time-out must be greater than zero");
+    if (o->wait_ns < 0)
+        return usage(err, "wait_ns must not be negative (0: one try, DLOCK_NEVER: no limit)");
+    if (o->connect_timeout_ns <= 0)
+        return usage(err, "connect_timeout_ns must be greater than zero");
     /* Also for a file, which has no lease: its lock may move to another store. */
     if (o->ttl_ns < LEASE_MIN_TTL)
         return usage(err, "a ttl must be at least 1 s");
@@ -233,6 +237,9 @@ int dlock_open(dlock **out, const char *text, const struct dlock_options *o,
     struct dlock_uri *uri;
     if (!out || !text)
         return usage(err, "dlock_open() needs a URI, and a place for the handle");
+    if (text[0] == '@')
+        return usage(err, "dlock_open() needs a URI: dlock_default_uri() makes one of an @name; "
+                          "a file of that name is ./@...");
     int rc = dlock_uri_parse(&uri, text, err);
     return rc < 0 ? rc : dlock_open_nested(out, &uri, NULL, o, err);
 }

@@ -95,8 +95,9 @@ static void out_of_range(void)
     REFUSED(ttl_ns, DLOCK_SEC - 1, "ttl");
     REFUSED(grace_ns, INT64_MIN, "grace");
     REFUSED(grace_ns, -2, "grace");
-    REFUSED(wait_ns, INT64_MIN, "time-out");
-    REFUSED(connect_timeout_ns, 0, "time-out");
+    REFUSED(wait_ns, -1, "wait_ns must not be negative");
+    REFUSED(connect_timeout_ns, 0, "connect_timeout_ns must be");
+    REFUSED(slots, 3, "needs the mode DLOCK_MODE_SLOTS");
     REFUSED(once_ns, -1, "record");
     REFUSED(min_hold_ns, -1, "hold");
     REFUSED(size, 0, "dlock_options_init");
@@ -131,6 +132,8 @@ static void nothing_given(void)
     dlock *lk = NULL;
     CODE(dlock_open(&lk, NULL, NULL, &err), DLOCK_EUSAGE);
     CODE(dlock_open(NULL, uri, NULL, &err), DLOCK_EUSAGE);
+    CODE(dlock_open(&lk, "@name", NULL, &err), DLOCK_EUSAGE);
+    MUST(strstr(err.msg, "dlock_default_uri()"));
     CODE(dlock_open(&lk, uri, NULL, NULL), 0);
     CODE(dlock_start_forget(lk, NULL, &err), DLOCK_EUSAGE);
     CODE(dlock_start_forget(lk, "", &err), DLOCK_EUSAGE);

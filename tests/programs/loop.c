@@ -47,8 +47,19 @@ static void canceled(const char *uri)
     IS(dlock_state(lk), DLOCK_STATE_HELD);
     CODE(dlock_release(lk, 5 * DLOCK_SEC, &err), 0);
     dlock_close(lk);
-    dlock_close(holder);
     close(fd);
+    /* A descriptor that is not open is a mistake, and interrupts nothing. */
+    o.cancel_fd = 999;
+    CODE(dlock_open(&lk, uri, &o, &err), 0);
+    CODE(dlock_acquire(lk, &err), DLOCK_EUSAGE);
+    MUST(strstr(err.msg, "cancel_fd that is not open"));
+    IS(dlock_state(lk), DLOCK_STATE_IDLE);
+    CODE(dlock_acquire(holder, &err), 0);
+    CODE(dlock_acquire(holder, &err), DLOCK_EUSAGE);
+    MUST(strstr(err.msg, "dlock_acquire(): not possible now: the lock is held"));
+    CODE(dlock_release(holder, 5 * DLOCK_SEC, &err), 0);
+    dlock_close(lk);
+    dlock_close(holder);
 }
 
 /* How often the descriptor was ready within a time; the handle is driven meanwhile. */
