@@ -337,8 +337,9 @@ struct dlock_report {
     int64_t since; /* by dlock_now() */
     /*
      * FAILED: when the same call makes sense again, by dlock_now(); DLOCK_NEVER: only after some
-     * change (the error is not retryable, and no lack of descriptors: EMFILE, ENFILE). A loop without a pause burns a processor while the store
-     * is away. The pause grows from failure to failure, to a second and a random part.
+     * change (the error is not retryable, nor a lack of descriptors, EMFILE or ENFILE). A loop
+     * without a pause burns a processor while the store is away. The pause grows from failure to
+     * failure, to a second and a random part.
      */
     int64_t retry_at;
     const struct dlock_info *info;
