@@ -125,8 +125,7 @@ bool lock_unanswered(const dlock *, int64_t waited, struct dlock_error *err);
 /* Does this report, not given yet, end an acquire or a query, which goes on until then? */
 bool lock_end_waits(const struct dlock_report *);
 /* dlock_report.retry_at after this failure. */
-int64_t lock_retry_at(const struct dlock_error *, struct dlock_backoff *,
-                      const struct dlock_env *);
+int64_t lock_retry_at(const struct dlock_error *, struct dlock_backoff *, const struct dlock_env *);
 /* dlock_report.kept, during a wait or after one that ended without the lock. */
 bool lock_kept(const dlock *);
 

@@ -88,7 +88,8 @@ int dlock_set_open(dlock_set **out, dlock *const *locks, int n, int64_t wait_ns,
         return dlock_fail(err, DLOCK_EUSAGE, 0, "a set has 1 to %d locks, not %d", DLOCK_SET_MAX,
                           n);
     if (wait_ns < 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "wait_ns must not be negative (0: one try, DLOCK_NEVER: no limit)");
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "wait_ns must not be negative (0: one try, DLOCK_NEVER: no limit)");
     for (int i = 0; i < n; i++) {
         enum dlock_state is = dlock_state(locks[i]);
         if (is != DLOCK_STATE_IDLE || locks[i]->in_set)

@@ -95,7 +95,7 @@ static int find_interpreter(struct dl_phdr_info *info, size_t size, void *found)
     return 1;
 }
 
-/* With gcc -static dlopen(3) brings in a second libc, in whose pthread_create(3) a thread crashes. */
+/* As by gcc -static: dlopen(3) would bring in a second libc, and pthread_create(3) would crash. */
 static bool is_static(void)
 {
     bool found = false;
