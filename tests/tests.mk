@@ -60,6 +60,9 @@ soak: ## thousands of acquisitions, minutes of faults, packages, another Debian 
 check-platforms: ## build and test for 32-bit, musl, arm64 and s390x, as far as this machine can
 	@BUILD=$(BUILD) tests/platforms $(PLATFORMS)
 
+model: ## search the models of lease, Redlock and queue, whole, and their planted defects
+	@BUILD=$(BUILD) CC='$(CC)' tests/model/run
+
 RELEASE ?= trixie
 SCOPE   ?= short
 check-debian: ## on another Debian, in a chroot (root): RELEASE=trixie SCOPE=short|whole
@@ -85,7 +88,7 @@ bench: all $(HELP_BIN) ## what a lock costs
 bench-report: all $(HELP_BIN) ## measure anew what man/figures.md shows, and draw its plots
 	@tests/bench-report
 
-.PHONY: check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-deb check-image check-build check-build-thread bench bench-report
+.PHONY: check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-deb check-image check-build check-build-thread bench bench-report model
 
 # ------------------------------------------------------------------ rules ---
 

@@ -24,11 +24,11 @@
  *                (reliability.md, limits known).
  *
  * Left out: shared holders and slots, waiters that are dropped because they no longer listen (their
- * place is then free at once), the limit of four and its growth (there are fewer waiters), clusters,
- * restarts, renewals of a place.
+ * place is then free at once), the limit of four and its growth (there are fewer waiters),
+ * clusters, restarts, renewals of a place.
  *
- * Variant, with a defect that must be found: SKIP_INSTEAD_OF_CLAIM (a try takes the free lock,
- * whoever stands in front).
+ * Variants, each with a defect that must be found: SKIP_INSTEAD_OF_CLAIM (a try takes the free
+ * lock, whichever waiter stands in front), NO_LOOKS (waiters wait for a call).
  */
 #ifndef CLIENTS
 #define CLIENTS 3
@@ -39,7 +39,9 @@
 #define SHORT 1
 #define LOOK_SECOND 1
 #define LOOK_OTHERS 3
-#define MOST_FREE 6 /* 3 s: P8 and P9 in reliability.md */
+#ifndef MOST_FREE
+#define MOST_FREE 4 /* 2 s; P8 and P9 in reliability.md promise 3 s */
+#endif
 
 /* The claim of a waiter: never called, over, or the ticks that are left + OVER. */
 #define UNCALLED 0
@@ -246,9 +248,13 @@ inline try(i) {
 
 inline looks(i) {
     if
+#ifdef NO_LOOKS
+    :: true -> ends = 0; plan(i)
+#else
     :: holder == NONE && claim_key > 0 -> c[i].look = claim_key
     :: holder == NONE && claim_key == 0 -> try(i)
     :: else -> ends = 0; plan(i)
+#endif
     fi
 }
 
@@ -303,13 +309,15 @@ inline tick(i) {
     fi
 }
 
+#if CLIENTS > 3
+#define urgent_any (urgent(0) || urgent(1) || urgent(2) || urgent(3))
+#else
+#define urgent_any (urgent(0) || urgent(1) || urgent(2))
+#endif
+
 proctype time() {
     do
-    :: d_step { !urgent(0) && !urgent(1) && !urgent(2)
-#if CLIENTS > 3
-                && !urgent(3)
-#endif
-                ->
+    :: d_step { !urgent_any ->
         printf("time: a tick\n");
         tick(0);
         tick(1);

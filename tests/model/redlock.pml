@@ -39,8 +39,8 @@
  * redlock_vote.c), run records, different ttls, counters that another program wrote, drift
  * (lease.pml).
  *
- * Variants, each with a defect that must be found: NO_SECOND_ROUND, RESTARTED_VOTES, HALF_IS_ENOUGH,
- * CLOCKS_APART, LATE_VOTES_COUNT.
+ * Variants, each with a defect that must be found: NO_SECOND_ROUND, RESTARTED_VOTES,
+ * HALF_IS_ENOUGH, CLOCKS_APART, LATE_VOTES_COUNT.
  */
 #define SERVERS 3
 #define CLIENTS 2
