@@ -16,6 +16,10 @@
  * least R's token and counted on, so W's token is above R's. A server without its counter begins at
  * its clock, for a reader as well.
  *
+ * Both arguments hold for a vote that stays until its server confirms the token. A vote may expire
+ * in between, and a third server confirm instead: so a vote that comes during the second round
+ * counts only if its counter is not above the token (tests/model/redlock.pml).
+ *
  * A counter far ahead of the other voters' was written by another program: its server has no vote
  * in this round, and its counter does not become the token (count_votes). Tokens grow all the same.
  * The two arguments need the votes that count, in each round a majority, and the majority that
@@ -565,11 +569,14 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
     s->from = rep->sent;
     if (be->acquire.stage != ST_RAISE)
         return;
-    /* The counters of a majority are being raised: this voter's, too. */
+    /*
+     * The counters of a majority are being raised: this voter's, too, unless its vote shows a
+     * higher counter, perhaps of a client that has held the lock since the votes behind our token.
+     */
     struct redlock_young y = young_of(be);
     (void)discount(s, redlock_young_needed_ms(&y, spec_now(be->spec)));
     (void)count_votes(be, true);
-    if (s->answer == A_YES)
+    if (s->answer == A_YES && s->fence <= be->fence)
         redlock_keep(be, s, K_RAISE);
 }
 

@@ -94,6 +94,23 @@ TEST(grant_renew_release)
     CHECK_INT(left(), 0);
 }
 
+/*
+ * The votes behind the token may be over before the second round confirms them. A holder in between
+ * leaves a higher counter on the server that votes late (tests/model/redlock.pml).
+ */
+TEST(a_late_vote_with_a_higher_counter_confirms_no_token)
+{
+    REQUIRE(start(3, TTL, OP));
+    w.f[0].fence = w.f[1].fence = 7;
+    w.f[2].fence = 40;
+    w.f[1].slow[F_KEEP] = w.f[2].slow[F_VOTE] = true;
+    CHECK(acquire(true, MSEC(10), EV_NONE));
+    CHECK(w.f[1].held[F_KEEP]);
+    w.f[2].slow[F_VOTE] = false;
+    CHECK(until(20 * DLOCK_SEC, EV_GRANTED));
+    CHECK(w.ended.fence > 40);
+}
+
 #define THIS_YEAR INT64_C(1790000000000000) /* of the counters, us */
 #define YEARS(n) (INT64_C(366) * 86400 * 1000000 * (n))
 
