@@ -40,7 +40,7 @@
 #define LOOK_SECOND 1
 #define LOOK_OTHERS 3
 #ifndef MOST_FREE
-#define MOST_FREE 4 /* 2 s; P8 and P9 in reliability.md promise 3 s */
+#define MOST_FREE 4 /* 2 s; with 4 clients 6: the 3 s that P8 and P9 promise (reliability.md) */
 #endif
 
 /* The claim of a waiter: never called, over, or the ticks that are left + OVER. */
