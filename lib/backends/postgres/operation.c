@@ -149,8 +149,9 @@ void pg_try_later(struct pg_backend *be, const struct dlock_error *err, bool tra
 
 size_t pg_read_comment(const char *query, struct dlock_info *info, const char **begin)
 {
-    const char *end = strstr(query, " */");
-    if (strncmp(query, "/* ", 3) != 0 || !end)
+    const char *end;
+    /* The blank of the beginning is not that of the end: any user can run such a query. */
+    if (strncmp(query, "/* ", 3) != 0 || !(end = strstr(query + 3, " */")))
         return 0;
     *begin = query + 3;
     size_t len = (size_t)(end - *begin);

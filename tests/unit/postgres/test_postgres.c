@@ -593,6 +593,8 @@ TEST(reads_our_comment)
     CHECK_INT(pg_read_comment("/* dlock1 host=h pid=7", &info, &begin), 0);
     CHECK_INT(pg_read_comment("/* another program */ SELECT 1", &info, &begin), 0);
     CHECK_INT(pg_read_comment("", &info, &begin), 0);
+    CHECK_INT(pg_read_comment("/* */ SELECT 1", &info, &begin), 0);
+    CHECK_INT(pg_read_comment("/* */dlock1 host=h */", &info, &begin), 0);
 }
 
 /* A note can neither end the comment nor pass for a value of ours. */
