@@ -114,8 +114,9 @@ static bool parse(const char *s, size_t len, struct file_record *rec)
         snprintf(rec->boot, sizeof(rec->boot), "%.*s", (int)strcspn(s + 1, " \n"), s + 1);
     }
     /* The record is for display only: ignored if malformed. */
-    if (line + 1 < end)
-        dlock_identity_parse(line + 1, (size_t)((limit ? limit : end - 1) - line) - 1, &rec->info);
+    const char *after = limit ? limit : end - 1;
+    if (line < after)
+        dlock_identity_parse(line + 1, (size_t)(after - line) - 1, &rec->info);
     return true;
 }
 
