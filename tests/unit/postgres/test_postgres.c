@@ -13,6 +13,7 @@
 #include <dirent.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -593,8 +594,20 @@ TEST(reads_our_comment)
     CHECK_INT(pg_read_comment("/* dlock1 host=h pid=7", &info, &begin), 0);
     CHECK_INT(pg_read_comment("/* another program */ SELECT 1", &info, &begin), 0);
     CHECK_INT(pg_read_comment("", &info, &begin), 0);
-    CHECK_INT(pg_read_comment("/* */ SELECT 1", &info, &begin), 0);
-    CHECK_INT(pg_read_comment("/* */dlock1 host=h */", &info, &begin), 0);
+}
+
+/* At the end of readable memory: nothing behind the query is read. */
+TEST(an_empty_comment_ends_with_the_query)
+{
+    struct dlock_info info = {0};
+    const char *begin;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *p = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(p != MAP_FAILED && mprotect(p + page, page, PROT_NONE) == 0);
+    static const char query[] = "/* */ SELECT 1";
+    memcpy(p + page - sizeof(query), query, sizeof(query));
+    CHECK_INT(pg_read_comment(p + page - sizeof(query), &info, &begin), 0);
+    munmap(p, 2 * page);
 }
 
 /* A note can neither end the comment nor pass for a value of ours. */
