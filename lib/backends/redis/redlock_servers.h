@@ -190,9 +190,10 @@ struct redlock_backend {
     struct event_queue events;
 };
 
+/* Without servers, as after a refused URI, there is no array either. */
 /* clang-format off */
 #define for_each_server(be, s) \
-    for (struct redlock_server *s = (be)->servers; s < (be)->servers + (be)->n; s++)
+    for (struct redlock_server *s = (be)->servers; s && s < (be)->servers + (be)->n; s++)
 /* clang-format on */
 
 /* What redlock.c does with an operation. */
