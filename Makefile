@@ -449,4 +449,4 @@ FORCE:
 .PHONY: all demo deps lint format install uninstall dist deb image clean help FORCE
 
 # Not those of a build below this one, which may be under way.
--include $(shell find $O $(BUILD)/unit $(BUILD)/test -name '*.d' 2>/dev/null)
+-include $(shell find $O $(BUILD)/unit $(BUILD)/fuzzers $(BUILD)/test -name '*.d' 2>/dev/null)

@@ -16,6 +16,9 @@ HELP_SRC := $(wildcard tests/support/helpers/*.c)
 USE_SRC  := $(wildcard tests/programs/*.c lib/examples/*.c)
 LOAD_SRC := $(wildcard tests/support/preload/*.c)
 BAD_SRC  := $(wildcard tests/support/modules/*.c)
+# The fuzz targets, which need the sources of all stores; and the words of their languages.
+FUZZ_SRC := $(filter-out %/replay.c,$(sort $(wildcard tests/fuzz/*.c)))
+FUZZ_SRC := $(if $(filter no,$(WITH_REDIS) $(WITH_POSTGRES) $(WITH_ZOOKEEPER)),,$(FUZZ_SRC))
 # All that is formatted.
 TEST_C   := $(shell find tests -name '*.[ch]')
 
@@ -26,6 +29,7 @@ TEST_OBJ := $(filter-out $(HOOKED:%.c=$O/%.o),$(LIB_OBJ) $(CLI_OBJ)) $(patsubst 
 UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/unit/%)
 # Those that run under ThreadSanitizer too: their source has a line "tags: thread".
 THREAD_BIN := $(patsubst tests/unit/%.c,$(BUILD)/unit/%,$(shell grep -l '^ \* tags:.*\<thread\>' $(UNIT_SRC)))
+FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzzers/%)
 HELP_BIN := $(HELP_SRC:tests/support/helpers/%.c=$(BUILD)/test/%)
 USE_BIN  := $(patsubst %.c,$(BUILD)/programs/%,$(notdir $(USE_SRC)))
 LOAD_BIN := $(LOAD_SRC:tests/support/preload/%.c=$(BUILD)/test/%.so)
@@ -51,6 +55,12 @@ check-tsan: ## what uses threads, under ThreadSanitizer
 	@tests/deps check
 	@$(SUBMAKE) BUILD=$(BUILD)/tsan SAN=thread check-build-thread
 	@BUILD=$(BUILD)/tsan SAN=thread CC='$(CC)' MAKE='$(MAKE)' DLOCK_QUICK=1 tests/run --tags thread
+
+SECONDS ?= 10
+fuzz: ## fuzz each parser for SECONDS=10, by clang's libFuzzer under ASan and UBSan
+	@MAKE='$(MAKE)' JOBS=$(JOBS) tests/fuzz/run $(SECONDS)
+
+fuzzers: $(FUZZ_BIN)
 
 soak: ## thousands of acquisitions, minutes of faults, packages, another Debian whole (hours)
 	@tests/deps check
@@ -81,14 +91,14 @@ check-build-thread: $(BUILD)/test/dlock $(THREAD_BIN) $(BUILD)/unit/built $(HELP
 # machines.
 check-build-contract: all units $(BUILD)/test/dlock $(HELP_BIN)
 
-check-build: $(BUILD)/dlock $(BUILD)/test/dlock units $(HELP_BIN) $(LOAD_BIN) $(BAD_BIN) $(USE_BIN) all
+check-build: $(BUILD)/dlock $(BUILD)/test/dlock units fuzzers $(HELP_BIN) $(LOAD_BIN) $(BAD_BIN) $(USE_BIN) all
 
 bench: all $(HELP_BIN) ## what a lock costs
 	@DLOCK=$(BUILD)/dlock tests/bench
 bench-report: all $(HELP_BIN) ## measure anew what man/figures.md shows, and draw its plots
 	@tests/bench-report
 
-.PHONY: check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-deb check-image check-build check-build-thread bench bench-report model
+.PHONY: fuzz fuzzers check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-deb check-image check-build check-build-thread bench bench-report model
 
 # ------------------------------------------------------------------ rules ---
 
@@ -142,6 +152,15 @@ $(BUILD)/unit/%.a: $(BUILD)/sources
 	$(call say,AR,$@)
 	@mkdir -p $(@D)
 	$(Q)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
+
+# Linked with the stores' sources, as their unit tests are. Without libFuzzer a target replays files.
+FUZZ_MAIN   = $(if $(findstring fuzzer,$(SAN)),-fsanitize=fuzzer,-include tests/fuzz/replay.c)
+FUZZ_STORES = $(foreach x,$(UNIT_STORES),$(BUILD)/unit/$(call lower,$x).a)
+$(BUILD)/fuzzers/%: tests/fuzz/%.c tests/fuzz/fuzz.h tests/fuzz/replay.c $(BUILD)/cli.a $(BUILD)/lib.a $(FUZZ_STORES) $(BUILD)/flags
+	$(call say,FUZZ,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC_ALL) -fPIE -Itests/fuzz $(POSTGRES_CFLAGS) $(DEP) $(USER_FLAGS) -o $@ $< $(FUZZ_MAIN) -pie $(HARDEN_LD) $(LDFLAGS) \
+	    $(BUILD)/cli.a $(FUZZ_STORES) $(BUILD)/lib.a $(LIBS) $(POSTGRES_LIBS) $(ZOOKEEPER_LIBS)
 
 # They see dlock.h alone. The library finds its modules beside the program.
 vpath %.c tests/programs lib/examples

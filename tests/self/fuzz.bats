@@ -1,0 +1,18 @@
+#!/usr/bin/env bats
+# The fuzz targets (tests/fuzz) with their seeds: what they have found before stays mended. `make
+# fuzz` and `make soak` look for more.
+
+load ../support/common
+
+# The targets read the file's locks, and say where they stopped.
+@test "each fuzz target has seeds, and none of them fails" {
+    local source target n
+    for source in "$ROOT"/tests/fuzz/*.c; do
+        target=$(basename "$source" .c)
+        [ "$target" != replay ] || continue
+        n=$(find "$ROOT/tests/fuzz/corpus/$target" -type f | wc -l)
+        TMPDIR=$T run timeout 20 "$BUILD/fuzzers/$target" "$ROOT/tests/fuzz/corpus/$target"
+        [ "$status" -eq 0 ] && [ "${lines[-1]}" = "$n" ] && [ "$n" -gt 0 ] ||
+            fail "$target: $status, $output"
+    done
+}
