@@ -1,6 +1,6 @@
 /*
- * comments.c - the comment of a holder or waiter in its last query, which PostgreSQL shows. Any user
- * can have one there.
+ * comments.c - the comment of a holder or waiter in its last query, which PostgreSQL shows. Any
+ * user can have one there.
  */
 #include "fuzz.h"
 

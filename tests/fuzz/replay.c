@@ -1,6 +1,7 @@
 /*
- * replay.c - main() for a target without libFuzzer, included before the target: each argument is a file, or a folder of files,
- * with the bytes of an input. Prints how many there were; none is an error.
+ * replay.c - main() for a target without libFuzzer, included before the target: each argument is a
+ * file, or a folder of files, with the bytes of an input. Prints how many there were; none is an
+ * error.
  */
 #include "fuzz.h"
 
