@@ -130,6 +130,14 @@ static const dlock *ending(struct driven d)
     return NULL;
 }
 
+/* The hold is over, or soon will be, because of lk. */
+static int lost(const dlock *lk, struct dlock_error *err)
+{
+    const char *what = lk->end.code == DLOCK_ELOST ? "is lost" : "could not be renewed in time";
+    return dlock_fail_at(err, DLOCK_ELOST, lk->end.sys, store_of(lk), "the lock '%s' %s: %s",
+                         dlock_name(lk), what, lk->end.msg);
+}
+
 static int keep(struct driven d, int64_t until, struct dlock_error *err)
 {
     const struct dlock_report *r;
@@ -143,12 +151,42 @@ static int keep(struct driven d, int64_t until, struct dlock_error *err)
            (next = next_report(d, until, true, &r)) == NEXT_REPORT)
         if (r->type == DLOCK_REPORT_TERM)
             break;
-    const dlock *lk = ending(d);
-    if (lk)
-        return dlock_fail_at(
-            err, DLOCK_ELOST, lk->end.sys, store_of(lk), "the lock '%s' %s: %s", dlock_name(lk),
-            lk->end.code == DLOCK_ELOST ? "is lost" : "could not be renewed in time", lk->end.msg);
+    if (ending(d))
+        return lost(ending(d), err);
     return next == NEXT_OVER ? 0 : interrupted(driven_at(d, 0), next, "the renewal", err);
+}
+
+/* A lock whose renewal for the caller is not confirmed yet; NULL: none. */
+static const dlock *unconfirmed(struct driven d)
+{
+    const dlock *lk;
+    for (int i = 0; (lk = driven_at(d, i)); i++)
+        if (lk->lease.wanted)
+            return lk;
+    return NULL;
+}
+
+static int renew_now(struct driven d, int64_t until, struct dlock_error *err)
+{
+    const struct dlock_report *r;
+    enum next next = NEXT_REPORT;
+    int rc = expect(d, DLOCK_STATE_HELD, DLOCK_STATE_LOST, "renew_now", err);
+    if (rc == 0 && ending(d))
+        rc = lost(ending(d), err);
+    if (rc < 0 || (rc = driven_start_renew(d, err)) < 0)
+        return rc;
+    while (unconfirmed(d) && !ending(d) && next == NEXT_REPORT)
+        next = next_report(d, until, true, &r);
+    const dlock *lk = unconfirmed(d);
+    if (ending(d))
+        return lost(ending(d), err);
+    if (!lk)
+        return 0;
+    if (next != NEXT_OVER)
+        return interrupted(lk, next, "the renewal", err);
+    return dlock_fail_at(err, DLOCK_EUNAVAIL, 0, store_of(lk),
+                         "no renewal of the lock '%s' is confirmed yet; the lock is still held",
+                         dlock_name(lk));
 }
 
 /* The release of lk is not confirmed. r: the report of the release; NULL: none has come. */
@@ -200,6 +238,11 @@ int dlock_keep(dlock *lk, int64_t until, struct dlock_error *err)
     return keep((struct driven){.lock = lk}, until, err);
 }
 
+int dlock_renew_now(dlock *lk, int64_t until, struct dlock_error *err)
+{
+    return renew_now((struct driven){.lock = lk}, until, err);
+}
+
 int dlock_release(dlock *lk, int64_t timeout_ns, struct dlock_error *err)
 {
     return release((struct driven){.lock = lk}, timeout_ns, err);
@@ -213,6 +256,11 @@ int dlock_set_acquire(dlock_set *s, struct dlock_error *err)
 int dlock_set_keep(dlock_set *s, int64_t until, struct dlock_error *err)
 {
     return keep((struct driven){.set = s}, until, err);
+}
+
+int dlock_set_renew_now(dlock_set *s, int64_t until, struct dlock_error *err)
+{
+    return renew_now((struct driven){.set = s}, until, err);
 }
 
 int dlock_set_release(dlock_set *s, int64_t timeout_ns, struct dlock_error *err)

@@ -364,9 +364,10 @@ struct dlock_report {
  *   start_status, forget,
  *     break, list, check ASKING     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE
  *   start_release        RELEASING  RELEASING  RELEASING  RELEASING  RELEASING  RELEASING  EUSAGE
+ *   start_renew          EUSAGE     EUSAGE     EUSAGE     0          EUSAGE     EUSAGE     EUSAGE
  *   note_result          EUSAGE     EUSAGE     EUSAGE     0          0          EUSAGE     EUSAGE
  *   acquire              blocks     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE
- *   keep                 EUSAGE     EUSAGE     EUSAGE     renews     ELOST      EUSAGE     EUSAGE
+ *   keep, renew_now      EUSAGE     EUSAGE     EUSAGE     renews     ELOST      EUSAGE     EUSAGE
  *   release              0          blocks     blocks     blocks     blocks     blocks     EUSAGE
  *   set_open             0          EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE
  *   poll_fd              fd         fd         fd         fd         fd         fd         EUSAGE
@@ -424,6 +425,14 @@ int dlock_start_acquire(dlock *, struct dlock_error *err);
  * RELEASED, at the latest at the time until. No report of a cancelled call follows.
  */
 int dlock_start_release(dlock *, int64_t until, struct dlock_error *err);
+
+/*
+ * dlock_start_renew - renew the lease now, not only at renew_at. EXTENDED follows when the store has
+ * confirmed the renewal, as after each renewal. It costs one request (Redlock: one for each server);
+ * none while a renewal is under way, whose EXTENDED counts for both. Nothing happens where the lock
+ * cannot expire (a file), or where another process renews it (an inner dlock).
+ */
+int dlock_start_renew(dlock *, struct dlock_error *err);
 
 /* dlock_start_status - ask for holders and waiters; INFO..., RUN, then DONE; or FAILED. */
 int dlock_start_status(dlock *, struct dlock_error *err);
@@ -615,6 +624,8 @@ enum dlock_state dlock_set_state(const dlock_set *);
 int dlock_set_start_acquire(dlock_set *, struct dlock_error *err);
 /* dlock_set_start_release - as dlock_start_release(); begins with the lock that was taken last. */
 int dlock_set_start_release(dlock_set *, int64_t until, struct dlock_error *err);
+/* dlock_set_start_renew - as dlock_start_renew(), of all locks; an EXTENDED follows for each. */
+int dlock_set_start_renew(dlock_set *, struct dlock_error *err);
 /* dlock_set_interest - as dlock_interest(); n handles need n times DLOCK_POLL_MAX entries. */
 int dlock_set_interest(dlock_set *, struct pollfd *, int cap, int64_t *wake_at);
 /*
@@ -667,6 +678,17 @@ int dlock_acquire(dlock *, struct dlock_error *err);
 int dlock_keep(dlock *, int64_t until, struct dlock_error *err);
 
 /*
+ * dlock_renew_now - dlock_start_renew(), and wait for the confirmation, until the time until at the
+ * latest: before a step during which the caller calls nothing. Without this call dlock_keep() may
+ * find that a renewal is due, and its answer only after the step. Returns 0, at once for a lock that
+ * cannot expire: with the default grace a step then has three quarters of the ttl until term_at, and
+ * nine tenths until the lock may be lost (dlock_time_left() says how much). On ZooKeeper a renewal
+ * counts from an older request: ask dlock_time_left() there. DLOCK_ELOST and DLOCK_ECANCELED: as
+ * dlock_keep(). DLOCK_EUNAVAIL: not confirmed until then, and still held; renewals go on.
+ */
+int dlock_renew_now(dlock *, int64_t until, struct dlock_error *err);
+
+/*
  * dlock_release - release within timeout_ns. Returns 0, DLOCK_ELOST (the lock was not ours),
  * DLOCK_EUNAVAIL (no answer), or why the store has refused. cancel_fd does not interrupt this call.
  * The handle is idle afterwards.
@@ -676,6 +698,7 @@ int dlock_release(dlock *, int64_t timeout_ns, struct dlock_error *err);
 /* The same for a set. The cancel_fd of any of its handles counts. */
 int dlock_set_acquire(dlock_set *, struct dlock_error *err);
 int dlock_set_keep(dlock_set *, int64_t until, struct dlock_error *err);
+int dlock_set_renew_now(dlock_set *, int64_t until, struct dlock_error *err);
 int dlock_set_release(dlock_set *, int64_t timeout_ns, struct dlock_error *err);
 
 #ifdef __cplusplus

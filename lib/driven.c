@@ -21,6 +21,11 @@ int driven_start_release(struct driven d, int64_t until, struct dlock_error *err
                  : dlock_start_release(d.lock, until, err);
 }
 
+int driven_start_renew(struct driven d, struct dlock_error *err)
+{
+    return d.set ? dlock_set_start_renew(d.set, err) : dlock_start_renew(d.lock, err);
+}
+
 int driven_interest(struct driven d, struct pollfd pfd[DRIVEN_POLL_MAX], int64_t *wake_at)
 {
     return d.set ? dlock_set_interest(d.set, pfd, DRIVEN_POLL_MAX, wake_at)

@@ -16,6 +16,7 @@ struct driven {
 enum dlock_state driven_state(struct driven);
 int driven_start_acquire(struct driven, struct dlock_error *);
 int driven_start_release(struct driven, int64_t until, struct dlock_error *);
+int driven_start_renew(struct driven, struct dlock_error *);
 int driven_interest(struct driven, struct pollfd pfd[DRIVEN_POLL_MAX], int64_t *wake_at);
 const struct dlock_report *driven_process(struct driven, const struct pollfd *, int n);
 void driven_close(struct driven);

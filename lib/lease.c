@@ -114,9 +114,18 @@ void lease_acquire(struct lease *l, const struct lease_config *cfg)
         .cfg = *cfg, .ttl = cfg->ttl, .state = LEASE_ACQUIRING, .early_at = DLOCK_NEVER};
 }
 
+/* Is the lease renewed by this process? */
+static bool is_renewed(const struct lease *l)
+{
+    return l->state != LEASE_GONE && !l->cfg.follows && l->ttl != DLOCK_NEVER;
+}
+
 void lease_renew_now(struct lease *l, int64_t now)
 {
+    if (!is_renewed(l))
+        return;
     l->times.renew_at = dlock_min(l->times.renew_at, now);
+    l->wanted = true;
 }
 
 void lease_release(struct lease *l)
@@ -225,10 +234,11 @@ static void on_renewed(struct lease *l, struct dlock_clocks now, const struct dl
         l->unusable = came_late(l, now, 2);
         l->state = LEASE_HELD;
         l->start_due = true;
-    } else if (moved) {
+    } else if (moved || l->wanted) {
         l->extend_due = true;
-        l->recovering = l->troubled;
+        l->recovering |= moved && l->troubled;
     }
+    l->wanted = false;
     if (ev->broken)
         end_early(l, now);
 }
@@ -262,12 +272,6 @@ static void on_event(struct lease *l, struct dlock_clocks now, const struct dloc
     } else if (ev->type == EV_LOST && granted) {
         l->state = LEASE_GONE;
     }
-}
-
-/* Is the lease renewed by this process? */
-static bool is_renewed(const struct lease *l)
-{
-    return l->state != LEASE_GONE && !l->cfg.follows && l->ttl != DLOCK_NEVER;
 }
 
 static int64_t next_renewal(const struct lease *l)

@@ -77,6 +77,7 @@ struct lease {
     bool renewing;                /* a renewal awaits its answer */
     bool unusable;                /* the confirmation took too long for this ttl */
     bool start_due, extend_due;
+    bool wanted;           /* the caller's renewal has no confirmation yet: EXTEND follows */
     bool troubled;         /* LEASE_TROUBLE was returned, and not LEASE_RECOVERED since */
     bool recovering;       /* troubled, and a renewal was confirmed since */
     int64_t trouble_since; /* sent at the time of the trouble */
@@ -120,7 +121,10 @@ int lease_check(const struct lease_config *, struct dlock_error *);
 
 /* The backend's acquire has been called: begin anew. */
 void lease_acquire(struct lease *, const struct lease_config *);
-/* The lease is renewed now, unless a renewal is under way, or has just failed. */
+/*
+ * The lease is renewed now, unless a renewal is under way, or has just failed. LEASE_EXTEND follows
+ * the confirmation, also where no time moves. Does nothing where this process renews nothing.
+ */
 void lease_renew_now(struct lease *, int64_t now);
 void lease_release(struct lease *); /* release has been called: no more renewals */
 /*

@@ -447,6 +447,12 @@ void lock_start_acquire(dlock *d)
     begin(d, LOCK_ACQUIRING);
 }
 
+void lock_start_renew(dlock *d)
+{
+    lease_renew_now(&d->lease, now_of(d));
+    kick(d);
+}
+
 bool lock_begin_run(dlock *d)
 {
     if (d->hold.begin == RUN_BEGINS)
@@ -455,7 +461,7 @@ bool lock_begin_run(dlock *d)
         return false;
     d->hold.begin = RUN_NOW;
     if (d->table->caps & CAP_LEASE)
-        lease_renew_now(&d->lease, now_of(d));
+        lock_start_renew(d);
     else
         d->table->renew(d->be);
     return false;
@@ -1034,6 +1040,14 @@ int dlock_start_release(dlock *d, int64_t until, struct dlock_error *err)
         return lock_refuse(DLOCK_STATE_FOREIGN, d->in_set, "dlock_start_release()", err);
     lock_start_release(d, until);
     return 0;
+}
+
+int dlock_start_renew(dlock *d, struct dlock_error *err)
+{
+    int rc = expect(d, DLOCK_STATE_HELD, "dlock_start_renew()", err);
+    if (rc == 0)
+        lock_start_renew(d);
+    return rc;
 }
 
 int dlock_note_result(dlock *d, bool success, int status, struct dlock_error *err)

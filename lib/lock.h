@@ -99,6 +99,7 @@ void lock_set_env(dlock *, const struct dlock_env *, int64_t ttl);
  */
 void lock_start_acquire(dlock *);
 void lock_start_release(dlock *, int64_t until);
+void lock_start_renew(dlock *);
 /*
  * Held in a set that is complete: with spec.once, have the run recorded as running. True: the
  * record is there, or there is none. False: call again. A report FAILED may follow.

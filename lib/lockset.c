@@ -485,6 +485,17 @@ int dlock_set_start_release(dlock_set *s, int64_t until, struct dlock_error *err
     return 0;
 }
 
+int dlock_set_start_renew(dlock_set *s, struct dlock_error *err)
+{
+    enum dlock_state is = dlock_set_state(s);
+    if (is != DLOCK_STATE_HELD)
+        return lock_refuse(is, false, "dlock_set_start_renew()", err);
+    kick(s);
+    for (int i = 0; i < s->n; i++)
+        lock_start_renew(s->at[i]);
+    return 0;
+}
+
 int dlock_set_interest(dlock_set *s, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
     int n = 0;

@@ -34,9 +34,9 @@ static int work(dlock *lk, int steps, struct dlock_error *err)
     for (int i = 1; i <= steps; i++) {
         /* Is the lock still ours? The call also reads answers to renewals, and sends renewals. */
         int rc = dlock_keep(lk, 0, err);
-        /* A renewal is under way, or the store is slow: wait until it has confirmed enough. */
+        /* Too little time for a step: wait until the store has confirmed a renewal. */
         while (rc == 0 && dlock_time_left(lk) < STEP_TAKES)
-            rc = dlock_keep(lk, dlock_now() + DLOCK_SEC / 50, err);
+            rc = dlock_renew_now(lk, DLOCK_NEVER, err);
         if (rc != 0)
             return rc;
         do_step(i, dlock_fence_text(lk));

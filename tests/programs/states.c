@@ -93,6 +93,10 @@ static int start_release(const struct thing *t)
 {
     return CALL(t, start_release, dlock_now() + 5 * DLOCK_SEC, &err);
 }
+static int start_renew(const struct thing *t)
+{
+    return CALL(t, start_renew, &err);
+}
 static int note_result(const struct thing *t)
 {
     return dlock_note_result(t->lk, true, 0, &err);
@@ -104,6 +108,10 @@ static int acquire(const struct thing *t)
 static int keep(const struct thing *t)
 {
     return CALL(t, keep, dlock_now() + 30 * DLOCK_MSEC, &err);
+}
+static int renew_now(const struct thing *t)
+{
+    return CALL(t, renew_now, dlock_now() + 5 * DLOCK_SEC, &err);
 }
 static int release(const struct thing *t)
 {
@@ -174,6 +182,8 @@ static int members(const struct thing *t)
         CODE(dlock_start_release(lk, 0, &err), DLOCK_EUSAGE);
         CODE(dlock_acquire(lk, &err), DLOCK_EUSAGE);
         CODE(dlock_keep(lk, 0, &err), DLOCK_EUSAGE);
+        CODE(dlock_start_renew(lk, &err), DLOCK_EUSAGE);
+        CODE(dlock_renew_now(lk, 0, &err), DLOCK_EUSAGE);
         CODE(dlock_release(lk, 0, &err), DLOCK_EUSAGE);
         CODE(dlock_poll_fd(lk, &err), DLOCK_EUSAGE);
         CODE(dlock_set_open(&other, &lk, 1, 0, &err), DLOCK_EUSAGE);
@@ -196,9 +206,11 @@ static const struct {
     {"start_status", start_status, LOCK, false},
     {"start_forget", start_forget, LOCK, false},
     {"start_release", start_release, BOTH, false},
+    {"start_renew", start_renew, BOTH, false},
     {"note_result", note_result, LOCK, false},
     {"acquire", acquire, BOTH, false},
     {"keep", keep, BOTH, false},
+    {"renew_now", renew_now, BOTH, false},
     {"release", release, BOTH, false},
     {"interest", interest, BOTH, false},
     {"poll_fd", poll_fd, BOTH, false},

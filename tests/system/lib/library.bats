@@ -90,6 +90,33 @@ on_all() {
     on_all keep file redis advisory table zookeeper
 }
 
+@test "dlock_renew_now renews before a busy step, and says what is not held" {
+    on_all renew file redis advisory table zookeeper
+}
+
+# bats test_tags=plain
+@test "a caller that is busy for two thirds of the ttl holds the lock only if it renews first" {
+    local url=redis://127.0.0.1:$REDIS_PORT#$NAME
+    start_log careless timeout 60 "$PROG/renew" "$url.careless" careless DLOCK_ELOST
+    local pid=$STARTED
+    run -0 run_t 60 "$PROG/renew" "$url.busy" busy DLOCK_OK
+    wait_exit 60 "$pid" || fail "$(cat careless)"
+}
+
+# bats test_tags=plain
+@test "a renewal for the caller costs one request" {
+    redis_start_in own
+    local n url=redis://127.0.0.1:${REDIS_PORTS[own]}#$NAME
+    for n in 1 0 20; do # the first run is where the server learns the scripts
+        redis-cli -p "${REDIS_PORTS[own]}" config resetstat
+        run -0 run_t 20 "$PROG/renew" "$url" times $n
+        redis-cli -p "${REDIS_PORTS[own]}" info commandstats | count_evals >evals.$n
+    done
+    [ "$(cat evals.0) $(cat evals.20)" = '2 22' ] ||
+        fail "$(cat evals.0) without, $(cat evals.20) with 20 renewals"
+    redis_stop own
+}
+
 @test "times without end, values out of range, and NULL" {
     local store
     for store in file bare redis advisory table zookeeper; do

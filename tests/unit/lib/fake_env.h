@@ -147,6 +147,18 @@ static inline void fake_handle(dlock *d, struct dlock_uri *uri, struct stub *st)
     lock_set_env(d, &env, 10 * S);
 }
 
+/* The same on the heap, with a name: for a set, which closes its handles. */
+static inline dlock *fake_lock(struct stub *st, const char *name)
+{
+    dlock *d = calloc(1, sizeof *d);
+    struct dlock_uri *uri = calloc(1, sizeof *uri);
+    uri->scheme = strdup("stub");
+    uri->name = strdup(name);
+    uri->where = strdup("stub://");
+    fake_handle(d, uri, st);
+    return d;
+}
+
 static inline bool asks_for_dispatch(int fd)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};

@@ -567,6 +567,39 @@ TEST(a_grant_that_is_not_confirmed_yet_is_in_no_trouble)
  * 12 s, usable 10.278 s: what is confirmed may be 8 s old when the next renewal is answered. The
  * bound is half-way from when a renewal is due to term_at.
  */
+/* One request: the renewal under way counts, also where no time moves. */
+TEST(a_renewal_that_the_caller_wants_begins_at_once_unless_one_is_under_way)
+{
+    struct lease l = granted_at(SENT);
+    lease_renew_now(&l, SENT + S);
+    CHECK_INT(wake(&l, SENT + S), SENT + S);
+    CHECK_INT(step(&l, SENT + S, NULL), LEASE_RENEW);
+    lease_renew_now(&l, SENT + 2 * S);
+    CHECK_INT(step(&l, SENT + 2 * S, NULL), LEASE_NOTHING);
+    CHECK_INT(on(&l, SENT + 2 * S, renewed(SENT + S)), LEASE_EXTEND);
+    CHECK_INT(step(&l, SENT + 2 * S, NULL), LEASE_NOTHING);
+    CHECK_INT(l.times.term_at, TERM_AT + S);
+    l = lagging();
+    CHECK_INT(on(&l, SENT, event(EV_GRANTED, SENT, 12 * S)), LEASE_START);
+    lease_renew_now(&l, SENT + S);
+    CHECK_INT(step(&l, SENT + S, NULL), LEASE_RENEW);
+    CHECK_INT(on(&l, SENT + S, event(EV_RENEWED, SENT, 12 * S)), LEASE_EXTEND);
+    CHECK_INT(step(&l, SENT + S, NULL), LEASE_NOTHING);
+}
+
+TEST(what_another_process_renews_or_nothing_renews_is_not_renewed_for_the_caller)
+{
+    struct lease_config c[] = {config(DLOCK_NEVER, 5 * S),
+                               {.ttl = 10 * S, .grace = 1 * S, .follows = true}};
+    for (int i = 0; i < 2; i++) {
+        struct lease l = acquiring_with(c[i]);
+        CHECK_INT(on(&l, SENT, event(EV_GRANTED, SENT, c[i].ttl)), LEASE_START);
+        lease_renew_now(&l, SENT + S);
+        CHECK(!l.wanted);
+        CHECK_INT(step(&l, SENT + S, NULL), LEASE_NOTHING);
+    }
+}
+
 TEST(trouble_of_a_lag_store_counts_from_the_renewal)
 {
     struct lease l = lagging();

@@ -1061,6 +1061,48 @@ TEST(dlock_keep_looks_for_answers_before_the_time_counts_and_when_it_is_interrup
     }
 }
 
+TEST(a_caller_that_will_be_busy_renews_first_by_one_request)
+{
+    struct dlock_error err;
+    hold();
+    be.answers = be.silent = true;
+    CHECK_INT(dlock_renew_now(&lk, 0, &err), DLOCK_EUNAVAIL);
+    CHECK_HAS(err.msg, "no renewal of the lock 'job' is confirmed yet; the lock is still held");
+    CHECK_INT(be.renews, 1);
+    CHECK_INT(dlock_renew_now(&lk, 0, &err), DLOCK_EUNAVAIL);
+    CHECK_INT(be.renews, 1);
+    clock_now += S;
+    say(renewed(&lk));
+    CHECK_INT(dlock_renew_now(&lk, 0, &err), 0);
+    CHECK_INT(be.renews, 1);
+    be.silent = false;
+    clock_now += S;
+    CHECK_INT(read_at(&lk, clock_now), clock_now);
+    CHECK_INT(dlock_renew_now(&lk, DLOCK_NEVER, &err), 0);
+    CHECK_INT(be.renews, 2);
+    CHECK_INT(dlock_time_left(&lk), 9898 * MS);
+    clock_now = lk.lease.times.term_at;
+    CHECK_INT(dlock_renew_now(&lk, DLOCK_NEVER, &err), DLOCK_ELOST);
+    CHECK_INT(dlock_renew_now(&lk, DLOCK_NEVER, &err), DLOCK_ELOST);
+}
+
+TEST(a_renewal_that_the_caller_wants_is_sent_by_the_loop)
+{
+    make(&lk, DLOCK_NEVER);
+    clock_now = dlock_now(); /* of the kernel's timer, too */
+    dlock_start_acquire(&lk, NULL);
+    ON(granted(read_at(&lk, clock_now)), ACQUIRED);
+    int fd = dlock_poll_fd(&lk, NULL);
+    CHECK(!dlock_dispatch(&lk) && !asks_for_dispatch(fd));
+    CHECK_INT(dlock_start_renew(&lk, NULL), 0);
+    CHECK(asks_for_dispatch(fd));
+    CHECK_INT(be.renews, 0);
+    CHECK(!dlock_dispatch(&lk));
+    CHECK_INT(be.renews, 1);
+    ON(renewed(&lk), EXTENDED);
+    poller_close(lk.poller);
+}
+
 /* The descriptor knows nothing of other calls that drive the handle, and must not be silent. */
 TEST(the_one_descriptor_asks_for_dispatch_after_other_calls)
 {

@@ -7,17 +7,6 @@ static dlock_set *set;
 static struct dlock_report r;
 static const dlock *which;
 
-static dlock *make_lock(struct stub *st, const char *name)
-{
-    dlock *d = calloc(1, sizeof *d);
-    struct dlock_uri *uri = calloc(1, sizeof *uri);
-    uri->scheme = strdup("stub");
-    uri->name = strdup(name);
-    uri->where = strdup("stub://");
-    fake_handle(d, uri, st);
-    return d;
-}
-
 /* The locks c, a and b, in this order: they are taken in the order of their names. */
 static void make(int64_t wait)
 {
@@ -30,7 +19,7 @@ static void make(int64_t wait)
     for (int i = 0; i < 3; i++) {
         stubs[i].letter = names[i][0];
         stubs[i].answers = true;
-        locks[i] = make_lock(&stubs[i], names[i]);
+        locks[i] = fake_lock(&stubs[i], names[i]);
     }
     CHECK_INT(dlock_set_open(&set, locks, 3, wait, NULL), 0);
 }
@@ -166,7 +155,7 @@ TEST(the_same_lock_twice_is_refused)
 {
     struct dlock_error err;
     make(0);
-    dlock *c = make_lock(&stubs[0], "c"), *two[] = {c, c};
+    dlock *c = fake_lock(&stubs[0], "c"), *two[] = {c, c};
     dlock_set *other = NULL;
     CHECK_INT(dlock_set_open(&other, locks, 1, 0, &err), DLOCK_EUSAGE);
     CHECK_HAS(err.msg, "the handle belongs to a set");
@@ -382,6 +371,27 @@ TEST(a_renewal_moves_the_earliest_time)
     CHECK_INT(r.times.deadline, before + 3 * S);
 }
 
+TEST(all_locks_are_renewed_for_the_caller)
+{
+    struct dlock_error err;
+    start(DLOCK_NEVER);
+    CHECK_INT(dlock_set_start_renew(set, &err), DLOCK_EUSAGE);
+    grant_all();
+    int64_t before = r.times.deadline;
+    clock_is(clock_now + S);
+    named('b')->silent = true;
+    CHECK_INT(dlock_set_renew_now(set, 0, &err), DLOCK_EUNAVAIL);
+    CHECK_HAS(err.msg, "the lock 'b' is confirmed yet");
+    named('b')->silent = false;
+    stub_says(named('b'),
+              (struct dlock_event){.type = EV_RENEWED, .from = clock_now, .ttl = 10 * S});
+    clock_is(clock_now + S);
+    CHECK_INT(dlock_set_renew_now(set, 0, &err), 0);
+    CHECK_INT(dlock_set_time_left(set), before - S - clock_now + 2 * S);
+    for (const char *c = "abc"; *c; c++)
+        CHECK_INT(named(*c)->renews, *c == 'b' ? 1 : 2);
+}
+
 /* Also when a second order to release comes in between. */
 TEST(a_release_that_is_not_confirmed_is_told_with_its_lock)
 {
@@ -513,7 +523,7 @@ TEST(the_descriptor_of_a_handle_is_silent_in_a_set)
 {
     make(DLOCK_NEVER);
     dlock_set_close(set);
-    dlock *d = make_lock(&stubs[0], "d");
+    dlock *d = fake_lock(&stubs[0], "d");
     int fd = dlock_poll_fd(d, NULL);
     REQUIRE(fd >= 0 && asks_for_dispatch(fd));
     CHECK_INT(dlock_set_open(&set, &d, 1, DLOCK_NEVER, NULL), 0);
