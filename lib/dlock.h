@@ -12,7 +12,9 @@
  * PGGSSENCMODE to "disable", unless it is set.)
  *
  * Threads: one thread at a time may use a handle; different threads may take turns. Different
- * handles may be used at the same moment. A set counts as one handle with its members.
+ * handles may be used at the same moment. A set counts as one handle with its members. Any thread
+ * may call dlock_time_left(), dlock_deadline() and dlock_set_time_left() at any time until the
+ * close, also while another thread is in a call on the same handle or set.
  *
  * Fork: a handle belongs to the process that opened it. In a child, dlock_close() closes the
  * child's descriptors and sends nothing; every other call fails with DLOCK_EUSAGE or does nothing.
@@ -526,11 +528,11 @@ const struct dlock_report *dlock_dispatch(dlock *);
 /*
  * dlock_time_left - how long no other holder is possible, by the clock that says less
  * (CLOCK_BOOTTIME or CLOCK_MONOTONIC_RAW); 0 when nothing is held or the lease is over, DLOCK_NEVER
- * where the lock cannot expire.
+ * where the lock cannot expire. Any thread may ask.
  */
 int64_t dlock_time_left(const dlock *);
 /*
- * The end of the current lease by CLOCK_BOOTTIME, 0 when nothing is held; the fencing token (0:
+ * The end of the current lease by CLOCK_BOOTTIME, 0 when nothing is held (any thread may ask); the fencing token (0:
  * none) and the owner token of the last hold, which stay until the next acquire.
  */
 int64_t dlock_deadline(const dlock *);
@@ -640,7 +642,7 @@ const struct dlock_report *dlock_set_process(dlock_set *, const struct pollfd *,
 /* dlock_set_poll_fd, dlock_set_dispatch - as dlock_poll_fd() and dlock_dispatch(). */
 int dlock_set_poll_fd(dlock_set *, struct dlock_error *err);
 const struct dlock_report *dlock_set_dispatch(dlock_set *);
-/* dlock_set_time_left - the least dlock_time_left() of all locks; 0 unless all are held. */
+/* dlock_set_time_left - the least dlock_time_left() of all locks; 0 unless all are held. Any thread may ask. */
 int64_t dlock_set_time_left(const dlock_set *);
 /*
  * dlock_set_at - the i-th handle of dlock_set_open(), for its name, fence, token, slot and

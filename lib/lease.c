@@ -361,10 +361,18 @@ int64_t lease_wake(const struct lease *l, struct dlock_clocks now)
     return wake;
 }
 
-int64_t lease_time_left(const struct lease *l, struct dlock_clocks now)
+struct dlock_clocks lease_end(const struct lease *l)
 {
     bool held = l->state >= LEASE_CONFIRMING && l->state != LEASE_GONE;
     if (!held || l->ttl == DLOCK_NEVER)
-        return held ? DLOCK_NEVER : 0;
-    return dlock_max(0, l->times.deadline - later_clock(l, now));
+        return held ? (struct dlock_clocks){DLOCK_NEVER, DLOCK_NEVER} : (struct dlock_clocks){0};
+    return (struct dlock_clocks){.boot = l->times.deadline,
+                                 .raw = l->times.deadline + l->times.raw_minus_boot};
+}
+
+int64_t lease_time_left(struct dlock_clocks end, struct dlock_clocks now)
+{
+    if (end.boot == DLOCK_NEVER && end.raw == DLOCK_NEVER)
+        return DLOCK_NEVER;
+    return dlock_max(0, dlock_min(end.boot - now.boot, end.raw - now.raw));
 }

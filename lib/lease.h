@@ -134,7 +134,12 @@ void lease_release(struct lease *); /* release has been called: no more renewals
 enum lease_do lease_step(struct lease *, struct dlock_clocks now, const struct dlock_event *ev);
 /* When lease_step() must run next at the latest, by CLOCK_BOOTTIME; DLOCK_NEVER: on an event. */
 int64_t lease_wake(const struct lease *, struct dlock_clocks now);
-/* How long no other holder is possible: 0 when nothing is held, DLOCK_NEVER without a lease. */
-int64_t lease_time_left(const struct lease *, struct dlock_clocks now);
+/*
+ * No other holder is possible before either clock shows this: 0 when nothing is held, DLOCK_NEVER
+ * without a lease.
+ */
+struct dlock_clocks lease_end(const struct lease *);
+/* How long no other holder is possible. */
+int64_t lease_time_left(struct dlock_clocks end, struct dlock_clocks now);
 
 #endif

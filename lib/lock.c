@@ -79,6 +79,16 @@ static bool backend_works(const dlock *d)
     return d->phase != LOCK_IDLE && d->phase != LOCK_RESOLVING && d->phase != LOCK_PAUSING;
 }
 
+/* Call after each step of the lease and each change from or to LOCK_HELD. */
+static void publish_end(dlock *d)
+{
+    struct dlock_clocks end = {0};
+    if (d->phase == LOCK_HELD)
+        end = lease_end(&d->lease);
+    d->end_boot = end.boot;
+    d->end_raw = end.raw;
+}
+
 /* --- opening ---------------------------------------------------------------------------------- */
 
 static int usage(struct dlock_error *err, const char *text)
@@ -483,6 +493,7 @@ static void release_then(dlock *d, enum lock_then then_, int64_t until)
         d->hold.until = 0; /* no work was done under the lock */
     d->phase = LOCK_RELEASING;
     lease_release(&d->lease);
+    publish_end(d); /* before another holder is possible */
     d->table->release(d->be, until);
 }
 
@@ -595,6 +606,15 @@ static void lease_action(dlock *d, enum lease_do todo)
     case LEASE_NOTHING:
         break;
     }
+}
+
+/* ev: from the backend, or NULL. */
+static enum lease_do lease_moves(dlock *d, const struct dlock_event *ev)
+{
+    enum lease_do todo = lease_step(&d->lease, dlock_clocks_read(d->env), ev);
+    lease_action(d, todo);
+    publish_end(d);
+    return todo;
 }
 
 /* An earlier waiter keeps a reader from joining readers and slots. Files have no order. */
@@ -897,8 +917,7 @@ const struct dlock_report *lock_process(dlock *d, const struct pollfd *pfd, int 
                 n = 0; /* the backend may have opened a descriptor under the number just closed */
         }
         on_time(d);
-        enum lease_do todo = lease_step(&d->lease, dlock_clocks_read(d->env), NULL);
-        lease_action(d, todo);
+        enum lease_do todo = lease_moves(d, NULL);
         if (todo != LEASE_NOTHING || d->report.type != DLOCK_REPORT_NONE)
             continue;
         if (!backend_works(d))
@@ -915,7 +934,7 @@ const struct dlock_report *lock_process(dlock *d, const struct pollfd *pfd, int 
             continue;
         if (!(d->table->caps & CAP_NESTED))
             ev.raw_minus_boot = lease_clocks_difference(&d->clocks, ev.from);
-        lease_action(d, lease_step(&d->lease, dlock_clocks_read(d->env), &ev));
+        (void)lease_moves(d, &ev);
     }
 }
 
@@ -1099,17 +1118,16 @@ const struct dlock_report *dlock_dispatch(dlock *d)
 
 /* --- what is known ---------------------------------------------------------------------------- */
 
+/* Any thread may ask while another thread drives the handle: read only what does not change. */
 int64_t dlock_time_left(const dlock *d)
 {
-    return d->phase == LOCK_HELD && !lock_is_foreign(d)
-               ? lease_time_left(&d->lease, dlock_clocks_read(d->env))
-               : 0;
+    struct dlock_clocks end = {.boot = d->end_boot, .raw = d->end_raw};
+    return lock_is_foreign(d) ? 0 : lease_time_left(end, dlock_clocks_read(d->env));
 }
 
 int64_t dlock_deadline(const dlock *d)
 {
-    bool held = d->phase == LOCK_HELD && d->lease.state != LEASE_GONE && !lock_is_foreign(d);
-    return held ? d->lease.times.deadline : 0;
+    return lock_is_foreign(d) ? 0 : d->end_boot;
 }
 
 int dlock_slot(const dlock *d)

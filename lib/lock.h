@@ -46,6 +46,12 @@ struct dlock {
     struct dlock_hold hold; /* spec.hold */
     struct lease_config lease_cfg;
     struct lease lease;
+    /*
+     * lease_end() while the lock is held, else 0, for the calls that any thread may make. Each
+     * clock's end is a promise of its own: a reader that sees one old and one new end takes the
+     * earlier of two valid ends.
+     */
+    _Atomic int64_t end_boot, end_raw;
 
     struct {
         struct dlock_resolver *resolver; /* a look-up under way, or NULL */

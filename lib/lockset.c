@@ -33,7 +33,7 @@ struct dlock_set {
     int next; /* while acquiring: the lock waited for; all locks before are held */
     const struct dlock_env *env;
     int64_t wait_ns, wait_until;
-    enum set_phase phase;
+    _Atomic enum set_phase phase; /* any thread may call dlock_set_time_left() */
     int64_t give_up_at; /* while acquiring: without progress until then the locks are given back */
     int64_t again_at;   /* SET_PAUSING */
     struct dlock_backoff again_pause;

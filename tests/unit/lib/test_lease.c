@@ -112,7 +112,7 @@ TEST(without_a_lease_nothing_expires)
     CHECK_INT(wake(&l, SENT), DLOCK_NEVER);
     /* The clock of the kernel may be anywhere against the other one, which does not count here. */
     CHECK_INT(lease_step(&l, (struct dlock_clocks){SENT, SENT * 9}, NULL), LEASE_NOTHING);
-    CHECK_INT(lease_time_left(&l, both(SENT * 9)), DLOCK_NEVER);
+    CHECK_INT(lease_time_left(lease_end(&l), both(SENT * 9)), DLOCK_NEVER);
 }
 
 TEST(default_grace)
@@ -633,12 +633,12 @@ TEST(the_lease_is_over_when_either_clock_says_so)
         *(by_raw ? &at.raw : &at.boot) = TERM_AT;
         l.renewing = l.troubled = true;
         CHECK_INT(lease_step(&l, before, NULL), LEASE_NOTHING);
-        CHECK_INT(lease_time_left(&l, before), DEADLINE - TERM_AT + 1);
+        CHECK_INT(lease_time_left(lease_end(&l), before), DEADLINE - TERM_AT + 1);
         CHECK_INT(lease_step(&l, at, NULL), LEASE_TERM);
         *(by_raw ? &at.raw : &at.boot) = KILL_AT;
         CHECK_INT(lease_step(&l, at, NULL), LEASE_KILL);
         *(by_raw ? &at.raw : &at.boot) = DEADLINE + 1;
-        CHECK_INT(lease_time_left(&l, at), 0);
+        CHECK_INT(lease_time_left(lease_end(&l), at), 0);
     }
 }
 
