@@ -429,10 +429,11 @@ int dlock_start_acquire(dlock *, struct dlock_error *err);
 int dlock_start_release(dlock *, int64_t until, struct dlock_error *err);
 
 /*
- * dlock_start_renew - renew the lease now, not only at renew_at. EXTENDED follows when the store has
- * confirmed the renewal, as after each renewal. It costs one request (Redlock: one for each server);
- * none while a renewal is under way, whose EXTENDED counts for both. Nothing happens where the lock
- * cannot expire (a file), or where another process renews it (an inner dlock).
+ * dlock_start_renew - renew the lease now, not only at renew_at. EXTENDED follows when the store
+ * has confirmed the renewal, as after each renewal. The call costs one request (Redlock: one for
+ * each server), and none while a renewal is under way, whose EXTENDED counts for both. Nothing
+ * happens where the lock cannot expire (a file), or where another process renews the lease (an
+ * inner dlock).
  */
 int dlock_start_renew(dlock *, struct dlock_error *err);
 
@@ -532,8 +533,8 @@ const struct dlock_report *dlock_dispatch(dlock *);
  */
 int64_t dlock_time_left(const dlock *);
 /*
- * The end of the current lease by CLOCK_BOOTTIME, 0 when nothing is held (any thread may ask); the fencing token (0:
- * none) and the owner token of the last hold, which stay until the next acquire.
+ * The end of the current lease by CLOCK_BOOTTIME, 0 when nothing is held (any thread may ask); the
+ * fencing token (0: none) and the owner token of the last hold, which stay until the next acquire.
  */
 int64_t dlock_deadline(const dlock *);
 uint64_t dlock_fence(const dlock *);
@@ -642,7 +643,10 @@ const struct dlock_report *dlock_set_process(dlock_set *, const struct pollfd *,
 /* dlock_set_poll_fd, dlock_set_dispatch - as dlock_poll_fd() and dlock_dispatch(). */
 int dlock_set_poll_fd(dlock_set *, struct dlock_error *err);
 const struct dlock_report *dlock_set_dispatch(dlock_set *);
-/* dlock_set_time_left - the least dlock_time_left() of all locks; 0 unless all are held. Any thread may ask. */
+/*
+ * dlock_set_time_left - the least dlock_time_left() of all locks; 0 unless all are held. Any thread
+ * may ask.
+ */
 int64_t dlock_set_time_left(const dlock_set *);
 /*
  * dlock_set_at - the i-th handle of dlock_set_open(), for its name, fence, token, slot and
@@ -680,13 +684,13 @@ int dlock_acquire(dlock *, struct dlock_error *err);
 int dlock_keep(dlock *, int64_t until, struct dlock_error *err);
 
 /*
- * dlock_renew_now - dlock_start_renew(), and wait for the confirmation, until the time until at the
- * latest: before a step during which the caller calls nothing. Without this call dlock_keep() may
- * find that a renewal is due, and its answer only after the step. Returns 0, at once for a lock that
- * cannot expire: with the default grace a step then has three quarters of the ttl until term_at, and
- * nine tenths until the lock may be lost (dlock_time_left() says how much). On ZooKeeper a renewal
- * counts from an older request: ask dlock_time_left() there. DLOCK_ELOST and DLOCK_ECANCELED: as
- * dlock_keep(). DLOCK_EUNAVAIL: not confirmed until then, and still held; renewals go on.
+ * dlock_renew_now - dlock_start_renew(), and wait for the confirmation, at most until the time
+ * until: for a caller that calls nothing during its next step. (dlock_keep() may send a renewal
+ * whose answer is read only after the step: too late.) Returns 0, at once for a lock that cannot
+ * expire. Then, with the default grace, term_at is three quarters of the ttl away, and the deadline
+ * nearly all of it (dlock_time_left()). On ZooKeeper a renewal counts from an older request: there,
+ * ask dlock_time_left(). DLOCK_ELOST and DLOCK_ECANCELED: as dlock_keep(). DLOCK_EUNAVAIL: not
+ * confirmed by then; the lock is still held, and the renewal goes on with the next call.
  */
 int dlock_renew_now(dlock *, int64_t until, struct dlock_error *err);
 
