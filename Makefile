@@ -11,6 +11,8 @@ LIBDIR       ?= $(PREFIX)/lib
 INCLUDEDIR   ?= $(PREFIX)/include
 DATADIR      ?= $(PREFIX)/share
 MANDIR       ?= $(DATADIR)/man
+# For the examples of the library; empty: they are not installed.
+DOCDIR       ?= $(DATADIR)/doc/dlock
 MODDIR       ?= $(LIBDIR)/dlock
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
 BASHCOMPDIR  ?= $(DATADIR)/bash-completion/completions
@@ -250,6 +252,7 @@ install: all ## install below $(DESTDIR)$(PREFIX)
 	$(if $(wildcard completions/dlock.fish),$(INSTALL) -D -m 644 completions/dlock.fish $D$(FISHCOMPDIR)/dlock.fish)
 	$(INSTALL) -D -m 644 tmpfiles/dlock.conf $D$(TMPFILESDIR)/dlock.conf
 	$(INSTALL) -D -m 755 packaging/prometheus/dlock-textfile $D$(DATADIR)/dlock/dlock-textfile
+	$(if $(DOCDIR),$(foreach f,$(EXAMPLES),$(INSTALL) -D -m 644 lib/examples/$f $D$(DOCDIR)/examples/$f$(nl)))
 	@# A boot, or a package manager, makes the directory from that file; here it is needed now.
 	@# "Root" in a container may not be able to make it, and may not need it.
 	if [ -z $D ] && [ "$$(id -u)" = 0 ]; then \
@@ -258,12 +261,13 @@ install: all ## install below $(DESTDIR)$(PREFIX)
 uninstall: ## remove what install put there
 	rm -f $(addprefix $D,$(INSTALLED))
 	@rmdir $D$(MODDIR) $D$(DATADIR)/dlock 2>/dev/null || :
+	@$(if $(DOCDIR),rmdir $D$(DOCDIR)/examples $D$(DOCDIR) 2>/dev/null || :)
 	@[ -n $D ] || rmdir /run/dlock 2>/dev/null || : # not while it has locks
 
 INSTALLED = $(BINDIR)/dlock $(addprefix $(MODDIR)/,tls.so postgres.so zookeeper.so) $(INCLUDEDIR)/dlock.h $(PKGCONFIGDIR)/libdlock.pc \
     $(addprefix $(LIBDIR)/,libdlock.a libdlock.so libdlock.so.$(SOMAJOR) libdlock.so.$(VERSION)) \
     $(BASHCOMPDIR)/dlock $(ZSHCOMPDIR)/_dlock $(FISHCOMPDIR)/dlock.fish $(TMPFILESDIR)/dlock.conf \
-    $(DATADIR)/dlock/dlock-textfile \
+    $(DATADIR)/dlock/dlock-textfile $(if $(DOCDIR),$(addprefix $(DOCDIR)/examples/,$(EXAMPLES))) \
     $(foreach f,$(MAN),$(MANDIR)/man$(subst .,,$(suffix $f))/$(notdir $f))
 
 dist: ## the last commit as $(BUILD)/dlock-VERSION.tar.xz, the same bytes in each clone
@@ -296,6 +300,7 @@ help: ## this list
 	@echo '               SAN=address,undefined|thread  WERROR=1'
 
 MAN := $(wildcard man/*.[1-8])
+EXAMPLES := $(notdir $(wildcard lib/examples/*.[a-z]*))
 define nl
 
 
