@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-#define DLOCK_BACKEND_ABI 10
+#define DLOCK_BACKEND_ABI 11
 
 enum dlock_cap {
     CAP_SHARED = 1,
@@ -295,8 +295,12 @@ struct dlock_backend {
      */
     int (*process)(struct dlock_be *, const struct pollfd *, int n, struct dlock_event *);
 
-    /* CAP_FD, once granted: the descriptor that carries the lock, the backend's own. Else NULL. */
-    int (*inherit_fd)(struct dlock_be *);
+    /*
+     * CAP_FD, once granted: the descriptor that carries the lock, the backend's own. shared: other
+     * processes may get copies, which keep the lock: the backend closes the descriptor, and never
+     * unlocks the file. Else NULL.
+     */
+    int (*inherit_fd)(struct dlock_be *, bool shared);
 
     /* CAP_FD, in any state: does the lock's name lead to the file open as fd? Else NULL. */
     bool (*is_file)(struct dlock_be *, int fd);

@@ -18,7 +18,9 @@
  *
  * Fork: a handle belongs to the process that opened it. In a child, dlock_close() closes the
  * child's descriptors and sends nothing; every other call fails with DLOCK_EUSAGE or does nothing.
- * So a child cannot release its parent's lock. All descriptors are close-on-exec.
+ * So a child cannot release its parent's lock. All descriptors are close-on-exec. A child that goes
+ * on without dlock_close() keeps no lock that its parent releases; but see dlock_fd(). After the
+ * death of the parent the child's copy of a descriptor keeps the lock of a file.
  *
  * WARNING: dlock(1) has a second process (the guard) that ends the command before the lease ends,
  * even when dlock itself is stopped or killed. A program that uses the library has no guard. A
@@ -552,9 +554,16 @@ const char *dlock_where(const dlock *);
 const char *dlock_backend_name(const dlock *);
 /*
  * dlock_is_local - true where the kernel keeps the lock on a descriptor, so that the lock cannot
- * expire. Then dlock_fd is that descriptor, which belongs to the handle, once held; else -1.
+ * expire.
  */
 bool dlock_is_local(const dlock *);
+/*
+ * dlock_fd - that descriptor, which belongs to the handle, once held; else -1. It is for processes
+ * that are to keep the lock, as the command of flock(1) does. So this call changes how this hold
+ * ends: the release (CLEAN), and dlock_close(), only close the descriptor, and the lock is free
+ * when the last copy is closed, or one is unlocked. Without this call the release unlocks the file,
+ * whatever copies a fork has made.
+ */
 int dlock_fd(const dlock *);
 
 /*
@@ -576,7 +585,8 @@ int dlock_schema(const dlock *, char **out, struct dlock_error *err);
  * dlock_close - free the handle; NULL is fine. It does not wait for the store: release first. What
  * remains of a held lock depends on the store. A file, PostgreSQL's advisory lock and ZooKeeper
  * keep a lock for as long as a descriptor, a connection or a session lasts, which ends here: the
- * lock is free (ZooKeeper is told the end of the session; if that message is lost, after the ttl).
+ * lock is free (of a file, unless dlock_fd() was called; ZooKeeper is told the end of the session;
+ * if that message is lost, after the ttl).
  * On Redis, Redlock and PostgreSQL's lease table the lease runs out. Blocks for 1 s at most
  * (ZooKeeper), else not. In a child process: see "Fork" above. A thread that waits for a silent
  * name, directory or Kerberos server ends later by itself. Exit handlers of the libraries that the

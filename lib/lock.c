@@ -1209,7 +1209,8 @@ bool dlock_is_local(const dlock *d)
 
 int dlock_fd(const dlock *d)
 {
-    return d->table->inherit_fd && d->phase == LOCK_HELD ? d->table->inherit_fd(d->be) : -1;
+    bool has = d->table->inherit_fd && d->phase == LOCK_HELD;
+    return has ? d->table->inherit_fd(d->be, true) : -1;
 }
 
 int dlock_schema(const dlock *d, char **out, struct dlock_error *err)

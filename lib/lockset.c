@@ -249,9 +249,10 @@ static void take_next(dlock_set *s)
     dlock *lk = s->at[s->next];
     int64_t now = now_of(s);
     for (int i = 0; lk->table->is_file && i < s->next; i++) {
-        int fd = dlock_fd(s->at[i]);
+        const dlock *held = s->at[i];
+        int fd = held->table->inherit_fd ? held->table->inherit_fd(held->be, false) : -1;
         if (fd >= 0 && lk->table->is_file(lk->be, fd)) {
-            refuse_alias(s, lk, s->at[i]);
+            refuse_alias(s, lk, held);
             return;
         }
     }

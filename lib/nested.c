@@ -522,8 +522,9 @@ static int nested_session_fd(struct dlock_be *be)
     return self(be)->fd;
 }
 
-static int nested_inherit_fd(struct dlock_be *be)
+static int nested_inherit_fd(struct dlock_be *be, bool shared)
 {
+    (void)shared; /* the outer dlock's file is never unlocked here */
     return self(be)->lock_fd;
 }
 

@@ -6,6 +6,8 @@
  *     fork connects SILENT               in the first contact, with a server that says nothing
  *     fork names SILENT                  while the name "slow.test" is looked up
  *     fork any URI                       at any moment from the first contact to the grant
+ *     fork [fcntl] idles URI             while it is held, by a child that never closes the handle
+ *     fork [fcntl] given URI             the same of a file, whose descriptor was asked for
  */
 #include "lib.h"
 
@@ -355,6 +357,33 @@ static void any_moment(char **uris)
     }
 }
 
+/* given: the child got the descriptor by dlock_fd(), and keeps the lock of a file. */
+static void idles(const char *uri, bool given)
+{
+    dlock *lk = open_with(uri, 0), *next = open_with(uri, 0);
+    int ends[2], status;
+    char c;
+    CODE(dlock_acquire(lk, &err), 0);
+    MUST(!given || dlock_fd(lk) >= 0);
+    IS(pipe(ends), 0);
+    pid_t pid = fork();
+    MUST(pid >= 0);
+    if (pid == 0) {
+        close(ends[1]);
+        _exit(read(ends[0], &c, 1) == 0 ? 0 : 1);
+    }
+    CODE(dlock_release(lk, 5 * DLOCK_SEC, &err), 0);
+    CODE(dlock_acquire(next, &err), given ? DLOCK_EBUSY : 0);
+    close(ends[1]);
+    IS(waitpid(pid, &status, 0), pid);
+    IS(status, 0);
+    if (given)
+        CODE(dlock_acquire(next, &err), 0);
+    CODE(dlock_release(next, 5 * DLOCK_SEC, &err), 0);
+    dlock_close(next);
+    dlock_close(lk);
+}
+
 int main(int argc, char **argv)
 {
     int i = 1;
@@ -372,6 +401,8 @@ int main(int argc, char **argv)
         waits(uris, n);
     else if (strcmp(phase, "any") == 0)
         any_moment(uris);
+    else if (strcmp(phase, "idles") == 0 || strcmp(phase, "given") == 0)
+        idles(uris[0], strcmp(phase, "given") == 0);
     else
         first_contact(uris, strcmp(phase, "names") == 0);
     return 0;

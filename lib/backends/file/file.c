@@ -7,10 +7,12 @@
  * lock is a file too, beside the lock or in the state directory (once.c), read and written under
  * the lock.
  *
- * The kernel keeps the lock on the open file: the lock cannot expire, and is free when the last
- * descriptor is closed, including descriptors of children. Hence release closes and never
- * unlocks. After each grant the path is checked again: a lock on a file that was unlinked or
- * replaced meanwhile excludes no other process, so the new file is locked instead.
+ * The kernel keeps the lock on the open file: the lock cannot expire, and is free when the file is
+ * unlocked or the last descriptor is closed, including descriptors of children. Release unlocks,
+ * since a child that the host program has forked must not keep the lock; but not after
+ * dlock_fd(): the descriptor was then given to others on purpose, and they keep the lock. After
+ * each grant the path is checked again: a lock on a file that was unlinked or replaced meanwhile
+ * excludes no other process, so the new file is locked instead.
  *
  * Not guaranteed: an order among waiters; exclusion of other machines on a network file system
  * that is mounted with local locks (a notice says so); exclusion if the file is replaced while the
@@ -62,7 +64,8 @@ struct file_backend {
     const struct dlock_spec *spec;
     struct file_place place;
     enum file_op op;
-    int fd; /* of the lock file; -1: none */
+    int fd;         /* of the lock file; -1: none */
+    bool fd_shared; /* others have copies of fd, and with these the lock */
     bool told_network;
     struct {
         bool wait;
@@ -133,19 +136,19 @@ static void drop_fd(struct file_backend *b)
     if (b->fd >= 0)
         close(b->fd);
     b->fd = -1;
-    b->slots.registered = false;
+    b->fd_shared = b->slots.registered = false;
 }
 
 /*
- * Drop a lock that was perhaps taken but never reported as granted. Only such a lock may be
- * unlocked: no work runs under this lock, and a child that the host program forks just now must not
- * keep the lock.
+ * Drop the lock, which may be held, or taken but never reported as granted. A child that the host
+ * program has forked must not keep the lock; a process that got the descriptor on purpose keeps it.
  */
-static void drop_unheld(struct file_backend *b)
+static void drop_lock(struct file_backend *b)
 {
-    if (b->fd >= 0 && wants_slot(b))
+    bool unlocks = b->fd >= 0 && !b->fd_shared;
+    if (unlocks && wants_slot(b))
         slots_drop(b->fd);
-    if (b->fd >= 0)
+    if (unlocks)
         flock_try(b->fd, LOCK_UN, b->place.fcntl);
     drop_fd(b);
 }
@@ -153,7 +156,7 @@ static void drop_unheld(struct file_backend *b)
 /* The operation ends with EV_FAILED. Returns the event's error, for the caller to fill in. */
 static struct dlock_error *failed(struct file_backend *b)
 {
-    drop_unheld(b);
+    drop_lock(b);
     b->op = OP_IDLE;
     return &put(b, EV_FAILED)->error;
 }
@@ -205,7 +208,7 @@ static void busy(struct file_backend *b)
     struct dlock_event *ev = put(b, EV_BUSY);
     if (b->spec->holder != DLOCK_HOLDER_NEVER && find_holder(b, &b->acquire.holder, &ev->place))
         ev->info = &b->acquire.holder;
-    drop_unheld(b);
+    drop_lock(b);
     b->op = OP_IDLE;
 }
 
@@ -238,7 +241,7 @@ static void failed_or_leased(struct file_backend *b, const struct dlock_error *e
         *failed(b) = *err;
         return;
     }
-    drop_unheld(b);
+    drop_lock(b);
     if (!b->acquire.leased)
         dlock_fail(&put(b, EV_NOTICE)->error, 0, 0, "%s", err->msg);
     b->acquire.leased = true;
@@ -334,7 +337,7 @@ static void granted(struct file_backend *b)
     if (rc == 1 && run_record_ahead(&b->once.run, spec, &err))
         put(b, EV_NOTICE)->error = err;
     if (rc == 1 && run_record_skips(&b->once.run, spec->once)) {
-        drop_unheld(b);
+        drop_lock(b);
         b->op = OP_IDLE;
         put(b, EV_SKIPPED)->run = &b->once.run;
         return;
@@ -377,7 +380,7 @@ static bool locked(struct file_backend *b)
         *failed(b) = err;
     } else if (b->spec->once != 0 && once_claim(b->fd) != 0) {
         /* The run record is being swept. A stopped sweeper counts as a holder. */
-        drop_unheld(b);
+        drop_lock(b);
         if (!b->acquire.wait && now_of(b) - b->acquire.from > SWEEP_TIME)
             busy(b);
         else
@@ -522,7 +525,7 @@ static void proceed(struct file_backend *b)
             break;
         flock_wait_free(b->acquire.thread);
         b->acquire.thread = NULL;
-        drop_unheld(b);
+        drop_lock(b);
         b->op = OP_IDLE;
         put(b, EV_RELEASED)->how = DLOCK_RELEASE_NOTHING;
         break;
@@ -608,10 +611,7 @@ static void file_release(struct dlock_be *be, int64_t until)
     }
     if (held && told && run_record_begun(b->spec))
         how = end_run(b, &err);
-    if (held && told)
-        drop_fd(b); /* not LOCK_UN: a child with a copy keeps the lock */
-    else
-        drop_unheld(b);
+    drop_lock(b);
     b->op = OP_IDLE;
     struct dlock_event *ev = put(b, EV_RELEASED);
     ev->how = how;
@@ -708,7 +708,7 @@ static void file_ask(struct dlock_be *be, const struct dlock_question *question)
     drop_holders(b);
     if (question->what == ASK_FORGET) {
         enum dlock_ev end = b->place.named ? forget(b, question->token, &err) : EV_DONE;
-        drop_unheld(b);
+        drop_lock(b);
         struct dlock_event *ev = put(b, end);
         if (end == EV_FAILED)
             ev->error = err;
@@ -805,10 +805,13 @@ static int file_process(struct dlock_be *be, const struct pollfd *pfd, int n,
     return 1;
 }
 
-static int file_inherit_fd(struct dlock_be *be)
+static int file_inherit_fd(struct dlock_be *be, bool shared)
 {
     struct file_backend *b = self(be);
-    return b->op == OP_HELD ? b->fd : -1;
+    if (b->op != OP_HELD)
+        return -1;
+    b->fd_shared |= shared;
+    return b->fd;
 }
 
 static int file_own_fds(struct dlock_be *be, int *fds, int cap)
@@ -832,11 +835,8 @@ static char *file_path(const struct dlock_uri *uri)
     return file_place_init(&place, uri, NULL) < 0 ? NULL : place.where;
 }
 
-static void file_close(struct dlock_be *be)
+static void free_all(struct file_backend *b)
 {
-    struct file_backend *b = self(be);
-    if (!b)
-        return;
     flock_wait_free(b->acquire.thread);
     drop_fd(b);
     drop_holders(b);
@@ -845,13 +845,22 @@ static void file_close(struct dlock_be *be)
     free(b);
 }
 
-/* The child's copy of the descriptor must not keep the lock longer than the parent does. */
+static void file_close(struct dlock_be *be)
+{
+    struct file_backend *b = self(be);
+    if (b && b->op == OP_HELD)
+        drop_lock(b);
+    if (b)
+        free_all(b);
+}
+
+/* The child closes its copy of the descriptor. To unlock would take the parent's lock. */
 static void file_close_in_child(struct dlock_be *be)
 {
     struct file_backend *b = self(be);
     flock_wait_close_in_child(b->acquire.thread);
     b->acquire.thread = NULL;
-    file_close(be);
+    free_all(b);
 }
 
 static int file_open_lock(struct dlock_be **out, const struct dlock_spec *spec,

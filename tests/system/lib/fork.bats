@@ -94,6 +94,17 @@ on_each() {
     on_each "$PROG/fork" any
 }
 
+@test "a released lock is free while a child has all descriptors open" {
+    on_each "$PROG/fork" idles
+    run -0 run_t 10 "$PROG/fork" fcntl idles "$PWD/$NAME"
+}
+
+@test "a child that got the descriptor of a file keeps its lock" {
+    run -0 run_t 10 "$PROG/fork" given "$PWD/$NAME"
+    run -0 run_t 10 "$PROG/fork" fcntl given "$PWD/$NAME"
+    run -0 run_t 10 "$PROG/fork" given "file://$PWD#$NAME"
+}
+
 @test "a child of a parent that waits for a silent server, or for a name" {
     local at at2
     listener hostile_server nothing

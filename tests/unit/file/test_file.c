@@ -229,13 +229,13 @@ static bool exists(const char *path)
 FILE_TEST(excludes_flock)
 {
     struct lock *l = bare("x", DLOCK_MODE_EXCLUSIVE);
-    CHECK_INT(BE->inherit_fd(l->be), -1);
+    CHECK_INT(BE->inherit_fd(l->be, false), -1);
     REQUIRE_INT(acquire(l, false), EV_GRANTED);
     CHECK_INT(l->ev.ttl == DLOCK_NEVER, 1);
     CHECK_INT(l->ev.fence, 0);
     CHECK_INT(strlen(l->ev.token), DLOCK_TOKEN_LEN);
-    CHECK(BE->inherit_fd(l->be) >= 0);
-    CHECK(fcntl(BE->inherit_fd(l->be), F_GETFD) & FD_CLOEXEC);
+    CHECK(BE->inherit_fd(l->be, false) >= 0);
+    CHECK(fcntl(BE->inherit_fd(l->be, false), F_GETFD) & FD_CLOEXEC);
     CHECK_INT(held(in_dir("x"), LOCK_SH), 1);
     REQUIRE_RELEASED(l, DLOCK_RELEASE_CLEAN);
     CHECK_INT(held(in_dir("x"), LOCK_EX), 0);
@@ -250,6 +250,37 @@ FILE_TEST(excludes_flock)
     CHECK_STR(l->ev.info->user, l->identity.user);
     CHECK(l->ev.info->foreign);
     close(fd);
+}
+
+/* given: the copy was asked for, as by dlock_fd(). Else a fork has made the copy. */
+static void copy_keeps(struct lock *l, const char *file, bool given)
+{
+    int copy = dup(BE->inherit_fd(holding(l)->be, given));
+    REQUIRE(copy >= 0);
+    REQUIRE_RELEASED(l, DLOCK_RELEASE_CLEAN);
+    CHECK_INT(held(file, LOCK_EX), given);
+    close(copy);
+    CHECK_INT(held(file, LOCK_EX), 0);
+    /* The next hold of the same handle, which ends without a release. */
+    copy = dup(BE->inherit_fd(holding(l)->be, !given));
+    REQUIRE(copy >= 0);
+    shut(l);
+    CHECK_INT(held(file, LOCK_EX), !given);
+    close(copy);
+    CHECK_INT(held(file, LOCK_EX), 0);
+}
+
+FILE_TEST(only_a_copy_of_the_descriptor_that_was_asked_for_keeps_a_released_lock)
+{
+    for (int given = 0; given < 2; given++) {
+        copy_keeps(bare("x", DLOCK_MODE_EXCLUSIVE), in_dir("x"), given);
+        copy_keeps(bare("x", DLOCK_MODE_SHARED), in_dir("x"), given);
+        copy_keeps(slots(2), in_dir("x"), given);
+        copy_keeps(opened(dir, "n", DLOCK_MODE_EXCLUSIVE), in_dir("n.lock"), given);
+        by_fcntl = true;
+        copy_keeps(bare("x", DLOCK_MODE_EXCLUSIVE), in_dir("x"), given);
+        by_fcntl = false;
+    }
 }
 
 FILE_TEST(waits_and_wakes_at_once)
