@@ -244,7 +244,8 @@ struct dlock_options {
      * the descriptor is not open, the calls fail with DLOCK_EUSAGE.
      */
     int cancel_fd;
-    int reserved; /* 0 */
+    int reserved;               /* 0 */
+    struct dlock_options *self; /* the library's: of dlock_options_new(); else NULL */
 };
 
 /*
@@ -252,6 +253,38 @@ struct dlock_options {
  * dlock_options) in the caller; members that only a newer library knows keep their defaults.
  */
 void dlock_options_init(struct dlock_options *, size_t size);
+
+/*
+ * For other languages, which then need not know the structure.
+ *
+ * dlock_options_new - a structure with the defaults. NULL: out of memory. dlock_options_free() frees
+ * the structure, and the texts that were set by name; dlock_open() has copied them. NULL is fine.
+ */
+struct dlock_options *dlock_options_new(void);
+void dlock_options_free(struct dlock_options *);
+
+/*
+ * dlock_options_set - set an option by the name and the text that the long options of dlock(1)
+ * have. DUR is a duration of dlock(1): "10", "500ms", "1h30m".
+ *
+ *   mode              exclusive, shared, or slots N
+ *   slots             N: the mode and the number
+ *   ttl               DUR, at least 1s
+ *   grace             DUR
+ *   timeout, wait     DUR; 0: one try
+ *   connect-timeout   DUR, not 0
+ *   retry, fcntl      yes or no; NULL: yes
+ *   holder            waiting, busy or never (enum dlock_holder)
+ *   once              DUR, not 0
+ *   min-hold          DUR, not 0
+ *   command, note     a text, which is copied; only with a structure of dlock_options_new()
+ *   cancel-fd         the number of a descriptor
+ *
+ * Returns 0, DLOCK_EUSAGE (the message names the option) or DLOCK_ENOMEM; then nothing is changed.
+ * How options fit together and to the store is checked by dlock_open().
+ */
+int dlock_options_set(struct dlock_options *, const char *name, const char *value,
+                      struct dlock_error *err);
 
 /*
  * The times of a held lease (see "THE LEASE" in libdlock(3)); DLOCK_NEVER where the store has no
@@ -358,6 +391,11 @@ struct dlock_report {
     const struct dlock_entry *entry;
     enum dlock_finding finding;
 };
+
+/* Members of a report, for other languages, which then need not know the structure. */
+enum dlock_report_type dlock_report_type(const struct dlock_report *);
+const struct dlock_error *dlock_report_error(const struct dlock_report *);
+int64_t dlock_report_retry_at(const struct dlock_report *);
 
 /*
  * The states of a handle, and of a set. Calls that are not legal in a state return DLOCK_EUSAGE and

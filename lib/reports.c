@@ -1,4 +1,4 @@
-/* report_name.c - names of the reports, for logs and for other languages. */
+/* reports.c - reports for logs, and for other languages, which need not know the structure. */
 #include "util.h"
 
 const char *dlock_report_name(enum dlock_report_type type)
@@ -12,4 +12,19 @@ const char *dlock_report_name(enum dlock_report_type type)
 #undef NAME
     };
     return (unsigned)type < DLOCK_LEN(names) && names[type] ? names[type] : "?";
+}
+
+enum dlock_report_type dlock_report_type(const struct dlock_report *r)
+{
+    return r->type;
+}
+
+const struct dlock_error *dlock_report_error(const struct dlock_report *r)
+{
+    return &r->error;
+}
+
+int64_t dlock_report_retry_at(const struct dlock_report *r)
+{
+    return r->retry_at;
 }
