@@ -257,8 +257,9 @@ void dlock_options_init(struct dlock_options *, size_t size);
 /*
  * For other languages, which then need not know the structure.
  *
- * dlock_options_new - a structure with the defaults. NULL: out of memory. dlock_options_free() frees
- * the structure, and the texts that were set by name; dlock_open() has copied them. NULL is fine.
+ * dlock_options_new - a structure with the defaults. NULL: out of memory. dlock_options_free()
+ * frees the structure, and the texts that were set by name; dlock_open() has copied them. NULL is
+ * fine.
  */
 struct dlock_options *dlock_options_new(void);
 void dlock_options_free(struct dlock_options *);
