@@ -833,10 +833,10 @@ static bool table_send_check(struct pg_backend *be, bool first);
 
 static void table_ready(struct pg_backend *be)
 {
-    be->table.line.joined = be->table.line.deaf = be->table.checked.holders = false;
+    be->table.line.joined = be->table.line.deaf = false;
     be->table.line.called = be->table.line.far = 0;
-    if (be->conn.guarded)
-        be->table.checked.runs = false; /* it is a new connection */
+    if (be->conn.guarded) /* it is a new connection */
+        be->table.checked.holders = be->table.checked.runs = false;
     switch (be->op) {
     case OP_ACQUIRE:
         /* Undo the try of the connection before, then try with another token. */
