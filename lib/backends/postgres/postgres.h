@@ -165,7 +165,7 @@ struct table_state {
      * waiters are being called.
      */
     enum { RELEASE_UNSENT, RELEASE_SENT, RELEASE_UNHEARD, RELEASE_DONE } release;
-    bool take; /* the next try is the statement take */
+    bool take; /* the next try is the statement take, or free */
 };
 
 #define LIST_PAGE 1000 /* locks in an answer: libpq keeps all of it in memory */

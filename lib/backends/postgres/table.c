@@ -39,7 +39,8 @@
  *     waiters. A try need not look while the row still has that fence, and the release of this
  *     waiter (hand_on) calls the next waiters, and hands the list on. Each waiter has an advisory
  *     lock of its pid alone: the list counts only while its first four waiters are in line, and
- *     while no waiter can have joined before them. Readers and slots still look at each try.
+ *     while no waiter can have joined before them. Readers and slots look at each try, unless the lock
+ *     has been free for longer than the longest turn.
  *   - Only the first eight writers LISTEN. A writer that joins behind them waits in the server
  *     (stay_far), until the waiter eight places before it has left the line.
  *
@@ -258,19 +259,27 @@ static bool knows_next(const char *list)
     return *list == '\0' && numbers > 4;
 }
 
+/* Where this client has waited, others wait most likely: release also calls them. */
+static const char *brief_release(const struct pg_backend *be)
+{
+    if (is_shared(be))
+        return be->table.line.tries <= 1 ? sql_table_shared_leave : NULL;
+    if (be->table.line.ticket == 0)
+        return sql_table_leave;
+    return knows_next(be->table.line.next) ? sql_table_hand_on : NULL;
+}
+
 static void send_release(struct pg_backend *be)
 {
-    /* Where this client has waited, others wait most likely: release also calls them. */
-    bool brief = be->granted && !is_shared(be) && table_stays_ms(be) == 0 &&
-                 be->table.release == RELEASE_UNSENT;
-    const char *leave = be->table.line.ticket == 0        ? sql_table_leave
-                        : knows_next(be->table.line.next) ? sql_table_hand_on
-                                                          : NULL;
+    bool brief = be->granted && table_stays_ms(be) == 0 && be->table.release == RELEASE_UNSENT;
+    const char *leave = brief ? brief_release(be) : NULL;
     if (be->table.release == RELEASE_UNSENT)
         be->table.release = RELEASE_SENT; /* once unheard, always unheard */
     if (run_record_begun(be->spec) && be->granted)
         runs_send_release(be);
-    else if (brief && leave)
+    else if (leave && is_shared(be))
+        table_send(be, T_LEAVE, AND_HOLDERS, NULL, STATEMENTS(sql_table_lock_row, leave));
+    else if (leave)
         table_send(be, T_LEAVE, NO_MORE, NULL, STATEMENTS(leave));
     else
         send_give_back(be, T_RELEASE, be->token, table_stays_ms(be));
@@ -312,7 +321,7 @@ static void forget_call(struct pg_backend *be)
 
 static void table_acquire(struct pg_backend *be)
 {
-    be->table.take = !is_shared(be) && be->spec->once == 0 && be->restart_grace == 0;
+    be->table.take = be->spec->once == 0 && be->restart_grace == 0;
     be->table.try = TRY_NONE;
     be->table.orphan[0] = '\0';
     be->table.creates = 0;
@@ -701,7 +710,7 @@ static void try_answered(struct pg_backend *be, const struct pg_reply *r)
         be->table.try = TRY_NONE;
         send_try(be);
     } else if (is_shared(be)) {
-        shared_answered(be, r);
+        shared_answered(be, r, take);
     } else if (r->sqlstate[0]) {
         table_try_failed(be, r);
     } else if (be->spec->once > 0 && runs_answered(be, r)) {
@@ -798,13 +807,15 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     bool records = run_record_begun(be->spec) && be->granted; /* the end of a run */
+    bool nothing = !r->sqlstate[0] && r->rows &&
+                   (PQntuples(r->rows) == 0 || pg_number(r->rows, 0, U_OURS) == 0);
     int columns = records ? RUNS_END_COLUMNS : U_RELEASE_COLUMNS;
     enum table_end end = END_UNKNOWN;
     if (records && is_ours(be, r, columns, U_TOKEN))
         end = runs_ended(be, r, &err);
     if (r->tag == T_CALL) {
         pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
-    } else if (r->tag == T_LEAVE && !r->sqlstate[0] && r->rows && PQntuples(r->rows) == 0) {
+    } else if (r->tag == T_LEAVE && nothing) {
         send_give_back(be, T_RELEASE, be->token, 0);
     } else if (!is_ours(be, r, columns, U_TOKEN)) {
         not_ours(be, r, DLOCK_EUNAVAIL, &err);
@@ -814,7 +825,10 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
         pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else if (r->tag == T_LEAVE && pg_number(r->rows, 0, U_CALLED) > 0) {
         be->table.release = RELEASE_DONE;
-        table_send(be, T_CALL, NO_MORE, NULL, STATEMENTS(sql_table_call));
+        if (is_shared(be))
+            table_send(be, T_CALL, AND_HOLDERS, NULL, STATEMENTS(sql_table_shared_call));
+        else
+            table_send(be, T_CALL, NO_MORE, NULL, STATEMENTS(sql_table_call));
     } else if (end == END_RECORDED || pg_number(r->rows, 0, U_OURS) == 1 ||
                (be->granted && be->table.release == RELEASE_UNHEARD)) {
         pg_released(be, DLOCK_RELEASE_CLEAN, NULL);

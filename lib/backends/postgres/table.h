@@ -93,7 +93,8 @@ void shared_send_try(struct pg_backend *);
 /* stays_ms: see table_stays_ms(). */
 void shared_send_give_back(struct pg_backend *, enum pg_tag, const char *token, int64_t stays_ms);
 /* T_TRY and T_CONFIRM while an acquire is under way. */
-void shared_answered(struct pg_backend *, const struct pg_reply *);
+/* first: the answer is to the statement free. */
+void shared_answered(struct pg_backend *, const struct pg_reply *, bool first);
 /* The kind of this waiter, as in the line. */
 void shared_kind(const struct dlock_spec *, char buf[8]);
 /*

@@ -19,7 +19,9 @@
  * holders. So no BEGIN is needed, whose transaction an error would leave open.
  *
  * A try first reads without a lock, and only if there is room, a second message locks and counts
- * again.
+ * again. The first try only reads whether the lock is there for all (the statement free), and the
+ * release of a client that has not waited calls nobody where the line is empty (leave): both cost
+ * the same for any number of sessions.
  *
  * The fence is the fence of the last exclusive grant: concurrent holders have the same number, and
  * the next exclusive grant has a greater number.
@@ -65,6 +67,8 @@ enum {
     L_COLUMNS
 };
 enum state { FREE, EXCLUSIVE, SHARED };
+/* The columns of the answer to the first look, of the statement free. */
+enum { F_PID, F_TOKEN, F_TICKET, F_COLUMNS };
 /* The columns of the answer to a grant. */
 enum { G_FENCE, G_SLOT, G_EPOCH, G_PID, G_TOKEN, G_NAMED, G_COLUMNS };
 
@@ -81,8 +85,12 @@ void shared_kind(const struct dlock_spec *spec, char buf[8])
 void shared_send_try(struct pg_backend *be)
 {
     char kind[8];
-    bool look = be->table.line.tries++ % LOOK_ONE_OF == 0;
     table_trying(be);
+    if (be->table.take) {
+        table_send(be, T_TRY, AND_HOLDERS, NULL, STATEMENTS(sql_table_shared_free));
+        return;
+    }
+    bool look = be->table.line.tries++ % LOOK_ONE_OF == 0;
     shared_kind(be->spec, kind);
     table_send(be, T_TRY, AND_HOLDERS,
                PLACES({"kind", kind, 0}, {"look", NULL, look}, {"orphan", be->table.orphan, 0},
@@ -242,11 +250,21 @@ static void grant_answered(struct pg_backend *be, const struct pg_reply *r)
     table_granted(be, r->sent);
 }
 
-void shared_answered(struct pg_backend *be, const struct pg_reply *r)
+static void found_free(struct pg_backend *be, const struct pg_reply *r)
+{
+    if (!table_try_is_ours(be, r, F_COLUMNS, F_PID, F_TOKEN))
+        return;
+    be->table.line.ticket = number(r, F_TICKET);
+    send_grant(be, false);
+}
+
+void shared_answered(struct pg_backend *be, const struct pg_reply *r, bool first)
 {
     bool look = r->tag == T_TRY;
     if (r->sqlstate[0])
         table_try_failed(be, r);
+    else if (first)
+        found_free(be, r);
     else if (!table_try_is_ours(be, r, look ? L_COLUMNS : G_COLUMNS, look ? L_PID : G_PID,
                                 look ? L_TOKEN : G_TOKEN))
         return;

@@ -162,8 +162,13 @@ takes_row() {
 }
 
 @test "the release reports a loss although the command succeeded" {
+    local kind
     takes_row
     says 79 'not ours any more' "$L" "${PSQL[@]}" -c "delete from dlock_locks where name = '$NAME'"
+    for kind in -s "--slots 2"; do
+        says 79 'not ours any more' $kind "$L.x" "${PSQL[@]}" -c "delete from dlock_locks_holders
+            where name = '$NAME.x'"
+    done
     run -79 run_t 5 "$DLOCK" "$L" "${PSQL[@]}" -c "update dlock_locks set expires = 'epoch'
     where name = '$NAME'"
     run -79 run_t 5 "$DLOCK" "$L" "${PSQL[@]}" -c "$TAKES"

@@ -6,13 +6,28 @@ CREATE TABLE IF NOT EXISTS {holders} (name text COLLATE "C", token text, epoch t
 slots int NOT NULL, place bigint NOT NULL, expires timestamptz NOT NULL, holder text NOT NULL,
 PRIMARY KEY (name, token))
 
+-- statement free
+-- The first look, since the lock is free most of the time: look costs a new server process ten times
+-- as much. Finds a ticket if the lock is there for all: never used, or free for longer than the
+-- longest turn, and no waiting writer keeps a notice. Finds no row otherwise, and look follows.
+SELECT pg_backend_pid(), '{token}'::text,
+    (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint
+WHERE NOT EXISTS (
+        SELECT 1 FROM {table} r WHERE r.name = '{name}'
+            AND greatest(r.expires, r.freed) > clock_timestamp() - interval '3 seconds')
+    AND NOT EXISTS (
+        SELECT 1 FROM {holders} c
+        WHERE c.name = '{name}' AND c.epoch = '' AND c.expires > clock_timestamp())
+
 -- statement look
 -- {ticket}: ours, 0: none. {slots}: N, 0: shared. {look}: 1 to look at the line in any case.
 -- '{kind}': ours, as in the line. '{orphan}': an orphaned token. '{table_name}': any role can stand
 -- in the line, but only a role with access to the table can claim a different N.
 --
 -- h: the name's row; d: the rows of the second table; o: the rows of the living epoch; w: the
--- notices of writers before us; q: the line before us.
+-- notices of writers before us; s: does the line decide anything? A lock that has been free for
+-- longer than the longest turn is there for all, and a look takes the server milliseconds per 1000
+-- connections; q: the line before us.
 /* {waiter} */ WITH
 h AS MATERIALIZED (
     SELECT r.holder, r.fence, r.owner, r.expires, r.passed, r.freed,
@@ -33,6 +48,11 @@ o AS MATERIALIZED (
 w AS MATERIALIZED (
     SELECT max(d.expires) AS until FROM d CROSS JOIN m
     WHERE d.live AND d.epoch = '' AND d.place > m.passed AND d.place < m.ticket),
+s AS MATERIALIZED (
+    SELECT EXISTS (
+        SELECT 1 FROM h WHERE greatest(h.expires, h.freed) > clock_timestamp() - interval '3 seconds'
+            AND ({look} = 1 OR h.shared
+                OR h.expires <= clock_timestamp() + interval '3 seconds')) AS looks),
 q AS MATERIALIZED (
     SELECT count(DISTINCT a.place) AS ahead,
         count(DISTINCT a.place) FILTER (WHERE a.kind = '') AS writers,
@@ -43,9 +63,7 @@ q AS MATERIALIZED (
     FROM (
         SELECT a.usesysid, a.application_name AS place, substr(a.application_name, 40) AS kind
 -- include before
-            AND ({look} = 1 OR NOT EXISTS (
-                SELECT 1 FROM h WHERE NOT h.shared
-                    AND h.expires > clock_timestamp() + interval '3 seconds'))) a)
+            AND (SELECT s.looks FROM s)) a)
 SELECT pg_backend_pid(), '{token}'::text, {grace_left},
     CASE WHEN h.held IS NOT TRUE THEN 0 WHEN h.shared THEN 2 ELSE 1 END, h.owner, h.holder, h.fence,
     CASE WHEN h.held THEN (extract(epoch FROM h.expires - clock_timestamp()) * 1000.0)::bigint END,
@@ -59,8 +77,8 @@ SELECT pg_backend_pid(), '{token}'::text, {grace_left},
     o.used, o.other, (extract(epoch FROM o.ends - clock_timestamp()) * 1000.0)::bigint,
     coalesce((extract(epoch FROM clock_timestamp() - greatest(o.ended, h.freed)) * 1000.0)::bigint,
         3600000),
-    CASE WHEN {look} = 1 OR q.ahead > 0 THEN q.ahead END, q.writers, q.slots, q.other
-FROM m CROSS JOIN o CROSS JOIN w CROSS JOIN q LEFT JOIN h ON true
+    CASE WHEN s.looks THEN q.ahead END, q.writers, q.slots, q.other
+FROM m CROSS JOIN o CROSS JOIN w CROSS JOIN s CROSS JOIN q LEFT JOIN h ON true
 
 -- statement lock
 -- Locks the name's row; the first holder makes it.
@@ -142,6 +160,14 @@ k AS (
     WHERE c.name = '{name}' AND c.token NOT IN ('{token}', concat('break:', '{token}'::text))
         AND c.expires > clock_timestamp()),
 
+-- fragment name_freed
+-- y: the name's row, without z.
+y AS (
+    UPDATE {table} l SET expires = CASE k.n WHEN 0 THEN timestamptz '-infinity' ELSE k.until END,
+        owner = CASE k.n WHEN 0 THEN '' ELSE l.owner END, holder = coalesce(k.holder, l.holder),
+        freed = CASE WHEN k.n = 0 OR z.slots > 0 THEN clock_timestamp() ELSE l.freed END
+    FROM z CROSS JOIN k WHERE l.name = '{name}' AND l.owner = z.epoch
+
 -- fragment given_back
 -- y: the name's row. Without waiters (see leave in table.sql) no look at all sessions.
 u AS (
@@ -161,14 +187,38 @@ z AS (
     WHERE c.name = '{name}' AND c.token IN ('{token}', concat('break:', '{token}'::text))
     RETURNING c.epoch, c.slots, c.expires > clock_timestamp() AS live),
 -- include others
-y AS (
-    UPDATE {table} l SET expires = CASE k.n WHEN 0 THEN timestamptz '-infinity' ELSE k.until END,
-        owner = CASE k.n WHEN 0 THEN '' ELSE l.owner END, holder = coalesce(k.holder, l.holder),
-        freed = CASE WHEN k.n = 0 OR z.slots > 0 THEN clock_timestamp() ELSE l.freed END
-    FROM z CROSS JOIN k WHERE l.name = '{name}' AND l.owner = z.epoch
+-- include name_freed
     RETURNING coalesce(l.passed, 0) AS passed, k.n = 0 AS whole, k.used, z.slots, z.live,
         0 AS stays),
 -- include given_back
+
+-- statement leave
+-- The release of a client that has not waited; as leave in table.sql. A row in any case, behind
+-- lock_row; 0: release tells why.
+WITH
+z AS (
+    DELETE FROM {holders} c
+    WHERE c.name = '{name}' AND c.token IN ('{token}', concat('break:', '{token}'::text))
+        AND c.expires > clock_timestamp()
+    RETURNING c.epoch, c.slots),
+-- include others
+-- include name_freed
+    RETURNING k.n = 0 OR z.slots > 0 AS calls)
+SELECT (y.calls IS NOT NULL)::int, NULL, '{token}'::text, CASE WHEN y.calls IS NOT TRUE THEN 0
+    WHEN pg_try_advisory_lock({line_key}) THEN (NOT pg_advisory_unlock({line_key}))::int
+    ELSE 1 END
+FROM (SELECT 1) x LEFT JOIN y ON true
+
+-- statement call
+-- Behind leave.
+WITH u AS (
+    SELECT coalesce(l.passed, 0) AS passed, l.expires <= clock_timestamp() AS whole, (
+            SELECT count(*) FROM {holders} c WHERE c.name = '{name}' AND c.epoch = l.owner
+                AND c.slots > 0 AND c.expires > clock_timestamp()) AS used,
+        0 AS stays, 0 AS me, NULL::bigint AS fence
+    FROM {table} l WHERE l.name = '{name}'),
+-- include calls
+SELECT count(*) FROM c
 
 -- statement stay
 -- --min-hold: our row stays for {stays}, under a new token, like the row of a crashed holder;
