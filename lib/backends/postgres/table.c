@@ -39,8 +39,8 @@
  *     waiters. A try need not look while the row still has that fence, and the release of this
  *     waiter (hand_on) calls the next waiters, and hands the list on. Each waiter has an advisory
  *     lock of its pid alone: the list counts only while its first four waiters are in line, and
- *     while no waiter can have joined before them. Readers and slots look at each try, unless the lock
- *     has been free for longer than the longest turn.
+ *     while no waiter can have joined before them. Readers and slots look at each try, unless the
+ *     lock has been free for longer than the longest turn.
  *   - Only the first eight writers LISTEN. A writer that joins behind them waits in the server
  *     (stay_far), until the waiter eight places before it has left the line.
  *

@@ -7,9 +7,9 @@ slots int NOT NULL, place bigint NOT NULL, expires timestamptz NOT NULL, holder 
 PRIMARY KEY (name, token))
 
 -- statement free
--- The first look, since the lock is free most of the time: look costs a new server process ten times
--- as much. Finds a ticket if the lock is there for all: never used, or free for longer than the
--- longest turn, and no waiting writer keeps a notice. Finds no row otherwise, and look follows.
+-- The first look, since the lock is free most of the time: look costs a new server process ten
+-- times as much. Finds a ticket if the lock is there for all: never used, or free for longer than
+-- the longest turn, and no waiting writer keeps a notice. Finds no row otherwise, and look follows.
 SELECT pg_backend_pid(), '{token}'::text,
     (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint
 WHERE NOT EXISTS (
@@ -50,7 +50,8 @@ w AS MATERIALIZED (
     WHERE d.live AND d.epoch = '' AND d.place > m.passed AND d.place < m.ticket),
 s AS MATERIALIZED (
     SELECT EXISTS (
-        SELECT 1 FROM h WHERE greatest(h.expires, h.freed) > clock_timestamp() - interval '3 seconds'
+        SELECT 1 FROM h
+        WHERE greatest(h.expires, h.freed) > clock_timestamp() - interval '3 seconds'
             AND ({look} = 1 OR h.shared
                 OR h.expires <= clock_timestamp() + interval '3 seconds')) AS looks),
 q AS MATERIALIZED (
