@@ -16,9 +16,10 @@
  * least R's token and counted on, so W's token is above R's. A server without its counter begins at
  * its clock, for a reader as well.
  *
- * Both arguments hold for a vote that stays until its server confirms the token. A vote may expire
- * in between, and a third server confirm instead: so a vote that comes during the second round
- * counts only if its counter is not above the token (tests/model/redlock.pml).
+ * Both arguments hold for votes that stay until a majority has confirmed the token. In a round that
+ * takes as long as a lease, a vote may expire in between, and a server that votes late confirm in
+ * its place (tests/model/redlock.pml). Then a late vote counts only if its counter is not above the
+ * token: see end_raise().
  *
  * A counter far ahead of the other voters' was written by another program: its server has no vote
  * in this round, and its counter does not become the token (count_votes). Tokens grow all the same.
@@ -569,14 +570,11 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
     s->from = rep->sent;
     if (be->acquire.stage != ST_RAISE)
         return;
-    /*
-     * The counters of a majority are being raised: this voter's, too, unless its vote shows a
-     * higher counter, perhaps of a client that has held the lock since the votes behind our token.
-     */
+    /* The counters of a majority are being raised: this voter's, too. */
     struct redlock_young y = young_of(be);
     (void)discount(s, redlock_young_needed_ms(&y, spec_now(be->spec)));
     (void)count_votes(be, true);
-    if (s->answer == A_YES && s->fence <= be->fence)
+    if (s->answer == A_YES)
         redlock_keep(be, s, K_RAISE);
 }
 
@@ -660,7 +658,15 @@ static void end_raise(struct redlock_backend *be, int64_t now)
     for_each_server (be, s)
         (void)discount(s, redlock_young_age_ms(&y));
     int raised = 0, open = redlock_count(be, A_PENDING);
+    /*
+     * For half a ttl the votes behind the token stand, whatever the clocks: nobody else can have
+     * held the lock since. Later another client may have, and the higher counter of a late vote be
+     * that client's token.
+     */
+    bool stand = now < be->began + be->spec->ttl / 2;
     for_each_server (be, s) {
+        if (!stand && s->fence > be->fence)
+            continue;
         raised += s->answer == A_YES && s->raise == RAISE_DONE;
         open += s->answer == A_YES && s->raise == RAISE_ASKED &&
                 redis_conn_waits(&s->node.cmd, REDLOCK_TAG(be->serial, K_RAISE));

@@ -96,19 +96,22 @@ TEST(grant_renew_release)
 
 /*
  * The votes behind the token may be over before the second round confirms them. A holder in between
- * leaves a higher counter on the server that votes late (tests/model/redlock.pml).
+ * leaves a higher counter on the server that votes late (tests/model/redlock.pml). While the votes
+ * stand, that is impossible, and the late vote stands in for one that is not confirmed.
  */
-TEST(a_late_vote_with_a_higher_counter_confirms_no_token)
+TEST(a_late_vote_with_a_higher_counter_confirms_no_token_of_old_votes)
 {
-    REQUIRE(start(3, TTL, OP));
-    w.f[0].fence = w.f[1].fence = 7;
-    w.f[2].fence = 40;
-    w.f[1].slow[F_KEEP] = w.f[2].slow[F_VOTE] = true;
-    CHECK(acquire(true, MSEC(10), EV_NONE));
-    CHECK(w.f[1].held[F_KEEP]);
-    w.f[2].slow[F_VOTE] = false;
-    CHECK(until(20 * DLOCK_SEC, EV_GRANTED));
-    CHECK(w.ended.fence > 40);
+    for (int late = 0; late < 2; late++) {
+        REQUIRE(start(3, 4 * DLOCK_SEC, OP));
+        w.f[0].fence = w.f[1].fence = 7;
+        w.f[2].fence = 40;
+        w.f[1].slow[F_KEEP] = w.f[2].slow[F_VOTE] = true;
+        CHECK(acquire(true, late ? 2100 * DLOCK_MSEC : MSEC(10), EV_NONE));
+        CHECK(w.f[1].held[F_KEEP]);
+        w.f[2].slow[F_VOTE] = false;
+        CHECK(until(20 * DLOCK_SEC, EV_GRANTED));
+        CHECK((w.ended.fence > 40) == (late == 1));
+    }
 }
 
 #define THIS_YEAR INT64_C(1790000000000000) /* of the counters, us */
