@@ -82,12 +82,18 @@ static struct pollfd server(const struct pg_attempt *a)
                            .events = a->want == PGRES_POLLING_READING ? POLLIN : POLLOUT};
 }
 
+const PQconninfoOption *pg_option(const PQconninfoOption *all, const char *keyword)
+{
+    while (all && all->keyword && strcmp(all->keyword, keyword) != 0)
+        all++;
+    return all && all->keyword ? all : NULL;
+}
+
 int pg_conn_loads_code(PGconn *pq)
 {
-    PQconninfoOption *all = PQconninfo(pq), *o = all;
-    while (o && o->keyword && strcmp(o->keyword, "sslkey") != 0)
-        o++;
-    int rc = !all ? -ENOMEM : o->keyword && o->val && pg_loads_code(o->val);
+    PQconninfoOption *all = PQconninfo(pq);
+    const PQconninfoOption *o = pg_option(all, "sslkey");
+    int rc = !all ? -ENOMEM : o && o->val && pg_loads_code(o->val);
     PQconninfoFree(all);
     return rc;
 }

@@ -31,6 +31,8 @@ static inline bool pg_loads_code(const char *sslkey)
 {
     return strchr(sslkey, ':');
 }
+/* An option of PQconninfo() or PQconndefaults() by name; NULL: not there, or all is NULL. */
+const PQconninfoOption *pg_option(const PQconninfoOption *all, const char *keyword);
 /* The sslkey that libpq uses, from wherever. 1: it loads code; 0; or -ENOMEM. */
 int pg_conn_loads_code(PGconn *);
 #define PG_LOADS_CODE                                                                              \

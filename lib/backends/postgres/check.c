@@ -17,9 +17,8 @@ enum { C_PID, C_CLOCK, C_LEVEL, C_TEXT, C_COLUMNS };
 /* Does libpq compare the server's certificate with an authority? */
 static bool verifies(PGconn *pq)
 {
-    PQconninfoOption *all = PQconninfo(pq), *o = all;
-    while (o && o->keyword && strcmp(o->keyword, "sslmode") != 0)
-        o++;
+    PQconninfoOption *all = PQconninfo(pq);
+    const PQconninfoOption *o = pg_option(all, "sslmode");
     bool yes = o && o->val && strncmp(o->val, "verify-", 7) == 0;
     PQconninfoFree(all);
     return yes;

@@ -40,20 +40,12 @@ static int set_param(struct pg_backend *be, const char *key, const char *value,
     return 0;
 }
 
-/* An option of libpq by name; NULL: this libpq has no such option. */
-static const PQconninfoOption *find_option(const PQconninfoOption *known, const char *key)
-{
-    while (known->keyword && strcmp(known->keyword, key) != 0)
-        known++;
-    return known->keyword ? known : NULL;
-}
-
 /* The value that libpq uses without a service: parameter, else variable, else libpq's default. */
 static const char *option(const struct pg_backend *be, const PQconninfoOption *known,
                           const char *key)
 {
     const struct pg_settings *s = &be->settings;
-    const PQconninfoOption *o = find_option(known, key);
+    const PQconninfoOption *o = pg_option(known, key);
     const char *value = dlock_uri_peek(be->spec->uri, key);
     for (int i = PG_FIRST_PARAM; i < s->n; i++)
         if (strcmp(s->keys[i], key) == 0)
@@ -76,7 +68,7 @@ static int set_gss_default(struct pg_backend *be, const PQconninfoOption *known,
 {
     /* To libpq an empty parameter is not given. */
     const char *given = dlock_uri_peek(be->spec->uri, "gssencmode");
-    if ((given && *given) || getenv("PGGSSENCMODE") || !find_option(known, "gssencmode"))
+    if ((given && *given) || getenv("PGGSSENCMODE") || !pg_option(known, "gssencmode"))
         return 0;
     if (!be->settings.service)
         return set_param(be, "gssencmode", "disable", err);
@@ -103,7 +95,7 @@ static int set_libpq_params(struct pg_backend *be, const PQconninfoOption *known
          * pg_foreign_params() has renamed some. set_hosts() reads the address, which each
          * connection has.
          */
-        if (!find_option(known, p->key))
+        if (!pg_option(known, p->key))
             continue;
         p->used = true;
         if (strcmp(p->key, "host") != 0 && strcmp(p->key, "hostaddr") != 0 &&
