@@ -37,7 +37,8 @@
  *
  * Left out: healing of a minority that has lost the lock, readers, queues (they decide nothing:
  * redlock_vote.c), run records, different ttls, counters that another program wrote, drift
- * (lease.pml).
+ * (lease.pml). And the rule for late votes is stricter here: dlock counts each of them during the
+ * first half of a ttl (end_raise() in redlock_vote.c).
  *
  * Variants, each with a defect that must be found: NO_SECOND_ROUND, RESTARTED_VOTES,
  * HALF_IS_ENOUGH, CLOCKS_APART, LATE_VOTES_COUNT.
