@@ -221,10 +221,12 @@ looks() {
         L=$L.x NAME=$NAME.x
         from=$(wc -c <"$PG_LOG")
         "$DLOCK" $kind "$L" true
+        # Once more, when a waiter may have its turn.
+        "$DLOCK" $kind "$L" true
         said=$(tail -c "+$((from + 1))" "$PG_LOG")
         ! grep pg_stat_get_activity <<<"$said" || fail "more than free, grant and leave"
-        # One glance for each table, whatever the number of requests.
-        [ "$(grep -c 'dlock finding' <<<"$said")" = 2 ] || fail "$said"
+        # One glance for each table and run, whatever the number of requests.
+        [ "$(grep -c 'dlock finding' <<<"$said")" = 4 ] || fail "$said"
         rows_are 0
         row_is_free
     done

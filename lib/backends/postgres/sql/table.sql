@@ -23,9 +23,10 @@ SELECT set_config('tcp_keepalives_idle', '{idle}', false),
 WHERE pg_backend_pid() = {pid}
 
 -- statement stand_in_line
--- {line_key}: shared by the sessions in line, to their end, so that leave can ask for waiters
--- without a look at all sessions. leave holds the key for a moment, hence the second try. A waiter
--- without the key waits on: its next poll is the call. {fresh}: 1 for the first place of a session.
+-- {line_key}: shared by the sessions in line, to their end, so that leave and take can ask for
+-- waiters without a look at all sessions. They hold the key for a moment, hence the second try. A
+-- waiter without the key waits on: its next poll is the call. {fresh}: 1 for the first place of a
+-- session.
 --
 -- Two further keys are made of {line_key}, for hand_on: of its own pid each waiter has one alone,
 -- until its grant; and a waiter that joins later than its ticket says (it connects anew, or was
@@ -101,17 +102,17 @@ FROM k
 -- statement take
 -- The first try, since the lock is free most of the time: try costs a new server process four times
 -- as much. Takes a lock that is free for all: never used, free for longer than the longest turn, or
--- no waiter is in line. Finds no row otherwise, without a write, and try follows.
+-- no waiter is in line (asked as by leave). Finds no row otherwise, without a write, and try
+-- follows.
 INSERT INTO {table} AS l (name, fence, owner, expires, holder)
 SELECT '{name}'::text, (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint, '{token}'::text,
     clock_timestamp() + interval '{ttl} ms', '{holder}'::text
 WHERE NOT EXISTS (
     SELECT 1 FROM {table} r WHERE r.name = '{name}'
         AND greatest(r.expires, r.freed) > clock_timestamp() - interval '3 seconds'
-        AND (greatest(r.expires, r.freed) > clock_timestamp() OR EXISTS (
-            SELECT 1 FROM pg_stat_get_activity(NULL) a
-            WHERE a.application_name COLLATE "C" > '{app}:'
-                AND a.application_name COLLATE "C" < '{app};')))
+        AND (greatest(r.expires, r.freed) > clock_timestamp()
+            OR CASE WHEN pg_try_advisory_lock({line_key})
+                THEN NOT pg_advisory_unlock({line_key}) ELSE true END))
 ON CONFLICT (name) DO UPDATE SET fence = greatest(l.fence + 1, excluded.fence),
     owner = excluded.owner, expires = excluded.expires, holder = excluded.holder
 WHERE l.expires <= clock_timestamp()

@@ -8,13 +8,17 @@ PRIMARY KEY (name, token))
 
 -- statement free
 -- The first look, since the lock is free most of the time: look costs a new server process ten
--- times as much. Finds a ticket if the lock is there for all: never used, or free for longer than
--- the longest turn, and no waiting writer keeps a notice. Finds no row otherwise, and look follows.
+-- times as much. Finds a ticket if the lock is there for all: never used, free for longer than the
+-- longest turn, or no waiter is in line (asked as by leave), and no waiting writer keeps a notice.
+-- Finds no row otherwise, and look follows.
 SELECT pg_backend_pid(), '{token}'::text,
     (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint
 WHERE NOT EXISTS (
         SELECT 1 FROM {table} r WHERE r.name = '{name}'
-            AND greatest(r.expires, r.freed) > clock_timestamp() - interval '3 seconds')
+            AND greatest(r.expires, r.freed) > clock_timestamp() - interval '3 seconds'
+            AND (greatest(r.expires, r.freed) > clock_timestamp()
+                OR CASE WHEN pg_try_advisory_lock({line_key})
+                    THEN NOT pg_advisory_unlock({line_key}) ELSE true END))
     AND NOT EXISTS (
         SELECT 1 FROM {holders} c
         WHERE c.name = '{name}' AND c.epoch = '' AND c.expires > clock_timestamp())
