@@ -93,9 +93,9 @@ check-build-contract: all units $(BUILD)/test/dlock $(HELP_BIN)
 
 check-build: $(BUILD)/dlock $(BUILD)/test/dlock units fuzzers $(HELP_BIN) $(LOAD_BIN) $(BAD_BIN) $(USE_BIN) all
 
-bench: all $(HELP_BIN) ## what a lock costs
+bench: all $(HELP_BIN) $(BUILD)/programs/handles ## what a lock costs
 	@DLOCK=$(BUILD)/dlock tests/bench
-bench-report: all $(HELP_BIN) ## measure anew what man/figures.md shows, and draw its plots
+bench-report: all $(HELP_BIN) $(BUILD)/programs/handles ## measure anew what man/figures.md shows, and draw its plots
 	@tests/bench-report
 
 .PHONY: fuzz fuzzers check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-deb check-image check-build check-build-thread bench bench-report model

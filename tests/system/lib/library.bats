@@ -94,6 +94,17 @@ on_all() {
     on_all renew file redis advisory table zookeeper
 }
 
+@test "a hundred handles of one process hold and give back, each its own lock" {
+    local store mode
+    for store in file redis table zookeeper advisory; do
+        on "$store"
+        for mode in exclusive shared 'slots 3'; do
+            run_t 60 "$PROG/handles" 100 "$mode" "$L" >out 2>&1 || fail "$store, $mode: $(cat out)"
+            grep -q ' 100 held .* 100 released' out || fail "$store, $mode: $(cat out)"
+        done
+    done
+}
+
 # bats test_tags=plain
 @test "a caller that is busy for two thirds of the ttl holds the lock only if it renews first" {
     local url=redis://127.0.0.1:$REDIS_PORT#$NAME
