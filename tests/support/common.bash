@@ -264,6 +264,16 @@ hold() {
     HOLDER=$STARTED
     wait_for 5 test -s held || fail "$(cat hold.log)"
 }
+# ends_while_stopped [OPTION...]: a keeper $HOLDER that is stopped, and whose command has ended since.
+ends_while_stopped() {
+    fresh held go
+    start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo $$ >held; exec "$HELPERS/await" go'
+    HOLDER=$STARTED
+    wait_for 5 test -s held || fail "$(cat hold.log)"
+    kill -STOP "$HOLDER"
+    : >go
+    wait_for 5 pid_gone "$(<held)"
+}
 let_go() { # [CODE]: the holder's exit code, 0
     : >go
     exits "${1:-0}" 8 "$HOLDER"

@@ -598,6 +598,12 @@ bool redis_conn_waits(const struct redis_conn *c, int tag)
     return false;
 }
 
+bool redis_conn_has_ended(const struct redis_conn *c)
+{
+    struct pollfd pfd = {.fd = c->fd, .events = POLLRDHUP};
+    return c->state == RC_UP && poll(&pfd, 1, 0) > 0;
+}
+
 int redis_conn_interest(const struct redis_conn *c, struct pollfd *pfd, int64_t *wake_at)
 {
     if (!redis_conn_is_open(c) || c->state == RC_WAITING) {

@@ -159,6 +159,11 @@ int redis_conn_send(struct redis_conn *, int tag, int argc, const char *const *a
  * tell. A proxy may hang up: where the answer never came, the next connection does without.
  */
 void redis_conn_tell(struct redis_conn *, int hello_tag);
+/*
+ * The server has closed the connection, or has ended, and no read has told us yet. A command that
+ * is sent now is lost; afterwards it looks like one that was served and whose answer is lost.
+ */
+bool redis_conn_has_ended(const struct redis_conn *);
 /* Write the queued commands, as far as the socket takes them. */
 void redis_conn_flush(struct redis_conn *);
 /* True while a command with this tag is unanswered. */

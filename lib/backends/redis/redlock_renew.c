@@ -235,6 +235,10 @@ const struct redlock_operation redlock_op_renew = {
 /* Servers serve requests in order: the release undoes the unanswered requests in front of it. */
 static void leave(struct redlock_backend *be, struct redlock_server *s)
 {
+    if (redis_conn_has_ended(&s->node.cmd)) {
+        redlock_drop(be, s);
+        s->retry_at = 0;
+    }
     bool open = redis_conn_is_open(&s->node.cmd) &&
                 s->node.cmd.ntags < REDIS_CONN_TAGS - REDIS_NODE_UNDO - 1;
     if (!open && !redlock_reach(be, s, be->until))

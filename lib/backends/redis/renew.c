@@ -254,7 +254,7 @@ void redis_release(struct redis_backend *be, int64_t until)
     struct redis_conn *cmd = &be->node.cmd;
     /* A connection that waits for replicas serves nothing else; the request has been answered. */
     if (be->op == OP_STATUS || be->op == OP_LIST ||
-        (redis_conn_is_open(cmd) && redis_conn_waits(cmd, T_WAIT)))
+        (redis_conn_is_open(cmd) && redis_conn_waits(cmd, T_WAIT)) || redis_conn_has_ended(cmd))
         redis_conn_close(cmd);
     if (be->claim == CLAIM_TRIED && !cmd->written) {
         redis_conn_close(cmd); /* the try has never left: a value is used on one connection only */

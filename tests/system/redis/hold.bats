@@ -147,6 +147,17 @@ refused_once() { [ "$(own acl log | grep -cx 'client|tracking')" = 1 ]; }
     [ ! -s hold.log ] || fail "$(cat hold.log)"
 }
 
+# The keeper learns of both at once when it continues: the command's end, and the closed connection.
+@test "a release behind a restart without data says that the lock was lost, not that it was served" {
+    own_server --appendonly no
+    ends_while_stopped -q --ttl 60
+    redis_kill own
+    redis_launch own "${REDIS_DIRS[own]}" "${REDIS_PORTS[own]}" --appendonly no
+    kill -CONT "$HOLDER"
+    exits 79 8 "$HOLDER"
+    grep -q 'was not ours any more when it was released' hold.log || fail "$(cat hold.log)"
+}
+
 @test "a release leaves a key alone that the command has overwritten" {
     own_server
     run run_t 5 "$DLOCK" -q --ttl 30 "$L" redis-cli -p "${REDIS_PORTS[own]}" set "$NAME" thief px \

@@ -344,6 +344,17 @@ restarted_since() {
     run -0 run_t 5 "$DLOCK" --ttl 1 -n "$L" true
 }
 
+# The keeper learns of both at once when it continues: the command's end, and the closed
+# connections.
+@test "a release behind restarts without data says that the lock was lost, not that it was served" {
+    own_nodes 3
+    ends_while_stopped -q --ttl 60
+    rl_die 1 2
+    rl_revive 1 2
+    kill -CONT "$HOLDER"
+    exits 79 8 "$HOLDER"
+}
+
 # It may have got the lock from other nodes, which have forgotten it.
 @test "restarted nodes do not vote while a waiter with a longer ttl is known" {
     own_nodes 3
