@@ -1193,8 +1193,12 @@ while b'[y/N]' not in seen:
     seen += os.read(fd, 4096)
 assert b'held' in seen, seen
 open(T + '/go', 'w').close()
-while os.path.exists('/proc/%s' % os.environ['HOLDER']) and 'Z' not in open(
-        '/proc/%s/stat' % os.environ['HOLDER']).read().rsplit(')', 1)[1][:3]:
+def gone(pid):
+    try:
+        return 'Z' in open('/proc/%s/stat' % pid).read().rsplit(')', 1)[1][:3]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+while not gone(os.environ['HOLDER']):
     time.sleep(.02)
 next = subprocess.Popen([DLOCK, L, 'sh', '-c', ': >next; exec sleep 20'])
 while not os.path.exists(T + '/next'):

@@ -264,9 +264,10 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
     holds "$L"
     # Connections that ask nothing.
     start above "$ROOT/tests/support/helpers/backlog.py" "$(sed -n 's/^DLOCK_HELD=.*://p' in)" \
-        "$HELPERS/await" never
+        "$HELPERS/await" over
     run -0 ask
     let_go
+    : >over
     rm go
     run -0 run_t 20 bash -c 'ulimit -Sn 40; exec "$DLOCK" "$L" bash -c "ulimit -Sn \$(ulimit -Hn)
             for i in {1..20}; do
