@@ -103,7 +103,10 @@ void fds_let_go(int *keep, int n);
  * that earlier calls have used. Only for the main thread.
  */
 void memory_let_go(void);
-/* Send a message over a SOCK_SEQPACKET. pass: -1, or a descriptor. 0 or -errno; never blocks. */
+/*
+ * Send a message over a SOCK_SEQPACKET. pass: -1, or a descriptor. 0 or -errno; never blocks. EAGAIN:
+ * later, when the socket has room, or the kernel the memory for it.
+ */
 int fds_send(int sock, const void *m, size_t size, int pass);
 
 #endif

@@ -111,6 +111,15 @@ waits() {
     done
 }
 
+# bats test_tags=plain
+@test "a message that the kernel has no memory for is sent again" {
+    local k
+    for k in child:sendmsg:1 child:sendmsg:2 keeper:sendmsg:2; do
+        run_t 10 "$HELPERS/strike" report "$k:105" "$DLOCK" "$L" sh -c 'exit 7'
+        grep -qx struck report && grep -q '^exit 7 ' report || fail "$k: $(cat report)"
+    done
+}
+
 # --- one of us is stopped ----------------------------------------------------
 
 # stopped_too_long [OPTION]: of the subject, whose keeper is stopped until the tree is gone.
