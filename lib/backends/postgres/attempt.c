@@ -257,7 +257,7 @@ int pg_attempt_work(struct pg_attempt *a, PGconn **out)
     return 1;
 }
 
-void pg_finish_in_child(PGconn *pq)
+void pg_finish_silently(PGconn *pq)
 {
     int fd = pq ? PQsocket(pq) : -1;
     int null = fd >= 0 ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
@@ -281,7 +281,7 @@ void pg_attempt_close_in_child(struct pg_attempt *a)
             close(a->thread_fd);
     }
     if (a->state != RUNNING)
-        pg_finish_in_child(pq);
+        pg_finish_silently(pq);
     else if (pq && PQsocket(pq) >= 0)
         close(PQsocket(pq)); /* libpq was at work: no other call of libpq is safe */
     free_attempt(a);

@@ -55,10 +55,10 @@ void pg_attempt_drop(struct pg_attempt *);
 void pg_attempt_close_in_child(struct pg_attempt *);
 
 /*
- * In a child of the process that made the connection; NULL: nothing to do. PQfinish(3) says goodbye
- * to the server, which ends the session and frees a lock: the goodbye goes to /dev/null. (libpq's
+ * For a connection that another process has, too; NULL: nothing to do. PQfinish(3) says goodbye to
+ * the server, which ends the session and frees a lock: the goodbye goes to /dev/null. (libpq's
  * documentation, "Database Connection Control Functions".)
  */
-void pg_finish_in_child(PGconn *);
+void pg_finish_silently(PGconn *);
 
 #endif

@@ -34,7 +34,7 @@ static void free_message(struct pg_message *m)
     m->n = 0;
 }
 
-static void drop(struct pg_conn *c)
+static void drop(struct pg_conn *c, void (*finish)(PGconn *))
 {
     pg_attempt_drop(c->address.attempt);
     c->address.attempt = NULL;
@@ -42,7 +42,7 @@ static void drop(struct pg_conn *c)
     while (c->queue.n > 0)
         free_message(&c->queue.list[--c->queue.n]);
     if (c->pq)
-        PQfinish(c->pq);
+        finish(c->pq);
     c->pq = NULL;
     c->requests.n = 0;
     c->requests.unflushed = false;
@@ -55,7 +55,8 @@ static int conn_fail(struct pg_conn *c, int code, const char *text)
     if (!line[0])
         snprintf(line, sizeof(line), "the connection was closed");
     c->unanswered = c->requests.n > 0 ? c->requests.list[0].tag : 0;
-    drop(c);
+    /* A session that is alive has its lock until the guard, too, has closed the connection. */
+    drop(c, pg_finish_silently);
     c->state = PC_FAILED;
     return dlock_fail_at(&c->error, code, 0, c->where, "%s", line);
 }
@@ -532,13 +533,13 @@ int pg_conn_interest(const struct pg_conn *c, struct pollfd *pfd, int64_t *wake_
 
 void pg_conn_close(struct pg_conn *c)
 {
-    drop(c);
+    drop(c, PQfinish);
     c->state = PC_CLOSED;
 }
 
 void pg_conn_close_in_child(struct pg_conn *c)
 {
-    pg_finish_in_child(c->pq);
+    pg_finish_silently(c->pq);
     c->pq = NULL;
     pg_attempt_close_in_child(c->address.attempt);
     c->address.attempt = NULL;

@@ -31,6 +31,24 @@ beyond() { [ "$(now_ms)" -ge "$1" ] || pid_gone "$K"; }
     done
 }
 
+# bats test_tags=plain
+@test "a session that dlock gives up holds the lock until the tree is gone" {
+    strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
+    L=$(lock_of advisory)
+    start_log held.log "$DLOCK" --ttl 6 "$L" "$HELPERS/witness" "$T" 60000 tree
+    local K=$STARTED
+    wait_for 5 file_has history enter
+    find_guard
+    kill -STOP "$G"
+    start_log strace.log strace -o trace -p "$K" -e trace=recvfrom \
+        -e inject=recvfrom:error=ENOMEM:when=1
+    wait_for 5 file_has held.log "is lost"
+    run -75 run_t 5 "$DLOCK" -n -q "$L" true
+    kill -CONT "$G"
+    exits 79 5 "$K"
+    run -0 run_t 5 "$DLOCK" -w 4 "$L" flock -sn witness true
+}
+
 # A process that is killed makes no report: nothing for a sanitizer.
 # bats test_tags=plain,slow,soak
 @test "no tree survives a keeper killed at its system calls" { kill_at_points $MODES; }
