@@ -172,6 +172,17 @@ narrow() {
 
 # ----------------------------------------------------------------- contact ---
 
+# bats test_tags=plain
+@test "says that it gets no thread for the library" {
+    local k
+    for k in 1 2; do
+        run -0 run_t 10 "$HELPERS/strike" report keeper:clone3:$k:11 "$DLOCK" "$L" touch ran
+        grep -q '^exit 71 ' report || fail "$(cat report)"
+        assert_out "Resource temporarily unavailable"
+        [ ${#lines[@]} = 1 ] && [ ! -e ran ] || fail "$output"
+    done
+}
+
 @test "fails at once where nothing listens" {
     takes 0 1000 69 "$DLOCK" "zk://127.0.0.1:1#$NAME" touch ran
     assert_out "127.0.0.1:1"

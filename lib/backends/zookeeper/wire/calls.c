@@ -1,6 +1,8 @@
 /* wire/calls.c - see wire/calls.h. */
 #include "calls.h"
 
+#include "util.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -12,9 +14,19 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+/*
+ * At its first use in a thread, glibc allocates a module's thread-local memory, and without memory
+ * ends the process. It also has some room in each thread from the beginning, which this asks for.
+ */
+#ifdef __GLIBC__
+#define THREAD_LOCAL _Thread_local __attribute__((tls_model("initial-exec")))
+#else
+#define THREAD_LOCAL _Thread_local
+#endif
+
 /* The handle of this thread; set where the thread begins. */
-static _Thread_local struct zk_calls *mine;
-static _Thread_local bool leaving; /* in zookeeper_close(3) */
+static THREAD_LOCAL struct zk_calls *mine;
+static THREAD_LOCAL bool leaving; /* in zookeeper_close(3) */
 
 #ifdef ZK_WRAP
 #define LONGEST_PAUSE_MS 1000
@@ -36,27 +48,20 @@ WRAPPED(ssize_t, write, int, const void *, size_t);
 WRAPPED(int, pipe, int *);
 WRAPPED(int, poll, struct pollfd *, nfds_t, int);
 
-static void *begin(void *p)
-{
-    struct zk_start *s = p;
-    mine = s->calls;
-    return s->fn(s->arg);
-}
-
-/*
- * Allocates nothing: a thread of the library must not run without the guard, and the library aborts
- * if it gets no thread.
- */
+/* The library has only to wake a thread: nothing of this fails. */
 int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
 {
     struct zk_calls *c = mine;
     if (!c)
         return __real_pthread_create(t, attr, fn, arg);
-    if (c->started == ZK_THREADS)
+    if (c->started == c->made)
         return EAGAIN;
     struct zk_start *s = &c->start[c->started++];
-    *s = (struct zk_start){.fn = fn, .arg = arg, .calls = c};
-    return __real_pthread_create(t, attr, begin, s);
+    s->fn = fn;
+    s->arg = arg;
+    *t = s->thread;
+    sem_post(&s->go);
+    return 0;
 }
 
 /*
@@ -75,7 +80,7 @@ int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo
     return __real_getaddrinfo(host, port, hints, found);
 }
 
-static _Thread_local struct sockaddr_storage target;
+static THREAD_LOCAL struct sockaddr_storage target;
 
 /* The library makes a socket for each connection: the socket must fit the next target. */
 int __wrap_socket(int domain, int type, int protocol)
@@ -268,6 +273,55 @@ void zk_calls_init(struct zk_calls *c,
     c->trouble = on_trouble;
 }
 
+#ifdef ZK_WRAP
+static void *begin(void *p)
+{
+    struct zk_start *s = p;
+    while (sem_wait(&s->go) != 0)
+        ;
+    if (!s->fn)
+        return NULL;
+    mine = s->calls;
+    return s->fn(s->arg);
+}
+
+int zk_calls_make_threads(struct zk_calls *c)
+{
+    for (; c->made < ZK_THREADS; c->made++) {
+        struct zk_start *s = &c->start[c->made];
+        *s = (struct zk_start){.calls = c};
+        sem_init(&s->go, 0, 0);
+        int e = dlock_thread_start(&s->thread, 0, begin, s);
+        if (e != 0) {
+            sem_destroy(&s->go);
+            zk_calls_dismiss_threads(c);
+            return e;
+        }
+    }
+    return 0;
+}
+
+void zk_calls_dismiss_threads(struct zk_calls *c)
+{
+    while (c->made > c->started) {
+        struct zk_start *s = &c->start[--c->made];
+        sem_post(&s->go);
+        pthread_join(s->thread, NULL);
+    }
+}
+#else
+int zk_calls_make_threads(struct zk_calls *c)
+{
+    (void)c;
+    return 0;
+}
+
+void zk_calls_dismiss_threads(struct zk_calls *c)
+{
+    (void)c;
+}
+#endif
+
 void zk_calls_close_in_child(struct zk_calls *c)
 {
     /* Not under the lock, which a thread of the parent process may hold. */
@@ -279,6 +333,8 @@ void zk_calls_close_in_child(struct zk_calls *c)
 
 void zk_calls_done(struct zk_calls *c)
 {
+    while (c->made > 0)
+        sem_destroy(&c->start[--c->made].go);
     pthread_mutex_destroy(&c->lock);
     free(c->to);
 }

@@ -10,6 +10,7 @@
 #include "frame.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdbool.h>
 #include <sys/socket.h>
 
@@ -37,12 +38,14 @@ struct zk_calls {
      * server hung up before it said anything. Called in a thread of the library.
      */
     void (*trouble)(struct zk_calls *c, int err, const struct sockaddr_storage *addr);
-    struct zk_start { /* a thread of the library, and its first function */
+    struct zk_start { /* a thread for the library, and its first function */
         struct zk_calls *calls;
         void *(*fn)(void *);
         void *arg;
+        sem_t go; /* fn is set; NULL: the library does not need the thread */
+        pthread_t thread;
     } start[ZK_THREADS];
-    int started;
+    int made, started;
     struct zk_frame frame; /* the packets on the socket; under the lock; last, see conn_new() */
 };
 
@@ -58,6 +61,12 @@ void zk_calls_init(struct zk_calls *c,
 void zk_calls_done(struct zk_calls *c);
 /* In a child of the process, where no thread uses the calls: close the known descriptors. */
 void zk_calls_close_in_child(struct zk_calls *c);
+/*
+ * Make the threads that zookeeper_init(3) will ask for: it aborts the process when it gets none. 0,
+ * or an errno. dismiss: after zookeeper_init(3), end those that it did not ask for.
+ */
+int zk_calls_make_threads(struct zk_calls *c);
+void zk_calls_dismiss_threads(struct zk_calls *c);
 /*
  * From now on the calls of this thread, and of threads started by it, belong to c's handle; NULL:
  * to no handle. leaving: within zookeeper_close(3), which then waits for nothing of the server.

@@ -508,13 +508,16 @@ int zk_conn_open(struct zk_conn **conn, const struct dlock_peer *peers, int n, i
     /* The library's threads inherit the mask; signals are for the caller's threads. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &set);
+    if (servers)
+        e = zk_calls_make_threads(&c->calls);
     zk_calls_of(&c->calls, false);
-    if (servers) {
+    if (servers && e == 0) {
         c->zh = zookeeper_init2(servers, on_session, timeout_ms, old ? &client : NULL, c,
                                 ZOO_NO_LOG_CLIENTENV, no_log);
         e = errno;
     }
     zk_calls_of(NULL, false);
+    zk_calls_dismiss_threads(&c->calls);
     pthread_sigmask(SIG_SETMASK, &set, NULL);
     explicit_bzero(&client, sizeof(client));
     free(servers);
