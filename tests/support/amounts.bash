@@ -5,6 +5,7 @@
 #     sample NAME    those lines of stdin that are tested: all of them where the number is 1, else
 #                    every second, third, ... line. The offset is the day's number, so as many days
 #                    of CI test all lines, and a test that is tried again tests the same ones.
+#                    SAMPLE=N: that offset instead; sample_number NAME prints it.
 
 AMOUNTS='
 swarm_turns             100    6    5   of each of 20 processes that contend for one lock
@@ -15,8 +16,8 @@ chaos_seconds            90   12    6   of faults; two thirds as many hit the ho
 chaos_workers            12    6    6   processes
 redlock_chaos_seconds   120   10    6   of faults on five servers under 40 processes
 redlock_chaos_grants   4000  150   10   at least
-memory_points             1    4    4   one of so many allocations fails
-call_points               1    3    3   one of so many system calls fails, or kills the keeper
+every_failure             1   41   41   one of so many system calls and allocations fails
+call_points               1    3    3   one of so many system calls kills the keeper
 clock_rounds              3    1    1   jumps of the clock of a PostgreSQL server
 once_names           10000  300   60   of locks with --once, one run each
 once_crowd              50   25   12   processes that start one command with --once
@@ -45,10 +46,15 @@ amount() {
     echo "${BASH_REMATCH[amount_column]}"
 }
 
-sample() {
+sample_number() {
     local every
     every=$(amount "$1") || return
-    awk -v every="$every" -v day=$(($(date +%s) / 86400)) '(NR + day) % every == 0'
+    echo $((${SAMPLE:-$(date +%s) / 86400} % every))
+}
+sample() {
+    local every day
+    every=$(amount "$1") && day=$(sample_number "$1") || return
+    awk -v every="$every" -v day="$day" '(NR + day) % every == 0'
 }
 
 # A soak takes minutes where a check takes seconds.

@@ -1,11 +1,12 @@
 /*
- * witness DIR HOLD_MS [tree]: the command of the exclusion tests, which dlock cannot fool: the
+ * witness DIR HOLD_MS [tree [CODE]]: the command of the exclusion tests, which dlock cannot fool: the
  * kernel says whether another holder is inside (a flock that every descendant keeps), and a counter
  * that is read and, after a sleep, written without a lock must add up.
  *
  * DIR/witness  the flock                DIR/violations  a line for each refusal
  * DIR/counter  the counter              DIR/history     "enter|exit PID FENCE TIME_NS"
- * tree: a grandchild in a session of its own keeps the witness too, and ignores TERM.
+ * tree: a grandchild in a session of its own keeps the witness too, and ignores TERM. CODE: the exit
+ * code, 0.
  */
 #include "tree.h"
 
@@ -72,5 +73,5 @@ int main(int argc, char **argv)
         ;
     write_counter(n + 1);
     append("history", "exit");
-    return 0;
+    return argc > 4 ? atoi(argv[4]) : 0;
 }
