@@ -1,16 +1,17 @@
 /*
- * kinds DIR OP KIND N HOLD_MS: the command of the model test (kinds.py). The kernel says whether it
- * may be inside: every descendant keeps these flocks, and a grandchild in a session of its own
- * ignores TERM.
+ * kinds DIR OP KIND N HOLD_MS [alone|also...]: the command of the model test (kinds.py). The kernel
+ * says whether it may be inside: every descendant keeps these flocks, and a grandchild in a session
+ * of its own ignores TERM (alone: there is none).
  *
  *     together   shared for KIND s (shared) and n (one of N slots), exclusive for x (a writer)
  *     seat.K     one of N, the first free one
  *     number.K   K is DLOCK_SLOT
  *     width.N    shared; another N may not be in use
+ *     second     exclusive, for those that have a second lock (also)
  *     door       held while several files are looked at
  *
- * DIR/history gets "TIME_NS enter OP SLOT FENCE", "TIME_NS refused OP FILE" for each flock that
- * another holder has, and "TIME_NS exit OP", each in one write.
+ * DIR/history gets "TIME_NS enter OP SLOT FENCE FENCE_2", "TIME_NS refused OP FILE" for each flock
+ * that another holder has, and "TIME_NS exit OP", each in one write.
  */
 #include "tree.h"
 
@@ -19,6 +20,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -78,26 +80,38 @@ static bool slot_is_taken(long slots, const char *number)
     return bad;
 }
 
+static bool has_word(char **words, const char *word)
+{
+    while (*words && strcmp(*words, word) != 0)
+        words++;
+    return *words;
+}
+
 int main(int argc, char **argv)
 {
-    if (argc != 6 || chdir(argv[1]) != 0)
+    if (argc < 6 || chdir(argv[1]) != 0)
         return 98;
     op = argv[2];
-    char kind = argv[3][0], byte;
+    char kind = argv[3][0], byte, fences[64];
+    bool alone = has_word(argv + 6, "alone"), also = has_word(argv + 6, "also");
     const char *fence = getenv("DLOCK_FENCE"), *number = getenv("DLOCK_SLOT");
+    const char *second = also ? getenv("DLOCK_FENCE_2") : NULL;
+    snprintf(fences, sizeof fences, "%s %s", fence ? fence : "0", second ? second : "0");
     int door = take("door", -1, LOCK_EX);
-    tell("enter", number ? number : "-", fence ? fence : "0");
+    tell("enter", number ? number : "-", fences);
     bool bad = take("together", -1, (kind == 'x' ? LOCK_EX : LOCK_SH) | LOCK_NB) < 0 &&
                refused("together");
+    if (also && take("second", -1, LOCK_EX | LOCK_NB) < 0)
+        bad = refused("second");
     if (kind == 'n' && slot_is_taken(atol(argv[4]), number))
         bad = true;
     close(door);
     if (bad)
         return 97;
     int64_t until = now_ns() + (int64_t)atol(argv[5]) * 1000000;
-    int tree = grow_tree(until);
+    int tree = alone ? -1 : grow_tree(until);
     sleep_until(until);
-    while (read(tree, &byte, 1) != 0)
+    while (tree >= 0 && read(tree, &byte, 1) != 0)
         ;
     tell("exit", "", "");
     return 0;

@@ -7,15 +7,23 @@ noticed so much later), workers=N (12), bound=S (the longest operation, 60), eve
 operations is hit, 50), seed=N, other=PROGRAM (a dlock of another release, for every second
 operation).
 
+storm=S: a fault each S seconds, and OPERATIONS is how many commands must have run. Further facts
+say what an operation may do and what a fault may be: also=LOCK (a second lock), once, keep
+(--min-hold), break (--break), cut (the connection is), store=DIR (the store stops or starts again:
+a line "stop N SECONDS" or "restart N" in the fifo DIR/ask, N any number, has another process do so,
+write that into the history, and say in DIR/told when it is over).
+
 The workers take the operations of a list that the seed determines: writers, shared holders and
 slots of one number, sometimes of another; they wait, or try, or wait for a while. Some are hit
 while they hold or wait: their keeper or guard is killed, or stopped for up to two ttl. At the end
 the lock must be free. The history is in DIR/history, and kinds_model.py says whether a lock may
 have it. After two holders at the same time no more operations are started.
 """
+import itertools
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -32,6 +40,7 @@ BOUND = float(facts.get("bound", 60))
 # The command of a killed keeper runs on where the kernel keeps the lock.
 LINGER = (TTL if "lease" in facts else 2 * TTL) + 1 + float(facts.get("ticks", 0))
 EVERY = int(facts.get("every", 50))
+STORM = float(facts.get("storm", 0))
 seed = int(facts.get("seed") or random.SystemRandom().randrange(1 << 30))
 rng = random.Random(seed)
 
@@ -58,7 +67,25 @@ class Operation:
             self.hold = int(1200 * TTL)
         self.fault = None
 
-    def plan(self, fault):
+        self.also, self.once, self.keep, self.alone = False, False, 0, False
+        if STORM:
+            self.choose()
+
+    def choose(self):
+        """A few operations want more of dlock than the lock."""
+        want = rng.choice(["also"] * 4 + ["once"] * 6 + ["forget"] * 2 + ["keep", "long"] +
+                          [""] * 186)
+        if want == "also" and "also" in facts:
+            self.also = True
+        elif want in ("once", "forget") and "once" in facts:
+            self.once, self.kind = want == "once", "x" if want == "once" else "f"
+        elif want == "keep" and "keep" in facts:
+            self.kind, self.keep = "x", int(750 * TTL)
+        elif want == "long":
+            self.hold = int(rng.choice([1000, 2000, 3000]) * TTL)
+        self.n = self.n if self.kind == "n" else 0
+
+    def plan(self, fault, rng=rng):
         """A fault, its delay from the entry or from the start, and the length of a stop."""
         self.fault, self.kind = fault
         self.since_entry = rng.random() < 0.7
@@ -68,24 +95,42 @@ class Operation:
         self.wait = "wait"
         self.hold = int((1500 if "keeper" in self.fault and "lease" in facts else 500) * TTL)
         self.n = SLOTS if self.kind == "n" else 0
+        if STORM:
+            what, whom = self.fault.split()
+            self.since_entry = whom != "waiter"
+            self.stop = rng.uniform(0.3, 1.5 if whom == "store" else 3) * TTL
+            if self.fault == "stop keeper" or whom == "store":
+                self.hold = int(rng.uniform(500, 3000) * TTL)
+            elif what == "cut":
+                self.hold = int(700 * TTL)
+            self.also, self.once, self.keep = False, False, 0
+            # What a command that ends by itself leaves behind goes on.
+            self.alone = self.fault == "kill command"
 
     def command(self):
+        program = (facts.get("other") if self.number % 2 else None) or dlock
+        if self.kind == "f":
+            return [program, "-q", "--forget", "--yes", lock]
         mode = {"x": ["-x"], "s": ["-s"], "n": ["--slots", str(self.n)]}[self.kind]
         wait = ["-w", f"{self.wait}ms"]
         wait = {"wait": [], "try": ["-n"]}.get(self.wait, wait)
         # Else nothing guards the command of a file lock.
         guard = ["-o"] if self.fault and "guard" in self.fault and "lease" not in facts else []
-        program = facts.get("other") if self.number % 2 else None
-        return [program or dlock, "-q", "--ttl", str(TTL), "--grace", "0.1", *mode, *wait, *guard,
-                lock, witness, directory, str(self.number), self.kind, str(self.n), str(self.hold)]
+        more = ["--also", facts["also"]] * self.also
+        more += ["--once", "--skip-exit-code", "3"] * self.once
+        more += ["--min-hold", f"{self.keep}ms"] * bool(self.keep)
+        return [program, "-q", "--ttl", str(TTL), "--grace", "0.1", *mode, *wait, *guard, *more,
+                lock, witness, directory, str(self.number), self.kind, str(self.n), str(self.hold),
+                *["alone"] * self.alone, *["also"] * self.also]
 
     # ------------------------------------------------------------- run ---
 
     def begin(self):
         self.was_hit = False
         self.out = tempfile.TemporaryFile(dir=directory)
-        self.entered = self.resume = None
-        write("start", self.number, self.kind, self.n, self.wait)
+        self.entered = self.left = self.resume = None
+        write("start", self.number, self.kind, self.n, self.wait, *["also"] * self.also,
+              *["once"] * self.once, *[f"keep={self.keep}"] * bool(self.keep))
         self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL,
                                         stdout=self.out, stderr=self.out)
         self.started = time.monotonic()
@@ -109,41 +154,129 @@ class Operation:
 
     def hit(self, now):
         what, whom = self.fault.split()
+        if whom == "store":
+            if storm.strike(what, self.stop):
+                self.count()
+            return
+        pid = self.process.pid
         try:
-            victim = os.pidfd_open(self.process.pid if whom == "keeper" else self.guard())
+            pid = {"guard": self.guard, "command": self.runs}.get(whom, lambda: pid)()
+            victim = os.pidfd_open(pid)
         except (OSError, TypeError):
             return  # there is no guard yet
-        write("hit", self.number, self.fault)
+        write("hit", self.number, self.fault.replace("waiter", "keeper"))
+        self.was_hit = True
         try:
-            signal.pidfd_send_signal(victim, signal.SIGKILL if what == "kill" else signal.SIGSTOP)
+            if what == "break":
+                storm.end_hold(pid)
+            elif what == "cut":
+                cut(pid)
+            else:
+                signal.pidfd_send_signal(victim, getattr(signal, "SIG" + what.upper()))
         except ProcessLookupError:  # the guard has ended since, and the keeper has waited for it
             self.fault = None
             return
-        hits[self.fault] = hits.get(self.fault, 0) + 1
-        self.fault, self.victim, self.was_hit = None, victim, True
+        self.count()
+        self.victim = victim
         if what == "stop":
             self.resume = now + self.stop
+
+    def count(self):
+        hits[self.fault] = hits.get(self.fault, 0) + 1
+        storm.on_holders += bool(self.entered and not self.left)
+        self.fault = None
 
     def cont(self):
         if self.resume:
             self.resume = None
+            write("cont", self.number)
             try:
                 signal.pidfd_send_signal(self.victim, signal.SIGCONT)
             except ProcessLookupError:
                 pass
 
     def guard(self):
-        pid = self.process.pid
-        with open(f"/proc/{pid}/task/{pid}/children") as children:
-            for child in children.read().split():
-                with open(f"/proc/{child}/comm") as comm:
-                    if "guard" in comm.read():
-                        return int(child)
-        return None
+        return child(self.process.pid, "guard")
+
+    def runs(self):
+        """Its command, below the guard if there is one."""
+        return child(self.guard() or self.process.pid, os.path.basename(witness))
 
     def said(self):
         self.out.seek(0)
         return self.out.read().decode(errors="replace").strip()
+
+
+def child(pid, name):
+    with open(f"/proc/{pid}/task/{pid}/children") as children:
+        for one in children.read().split():
+            with open(f"/proc/{one}/comm") as comm:
+                if name in comm.read():
+                    return int(one)
+    return None
+
+
+def cut(pid):
+    """The kernel resets each TCP connection of that process."""
+    own = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    with open(f"/proc/{pid}/net/tcp") as table:
+        for _, local, _, state, *rest in list(map(str.split, table))[1:]:
+            if state == "01" and f"socket:[{rest[5]}]" in own:
+                subprocess.run(["ss", "-K", "-Htn", f"sport = :{int(local.split(':')[1], 16)}"],
+                               stdout=subprocess.DEVNULL, timeout=10, check=True)
+
+
+class Storm:
+    """A fault each so many seconds, on an operation that begins then."""
+
+    def __init__(self):
+        self.rng = random.Random(seed + 1)
+        self.deck, self.on_holders, self.breaks, self.due = [], 0, [], time.monotonic()
+        self.away = False  # the store is
+        often = {"kill keeper": 2, "stop keeper": 2, "kill guard": 2, "stop guard": 1,
+                 "term keeper": 3, "kill command": 3, "kill waiter": 3, "stop waiter": 2,
+                 "break keeper": 2 * ("break" in facts), "cut keeper": 3 * ("cut" in facts),
+                 "stop store": 5 * ("store" in facts), "restart store": 3 * ("store" in facts)}
+        self.faults = [fault for fault, n in often.items() for _ in range(n)]
+        if "store" in facts:
+            self.ask = os.open(facts["store"] + "/ask", os.O_WRONLY)
+            self.told = os.open(facts["store"] + "/told", os.O_RDONLY)
+            os.set_blocking(self.told, False)
+
+    def reaches(self, op, now, running):
+        """It begins now. While some still wait for their faults, others come first."""
+        if now < self.due or sum(bool(other.fault) for other in running) > 3:
+            return
+        self.due = max(self.due + STORM, now)
+        if not self.deck:
+            self.deck = self.rng.sample(self.faults, len(self.faults))
+        op.plan((self.deck.pop(), self.rng.choice(KINDS)), self.rng)
+
+    def end_hold(self, pid):
+        self.breaks.append(subprocess.Popen(
+            [dlock, "-q", "--break", "--yes", "--holder", f"{socket.gethostname()}:{pid}", lock],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL))
+
+    def strike(self, what, length):
+        """One fault of the store at a time: else it has to wait."""
+        if not self.away:
+            self.away = True
+            os.write(self.ask, f"{what} {self.rng.randrange(100)} {length:.3f}\n".encode())
+            return True
+        return False
+
+    def turn(self):
+        try:
+            self.away = self.away and not os.read(self.told, 1000)
+        except BlockingIOError:
+            pass
+
+    def judge(self, total, periods):
+        for one in self.breaks:
+            if one.wait(60) not in (0, 69, 75):
+                yield f"--break ends with {one.returncode}"
+        if total < 0.6 * periods or self.on_holders < 0.35 * periods:
+            yield f"{total} faults, {self.on_holders} on holders: this run proves nothing"
 
 
 def decks(kinds):
@@ -157,17 +290,22 @@ def decks(kinds):
             yield deck.pop()
 
 
-def plan():
+def spells():
     """In spells of 25: one has all kinds alike, in the others one of them is frequent."""
-    kinds = ["x"] + ["s"] * ("shared" in facts) + ["n"] * ("slots" in facts)
-    todo, faults = [], decks(kinds)
-    for i in range(operations):
-        if i % 25 == 0:
-            often = rng.choice([[], *([kind] * 7 for kind in kinds)])
-        todo.append(Operation(i + 1, kinds + often))
+    while True:
+        if len(todo) % 25 == 0:
+            often = rng.choice([[], *([kind] * 7 for kind in KINDS)])
+        todo.append(Operation(len(todo) + 1, KINDS + often))
+        yield todo[-1]
+
+
+def plan():
+    """So many, and one of EVERY has a fault."""
+    faults = decks(KINDS)
+    planned = list(itertools.islice(spells(), operations))
     for first in range(0, operations, EVERY):
-        rng.choice(todo[first:first + EVERY]).plan(next(faults))
-    return todo
+        rng.choice(planned[first:first + EVERY]).plan(next(faults))
+    return planned
 
 
 class History:
@@ -175,28 +313,35 @@ class History:
 
     def __init__(self):
         self.file, self.part, self.refused = open(f"{directory}/history"), "", False
+        self.grants = 0
 
     def look(self, now):
         *lines, self.part = (self.part + self.file.read()).split("\n")
         for _, what, number, *_ in map(str.split, lines):
             if what == "enter":
                 todo[int(number) - 1].entered = now
+                self.grants += 1
+            elif what == "exit":
+                todo[int(number) - 1].left = True
             self.refused |= what == "refused"
 
 
 def work():
-    running, following = [], iter(todo)
+    running, following = [], spells() if STORM else iter(plan())
     while True:
         now = time.monotonic()
         seen.look(now)
+        storm.turn()
         running = [op for op in running if not op.turn(now)]
         while len(running) < int(facts.get("workers", 12)) and not seen.refused:
-            op = next(following, None)
+            op = next(following, None) if not STORM or seen.grants < operations else None
             if op is None:
                 break
+            if STORM:
+                storm.reaches(op, now, running)
             op.begin()
             running.append(op)
-        if not running:
+        if not running and not storm.away:
             return
         time.sleep(0.002)
 
@@ -206,7 +351,7 @@ def find_free():
     until = time.monotonic() + LINGER + 10
     while time.monotonic() < until:
         op = Operation(len(todo) + 1, ["x"])
-        op.wait, op.hold = "try", 0
+        op.wait, op.hold, op.kind, op.keep, op.also, op.once = "try", 0, "x", 0, False, False
         todo.append(op)
         op.begin()
         while not op.turn(time.monotonic()):
@@ -219,27 +364,37 @@ def find_free():
 
 history = os.open(f"{directory}/history", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
 SLOTS = int(facts.get("slots") or rng.choice("123"))
-hits, todo, began = {}, plan(), time.monotonic()
-print(f"seed {seed}: {operations} operations, {SLOTS} slots", flush=True)
-seen = History()
+KINDS = ["x"] + ["s"] * ("shared" in facts) + ["n"] * ("slots" in facts)
+hits, todo, began = {}, [], time.monotonic()
+print(f"seed {seed}: {operations} {'grants' if STORM else 'operations'}, {SLOTS} slots", flush=True)
+seen, storm = History(), Storm()
 work()
 problems = [] if seen.refused else find_free()
 with open(f"{directory}/history") as f:
     lines = f.readlines()
-model = Model(fence="fence" in facts, numbers="numbers" in facts, linger=LINGER, bound=BOUND)
+model = Model(fence="fence" in facts, numbers="numbers" in facts, linger=LINGER, bound=BOUND,
+              handoff=2 if STORM else 0)
 problems = model.read(lines) + problems
 codes = {}
 said = []
+USUAL = (0, 3, 65, 75, 97, 69, 71, 79) if STORM else (0, 65, 75, 97)
 for op in todo:
     if hasattr(op, "process"):
         codes[op.process.returncode] = codes.get(op.process.returncode, 0) + 1
-        if op.process.returncode not in (0, 65, 75, 97) and not op.was_hit:
+        if op.process.returncode not in USUAL and not op.was_hit:
             said.append(f"operation {op.number} ends with {op.process.returncode}: {op.said()}")
 print(*said[:20], sep="\n", end="\n" * bool(said))
-if sum(hits.values()) < operations // EVERY / 2 and not seen.refused:
+total, took = sum(hits.values()), time.monotonic() - began
+if STORM and not seen.refused:
+    problems += storm.judge(total, took / STORM)
+elif total < operations // EVERY / 2 and not seen.refused:
     problems.append("too few faults hit: this run proves nothing")
-print(f"{sum(codes.values())} operations in {time.monotonic() - began:.1f} s; "
-      f"exit codes {codes}; faults {hits}")
+print(f"{sum(codes.values())} operations in {took:.1f} s; exit codes {codes}; faults {hits}")
+if STORM:
+    quiet, behind = (ns / 1e9 for ns in model.idle.longest)
+    print(f"{seen.grants} grants in {took:.0f} s, {total} faults ({storm.on_holders} on holders), "
+          f"longest wait {model.longest / 1e9:.1f} s, free beside waiters {quiet:.2f} s, "
+          f"behind faults {behind:.2f} s, {model.overlaps} overlaps, seed {seed}")
 print(*problems[:20], f"{len(problems)} problems", sep="\n")
 if model.first:
     print(f"the history around line {model.first}, where the first one is:",
