@@ -15,10 +15,12 @@ history() {
         echo "${ms}000000 $event"
     done
 }
-# model HISTORY...: what is said about it; slots have numbers, and all have fences.
+# model HISTORY...: what is said about it; slots have numbers, and all have fences. MODEL: one more
+# FACT.
 model() {
     history "$@" >lines
-    run run_t 5 "$ROOT/tests/support/helpers/kinds_model.py" fence numbers linger=2 bound=10 <lines
+    run run_t 5 "$ROOT/tests/support/helpers/kinds_model.py" fence numbers linger=2 bound=10 \
+        ${MODEL:-} <lines
 }
 legal() {
     model "$@"
@@ -124,8 +126,52 @@ illegal() {
     for code in -9 -11 1 64 134; do
         illegal "FINAL: operation 1 (a writer) *" 'start 1 x 0 wait' "end 1 $code"
     done
+    illegal "FINAL: operation 1 (a writer, term keeper) ends with 137*" 'start 1 x 0 wait' \
+        'enter 1 - 1' 'hit 1 term keeper' 'end 1 137'
     illegal '4 were lost or given up*' 'start 1 x 0 wait' 'end 1 79' 'start 2 x 0 wait' 'end 2 69' \
         'start 3 x 0 wait' 'end 3 71' 'start 4 x 0 wait' 'end 4 79'
+}
+
+@test "the model of all kinds knows sets, run records and least times" {
+    local once=('start 1 x 0 wait once' 'enter 1 - 1' 'exit 1' 'end 1 0')
+    # A set of two readers in turn; a least time that is over.
+    legal 'start 1 s 0 wait also' 'enter 1 - 1 7' 'start 2 s 0 wait also' 'exit 1' 'end 1 0' \
+        'enter 2 - 1 8' 'exit 2' 'end 2 0' 'start 3 x 0 wait keep=3000' 'enter 3 - 2' 'exit 3' \
+        'end 3 0' 'start 4 s 0 wait' '3200 enter 4 - 2' 'exit 4' 'end 4 0'
+    # Skipped behind a success, run again behind a --forget, or behind a run that was hit.
+    legal "${once[@]}" 'start 2 x 0 wait once' 'end 2 3' 'start 3 f 0 wait' 'end 3 0' \
+        'start 4 x 0 wait once' 'enter 4 - 2' 'hit 4 kill command' 'end 4 137' \
+        'start 5 x 0 wait once' '2000 enter 5 - 3' 'exit 5' 'end 5 0'
+    illegal 'FINAL: operation 2 (shared, with a second lock) has the second lock, as has *' \
+        'start 1 s 0 wait also' 'enter 1 - 1 7' 'start 2 s 0 wait also' 'enter 2 - 1 8' 'exit 1' \
+        'end 1 0' 'exit 2' 'end 2 0'
+    illegal 'FINAL: operation 2 * has fence 7 of the second lock, which is not above 7*' \
+        'start 1 s 0 wait also' 'enter 1 - 1 7' 'exit 1' 'end 1 0' 'start 2 s 0 wait also' \
+        'enter 2 - 1 7' 'exit 2' 'end 2 0'
+    illegal 'FINAL: operation 2 (shared) enters before the least time of operation 1 *' \
+        'start 1 x 0 wait keep=3000' 'enter 1 - 1' 'exit 1' 'end 1 0' 'start 2 s 0 wait' \
+        '1900 enter 2 - 1' 'exit 2' 'end 2 0'
+    illegal 'FINAL: operation 2 (a writer, once) runs again after the success of operation 1 *' \
+        "${once[@]}" 'start 2 x 0 wait once' 'enter 2 - 2' 'exit 2' 'end 2 0'
+    illegal 'FINAL: operation 1 (a writer, once) is skipped, and none has succeeded *' \
+        'start 1 x 0 wait once' 'end 1 3'
+    illegal 'FINAL: operation 3 (a writer, once) is skipped, and none has succeeded *' \
+        "${once[@]}" 'start 2 f 0 wait' 'end 2 0' 'start 3 x 0 wait once' 'end 3 3'
+    illegal 'FINAL: operation 1 (which forgets) ends with 1 *' 'start 1 f 0 wait' 'end 1 1'
+}
+
+@test "the model of all kinds times a lock that is free beside a waiter" {
+    MODEL=handoff=1
+    local first=('start 1 x 0 wait' 'enter 1 - 1' 'start 2 x 0 wait') last=('exit 2' 'end 2 0')
+    legal "${first[@]}" 'exit 1' '1000 enter 2 - 2' 'end 1 0' "${last[@]}"
+    illegal 'operation 2 (a writer) enters 1.1 s after the lock was free' "${first[@]}" 'exit 1' \
+        'end 1 0' '1150 enter 2 - 2' "${last[@]}"
+    # Behind a crash, or an outage of the store: linger and 3 s more.
+    legal "${first[@]}" 'hit 1 kill keeper' 'end 1 -9' '5900 enter 2 - 2' "${last[@]}"
+    illegal 'operation 2 (a writer) enters 6.1 s after the lock was free and a fault' \
+        "${first[@]}" 'hit 1 kill keeper' 'end 1 -9' '6150 enter 2 - 2' "${last[@]}"
+    legal "${first[@]}" 'fault - stop' 'exit 1' '4000 back - stop' 'end 1 0' '9000 enter 2 - 2' \
+        "${last[@]}"
 }
 
 # random BUG OPERATIONS FACT...: with the stand-in, whose locks outlive a keeper; faults in a fifth.
@@ -136,11 +182,12 @@ random() {
         "$ROOT/tests/support/helpers/kinds_store.py" "$T/lock" \
         "$HELPERS/kinds" h "$2" lease shared slots=2 ttl=0.4 every=5 "${@:3}"
 }
-# finds BUG PROBLEM FACT...: at the first broken exclusion. How soon is chance: a test for each bug.
+# finds BUG PROBLEM FACT...: at the first broken exclusion, or after MOST operations. How soon is
+# chance: a test for each bug.
 finds() {
-    run -1 random "$1" 2000 "${@:3}"
+    run -1 random "$1" "${MOST:-2000}" "${@:3}"
     # tests/run must not take these words for a failure of dlock.
-    grep -Eq "^FINAL: .*($2)" <<<"$output" || fail "${output//FINAL:/final:}"
+    grep -Eq "^(FINAL: |operation ).*($2)" <<<"$output" || fail "${output//FINAL:/final:}"
     sed -n "s/^\([0-9]* operations in [0-9.]* s\).*/# $1: \1/p" <<<"$output" >&3
 }
 
@@ -162,4 +209,28 @@ finds() {
 
 @test "random operations find a planted bug: slots counted before the wait" {
     finds stale 'others have slots|one too many'
+}
+
+# storm: random operations of all that dlock has, half of them no plain ones, under faults each
+# second.
+storm() { "$@" numbers fence "also=$T/second" once keep more=0.5 storm=1; }
+
+@test "random operations under a storm of faults find no bug where there is none" {
+    storm random '' 60
+}
+
+@test "random operations find a planted bug: half a set" {
+    storm finds half 'second lock'
+}
+
+@test "random operations find a planted bug: a success that runs again" {
+    MOST=60 storm finds again 'runs again after the success'
+}
+
+@test "random operations find a planted bug: a least time that is none" {
+    MOST=60 storm finds short 'before the least time' more=0.5 ttl=2
+}
+
+@test "random operations find a planted bug: waiters that poll" {
+    MOST=12 finds late 'after the lock was free' numbers storm=5 workers=2
 }

@@ -12,6 +12,7 @@ swarm_turns             100    6    5   of each of 20 processes that contend for
 swarm_long             6000 6000 2500   ms that one of them holds it; the ttl is 2 s
 swarm_longer           3000    0    0   ms that another one does
 kinds_operations       5000  200  100   on one lock, checked against a model
+soak_grants           10000  400  200   on four locks of a store, under a fault each second
 chaos_seconds            90   12    6   of faults; two thirds as many hit the holder, at most 30
 chaos_workers            12    6    6   processes
 redlock_chaos_seconds   120   10    6   of faults on five servers under 40 processes

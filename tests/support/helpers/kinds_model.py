@@ -34,7 +34,7 @@ import sys
 
 SKIPPED = 3  # --skip-exit-code
 # What else the end of an operation that was hit may be.
-HIT = {"term keeper": (143, -15), "kill command": (137,)}
+HIT = {"term keeper": (143, -15), "kill command": (137,), "break keeper": (143, -15)}
 LOST = (79, 71, 69)  # what an operation may end with by no fault of ours; a busy machine has a few
 SECOND = 1000000000
 START = SECOND  # from a grant, where --min-hold begins, to the command, on a busy machine
@@ -71,7 +71,7 @@ class Idle:
     def __init__(self, handoff, linger):
         self.linger, self.limit = linger, (handoff, handoff + linger + 3 * SECOND)
         self.longest = [0, 0]  # at quiet times; behind a fault
-        self.since = self.disturbed = 0
+        self.since, self.disturbed = 0, -10 * linger
         self.away, self.holders, self.stopped, self.sets = False, set(), set(), set()
 
     def event(self, op, at, what):
@@ -90,7 +90,8 @@ class Idle:
             self.leave(op, at)
         elif what == "start" and op.also:
             self.sets.add(op)
-        if what in ("fault", "back", "hit", "cont"):
+        # A waiter that gave up without an answer may still stand in the line.
+        if what in ("fault", "back", "hit", "cont") or (what == "end" and op.code in LOST):
             self.disturbed = at
         return late
 

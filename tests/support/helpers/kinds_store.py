@@ -7,6 +7,10 @@ Locks are flocks on files in DIR that the command inherits, as with a file lock 
     many     one slot too many
     gone     a shared holder's command lacks the lock: it runs on when its keeper is gone
     stale    slots are counted before the wait for the row, and the answer is used behind it
+    half     a set does not take its second lock
+    again    --once runs a command that has succeeded
+    short    --min-hold has no effect
+    late     a waiter looks every 3 s, first after 3 s
 """
 import fcntl
 import os
@@ -15,7 +19,7 @@ import time
 
 BUG = os.environ.get("BUG", "")
 EX, SH, NB = fcntl.LOCK_EX, fcntl.LOCK_SH, fcntl.LOCK_NB
-kind, slots, end = "x", 0, None
+kind, slots, end, also, once, keep = "x", 0, None, None, False, 0
 words = iter(sys.argv[1:])
 for word in words:
     if word in ("-x", "-s"):
@@ -26,7 +30,15 @@ for word in words:
         end = 0
     elif word == "-w":
         end = time.monotonic() + int(next(words)[:-2]) / 1000
-    elif word in ("--ttl", "--grace"):
+    elif word == "--also":
+        also = next(words)
+    elif word == "--once":
+        once = True
+    elif word == "--min-hold":
+        keep = int(next(words)[:-2]) / 1000
+    elif word == "--forget":
+        kind = "f"
+    elif word in ("--ttl", "--grace", "--skip-exit-code"):
         next(words)
     elif word[0] != "-":
         break
@@ -60,6 +72,17 @@ def free_slot():
 
 def attempt():
     """All the descriptors of a holder; None: not yet."""
+    first = attempt_first()
+    if first is None or not also or BUG == "half":
+        return first
+    if (second := take(also, EX | NB)) is None:
+        for fd in first:
+            os.close(fd)
+        return None
+    return [*first, second]
+
+
+def attempt_first():
     room = free_slot() if BUG == "stale" and kind == "n" else None
     row = take("row", EX)  # one at a time from here
     try:
@@ -86,11 +109,11 @@ def attempt():
         os.close(row)
 
 
-def fence():
+def fence(file, writer):
     """The last one, which a writer makes greater; readers and slots come while none does."""
-    fd = os.open("fence", os.O_RDWR | os.O_CREAT)
+    fd = os.open(file, os.O_RDWR | os.O_CREAT)
     last = int(os.read(fd, 20) or 1)
-    if kind == "x":
+    if writer:
         last += 1
         os.pwrite(fd, str(last).encode(), 0)
     os.close(fd)
@@ -106,16 +129,32 @@ def guard():
         os.execv(command[0], command)
     for fd in held:
         os.close(fd)
-    os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os._exit(code if code >= 0 else 128 - code)
 
 
+if kind == "f":
+    if os.path.exists("done"):
+        os.unlink("done")
+    sys.exit(0)
 os.environ.pop("DLOCK_SLOT", None)
+PAUSE = 3 if BUG == "late" and end is None else 0.002
+time.sleep(PAUSE)
 while (held := attempt()) is None:
     if end is not None and time.monotonic() >= end:
         sys.exit(75)
-    time.sleep(0.002)
-os.environ["DLOCK_FENCE"] = fence()
+    time.sleep(PAUSE)
+granted = time.monotonic()
+if once and os.path.exists("done") and BUG != "again":
+    sys.exit(3)
+os.environ["DLOCK_FENCE"] = fence("fence", kind == "x")
+if also:
+    os.environ["DLOCK_FENCE_2"] = fence("fence2", True)
 if os.fork() == 0:
     guard()
 code = os.waitstatus_to_exitcode(os.wait()[1])
+if once and code == 0:
+    os.close(os.open("done", os.O_WRONLY | os.O_CREAT))
+if keep and BUG != "short":
+    time.sleep(max(0, granted + keep - time.monotonic()))
 sys.exit(code if code >= 0 else 71)

@@ -1,0 +1,17 @@
+# Random operations with a fault each second. `make soak` has 10 000 grants on each store (the script
+# grants beside this file), `make check` a few on the store of the day.
+
+export BATS_TEST_TIMEOUT=300
+load ../support/common
+
+# bats test_tags=slow
+@test "random operations under faults each second keep to the model" {
+    local stores=(file redis redlock postgres pgtable zookeeper) rc=0
+    # LeakSanitizer stops the process itself and does not survive a SIGSTOP meanwhile.
+    export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
+    [ -z "${SAN:-}" ] || export TTL=4
+    run_t 280 "$ROOT/tests/soak/grants" --grants "$(amount soak_grants)" \
+        "${stores[$(date +%s) / 86400 % 6]}" >grants.log 2>&1 || rc=1
+    sed -n 's/.* grants in .*/# &/p' grants.log >&3
+    [ $rc -eq 0 ] || fail "$(cat grants.log)"
+}
