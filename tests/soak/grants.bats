@@ -1,5 +1,5 @@
-# Random operations with a fault each second. `make soak` has 10 000 grants on each store (the script
-# grants beside this file), `make check` a few on the store of the day.
+# Random operations with a fault each second: a few on the store of the day. `make soak` has 10 000
+# grants on each store, by the script grants beside this file.
 
 export BATS_TEST_TIMEOUT=300
 load ../support/common

@@ -9,9 +9,10 @@ operation).
 
 storm=S: a fault each S seconds, and OPERATIONS is how many commands must have run. Further facts
 say what an operation may do and what a fault may be: also=LOCK (a second lock), once, keep
-(--min-hold), more=P (how many do that, 0.07), break (--break), cut (the connection is), store=DIR (the store stops or starts again:
-a line "stop N SECONDS" or "restart N" in the fifo DIR/ask, N any number, has another process do so,
-write that into the history, and say in DIR/told when it is over).
+(--min-hold), more=P (how many do that, 0.07), break (--break), cut (the connection is), store=DIR
+(the store stops or starts again: a line "stop N SECONDS" or "restart N" in the fifo DIR/ask, N any
+number, has another process do so, write that into the history, and say in DIR/told when it is
+over). The last line is about the storm, in JSON: times in seconds.
 
 The workers take the operations of a list that the seed determines: writers, shared holders and
 slots of one number, sometimes of another; they wait, or try, or wait for a while. Some are hit
@@ -20,6 +21,7 @@ the lock must be free. The history is in DIR/history, and kinds_model.py says wh
 have it. After two holders at the same time no more operations are started.
 """
 import itertools
+import json
 import os
 import random
 import signal
@@ -393,13 +395,13 @@ if STORM and not seen.refused:
 elif total < operations // EVERY / 2 and not seen.refused:
     problems.append("too few faults hit: this run proves nothing")
 print(f"{sum(codes.values())} operations in {took:.1f} s; exit codes {codes}; faults {hits}")
-if STORM:
-    quiet, behind = (ns / 1e9 for ns in model.idle.longest)
-    print(f"{seen.grants} grants in {took:.0f} s, {total} faults ({storm.on_holders} on holders), "
-          f"longest wait {model.longest / 1e9:.1f} s, free beside waiters {quiet:.2f} s, "
-          f"behind faults {behind:.2f} s, {model.overlaps} overlaps, seed {seed}")
 print(*problems[:20], f"{len(problems)} problems", sep="\n")
 if model.first:
     print(f"the history around line {model.first}, where the first one is:",
           *map(str.rstrip, lines[max(0, model.first - 30):model.first + 30]), sep="\n")
+if STORM:
+    quiet, behind = (ns / 1e9 for ns in model.idle.longest)
+    print(json.dumps({"grants": seen.grants, "faults": hits, "holders": storm.on_holders,
+                      "wait": model.longest / 1e9, "free": quiet, "behind": behind,
+                      "overlaps": model.overlaps}))
 sys.exit(bool(problems))
