@@ -30,14 +30,16 @@ WITH_ZOOKEEPER ?= module
 WITH_TLS     ?= $(if $(filter no,$(WITH_REDIS)),no,module)
 # Sanitizers, e.g. SAN=address,undefined; use a BUILD of its own: make BUILD=build/asan SAN=...
 SAN          ?=
+# Counters of each line and branch (clang), in $(BUILD)/raw: see tests/coverage/run.
+COVERAGE     ?=
 # Warnings are errors: for CI only, since another compiler finds other ones.
 WERROR       ?=
 # Set where a build is only tested: the shared objects are made of the program's objects.
-ONE_KIND     ?= $(SAN)
+ONE_KIND     ?= $(SAN)$(COVERAGE)
 V            ?=
 
 # char is unsigned in a sanitizer's build, as on arm64: so the tests see both.
-CFLAGS       ?= $(if $(SAN),-Og -g1 -funsigned-char,-O2 -g)
+CFLAGS       ?= $(if $(SAN),-Og -g1 -funsigned-char,$(if $(COVERAGE),-O1 -g1,-O2 -g))
 PKG_CONFIG   ?= pkg-config
 INSTALL      ?= install
 # That of the compiler, which may be one for another machine.
@@ -73,7 +75,12 @@ ifneq ($(SAN),)
 SANFLAGS := -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all
 HARDEN   ?=
 else
-SANFLAGS :=
+# %c: the counters are a shared mapping of the file, so those of a process that is killed count too.
+# %m: one file for each program or module. A static function's counters have the name of its file,
+# and there is more than one acquire.c: so with its folder.
+SANFLAGS = $(if $(COVERAGE),-Qunused-arguments -fcoverage-mapping -mllvm -runtime-counter-relocation=true \
+            -fprofile-instr-generate=$(call quoted,$(abspath $(BUILD))/raw/%m%c.profraw) \
+            $(if $(filter %.c,$<),-Xclang -main-file-name -Xclang $<))
 # _FORTIFY_SOURCE needs optimisation: the last -O counts. CET exists on x86 only. The linker marks
 # its output for CET (readelf -n: IBT, SHSTK) if each input is marked. Of Debian 12 the C library's
 # Scrt1.o, crti.o and crtn.o are not, nor libhiredis.a; and the loader, which asks for the mark in
@@ -407,12 +414,12 @@ $(BUILD)/dlock: $(CLI_OBJ) $(LIB_OBJ) $(BUILD)/sources
 	$(Q)$(LINK) -pie -o $@ $(filter %.o,$^) $(LDFLAGS) $(LIBS)
 
 # One object, in which only what the map file lists is global: a program may have a function of any
-# other name.
+# other name. For COVERAGE the program and the library must share their counters' names.
 $(BUILD)/libdlock.a: $(LIB_OBJ) lib/libdlock.map $(BUILD)/sources
 	$(call say,AR,$@)
 	$(Q)$(CC) $(CFLAGS) $(NO_LTO) -r -nostdlib -o $O/libdlock.o $(filter %.o,$^)
 	$(Q)sed -n 's/^\t\(dlock_[a-z_]*\);$$/\1/p' lib/libdlock.map > $O/libdlock.keep
-	$(Q)$(OBJCOPY) --keep-global-symbols=$O/libdlock.keep $O/libdlock.o
+	$(if $(COVERAGE),,$(Q)$(OBJCOPY) --keep-global-symbols=$O/libdlock.keep $O/libdlock.o)
 	$(Q)rm -f $@ && $(AR) qcsD $@ $O/libdlock.o
 # With -flto gcc would write its own format, which has no symbols.
 NO_LTO = $(if $(filter -flto%,$(CFLAGS)),$(shell $(CC) -flinker-output=nolto-rel -E -x c /dev/null >/dev/null 2>&1 && echo -flinker-output=nolto-rel))

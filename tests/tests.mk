@@ -56,6 +56,10 @@ check-tsan: ## what uses threads, under ThreadSanitizer
 	@$(SUBMAKE) BUILD=$(BUILD)/tsan SAN=thread check-build-thread
 	@BUILD=$(BUILD)/tsan SAN=thread CC='$(CC)' MAKE='$(MAKE)' DLOCK_QUICK=1 tests/run --tags thread
 
+coverage: ## which lines and branches the whole suite reaches: build/coverage/summary.txt, html/
+	@tests/deps coverage
+	@BUILD=$(BUILD) MAKE='$(MAKE)' JOBS=$(JOBS) tests/coverage/run
+
 SECONDS ?= 10
 fuzz: ## fuzz each parser for SECONDS=10, by clang's libFuzzer under ASan and UBSan
 	@MAKE='$(MAKE)' JOBS=$(JOBS) tests/fuzz/run $(SECONDS)
@@ -98,7 +102,7 @@ bench: all $(HELP_BIN) $(BUILD)/programs/handles ## what a lock costs
 bench-report: all $(HELP_BIN) $(BUILD)/programs/handles ## measure anew what man/figures.md shows, and draw its plots
 	@tests/bench-report
 
-.PHONY: fuzz fuzzers check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-deb check-image check-build check-build-thread bench bench-report model
+.PHONY: coverage fuzz fuzzers check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-deb check-image check-build check-build-thread bench bench-report model
 
 # ------------------------------------------------------------------ rules ---
 
