@@ -4,7 +4,7 @@
 load ../support/common
 
 # tree ROW...: $T/lcov of one file. ROW: FUNCTION,LINES,REACHED: lines, and how many of them a test
-# reaches; each has a branch for every line.
+# reaches; each has a branch for every line, and as many are taken, or TAKEN of all.
 tree() {
     local row name lines reached at=1 all=0 hit=0 i
     echo 'SF:./lib/a.c' >lcov
@@ -14,7 +14,7 @@ tree() {
         for ((i = 0; i < lines; i++)); do echo "DA:$((at + i)),$((i < reached))" >>lcov; done
         at=$((at + lines)) all=$((all + lines)) hit=$((hit + reached))
     done
-    printf '%s\n' "BRF:$all" "BRH:${BRANCHES:-$hit}" "LF:$all" "LH:$hit" end_of_record >>lcov
+    printf '%s\n' "BRF:$all" "BRH:${TAKEN:-$hit}" "LF:$all" "LH:$hit" end_of_record >>lcov
 }
 report() { # RC: with $T/list
     run "-$1" "$ROOT/tests/coverage/report" lcov list
@@ -31,6 +31,14 @@ report() { # RC: with $T/list
     echo 'lib/a.c new needs a machine without a clock' >list
     report 0
     assert_out '! lib/a.c new: 301-305 - needs a machine without a clock'
+}
+
+@test "coverage: a function is entered when a unit test enters its own copy" {
+    echo '# nothing' >list
+    tree some,100,100
+    sed -i 's/^FNDA:.*/FNDA:0,lib\/a.c:some\nFN:1,test_a.c:some\nFNDA:7,test_a.c:some/' lcov
+    report 0
+    refute_out '! lib/a.c some'
 }
 
 @test "coverage: a function with many unreached lines fails, one with few does not" {
@@ -55,7 +63,7 @@ report() { # RC: with $T/list
     tree good,94,94 new,6,0
     report 1
     assert_out 'FAILED: 94.00 % of the lines: less than 95 %'
-    BRANCHES=84 tree good,100,100
+    TAKEN=84 tree good,100,100
     report 1
     assert_out 'FAILED: 84.00 % of the branches: less than 85 %'
     refute_out 'of the lines:'

@@ -154,6 +154,7 @@ queued_or_held() { grep -q ":$(stat -c %i "$1") " /proc/locks; }
     strace -f -o trace "$DLOCK" --list "$DIR" >out 2>&1 || skip "strace does not work here"
     [ "$before" = "$(stat -c '%n %i %Y %Z' locks locks/*)" ]
     run grep -E 'flock\(|F_(OFD_)?SETLK|O_CREAT|mkdir|unlink|rename' trace
+    [ -z "${COVERAGE:-}" ] || output='' # its runtime opens a file of counters
     [ -z "$output" ] || fail "$output"
     grep -q '^held  held' out
     let_go
