@@ -820,6 +820,26 @@ state_is() { "$DLOCK" --status "$L" | grep -q "last run: $1"; }
     store_clean "$NAME"
 }
 
+@test "--once: --forget leaves a record alone that has changed while it asked" {
+    ! kin && needs ONCE || return 0
+    once 1 "$L" false
+    S=$T C=$T L=$L LOCK_ARGS='' timeout 20 /usr/bin/python3 -B - 3>&- <<'PY' || fail "see above"
+import os, subprocess, sys
+sys.path.insert(0, os.environ['ROOT'] + '/tests/support/helpers')
+from terminal import *
+t = Term()
+j = t.start([DLOCK, '--forget', LOCK])
+t.until(lambda: '[y/N]' in t.output, name='the question')
+subprocess.run([DLOCK, '-q', '--ttl', '2', '--once', LOCK, 'true'], check=True)
+t.type(b'y\n')
+check(j.status(), 'exit 75', 'dlock')
+t.until(lambda: 'the record has changed' in t.output, name='the reason')
+PY
+    state_is succeeded
+    forget
+    store_clean "$NAME"
+}
+
 runs_again() {
     run_t 5 "$DLOCK" -q --once=200ms "$L" sh -c "$ADD" a 0 && [ "$(wc -l <ran)" -eq 2 ]
 }

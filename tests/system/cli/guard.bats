@@ -74,6 +74,23 @@ waits() {
     done
 }
 
+# bats test_tags=plain
+@test "keeper and guard let go of the caller's descriptors, without close_range(2) too" {
+    local shim
+    mkfifo pipe
+    exec 9<>pipe
+    for shim in '' "$HELPERS/oldkernel.so"; do
+        LD_PRELOAD=$shim starts 1 --ttl 30 "$L" $SUBJECT
+        find_guard
+        ls -l "/proc/$K/fd" "/proc/$G/fd" >fds
+        ! grep "$T/pipe" fds || fail "$shim: $(cat fds)"
+        kill -TERM "$K"
+        exits 143 5 "$K"
+        rm -f "$C"/*
+    done
+    exec 9>&-
+}
+
 @test "a command that stops or kills its process group leaves keeper and guard alone" {
     background --ttl 1 "$L" sh -c 'echo $$ >pid; kill -STOP 0; exit 5'
     wait_for 5 file_nonempty pid

@@ -112,6 +112,15 @@ print({x["level"] for x in f} == {"ok"} and len(f) > 9)' <<<"$output")" = True ]
     finds failure "connect: cannot connect"
 }
 
+@test "finds that wake-ups have no connection" {
+    good_server
+    own config set maxclients 1 >/dev/null
+    check 1 "$L"
+    # The server says why and closes at once; our own bytes may turn that into a reset.
+    assert_out "warning  waiting: "
+    [ "$(grep -vc '^ok ' <<<"$output")" -eq 1 ] || fail "$output"
+}
+
 @test "finds a password that the server does not ask for" {
     good_server
     check 1 "redis://:$SECRET@${L#redis://}"

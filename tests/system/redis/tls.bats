@@ -54,6 +54,8 @@ recorder() {
     run -0 run_t 5 "$DLOCK" -n \
         "rediss://127.0.0.1:${REDIS_PORTS[own]}?$CA&sni=other.example#$NAME" true
     never 69 "rediss://localhost:${REDIS_PORTS[own]}?$CA&sni=example#$NAME" "not valid for example"
+    never 64 "rediss://localhost:${REDIS_PORTS[own]}?$CA&sni=$(printf '%0256d' 0)#$NAME" \
+        "TLS needs the name of the server"
     # Where the system's authorities are.
     export SSL_CERT_FILE=$TLS/ca.crt
     run -0 run_t 5 "$DLOCK" -n "rediss://app:$SECRET@$AT#$NAME" true

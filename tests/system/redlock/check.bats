@@ -68,6 +68,14 @@ at() { echo "127.0.0.1:$(rl_port "$1")"; }
     rl_thaw 2
 }
 
+@test "finds a server where wake-ups have no connection" {
+    nodes 3
+    rl 2 config set maxclients 1
+    check 1 "$L"
+    assert_out "warning  $(at 2) waiting: "
+    [ "$(grep -vc '^ok ' <<<"$output")" -eq 1 ] || fail "$output"
+}
+
 @test "finds a missing right on one server and on a majority" {
     nodes 3
     local k
