@@ -22,8 +22,9 @@
  *                the voters' counters. Any of the voters may have this counter.
  *   second round redlock_vote.c, end_raise(): a majority of voters raises its counter to the fence,
  *                and extends the vote (keep.lua); the lease counts from the time before this round
- *                was sent. A vote that comes during the second round is confirmed, too, unless its
- *                counter is above the fence.
+ *                was sent. A vote that comes during the second round is confirmed, too. If its
+ *                counter is above the fence, it counts only while the votes of the first round stand,
+ *                whatever the clocks: dlock takes half a ttl for this, the model a whole one.
  *   renewal      redlock_renew.c: the lease counts from the time before a renewal that a majority
  *                of the voters has confirmed.
  *   young server vote.lua, redlock_young.h: a server that was restarted gives no vote for the
@@ -37,8 +38,7 @@
  *
  * Left out: healing of a minority that has lost the lock, readers, queues (they decide nothing:
  * redlock_vote.c), run records, different ttls, counters that another program wrote, drift
- * (lease.pml). And the rule for late votes is stricter here: dlock counts each of them during the
- * first half of a ttl (end_raise() in redlock_vote.c).
+ * (lease.pml).
  *
  * Variants, each with a defect that must be found: NO_SECOND_ROUND, RESTARTED_VOTES,
  * HALF_IS_ENOUGH, CLOCKS_APART, LATE_VOTES_COUNT.
@@ -63,6 +63,12 @@
 #else
 #define VOTES_COUNT true
 #endif
+/* How many ticks after its beginning a round counts late votes with a higher counter. */
+#ifdef LATE_VOTES_COUNT
+#define STAND (TTL + 1)
+#else
+#define STAND TTL
+#endif
 #ifdef CLOCKS_APART
 #define RESTARTED_KNOWS false
 #else
@@ -78,6 +84,8 @@ typedef client {
     bool renews;
     byte votes;   /* the servers whose vote the client has heard of, as bits */
     byte raised;  /* those that have confirmed the fence, or the renewal under way */
+    byte late;    /* of client 2: those that voted late, with a counter above its fence */
+    byte round;   /* of client 2: ticks since its round began, while this decides */
 };
 typedef server {
     byte voted = FREE; /* for which client */
@@ -101,16 +109,20 @@ bool higher; /* a vote that counts gave client 2 a higher fence */
 
 /* The answer to a vote. In the second round the fence stands. */
 inline heard(i, k) {
+    c[i].votes = c[i].votes | bit(k);
     if
-#ifndef LATE_VOTES_COUNT
     :: i == 1 && c[i].phase == RAISE && s[k].knows && !higher ->
-        printf("    (too late for the fence: the vote does not count)\n")
-#endif
-    :: else ->
-        c[i].votes = c[i].votes | bit(k);
-        higher = higher || i == 1 && c[i].phase == VOTES && s[k].knows
+        c[i].late = c[i].late | bit(k);
+        printf("    (too late for the fence of client 2, which is lower)\n")
+    :: i == 1 && c[i].phase == VOTES && s[k].knows ->
+        higher = true;
+        c[i].round = 0
+    :: else
     fi
 }
+
+/* The servers whose confirmation of the fence counts. */
+#define counted(i) (c[i].round < STAND -> c[i].raised : c[i].raised & ~c[i].late)
 
 inline end_renewal(i) {
     c[i].asked = 0;
@@ -162,7 +174,9 @@ inline leave(i) {
     c[i].asked = 0;
     c[i].renews = false;
     c[i].votes = 0;
-    c[i].raised = 0
+    c[i].raised = 0;
+    c[i].late = 0;
+    c[i].round = 0
 }
 
 inline start(i) {
@@ -219,7 +233,7 @@ proctype acquires(byte i) {
         printf("client %d: asks all servers for votes\n", i + 1) }
     :: d_step { c[i].phase == VOTES && QUORUM(c[i].votes) && first_two(i) &&
                 (VOTES_COUNT || in_turn(i)) -> end_votes(i) }
-    :: d_step { c[i].phase == RAISE && QUORUM(c[i].raised) && c[i].age < TERM_AT && in_turn(i) ->
+    :: d_step { c[i].phase == RAISE && QUORUM(counted(i)) && c[i].age < TERM_AT && in_turn(i) ->
         start(i) }
     :: d_step { c[i].phase == RUNS && !c[i].renews && c[i].age > 0 ->
         c[i].renews = true;
@@ -286,6 +300,10 @@ inline grow(i) {
     fi;
     if
     :: c[i].renews && c[i].asked < TTL -> c[i].asked++
+    :: else
+    fi;
+    if
+    :: i == 1 && asks(i) && !higher && c[i].round < STAND -> c[i].round++
     :: else
     fi
 }
