@@ -1,0 +1,1 @@
+# none: the tool needs no server.

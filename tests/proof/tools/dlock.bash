@@ -1,0 +1,21 @@
+# What the tools share that are dlock: DLOCK_LOCK is its lock at $ADDR, DLOCK_OPTS its options.
+DLOCK_OPTS=(--ttl "$TTL")
+DLOCK_PARAMS=''
+tool_about() {
+    local ADDR=HOST
+    echo "dlock ${DLOCK_OPTS[*]} '$(dlock_lock)' COMMAND"
+}
+tool_missing() { [ -x "$DLOCK" ] || echo "$DLOCK is not built"; }
+tool_version() { "$DLOCK" --version | sed -n 1p; }
+tool_run() {
+    exec ${VIA[@]+"${VIA[@]}"} "$DLOCK" "${DLOCK_OPTS[@]}" --events "$D/$1.events" \
+        "$(dlock_lock)" "${@:2}"
+}
+tool_waiting() { file_has "$D/$1.events" '"event":"waiting"'; }
+# The guard is the keeper's child that is dlock, too.
+tool_guard() {
+    local pid
+    for pid in $(children "$A_PID"); do
+        [ "$(cat "/proc/$pid/comm")" != dlock ] || echo "$pid"
+    done
+}
