@@ -12,10 +12,10 @@ tool_run() {
         "$(dlock_lock)" "${@:2}"
 }
 tool_waiting() { file_has "$D/$1.events" '"event":"waiting"'; }
-# The guard is the keeper's child that is dlock, too.
+# The guard is a child of the keeper, with a name of its own.
 tool_guard() {
     local pid
     for pid in $(children "$A_PID"); do
-        [ "$(cat "/proc/$pid/comm")" != dlock ] || echo "$pid"
+        ! grep -qx lock-guard "/proc/$pid/comm" || echo "$pid"
     done
 }
