@@ -77,6 +77,12 @@ check-platforms: ## build and test for 32-bit, musl, arm64 and s390x, as far as 
 model: ## search the models of lease, Redlock and queue, whole, and their planted defects
 	@BUILD=$(BUILD) CC='$(CC)' tests/model/run
 
+proof: ## can a command outlive its lock? dlock and others, by faults (15 minutes; QUICK=1: 3; SEED=N)
+	@tests/deps $(if $(QUICK),check,proof)
+	@$(SUBMAKE) all $(HELP_BIN)
+	@DLOCK=$(abspath $(BUILD))/dlock HELPERS=$(abspath $(BUILD))/test tests/proof/run \
+	    $(if $(QUICK),--quick) $(if $(SEED),--seed $(SEED)) --out $(BUILD)/proof
+
 RELEASE ?= trixie
 SCOPE   ?= short
 check-debian: ## on another Debian, in a chroot (root): RELEASE=trixie SCOPE=short|whole
@@ -102,7 +108,7 @@ bench: all $(HELP_BIN) $(BUILD)/programs/handles ## what a lock costs
 bench-report: all $(HELP_BIN) $(BUILD)/programs/handles ## measure anew what man/figures.md shows, and draw its plots
 	@tests/bench-report
 
-.PHONY: coverage fuzz fuzzers check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-deb check-image check-build check-build-thread bench bench-report model
+.PHONY: coverage fuzz fuzzers check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-deb check-image check-build check-build-thread bench bench-report model proof
 
 # ------------------------------------------------------------------ rules ---
 

@@ -8,7 +8,7 @@ import sys
 from xml.sax.saxutils import escape
 
 LEFT, WIDTH, ROW, TOP = 150, 760, 46, 64
-WRAPPER, COLOUR, BOTH, FAULT = "#b8bcc4", {"A": "#3a6ea5", "B": "#4c9a57"}, "#d0342c", "#8a5a00"
+WAITS, HOLDS, COLOUR, BOTH, FAULT = "#d9dce1", "#8c929c", {"A": "#3a6ea5", "B": "#4c9a57"}, "#d0342c", "#8a5a00"
 
 
 def bar(x, y, width, height, fill, title=""):
@@ -30,7 +30,7 @@ class Drawing:
         self.out = [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 20}" '
             f'height="{self.height}" font-family="sans-serif" font-size="11">',
-            f'<rect width="100%" height="100%" fill="white"/>',
+            '<rect width="100%" height="100%" fill="white"/>',
             text(10, 18, title, 'font-size="14" font-weight="bold"')]
         self.key()
         self.axis()
@@ -41,9 +41,13 @@ class Drawing:
     def x(self, second):
         return LEFT + WIDTH * (second - self.begin) / (self.end - self.begin)
 
+    def bar(self, begin, end, *rest):
+        self.out.append(bar(self.x(begin), rest[0], self.x(end) - self.x(begin), *rest[1:]))
+
     def key(self):
         at = 10
-        for fill, words in ((WRAPPER, "the tool"), (COLOUR["A"], "A's command"),
+        for fill, words in ((WAITS, "the tool waits"), (HOLDS, "it has the lock, as far as it knows"),
+                            (COLOUR["A"], "A's command"),
                             (COLOUR["B"], "B's command"), (BOTH, "both run"),
                             (FAULT, "the fault; dashed: its end")):
             self.out += [bar(at, 28, 12, 10, fill), text(at + 16, 37, words)]
@@ -63,12 +67,16 @@ class Drawing:
         self.out.append(text(10, y + 29, told))
         for p in cell["processes"]:
             end = cell["over"] if p["end"] is None else p["end"]
-            wrapper = p["role"] == "wrapper"
-            top = y + (0 if p["who"] == "A" else 18) + (0 if wrapper else 5)
-            self.out.append(bar(
-                self.x(p["begin"]), top, self.x(end) - self.x(p["begin"]), 4 if wrapper else 8,
-                WRAPPER if wrapper else COLOUR[p["who"]],
-                f"{p['who']} {p['role']} {p['begin']:.2f} to {end:.2f} s"))
+            top = y + (0 if p["who"] == "A" else 18)
+            hint = f"{p['who']} {p['role']} {p['begin']:.2f} to {end:.2f} s"
+            if p["role"] != "wrapper":
+                self.bar(p["begin"], end, top + 5, 8, COLOUR[p["who"]], hint)
+                continue
+            granted = min([c["begin"] for c in cell["processes"] if c["role"] != "wrapper"
+                           and c["who"] == p["who"] and p["begin"] <= c["begin"] <= end] or [end])
+            self.bar(p["begin"], granted, top, 4, WAITS, hint)
+            if granted < end:
+                self.bar(granted, end, top, 4, HOLDS, hint)
         self.both(cell, y)
         for at, what in cell["events"]:
             if "fault" in what:
@@ -84,7 +92,7 @@ class Drawing:
             for b in lives["B"]:
                 begin, end = max(a[0], b[0]), min(a[1], b[1])
                 if begin < end:
-                    self.out.append(bar(self.x(begin), y + 13, self.x(end) - self.x(begin), 10, BOTH))
+                    self.bar(begin, end, y + 13, 10, BOTH)
 
 
 def draw(results, folder):

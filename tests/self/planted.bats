@@ -155,6 +155,13 @@ caught() {
     caught cli/lease "a command that TERM ends for want of a renewal is followed by its descendants"
 }
 
+@test "planted: no guard" {
+    plant cli/guard.c 's/g->((term|kill|hard)_at) = m->.*/g->\1 = DLOCK_NEVER;/'
+    run -1 run_t 60 env DLOCK="$PLANTED" "$ROOT/tests/proof/run" --ttl 1 --seed 1 \
+        --fault stopped --tool dlock-redis --out "$T/proof" 3>&-
+    assert_out 'NOT EXPECTED: stopped, dlock-redis: two commands ran at once'
+}
+
 @test "planted: only the command is killed, not its tree" {
     plant cli/guard.c 's/process_tree_signal\(&none_inherited, SIGKILL, &refused\) < 0/\
         (refused = 0, g->command > 0 ? kill(g->command, SIGKILL) : 0) < 0/'

@@ -1,0 +1,56 @@
+#!/usr/bin/env bats
+# Tests of `make proof`: its checker sees two commands that run at once. planted.bats has a dlock
+# without a guard.
+
+load ../support/common
+
+# lives LINE...: a cell that is over, whose watcher saw these processes.
+lives() {
+    mkdir -p cell
+    echo ok >cell/outcome
+    echo '1000000000 fault' >cell/events
+    printf '%s\n' "$@" >cell/lives
+}
+# finds WANT: the checker's value of "overlap" or "reason".
+finds() {
+    run run_t 5 "$ROOT/tests/proof/check.py" cell
+    assert_rc 0 && assert_out "$1"
+}
+
+@test "proof: the overlap is that of all processes of both commands" {
+    lives '0 begin A wrapper 1' '1000000000 begin A command 2' '1100000000 begin A grandchild 3' \
+        '2000000000 end A command 2' '2500000000 begin B command 4' '2600000000 end A wrapper 1' \
+        '3000000000 end A grandchild 3' '5000000000 end B command 4'
+    finds '"overlap": 0.5,'
+    lives '1000000000 begin A command 2' '2000000000 end A command 2' \
+        '2000000000 begin B command 4' '5000000000 end B command 4'
+    finds '"overlap": 0.0,'
+    # A process that was never seen to end lives.
+    lives '1000000000 begin A command 2' '2000000000 begin B command 4' \
+        '5000000000 end B command 4'
+    finds '"overlap": 3.0,'
+}
+
+@test "proof: what a process writes after its end is an error" {
+    lives '1000000000 begin A command 2' '2000000000 end A command 2' \
+        '2500000000 begin B command 4' '5000000000 end B command 4'
+    printf '%s\n' '1500000000 2 A' '2600000000 4 B' >cell/witness
+    finds '"outcome": "ok"'
+    echo '2700000000 2 A' >>cell/witness
+    finds 'when it was not alive'
+}
+
+@test "proof: a tool that takes no lock is seen" {
+    mkdir tools
+    cat >tools/dlock-none.bash <<'TOOL'
+STORE='' B_LATE=1
+tool_about() { echo COMMAND; }
+tool_version() { echo none; }
+tool_run() { exec ${VIA[@]+"${VIA[@]}"} "${@:2}"; }
+tool_waiting() { true; }
+TOOL
+    run -1 env PROOF_TOOLS="$T/tools" "$ROOT/tests/proof/run" --ttl 1 --seed 1 --fault none \
+        --tool dlock-none --out "$T/proof"
+    assert_out 'NOT EXPECTED: none, dlock-none: two commands ran at once for 3'
+    [ -s proof/none.svg ] && [ -s proof/results.json ] && [ -s proof/table.txt ]
+}
