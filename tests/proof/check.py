@@ -73,11 +73,11 @@ def cell(folder):
     outcome, _, reason = (lines(folder, "outcome") or ["error it left no outcome"])[0].partition(" ")
     result = {"outcome": outcome, "reason": reason}
     result.update(line.split(" ", 1) for line in lines(folder, "about"))
-    if outcome != "ok":
-        return result
-    processes = lives(folder)
     events = [(int(at), text) for at, text in
               (line.split(" ", 1) for line in lines(folder, "events"))]
+    if outcome != "ok":
+        return {**result, "fault_came": any(text == "fault" for _, text in events)}
+    processes = lives(folder)
     fault = next(at for at, text in events if text == "fault")
     over = max([at for at, _ in events] + [p["end"] or p["begin"] for p in processes])
     a, b = spans(processes, "A", over), spans(processes, "B", over)
@@ -85,7 +85,7 @@ def cell(folder):
     together = overlap(a, b)
     wrong = disagreements(folder, processes, together)
     if wrong:
-        return {**result, "outcome": "error", "reason": wrong[0]}
+        return {**result, "outcome": "error", "reason": wrong[0], "fault_came": True}
     seconds = lambda ns: None if ns is None else round((ns - zero) / 1e9, 4)
     result.update(
         overlap=round(together / 1e9, 4),

@@ -1,4 +1,4 @@
-FAULT_TITLE='connection cut (reset)' FAULT_ORDER=50 FAULT_QUICK=1
+FAULT_TITLE='connection reset' FAULT_ORDER=50 FAULT_QUICK=1
 fault_applies() { [ -n "$STORE" ]; }
 fault_missing() {
     [ "$(id -u)" -eq 0 ] || echo 'needs root'

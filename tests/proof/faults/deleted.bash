@@ -1,4 +1,4 @@
-FAULT_TITLE='key, row, node, session or file deleted by hand' FAULT_ORDER=60
+FAULT_TITLE='lock deleted by hand' FAULT_ORDER=60
 fault_applies() { have tool_delete; }
 # Who waits for a file has it open: only a newcomer is misled.
 fault_setup() { [ -n "$STORE" ] || B_LATE=1; }

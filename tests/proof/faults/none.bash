@@ -1,2 +1,2 @@
-FAULT_TITLE='none' FAULT_ORDER=10
+FAULT_TITLE='nothing happens' FAULT_ORDER=10
 fault_inject() { :; }

@@ -1,3 +1,3 @@
 . "$proof/faults/store-stopped.bash"
-FAULT_TITLE='the same; the command ignores TERM' FAULT_ORDER=41
+FAULT_TITLE='store stopped; TERM is ignored' FAULT_ORDER=41
 fault_prepare() { WITNESS_A=(noterm); }
