@@ -1,0 +1,11 @@
+. "$proof/faults/clock-server-forward.bash"
+FAULT_TITLE="clock of one server of three set forward by 1 h" FAULT_ORDER=94
+fault_applies() { [ "$STORE" = redlock ]; }
+clock_servers() {
+    eval "plain_$(declare -f redis_spawn)"
+    redis_spawn() {
+        local with=clocked
+        [ "$1" = n1 ] || with=
+        $with plain_redis_spawn "$@"
+    }
+}
