@@ -33,6 +33,17 @@ def lives(folder):
     return found
 
 
+def halved(processes, events):
+    """A's processes do not run while their machine is frozen: each of them lives twice."""
+    at = {text: at for at, text in events}
+    frozen, thawed = at.get("frozen"), at.get("thawed")
+    for p in [p for p in processes if p["who"] == "A" and frozen and thawed]:
+        if p["begin"] < frozen and (p["end"] is None or p["end"] > thawed):
+            processes.append({**p, "begin": thawed})
+            p["end"] = frozen
+    return processes
+
+
 def spans(processes, who, over):
     """The disjoint times in which a process of that command lived, in order."""
     merged = []
@@ -77,7 +88,7 @@ def cell(folder):
               (line.split(" ", 1) for line in lines(folder, "events"))]
     if outcome != "ok":
         return {**result, "fault_came": any(text == "fault" for _, text in events)}
-    processes = lives(folder)
+    processes = halved(lives(folder), events)
     fault = next(at for at, text in events if text == "fault")
     over = max([at for at, _ in events] + [p["end"] or p["begin"] for p in processes])
     a, b = spans(processes, "A", over), spans(processes, "B", over)

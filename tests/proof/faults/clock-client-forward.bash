@@ -1,6 +1,6 @@
 # The wall clock of A's processes jumps by an hour (preload/wallclock.c).
 . "$proof/../support/clock.bash"
-FAULT_TITLE="clock of A's machine set forward by 1 h" FAULT_ORDER=90
+FAULT_TITLE="clock of A's machine 1 h forward" FAULT_ORDER=90
 JUMP=3600
 fault_missing() { clock_missing "$TOOL"; }
 # A program in Go asks the kernel by itself, not by libc.

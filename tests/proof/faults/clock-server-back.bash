@@ -1,3 +1,3 @@
 . "$proof/faults/clock-server-forward.bash"
-FAULT_TITLE="clock of all servers set back by 1 h" FAULT_ORDER=93
+FAULT_TITLE="servers' clock 1 h back" FAULT_ORDER=93
 JUMP=-3600

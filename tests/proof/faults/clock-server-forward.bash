@@ -1,6 +1,6 @@
 # The wall clock of all servers of the store jumps by an hour.
 . "$proof/faults/clock-client-forward.bash"
-FAULT_TITLE="clock of all servers set forward by 1 h" FAULT_ORDER=92
+FAULT_TITLE="servers' clock 1 h forward" FAULT_ORDER=92
 fault_applies() { [ -n "$STORE" ]; }
 fault_missing() { clock_missing "$STORE"; }
 # PostgreSQL's server is of another user, who must be able to read both files.

@@ -1,8 +1,9 @@
 # As failover-sentinel, but the replica has been cut off since before the grant.
 . "$proof/faults/failover-sentinel.bash"
-FAULT_TITLE='Redis master killed, replica without the key promoted (ttl 6 s)' FAULT_ORDER=81
+FAULT_TITLE="Sentinel failover; replica lacks key" FAULT_ORDER=81
 # Stopped first, so that the grant is not in its buffers.
 fault_prepare() {
     stop_pid "${REDIS_PIDS[node1]}" &&
-        ncli "${REDIS_PORTS[node0]}" client kill type replica >/dev/null
+        ncli "${REDIS_PORTS[node0]}" client kill type replica >/dev/null ||
+        outcome error 'the replica cannot be cut off'
 }

@@ -1,5 +1,5 @@
 # The primary is killed, its synchronous standby promoted.
-FAULT_TITLE='PostgreSQL primary killed, synchronous standby promoted' FAULT_ORDER=82
+FAULT_TITLE="PostgreSQL: primary killed" FAULT_ORDER=82
 STANDBY=sync
 fault_applies() { [ "$STORE" = postgres ]; }
 fault_setup() {

@@ -1,5 +1,5 @@
 # The clients' PgBouncer is restarted.
-FAULT_TITLE='PgBouncer restarted' FAULT_ORDER=98
+FAULT_TITLE="PgBouncer restarted" FAULT_ORDER=98
 # Advisory locks of dlock refuse a pooler; psql needs one session for all it does.
 fault_applies() { case $TOOL in dlock-table | psql) ;; *) return 1 ;; esac; }
 fault_missing() { [ -x /usr/sbin/pgbouncer ] || echo 'PgBouncer is not installed'; }
