@@ -31,6 +31,13 @@ finds() {
     finds '"overlap": 3.0,'
 }
 
+@test "proof: a command on a frozen machine does not run" {
+    lives '1000000000 begin A command 2' '3000000000 begin B command 4' \
+        '5100000000 end A command 2' '6000000000 end B command 4'
+    printf '%s\n' '2000000000 frozen' '5000000000 thawed' >>cell/events
+    finds '"overlap": 0.1,'
+}
+
 @test "proof: what a process writes after its end is an error" {
     lives '1000000000 begin A command 2' '2000000000 end A command 2' \
         '2500000000 begin B command 4' '5000000000 end B command 4'
