@@ -498,7 +498,11 @@ static enum zk_news on_starved(struct zk_backend *be, const struct zk_msg *m)
     if (be->op == OP_HOLD) {
         be->session.beat.serial = 0;
         be->session.beat.until = DLOCK_NEVER;
-        return on_state(be, m);
+        enum zk_news news = on_state(be, m);
+        if (news != NEWS_CONNECTED)
+            return news;
+        be->again_at = zk_now(be) + 20 * DLOCK_MSEC; /* at once there is no memory either */
+        return NEWS_NONE;
     }
     zk_error(be, ZK_NOMEMORY, "the session cannot go on");
     return be->op == OP_NONE ? NEWS_NONE : NEWS_USELESS;
