@@ -803,6 +803,16 @@ static void release_failed(struct pg_backend *be, bool unheard, const struct dlo
                                         now + dlock_backoff_next(&be->outage.pause, be->spec->env));
 }
 
+/* The lock is released, and the waiters have not been told. */
+static void call_waiters(struct pg_backend *be)
+{
+    be->table.release = RELEASE_DONE;
+    if (is_shared(be))
+        table_send(be, T_CALL, AND_HOLDERS, NULL, STATEMENTS(sql_table_shared_call));
+    else
+        table_send(be, T_CALL, NO_MORE, NULL, STATEMENTS(sql_table_call));
+}
+
 static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
@@ -824,14 +834,12 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
     } else if (end == END_NOT_RECORDED) {
         pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else if (r->tag == T_LEAVE && pg_number(r->rows, 0, U_CALLED) > 0) {
-        be->table.release = RELEASE_DONE;
-        if (is_shared(be))
-            table_send(be, T_CALL, AND_HOLDERS, NULL, STATEMENTS(sql_table_shared_call));
-        else
-            table_send(be, T_CALL, NO_MORE, NULL, STATEMENTS(sql_table_call));
-    } else if (end == END_RECORDED || pg_number(r->rows, 0, U_OURS) == 1 ||
-               (be->granted && be->table.release == RELEASE_UNHEARD)) {
+        call_waiters(be);
+    } else if (end == END_RECORDED || pg_number(r->rows, 0, U_OURS) == 1) {
         pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
+    } else if (be->granted && be->table.release == RELEASE_UNHEARD) {
+        /* The answer that was not heard may have asked for the call. */
+        call_waiters(be);
     } else if (be->granted) {
         describe_row(be, r, &err);
         pg_released(be, DLOCK_RELEASE_NOT_OURS, &err);

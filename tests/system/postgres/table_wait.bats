@@ -34,6 +34,25 @@ held_by_dead() {
     wait_for 2 no_sessions
 }
 
+# bats test_tags=plain
+@test "a release whose answer is lost calls the waiters" {
+    local t0 tracer
+    strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
+    hold --ttl 60
+    start_log strace.log strace -o trace -p "$HOLDER" -e trace=recvfrom \
+        -e inject=recvfrom:error=ECONNRESET:when=1
+    tracer=$STARTED
+    wait_for 5 file_has strace.log attached
+    waiter 1 "$HELPERS/clock" got
+    t0=$(now_ms)
+    let_go
+    wait_for 5 test -s got
+    assert_between 0 $(($(entered got) - t0)) $((900 + BUSY)) "hand-off (ms)"
+    grep -q INJECTED trace
+    exits 0 3 "$STARTED"
+    wait_for 5 pid_gone "$tracer"
+}
+
 @test "a lock without waiters is taken and left by a short statement each" {
     local from i said
     for i in 1 2 3; do
