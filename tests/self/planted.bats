@@ -81,11 +81,11 @@ plant_text() {
         fail "no header is made: $make"
 }
 
-# try FILE NAME: that test, and no other one, with the plant. Not as a part of this run of bats:
+# try FILE NAME [VARIABLE=VALUE...]: that test, and no other one, with the plant. Not as a part of this run of bats:
 # nothing of its environment, and not the bats below libexec, which is first in our PATH.
 try() {
     run run_t 60 env -i PATH="${PATH//"$BATS_LIBEXEC:"/}" HOME="${HOME:-/}" \
-        TMPDIR="${TMPDIR:-/tmp}" BUILD="$BUILD" HELPERS="$HELPERS" DLOCK="$PLANTED" bats \
+        TMPDIR="${TMPDIR:-/tmp}" BUILD="$BUILD" HELPERS="$HELPERS" DLOCK="$PLANTED" "${@:3}" bats \
         --formatter tap -f "^$2\$" "$ROOT/tests/system/$1.bats"
     [ "${lines[0]}" = 1..1 ] || fail "not one test '$2' in $1.bats: $output"
 }
@@ -204,4 +204,37 @@ caught() {
 @test "planted: a release that reads its record before it has waited for the row" {
     plant lib/backends/postgres/table_runs.c 's/sql_table_lock_row, (sql_table_runs_end)/\1/'
     caught postgres/once "an end that comes twice at once is recorded once"
+}
+
+# finds CASES WHAT: of these cases of Redis cli/failures.bats complains in these words.
+finds() {
+    local title="a system call that fails once does no harm"
+    [[ $1 == *call* ]] || title="an allocation that fails does no harm"
+    caught cli/failures "$title" STORES=redis FAILURES="$1"
+    assert_out "$2"
+}
+
+# bats test_tags=plain
+@test "planted: a release that failed counts as one" {
+    plant lib/backends/redis/renew.c 's/if \(now >= be->release.until \|\| !dlock_error.*/if (true)/
+        s/end_release\(be, DLOCK_RELEASE_UNCLEAR, err\)/end_release(be, DLOCK_RELEASE_CLEAN, NULL)/'
+    finds '^redis call keeper:sendto:[4-9]:32' "the lock was kept"
+}
+
+# bats test_tags=plain
+@test "planted: an exit code that the manual does not have" {
+    plant lib/error.c 's/E\(NOMEM, 71,/E(NOMEM, 72,/'
+    finds '^redis memory [1-9]?[0-9]$' "not a documented exit code: exit code 72"
+}
+
+# bats test_tags=plain
+@test "planted: a guard that stays when the keeper has failed" {
+    plant cli/guard.c 's/if \((g->keeper_gone && \(g->phase == GUARD_IDLE)/if (false \&\& \1/'
+    finds '^redis memory [1-9]?[0-9]$' "left lock-guard"
+}
+
+# bats test_tags=plain
+@test "planted: a message to the keeper that is sent only once" {
+    plant cli/spawn.c 's/errno == ENOBUFS \|\| errno == ENOMEM/false/'
+    finds '^redis call child:sendmsg:2:105' "hangs"
 }

@@ -1,19 +1,13 @@
 #!/usr/bin/env bats
-# Each allocation fails once, or all from one on: never a command without the lock, no crash. For
-# PostgreSQL see lib/memory.bats.
+# memory.bats - our own allocations in the ZooKeeper module fail, each once, in each operation; its
+# library ends the process where it gets none. All allocations of a run, on all stores, fail in
+# failures.bats, those of a program that uses libdlock in lib/memory.bats.
 
 # bats file_tags=long
-load ../../support/redis
+load ../../support/common
 load ../../support/zookeeper
 
-setup_file() {
-    export BATS_TEST_TIMEOUT=200
-    redis_start
-}
-teardown_file() { redis_stop; }
-
-# counted FILE...: how often each exit code is in these files.
-counted() { sort "$@" | uniq -c | awk '{ printf "%s (%s times) ", $2, $1 }'; }
+setup_file() { export BATS_TEST_TIMEOUT=200; }
 
 # failing DIR N CMD...: CMD, a dlock whose N-th allocation fails ("N+": and all later ones). DIR:
 # "rc", "out" and, where it came to that, "failed".
@@ -30,71 +24,8 @@ failing() {
 }
 export -f failing
 
-# one N: a run with that failure, in $T/run.N; complaints go to $T/bad. From KILL to the end of a
-# lease of 4 s it is 242 ms, enough for a guard that waits for the processor.
-one() {
-    local dir=$T/run.$1 rc i name=$NAME.${1/+/x}
-    failing "$dir" "$1" "$HELPERS/launch" -n "$DLOCK" --ttl 4 \
-        "redis://127.0.0.1:$REDIS_PORT#$name" "$HELPERS/inside" "$dir" "$REDIS_PORT" "$name" "$HOLD"
-    rc=$(cat "$dir/rc")
-    # No process is left. The lock is free: released, or its lease has ended.
-    for ((i = 0; i < 20; i++)); do
-        [ -e "$dir/witness" ] && ! flock -sn "$dir/witness" true || break
-        sleep 0.025
-    done
-    [ $i -lt 20 ] || echo "$1: the tree lives on" >>"$T/bad"
-    for ((i = 0; i < 50; i++)); do
-        [ "$(redis-cli -p "$REDIS_PORT" exists "$name")" != 0 ] || break
-        sleep 0.1
-    done
-    [ $i -lt 50 ] || echo "$1: the lock is still held" >>"$T/bad"
-    [ ! -e "$dir/violations" ] ||
-        echo "$1: lived without the lock: $(head -n 1 "$dir/violations")" >>"$T/bad"
-    case $rc in
-    0) [ -e "$dir/witness" ] || echo "$1: exit code 0, but nothing was run" >>"$T/bad" ;;
-    65 | 69 | 71 | 79) ;;
-    # Memory that is there again a moment later: then the server seems to have announced too much.
-    76) [[ $1 != *+ ]] || echo "$1: exit code 76: $(cat "$dir/out")" >>"$T/bad" ;;
-    *) echo "$1: exit code $rc: $(tail -n 1 "$dir/out")" >>"$T/bad" ;;
-    esac
-    # One line for the end; before that of a loss, one about a renewal that is late.
-    [ "$(grep -c '^dlock: ' "$dir/out")" = "$(grep -c . "$dir/out")" ] ||
-        echo "$1: $(cat "$dir/out")" >>"$T/bad"
-    [ "$rc" = 0 ] || [ "$(grep -vc ' has not been renewed for ' "$dir/out")" = 1 ] ||
-        echo "$1: exit code $rc with: $(cat "$dir/out")" >>"$T/bad"
-    return 0
-}
-export -f one
-
-# bats test_tags=slow,plain,soak
-@test "an allocation that fails never leaves a command without the lock" {
-    local most
-    export T NAME HOLD=5200
-    # How many it makes.
-    head -c 8 /dev/zero >"$T/count"
-    NOMEMORY_COUNT=$T/count one 1000000000
-    rm -r "$T/run.1000000000"
-    most=$(($(od -An -td8 "$T/count")))
-    [ ! -e "$T/bad" ] || fail "$(cat "$T/bad")"
-    [ "$most" -ge 30 ]
-    seq "$most" | sample memory_points >points
-    points=$(wc -l <points)
-    echo "# $points of $most allocations" >&3
-    awk '{ print; print $1 "+" }' points | timeout 150 xargs -P 24 -n 1 bash -c 'one "$1"' -
-    failed=$(ls "$T"/run.*/failed | wc -l)
-    echo "# $failed failed; exit codes: $(counted "$T"/run.*/rc)" >&3
-    [ "$failed" -ge "$points" ]
-    # Before the grant nothing is run; behind it, where renewals fail, the command is ended.
-    [ "$(cat "$T"/run.*/rc | grep -cx 71)" -ge $((points * 30 / most)) ]
-    [ "$(cat "$T"/run.*+/rc | grep -cx 79)" -ge 1 ]
-    [ ! -e "$T/bad" ] || fail "$(cat "$T/bad")"
-}
-
-# --- ZooKeeper ---------------------------------------------------------------
-
-# libzookeeper ends the process where it gets no memory, so only our own allocations count here:
-# those whose caller is in lib/backends/zookeeper, and not in wire/calls.c, which stands between the
-# library and libc. ours FILE: their numbers among the logged ones.
+# Our own allocations are those whose caller is in lib/backends/zookeeper, and not in wire/calls.c,
+# which stands between the library and libc. ours FILE: their numbers among the logged ones.
 ours() {
     awk '$2 ~ /\/zookeeper.so$/ { print $1, $3 }' "$@" | while read -r n offset; do
         case $(addr2line -e "$MODULE" "$offset") in

@@ -103,36 +103,6 @@ no_complaints() {
     no_complaints
 }
 
-# bats test_tags=soak
-@test "a system call that fails once does no harm" {
-    # A close() that does not close, a process without a number, a signal that is not taken: no
-    # kernel does that.
-    local harmless='close|close_range|getpid|munmap|rt_sigreturn|rt_sigprocmask|restart_syscall|brk'
-    points 4 | grep -vE "^($harmless) " >"$T/calls"
-    # A sanitizer's malloc ends the program when it gets no memory.
-    [ -z "${SAN:-}" ] || sed -i '/^m/d' "$T/calls"
-    for e in EINTR EAGAIN ENOMEM EMFILE EIO; do
-        # The ones that may end so by their manual pages, and the kernel's habits.
-        case $e in
-        EINTR) may='ppoll|poll|read|recvfrom|sendto|connect|wait4|openat|write|getrandom|dup2' ;;
-        EAGAIN) may='ppoll|poll|read|recvfrom|sendto|connect|clone|clone3|getrandom' ;;
-        ENOMEM) may='.*' ;;
-        EMFILE) may='socket|openat|eventfd2|dup2|fcntl|clone|clone3' ;;
-        EIO)
-            may='read|write|recvfrom|sendto|openat|connect|newfstatat|fstat|shutdown'
-            may+='|getsockopt|setsockopt'
-            ;;
-        esac
-        grep -E "^($may) " "$T/calls" | sed "s/\$/ error=$e/"
-    done >all
-    [ "$(wc -l <all)" -ge 60 ]
-    sample call_points <all >points
-    echo "$(wc -l <points) points"
-    export T NAME ALLOWED="0 69 71 79"
-    timeout 150 xargs -P 8 -L 1 bash -c 'one_point "$1" "$2" "$3"' - <"$T/points"
-    no_complaints
-}
-
 # bats test_tags=soak,plain
 @test "a system call that fails from then on does not cause a hang" {
     # What a kernel without memory, or a broken device, may go on answering. (Not EINTR for ever,
