@@ -34,6 +34,8 @@ HELLO = (
     + setting(b"in_hot_standby", b"off")
     + setting(b"default_transaction_read_only", b"off")
     + b"".join(setting(*s) for s in MORE)
+    # As by a trigger at the log-in: nothing for a user of dlock.
+    + message(b"N", b"SWARNING\0VWARNING\0C01000\0Mwelcome\0\0")
     + message(b"K", struct.pack(">ii", 1, 1))
     + message(b"Z", b"I")
 )

@@ -268,6 +268,19 @@ subtest() {
     run -0 run_t 5 flock -n x true
 }
 
+@test "a wait with a descriptor can be stopped and continued" {
+    hold flock x
+    exec 8>x
+    start_log waiter.log "$DLOCK" 8
+    wait_for 5 queued x
+    kill -TSTP "$STARTED"
+    wait_for 5 pid_stopped "$STARTED"
+    kill -CONT "$STARTED"
+    let_go
+    exits 0 5 "$STARTED"
+    run -75 run_t 5 "$DLOCK" -n x true
+}
+
 @test "--status N is the open file with that descriptor, else a file of that name" {
     exec 8>x
     run -0 run_t 5 "$DLOCK" --status 8

@@ -39,6 +39,13 @@ END="timestamptz 'epoch'" BEGIN='WHEN NOT k.valid'
 
 # ------------------------------------------------------------------ table ---
 
+@test "--forget finds no record in a database without the tables" {
+    pgsql -c "create database \"$NAME\" template postgres"
+    pgsql -d "$NAME" -c 'drop table public.dlock_locks_runs, public.dlock_locks'
+    says 0 "'x' has no record of a run" --forget --yes \
+        "postgres://postgres@127.0.0.1:$PG_PORT/$NAME?mode=lease#x"
+}
+
 @test "the record can be read by a person, and an advisory lock has none" {
     says 64 "?mode=lease before the '#'" --once "postgres://$AT/postgres#$NAME" true
     says 64 '?mode=lease' --forget --yes "postgres://$AT/postgres#$NAME"

@@ -43,6 +43,16 @@ waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
     ! tail -n "+$((before + 1))" "$PG_LOG" | grep -E 'FATAL|could not|reset by peer' || fail "found"
 }
 
+@test "--check warns of a distant server that is not verified" {
+    # For dlock this address is no loopback.
+    local at="postgres://postgres@0.0.0.0:$PG_PORT/postgres"
+    run -1 run_t 5 "$DLOCK" --check "$at?sslmode=require#$NAME"
+    assert_out "warning  certificate: not verified; use sslmode=verify-full"
+    run -1 run_t 5 "$DLOCK" --check "$at?sslmode=verify-ca&$CA#$NAME"
+    assert_out "certificate: ends in "
+    refute_out "not verified"
+}
+
 @test "--check tells the end of the certificate" {
     L="$BASE?sslmode=verify-full&$CA#$NAME"
     run -1 run_t 5 "$DLOCK" --check "$L"

@@ -143,6 +143,8 @@ recorder() {
     never 64 "$at?cert=client.crt&key=server.key#x" "does not match"
     sed 's/^MI/AA/' client.crt >"$T/bad"
     never 64 "$at?cacert=$T/bad#x" "certificate 1 cannot be read"
+    openssl req -x509 -newkey rsa:512 -nodes -subj /CN=x -keyout "$T/weak.key" -out "$T/weak.crt"
+    never 64 "$at?cert=$T/weak.crt&key=$T/weak.key#x" "certificate 1 cannot be used: "
     mkfifo "$T/fifo"
     never 77 "$at?cert=client.crt&key=$T/fifo#x" "not a regular file"
     # Only rediss has them.

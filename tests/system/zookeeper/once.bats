@@ -155,6 +155,19 @@ through() {
     state_is succeeded
 }
 
+@test "--forget does without the index node, and tells a refusal" {
+    once 0 "$L" true
+    zk_rm -r "$R/d"
+    forget
+    [ "$(zk_tree "$R/r" | grep -c /job)" = 0 ]
+    once 0 "$L" true
+    through refuse multi 1 -102
+    says 77 "cannot remove the run record" --forget --yes "$P"
+    struck
+    state_is succeeded
+    forget
+}
+
 # ----------------------------------------------------------------- who is too late ---
 
 @test "a holder whose session has ended writes nothing over the next run's record" {
