@@ -15,3 +15,14 @@ load ../support/common
     sed -n 's/.* grants in .*/# &/p' grants.log >&3
     [ $rc -eq 0 ] || fail "$(cat grants.log)"
 }
+
+# bats test_tags=soak,slow
+@test "the storm finds commands that go on when their lock is lost" {
+    [ -n "${DLOCK_SOAK:-}" ] || return 0
+    printf '%s\n' '#!/bin/sh' 'case "$*" in *" --grace "*) set -- --on-lost warn "$@" ;; esac' \
+        "exec $DLOCK \"\$@\"" >warns
+    chmod +x warns
+    DLOCK=$T/warns run -1 run_t 280 "$ROOT/tests/soak/grants" --grants 4000 redis
+    [[ $output != *" 0 overlaps"* && $output == *"of another one still runs"* ]] ||
+        fail "${output//FINAL:/final:}"
+}

@@ -8,11 +8,11 @@ operations is hit, 50), seed=N, other=PROGRAM (a dlock of another release, for e
 operation).
 
 storm=S: a fault each S seconds, and OPERATIONS is how many commands must have run. Further facts
-say what an operation may do and what a fault may be: also=LOCK (a second lock), once, keep
-(--min-hold), more=P (how many do that, 0.07), break (--break), cut (the connection is), store=DIR
-(the store stops or starts again: a line "stop N SECONDS" or "restart N" in the fifo DIR/ask, N any
-number, has another process do so, write that into the history, and say in DIR/told when it is
-over). The last line is about the storm, in JSON: times in seconds.
+say what an operation may do and what a fault may be: also=LOCK (a second lock), once, keep[=N]
+(--min-hold, N (1) of 14), more=P (how many do any of that, 0.07), break (--break), cut (the
+connection is), store=DIR (the store stops or starts again: a line "stop N SECONDS" or "restart N"
+in the fifo DIR/ask, N any number, has another process do so, write that into the history, and say
+in DIR/told when it is over). The last line is about the storm, in JSON: times in seconds.
 
 The workers take the operations of a list that the seed determines: writers, shared holders and
 slots of one number, sometimes of another; they wait, or try, or wait for a while. Some are hit
@@ -75,7 +75,8 @@ class Operation:
 
     def choose(self):
         """A few operations want more of dlock than the lock."""
-        want = rng.choice(["also"] * 4 + ["once"] * 6 + ["forget"] * 2 + ["keep", "long"])
+        want = rng.choice(["also"] * 4 + ["once"] * 6 + ["forget"] * 2 + ["long"] +
+                          ["keep"] * int(facts.get("keep") or 1))
         if rng.random() > MORE:
             return
         if want == "also" and "also" in facts:
