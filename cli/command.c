@@ -66,9 +66,7 @@ int command_signal(struct command *c, const struct signalfd_siginfo *si)
     bool forward = true;
     if (sig == SIGCONT)
         c->continued_at = dlock_now();
-    if (sig == SIGCHLD) {
-        forward = false;
-    } else if (si->ssi_code != SI_KERNEL) {
+    if (si->ssi_code != SI_KERNEL) {
         /* Our own line to a closed stderr sends SIGPIPE. */
         forward = sig != SIGPIPE || si->ssi_pid != (uint32_t)getpid();
     } else {
