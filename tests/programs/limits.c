@@ -137,6 +137,8 @@ static void nothing_given(void)
     CODE(dlock_open(&lk, uri, NULL, NULL), 0);
     CODE(dlock_start_forget(lk, NULL, &err), DLOCK_EUSAGE);
     CODE(dlock_start_forget(lk, "", &err), DLOCK_EUSAGE);
+    CODE(dlock_note_result(lk, true, 256, &err), DLOCK_EUSAGE);
+    CODE(dlock_note_result(lk, true, -2, &err), DLOCK_EUSAGE);
     CODE(dlock_keep(lk, 0, NULL), DLOCK_EUSAGE);
     CODE(dlock_set_open(&set, &lk, 0, 0, &err), DLOCK_EUSAGE);
     CODE(dlock_set_open(&set, &lk, DLOCK_SET_MAX + 1, 0, &err), DLOCK_EUSAGE);

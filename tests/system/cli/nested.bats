@@ -35,6 +35,12 @@ outlived() { # LOCK [ARG...]: of the inner one
 queued() { "$DLOCK" --status --json "$L" | grep -q '"place":1'; }
 command_gone() { pid_gone "$(cat in)"; }
 
+@test "refuses a grace that the ttl above is too short for" {
+    says 69 "is held with a ttl of 2 s, and this grace needs one of at least " --ttl 2 "$L" \
+        "$DLOCK" --grace 5s "$L" touch ran
+    [ ! -e ran ]
+}
+
 @test "the times of inner dlocks follow the renewals of the outer one" {
     # With a lease of 1 s a busy machine would renew late, and dlock would say so.
     run -0 run_t 10 "$DLOCK" --ttl 3 "$L" "$DLOCK" "$L" "$DLOCK" --ttl 20 "$L" sleep 4
