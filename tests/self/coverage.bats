@@ -76,3 +76,8 @@ report() { # RC: with $T/list
         grep -qE "\<$function\(" "$ROOT/$file" && [ -n "$reason" ] || fail "$file $function $reason"
     done <"$ROOT/tests/coverage/list"
 }
+
+@test "coverage: without a compiler that counts it is not run, which is no failure" {
+    COVER_CC=false run -77 "$ROOT/tests/coverage/run"
+    assert_out "not run: "
+}
