@@ -45,6 +45,8 @@ static void without_end(void)
         CODE(dlock_keep(lk, 0, &err), 0);
         CODE(dlock_keep(lk, INT64_MIN, &err), 0);
         MUST(dlock_time_left(lk) > 0);
+        CODE(dlock_note_result(lk, true, 256, &err), DLOCK_EUSAGE);
+        CODE(dlock_note_result(lk, true, -2, &err), DLOCK_EUSAGE);
         dlock_end_min_hold(lk);
         CODE(dlock_release(lk, DLOCK_NEVER, &err), 0);
         for (int k = 0; k < 2; k++) {
@@ -137,8 +139,6 @@ static void nothing_given(void)
     CODE(dlock_open(&lk, uri, NULL, NULL), 0);
     CODE(dlock_start_forget(lk, NULL, &err), DLOCK_EUSAGE);
     CODE(dlock_start_forget(lk, "", &err), DLOCK_EUSAGE);
-    CODE(dlock_note_result(lk, true, 256, &err), DLOCK_EUSAGE);
-    CODE(dlock_note_result(lk, true, -2, &err), DLOCK_EUSAGE);
     CODE(dlock_keep(lk, 0, NULL), DLOCK_EUSAGE);
     CODE(dlock_set_open(&set, &lk, 0, 0, &err), DLOCK_EUSAGE);
     CODE(dlock_set_open(&set, &lk, DLOCK_SET_MAX + 1, 0, &err), DLOCK_EUSAGE);
