@@ -539,7 +539,7 @@ int proc_locks_read_all(const struct proc_locks_file *lf, struct proc_locks_all 
         sys = add_all(all, &cap, &length);
         looks++;
     }
-    if (looks > 1)
+    if (looks > 1 && all->n > 0)
         drop_doubles(all);
     if (all->n > 0)
         qsort(all->at, (size_t)all->n, sizeof(*all->at), by_inode);
