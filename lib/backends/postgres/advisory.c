@@ -196,8 +196,8 @@ static void adv_read_entry(struct pg_backend *be, int i, struct dlock_entry *ent
         pg_list_dark(be, "the host and the command of other roles are not shown to this role "
                          "(pg_read_all_stats)");
     *entry = (struct dlock_entry){.name = be->name,
-                                  .holders = (int)pg_number(rows, i, S_HOLDERS),
-                                  .waiters = (int)pg_number(rows, i, S_WAITERS),
+                                  .holders = pg_count(rows, i, S_HOLDERS),
+                                  .waiters = pg_count(rows, i, S_WAITERS),
                                   .holder = held ? &be->info : NULL};
 }
 
@@ -290,8 +290,8 @@ static int64_t shown_ms(const char *text)
     } units[] = {{"ms", 1}, {"s", 1000}, {"min", 60000}, {"h", 3600000}, {"d", 86400000}, {"", 1}};
     char *end;
     int64_t n = strtoll(text, &end, 10);
-    for (size_t i = 0; end != text && i < DLOCK_LEN(units); i++)
-        if (strcmp(end, units[i].unit) == 0)
+    for (size_t i = 0; end != text && n >= 0 && i < DLOCK_LEN(units); i++)
+        if (strcmp(end, units[i].unit) == 0 && n <= INT64_MAX / units[i].ms)
             return n * units[i].ms;
     return -1;
 }

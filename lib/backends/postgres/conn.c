@@ -559,6 +559,11 @@ int64_t pg_number(const PGresult *res, int row, int col)
     return strtoll(PQgetvalue(res, row, col), NULL, 10);
 }
 
+int pg_count(const PGresult *res, int row, int col)
+{
+    return (int)dlock_max(0, dlock_min(pg_number(res, row, col), INT_MAX));
+}
+
 int64_t pg_ms(const PGresult *res, int row, int col)
 {
     const int64_t most = INT64_MAX / 4 / DLOCK_MSEC;

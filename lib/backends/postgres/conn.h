@@ -185,6 +185,7 @@ static inline bool pg_true(const PGresult *res, int row, int col)
     return pg_text(res, row, col)[0] == 't';
 }
 int64_t pg_number(const PGresult *, int row, int col);
+int pg_count(const PGresult *, int row, int col); /* 0 to INT_MAX, whatever the server says */
 /* Milliseconds of any row: bounded, so that sums with the time fit 64 bits in nanoseconds. */
 int64_t pg_ms(const PGresult *, int row, int col);
 /* No error, and exactly one row of n columns? */

@@ -1042,7 +1042,7 @@ static void read_kind(struct dlock_info *info, const char *kind, int64_t slot)
                  : kind[0] == 's' ? DLOCK_MODE_SHARED
                                   : DLOCK_MODE_EXCLUSIVE;
     info->slots = table_slots_of(kind);
-    info->slot = (int)slot;
+    info->slot = slot >= 0 && slot <= info->slots ? (int)slot : 0;
 }
 
 static bool table_read_info(const PGresult *res, int i, struct dlock_info *info)
@@ -1110,10 +1110,10 @@ static void table_read_entry(struct pg_backend *be, int i, struct dlock_entry *e
     *entry = (struct dlock_entry){
         .name = be->name,
         .holders = !held                                   ? 0
-                   : !PQgetisnull(rows, i, LI_HOLDERS)     ? (int)pg_number(rows, i, LI_HOLDERS)
+                   : !PQgetisnull(rows, i, LI_HOLDERS)     ? pg_count(rows, i, LI_HOLDERS)
                    : be->info.mode == DLOCK_MODE_EXCLUSIVE ? 1
                                                            : -1,
-        .waiters = (int)pg_number(rows, i, LI_WAITERS),
+        .waiters = pg_count(rows, i, LI_WAITERS),
         .holder = held ? &be->info : NULL,
     };
 }
