@@ -1,10 +1,10 @@
 /*
  * comments.c - the comment of a holder or waiter in its last query, which PostgreSQL shows. Any
- * user can have one there.
+ * user can have one there. And the server's texts behind an advisory grant.
  */
 #include "fuzz.h"
 
-#include "backends/postgres/advisory_sql.h"
+#include "../../lib/backends/postgres/advisory.c"
 
 /* One row of an advisory lock's sessions, with this text as the last query; granted: a holder. */
 static void read_session(char *text, const char *granted)
@@ -26,9 +26,18 @@ static void read_session(char *text, const char *granted)
     PQclear(res);
 }
 
+/* Each half of the fencing token, and the lease that the server keeps. */
+static void read_grant(const char *text)
+{
+    FUZZ_HOLDS(make_fence(text, "000000010000000000000001") <= INT64_MAX);
+    FUZZ_HOLDS(make_fence("0/16B3748", text) <= INT64_MAX);
+    FUZZ_HOLDS(shown_ms(text) >= -1);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char *text = fuzz_copy(data, size);
+    read_grant(text);
     read_session(text, "0");
     read_session(text, "1");
     free(text);

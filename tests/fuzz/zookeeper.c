@@ -2,7 +2,7 @@
  * zookeeper.c - the packet guard. The input is a connection's traffic in pieces: '>' (sent) or any
  * other byte (received), a byte with the length of the piece, the piece. As in libzookeeper, a
  * length lies in a field of its own and a packet in a block of its own. An input that begins with
- * 'd' is the data of a node.
+ * 'd' is the data of a node; with 'n', the names of a lock's children, a line each.
  */
 #include "fuzz.h"
 
@@ -65,6 +65,34 @@ static void read_node(const char *text, size_t n)
     zk_run_over_ms(&run.run);
 }
 
+#define NAMES 64
+
+/* The line, and what each node in it waits for: a node in front that keeps ours out, or nothing. */
+static void read_names(struct fuzz f)
+{
+    static const struct Stat stat = {.ctime = FUZZ_NOW_MS, .czxid = 7};
+    char *names[NAMES];
+    int n = 0, in_line = 0;
+    while (n < NAMES && (names[n] = fuzz_line(&f)) != NULL)
+        n++;
+    struct zk_child *line = zk_line(names, n, &in_line);
+    FUZZ_HOLDS(line && in_line <= n);
+    for (int i = 0; i < in_line; i++) {
+        struct zk_wait w = zk_wait_of(line, i);
+        struct dlock_info info;
+        FUZZ_HOLDS(i == 0 || line[i - 1].seq <= line[i].seq);
+        FUZZ_HOLDS((w.what == WAIT_NONE) == (line[i].place == 0));
+        FUZZ_HOLDS(w.what != WAIT_NODE || (w.node >= 0 && w.node < i));
+        zk_read_info(line[i].name, line[i].place > 0, names[0], (int)strlen(names[0]), &stat,
+                     &info);
+        fuzz_clean_info(&info);
+        FUZZ_HOLDS(info.slots <= DLOCK_SLOTS_MAX);
+    }
+    free(line);
+    while (n > 0)
+        free(names[--n]);
+}
+
 static void read_traffic(struct fuzz f, size_t size)
 {
     static struct zk_frame frame;
@@ -91,6 +119,10 @@ static void read_traffic(struct fuzz f, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    if (size > 0 && data[0] == 'n') {
+        read_names((struct fuzz){data + 1, size - 1});
+        return 0;
+    }
     if (size == 0 || data[0] != 'd') {
         read_traffic((struct fuzz){data, size}, size);
         return 0;
