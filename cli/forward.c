@@ -59,12 +59,12 @@ int forward_add(struct forward *f, const struct forward_signal *s)
     }
     /* The guard may have got a copy already. */
     for (int i = 0; i < f->ncopies && !shared; i++) {
-        shared = same(&f->copies[i], s) && s->at < f->copies[i].at + COPY_LASTS;
+        shared = same(&f->copies[i], s) && s->at - COPY_LASTS < f->copies[i].at;
         if (shared)
             REMOVE(f->copies, &f->ncopies, i);
     }
     f->waiting[f->nwaiting].s = *s;
-    f->waiting[f->nwaiting].until = is_urgent(s) ? s->at : s->at + FORWARD_WAIT;
+    f->waiting[f->nwaiting].until = is_urgent(s) ? s->at : dlock_after(s->at, FORWARD_WAIT);
     f->waiting[f->nwaiting].shared = shared;
     f->nwaiting++;
     return sig;

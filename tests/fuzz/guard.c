@@ -71,6 +71,7 @@ static size_t next(struct fuzz *f, struct guard_msg *m, bool *pass)
     m->term_at &= INT64_MAX;
     m->kill_at &= INT64_MAX;
     m->hard_at &= INT64_MAX;
+    m->signal.at &= INT64_MAX;
     m->raw_minus_boot = dlock_max(-DLOCK_RAW_NEVER, dlock_min(m->raw_minus_boot, DLOCK_RAW_NEVER));
     m->token[DLOCK_TOKEN_LEN] = m->held.token[DLOCK_TOKEN_LEN] = '\0';
     m->held.socket[NESTED_SOCKET_MAX] = '\0';

@@ -53,6 +53,15 @@ TEST(a_signal_waits_for_a_copy)
     CHECK_INT(taken(200 + WAIT), SIGTERM);
 }
 
+TEST(a_signal_at_the_end_of_time_waits)
+{
+    struct forward_signal s = {.sig = SIGTERM, .sender = 7, .at = DLOCK_NEVER - 1};
+    f = (struct forward){0};
+    forward_copy(&f, &s);
+    CHECK_INT(forward_add(&f, &s), 0);
+    CHECK(forward_wake(&f) == DLOCK_NEVER);
+}
+
 TEST(what_the_whole_job_got_is_not_sent_again)
 {
     f = (struct forward){0};
