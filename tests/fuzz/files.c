@@ -46,7 +46,9 @@ static void check_error(int rc, const struct dlock_error *err)
 {
     FUZZ_HOLDS(rc == err->code && err->msg[0]);
     fuzz_clean(err->msg, sizeof(err->msg));
-    FUZZ_HOLDS(!strstr(err->msg, SECRET));
+    /* Where no password stands, a message may quote the word. */
+    const char *word = memmem(passwd.p, passwd.n, "://:" SECRET "@", strlen("://:" SECRET "@"));
+    FUZZ_HOLDS(!word || !strstr(err->msg, SECRET));
 }
 
 /* The store, and the URI of a lock there, which need not be a good one. */
