@@ -61,3 +61,26 @@ TOOL
     assert_out 'NOT EXPECTED: none, dlock-none: two commands ran at once for 3'
     [ -s proof/none.svg ] && [ -s proof/results.json ] && [ -s proof/table.txt ]
 }
+
+# words PAGE: its text in one line.
+words() { mandoc -T ascii "$ROOT/man/$1" | sed 's/.\x08//g' | tr -s ' \n' ' '; }
+
+@test "proof: the manual has a row for each fault, and each sentence about dlock's overlaps" {
+    local line page part text
+    words dlock-proof.7 >proof
+    sed -n "s/.*FAULT_TITLE=\(['\"]\)\(.*\)\1 FAULT_ORDER.*/\2/p" "$ROOT"/tests/proof/faults/*.bash >titles
+    [ "$(wc -l <titles)" = "$(ls "$ROOT/tests/proof/faults" | wc -l)" ]
+    while IFS= read -r line; do grep -qF -- "$line " proof || fail "no row: $line"; done <titles
+    # A sentence goes on to the next line that is not indented; [...] stands for what is left out.
+    sed -n '/^ /H; /^ /!{x;s/\n */ /g;p;s/.*//;x}; ${x;s/\n */ /g;p}' "$ROOT/tests/proof/expected" |
+        grep ': ' >sentences
+    [ "$(wc -l <sentences)" -ge 10 ]
+    while IFS= read -r line; do
+        page=${line%%:*} text=${line#*: }
+        page=${page# } page=${page%(7)}.7
+        words "$page" >page
+        while IFS= read -r part; do
+            grep -qF -- "$part" page || fail "$page does not say: $part"
+        done < <(sed 's/ *\[\.\.\.\] */\n/g' <<<"$text")
+    done <sentences
+}

@@ -1,5 +1,5 @@
 . "$proof/faults/clock-server-forward.bash"
-FAULT_TITLE="clock of 1 server of 3 1 h forward" FAULT_ORDER=94
+FAULT_TITLE='clock of 1 server of 3 1 h ahead' FAULT_ORDER=94
 fault_applies() { [ "$STORE" = redlock ]; }
 clock_servers() {
     eval "plain_$(declare -f redis_spawn)"

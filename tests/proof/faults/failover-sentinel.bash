@@ -1,6 +1,6 @@
 # The Redis master is killed; the sentinels promote its replica, which has all that it had.
 . "$proof/../support/sentinel.bash"
-FAULT_TITLE="Sentinel failover (ttl 6 s)" FAULT_ORDER=80
+FAULT_TITLE='Sentinel failover' FAULT_ORDER=80
 fault_applies() { case $TOOL in dlock-redis | redis-py) ;; *) return 1 ;; esac; }
 fault_setup() {
     TTL=6 TTL_MS=6000 DLOCK_OPTS=(--ttl 6)

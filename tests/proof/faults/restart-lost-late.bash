@@ -1,3 +1,3 @@
 . "$proof/faults/restart-lost.bash"
-FAULT_TITLE='store lost its data; B comes then' FAULT_ORDER=45 FAULT_QUICK=''
+FAULT_TITLE='data lost; B comes only then' FAULT_ORDER=45 FAULT_QUICK=''
 fault_setup() { B_LATE=1; }

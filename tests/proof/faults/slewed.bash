@@ -2,7 +2,7 @@
 # while nothing is renewed, so its packets are lost, too.
 . "$proof/faults/clock-client-forward.bash"
 . "$proof/faults/blackhole-both.bash"
-FAULT_TITLE="packets lost both ways; slewed clock" FAULT_ORDER=73
+FAULT_TITLE='packets lost; slewed clock' FAULT_ORDER=73
 fault_missing() { far_missing && clock_missing "$TOOL"; }
 fault_prepare() {
     far_up || outcome error 'no second machine'
