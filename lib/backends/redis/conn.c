@@ -182,7 +182,9 @@ void redis_conn_flush(struct redis_conn *c)
         ssize_t n = send(c->fd, c->out + done, c->out_len - done, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        /* ENOBUFS, ENOMEM: there is room, but the kernel has no memory now. */
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS ||
+                      errno == ENOMEM))
             break;
         /* receive() reports a broken socket: the server may have sent the reason before. */
         done = n < 0 ? c->out_len : done + (size_t)n;

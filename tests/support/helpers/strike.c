@@ -452,6 +452,7 @@ int main(int argc, char **argv)
     sigset_t chld;
     sigemptyset(&chld);
     sigaddset(&chld, SIGCHLD);
+    sigaddset(&chld, SIGTERM); /* without us no call of theirs would work */
     sigprocmask(SIG_BLOCK, &chld, NULL);
     struct pollfd fds[2] = {{.fd = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK)}, {.fd = -1}};
     fds[1].fd = start(argv + 3, watched);
@@ -459,9 +460,10 @@ int main(int argc, char **argv)
     int64_t until = now_ms() + HANG_MS;
     for (;;) {
         poll(fds, 2, 100);
-        struct signalfd_siginfo ignored;
-        while (read(fds[0].fd, &ignored, sizeof ignored) > 0)
-            ;
+        struct signalfd_siginfo came;
+        while (read(fds[0].fd, &came, sizeof came) > 0)
+            if (came.ssi_signo == SIGTERM)
+                until = 0;
         if (fds[1].revents & POLLIN)
             answer(fds[1].fd);
         else if (fds[1].revents)
