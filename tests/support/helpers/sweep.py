@@ -89,10 +89,13 @@ class Case:
         *first, after, _ = [line.split() for line in self.read("history")]
         if first and 0 < int(after[2]) <= int(first[0][2]):
             bad.append(f"FINAL: fence {after[2]} after {first[0][2]}")
+        if len(first) == 2:
+            end = int(first[1][3]) / 1e9
         return bad + self.judge_end(len(first), int(after[3]) / 1e9 - end)
 
     def judge_end(self, lines_of_first, took):
-        """lines_of_first: how far the command came, 2 to its end; took: s until the next began."""
+        """lines_of_first: how far the command came, 2: to its end; took: s from its end, or from
+        dlock's, until the next command began."""
         out = [line for line in self.read("out") if not line.startswith(FOREIGN)]
         ended, bad = lines_of_first == 2, []
         told = len([line for line in out if LATE not in line])
