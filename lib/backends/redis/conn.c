@@ -183,8 +183,8 @@ void redis_conn_flush(struct redis_conn *c)
         if (n < 0 && errno == EINTR)
             continue;
         /* ENOBUFS, ENOMEM: there is room, but the kernel has no memory now. */
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS ||
-                      errno == ENOMEM))
+        if (n < 0 &&
+            (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM))
             break;
         /* receive() reports a broken socket: the server may have sent the reason before. */
         done = n < 0 ? c->out_len : done + (size_t)n;

@@ -52,7 +52,13 @@ static const struct call {
     const char *name;
     int errors[4];
 } calls[] = {
-#define CALL(name, ...) {SYS_##name, #name, {__VA_ARGS__}}
+#define CALL(name, ...)                                                                            \
+    {                                                                                              \
+        SYS_##name, #name,                                                                         \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
     CALL(accept4, EMFILE, ECONNABORTED),
     CALL(bind, EADDRINUSE, ENOMEM),
     CALL(chdir, EACCES),
