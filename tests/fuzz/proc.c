@@ -50,8 +50,8 @@ static int open_bytes(const char *path)
     const char *text = find_file(path, &n);
     if (!text)
         return -1;
-    FUZZ_HOLDS(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0 &&
-               write(ends[1], text, n) == (ssize_t)n && close(ends[1]) == 0);
+    FUZZ_HOLDS(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0 && write(ends[1], text, n) == (ssize_t)n &&
+               close(ends[1]) == 0);
     return ends[0];
 }
 
