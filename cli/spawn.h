@@ -104,8 +104,8 @@ void fds_let_go(int *keep, int n);
  */
 void memory_let_go(void);
 /*
- * Send a message over a SOCK_SEQPACKET. pass: -1, or a descriptor. 0 or -errno; never blocks. EAGAIN:
- * later, when the socket has room, or the kernel the memory for it.
+ * Send a message over a SOCK_SEQPACKET. pass: -1, or a descriptor. 0 or -errno; never blocks.
+ * EAGAIN: later, when the socket has room, or the kernel the memory for it.
  */
 int fds_send(int sock, const void *m, size_t size, int pass);
 

@@ -85,8 +85,8 @@ plant_text() {
 # nothing of its environment, and not the bats below libexec, which is first in our PATH.
 try() {
     run run_t 60 env -i PATH="${PATH//"$BATS_LIBEXEC:"/}" HOME="${HOME:-/}" \
-        TMPDIR="${TMPDIR:-/tmp}" BUILD="$BUILD" HELPERS="$HELPERS" DLOCK="$PLANTED" "${@:3}" bats \
-        --formatter tap -f "^$2\$" "$ROOT/tests/system/$1.bats"
+        TMPDIR="${TMPDIR:-/tmp}" BUILD="$BUILD" HELPERS="$HELPERS" DLOCK="$PLANTED" "${@:3}" \
+        bats --formatter tap -f "^$2\$" "$ROOT/tests/system/$1.bats"
     [ "${lines[0]}" = 1..1 ] || fail "not one test '$2' in $1.bats: $output"
 }
 caught() {
@@ -216,7 +216,8 @@ finds() {
 
 # bats test_tags=plain
 @test "planted: a release that failed counts as one" {
-    plant lib/backends/redis/renew.c 's/(end_release\(be, DLOCK_RELEASE_)UNCLEAR, &err/\1CLEAN, NULL/'
+    plant lib/backends/redis/renew.c \
+        's/(end_release\(be, DLOCK_RELEASE_)UNCLEAR, &err/\1CLEAN, NULL/'
     finds '^redis call keeper:sendto:[45]:32' "the lock was kept"
 }
 

@@ -5,9 +5,9 @@
     STORE memory N[+]               the N-th allocation fails (and all later ones; see nomemory.c)
 
 Each case has a lock of its own, LOCK with a name behind it. A dlock, which the failure hits, holds
-it for a renewal and more; as soon as its command runs, another dlock waits for the lock, and nothing
-hits that one. What must be true then: see Case.judge(). Complaints go to DIR/bad, one a line; stdout
-has how many cases of each store ended how. The store "guarded" is a file with -o.
+it for a renewal and more; as soon as its command runs, another dlock waits for the lock, and
+nothing hits that one. What must be true then: see Case.judge(). Complaints go to DIR/bad, one a
+line; stdout has how many cases of each store ended how. The store "guarded" is a file with -o.
 """
 import collections
 import errno

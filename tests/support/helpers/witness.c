@@ -5,8 +5,8 @@
  *
  * DIR/witness  the flock                DIR/violations  a line for each refusal
  * DIR/counter  the counter              DIR/history     "enter|exit PID FENCE TIME_NS"
- * tree: a grandchild in a session of its own keeps the witness too, and ignores TERM. CODE: the exit
- * code, 0.
+ * tree: a grandchild in a session of its own keeps the witness too, and ignores TERM. CODE: the
+ * exit code, 0.
  */
 #include "tree.h"
 
