@@ -1,6 +1,7 @@
 /*
  * strike FILE CASE CMD...: run CMD, a dlock of whose system calls one fails, and wait until its
- * last process is gone. CASE is ROLE:CALL:K:ERRNO: the K-th CALL of that process is not done and has
+ * last process is gone. CASE is ROLE:CALL:K:ERRNO: the K-th CALL of that process is not done and
+ * has
  * this error; "trace": nothing fails, FILE lists the cases of this run; "-": nothing is watched.
  *
  * FILE: "struck"; "exit CODE NS" (CLOCK_BOOTTIME; 128+N: killed); "hangs" if CMD took too long;

@@ -123,7 +123,8 @@ no_complaints() {
     local k
     for k in 1 2 3; do
         run -0 run_t 4 "$HELPERS/strike" report keeper:sendto:$k:105 "$DLOCK" --ttl 30 "$L" true
-        grep -qx struck report && grep -q "^exit 0 " report && [ -z "$output" ] || fail "$k: $(cat report) $output"
+        grep -qx struck report && grep -q "^exit 0 " report && [ -z "$output" ] ||
+            fail "$k: $(cat report) $output"
         [ "$(rcli exists "$NAME")" = 0 ] || fail "$k: the lock is left behind"
     done
 }
