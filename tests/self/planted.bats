@@ -82,7 +82,8 @@ plant_text() {
 }
 
 # try FILE NAME [VARIABLE=VALUE...]: that test, and no other one, with the plant. Not as
-# a part of this run of bats: nothing of its environment, and not the bats below libexec, which is first in our PATH.
+# a part of this run of bats: nothing of its environment, and not the bats below libexec, which is
+# first in our PATH.
 try() {
     run run_t 60 env -i PATH="${PATH//"$BATS_LIBEXEC:"/}" HOME="${HOME:-/}" \
         TMPDIR="${TMPDIR:-/tmp}" BUILD="$BUILD" HELPERS="$HELPERS" DLOCK="$PLANTED" "${@:3}" \

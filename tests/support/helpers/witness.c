@@ -1,7 +1,7 @@
 /*
  * witness DIR HOLD_MS [tree [CODE]]: the command of the exclusion tests, which dlock cannot fool:
- * the kernel says whether another holder is inside (a flock that every descendant keeps), and a counter
- * that is read and, after a sleep, written without a lock must add up.
+ * the kernel says whether another holder is inside (a flock that every descendant keeps), and a
+ * counter that is read and, after a sleep, written without a lock must add up.
  *
  * DIR/witness  the flock                DIR/violations  a line for each refusal
  * DIR/counter  the counter              DIR/history     "enter|exit PID FENCE TIME_NS"
