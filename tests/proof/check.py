@@ -81,7 +81,8 @@ def disagreements(folder, processes, together):
 
 def cell(folder):
     """The cell's result: its times are seconds since A's command began."""
-    outcome, _, reason = (lines(folder, "outcome") or ["error it left no outcome"])[0].partition(" ")
+    said = lines(folder, "outcome") or ["error it left no outcome"]
+    outcome, _, reason = said[0].partition(" ")
     result = {"outcome": outcome, "reason": reason}
     result.update(line.split(" ", 1) for line in lines(folder, "about"))
     events = [(int(at), text) for at, text in

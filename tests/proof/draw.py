@@ -8,7 +8,8 @@ import sys
 from xml.sax.saxutils import escape
 
 LEFT, WIDTH, ROW, TOP = 150, 760, 46, 64
-WAITS, HOLDS, COLOUR, BOTH, FAULT = "#d9dce1", "#8c929c", {"A": "#3a6ea5", "B": "#4c9a57"}, "#d0342c", "#8a5a00"
+WAITS, HOLDS, BOTH, FAULT = "#d9dce1", "#8c929c", "#d0342c", "#8a5a00"
+COLOUR = {"A": "#3a6ea5", "B": "#4c9a57"}
 
 
 def bar(x, y, width, height, fill, title=""):
@@ -46,7 +47,8 @@ class Drawing:
 
     def key(self):
         at = 10
-        for fill, words in ((WAITS, "the tool waits"), (HOLDS, "it has the lock, as far as it knows"),
+        for fill, words in ((WAITS, "the tool waits"),
+                            (HOLDS, "it has the lock, as far as it knows"),
                             (COLOUR["A"], "A's command"),
                             (COLOUR["B"], "B's command"), (BOTH, "both run"),
                             (FAULT, "the fault; dashed: its end")):

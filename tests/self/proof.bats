@@ -68,7 +68,8 @@ words() { mandoc -T ascii "$ROOT/man/$1" | sed 's/.\x08//g' | tr -s ' \n' ' '; }
 @test "proof: the manual has a row for each fault, and each sentence about dlock's overlaps" {
     local line page part text
     words dlock-proof.7 >proof
-    sed -n "s/.*FAULT_TITLE=\(['\"]\)\(.*\)\1 FAULT_ORDER.*/\2/p" "$ROOT"/tests/proof/faults/*.bash >titles
+    sed -n "s/.*FAULT_TITLE=\(['\"]\)\(.*\)\1 FAULT_ORDER.*/\2/p" \
+        "$ROOT"/tests/proof/faults/*.bash >titles
     [ "$(wc -l <titles)" = "$(ls "$ROOT/tests/proof/faults" | wc -l)" ]
     while IFS= read -r line; do grep -qF -- "$line " proof || fail "no row: $line"; done <titles
     # A sentence goes on to the next line that is not indented; [...] stands for what is left out.

@@ -264,7 +264,8 @@ hold() {
     HOLDER=$STARTED
     wait_for 5 test -s held || fail "$(cat hold.log)"
 }
-# ends_while_stopped [OPTION...]: a keeper $HOLDER that is stopped, and whose command has ended since.
+# ends_while_stopped [OPTION...]: a keeper $HOLDER that is stopped, and whose command has ended
+# since.
 ends_while_stopped() {
     fresh held go
     start_log hold.log "$DLOCK" "$@" "$L" sh -c 'echo $$ >held; exec "$HELPERS/await" go'

@@ -1,5 +1,7 @@
 # One ZooKeeper server, ticks of 0.2 s.
-store_missing() { [ -e /usr/share/java/zookeeper.jar ] || echo 'libzookeeper-java is not installed'; }
+store_missing() {
+    [ -e /usr/share/java/zookeeper.jar ] || echo 'libzookeeper-java is not installed'
+}
 store_version() {
     echo "ZooKeeper $(dpkg-query -W -f='${Version}' libzookeeper-java 2>/dev/null)"
 }

@@ -3,10 +3,10 @@
  * DIR/WHO.end exists. tree: so does a grandchild in a session of its own, whose parent has ended.
  * lives DIR WHO wrapper PID: only reports that process.
  *
- * Each process reports itself to the watcher (tests/proof/watch.py) at the socket DIR/watch and goes
- * on when it has the watcher's answer: the watcher then has a pidfd. Every 50 ms a process adds a
- * line to DIR/witness: time, pid, WHO. One O_APPEND write, no lock: a process that is frozen with a
- * lock would stop the others.
+ * Each process reports itself to the watcher (tests/proof/watch.py) at the socket DIR/watch and
+ * goes on when it has the watcher's answer: the watcher then has a pidfd. Every 50 ms a process
+ * adds a line to DIR/witness: time, pid, WHO. One O_APPEND write, no lock: a process that is frozen
+ * with a lock would stop the others.
  */
 #include <errno.h>
 #include <fcntl.h>

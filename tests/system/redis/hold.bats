@@ -148,7 +148,7 @@ refused_once() { [ "$(own acl log | grep -cx 'client|tracking')" = 1 ]; }
 }
 
 # The keeper learns of both at once when it continues: the command's end, and the closed connection.
-@test "a release behind a restart without data says that the lock was lost, not that it was served" {
+@test "a release behind a restart without data says that the lock was lost" {
     own_server --appendonly no
     ends_while_stopped -q --ttl 60
     redis_kill own

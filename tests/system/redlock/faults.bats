@@ -346,7 +346,7 @@ restarted_since() {
 
 # The keeper learns of both at once when it continues: the command's end, and the closed
 # connections.
-@test "a release behind restarts without data says that the lock was lost, not that it was served" {
+@test "a release behind restarts without data says that the lock was lost" {
     own_nodes 3
     ends_while_stopped -q --ttl 60
     rl_die 1 2
