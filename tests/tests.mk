@@ -77,11 +77,12 @@ check-platforms: ## build and test for 32-bit, musl, arm64 and s390x, as far as 
 model: ## search the models of lease, Redlock and queue, whole, and their planted defects
 	@BUILD=$(BUILD) CC='$(CC)' tests/model/run
 
-proof: ## can a command outlive its lock? dlock and others, by faults (15 minutes; QUICK=1: 3; SEED=N)
+proof: ## can a command outlive its lock? dlock and others, by faults (8 minutes; QUICK=1: 2; SEED=N)
 	@tests/deps $(if $(QUICK),check,proof)
 	@$(SUBMAKE) all $(HELP_BIN)
 	@DLOCK=$(abspath $(BUILD))/dlock HELPERS=$(abspath $(BUILD))/test tests/proof/run \
-	    $(if $(QUICK),--quick) $(if $(SEED),--seed $(SEED)) --out $(BUILD)/proof
+	    $(if $(QUICK),--quick) $(if $(SEED),--seed $(SEED)) $(if $(CELLS),--jobs $(CELLS)) \
+	    --out $(BUILD)/proof
 
 RELEASE ?= trixie
 SCOPE   ?= short
