@@ -145,9 +145,9 @@ int fds_send(int sock, const void *m, size_t size, int pass)
     do
         n = sendmsg(sock, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
-    if (n < 0 && (errno == ENOBUFS || errno == ENOMEM))
-        return -EAGAIN;
-    return n < 0 ? -errno : 0;
+    if (n < 0)
+        return dlock_may_send_later(errno) ? -EAGAIN : -errno;
+    return 0;
 }
 
 /*

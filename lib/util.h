@@ -4,6 +4,7 @@
 
 #include "backend.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stddef.h>
 
@@ -258,6 +259,12 @@ void poller_close(struct poller *); /* NULL is fine; also in a child process */
 static inline int64_t dlock_after(int64_t now, int64_t ns)
 {
     return ns >= DLOCK_NEVER - now ? DLOCK_NEVER : now + ns;
+}
+
+/* A send that failed with this errno may go later: no room, or the kernel has no memory now. */
+static inline bool dlock_may_send_later(int e)
+{
+    return e == EAGAIN || e == EWOULDBLOCK || e == ENOBUFS || e == ENOMEM;
 }
 
 #define DLOCK_LEN(a) (sizeof(a) / sizeof((a)[0]))

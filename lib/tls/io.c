@@ -14,7 +14,7 @@ bool tls_send(const struct tls_config *cfg, struct tls *t, int fd)
         ssize_t n = send(fd, p, len, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        if (n < 0 && dlock_may_send_later(errno))
             break;
         left = left || n > 0;
         cfg->table->sent(t, n < 0 ? len : (size_t)n);

@@ -182,9 +182,7 @@ void redis_conn_flush(struct redis_conn *c)
         ssize_t n = send(c->fd, c->out + done, c->out_len - done, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && errno == EINTR)
             continue;
-        /* ENOBUFS, ENOMEM: there is room, but the kernel has no memory now. */
-        if (n < 0 &&
-            (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM))
+        if (n < 0 && dlock_may_send_later(errno))
             break;
         /* receive() reports a broken socket: the server may have sent the reason before. */
         done = n < 0 ? c->out_len : done + (size_t)n;
