@@ -56,8 +56,8 @@ for k in sys.argv[2:]:
     lives_for 3200
     rl_on "$NAME" 5
     local t0
-    jump 0 1 2 5
     t0=$(now_ns)
+    jump 0 1 2 5
     # Renewals are 0.77 s apart.
     loses 5 0 "$t0" $((1100 + SLOW))
     assert_out "gone on 3 of 5 servers"
