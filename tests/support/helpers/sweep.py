@@ -24,8 +24,8 @@ OURS = {69, 71, 73, 76, 77, 79}
 DIED = {134, 139}   # libzookeeper ends the process where it gets no memory
 COMMAND = 7         # the command's own exit code
 LATE = " has not been renewed for "
-# What the libraries of libpq say when they are loaded.
-FOREIGN = ("Error in GnuTLS initialization: ",)
+# What the libraries of libpq say when they are loaded, and the counters of `make coverage`.
+FOREIGN = ("Error in GnuTLS initialization: ", "LLVM Profile Error: ")
 
 helpers, dlock, top, name, at_once = sys.argv[1:6]
 locks = dict(arg.split("=", 1) for arg in sys.argv[6:])

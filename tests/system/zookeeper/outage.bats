@@ -29,9 +29,9 @@ no_trace() {
     done
     # They have no place that matters: their time ends during the outage, after it, or they are told
     # to go.
-    OPTS="--ttl 1 -w 3" wait_in_line 4 touch "$T/ran"
+    OPTS="--ttl 1 -w 6" wait_in_line 4 touch "$T/ran"
     pids[3]=$WAITER
-    OPTS="--ttl 1 -w 15" wait_in_line 5 touch "$T/ran"
+    OPTS="--ttl 1 -w 18" wait_in_line 5 touch "$T/ran"
     pids[4]=$WAITER
     OPTS="--ttl 1" wait_in_line 6 touch "$T/ran"
     pids[5]=$WAITER
@@ -46,7 +46,7 @@ no_trace() {
     start_log short.log "$DLOCK" --retry -w 1.2 "$L" touch "$T/ran"
     exits 69 5 "$STARTED"
     file_has short.log "refused"
-    exits 69 6 "${pids[3]}"
+    exits 69 9 "${pids[3]}"
     [ "$(grep -c '' wait4.log)" -le 2 ] || fail "$(cat wait4.log)"
     kill -TERM "${pids[5]}"
     exits 143 5 "${pids[5]}"
@@ -66,7 +66,7 @@ while True:
         "connections of four waiters and a holder"
     for i in 1 2 4 6; do pid_alive "${pids[i]}" || fail "$i: $(cat ./*.log)"; done
     zk_restart own
-    exits 75 15 "${pids[4]}"
+    exits 75 18 "${pids[4]}"
     # A server that starts may accept a connection and never serve it: then the connect time-out
     # counts.
     exits 0 12 "${pids[6]}"
