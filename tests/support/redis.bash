@@ -31,6 +31,18 @@ redis_export() {
 # request.
 redis_warm() { timeout 10 "$DLOCK" -q "${1:-redis://127.0.0.1:$REDIS_PORT#warm}" true; }
 
+# sends_again [CMD...]: $L is held and given back although the kernel once has no memory (ENOBUFS)
+# for the keeper's first send, second, third. CMD: what is true after each.
+sends_again() {
+    local k
+    for k in 1 2 3; do
+        run -0 run_t 4 "$HELPERS/strike" report keeper:sendto:$k:105 "$DLOCK" --ttl 30 "$L" true
+        grep -qx struck report && grep -q "^exit 0 " report && [ -z "$output" ] ||
+            fail "$k: $(cat report) $output" || return
+        [ $# -eq 0 ] || "$@" || fail "$k: not so: $*" || return
+    done
+}
+
 # count_evals [PREFIX]: in INFO commandstats from stdin, the calls of scripts (PREFIX: rejected_,
 # failed_).
 count_evals() {

@@ -267,10 +267,5 @@ through() {
 
 # bats test_tags=plain
 @test "what the kernel has no memory to send is sent again" {
-    local k
-    for k in 1 2 3; do
-        run -0 run_t 4 "$HELPERS/strike" report keeper:sendto:$k:105 "$DLOCK" --ttl 30 "$L" true
-        grep -qx struck report && grep -q "^exit 0 " report && [ -z "$output" ] ||
-            fail "$k: $(cat report) $output"
-    done
+    sends_again
 }
