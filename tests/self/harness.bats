@@ -57,6 +57,24 @@ gives() {
     gives 0 "1 passed, 0 failed" "$T/folder" "$T/folder/some.bats"
 }
 
+@test "in strict mode an ordinary user may skip what needs root" {
+    need_root
+    local open
+    open=$(mktemp -d /tmp/dlock-test.XXXXXX)
+    printf '%s\n' '@test "good" { :; }' '@test "root" { skip "needs root"; }' \
+        '@test "mount" { skip "needs the right to mount"; }' >"$open/some.bats"
+    gives 1 "1 passed, 2 failed" DLOCK_STRICT=1 "$open/some.bats"
+    # The tree may be in a folder of root's alone.
+    install -D -m 755 "$ROOT/tests/run" "$open/tests/run"
+    chown -R nobody "$open"
+    run run_t 60 setpriv --reuid=nobody --regid=nogroup --clear-groups env -i \
+        PATH="${PATH//"$BATS_LIBEXEC:"/}" TMPDIR="$open" BUILD="$open/build" DLOCK_STRICT=1 \
+        "$open/tests/run" "$open/some.bats"
+    rm -rf "$open"
+    assert_rc 0
+    [ "${lines[-2]} ${lines[-1]}" = "2 skipped 1 passed, 0 failed" ] || fail "$output"
+}
+
 @test "tests/run fails when a test leaves a file in the tree" {
     mkdir -p tree/tests
     cp "$ROOT/tests/run" tree/tests

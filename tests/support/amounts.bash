@@ -1,7 +1,7 @@
 # amounts.bash - how often, how many, how long: numbers of the soak tests. common.bash loads it.
 #
 #     amount NAME    the number of that name: the first column in `make soak` (DLOCK_SOAK=1), the
-#                    second one in `make check`, the third one under a sanitizer
+#                    second one in `make check`, the third one under a sanitizer or with DLOCK_SLOW
 #     sample NAME    those lines of stdin that are tested: all of them where the number is 1, else
 #                    every second, third, ... line. The offset is the day's number, so as many days
 #                    of CI test all lines, and a test that is tried again tests the same ones.
@@ -9,14 +9,14 @@
 
 AMOUNTS='
 swarm_turns             100    6    5   of each of 20 processes that contend for one lock
-swarm_long             6000 6000 2500   ms that one of them holds it; the ttl is 2 s
+swarm_long             6000 6000 5000   ms that one of them holds it; the ttl is 2 s, or 4 s
 swarm_longer           3000    0    0   ms that another one does
 kinds_operations       5000  200  100   on one lock, checked against a model
 soak_grants           10000  400  200   on four locks of a store, under a fault each second
 chaos_seconds            90   12    6   of faults; two thirds as many hit the holder, at most 30
 chaos_workers            12    6    6   processes
 redlock_chaos_seconds   120   10    6   of faults on five servers under 40 processes
-redlock_chaos_grants   4000  150   10   at least
+redlock_chaos_grants   4000   30   10   at least
 every_failure             1   41   41   one of so many system calls and allocations fails
 call_points               1    3    3   one of so many system calls kills the keeper
 clock_rounds              3    1    1   jumps of the clock of a PostgreSQL server
@@ -39,7 +39,7 @@ hostile_points            1    2   12   one of so many bad answers of a ZooKeepe
 
 # The column of this run.
 amount_column=2
-[ -z "${SAN:-}" ] || amount_column=3
+[ -z "${SAN:-}${DLOCK_SLOW:-}" ] || amount_column=3
 [ -z "${DLOCK_SOAK:-}" ] || amount_column=1
 amount() {
     local re=$'\n'"$1 "' +([0-9]+) +([0-9]+) +([0-9]+) '

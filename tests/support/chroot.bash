@@ -4,7 +4,10 @@
 #     chroot_prepare RELEASE    ends the program with 77 and "not run: WHY" if this machine cannot
 #     chroot_folder [FOLDER]    sets $dir: FOLDER, which stays, or a new one that is removed
 #     chroot_make RELEASE       a minimal system in $root
+#     copy_tree                 the files that git knows, to $place of the chroot
+#     chroot_user               the ordinary user $visitor there, who may use sudo
 #     inside SECONDS COMMANDS   bash runs them in $place of the chroot
+#     login USER SECONDS COMMANDS        the same, by a login of that user
 #     apart SECONDS CMD...      CMD in namespaces of its own, on this system
 #     must CMD...               its output is in $log, shown if it fails, which ends the program
 
@@ -95,8 +98,29 @@ inside() {
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
         TERM=dumb \
         ${http_proxy:+"http_proxy=$http_proxy"} ${https_proxy:+"https_proxy=$https_proxy"} \
-        ${DLOCK_STRICT:+"DLOCK_STRICT=$DLOCK_STRICT"} ${DLOCK_TALLY:+"DLOCK_TALLY=/tmp/tally"} \
-        bash -c "cd $place && { $2; }"
+        bash -c "cd $place && { $2
+        }"
+}
+visitor=visitor
+chroot_user() {
+    inside 300 "
+        id $visitor 2>/dev/null || useradd -m -s /bin/bash $visitor
+        command -v sudo ||
+            { apt-get update && apt-get install -y --no-install-recommends sudo; } || exit
+        echo '$visitor ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/$visitor"
+}
+# Its tests count in $DLOCK_TALLY.
+login() {
+    local vars='' var rc=0
+    for var in DLOCK_STRICT DLOCK_QUICK DLOCK_SLOW TEST_JOBS; do
+        [ -z "${!var:-}" ] || vars+="export $var=${!var}; "
+    done
+    [ -z "${DLOCK_TALLY:-}" ] || vars+="export DLOCK_TALLY=/tally; "
+    : >"$root/tally" && chmod 666 "$root/tally" &&
+        printf '%scd %s && {\n%s\n}\n' "$vars" "$place" "$3" >"$root/commands" || return
+    inside "$2" "su - $1 -c 'bash /commands'" || rc=$?
+    [ -z "${DLOCK_TALLY:-}" ] || cat "$root/tally" >>"$DLOCK_TALLY"
+    return "$rc"
 }
 # In strict mode every command's exit code counts.
 must() {
@@ -104,6 +128,15 @@ must() {
     tail -n 40 "$log" >&2
     echo "failed: $*" >&2
     exit 1
+}
+
+# The files as they are now; what was built of an earlier copy stays.
+copy_tree() {
+    mkdir -p "$root$place" || return
+    find "$root$place" -mindepth 1 -maxdepth 1 ! -name build -exec rm -rf {} +
+    git ls-files -z | while IFS= read -r -d '' f; do
+        [ ! -e "$f" ] && [ ! -L "$f" ] || printf '%s\0' "$f"
+    done | tar -c --null -T - | tar -x -C "$root$place" --no-same-owner
 }
 
 chroot_make() {

@@ -33,22 +33,30 @@ teardown() { dlock_teardown; }
 
 # ---------------------------------------------------------------- set-up ---
 
-# For tests that need root; in strict mode a skip is a failure.
+# For tests that need root, or namespaces. In strict mode a skip is a failure, but for an ordinary
+# user not one that "needs root" or "needs the right" (see tests/run). In a chroot unshare(1) cannot
+# make the mounts private unless the root is a mount point: they would be seen outside of the test.
 need_root() { [ "$(id -u)" -eq 0 ] || skip "needs root"; }
+need_mounts() {
+    need_root
+    unshare -m true 2>/dev/null ||
+        skip "needs the right to mount, and a root that is a mount point (mount --bind DIR DIR)"
+}
 need_pid_namespace() {
     unshare --pid --fork --mount-proc true 2>/dev/null ||
-        skip "needs the right to make PID namespaces"
+        skip "needs the right to make PID namespaces, and a root that is a mount point"
 }
 
 dlock_setup() {
     T=$BATS_TEST_TMPDIR
     NAME=t${BATS_SUITE_TEST_NUMBER:-0}-$$
     STARTED_PIDS=()
-    # SLOW (ms): a sanitizer's delay of the start and end of a process, for upper bounds of these
-    # only.
+    # SLOW (ms): the delay of the start and end of a process by a sanitizer, another suite or a
+    # slow machine, for upper bounds of these only.
     # BUSY (ms): the delay by tests beside this one, for single measurements.
     SLOW=0 BUSY=300
     case ${SAN:-} in *address* | *thread*) SLOW=1500 BUSY=1500 ;; esac
+    [ -z "${DLOCK_SLOW:-}" ] || SLOW=1500 BUSY=1500
     export T NAME DLOCK_TEST_ID=${BATS_SUITE_TEST_NUMBER:-0}.$BASHPID.$RANDOM
     cd "$T" || return 1
 }
@@ -60,12 +68,12 @@ dlock_teardown() {
     [ -n "${BATS_TEST_COMPLETED:-}" ] || { san_reports; overlaps; } >&2
     [ -p "$T/go" ] || : >"$T/go"
     for pid in "${STARTED_PIDS[@]}"; do
-        kill -CONT "$pid" 2>/dev/null || :
-        kill -TERM "$pid" 2>/dev/null || :
+        ! is_child "$pid" || kill -CONT "$pid" 2>/dev/null || :
+        ! is_child "$pid" || kill -TERM "$pid" 2>/dev/null || :
     done
     [ ${#STARTED_PIDS[@]} -eq 0 ] || wait_for 1 started_gone 2>/dev/null || :
     for pid in "${STARTED_PIDS[@]}"; do
-        kill -KILL "$pid" 2>/dev/null || :
+        ! is_child "$pid" || kill -KILL "$pid" 2>/dev/null || :
         wait "$pid" 2>/dev/null || :
     done
     declare -F redis_stop_all >/dev/null && redis_stop_all
@@ -84,7 +92,14 @@ dlock_teardown() {
 
 started_gone() {
     local pid
-    for pid in "${STARTED_PIDS[@]}"; do pid_gone "$pid" || return; done
+    for pid in "${STARTED_PIDS[@]}"; do ! is_child "$pid" || pid_gone "$pid" || return; done
+}
+# Of this shell. The number of one that was reaped may be another test's process by now: a fast
+# machine goes through all numbers in half a minute.
+is_child() {
+    local stat=
+    { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return
+    [[ ${stat##*) } == ?" $BASHPID "* ]]
 }
 
 # Prints the sanitizers' reports so far with the failed test: a process with a report only shows
@@ -227,7 +242,7 @@ wait_for() {
     local wf_secs=$1 wf_now wf_end wf_pause=0.02 wf_tries=0
     shift
     now_ms wf_now
-    wf_end=$((wf_now + ${wf_secs%.*} * 1000))
+    wf_end=$((wf_now + ${wf_secs%.*} * 1000 + 5 * ${SLOW:-0}))
     while ! "$@" >/dev/null 2>&1; do
         now_ms wf_now
         if [ "$wf_now" -ge $wf_end ]; then
@@ -274,6 +289,32 @@ ends_while_stopped() {
     kill -STOP "$HOLDER"
     : >go
     wait_for 5 pid_gone "$(<held)"
+}
+# ended_late STATUS CODE OPTION...: the command exits with CODE, dlock with STATUS. The store stands
+# still from the grant until the lease is over.
+ended_late() {
+    local over
+    fresh held go
+    start_log hold.log "$DLOCK" --ttl 4 "${@:3}" "$L" \
+        sh -c ': >held; "$HELPERS/await" go; exit "$1"' - "$2"
+    wait_for 5 test -e held
+    store_stops
+    over=$(($(now_ms) + 4100))
+    : >go
+    wait_for 6 beyond "$over"
+    store_goes_on
+    exits "$1" 8 "$STARTED"
+}
+# ends_late: a release that is answered after the lease keeps the command's status. store_stops and
+# store_goes_on are the test's.
+ends_late() {
+    ended_late 3 3
+    file_has hold.log "is not confirmed: the answer came after the end of the lease" ||
+        fail "$(cat hold.log)" || return
+    ended_late 3 3 --once
+    # A success that is not recorded.
+    ended_late 79 0 --once
+    file_has hold.log "is not recorded" || fail "$(cat hold.log)"
 }
 let_go() { # [CODE]: the holder's exit code, 0
     : >go
@@ -332,6 +373,17 @@ children() {
         { read -r -a pids <"$file"; } 2>/dev/null || :
         [ ${#pids[@]} -eq 0 ] || printf '%s\n' "${pids[@]}"
     done
+}
+# guard_of KEEPER: the pids of its witness into $W, of its guard into $G.
+guard_of() {
+    W=$(child_named "$1" lock-witness) && G=$(child_named "$W" lock-guard)
+}
+child_named() {
+    local pid
+    for pid in $(children "$1"); do
+        ! grep -qsx "$2" "/proc/$pid/comm" || { echo "$pid"; return; }
+    done
+    return 1
 }
 
 # ---------------------------------------------------------------- checks ---
