@@ -296,10 +296,13 @@ static int64_t shown_ms(const char *text)
     return -1;
 }
 
-/* Does the server keep our lease? Otherwise leave the session; acquire goes on or fails. */
+/*
+ * Does the server keep our lease, and is the record of a grant on the standby? Otherwise leave the
+ * session; acquire goes on or fails.
+ */
 static bool check_session(struct pg_backend *be, const struct pg_reply *r)
 {
-    bool slots = be->spec->mode == DLOCK_MODE_SLOTS;
+    bool slots = be->spec->mode == DLOCK_MODE_SLOTS, unconfirmed = pg_unconfirmed(r);
     struct dlock_error err;
     if (!pg_one_row(r, slots ? R_SLOT_COLUMNS : R_COLUMNS))
         dlock_fail_at(&err, DLOCK_EPROTO, 0, pg_where(be), "unexpected answer to the lock query");
@@ -308,9 +311,11 @@ static bool check_session(struct pg_backend *be, const struct pg_reply *r)
         dlock_fail_at(&err, DLOCK_EUNUSABLE, 0, pg_where(be),
                       "the server did not accept an idle_session_timeout of %" PRId64 " ms",
                       adv_ttl_ms(be));
+    else if (unconfirmed)
+        pg_conn_reply_error(&be->conn, r, &err);
     else
         return true;
-    pg_try_later(be, &err, false); /* the primary may have changed */
+    pg_try_later(be, &err, unconfirmed); /* the primary may have changed */
     return false;
 }
 
@@ -324,6 +329,8 @@ void adv_refusal(const struct pg_backend *be, const struct pg_reply *r, struct d
             "for other clients: connect to the server itself, or write " URI_PARAM("?mode=lease"));
     else if (strstr(r->text, FOUND_STANDBY))
         dlock_fail_at(err, DLOCK_EUNAVAIL, 0, pg_where(be), "the server is a standby");
+    else if (strstr(r->text, FOUND_READ_ONLY))
+        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, pg_where(be), PG_NO_WRITES);
     else
         pg_conn_reply_error(&be->conn, r, err);
 }
@@ -400,7 +407,7 @@ static void wait_answered(struct pg_backend *be, const struct pg_reply *r)
         ask_or_wait(be);
         return;
     }
-    if (r->sqlstate[0] || !pg_one_row(r, 1)) {
+    if (!pg_one_row(r, 1)) {
         refused(be, r);
         return;
     }
@@ -470,7 +477,8 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
     bool full = strcmp(r->sqlstate, "53200") == 0 && !be->advisory.renew_writes;
     if (!r->sqlstate[0])
         be->advisory.has.hears = false;
-    if (r->sqlstate[0] && !full) {
+    bool unconfirmed = be->advisory.renew_writes && pg_unconfirmed(r);
+    if (unconfirmed || (r->sqlstate[0] && !full)) {
         if (be->op != OP_RENEW)
             return;
         pg_conn_reply_error(&be->conn, r, &err);
@@ -486,7 +494,7 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 
 static void breaker_answered(struct pg_backend *be, const struct pg_reply *r)
 {
-    bool told = !r->sqlstate[0] && pg_one_row(r, 1);
+    bool told = pg_one_row(r, 1);
     be->advisory.broken.known = true;
     snprintf(be->advisory.broken.breaker, sizeof(be->advisory.broken.breaker), "%s",
              told ? pg_text(r->rows, 0, 0) : "");
@@ -509,7 +517,7 @@ static void unlock_answered(struct pg_backend *be, const struct pg_reply *r)
     struct dlock_error err;
     if (strcmp(r->sqlstate, "57014") == 0) {
         adv_request(be, T_RELEASE); /* our cancel of the request before came late */
-    } else if (r->sqlstate[0] || !pg_one_row(r, 1)) {
+    } else if (!pg_one_row(r, 1)) {
         pg_conn_reply_error(&be->conn, r, &err);
         pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else if (pg_true(r->rows, 0, 0)) {
@@ -565,7 +573,7 @@ static void adv_answered(struct pg_backend *be, const struct pg_reply *r)
         wait_answered(be, r);
         break;
     case T_LISTEN:
-        if (r->sqlstate[0] || !pg_one_row(r, 1) || !says_done(be, r)) {
+        if (!pg_one_row(r, 1) || !says_done(be, r)) {
             refused(be, r);
             break;
         }

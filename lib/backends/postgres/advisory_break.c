@@ -65,7 +65,7 @@ void adv_break_answered(struct pg_backend *be, const struct pg_reply *r)
     bool forced = r->tag == T_FREE;
     if (r->tag == T_HOLDER) {
         holder_answered(be, r);
-    } else if (r->sqlstate[0] || !pg_one_row(r, B_COLUMNS)) {
+    } else if (!pg_one_row(r, B_COLUMNS)) {
         adv_refusal(be, r, &err);
         pg_fail(be, &err);
     } else if (!pg_true(r->rows, 0, B_SHOWN) && be->advisory.breaks.ended) {

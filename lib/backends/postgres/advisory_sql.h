@@ -11,6 +11,7 @@
 /* In the error of the statement gate. */
 #define FOUND_POOLER "dlock finding: pooler;"
 #define FOUND_STANDBY "dlock finding: standby;"
+#define FOUND_READ_ONLY "dlock finding: read-only;"
 
 /*
  * The message of a request, malloc'ed; NULL: out of memory.

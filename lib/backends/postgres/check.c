@@ -165,7 +165,10 @@ static void first_answered(struct pg_backend *be, const struct pg_reply *r)
                      level == 0   ? DLOCK_FINDING_OK
                      : level == 1 ? DLOCK_FINDING_WARNING
                                   : DLOCK_FINDING_FAILURE,
-                     level > 1 ? DLOCK_EPERM : 0, "%s", pg_text(r->rows, i, C_TEXT));
+                     level > 2   ? DLOCK_EUNUSABLE
+                     : level > 1 ? DLOCK_EPERM
+                                 : 0,
+                     "%s", pg_text(r->rows, i, C_TEXT));
     }
     be->check_second = true;
     if (!be->protocol->send_check(be, false))

@@ -21,7 +21,7 @@
 /* The first line of a message of libpq or the server. */
 static void first_line(char *dst, size_t size, const char *text)
 {
-    dlock_clean_text(dst, size, text, strcspn(text, "\n"));
+    dlock_clean_words(dst, size, text, strcspn(text, "\n"));
 }
 
 static void free_message(struct pg_message *m)
@@ -136,14 +136,45 @@ static int code_of(const char *sqlstate, const char *text)
 
 /* ---------------------------------------------------------------- connecting */
 
-/* An unrequested message may say why the server is about to end the session. */
+/*
+ * Warnings that a statement of ours can cause, and that say nothing about the commit, by the
+ * server's function: the SQLSTATE is 01000 for all, as for a cancelled wait, and the text is
+ * translated.
+ */
+static const char *const harmless[] = {
+    "LockRelease",           /* pg_advisory_unlock() without the lock; the answer is false, too */
+    "GetNewTransactionId",   /* the database must be vacuumed soon */
+    "GetNewMultiXactId",     /* likewise */
+    "asyncQueueFillWarning", /* other sessions leave the NOTIFY queue unread; a call was queued */
+};
+
+static bool is_harmless(const PGresult *res)
+{
+    const char *function = PQresultErrorField(res, PG_DIAG_SOURCE_FUNCTION);
+    for (size_t i = 0; function && i < DLOCK_LEN(harmless); i++)
+        if (strcmp(function, harmless[i]) == 0)
+            return true;
+    return false;
+}
+
+/*
+ * A message beside the answers. It may say why the server is about to end the session: 57P01 as a
+ * warning does so where the session waits for a standby. libpq hands a message out before the
+ * answer to the request that it belongs to.
+ */
 static void on_notice(void *arg, const PGresult *res)
 {
     struct pg_conn *c = arg;
     const char *severity = PQresultErrorField(res, PG_DIAG_SEVERITY_NONLOCALIZED);
+    const char *state = PQresultErrorField(res, PG_DIAG_SQLSTATE);
     const char *text = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
-    if (severity && text && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0))
+    bool warns = severity && strcmp(severity, "WARNING") == 0;
+    bool ends = severity && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0);
+    if (text && (ends || (warns && state && strcmp(state, "57P01") == 0)))
         snprintf(c->last_words, sizeof(c->last_words), "the server ended the session: %s", text);
+    if (warns && c->requests.n > 0 && !is_harmless(res))
+        first_line(c->requests.reply.warning, sizeof(c->requests.reply.warning),
+                   text && *text ? text : "a warning without a text");
 }
 
 /*
@@ -169,12 +200,43 @@ static int code_of_service(char *text, size_t size)
     return DLOCK_EPERM;
 }
 
+int pg_read_password(struct pg_settings *s, struct dlock_error *err)
+{
+    char *text;
+    int rc = s->password_file ? dlock_read_secret(&text, s->password_file, err) : 0;
+    if (rc != 0 || !s->password_file)
+        return rc;
+    /* libpq, or the attempt, has a copy. The password of the URI goes before the file's. */
+    for (int i = PG_FIRST_PARAM; i < s->n; i++)
+        if (s->password && s->values[i] == s->password)
+            s->values[i] = text;
+    dlock_wipe(s->password);
+    s->password = text;
+    return 0;
+}
+
+/*
+ * Each server refuses to write: the default of our role, perhaps. Where the role's transactions are
+ * read-only, they are so on each server, and the primary will do. The statements of a mode find out
+ * whose default it is. True: the addresses are tried again, for a primary.
+ */
+static bool only_primary(struct pg_conn *c)
+{
+    const char **target = &c->settings->values[PG_TARGET];
+    if (!c->address.read_only || strcmp(*target, PG_PRIMARY) == 0)
+        return false;
+    *target = PG_PRIMARY;
+    c->address.tried = 0;
+    return true;
+}
+
 /* This address failed; set the error. True: the next address is worth a try. */
 static bool address_failed(struct pg_conn *c, const char *why)
 {
     char text[PATH_MAX + 64], sqlstate[6];
     bool password = c->pq && PQconnectionNeedsPassword(c->pq);
     snprintf(text, sizeof(text), "%s", why ? why : c->pq ? PQerrorMessage(c->pq) : "out of memory");
+    c->address.read_only |= strstr(text, "session is read-only") != NULL;
     take_state(text, sqlstate);
     /* 53: out of a resource ("too many clients"). 57P01..3: shutting down, crashed, starting. */
     c->transient = strncmp(sqlstate, "53", 2) == 0 || strncmp(sqlstate, "57P0", 4) == 0;
@@ -186,6 +248,8 @@ static bool address_failed(struct pg_conn *c, const char *why)
     }
     if (code == 0)
         code = password ? DLOCK_EPERM : code_of(sqlstate, text);
+    if (c->held && (code == DLOCK_EPERM || code == DLOCK_EUNUSABLE))
+        code = DLOCK_EUNAVAIL;
     conn_fail(c, code, text);
     return code == DLOCK_EUNAVAIL || code == DLOCK_EUNUSABLE;
 }
@@ -244,19 +308,21 @@ static void work_connect(struct pg_conn *c)
         if (rc < 0)
             snprintf(why, sizeof(why), "cannot start a thread to connect: %s", strerror(-rc));
         const char *text = rc > 0 ? NULL : rc == -ENOMEM ? "out of memory" : why;
-        if (!address_failed(c, text) || c->address.tried == c->address.n)
+        if (!address_failed(c, text) || (c->address.tried == c->address.n && !only_primary(c)))
             return;
     }
 }
 
 void pg_conn_open(struct pg_conn *c, const struct dlock_spec *spec, struct pg_settings *settings,
-                  int64_t until)
+                  int64_t until, bool held)
 {
     int good = c->address.good;
     bool pipeline = c->pipeline;
+    struct dlock_error err;
     pg_conn_close(c);
     *c = (struct pg_conn){
         .pipeline = pipeline,
+        .held = held,
         .env = spec->env,
         .settings = settings,
         .where = spec->uri->where,
@@ -279,8 +345,11 @@ void pg_conn_open(struct pg_conn *c, const struct dlock_spec *spec, struct pg_se
         }
     }
     c->address.good = good < c->address.n ? good : 0;
+    settings->values[PG_TARGET] = PG_WRITABLE;
     /* next_at is 0: the next call of pg_conn_work() begins, at once. */
-    if (c->address.n > 0)
+    if (pg_read_password(settings, &err) != 0)
+        conn_fail(c, held ? DLOCK_EUNAVAIL : err.code, err.msg);
+    else if (c->address.n > 0)
         c->state = PC_CONNECTING;
     else
         conn_fail(c, DLOCK_EUNAVAIL, "no address known");
@@ -548,6 +617,9 @@ void pg_conn_close_in_child(struct pg_conn *c)
 
 int pg_conn_reply_error(const struct pg_conn *c, const struct pg_reply *r, struct dlock_error *err)
 {
+    if (pg_unconfirmed(r))
+        return dlock_fail_at(err, DLOCK_EUNAVAIL, 0, c->where,
+                             "the server did not confirm the commit: %s", r->warning);
     if (r->unheard && pg_conn_says_no_memory(r->text))
         return dlock_fail_at(err, DLOCK_ENOMEM, 0, c->where, "%s", r->text);
     return dlock_fail_at(err, code_of(r->sqlstate, r->text), 0, c->where, "%s (SQLSTATE %s)",

@@ -27,8 +27,17 @@
 /* TCP_USER_TIMEOUT (ms) while libpq tries the hosts of a service. TCP takes a second at least. */
 #define PG_SERVICE_PATIENCE "1500"
 
+/*
+ * target_session_attrs. A standby grants advisory locks that exclude no client of the primary; and
+ * a primary is set read-only before another server takes its place.
+ */
+#define PG_WRITABLE "read-write"
+#define PG_PRIMARY "primary"
+#define PG_NO_WRITES                                                                               \
+    "the database takes no writes: name its new server, or set default_transaction_read_only = off"
+
 /* For PQconnectStartParams(). The first three differ from address to address. */
-enum { PG_HOST, PG_HOSTADDR, PG_PORT, PG_FIRST_PARAM };
+enum { PG_HOST, PG_HOSTADDR, PG_PORT, PG_FIRST_PARAM, PG_TARGET = PG_FIRST_PARAM };
 struct pg_settings {
     const char *keys[PG_PARAMS + 2], *values[PG_PARAMS + 2];
     int n;
@@ -38,6 +47,9 @@ struct pg_settings {
     bool service;  /* a service is named */
     bool by_libpq; /* ... and it may name the hosts */
     bool thread;   /* libpq may block before the server has answered */
+    /* ?password-file=, read for each connection; NULL: none. password: what it had, owned. */
+    const char *password_file;
+    char *password;
 };
 
 /* A message of several statements with text parameters; owns its texts. */
@@ -59,7 +71,11 @@ struct pg_reply {
     char sqlstate[6]; /* "": no error */
     bool unheard;   /* the error is libpq's, out of memory say: the request may have been served */
     char text[256]; /* of the error */
+    char warning[256]; /* see pg_unconfirmed(); "": none */
 };
+
+/* Read the password's file, if any, into settings. 0 or a negative code. */
+int pg_read_password(struct pg_settings *, struct dlock_error *);
 
 enum pg_conn_state { PC_CLOSED, PC_CONNECTING, PC_UP, PC_FAILED };
 
@@ -67,6 +83,8 @@ struct pg_conn {
     /* Several requests at a time, with parameters; else a single request of several statements. */
     bool pipeline; /* set before the first open */
     bool guarded;  /* set when connected; the owner clears it when the tables are checked */
+    /* The lock is held: a refused secret, or a file that cannot be read, is an outage. */
+    bool held;
 
     const struct dlock_env *env;
     struct pg_settings *settings;
@@ -80,6 +98,7 @@ struct pg_conn {
             char text[INET6_ADDRSTRLEN + IF_NAMESIZE + 1]; /* "": a Unix socket */
         } list[PG_ADDRESSES];
         int n, tried;
+        bool read_only;             /* a server refused to write; see only_primary() */
         int good;                   /* the address that worked last time comes first */
         int64_t until;              /* for all addresses */
         int64_t next_at;            /* for the current address */
@@ -121,9 +140,10 @@ struct pg_conn {
 
 /*
  * Start to connect: each address of settings->hosts in turn. Errors show as PC_FAILED. spec and
- * settings stay the caller's, and valid until close.
+ * settings stay the caller's, and valid until close. held: see struct pg_conn.
  */
-void pg_conn_open(struct pg_conn *, const struct dlock_spec *, struct pg_settings *, int64_t until);
+void pg_conn_open(struct pg_conn *, const struct dlock_spec *, struct pg_settings *, int64_t until,
+                  bool held);
 static inline bool pg_conn_is_open(const struct pg_conn *c)
 {
     return c->state == PC_CONNECTING || c->state == PC_UP;
@@ -166,8 +186,17 @@ void pg_conn_close(struct pg_conn *);
 /* The same in a child of the process that opened the connection: nothing is sent. */
 void pg_conn_close_in_child(struct pg_conn *);
 
-/* Fill err from an answer that is an error; returns its code. */
+/* Fill err from an answer that is an error, or pg_unconfirmed(); returns its code. */
 int pg_conn_reply_error(const struct pg_conn *, const struct pg_reply *, struct dlock_error *err);
+/*
+ * The answer to a request that has written: did the server warn before the end? Then what was
+ * written is visible, and may be missing on the synchronous standby, for example because a person
+ * has cancelled the wait. An error has undone the request: false.
+ */
+static inline bool pg_unconfirmed(const struct pg_reply *r)
+{
+    return !r->sqlstate[0] && r->warning[0];
+}
 /* libpq reports this by text alone (never translated: dlock does not call setlocale(3)). */
 static inline bool pg_conn_says_no_memory(const char *text)
 {

@@ -14,7 +14,7 @@ void pg_connect(struct pg_backend *be)
         be->protocol->ready(be);
     else if (!pg_conn_is_open(&be->conn))
         pg_conn_open(&be->conn, be->spec, &be->settings,
-                     dlock_min(be->op_until, pg_now(be) + be->spec->connect_timeout));
+                     dlock_min(be->op_until, pg_now(be) + be->spec->connect_timeout), be->granted);
 }
 
 bool pg_new_token(struct pg_backend *be)

@@ -126,6 +126,7 @@ static void slot_release(struct dlock_be *slot, int64_t until)
     be->op = OP_RELEASE;
     be->op_until = be->acquire.try_at = DLOCK_NEVER;
     be->contact.pending = false;
+    be->contact.refusal.code = 0;
     outage_none(&be->outage);
     be->protocol->release(be);
 }

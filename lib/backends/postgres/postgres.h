@@ -130,6 +130,7 @@ struct table_state {
     int64_t line_key;     /* of an advisory lock that the waiters in line share */
     char *holders, *runs; /* the second and the third table, likewise */
     const char *owner;    /* a further role that is trusted with the tables, or "" */
+    char *role;           /* of the URI, quoted; NULL: it names none */
 
     /* token: not tried, or refused; sent, perhaps granted; sent on a connection that broke. */
     enum { TRY_NONE, TRY_SENT, TRY_ORPHANED } try;
@@ -180,7 +181,6 @@ struct pg_backend {
     struct {
         char *host, *port; /* libpq's lists of the hosts behind "//", or NULL */
     } named;
-    char *password;        /* from a file; zeroed when freed */
     char keepalive[3][24]; /* ?fair=1: values in settings */
     char app[32];          /* "dlock:" and the hash of the lock */
     /* application_name: "dlock: NAME" for people, or app. A waiter in line (table.c) has app. */
@@ -201,7 +201,7 @@ struct pg_backend {
     int64_t restart_grace;
     bool told_grace; /* in this acquire */
 
-    /* An acquire until the first answer to a try; a status. */
+    /* An acquire until the first answer to a try; a status; refusal: of a release, too. */
     struct {
         bool pending;
         struct dlock_error refusal; /* a transient error; code 0: none */

@@ -89,7 +89,7 @@ char *sql_text(const char *comment, const char *const *statements, const struct 
     if (comment)
         fprintf(f, *comment ? "/* %s */ %s" : "%s%s", comment, sql_session_local_path);
     for (const char *const *s = statements; *s; s++) {
-        fputs(comment || s > statements ? "; " : "", f);
+        fputs(comment ? "; " : s > statements ? ";\n" : "", f);
         put(f, *s, NULL, places, NULL, NULL);
     }
     return fclose(f) == 0 ? text : (free(text), NULL);

@@ -59,8 +59,7 @@
 
 #define POLL_ALONE DLOCK_SEC             /* between tries of a waiter that no release can wake */
 #define POLL_IN_LINE (2500 * DLOCK_MSEC) /* between tries of a waiter in line */
-#define SILENT_AFTER                                                                               \
-    (4 * POLL_IN_LINE) /* --status: a waiter in line that has not tried for so long */
+#define SILENT_AFTER (4 * POLL_IN_LINE)  /* --status: for a waiter in line, since the last try */
 #define JITTER (200 * DLOCK_MSEC)
 #define FAR_CHUNKS 3 /* as in stay_far */
 #define SWEEP_ONE_OF 100
@@ -126,10 +125,19 @@ int64_t table_stays_ms(const struct pg_backend *be)
 
 static char *table_schema(const struct pg_backend *be)
 {
-    return sql_text(NULL,
-                    STATEMENTS(sql_table_schema, sql_table_shared_schema, sql_table_runs_schema),
-                    PLACES({"table", be->table.name, 0}, {"holders", be->table.holders, 0},
-                           {"runs", be->table.runs, 0}));
+    const struct table_state *t = &be->table;
+    char *schema = strndup(t->name, (size_t)(strstr(t->name, "\".\"") + 1 - t->name));
+    if (!schema)
+        return NULL;
+    char *text =
+        sql_text(NULL,
+                 STATEMENTS(sql_table_schema, sql_table_shared_schema, sql_table_runs_schema,
+                            sql_table_grant_schema),
+                 PLACES({"table", t->name, 0}, {"holders", t->holders, 0}, {"runs", t->runs, 0},
+                        {"schema", schema, 0}, {"mark", t->role ? "" : "-- ", 0},
+                        {"role", t->role ? t->role : "ROLE", 0}));
+    free(schema);
+    return text;
 }
 
 /* ----------------------------------------------------------------- what is sent */
@@ -242,11 +250,14 @@ static void send_try(struct pg_backend *be)
 static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token,
                            int64_t stays_ms)
 {
+    /* Again: the lock on the row makes this commit wait for the standby as the first did. */
+    bool again = tag == T_RELEASE && be->table.release == RELEASE_UNHEARD;
     if (is_shared(be))
         shared_send_give_back(be, tag, token, stays_ms);
     else
         table_send(be, tag, NO_MORE, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
-                   STATEMENTS(sql_table_release));
+                   again ? STATEMENTS(sql_table_lock_row, sql_table_release)
+                         : STATEMENTS(sql_table_release));
 }
 
 /* A time and at least four pids, for hand_on. Any role can NOTIFY any text. */
@@ -625,20 +636,14 @@ static void create_answered(struct pg_backend *be, const struct pg_reply *r)
         send_try(be);
         return;
     }
-    bool second = be->table.lacks == be->table.holders, third = be->table.lacks == be->table.runs;
-    char *ddl =
-        third ? NULL
-              : sql_text(NULL, STATEMENTS(second ? sql_table_shared_schema : sql_table_schema),
-                         PLACES({"table", be->table.name, 0}, {"holders", be->table.holders, 0}));
     int code = pg_conn_reply_error(&be->conn, r, &err);
     dlock_fail_at(&err, code, 0, pg_where(be),
-                  "the table for %s does not exist and cannot be created: %s; "
-                  "a role with that permission must run: %s",
-                  third    ? "run records"
-                  : second ? "holders"
-                           : "locks",
-                  r->text, ddl ? ddl : "what dlock --schema prints"); /* too long for a message */
-    free(ddl);
+                  "the table for %s does not exist and cannot be created: %s; as a role with that "
+                  "permission run: dlock --schema LOCK | psql ...",
+                  be->table.lacks == be->table.runs      ? "run records"
+                  : be->table.lacks == be->table.holders ? "holders"
+                                                         : "locks",
+                  r->text);
     be->table.creates = 0;
     pg_try_later(be, &err, false);
 }
@@ -676,11 +681,10 @@ static bool is_ours(const struct pg_backend *be, const struct pg_reply *r, int c
     return pg_one_row(r, columns) && strcmp(pg_text(r->rows, 0, column), be->token) == 0;
 }
 
-/* The server's error; or, for an answer that makes no sense, an error with this code. */
-static void not_ours(const struct pg_backend *be, const struct pg_reply *r, int code,
-                     struct dlock_error *err)
+void table_not_ours(const struct pg_backend *be, const struct pg_reply *r, int code,
+                    struct dlock_error *err)
 {
-    if (r->sqlstate[0])
+    if (r->sqlstate[0] || pg_unconfirmed(r))
         pg_conn_reply_error(&be->conn, r, err);
     else
         dlock_fail_at(err, code, 0, pg_where(be),
@@ -692,7 +696,7 @@ bool table_try_is_ours(struct pg_backend *be, const struct pg_reply *r, int colu
 {
     struct dlock_error err;
     if (!is_ours(be, r, columns, token)) {
-        not_ours(be, r, DLOCK_EPROTO, &err);
+        table_not_ours(be, r, DLOCK_EPROTO, &err);
         pg_fail(be, &err);
         return false;
     }
@@ -704,9 +708,14 @@ bool table_try_is_ours(struct pg_backend *be, const struct pg_reply *r, int colu
 
 static void try_answered(struct pg_backend *be, const struct pg_reply *r)
 {
+    struct dlock_error err;
     bool take = be->table.take;
     be->table.take = false;
-    if (take && !r->sqlstate[0] && r->rows && PQntuples(r->rows) == 0) {
+    if (pg_unconfirmed(r)) {
+        pg_conn_reply_error(&be->conn, r, &err);
+        orphan_try(be); /* perhaps granted, or skipped: undo, then try again */
+        pg_try_later(be, &err, true);
+    } else if (take && !r->sqlstate[0] && r->rows && PQntuples(r->rows) == 0) {
         be->table.try = TRY_NONE;
         send_try(be);
     } else if (is_shared(be)) {
@@ -750,17 +759,19 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     struct dlock_info info;
-    if (be->spec->hold->begin == RUN_NOW && runs_begun(be, r))
+    bool ours = is_ours(be, r, U_RENEW_COLUMNS, U_TOKEN), unconfirmed = pg_unconfirmed(r);
+    bool lost = ours && pg_number(r->rows, 0, U_OURS) == 0;
+    if (be->spec->hold->begin == RUN_NOW && !unconfirmed && runs_begun(be, r))
         return;
-    if (!is_ours(be, r, U_RENEW_COLUMNS, U_TOKEN)) {
-        not_ours(be, r, DLOCK_EUNAVAIL, &err);
+    if (!ours || (!lost && unconfirmed)) { /* the next renewal writes again, and so waits again */
+        table_not_ours(be, r, DLOCK_EUNAVAIL, &err);
         /* Perhaps "read-only": by now another server may be the primary. */
         pg_conn_close(&be->conn);
         pg_unclear(be, &err);
-    } else if (pg_number(r->rows, 0, U_OURS) == 1 && !PQgetisnull(r->rows, 0, U_HOLDER)) {
+    } else if (!lost && !PQgetisnull(r->rows, 0, U_HOLDER)) {
         table_read_holder(&info, pg_text(r->rows, 0, U_HOLDER), 0, 0);
         pg_renewed(be, r->sent, info.broken_by);
-    } else if (pg_number(r->rows, 0, U_OURS) == 1) {
+    } else if (!lost) {
         pg_renewed(be, r->sent, NULL);
     } else {
         pg_op_done(be);
@@ -795,6 +806,7 @@ static void release_failed(struct pg_backend *be, bool unheard, const struct dlo
     bool transient = err->code == DLOCK_EUNAVAIL || err->code == DLOCK_ENOMEM;
     if (unheard && be->table.release == RELEASE_SENT)
         be->table.release = RELEASE_UNHEARD;
+    be->contact.refusal = *err;
     be->op_until = DLOCK_NEVER;
     if (now >= be->release.until || !transient || be->table.release == RELEASE_DONE)
         give_release_up(be, err);
@@ -827,12 +839,13 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
         pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
     } else if (r->tag == T_LEAVE && nothing) {
         send_give_back(be, T_RELEASE, be->token, 0);
-    } else if (!is_ours(be, r, columns, U_TOKEN)) {
-        not_ours(be, r, DLOCK_EUNAVAIL, &err);
-        pg_conn_close(&be->conn);
-        release_failed(be, r->unheard || !r->sqlstate[0], &err);
     } else if (end == END_NOT_RECORDED) {
         pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
+    } else if (!is_ours(be, r, columns, U_TOKEN) ||
+               (pg_unconfirmed(r) && (!nothing || be->table.release == RELEASE_UNHEARD))) {
+        table_not_ours(be, r, DLOCK_EUNAVAIL, &err);
+        pg_conn_close(&be->conn);
+        release_failed(be, r->unheard || !r->sqlstate[0], &err);
     } else if (r->tag == T_LEAVE && pg_number(r->rows, 0, U_CALLED) > 0) {
         call_waiters(be);
     } else if (end == END_RECORDED || pg_number(r->rows, 0, U_OURS) == 1) {
@@ -912,13 +925,17 @@ static void table_ready(struct pg_backend *be)
 }
 
 /*
- * The findings of the statements glance and check. A finding of check becomes an error with a
- * text for people. True: the request was sent again.
+ * The findings of the statements glance, check and read_only. A finding of the last two becomes an
+ * error with a text for people. True: the request, or read_only, was sent.
  */
 static bool table_found(struct pg_backend *be, struct pg_reply *r)
 {
     const char *found = strstr(r->text, FINDING);
     char what[sizeof(r->text)];
+    if (!found && strcmp(r->sqlstate, "25006") == 0) {
+        table_send(be, (enum pg_tag)r->tag, NO_MORE, NULL, STATEMENTS(sql_table_read_only));
+        return true;
+    }
     if (!found)
         return false;
     found += strlen(FINDING);
@@ -939,11 +956,18 @@ static bool table_found(struct pg_backend *be, struct pg_reply *r)
         }
         return true;
     }
+    strcpy(r->sqlstate, "42501");
     if (strcmp(what, "missing") == 0) {
         strcpy(r->sqlstate, "42P01");
         snprintf(r->text, sizeof(r->text), "the table %s does not exist", table);
+    } else if (strcmp(what, "read-only") == 0) {
+        strcpy(r->sqlstate, "25006");
+        snprintf(r->text, sizeof(r->text), PG_NO_WRITES);
+    } else if (behind(what, "read-only ")) {
+        snprintf(r->text, sizeof(r->text),
+                 "the role cannot write: ALTER ROLE %.150s SET default_transaction_read_only = off",
+                 behind(what, "read-only "));
     } else {
-        strcpy(r->sqlstate, "42501");
         bool owned = strstr(what, " is owned by ") != NULL;
         snprintf(r->text, sizeof(r->text), "the table %.70s is not safe to use: %.110s%s", table,
                  what, owned ? " (see table-owner= in dlock-postgres(7))" : "");
@@ -981,7 +1005,7 @@ static void table_answered(struct pg_backend *be, const struct pg_reply *r)
         release_answered(be, r);
     else if (r->tag == T_FORGET && be->op == OP_STATUS)
         runs_forgotten(be, r);
-    else if ((r->tag == T_BREAK || r->tag == T_FREE) && be->op == OP_STATUS)
+    else if ((r->tag == T_BREAK || r->tag == T_FREE || r->tag == T_HOLDER) && be->op == OP_STATUS)
         break_answered(be, r);
 }
 
@@ -1006,7 +1030,9 @@ static void table_timeout(struct pg_backend *be, int64_t now)
 {
     struct dlock_error err;
     if (be->op == OP_RELEASE && now >= be->release.until) {
-        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "no answer");
+        err = be->contact.refusal;
+        if (err.code == 0)
+            dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "no answer");
         give_release_up(be, &err);
     } else if ((be->op == OP_RELEASE || be->op == OP_RENEW) && now >= be->op_until) {
         no_answer(&err, be->spec, be->op == OP_RENEW ? be->spec->op_timeout : pg_patience(be));
@@ -1071,6 +1097,7 @@ static bool table_read_info(const PGresult *res, int i, struct dlock_info *info)
 static bool table_send_check(struct pg_backend *be, bool first)
 {
     bool runs = be->spec->once > 0;
+    enum table_more more = is_shared(be) ? AND_HOLDERS : runs ? AND_RUNS : NO_MORE;
     be->conn.guarded = !first;
     if (first)
         table_send(be, T_STATUS, NO_MORE,
@@ -1080,11 +1107,7 @@ static bool table_send_check(struct pg_backend *be, bool first)
                           {"renewal", NULL, be->spec->ttl / DLOCK_MSEC / 3}),
                    STATEMENTS(sql_check_table));
     else
-        table_send(be, T_STATUS,
-                   is_shared(be) ? AND_HOLDERS
-                   : runs        ? AND_RUNS
-                                 : NO_MORE,
-                   NULL, STATEMENTS(sql_check_end));
+        table_send(be, T_STATUS, more, NULL, STATEMENTS(sql_check_end));
     return true;
 }
 
@@ -1093,7 +1116,7 @@ static void table_send_list(struct pg_backend *be)
     bool shared = be->table.look == LOOK_HOLDERS;
     table_send(be, T_STATUS, shared ? AND_HOLDERS : NO_MORE,
                PLACES({"after", be->status.after, 0}, {"table_name", be->table.name, 0},
-                      {"page", NULL, LIST_PAGE}),
+                      {"page", NULL, LIST_PAGE}, {"all", NULL, be->question->all}),
                STATEMENTS(shared ? sql_table_list_shared : sql_table_list));
 }
 

@@ -65,6 +65,9 @@ void table_try_failed(struct pg_backend *, const struct pg_reply *);
  */
 bool table_try_is_ours(struct pg_backend *, const struct pg_reply *, int columns, int pid,
                        int token);
+/* The error of an answer that is not ours, or unconfirmed; code: of an answer without sense. */
+void table_not_ours(const struct pg_backend *, const struct pg_reply *, int code,
+                    struct dlock_error *);
 /* Granted; be->fence and be->slot are set. */
 void table_granted(struct pg_backend *, int64_t from);
 /* Before a try: set the state, and the time for the answer. */
@@ -92,8 +95,7 @@ void table_send(struct pg_backend *, enum pg_tag, enum table_more, const struct 
 void shared_send_try(struct pg_backend *);
 /* stays_ms: see table_stays_ms(). */
 void shared_send_give_back(struct pg_backend *, enum pg_tag, const char *token, int64_t stays_ms);
-/* T_TRY and T_CONFIRM while an acquire is under way. */
-/* first: the answer is to the statement free. */
+/* T_TRY and T_CONFIRM while an acquire is under way. first: the answer to the statement free. */
 void shared_answered(struct pg_backend *, const struct pg_reply *, bool first);
 /* The kind of this waiter, as in the line. */
 void shared_kind(const struct dlock_spec *, char buf[8]);
@@ -107,7 +109,7 @@ void shared_withdraw_notice(struct pg_backend *);
 
 /* ---------------------------------------------------------- table_break.c */
 
-/* T_BREAK and T_FREE. */
+/* T_BREAK, T_FREE and T_HOLDER. */
 void break_send(struct pg_backend *);
 void break_answered(struct pg_backend *, const struct pg_reply *);
 

@@ -36,10 +36,10 @@ void break_send(struct pg_backend *be)
     bool shared = h->mode != DLOCK_MODE_EXCLUSIVE, force = be->question->force;
     char breaker[DLOCK_BREAKER_SIZE];
     struct dlock_error err;
-    if (!h->token[0]) {
-        dlock_fail_lock(&err, DLOCK_EUNUSABLE, 0, be->spec->uri,
-                        "no dlock wrote the holder's row: correct the row in %s", be->table.name);
-        pg_fail(be, &err);
+    if (!h->token[0]) { /* written by no dlock, or changed while the status looked: look again */
+        table_send(be, T_HOLDER, shared ? AND_HOLDERS : NO_MORE,
+                   PLACES({"runs_name", be->table.runs, 0}),
+                   STATEMENTS(shared ? sql_table_shared_status : sql_table_status));
     } else if (h->foreign && !force) {
         dlock_fail_lock(&err, DLOCK_EUNUSABLE, 0, be->spec->uri,
                         "the holder is no dlock, and may not notice a mark: use --force");
@@ -62,21 +62,17 @@ static void done(struct pg_backend *be, bool broken)
     pg_conn_close(&be->conn);
 }
 
-/* The answer is an error, or no answer to our statement. */
+/* The answer is an error, or no answer to our statement. columns -1: of a status. */
 static bool is_refusal(struct pg_backend *be, const struct pg_reply *r, int columns)
 {
     struct dlock_error err;
-    if (pg_one_row(r, columns))
+    if (columns < 0 ? !r->sqlstate[0] && r->rows : pg_one_row(r, columns) && !pg_unconfirmed(r))
         return false;
     if (strcmp(r->sqlstate, "42P01") == 0) { /* no table: no lock is held */
         done(be, false);
         return true;
     }
-    if (r->sqlstate[0])
-        pg_conn_reply_error(&be->conn, r, &err);
-    else
-        dlock_fail_at(&err, DLOCK_EPROTO, 0, pg_where(be),
-                      "unexpected answer: does a pooler mix up its sessions?");
+    table_not_ours(be, r, DLOCK_EPROTO, &err);
     pg_fail(be, &err);
     return true;
 }
@@ -93,9 +89,33 @@ static void freed(struct pg_backend *be, const struct pg_reply *r)
     pg_busy(be, &be->info);
 }
 
+/* The second look at a hold without a token: is it as it was shown? */
+static void looked_again(struct pg_backend *be, const struct pg_reply *r)
+{
+    const struct dlock_info *h = be->question->holder;
+    struct dlock_error err;
+    if (is_refusal(be, r, -1))
+        return;
+    /* Holders come first. */
+    if (PQntuples(r->rows) == 0 || !be->protocol->read_info(r->rows, 0, &be->info) ||
+        be->info.waiter) {
+        done(be, false);
+    } else if (be->info.token[0] || be->info.fence != h->fence) { /* each grant raises the fence */
+        pg_busy(be, &be->info);
+    } else {
+        dlock_fail_lock(&err, DLOCK_EUNUSABLE, 0, be->spec->uri,
+                        "no dlock wrote the holder's row: correct the row in %s", be->table.name);
+        pg_fail(be, &err);
+    }
+}
+
 void break_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_info was = {0};
+    if (r->tag == T_HOLDER) {
+        looked_again(be, r);
+        return;
+    }
     if (r->tag == T_FREE) {
         freed(be, r);
         return;

@@ -184,7 +184,7 @@ void runs_forgotten(struct pg_backend *be, const struct pg_reply *r)
     if (strcmp(r->sqlstate, "42P01") == 0) { /* no table: no run was ever recorded */
         pg_op_done(be);
         events_add(&be->events, EV_DONE);
-    } else if (r->sqlstate[0] || !pg_one_row(r, F_COLUMNS)) {
+    } else if (!pg_one_row(r, F_COLUMNS) || pg_unconfirmed(r)) {
         pg_conn_reply_error(&be->conn, r, &err);
         pg_fail(be, &err);
     } else if (pg_number(r->rows, 0, F_FORGOTTEN) == 1 || PQgetisnull(r->rows, 0, F_OTHER)) {

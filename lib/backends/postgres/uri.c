@@ -190,20 +190,20 @@ static int set_params(struct pg_backend *be, const PQconninfoOption *known, stru
     const struct dlock_uri *uri = be->spec->uri;
     const struct dlock_host *h = uri->nhosts > 0 ? &uri->hosts[0] : NULL;
     const char *database = uri->path[0] == '/' && uri->path[1] ? uri->path + 1 : NULL;
-    const char *file = dlock_uri_param(be->spec->uri, "password-file");
     int rc;
+    be->settings.password_file = dlock_uri_param(be->spec->uri, "password-file");
     be->settings.keys[PG_HOST] = "host";
     be->settings.keys[PG_HOSTADDR] = "hostaddr";
     be->settings.keys[PG_PORT] = "port";
-    be->settings.n = PG_FIRST_PARAM;
+    be->settings.keys[PG_TARGET] = "target_session_attrs";
+    be->settings.n = PG_TARGET + 1;
     if ((rc = set_param(be, "user", h ? h->user : NULL, err)) != 0 ||
         (rc = set_param(be, "dbname", database, err)) != 0 ||
         (rc = set_libpq_params(be, known, err)) != 0 || (rc = check_trust(be, known, err)) != 0 ||
-        (rc = file ? dlock_read_secret(&be->password, file, err) : 0) != 0 ||
-        (rc = set_param(be, "password", be->password, err)) != 0 ||
+        (rc = pg_read_password(&be->settings, err)) != 0 ||
+        (rc = set_param(be, "password", be->settings.password, err)) != 0 ||
         (rc = set_param(be, "password", h ? h->password : NULL, err)) != 0 ||
-        /* A standby grants advisory locks that exclude no client of the primary. */
-        (rc = set_param(be, "target_session_attrs", "read-write", err)) != 0 ||
+        (rc = set_param(be, "target_session_attrs", PG_WRITABLE, err)) != 0 ||
         (rc = set_param(be, "client_encoding", "UTF8", err)) != 0 ||
         (rc = set_param(be, "fallback_application_name", be->session, err)) != 0)
         return rc;
@@ -453,7 +453,8 @@ static char *quote_table(const char *text, const char *dot, const char *suffix)
 static int set_table(struct pg_backend *be, const char *text, struct dlock_error *err)
 {
     const char *dot = strchr(text, '.');
-    if (!dot || dot == text || !dot[1] || strchr(dot + 1, '.') || strlen(text) > 127)
+    if (!dot || dot == text || !dot[1] || strchr(dot + 1, '.') || strlen(text) > 127 ||
+        strpbrk(text, "\r\n"))
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
                              "table=%.80s: expected SCHEMA.NAME", text);
     /* The server would cut the name of a second table, perhaps to the name of the first. */
@@ -470,7 +471,11 @@ static int set_table(struct pg_backend *be, const char *text, struct dlock_error
     be->table.name = quote_table(text, dot, "");
     be->table.holders = quote_table(text, dot, HOLDERS_SUFFIX);
     be->table.runs = quote_table(text, dot, RUNS_SUFFIX);
-    return be->table.name && be->table.holders && be->table.runs
+    const char *role = dlock_uri_peek(be->spec->uri, "user");
+    if (!role && be->spec->uri->nhosts > 0)
+        role = be->spec->uri->hosts[0].user;
+    be->table.role = role ? quote_table(role, NULL, "") : NULL;
+    return be->table.name && be->table.holders && be->table.runs && (!role || be->table.role)
                ? 0
                : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
@@ -558,10 +563,9 @@ void pg_settings_done(struct pg_backend *be)
     free(s->ports);
     free(be->named.host);
     free(be->named.port);
-    if (be->password)
-        explicit_bzero(be->password, strlen(be->password));
-    free(be->password);
+    dlock_wipe(s->password);
     free(be->table.name);
     free(be->table.holders);
     free(be->table.runs);
+    free(be->table.role);
 }

@@ -11,6 +11,8 @@ FAULT  cut TEXT          a client that says TEXT is cut off; the server never he
        drop TEXT FILE    the same, but the reset comes at once, whatever the server does
        flood TEXT FILE   TEXT is passed on, but the client then hears one row that has no end, until
                          it hangs up
+       warn FUNCTION     the client hears a warning of that function of the server at the end of
+                         each answer, with the severity in another language
        gather TEXT MORE  after a client's TEXT the server's words are kept until they contain MORE,
                          and then passed on in one piece
 """
@@ -62,6 +64,19 @@ def rest(client, server):
         pass
 
 
+def warned(data):
+    """(with the warning before each ReadyForQuery, the begin of a message that is not complete)"""
+    fields = {"S": "WARNUNG", "V": "WARNING", "C": "01000", "M": "Text", "R": sys.argv[3]}
+    body = b"".join(k.encode() + v.encode() + b"\0" for k, v in fields.items()) + b"\0"
+    out = b""
+    while len(data) >= 5 and len(data) > (n := struct.unpack(">i", data[1:5])[0]):
+        if data[:1] == b"Z":
+            out += b"N" + struct.pack(">i", 4 + len(body)) + body
+        out += data[:n + 1]
+        data = data[n + 1:]
+    return out, data
+
+
 def answers(client, server, pair):
     kept = b""
     while data := server.recv(65536):
@@ -77,6 +92,10 @@ def answers(client, server, pair):
             while True:
                 client.sendall(b"x" * 65536)
         kept += data
+        if fault == "warn":
+            said, kept = warned(kept)
+            client.sendall(said)
+            continue
         if pair.met and fault == "gather":
             if more.encode() not in kept:
                 continue

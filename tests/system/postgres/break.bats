@@ -417,9 +417,57 @@ is_told() { grep -q "$OUTAGE" breaker.log; }
     beats() { [ "$(grep -c "$beat" "$PG_LOG")" -ge 3 ]; }
     wait_for 8 beats
     end a
-    # Behind the path, a heartbeat is a single statement.
+    # Behind two settings, a heartbeat is a single statement.
     ! grep "$beat" "$PG_LOG" | grep -v \
-        "pg_temp; SELECT pg_try_advisory_xact_lock_shared('[-0-9]*')$" || fail "other statements"
+        "warning; SELECT pg_try_advisory_xact_lock_shared('[-0-9]*')$" || fail "other statements"
     ! grep "dlock: $NAME\]" "$PG_LOG" | grep -F "a.application_name FROM pg_locks" ||
         fail "asked for a breaker"
+}
+
+# ------------------------------------------------------- a row that just changes ---
+
+JOE='dlock1 host=elsewhere pid=4711 user=joe since=1 cmd=x note='
+
+# between_looks CMD ARG...: a reader holds, dlock ARG... has read the name's row, and is about to
+# read the second table; then the lock is JOE's alone.
+between_looks() {
+    hold -s --ttl 60
+    session
+    echo "begin; lock table dlock_locks_holders; \\echo blocked" >&8
+    wait_for 5 file_has session.log blocked
+    start_log look.log "$DLOCK" "$@" "$L" 8>&-
+    wait_for 5 blocked_are 1
+    pgsql -c "update dlock_locks set owner = repeat('a', 32), holder = '$JOE' where name = '$NAME'"
+    session_ends commit
+}
+
+@test "a holder that comes between two looks is shown, and can be broken" {
+    use_mode lease
+    between_looks --status
+    exits 75 5 "$STARTED"
+    output=$(cat look.log)
+    assert_out joe@elsewhere
+    refute_out shared
+    let_go 79
+    use_mode lease break
+    between_looks --break --yes -w 0.1
+    exits 75 5 "$STARTED"
+    is_marked || fail "$(cat look.log)"
+    let_go 79
+}
+
+@test "a row that no dlock wrote is wrong only if it stays as it is" {
+    use_mode lease
+    foreign_holds
+    pgsql -c "update dlock_locks set owner = repeat('x', 40) where name = '$NAME'"
+    breaks 69
+    assert_out "no dlock wrote the holder's row: correct the row in"
+    local psql="${PSQL[*]} -c"
+    at_prompt "$psql \"update dlock_locks set owner = repeat('a', 32) where name = '$NAME'\"" \
+        --break "$L"
+    [ "$status" = 75 ] && assert_out 'has changed hands' || fail "$status: $output"
+    pgsql -c "update dlock_locks set owner = repeat('x', 40) where name = '$NAME'"
+    at_prompt "$psql \"update dlock_locks set expires = '-infinity' where name = '$NAME'\"" \
+        --break "$L"
+    [ "$status" = 0 ] || fail "$status: $output"
 }

@@ -40,16 +40,33 @@ finds() {
 }
 
 @test "each missing right is a failure" {
+    local emit
     role_named poor
     finds 77 "$(L poor)" "right: SELECT on" "right: INSERT on" "right: UPDATE on" "right: DELETE on"
     pgsql -c "grant select, insert, update on dlock_locks to poor"
     finds 77 "$(L poor)" "failure  right: DELETE on \"public\".\"dlock_locks\" is missing; GRANT"
-    pgsql -c "revoke execute on function pg_logical_emit_message(boolean, text, text) from public"
-    finds 77 "$(A poor)" "failure  right: EXECUTE on pg_logical_emit_message(boolean,text,text)"
-    pgsql -c "grant execute on function pg_logical_emit_message(boolean, text, text) to public" \
+    emit=$(pgsql -c "select oid::regprocedure from pg_proc
+        where proname = 'pg_logical_emit_message' and proargtypes[2] = 'text'::regtype")
+    pgsql -c "revoke execute on function $emit from public"
+    finds 77 "$(A poor)" "right: EXECUTE on $emit is missing; GRANT EXECUTE ON FUNCTION $emit"
+    pgsql -c "grant execute on function $emit to public" \
         -c "revoke usage on language plpgsql from public"
     finds 1 "$(A poor)" "warning  language: no PL/pgSQL"
     pgsql -c "grant usage on language plpgsql to public"
+}
+
+# As release 17 did to pg_logical_emit_message.
+@test "a function may have further arguments with a default" {
+    own_server -c fsync=on -c full_page_writes=on -c allow_system_table_mods=on
+    pgsql -c "alter function pg_notify(text, text) rename to notify_before" \
+        -c "create function pg_catalog.pg_notify(text, text, boolean default false) returns void
+            language sql as 'select pg_catalog.notify_before(\$1, \$2)'"
+    finds 0 "$(A)"
+    role_named poor
+    pgsql -c "revoke execute on function pg_notify from public"
+    finds 77 "$(A poor)" "failure  right: EXECUTE on pg_notify(text,text,boolean) is missing"
+    pgsql -c "alter function pg_notify rename to notify_after"
+    finds 69 "$(A)" "failure  function: pg_notify(text, text) does not exist on this server"
 }
 
 @test "a table that is missing, or not that of --schema" {
@@ -76,6 +93,32 @@ finds() {
 @test "settings that lose a lock are a warning" {
     own_server -c fsync=off -c full_page_writes=off
     finds 1 "$(A)" "warning  fsync: off" "warning  full_page_writes: off"
+}
+
+@test "a role whose commits wait for no standby is a warning" {
+    local how lock
+    own_server -c fsync=on -c full_page_writes=on -c synchronous_standby_names=standby1
+    local -x PGOPTIONS='-c synchronous_commit=off' # ours would wait, too
+    "$DLOCK" -q "$(L)" true
+    for how in off local remote_write on remote_apply; do
+        role_named "c_$how" "synchronous_commit=$how"
+        pgsql -c "grant select, insert, update, delete on dlock_locks to c_$how"
+    done
+    unset PGOPTIONS
+    for how in off local remote_write on remote_apply; do
+        for lock in A L; do
+            case $how in
+            off | local)
+                finds 1 "$($lock c_$how)" "warning  synchronous_commit: $how, so a commit waits"
+                assert_out "; ALTER ROLE c_$how SET synchronous_commit = on"
+                ;;
+            *)
+                finds 0 "$($lock c_$how)"
+                assert_out "ok       synchronous_commit: $how"
+                ;;
+            esac
+        done
+    done
 }
 
 @test "a server with few free connections is a warning" {

@@ -60,7 +60,7 @@ beyond() { [ "$(now_ms)" -ge "$1" ] || pid_gone "$K"; }
 clocked_server() {
     local dir
     dir=$(pg_folder)
-    cp "$HELPERS/wallclock.so" "$dir/"
+    install -m 644 "$HELPERS/wallclock.so" "$dir/"
     CLOCK_FILE=$dir/offset
     HELPERS=$dir with_clock pg_start_in own
     use_server own

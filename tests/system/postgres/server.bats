@@ -64,9 +64,20 @@ hold_and_wait() {
     hold_and_wait
 }
 
-@test "refuses a read-only role and says so" {
+@test "a read-only role locks, on no read-only database" {
+    local kind
     role default_transaction_read_only=on
-    fails 69 "read-only" --connect-timeout 2 "$L"
+    for kind in -x -s "--slots 2"; do
+        # shellcheck disable=SC2086
+        hold $kind
+        start_log w.log "$DLOCK" -x "$U?renew=write&restart-grace=1ms#$NAME" true
+        wait_for 5 sessions_are 2
+        hand_over
+    done
+    pgsql -c "alter role $ROLE reset default_transaction_read_only"
+    bare_database
+    pgsql -d "$NAME" -c "alter database \"$NAME\" set default_transaction_read_only = on"
+    fails 69 "the database takes no writes" --connect-timeout 2 "$L"
 }
 
 # bats test_tags=slow
@@ -368,7 +379,7 @@ grace_left() {
     # The lease table: since the first try on this timeline. A lock that is held is told as such.
     L="postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease&restart-grace=60#$NAME"
     says 75 "(restart-grace)" -vn "$L" touch ran
-    run -75 run_t 5 "$DLOCK" -w 0.1 "$L" touch ran
+    run -75 run_t 5 "$DLOCK" -w 1 "$L" touch ran
     [ ! -e ran ]
     says 75 "held by" -n "${L/&restart-grace=60/}" "$DLOCK" -vn "$L" true
     refute_out "(restart-grace)"

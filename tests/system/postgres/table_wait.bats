@@ -156,9 +156,9 @@ messages_of() {
     # In tenths: the release, the winner's try, and of a long line the LISTEN of the waiter that
     # comes near; of those called for later, and of the polls, some may be in it.
     messages_of 2 2
-    [ "$PER" -le 40 ]
+    [ "$PER" -le $((40 + SLOW / 50)) ]
     messages_of 20 10
-    [ "$PER" -le 40 ]
+    [ "$PER" -le $((40 + SLOW / 50)) ]
 }
 
 # explained: from now on the server writes to its log what it does for the sessions of $L.
@@ -299,7 +299,7 @@ served() {
 # bats test_tags=slow
 @test "silent waiters delay a dead holder's successor by 3 s at most" {
     local s t0=() SILENT='0 1 6'
-    lines --ttl 2
+    lines --ttl $((2 + SLOW / 500))
     kill -KILL "${holders[@]}"
     for s in $SILENT; do
         NAME=$NAME-$s
@@ -439,7 +439,7 @@ in_order() {
 }
 
 @test "a waiter undoes an unanswered try and gets the lock later" {
-    held_by_dead '0.9 s'
+    held_by_dead "$((900 + SLOW)) ms"
     TTL=6 waiter 1 "$HELPERS/clock" got
     block_row
     # That of the first try, and of the next one, which has another connection.
@@ -454,7 +454,7 @@ in_order() {
 
 @test "a try that is served late changes nothing" {
     local pid
-    held_by_dead '0.9 s'
+    held_by_dead "$((900 + SLOW)) ms"
     TTL=6 waiter 1 sh -c 'echo >held; "$HELPERS/await" go'
     HOLDER=$STARTED
     pid=$(pgsql -c "select pid from pg_stat_activity where application_name like 'dlock:%:%'")
@@ -495,7 +495,7 @@ in_order() {
     own_server
     local t0
     "$DLOCK" "$L" true 3>&-
-    held_by_dead '0.7 s'
+    held_by_dead "$((700 + SLOW / 2)) ms"
     TTL=6 waiter 1 "$HELPERS/clock" got
     stop_server
     sleep 2 # the fault itself: longer than one try is given
@@ -504,7 +504,7 @@ in_order() {
     exits 0 4 "$WAITER"
     [ -e got ]
     wait_for 2 row_is_free
-    held_by_dead '1.2 s'
+    held_by_dead "$((1200 + SLOW)) ms"
     # Longer than the ttl, for as long as it may; it has asked without an answer when that ends.
     t0=$(now_ms)
     start_log w.log "$DLOCK" -w 3.7 --ttl 1 --connect-timeout 1 "$L" touch ran
@@ -515,7 +515,7 @@ in_order() {
     file_has w.log 'no answer'
     go_on
     wait_for 5 no_sessions
-    held_by_dead '1.2 s'
+    held_by_dead "$((1200 + SLOW)) ms"
     t0=$(now_ms)
     start_log w.log "$DLOCK" -w 1.9 --ttl 30 "$L" touch ran
     wait_for 5 called_are 1

@@ -30,8 +30,15 @@
 -- Else the name is that of a setting that the next statements need: the commit is on disk when it
 -- is answered, even where the role has synchronous_commit = off. A crash must not hand out the same
 -- log position again.
+--
+-- All of this works in a read-only transaction, which may be our role's default. A server or a
+-- database that is read-only by default takes no writes any more: its clients have moved, perhaps.
 SELECT set_config(CASE WHEN pg_backend_pid() <> {pid} THEN 'dlock finding: pooler;'
-    WHEN pg_is_in_recovery() THEN 'dlock finding: standby;' ELSE 'synchronous_commit' END,
+    WHEN pg_is_in_recovery() THEN 'dlock finding: standby;'
+    WHEN current_setting('default_transaction_read_only')::bool AND (
+        SELECT s.source NOT IN ('user', 'database user', 'client') FROM pg_settings s
+        WHERE s.name = 'default_transaction_read_only')
+    THEN 'dlock finding: read-only;' ELSE 'synchronous_commit' END,
     replace(current_setting('synchronous_commit'), 'off', 'local'), true)
 
 -- statement settings

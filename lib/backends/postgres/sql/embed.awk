@@ -5,7 +5,7 @@
 #
 # "-- statement NAME" begins a statement, "-- fragment NAME" a part of some; the line "-- include
 # NAME" stands for that fragment. Each other comment is a line of its own. The lines of a statement
-# are joined by a space.
+# are joined by a space, unless --schema prints it (the name ends in "schema").
 
 function fail(text) {
     print FILENAME ":" FNR ": " text | "cat >&2"
@@ -41,16 +41,17 @@ name == "" { fail("no statement yet") }
     gsub(/'[^']*'/, "", code)
     if (code ~ /--|\\|\t/)
         fail("a comment behind SQL, a backslash or a tab")
-    gsub(/^ +| +$/, "")
+    printed = name ~ /schema$/
+    gsub(printed ? " +$" : "^ +| +$", "")
     gsub(/"/, "\\\"")
-    text[name] = text[name] "    \"" $0 " \"\n"
+    text[name] = text[name] "    \"" $0 (printed ? "\\n" : " ") "\"\n"
 }
 END {
     if (failed)
         exit 1
     print "/* The statements of lib/backends/postgres/sql, made by embed.awk. */"
     for (i = 0; i < n; i++) {
-        sub(/ "\n$/, "\"", text[order[i]])
+        sub(/( |\\n)"\n$/, "\"", text[order[i]])
         print "extern const char sql_" order[i] "[];"
     }
     print "#ifdef SQL_TEXTS"

@@ -403,16 +403,17 @@ w AS MATERIALIZED (
 -- fragment waited_for
 LEFT JOIN w ON w.app = concat('dlock:', substr(encode(sha256(convert_to(
     concat('{table_name}'::text, '#', t.name), 'UTF8')), 'hex'), 1, 16))
-WHERE t.name > '{after}' AND (t.expires > clock_timestamp() OR w.n > 0)
+WHERE t.name > '{after}' AND (t.expires > clock_timestamp() OR w.n > 0 OR {all} > 0)
 ORDER BY t.name LIMIT {page}
 
 -- statement list
--- A page of locks that are held or waited for, behind the name '{after}'.
+-- A page of locks that are held or waited for, behind the name '{after}'; {all} is 1: of all locks.
+-- A free lock expired at -infinity, from which no time can be subtracted.
 WITH
 -- include in_line
 SELECT t.name, t.expires > clock_timestamp(), t.holder, t.fence,
-    (extract(epoch FROM t.expires - clock_timestamp()) * 1000.0)::bigint, t.owner,
-    CASE WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END, 0, NULL, coalesce(w.n, 0)
+    (extract(epoch FROM greatest(t.expires, 'epoch') - clock_timestamp()) * 1000.0)::bigint,
+    t.owner, CASE WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END, 0, NULL, coalesce(w.n, 0)
 FROM {table} t
 -- include waited_for
 
@@ -421,8 +422,8 @@ FROM {table} t
 WITH
 -- include in_line
 SELECT t.name, t.expires > clock_timestamp(), coalesce(h.holder, t.holder), t.fence,
-    (extract(epoch FROM coalesce(h.expires, t.expires) - clock_timestamp()) * 1000.0)::bigint,
-    coalesce(h.token, t.owner),
+    (extract(epoch FROM greatest(coalesce(h.expires, t.expires), 'epoch') - clock_timestamp())
+        * 1000.0)::bigint, coalesce(h.token, t.owner),
     CASE WHEN h.slots > 0 THEN concat('n', h.slots)
         WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END,
     h.place, CASE WHEN t.owner LIKE 'shared:%' THEN (
@@ -436,9 +437,28 @@ LEFT JOIN LATERAL (
 -- include waited_for
 
 -- statement schema
-CREATE TABLE IF NOT EXISTS {table} (name text COLLATE "C" PRIMARY KEY, fence bigint NOT NULL,
-owner text NOT NULL, expires timestamptz NOT NULL, holder text NOT NULL, freed timestamptz,
-passed bigint)
+CREATE TABLE IF NOT EXISTS {table} (
+    name text COLLATE "C" PRIMARY KEY, fence bigint NOT NULL, owner text NOT NULL,
+    expires timestamptz NOT NULL, holder text NOT NULL, freed timestamptz, passed bigint)
+
+-- statement grant_schema
+-- {mark}: nothing, or what makes a comment of the line; {role}: of the URI, quoted, or ROLE
+{mark}GRANT SELECT, INSERT, UPDATE, DELETE ON
+{mark}    {table},
+{mark}    {holders},
+{mark}    {runs}
+{mark}    TO {role};
+{mark}GRANT USAGE ON SCHEMA {schema} TO {role}
+
+-- statement read_only
+-- After a refused write: whose default is it? Of the role: how to change it. Of the server or the
+-- database: nothing. As in check, the finding is no number.
+SELECT concat('dlock finding: 1read-only', (
+    SELECT concat(' ', quote_ident(session_user), CASE s.source WHEN 'database user'
+            THEN concat(' IN DATABASE ', quote_ident(current_database())) END)
+    FROM pg_settings s
+    WHERE s.name = 'default_transaction_read_only' AND s.source IN ('user', 'database user')),
+    ';')::int
 
 -- statement glance
 -- Before the first request of a connection, instead of check, which costs a new server process

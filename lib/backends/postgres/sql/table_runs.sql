@@ -5,10 +5,11 @@
 -- long a success counts, and how long our record is kept. {begins}: 1, or 0 before the run begins.
 
 -- statement schema
-CREATE TABLE IF NOT EXISTS {runs} (name text COLLATE "C" PRIMARY KEY, state text NOT NULL,
-status int, fence bigint NOT NULL, owner text NOT NULL, host text NOT NULL, pid bigint NOT NULL,
-username text NOT NULL, command text NOT NULL, note text NOT NULL, began timestamptz NOT NULL,
-ended timestamptz, expires timestamptz NOT NULL, UNIQUE (expires, name))
+CREATE TABLE IF NOT EXISTS {runs} (
+    name text COLLATE "C" PRIMARY KEY, state text NOT NULL, status int, fence bigint NOT NULL,
+    owner text NOT NULL, host text NOT NULL, pid bigint NOT NULL, username text NOT NULL,
+    command text NOT NULL, note text NOT NULL, began timestamptz NOT NULL, ended timestamptz,
+    expires timestamptz NOT NULL, UNIQUE (expires, name))
 
 -- fragment valid
 -- Did a dlock write the row r? Only then send the row: no size and no character can do harm.

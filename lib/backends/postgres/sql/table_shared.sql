@@ -2,9 +2,10 @@
 -- table.sql.
 
 -- statement schema
-CREATE TABLE IF NOT EXISTS {holders} (name text COLLATE "C", token text, epoch text NOT NULL,
-slots int NOT NULL, place bigint NOT NULL, expires timestamptz NOT NULL, holder text NOT NULL,
-PRIMARY KEY (name, token))
+CREATE TABLE IF NOT EXISTS {holders} (
+    name text COLLATE "C", token text, epoch text NOT NULL, slots int NOT NULL,
+    place bigint NOT NULL, expires timestamptz NOT NULL, holder text NOT NULL,
+    PRIMARY KEY (name, token))
 
 -- statement free
 -- The first look, since the lock is free most of the time: look costs a new server process ten
@@ -274,8 +275,10 @@ DELETE FROM {holders} d WHERE d.token = ANY (
     WHERE t.name = '{name}' AND t.expires > clock_timestamp() AND c.expires > clock_timestamp()
     ORDER BY c.slots, c.place, c.token)
 UNION ALL
+-- The name's row alone: an exclusive holder has come since the look at that row, or the rows of the
+-- readers were removed.
 SELECT 0, t.holder, t.fence, (extract(epoch FROM t.expires - clock_timestamp()) * 1000.0)::bigint,
-    '', 0, 's', 0, ''
+    '', 0, CASE WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END, 0, t.owner
 FROM {table} t WHERE t.name = '{name}' AND t.expires > clock_timestamp() AND NOT EXISTS (
     SELECT 1 FROM {holders} c WHERE c.name = t.name AND c.epoch = t.owner
         AND c.expires > clock_timestamp())
