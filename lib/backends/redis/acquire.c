@@ -354,6 +354,7 @@ static void granted(struct redis_backend *be, const struct redis_answer *a)
 {
     contacted(be);
     be->claim = CLAIM_GRANTED;
+    be->node.cmd.held = true;
     be->fence_kept_at = a->sent;
     be->queued = false;
     wake_close(be);
@@ -390,6 +391,7 @@ static void report_waiting(struct redis_backend *be, const struct redis_script_t
 {
     const struct dlock_info *info = holder_info(be, t);
     const char *token = !info                                ? "-"
+                        : info->foreign && t->left_ms < 0    ? "forever"
                         : info->foreign                      ? "foreign"
                         : info->mode != DLOCK_MODE_EXCLUSIVE ? "shared" /* they come and go */
                                                              : info->token;

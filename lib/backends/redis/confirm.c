@@ -4,6 +4,10 @@
  *
  * WAIT goes out behind the answer, not behind the question: a connection that waits for replicas
  * serves nothing else, and a waiter must hear at once that the lock is free.
+ *
+ * Redis 8 and Valkey 8 wait for the last write of this connection [measured], and answer at once
+ * where the connection has written nothing. So a script whose answer is confirmed writes each time,
+ * also where it finds its work done by an earlier request (tests/system/redis/replicas.bats).
  */
 #include "route.h"
 

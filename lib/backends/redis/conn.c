@@ -37,6 +37,13 @@ static void drop_socket(struct redis_conn *c)
         tls_end(c->tls, &c->session);
 }
 
+/* For a while not all places where a secret is kept have the new one: outlive this. See held. */
+static int as_outage(const struct redis_conn *c, int code)
+{
+    bool refused = code == DLOCK_EPERM || code == DLOCK_EUNUSABLE || code == DLOCK_EUSAGE;
+    return c->held && refused ? DLOCK_EUNAVAIL : code;
+}
+
 /*
  * State RC_FAILED, and error says why, unless error has the reason already. sys: an errno, or 0.
  * Returns error's code. The reader stays: earlier replies can still be taken.
@@ -47,6 +54,7 @@ static int conn_fail(struct redis_conn *c, int code, int sys, const char *text)
     c->state = RC_FAILED;
     if (c->auth_failed || c->tls_failed)
         return c->error.code;
+    code = as_outage(c, code);
     const struct dlock_site at = {.where = c->where, .address = c->address[0] ? c->address : NULL};
     if (sys != 0)
         return dlock_fail_site(&c->error, code, sys, &at, "%s: %s", text, strerror(sys));
@@ -265,6 +273,21 @@ static int connect_next(struct redis_conn *c)
     return code;
 }
 
+/* The password may have changed since the last connection. 0 or a negative code. */
+static int read_password(struct redis_conn *c)
+{
+    struct dlock_error err;
+    char *text;
+    if (!c->auth.file)
+        return 0;
+    int rc = dlock_read_secret(&text, c->auth.file, &err);
+    if (rc != 0)
+        return conn_fail(c, rc, 0, err.msg);
+    dlock_wipe(c->secret);
+    c->auth.password = c->secret = text;
+    return 0;
+}
+
 int redis_conn_open_later(struct redis_conn *c, const char *tls_host, int64_t until)
 {
     const size_t kept = offsetof(struct redis_conn, tls_host);
@@ -280,6 +303,9 @@ int redis_conn_open_later(struct redis_conn *c, const char *tls_host, int64_t un
     c->fn.createArray = bounded_array;
     c->reader->fn = &c->fn;
     c->reader->privdata = c;
+    int rc = read_password(c);
+    if (rc != 0)
+        return rc;
     c->state = RC_WAITING;
     /* Our own commands, in front of the caller's. */
     if (c->auth.password) {
@@ -308,6 +334,7 @@ void redis_conn_give_up(struct redis_conn *c, const struct dlock_error *why)
 {
     c->state = RC_FAILED;
     c->error = *why;
+    c->error.code = as_outage(c, why->code);
 }
 
 int redis_conn_open(struct redis_conn *c, const char *tls_host, int64_t until,
@@ -556,6 +583,7 @@ static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *
         if (r->type == REDIS_REPLY_ERROR && !c->auth_ignored) {
             c->auth_failed = true;
             redis_conn_auth_error(&c->error, c, r->str);
+            c->error.code = as_outage(c, c->error.code);
         }
         return 0;
     case REDIS_CONN_TELL: /* refused: the regular renewals have to do */

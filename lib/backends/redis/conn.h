@@ -48,6 +48,7 @@ struct redis_conn_tag {
 
 struct redis_conn_auth {
     const char *user, *password; /* not owned; password NULL: no AUTH */
+    const char *file;            /* each opening reads the password from here; NULL: none */
 };
 
 /* The type that hiredis passes to createArray. */
@@ -71,8 +72,8 @@ struct redis_conn {
 
     /* Set before opening; they stay from one opening to the next. Pointers are not owned. */
     const struct dlock_env *env;
-    const char *where;            /* for messages */
-    const struct tls_config *tls; /* NULL: no TLS */
+    const char *where;      /* for messages */
+    struct tls_config *tls; /* NULL: no TLS */
     struct redis_conn_auth auth;
     bool push;        /* this connection subscribes */
     bool only_master; /* send ROLE first, and fail unless the server is a master */
@@ -80,6 +81,9 @@ struct redis_conn {
     /* These stay as well. */
     bool told; /* redis_conn_tell() has queued its commands, or did in vain on the last */
     int good;  /* index of the address that worked last */
+    /* The lock is held: a refused secret, or a file that cannot be read, is an outage. */
+    bool held;
+    char *secret; /* what auth.file had; redis_node_done() frees it */
 
     /* From here on an opening begins with zeros. */
     char tls_host[256];                        /* the host of the addresses, for the certificate */

@@ -10,6 +10,9 @@
 /* The first words of our scripts' own errors: scripts/parts/wrong.lua, scripts/why.lua. */
 #define FOREIGN "FOREIGN "
 #define LACKS "LACKS "
+#define NOCOMMAND "NOCOMMAND "
+/* Redis' error inside a script, which does not name the command. */
+#define INSIDE "command called from"
 
 struct meaning {
     enum redis_conn_class class;
@@ -39,6 +42,8 @@ static const struct meaning
                  NULL},
     no_db = {RE_OTHER, DLOCK_EUSAGE, "the server has no such database", NULL},
     too_old = {RE_OTHER, DLOCK_EUNUSABLE, "Redis 6.0 or later is needed", NULL},
+    no_command = {RE_OTHER, DLOCK_EUNUSABLE, "the server does not know",
+                  "use Redis 6.0 or later, and undo its rename-command there"},
     unexpected = {RE_OTHER, DLOCK_EPROTO, "unexpected error", NULL};
 
 /* The first row that has its word in the text decides. */
@@ -73,8 +78,8 @@ static const struct {
     {"max number of clients", &refused},
     {"not allowed in cluster mode", &only_db_0},
     {"DB index", &no_db},
-    {"unknown command", &too_old},
-    {"Unknown Redis command", &too_old},
+    {"unknown command", &no_command},
+    {INSIDE, &no_command},
     {"non deterministic", &too_old},
 };
 
@@ -105,13 +110,15 @@ enum redis_conn_class redis_conn_classify(const char *text)
 
 bool redis_conn_is_vague(const char *text)
 {
-    return meaning_of(text) == &no_permission || meaning_of(text) == &wrong_type;
+    const struct meaning *m = meaning_of(text);
+    return m == &no_permission || m == &wrong_type || (m == &no_command && strstr(text, INSIDE));
 }
 
 bool redis_conn_explains(const redisReply *r)
 {
     const struct meaning *m = r->type == REDIS_REPLY_ERROR ? meaning_of(r->str) : NULL;
-    return m == &lacks || m == &foreign;
+    return m == &lacks || m == &foreign ||
+           (m == &no_command && strncmp(r->str, NOCOMMAND, strlen(NOCOMMAND)) == 0);
 }
 
 /* -------------------------------------------------------------------- secrets */
@@ -155,7 +162,7 @@ void redis_conn_show(char *out, size_t size, const struct redis_conn_auth *auth,
         used += 3;
         p += n;
     }
-    dlock_clean_text(out, size, t, used);
+    dlock_clean_words(out, size, t, used);
 }
 
 /* ------------------------------------------------------------------- messages */
@@ -173,6 +180,18 @@ int redis_conn_sentinel_error(struct dlock_error *err, const char *where)
                          "this server is a Sentinel: write redis+sentinel://HOST/SERVICE#NAME");
 }
 
+/* shown: the reply without secrets. "unknown command 'EVAL', with args beginning with: '0' " */
+static int explain_no_command(struct dlock_error *err, const char *where, const char *shown)
+{
+    static const char says[] = "unknown command";
+    const struct meaning *m = &no_command;
+    const char *at = strstr(shown, says);
+    at = at ? at + strlen(says) + strspn(at + strlen(says), " '`") : "";
+    int n = (int)strspn(at, "ABCDEFGHIJKLMNOPQRSTUVWXYZ |");
+    return dlock_fail_at(err, m->code, 0, where, "%s %.*s (too old, or disabled): %s", m->what,
+                         n > 0 ? n : 9, n > 0 ? at : "a command", m->advice);
+}
+
 int redis_conn_reply_error(struct dlock_error *err, const struct redis_conn *c, const char *text)
 {
     const char *where = c->where;
@@ -185,9 +204,11 @@ int redis_conn_reply_error(struct dlock_error *err, const struct redis_conn *c, 
                    ? dlock_fail_at(err, m->code, 0, where, "%s", ours)
                    : dlock_fail_at(err, m->code, 0, where, "%s: %s %s", m->what, m->advice, ours);
     }
-    if (c->is_sentinel && m == &too_old)
+    if (c->is_sentinel && m == &no_command)
         return redis_conn_sentinel_error(err, where);
     redis_conn_show(shown, sizeof(shown), &c->auth, text);
+    if (m == &no_command)
+        return explain_no_command(err, where, shown);
     const char *command = m == &no_permission ? strstr(shown, "run the '") : NULL;
     int n = command ? (int)strspn(command += 9, "abcdefghijklmnopqrstuvwxyz|") : 0;
     if (n > 0)

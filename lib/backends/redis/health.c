@@ -61,8 +61,8 @@ bool redis_check_persistence(const char *info, size_t len, const char *where, in
         return false;
     dlock_fail_at(
         warning, DLOCK_EUNAVAIL, 0, where,
-        "a crash or restart of this server can lose the lock while the command runs (no "
-        "append-only file): set appendonly yes there, or write " URI_PARAM("?restart-grace=%lld%s"),
+        "a crash or restart of this server can lose the lock (no append-only file): set appendonly "
+        "yes there, or write " URI_PARAM("?restart-grace=%lld%s"),
         ms % 1000 == 0 ? ms / 1000 : ms, ms % 1000 == 0 ? "s" : "ms");
     return true;
 }

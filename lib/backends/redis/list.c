@@ -62,7 +62,7 @@ static void send_question(struct redis_backend *be)
     else if (l->step == LIST_NODES)
         (void)redis_conn_send(cmd, T_LIST, 2, (const char *const[]){"CLUSTER", "NODES"});
     else
-        redis_paging_send(&l->paging, &be->script, cmd, T_LIST);
+        redis_paging_send(&l->paging, &be->script, cmd, T_LIST, be->status.question->all);
     redis_conn_flush(cmd);
 }
 

@@ -17,7 +17,7 @@
 enum wake_tag { TAG_ID = 1, TAG_WAKE, TAG_CHANGED }; /* of commands on wake */
 
 void redis_node_init(struct redis_node *n, const struct dlock_env *env, const char *where,
-                     const struct tls_config *tls)
+                     struct tls_config *tls)
 {
     n->cmd = n->wake = (struct redis_conn){.fd = -1, .env = env, .where = where, .tls = tls};
     n->wake.push = true;
@@ -29,6 +29,8 @@ void redis_node_done(struct redis_node *n)
     redis_node_close(n);
     redis_conn_close(&n->wake);
     redis_node_forget(n, NULL);
+    dlock_wipe(n->cmd.secret);
+    dlock_wipe(n->wake.secret);
 }
 
 void redis_node_close_in_child(struct redis_node *n)
@@ -37,9 +39,11 @@ void redis_node_close_in_child(struct redis_node *n)
     redis_conn_close_in_child(&n->wake);
 }
 
-void redis_node_credentials(struct redis_node *n, const struct dlock_host *h, const char *secret)
+void redis_node_credentials(struct redis_node *n, const struct dlock_host *h, const char *secret,
+                            const char *file)
 {
-    struct redis_conn_auth auth = {h->user, h->password ? h->password : secret};
+    struct redis_conn_auth auth = {h->user, h->password ? h->password : secret,
+                                   h->password ? NULL : file};
     /* A user without a password ("nopass") must still be named. */
     if (!auth.password && h->user && *h->user != '\0')
         auth.password = "";

@@ -41,15 +41,16 @@ struct redis_node {
 
 /* The pointers are kept. where: for messages; tls NULL: no TLS. */
 void redis_node_init(struct redis_node *, const struct dlock_env *, const char *where,
-                     const struct tls_config *tls);
+                     struct tls_config *tls);
 /* Close both connections, forget what is pending. Fine on zeroed memory. */
 void redis_node_done(struct redis_node *);
 void redis_node_close_in_child(struct redis_node *); /* as redis_conn_close_in_child() */
 /*
  * The credentials for this host of the URI; secret (may be NULL): the password where the URI has
- * none. Both pointers are kept.
+ * none; file (may be NULL): where that password may change. The pointers are kept.
  */
-void redis_node_credentials(struct redis_node *, const struct dlock_host *, const char *secret);
+void redis_node_credentials(struct redis_node *, const struct dlock_host *, const char *secret,
+                            const char *file);
 
 /* Fill at most cap entries for poll() and lower *wake_at; returns how many. */
 int redis_node_interest(const struct redis_node *, struct pollfd *, int cap, int64_t *wake_at);

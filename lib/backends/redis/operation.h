@@ -94,7 +94,7 @@ struct redis_backend {
     struct {
         int64_t until;
         bool answer_lost;         /* a release was sent, and never answered */
-        struct dlock_error doubt; /* why the recorded success does not count yet; code 0: none */
+        struct dlock_error doubt; /* why no answer has counted yet; code 0: none */
     } release;
     struct {
         const struct dlock_question *question;

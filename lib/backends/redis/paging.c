@@ -16,10 +16,11 @@ void redis_paging_start(struct redis_paging *p)
 }
 
 void redis_paging_send(const struct redis_paging *p, const struct redis_script *script,
-                       struct redis_conn *c, int tag)
+                       struct redis_conn *c, int tag, bool all)
 {
-    (void)redis_script_send(script, c, tag, SCRIPT_LIST,
-                            &(struct redis_script_args){.cursor = p->cursor, .count = p->count});
+    (void)redis_script_send(
+        script, c, tag, SCRIPT_LIST,
+        &(struct redis_script_args){.cursor = p->cursor, .count = p->count, .all = all});
 }
 
 int redis_paging_take(struct redis_paging *p, const redisReply *r, struct redis_script_page *page)

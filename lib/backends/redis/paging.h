@@ -10,9 +10,9 @@ struct redis_paging {
 };
 
 void redis_paging_start(struct redis_paging *);
-/* Ask for the next page; the caller flushes. */
+/* Ask for the next page, all: also for free locks with a run record; the caller flushes. */
 void redis_paging_send(const struct redis_paging *, const struct redis_script *,
-                       struct redis_conn *, int tag);
+                       struct redis_conn *, int tag, bool all);
 /* Read the reply, which is no error, and go on to the page behind. 0 or DLOCK_EPROTO. */
 int redis_paging_take(struct redis_paging *, const redisReply *, struct redis_script_page *);
 

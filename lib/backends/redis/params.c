@@ -161,6 +161,11 @@ int redis_params_read(const struct dlock_spec *spec, struct redis_script *script
         text++;
     if (text && *text != '\0' && (!dlock_read_number(text, strlen(text), &db) || db > 1000000))
         return dlock_fail(err, DLOCK_EUSAGE, 0, "'%s' is not the number of a database", text);
+    /* Else the lock's key would be one of those of another lock: see script.h. */
+    if (strstr(uri->name, "}:dlock:") || strstr(uri->name, "::dlock:"))
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "the lock's name has \"}:dlock:\" or \"::dlock:\", as dlock's own keys "
+                          "of another lock have: choose another name");
     if (redis_script_init(script, uri->name, (int)db) != 0)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     return 0;

@@ -68,7 +68,7 @@ static int read_spec(struct redis_backend *be, struct dlock_error *err)
         (void)dlock_uri_param(uri, "password-file"); /* marks the parameter as used */
     else
         rc = redis_param_secret(spec, &be->secret, err);
-    redis_node_credentials(&be->node, host, be->secret);
+    redis_node_credentials(&be->node, host, be->secret, dlock_uri_peek(uri, "password-file"));
     return rc;
 }
 
@@ -87,9 +87,7 @@ static void be_close(struct dlock_be *dlock_be)
     tls_config_free(be->tls);
     free(be->acquire.channel);
     free(be->value);
-    if (be->secret)
-        explicit_bzero(be->secret, strlen(be->secret));
-    free(be->secret);
+    dlock_wipe(be->secret);
     free(be);
 }
 

@@ -71,7 +71,7 @@ static int read_spec(struct redlock_backend *be, struct dlock_error *err)
         s->pause = s->wake_pause = (struct dlock_backoff){
             .base = 50 * DLOCK_MSEC, .max = DLOCK_SEC, .cur = 50 * DLOCK_MSEC};
         redis_node_init(&s->node, spec->env, s->where, be->tls);
-        redis_node_credentials(&s->node, h, be->secret);
+        redis_node_credentials(&s->node, h, be->secret, dlock_uri_peek(uri, "password-file"));
     }
     return 0;
 }
@@ -91,9 +91,7 @@ static void be_close(struct dlock_be *dlock_be)
     tls_config_free(be->tls);
     redis_script_done(&be->script);
     free(be->value);
-    if (be->secret)
-        explicit_bzero(be->secret, strlen(be->secret));
-    free(be->secret);
+    dlock_wipe(be->secret);
     free(be);
 }
 

@@ -105,7 +105,8 @@ static void ask_all(struct redlock_backend *be, enum list_round round)
         } else if (redlock_reach(be, s, be->until)) {
             s->answer = A_PENDING;
             if (round == ROUND_PAGES)
-                redis_paging_send(&part->paging, &be->script, &s->node.cmd, tag);
+                redis_paging_send(&part->paging, &be->script, &s->node.cmd, tag,
+                                  be->status.question->all);
             else
                 (void)redis_script_send(&l->script, &s->node.cmd, tag, SCRIPT_STATUS,
                                         &(struct redis_script_args){.value = NULL});
@@ -288,8 +289,8 @@ const struct redlock_operation redlock_op_list = {
     .wake_at = redlock_wake_at,
 };
 
-/* The lock's entry, from the replies. False: free, without waiters. */
-static bool decide(struct redlock_backend *be)
+/* The lock's entry, from the replies. */
+static void decide(struct redlock_backend *be)
 {
     struct redlock_list *l = be->list;
     l->entry = (struct dlock_entry){.name = l->names[l->at - 1]};
@@ -305,7 +306,6 @@ static bool decide(struct redlock_backend *be)
         l->holder.left_ns = -1;
     if (l->entry.holders > 0)
         l->entry.holder = &l->holder;
-    return l->entry.holder || l->entry.waiters > 0;
 }
 
 int redlock_list_next(struct redlock_backend *be, struct dlock_event *ev)
@@ -316,8 +316,8 @@ int redlock_list_next(struct redlock_backend *be, struct dlock_event *ev)
     if (!l->decided) {
         l->decided = true;
         *ev = (struct dlock_event){.type = EV_ENTRY, .entry = &l->entry};
-        if (decide(be))
-            return 1;
+        decide(be);
+        return 1;
     }
     l->ready = l->decided = false;
     go_on(be);

@@ -282,6 +282,7 @@ static void leave_answered(struct redlock_backend *be, struct redlock_server *s,
     struct redis_script_owned o;
     if (rep->tag != REDLOCK_TAG(be->serial, K_LEAVE) || be->op != OP_RELEASE)
         return;
+    s->error.code = 0;
     if (s->node.cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
         redlock_refused(be, s, rep->r);
     } else if (redis_script_owned(rep->r, &o) != 0) {
@@ -307,7 +308,7 @@ static void end_release(struct redlock_backend *be, enum dlock_release_how how,
         ev->error = *err;
     be->claim = CLAIM_NONE;
     for_each_server (be, s) {
-        s->touched = s->queued = s->left = s->freed = false;
+        s->touched = s->queued = s->left = s->freed = s->node.cmd.held = false;
         s->from = 0;
         s->place = 0;
     }
@@ -353,7 +354,7 @@ static void release_step(struct redlock_backend *be, int64_t now)
     int yes = 0, answered = 0, pending = 0, recorded = 0, recordable = 0, retried = 0;
     bool owed = false; /* a server possibly with a vote for us could not be reached */
     const struct dlock_error *forbidden = NULL;
-    struct dlock_error err;
+    struct dlock_error err, why;
     for_each_server (be, s) {
         yes += s->answer == A_YES;
         answered += s->answer == A_YES || s->answer == A_GONE || s->answer == A_BUSY;
@@ -389,13 +390,12 @@ static void release_step(struct redlock_backend *be, int64_t now)
     } else if (pending == 0 && forbidden && retried == 0) {
         end_release(be, DLOCK_RELEASE_UNCLEAR, forbidden);
     } else if ((answered >= be->quorum && heard) || now >= be->until) {
-        if (unrecorded)
-            dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, be->spec->uri->where,
-                          "%d of %d servers have recorded the end of the run, %d are needed",
-                          recorded, be->n, be->quorum);
-        else
-            dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, be->spec->uri->where,
-                          "%d of %d servers have answered the release", answered, be->n);
+        redlock_why(be, 0, &why);
+        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, be->spec->uri->where,
+                      unrecorded ? "%d of %d servers have recorded the end of the run, a majority "
+                                   "is needed%s%s"
+                                 : "%d of %d servers have answered the release%s%s",
+                      unrecorded ? recorded : answered, be->n, why.msg[0] ? "; " : "", why.msg);
         end_release(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else {
         leave_again(be, now);

@@ -290,6 +290,17 @@ static const struct dlock_error *some_error(const struct redlock_backend *be, in
     return NULL;
 }
 
+void redlock_why(const struct redlock_backend *be, int code, struct dlock_error *why)
+{
+    const struct dlock_error *said = some_error(be, code);
+    if (!said)
+        said = some_error(be, 0);
+    *why = said ? *said : (struct dlock_error){0};
+    for_each_server (be, s)
+        if (why->msg[0] == '\0' && (s->answer == A_PENDING || s->answer == A_LATE))
+            dlock_fail_at(why, 0, 0, s->where, "no answer");
+}
+
 int redlock_no_quorum(const struct redlock_backend *be, struct dlock_error *err)
 {
     /* Which error takes the majority away? A malformed answer counts as no answer. */
@@ -305,14 +316,9 @@ int redlock_no_quorum(const struct redlock_backend *be, struct dlock_error *err)
         if (with > 0 && usable + with >= be->quorum)
             code = codes[c];
     }
-    const struct dlock_error *why = some_error(be, code);
-    char silent[340] = "";
-    if (!why)
-        why = some_error(be, 0);
-    for (int i = 0; i < be->n && !why && silent[0] == '\0'; i++)
-        if (be->servers[i].answer == A_PENDING || be->servers[i].answer == A_LATE)
-            snprintf(silent, sizeof(silent), "%s: no answer", be->servers[i].where);
-    return dlock_fail_at(err, code, why ? why->sys : 0, be->spec->uri->where,
+    struct dlock_error why;
+    redlock_why(be, code, &why);
+    return dlock_fail_at(err, code, why.sys, be->spec->uri->where,
                          "only %d of %d servers can be used, %d are needed; %s", usable, be->n,
-                         be->quorum, why ? why->msg : silent);
+                         be->quorum, why.msg);
 }

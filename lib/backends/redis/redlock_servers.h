@@ -287,6 +287,11 @@ int64_t redlock_reached(const int64_t *values, int n, int count);
 bool redlock_patient(struct redlock_backend *, int answered, int64_t now);
 /* When this wait, or the operation's time, is over. */
 int64_t redlock_wake_at(const struct redlock_backend *);
+/*
+ * Why a server cannot be used: an error with this code, else with any (0: with any), else "WHERE:
+ * no answer". Fills why; msg "": all have answered.
+ */
+void redlock_why(const struct redlock_backend *, int code, struct dlock_error *why);
 /* "only 2 of 5 servers can be used, 3 are needed; WHY": fills err, returns its code. */
 int redlock_no_quorum(const struct redlock_backend *, struct dlock_error *);
 

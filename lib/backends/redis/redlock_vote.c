@@ -683,8 +683,10 @@ static void end_raise(struct redlock_backend *be, int64_t now)
     outage_over(&be->acquire.out, &be->events);
     leave_queues(be);
     /* A vote on a lost connection belongs to the lock now: the release undoes it, and counts. */
-    for_each_server (be, s)
+    for_each_server (be, s) {
         redis_node_forget(&s->node, be->value);
+        s->node.cmd.held = true;
+    }
     struct dlock_event *ev = redlock_end(be, EV_GRANTED);
     ev->from = redlock_from(be);
     ev->ttl = be->spec->ttl;

@@ -214,6 +214,7 @@ static void end_release(struct redis_backend *be, enum dlock_release_how how,
     if (be->node.cmd.ntags > 0 || how == DLOCK_RELEASE_UNCLEAR)
         redis_node_close(&be->node);
     be->claim = CLAIM_NONE;
+    be->node.cmd.held = false;
     be->queued = be->release.answer_lost = false;
     be->release.until = DLOCK_NEVER;
     redis_node_forget(&be->node, NULL);
@@ -279,6 +280,7 @@ void redis_release(struct redis_backend *be, int64_t until)
 static void leave_later(struct redis_backend *be, const struct dlock_error *err)
 {
     int64_t now = spec_now(be->spec);
+    be->release.doubt = *err;
     if (now >= be->release.until || !dlock_error_retryable(err->code))
         end_release(be, DLOCK_RELEASE_UNCLEAR, err);
     else
@@ -320,7 +322,6 @@ static void record_refused(struct redis_backend *be, const struct dlock_error *e
 {
     (void)for_good;
     drop_answer(be);
-    be->release.doubt = *err;
     leave_later(be, err);
 }
 

@@ -302,10 +302,12 @@ int redis_script_send(const struct redis_script *s, struct redis_conn *c, int ta
         [SCRIPT_BREAK] = {a->token, a->by, a->how},
         [SCRIPT_FORGET] = {a->token},
         [SCRIPT_FORGET_VOTE] = {a->token, fence},
-        [SCRIPT_LIST] = {a->cursor, count},
+        [SCRIPT_LIST] = {s->db, a->cursor, count, a->all ? "all" : ""},
     };
     snprintf(count, sizeof(count), "%u", a->count);
-    struct words w = {.n = 6, .at = {NULL, NULL, "1", s->name, s->db, s->prefix}};
+    /* scripts/list.lua: no keys, no name, no prefix */
+    struct words w = {.n = op == SCRIPT_LIST ? 3 : 6,
+                      .at = {NULL, NULL, op == SCRIPT_LIST ? "0" : "1", s->name, s->db, s->prefix}};
     for (int i = 0; i < 5 && own[op][i]; i++)
         w.at[w.n++] = own[op][i];
     if (op == SCRIPT_FORGET) { /* scripts/forget.lua */
@@ -314,8 +316,6 @@ int redis_script_send(const struct redis_script *s, struct redis_conn *c, int ta
         w.at[3] = key;
         w.at[5] = s->name;
     }
-    if (op == SCRIPT_LIST) /* scripts/list.lua: no keys, no prefix */
-        w = (struct words){.n = 6, .at = {NULL, NULL, "0", s->db, a->cursor, count}};
     int rc = send_script(c, tag, op, a->at_once, &w);
     if (rc == 0) {
         c->lock = s;

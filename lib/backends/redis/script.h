@@ -105,6 +105,7 @@ struct redis_script_args {
     /* For how long the record is kept; renew: the fence counter, 0: its expiry stays. */
     int64_t kept;
     const char *cursor; /* list: of the page, "0": the first */
+    bool all;           /* list: free locks with a run record, too */
     unsigned count;     /* list: how many keys to look at */
     bool at_once;       /* send the text: the caller may not read the answer */
 };

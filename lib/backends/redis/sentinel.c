@@ -91,7 +91,7 @@ int redis_sentinel_open(struct redis_route *r, struct dlock_error *err)
         snprintf(one->where, sizeof(one->where), "sentinel %s:%u", uri->hosts[i].host,
                  uri->hosts[i].port);
         redis_node_init(&one->node, r->spec->env, one->where, NULL);
-        redis_node_credentials(&one->node, &credentials, m->secret);
+        redis_node_credentials(&one->node, &credentials, m->secret, file);
     }
     return 0;
 }
@@ -114,9 +114,7 @@ void redis_sentinel_close(struct redis_route *r)
     for (int i = 0; i < m->n; i++)
         redis_node_done(&m->one[i].node);
     free(m->service);
-    if (m->secret)
-        explicit_bzero(m->secret, strlen(m->secret));
-    free(m->secret);
+    dlock_wipe(m->secret);
     redis_addr_done(&m->addr);
     free(m);
     r->sentinel = NULL;

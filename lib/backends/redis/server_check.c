@@ -269,8 +269,10 @@ static bool judge_script(struct redis_check *c)
 {
     const redisReply *why = c->said[Q_RIGHTS], *status = c->said[Q_STATUS];
     const struct redis_conn_auth secret = {.password = c->node->cmd.auth.password};
+    enum redis_conn_class class = is_refused(why) ? redis_conn_classify(why->str) : RE_OTHER;
+    const char *topic = class == RE_PERM ? "rights" : class == RE_TYPE ? "name" : "commands";
     char rules[400];
-    if (why && redis_conn_explains(why) && redis_conn_classify(why->str) == RE_PERM) {
+    if (class == RE_PERM && redis_conn_explains(why)) {
         redis_conn_show(rules, sizeof(rules), &secret, strchr(why->str, ' ') + 1);
         if (strcmp(rules, "+info") == 0 && c->restart_grace == 0)
             return true;
@@ -278,8 +280,8 @@ static bool judge_script(struct redis_check *c)
                      rules);
         return false;
     }
-    if (is_refused(why) && (redis_conn_explains(why) || redis_conn_classify(why->str) == RE_PERM))
-        return refused(c, redis_conn_classify(why->str) == RE_PERM ? "rights" : "name", why);
+    if (class == RE_PERM || (why && redis_conn_explains(why)))
+        return refused(c, topic, why);
     if (is_refused(status) && redis_conn_classify(status->str) != RE_REPLICA)
         return refused(c, "script", status);
     return true;

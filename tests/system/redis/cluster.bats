@@ -203,7 +203,7 @@ lie() {
 @test "a hold survives the move of its slot" {
     use 0
     at 2
-    hold --ttl 1
+    hold --ttl 2
     slot_open "$SLOT" 0 1
     renewed 0 1
     slot_keys 0 1 "$N"

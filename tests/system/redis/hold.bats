@@ -158,6 +158,52 @@ refused_once() { [ "$(own acl log | grep -cx 'client|tracking')" = 1 ]; }
     grep -q 'was not ours any more when it was released' hold.log || fail "$(cat hold.log)"
 }
 
+store_stops() { stop_pid "${REDIS_PIDS[own]}"; }
+store_goes_on() { kill -CONT "${REDIS_PIDS[own]}"; }
+
+@test "a release that is answered after the end of the lease keeps the command's status" {
+    own_server
+    ends_late
+}
+
+# as PASSWORD ARG...: redis-cli with this password. late PASSWORD NEXT: the server has the next one,
+# and hangs up; the file does not.
+as() { REDISCLI_AUTH=$1 own "${@:2}"; }
+late() {
+    as "$1" config set requirepass "$2"
+    as "$2" acl log reset
+    as "$2" client kill type normal
+}
+refused_as() { as "$1" acl log | grep -qx auth; }
+renewed_as() { [ "$(as "$1" pttl "$NAME")" -gt 25000 ]; }
+
+@test "a hold reads its password again, and rides out a wrong or a missing one" {
+    own_server --requirepass old
+    L="redis://127.0.0.1:${REDIS_PORTS[own]}?password-file=$T/pw#$NAME"
+    install -m 600 /dev/null pw
+    echo old >pw
+    hold
+    late old new
+    wait_for 5 refused_as new
+    as new pexpire "$NAME" 20000
+    echo new >pw
+    wait_for 5 renewed_as new
+    late new newer
+    : >go
+    wait_for 5 refused_as newer
+    echo newer >pw
+    exits 0 8 "$HOLDER"
+    [ "$(as newer exists "$NAME")" = 0 ]
+    hold --connect-timeout 1
+    mv pw away
+    late newer newest
+    let_go 0
+    file_has hold.log "is not confirmed: password-file $T/pw: No such file"
+    mv away pw
+    # At the first acquire it is an error.
+    says 77 "the user or password is wrong" "$L" true
+}
+
 @test "a release leaves a key alone that the command has overwritten" {
     own_server
     run run_t 5 "$DLOCK" -q --ttl 30 "$L" redis-cli -p "${REDIS_PORTS[own]}" set "$NAME" thief px \

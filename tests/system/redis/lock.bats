@@ -144,8 +144,7 @@ refused() {
 
 @test "a holder whose key turns into another type has lost the lock" {
     hold --ttl 1
-    rcli del "$NAME"
-    rcli hset "$NAME" f v
+    rcli eval 'redis.call("DEL", KEYS[1]); return redis.call("HSET", KEYS[1], "f", "v")' 1 "$NAME"
     exits 79 5 "$HOLDER"
     file_has hold.log "another program took the lock"
 }
@@ -263,6 +262,22 @@ the ACL user lacks a right: ACL SETUSER USER ${want[i]}"
         exits 0 5 "$STARTED"
     done
     own_gone
+}
+
+# unconfirmed TEXT CMD...: CMD, and a release that the server does not take from then on.
+unconfirmed() {
+    own_server
+    hold --connect-timeout 1
+    "${@:2}"
+    let_go 0
+    file_has hold.log "is not confirmed: $1" || fail "$*: $(cat hold.log)"
+    [ "$(wc -l <hold.log)" = 1 ]
+}
+
+@test "an unconfirmed release keeps the last words of the server" {
+    unconfirmed "the server refuses (NOREPLICAS" own config set min-replicas-to-write 1
+    unconfirmed "the server is a replica (READONLY" own replicaof 127.0.0.1 1
+    unconfirmed "cannot connect: Connection refused" redis_kill own
 }
 
 @test "a Unix socket, its database, IPv6" {

@@ -165,17 +165,20 @@ one_line() {
     run limited 1 "$L"
     guard="$status ${#lines[@]} $output"
     run limited 2 "$L"
+    setup="$status ${#lines[@]} $output"
+    run limited 3 "$L"
     command="$status ${#lines[@]} $output $(rcli exists "$NAME")"
-    run limited 2 "redis://localhost:$REDIS_PORT#$NAME"
+    run limited 3 "redis://localhost:$REDIS_PORT#$NAME"
     thread="$status ${#lines[@]} $output"
-    # The keeper, the guard, what makes the command's group, and the command. What is left of the
-    # others counts, too.
+    # The keeper, the witness, the guard, what makes the command's group, and the command. What is
+    # left of the others counts, too.
     has_none() { ! pgrep -u "$nobody" >/dev/null; }
     wait_for 5 has_none
-    run limited 4 "$L"
+    run limited 5 "$L"
     rm -r "$dir"
     assert_rc 0
     [[ $guard == "71 1 dlock: cannot fork the guard: "* ]] || fail "$guard"
+    [[ $setup == "71 1 dlock: cannot set up the guard process: "*"ulimit -u"* ]] || fail "$setup"
     [[ $command == "71 1 dlock: cannot fork the command: "*" 0" ]] || fail "$command"
     [[ $thread == "71 1 dlock: cannot look up names: no thread: "* ]] || fail "$thread"
 }
@@ -266,7 +269,7 @@ one_line() {
 # --- files -------------------------------------------------------------------
 
 @test "a full file system refuses a file lock or it works" {
-    unshare -m true 2>/dev/null || skip "needs the right to mount"
+    need_mounts
     mkdir "$T/small"
     cat >"$T/full" <<'SH'
 mount -t tmpfs -o size=16k,nr_inodes=3 none "$1/small" || exit 99

@@ -73,7 +73,21 @@ since() {
     rcli set "$NAME" s3cret px 10000
     run run_t 5 "$DLOCK" --status "$L"
     refute_out s3cret
-    assert_out "$NAME"
+    assert_out "held by a program that is not dlock"
+    refute_out never
+}
+
+@test "says that a key without expiry never ends the wait" {
+    local never="held by a program that is not dlock, in a key that never expires"
+    rcli set "$NAME" s3cret
+    run -75 run_t 5 "$DLOCK" --status "$L"
+    assert_out "$never"
+    run -75 run_t 5 "$DLOCK" -v -n "$L" true
+    assert_out "$never"
+    start_log w.log "$DLOCK" -v "$L" true
+    wait_for 5 grep -q "$never" w.log
+    rcli pexpire "$NAME" 100
+    wait_exit 5 "$STARTED"
 }
 
 @test "a newcomer finds a dead first waiter" {
@@ -276,8 +290,8 @@ ${ids[3]} second" || fail "$(messages)"
 
 @test "an expiry is noticed within 200 ms" {
     local t0
-    rcli set "$NAME" x px 900
     t0=$(wall_ms)
+    rcli set "$NAME" x px 900
     run_t 5 "$DLOCK" "$L" sh -c "$(stamp got)"
     assert_between 880 $(($(cat got) - t0)) $((1100 + BUSY)) "milliseconds"
 }

@@ -48,7 +48,7 @@ fake() {
 }
 # A port without a listener.
 nobody() {
-    python3 -c 'import socket
+    /usr/bin/python3 -c 'import socket
 s = socket.socket()
 s.bind(("127.0.0.1", 0))
 print(s.getsockname()[1])'
@@ -174,6 +174,32 @@ upset() { : >"$BATS_FILE_TMPDIR/upset"; }
     fake nil
     run -69 run_t 5 "$DLOCK" "$(sentinel_uri "$FAKE")#$NAME" touch ran
     [ ! -e ran ]
+}
+
+refused_as() { REDISCLI_AUTH=$1 redis-cli -p "$2" acl log | grep -qx auth; }
+
+@test "a hold reads both passwords again, and rides out wrong ones" {
+    SENT_PASS=oldS SENT_AUTH=oldM sentinel_start 0 1
+    local s=${SENT_PORTS% } m=${NODE_PORTS% }
+    L="redis+sentinel://127.0.0.1:$s/svc?password-file=$T/m&sentinel-password-file=$T/s#$NAME"
+    install -m 600 /dev/null m
+    install -m 600 /dev/null s
+    echo oldM >m
+    echo oldS >s
+    hold
+    REDISCLI_AUTH=oldS redis-cli -p "$s" sentinel set svc auth-pass newM
+    REDISCLI_AUTH=oldS redis-cli -p "$s" acl setuser default resetpass '>newS'
+    REDISCLI_AUTH=oldM redis-cli -p "$m" config set requirepass newM
+    REDISCLI_AUTH=newM redis-cli -p "$m" client kill type normal
+    # The sentinel comes first, and is asked anew each time.
+    wait_for 5 refused_as newS "$s"
+    echo newS >s
+    wait_for 5 refused_as newM "$m"
+    : >go
+    echo newM >m
+    exits 0 8 "$HOLDER"
+    [ "$(REDISCLI_AUTH=newM redis-cli -p "$m" exists "$NAME")" = 0 ]
+    sentinel_stop
 }
 
 @test "the sentinels' password, the master's password, and neither for the other" {

@@ -93,7 +93,7 @@ recorder() {
     assert_out "not verified"
     insecure="rediss://app:$SECRET@127.0.0.1:$REDIS_PORT?insecure=1#$NAME"
     CI=1 run -0 run_t 5 "$DLOCK" -n "$insecure" true
-    [ ${#lines[@]} -eq 1 ]
+    [ ${#lines[@]} -eq 1 ] || fail "$output"
     assert_out "dlock: rediss://127.0.0.1:$REDIS_PORT/0: insecure=1"
     run -0 run_t 5 "$DLOCK" -q -n "$insecure" true
     [ -z "$output" ]
@@ -248,6 +248,29 @@ through() {
     wait_for 5 back
     let_go
     run -0 run_t 5 "$DLOCK" -n "$L" true
+}
+
+@test "a hold reads its certificates again when they have changed" {
+    local own
+    tls_redis own --loglevel verbose --tls-auth-clients yes
+    own=${REDIS_DIRS[own]}
+    install -m 600 "$TLS/ca.crt" "$TLS/client.crt" "$TLS/client.key" .
+    L="rediss://localhost:${REDIS_PORTS[own]}?cacert=$T/ca.crt&cert=$T/client.crt"
+    L+="&key=$T/client.key#$NAME"
+    hold
+    # Another authority at each end: first the server's certificate, then ours is not known.
+    tls_cli -n own config set tls-cert-file "$TLS/self.crt" tls-key-file "$TLS/self.key" \
+        tls-ca-cert-file "$TLS/noca.crt"
+    tls_cli -n own client kill type normal
+    wait_for 5 file_has "$own/log" 'alert unknown ca'
+    cp "$TLS/self.crt" ca.crt
+    wait_for 5 file_has "$own/log" 'certificate verify failed'
+    cp "$TLS/stranger.crt" client.crt
+    cp "$TLS/stranger.key" client.key
+    back() { tls_cli -n own client list | grep -q 'addr=127.0.0.1'; }
+    wait_for 5 back
+    let_go
+    [ "$(tls_cli -n own exists "$NAME")" = 0 ]
 }
 
 @test "the command has no descriptor of ours; nothing shows the password" {

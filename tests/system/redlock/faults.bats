@@ -216,6 +216,45 @@ rl_told() {
     exits 0 5 "$waiter"
 }
 
+@test "an unconfirmed release keeps the last words of a node" {
+    own_nodes 3
+    hold --connect-timeout 1
+    on "1 2" config set min-replicas-to-write 1
+    let_go 0
+    file_has hold.log "1 of 3 servers have answered the release; 127.0.0.1:"
+    file_has hold.log "the server refuses (NOREPLICAS"
+    [ "$(wc -l <hold.log)" = 1 ]
+}
+
+refused_as() { REDISCLI_AUTH=$2 rl "$1" acl log | grep -qx auth; }
+
+@test "a hold reads its password again, and rides out a wrong one" {
+    local k
+    own_nodes 3 --requirepass old
+    L=$(rl_uri "$NAME" "restart-grace=0&password-file=$T/pw")
+    install -m 600 /dev/null pw
+    echo old >pw
+    hold
+    for k in 1 2 3; do
+        REDISCLI_AUTH=old rl $k config set requirepass new
+        REDISCLI_AUTH=new rl $k client kill type normal
+    done
+    wait_for 5 refused_as 1 new
+    wait_for 5 refused_as 2 new
+    : >go
+    echo new >pw
+    exits 0 8 "$HOLDER"
+    REDISCLI_AUTH=new nothing_left
+}
+
+store_stops() { rl_freeze 1 2 3; }
+store_goes_on() { rl_thaw 1 2 3; }
+
+@test "a release that is answered after the end of the lease keeps the command's status" {
+    own_nodes 3
+    ends_late
+}
+
 @test "three hung or killed nodes end the tree before the deadline" {
     local how least since
     for how in rl_freeze rl_die; do

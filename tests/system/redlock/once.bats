@@ -84,7 +84,7 @@ recorded() {
     hold --ttl 2 --connect-timeout 1 --once
     rl_die 2 3
     let_go 79
-    file_has hold.log "1 of 3 servers have recorded the end of the run, 2 are needed"
+    file_has hold.log "1 of 3 servers have recorded the end of the run, a majority is needed"
     [ "$(recorded succeeded)" -eq 1 ]
     rl_revive 2 3
     runs

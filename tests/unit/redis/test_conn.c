@@ -344,6 +344,8 @@ TEST(error_replies)
         {"WRONGTYPE Operation against a key", RE_TYPE, DLOCK_EDATA},
         {"ERR DB index is out of range", RE_OTHER, DLOCK_EUSAGE},
         {"ERR unknown command `EVAL`", RE_OTHER, DLOCK_EUNUSABLE},
+        {"ERR Unknown Redis command called from script script: f_1", RE_OTHER, DLOCK_EUNUSABLE},
+        {"NOCOMMAND unknown command TIME", RE_OTHER, DLOCK_EUNUSABLE},
         {"ERR TASK failed", RE_OTHER, DLOCK_EPROTO},
     };
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
@@ -373,7 +375,14 @@ TEST(error_replies_show_no_secret)
         /* cut short by the server */
         {NULL, long_one, "ERR '0123456789ab' x", "w: unexpected error (ERR '***' x)"},
         {NULL, long_one, "ERR unknown command `0123456789ab",
-         "w: Redis 6.0 or later is needed (ERR unknown command `***)"},
+         "w: the server does not know a command (too old, or disabled): use Redis 6.0 or later, "
+         "and undo its rename-command there"},
+        {NULL, "pw1", "ERR unknown command 'EVAL', with args beginning with: 'pw1' ",
+         "w: the server does not know EVAL (too old, or disabled): use Redis 6.0 or later, and "
+         "undo its rename-command there"},
+        {NULL, NULL, "NOCOMMAND unknown command TIME PUBLISH",
+         "w: the server does not know TIME PUBLISH (too old, or disabled): use Redis 6.0 or later, "
+         "and undo its rename-command there"},
         /* a sentence of a script: the key may have the user's name */
         {"ann", "pw1", "FOREIGN the key 'ann:x' holds pw1, no", "w: the key 'ann:x' holds ***, no"},
     };

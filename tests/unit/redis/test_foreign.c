@@ -164,4 +164,32 @@ TEST(files_of_redis_py_are_ours)
     dlock_uri_free(u);
 }
 
+/* One lock's fence, queue or claim as another lock's key: two commands would run. */
+TEST(a_name_cannot_be_a_key_of_another_lock)
+{
+    static const char *const stores[] = {"redis://h", "redlock://h,i", "redis+sentinel://h/s"};
+    static const struct {
+        const char *name;
+        int rc;
+    } names[] = {
+        {"{q}:dlock:claim", DLOCK_EUSAGE},
+        {"a{q}::dlock:fence", DLOCK_EUSAGE},
+        {"q}:dlock:x", DLOCK_EUSAGE},
+        {"app:dlock:nightly", 0},
+        {"{app}:dlock", 0},
+        {"{app}.dlock:x", 0},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(stores) * DLOCK_LEN(names); i++) {
+        struct dlock_error err = {0};
+        struct dlock_uri *u = NULL;
+        char text[256];
+        snprintf(text, sizeof(text), "%s#%s", stores[i / DLOCK_LEN(names)],
+                 names[i % DLOCK_LEN(names)].name);
+        REQUIRE_INT(dlock_uri_parse(&u, text, &err), 0);
+        if (CHECK_INT(take(u, &err), names[i % DLOCK_LEN(names)].rc) && err.code != 0)
+            CHECK_HAS(err.msg, "choose another name");
+        dlock_uri_free(u);
+    }
+}
+
 UNIT_MAIN

@@ -1,16 +1,20 @@
 -- list.lua - a page of the locks in this server that are held or waited for. Writes nothing.
 --
 -- No KEYS: any server answers, in a cluster for its own keys. ARGV: db, cursor, how many keys to
--- look at -> the next cursor ('0': the last page), how many locks the user may not read, and of
--- each lock: name, left ms, fence, number of holders, number of waiters, the value of a holder
--- ('': free) and its mark's text or ''. A lock may be there twice.
+-- look at, 'all': free locks with a run record, too -> the next cursor ('0': the last page), how
+-- many locks the user may not read, and of each lock: name, left ms, fence, number of holders,
+-- number of waiters, the value of a holder ('': free) and its mark's text or ''. A lock may be
+-- there twice.
 -- include parts/role.lua
 if ARGV[1] ~= '0' then redis.call('SELECT', ARGV[1]) end
 -- include parts/clock.lua
 local name, prefix, value
 -- include parts/mark.lua
 local SHOWN = 1200
-local page = redis.pcall('SCAN', ARGV[2], 'MATCH', '*:dlock:[fqh]*', 'COUNT', ARGV[3])
+local all = ARGV[4] == 'all'
+local lasts = {fence = true, queue = true, holders = true, once = all}
+local keys = all and '*:dlock:[fqho]*' or '*:dlock:[fqh]*'
+local page = redis.pcall('SCAN', ARGV[2], 'MATCH', keys, 'COUNT', ARGV[3])
 local function refused(text)
   return string.find(text, 'executing the script', 1, true)
     or string.find(text, 'ACL failure', 1, true)
@@ -21,8 +25,7 @@ local out, had = {page[1], 0}, {}
 -- The name and the prefix (script.h) in a key; nil: not a key of dlock.
 local function name_of(key)
   local inner, last = string.match(key, '^(.*):dlock:(%l+)')
-  if not inner or string.find(key, '%c') then return end
-  if last ~= 'fence' and last ~= 'queue' and last ~= 'holders' then return end
+  if not inner or not lasts[last] or string.find(key, '%c') then return end
   local bare, tagged = string.match(inner, '^{(.+)}$'), string.match(inner, '^(.*):$')
   local tag = '^[^{]*{[^}]+}'
   if bare and not string.find(bare, tag) then return bare, inner .. ':dlock:' end
@@ -69,7 +72,8 @@ for _, key in ipairs(page[2]) do
       if refused(value.err) then out[2] = out[2] + 1 end
     else
       local waiters, holders, shown = waiting(), holding()
-      if holders > 0 or waiters > 0 then
+      local ran = all and type(redis.pcall('GET', prefix .. 'once')) == 'string'
+      if holders > 0 or waiters > 0 or ran then
         local fence = redis.pcall('GET', prefix .. 'fence')
         out[#out + 1] = {name, number('PTTL', name), type(fence) == 'string' and fence or '0',
           holders, waiters, string.sub(shown, 1, SHOWN), mark_of(shown) or ''}

@@ -1,18 +1,23 @@
--- why.lua - why was a script refused? Finds the keys that another program has written and the
--- rights that the user lacks, by calls that change nothing: PREFIXwhy does not exist, and the
--- commands that would make it are malformed.
+-- why.lua - why was a script refused? Finds the keys that another program has written, the rights
+-- that the user lacks and the commands that the server lacks, by calls that change nothing:
+-- PREFIXwhy does not exist, and the commands that would make it are malformed.
 --
--- ARGV: name, db, prefix, the kind of the client (parts/holders.lua) -> an error, LACKS and the
--- rules that are missing, or as parts/wrong.lua; anything else: not found
+-- ARGV: name, db, prefix, the kind of the client (parts/holders.lua) -> an error, NOCOMMAND and the
+-- commands, LACKS and the rules that are missing, or as parts/wrong.lua; anything else: not found
 local name, db, prefix, kind = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 -- include parts/wrong.lua
-local rules = ''
+local rules, unknown = '', ''
 
 -- The answer to a command; a rule for what the user may not do.
 local function try(...)
   local command, key = ...
   local answer = redis.pcall(...)
   local text, rule = type(answer) == 'table' and answer.err or ''
+  if string.find(text, 'command called from', 1, true)
+    and not string.find(unknown .. ' ', ' ' .. command .. ' ', 1, true)
+  then
+    unknown = unknown .. ' ' .. command
+  end
   if string.find(text, 'executing the script', 1, true) or string.find(text, 'ACL failure', 1, true)
   then
     if string.find(text, ' run ', 1, true) then rule = '+' .. string.lower(command)
@@ -60,4 +65,5 @@ if epoch or kind ~= '' then
 end
 -- Only a restart grace needs INFO.
 if rules == '' then try('INFO', 'server') end
+if unknown ~= '' then return redis.error_reply('NOCOMMAND unknown command' .. unknown) end
 if rules ~= '' then return redis.error_reply('LACKS' .. rules) end

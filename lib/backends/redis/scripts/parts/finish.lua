@@ -13,7 +13,11 @@ local function finish(words, moving)
   if ending == '' then return end
   -- include parts/run.lua
   local text, state, fence, by, begin = last_run()
-  if value ~= ARGV[3] then return by == token and state ~= 'running' and {1, seen, now} end
+  if value ~= ARGV[3] then
+    if by ~= token or state == 'running' then return end
+    redis.call('PEXPIRE', once, digits(kept + lease)) -- a write, for WAIT: see confirm.c
+    return {1, seen, now}
+  end
   if text == false then return {3, state, now} end
   if not text and moving then
     error('TRYAGAIN the run record is on another node, or was deleted', 0)
