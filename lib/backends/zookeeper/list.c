@@ -33,6 +33,14 @@ struct zk_look {
 
 static zk_answer_fn children_listed, holder_read;
 
+/* A node below holds run records (run_node.c). A lock's name cannot begin so. */
+#define RECORDS ZK_ONCE "/r"
+
+static bool is_lock(const char *name)
+{
+    return *name && strncmp(name, ZK_ONCE, sizeof(ZK_ONCE) - 1) != 0;
+}
+
 static char *path_of(const struct zk_backend *be, const char *name)
 {
     char *path;
@@ -93,15 +101,53 @@ static bool may_match(const struct zk_backend *be, const char *name)
     return strncmp(name, pattern, n) == 0 && pattern[n] == '/';
 }
 
+/* "/NAME", which no path has, of a lock whose record's node is this. NULL: out of memory. */
+static char *name_of_record(const char *node)
+{
+    const char *end = node + strlen(node);
+    char *name = malloc((size_t)(end - node) + 2), *to = name;
+    if (!name)
+        return NULL;
+    *to++ = '/';
+    while (node < end) {
+        int c = dlock_percent(node, end);
+        *to++ = c > 0 ? (char)c : *node;
+        node += c > 0 ? 3 : 1;
+    }
+    *to = '\0';
+    return name;
+}
+
+/* The same with the nodes of run records: those of shards, and in a shard those of locks. */
+static bool walk_records(struct zk_backend *be, const char *name, const struct zk_msg *m)
+{
+    bool in_shard = strlen(name) > strlen(RECORDS);
+    for (int i = 0; i < m->nnames; i++) {
+        char *full = NULL;
+        if (in_shard)
+            full = name_of_record(m->names[i]);
+        else if (asprintf(&full, "%s/%s", name, m->names[i]) < 0)
+            full = NULL;
+        if (full && in_shard && (!is_lock(full + 1) || !may_match(be, full + 1)))
+            free(full);
+        else if (!push(be, full))
+            return false;
+    }
+    return true;
+}
+
 /* Put the children below the node name into the walk. False: out of memory. */
 static bool walk_down(struct zk_backend *be, const char *name, const struct zk_msg *m)
 {
     int64_t seq;
+    if (*name && !is_lock(name))
+        return walk_records(be, name, m);
+    if (!*name && be->question->all && !push(be, strdup(RECORDS)))
+        return false;
     for (int i = 0; i < m->nnames; i++) {
         const char *child = m->names[i];
-        bool top = !*name, reserved = strncmp(child, ZK_ONCE, sizeof(ZK_ONCE) - 1) == 0;
-        reserved = reserved || (be->lock.chroot_len == 0 && strcmp(child, "zookeeper") == 0);
-        if (top ? reserved : zk_sequence(child, &seq))
+        bool top = !*name, system = be->lock.chroot_len == 0 && strcmp(child, "zookeeper") == 0;
+        if (top ? system || !is_lock(child) : zk_sequence(child, &seq))
             continue;
         char *full;
         if (asprintf(&full, "%s%s%s", name, top ? "" : "/", child) < 0)
@@ -148,6 +194,10 @@ static bool fill(struct zk_backend *be)
         struct zk_look *look = &be->list.looks[i];
         if (look->stage == LOOK_NONE && be->list.n > 0)
             *look = (struct zk_look){.stage = LOOK_ASKS, .name = be->list.names[--be->list.n]};
+        if (look->stage == LOOK_ASKS && *look->name == '/') { /* of a record: as it is */
+            look->entry = (struct dlock_entry){.name = look->name + 1};
+            look->stage = LOOK_FOUND;
+        }
         if (look->stage == LOOK_ASKS && look->serial == 0 && !ask(be, look, NULL))
             return false;
     }
@@ -207,7 +257,7 @@ static enum zk_verdict children_listed(struct zk_backend *be, const struct zk_ms
         free(line);
         return zk_no_memory(be);
     }
-    bool asked = true, held = n > 0 && *look->name;
+    bool asked = true, held = n > 0 && is_lock(look->name);
     look->entry = (struct dlock_entry){.name = look->name};
     for (int i = 0; i < n; i++) {
         look->entry.holders += line[i].place == 0;

@@ -198,6 +198,11 @@ static void follow_servers(struct zk_backend *be, int64_t now)
 bool zk_session_open(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
+    /*
+     * The nodes of a session belong to its password, so only a new session reads the file again.
+     * Until the file can be read, the password of the last session does.
+     */
+    (void)zk_set_credentials(be, NULL);
     s->servers.list = shuffled(be->spec);
     s->servers.n = be->spec->npeers;
     if (!s->servers.list) {
@@ -433,7 +438,7 @@ static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m)
     char text[ZK_ADDR_TEXT];
     int n = s->servers.n;
     bool nonsense = m->rc == EPROTO || m->rc == EBADMSG, first = be->contact_until != DLOCK_NEVER;
-    if (be->op != OP_ACQUIRE && !zk_is_query(be))
+    if (be->op != OP_ACQUIRE && be->op != OP_RELEASE && !zk_is_query(be))
         return NEWS_NONE;
     if (first && s->id != 0 && !nonsense)
         return NEWS_NONE;

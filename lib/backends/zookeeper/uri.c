@@ -84,12 +84,12 @@ static int set_path(struct zk_backend *be, struct dlock_error *err)
 }
 
 /* The credentials of any host are good for all hosts, which are one ensemble. */
-static int set_credentials(struct zk_backend *be, struct dlock_error *err)
+int zk_set_credentials(struct zk_backend *be, struct dlock_error *err)
 {
     const struct dlock_uri *uri = be->spec->uri;
     const char *file = dlock_uri_param(be->spec->uri, "password-file");
     const char *user = NULL, *password = NULL;
-    char *secret = NULL;
+    char *secret = NULL, *both = NULL;
     for (int i = 0; i < uri->nhosts && !user && !password; i++) {
         user = uri->hosts[i].user;
         password = uri->hosts[i].password;
@@ -104,11 +104,13 @@ static int set_credentials(struct zk_backend *be, struct dlock_error *err)
     if ((user && *user) != (password != NULL))
         rc = dlock_fail(err, DLOCK_EUSAGE, 0,
                         "ZooKeeper's digest authentication needs a user and a password");
-    else if (password && asprintf(&be->lock.credentials, "%s:%s", user, password) < 0) {
-        be->lock.credentials = NULL;
+    else if (password && asprintf(&both, "%s:%s", user, password) < 0)
         rc = dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    }
     dlock_wipe(secret);
+    if (rc == 0) {
+        dlock_wipe(be->lock.credentials);
+        be->lock.credentials = both;
+    }
     return rc;
 }
 
@@ -141,7 +143,7 @@ int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
     if (rc == 0)
         rc = set_path(be, err);
     if (rc == 0)
-        rc = set_credentials(be, err);
+        rc = zk_set_credentials(be, err);
     if (rc < 0)
         return rc;
     const char *acl = dlock_uri_param(uri, "acl");

@@ -331,7 +331,9 @@ static void timers(struct zk_backend *be)
         if (now >= be->release.until || !zk_sweep_goes_on(be))
             released(be, be->release.how);
     } else if (now >= be->release.until) {
-        dlock_fail_at(&be->err, DLOCK_EUNAVAIL, 0, zk_where(be), "no answer");
+        be->err = be->refusal;
+        if (be->err.code == 0)
+            dlock_fail_at(&be->err, DLOCK_EUNAVAIL, 0, zk_where(be), "no answer");
         released(be, DLOCK_RELEASE_UNCLEAR);
     } else if (now >= be->hold.renew_until) {
         no_answer(&be->err, be->spec, zk_patience(be));
@@ -427,6 +429,7 @@ static void be_release(struct dlock_be *b, int64_t until)
     be->session.beat.next_at = be->session.beat.until = DLOCK_NEVER;
     be->acquire.stage = STAGE_QUEUE;
     be->making.len = 0;
+    be->refusal.code = 0;
     outage_none(&be->outage);
     step(be);
 }

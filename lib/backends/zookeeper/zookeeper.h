@@ -360,6 +360,8 @@ static inline void zk_ask_record(struct zk_backend *be, zk_answer_fn *answered)
 /* uri.c */
 /* Set be->lock and be->run.path from be->spec; 0, DLOCK_EUSAGE, or a password file's error. */
 int zk_check_spec(struct zk_backend *be, struct dlock_error *err);
+/* Set be->lock.credentials, again for each new session. Results as above; an error sets nothing. */
+int zk_set_credentials(struct zk_backend *be, struct dlock_error *err);
 /* Compose our node's data, which the create and the heartbeats write. */
 void zk_set_record(struct zk_backend *be, enum dlock_record as, enum zk_word word);
 /* Free all memory but the session's and the status's. */

@@ -10,7 +10,7 @@ breaks() { run "-$1" run_t 30 "$DLOCK" --break --yes --note "a % b" "${@:2}" "${
 marked() { [[ $(zk_get "$1") == *" state=held break="*:*"@"*",%20note%20\"a%20%25%20b\"" ]]; }
 
 @test "the mark stays in the node until the tree is gone, and waiters are served in order" {
-    tree --ttl 9 --grace 2.4 --events "$T/told" "$L"
+    tree --ttl $((9 + SLOW / 250)) --grace $((2400 + SLOW))ms --events "$T/told" "$L"
     touch stay
     waiter got
     first=$(node 1)

@@ -45,6 +45,21 @@ many() {
     end root a b
 }
 
+@test "--all: a record names a lock, and no other node does" {
+    own_server
+    run -0 run_t 5 "$DLOCK" --once "$U#a/b%25c" true
+    L="$U#held" held a --once
+    zk_create /app/dlock-once "other program's"
+    zk_create /dlock-once/r/zz/dlock-once%2Fr%2Fzz
+    zk_create /dlock-once/r/zz/gone
+    lists --all "$U"
+    [ "$(names)" = "a/b%c held" ] || fail "$output"
+    assert_out "last run: succeeded"
+    lists --all "$U#a/*"
+    [ "$(names)" = "a/b%c" ] || fail "$output"
+    end a
+}
+
 # bats test_tags=plain
 @test "ten thousand locks: the first line soon, and little memory" {
     own_server

@@ -113,6 +113,14 @@ zk_moves() {
     done
 }
 
+@test "an unconfirmed release keeps the last words of the last server" {
+    own_server
+    job 3 --ttl 20 --connect-timeout 2 "$L"
+    zk_kill own
+    job_ends
+    assert_out "is not confirmed: 127.0.0.1:$ZK_PORT: Connection refused"
+}
+
 # --------------------------------------------------------------------- clocks ---
 
 # bats test_tags=plain

@@ -10,6 +10,7 @@
 #include "user.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -568,6 +569,16 @@ TEST(reads_the_password_file)
     REQUIRE_INT(open_uri(uri), 0);
     CHECK_STR(u.be.lock.credentials, "joe:from-file");
     CHECK_STR(acl_text(u.be.lock.acl), "auth:=31");
+    /* As each new session does. */
+    REQUIRE((fd = open(file, O_WRONLY | O_TRUNC)) >= 0);
+    dprintf(fd, "rotated\n");
+    close(fd);
+    CHECK_INT(zk_set_credentials(&u.be, &u.err), 0);
+    CHECK_STR(u.be.lock.credentials, "joe:rotated");
+    chmod(file, 0644);
+    CHECK_INT(zk_set_credentials(&u.be, &u.err), DLOCK_EPERM);
+    CHECK_STR(u.be.lock.credentials, "joe:rotated");
+    chmod(file, 0600);
     /* A password without a user. */
     snprintf(uri, sizeof uri, "zk://h?password-file=%s#n", file);
     CHECK_INT(open_uri(uri), DLOCK_EUSAGE);
