@@ -321,6 +321,7 @@ static void granted(struct file_backend *b)
 {
     const struct dlock_spec *spec = b->spec;
     struct file_record last = {0};
+    struct dlock_info info;
     struct dlock_error err;
     int rc = 0;
     if (wants_slot(b)) {
@@ -354,6 +355,14 @@ static void granted(struct file_backend *b)
         failed_or_leased(b, &err);
         return;
     }
+    if (b->place.made && spec->holder == DLOCK_HOLDER_WAITING &&
+        proc_locks_removed(b->fd, b->place.fcntl, &info))
+        dlock_fail(&put(b, EV_NOTICE)->error, DLOCK_EBUSY, 0,
+                   "the lock file %s is new: pid %ld (%.*s) holds a removed one, and both run now: "
+                   "let nothing remove lock files",
+                   b->place.where, info.pid,
+                   (int)dlock_min(60, (int64_t)strcspn(info.command, " ")), info.command);
+    b->place.made = false;
     slot_wait_end(&b->slots.wait); /* before the caller forks, and copies the descriptor */
     b->op = OP_HELD;
     struct dlock_event *ev = put(b, EV_GRANTED);

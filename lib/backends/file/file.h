@@ -17,7 +17,8 @@ struct file_place {
     char *where;             /* the path of the lock's file, for messages */
     char lock[NAME_MAX + 1]; /* named: the two files in the directory */
     char fence[NAME_MAX + 1];
-    int dir; /* named: the directory, O_PATH, -1 until file_open() */
+    int dir;   /* named: the directory, O_PATH, -1 until file_open() */
+    bool made; /* file_open() made the lock's file, which was missing */
 };
 
 #define FILE_BOOT_SIZE 37 /* a boot's id, and a NUL */

@@ -219,7 +219,8 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
         *fd = -1;
         return 0;
     }
-    if (r == -ENOENT)
+    bool made = r == -ENOENT;
+    if (made)
         r = open_place(p, flags | O_CREAT, p->named ? 0660 : 0666);
     if (r < 0)
         return fail_open(p, how, -r, err);
@@ -231,6 +232,7 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
         return good ? fail_stranger(p, stranger, err) : fail_type(p, how, err);
     }
     *fd = r;
+    p->made |= made;
     return 0;
 }
 

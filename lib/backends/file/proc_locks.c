@@ -42,7 +42,9 @@
 struct statx {
     uint32_t before[8];
     uint64_t stx_ino;
-    uint64_t behind[27];
+    uint64_t between[12];
+    uint32_t stx_dev_major, stx_dev_minor;
+    uint64_t behind[14];
 };
 static int statx(int dir, const char *path, int flags, unsigned mask, struct statx *st)
 {
@@ -207,39 +209,6 @@ static bool shown(const struct proc_lock *all, int n, const struct proc_lock *l)
     return false;
 }
 
-int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int max)
-{
-    int holders = 0, n = 0;
-    size_t length = page_size();
-    bool found = false; /* the only holder */
-    /*
-     * Locks that come or go between two pages shift the list: it may lack a lock, or repeat one.
-     * Take the locks of several looks.
-     */
-    for (int looks = 0; looks < LOOKS && !found && length >= page_size(); looks++) {
-        FILE *f = open_locks();
-        char line[256];
-        if (!f)
-            return -errno;
-        length = 0;
-        while (n < max && fgets(line, sizeof(line), f)) {
-            struct proc_lock l;
-            length += strlen(line);
-            bool again = looks > 0 || length >= page_size();
-            if (!parse_line(line, lf, &l))
-                continue;
-            /* Locks without a process look all the same: take those of one look. */
-            if (l.pid > 0 ? again && shown(out, n, &l) : looks > 0 && n > 0)
-                continue;
-            found |= !l.waiter && !l.shared;
-            place(out, &holders, n++, &l);
-        }
-        fclose(f);
-    }
-    settle_pids(out, holders, n);
-    return n;
-}
-
 bool proc_locks_complete(void)
 {
     char link[64];
@@ -257,6 +226,10 @@ bool proc_locks_complete(void)
 struct wanted {
     const struct proc_locks_file *lf;
     long owner; /* the process that took the lock; 0: any */
+    /* Only locks whose taker has ended, which a PID namespace's /proc/locks lacks. */
+    bool ended;
+    const char *link;       /* what /proc shows for the file; NULL: by inode */
+    struct proc_lock *seen; /* for the lock that was found; may be NULL */
     struct proc_locks_all *all;
 };
 
@@ -286,6 +259,51 @@ static void note_carrier(struct proc_locks_all *all, const struct proc_lock *l, 
     }
 }
 
+/* Add l, at the end. 0 or ENOMEM. */
+static int add_lock(struct proc_locks_all *all, const struct proc_lock *l)
+{
+    if (all->n == all->cap) {
+        int cap = all->cap ? all->cap * 2 : 256;
+        struct proc_lock *more = realloc(all->at, (size_t)cap * sizeof(*more));
+        if (!more)
+            return ENOMEM;
+        all->at = more;
+        all->cap = cap;
+    }
+    all->at[all->n] = *l;
+    all->at[all->n].place = all->n;
+    all->n++;
+    return 0;
+}
+
+/* May this descriptor have a wanted lock? */
+static bool may_be(const struct wanted *w, int dir, const char *fd)
+{
+    char link[PATH_MAX + 16];
+    struct statx st;
+    if (w->link) {
+        ssize_t n = readlinkat(dir, fd, link, sizeof(link));
+        return n > 0 && (size_t)n == strlen(w->link) && memcmp(link, w->link, (size_t)n) == 0;
+    }
+    /* Cheaper than to read fdinfo of each descriptor, and asks no file server. */
+    if (statx(dir, fd, AT_STATX_DONT_SYNC, STATX_INO, &st) != 0)
+        return false;
+    if (!w->all)
+        return st.stx_ino == w->lf->ino;
+    if (!w->ended)
+        return first_of(w->all, (ino_t)st.stx_ino) != NULL;
+    return !w->lf->exact || makedev(st.stx_dev_major, st.stx_dev_minor) == w->lf->dev;
+}
+
+/* pid has the lock l, whose taker has ended: add it. Without memory it is not shown. */
+static void note_ended(struct proc_locks_all *all, struct proc_lock *l, long pid)
+{
+    if (l->pid != 0 || shown(all->at, all->n, l))
+        return;
+    l->carrier = pid;
+    add_lock(all, l);
+}
+
 /*
  * Does pid have a descriptor with a wanted lock? 1, 0, or -1: no permission to look, or *fds, how
  * many may be looked at, is used up. With all: note each lock, and go on.
@@ -293,7 +311,6 @@ static void note_carrier(struct proc_locks_all *all, const struct proc_lock *l, 
 static int carries(long pid, const struct wanted *w, int *fds)
 {
     char path[64], info[64 + 256], line[256];
-    struct statx st;
     struct dirent *e;
     int found = 0;
     snprintf(path, sizeof(path), "/proc/%ld/fd", pid);
@@ -308,9 +325,7 @@ static int carries(long pid, const struct wanted *w, int *fds)
             found = -1;
             break;
         }
-        /* Cheaper than to read fdinfo of each descriptor, and asks no file server. */
-        if (statx(dirfd(d), e->d_name, AT_STATX_DONT_SYNC, STATX_INO, &st) != 0 ||
-            (w->all ? !first_of(w->all, (ino_t)st.stx_ino) : st.stx_ino != w->lf->ino))
+        if (!may_be(w, dirfd(d), e->d_name))
             continue;
         *fds -= READ_COST;
         snprintf(info, sizeof(info), "/proc/%ld/fdinfo/%s", pid, e->d_name);
@@ -319,10 +334,14 @@ static int carries(long pid, const struct wanted *w, int *fds)
             struct proc_lock l;
             if (strncmp(line, "lock:", 5) != 0 || !parse_line(line + 5, w->lf, &l))
                 continue;
-            if (w->all)
+            if (w->all && w->ended)
+                note_ended(w->all, &l, pid);
+            else if (w->all)
                 note_carrier(w->all, &l, pid);
             else
-                found = w->owner == 0 || l.pid == w->owner;
+                found = w->ended ? l.pid == 0 : w->owner == 0 || l.pid == w->owner;
+            if (found && w->seen)
+                *w->seen = l;
         }
         if (f)
             fclose(f);
@@ -341,23 +360,70 @@ bool proc_locks_may_have(long pid, const struct proc_locks_file *lf)
 }
 
 /*
- * A process with the lock taken by owner (0: any process); 0: none known. The calling
- * process is only the last resort.
+ * A process with a wanted lock; 0: none known. The calling process is only the last resort. With
+ * all: look at each process.
  */
-static long carrier(const struct proc_locks_file *lf, long owner)
+static long carrier(const struct wanted *w)
 {
     DIR *d = opendir("/proc");
     struct dirent *e;
     long found = 0;
-    int fds = SCAN_MAX;
+    int fds = w->all ? ALL_MAX : SCAN_MAX;
     while (d && (found == 0 || found == getpid()) && fds > 0 && (e = readdir(d))) {
         long pid = strtol(e->d_name, NULL, 10);
-        if (pid > 0 && carries(pid, &(struct wanted){.lf = lf, .owner = owner}, &fds) == 1)
+        if (pid > 0 && carries(pid, w, &fds) == 1)
             found = pid;
     }
     if (d)
         closedir(d);
     return found;
+}
+
+/*
+ * Does /proc/locks lack a flock(2) whose taker has ended, while another process has it? So it is in
+ * a PID namespace (locks_show() in fs/locks.c); fdinfo shows such a lock, with the pid 0.
+ */
+static bool lacks_ended(const struct proc_locks_file *lf)
+{
+    return lf->kind == PROC_LOCKS_FLOCK && !proc_locks_complete();
+}
+
+int proc_locks_read(const struct proc_locks_file *lf, struct proc_lock *out, int max)
+{
+    int holders = 0, n = 0;
+    size_t length = page_size();
+    bool found = false; /* the only holder */
+    struct proc_lock orphan;
+    const struct wanted w = {.lf = lf, .ended = true, .seen = &orphan};
+    /*
+     * Locks that come or go between two pages shift the list: it may lack a lock, or repeat one.
+     * Take the locks of several looks.
+     */
+    for (int looks = 0; looks < LOOKS && !found && length >= page_size(); looks++) {
+        FILE *f = open_locks();
+        char line[256];
+        if (!f)
+            return -errno;
+        length = 0;
+        while (n < max && fgets(line, sizeof(line), f)) {
+            struct proc_lock l;
+            length += strlen(line);
+            bool again = looks > 0 || length >= page_size();
+            if (!parse_line(line, lf, &l))
+                continue;
+            /* Locks without a process look all the same: take those of one look. */
+            if (l.pid > 0 ? again && shown(out, n, &l) : looks > 0 && n > 0)
+                continue;
+            found |= !l.waiter && !l.shared;
+            place(out, &holders, n++, &l);
+        }
+        fclose(f);
+    }
+    settle_pids(out, holders, n);
+    orphan.carrier = n < max && !found && lacks_ended(lf) ? carrier(&w) : 0;
+    if (orphan.carrier != 0)
+        place(out, &holders, n++, &orphan);
+    return n;
 }
 
 /* The cmdline of pid with blanks for NULs; base: its first word without directories. */
@@ -382,18 +448,24 @@ static void read_command(long pid, char *out, size_t size, char *base, size_t ba
     dlock_clean_text(out, size, buf, (size_t)n);
 }
 
+/*
+ * Has the process that took a lock ended, without its parent having waited for it? Of a process
+ * that may not be looked into, as of a dlock of the same user, this is all that can be known.
+ */
+static bool is_zombie(long pid)
+{
+    char path[64], line[256];
+    snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
+    const char *end = read_line(path, "", line, sizeof(line)) ? strrchr(line, ')') : NULL;
+    return end && strncmp(end, ") Z", 3) == 0;
+}
+
 /* The process that took the lock, if it has the lock still, or may have; else 0. */
 static long taker_of(const struct proc_lock *l, const struct proc_locks_file *lf)
 {
-    char path[64], line[256];
     int fds = FDS_MAX;
     int found = l->pid > 0 ? carries(l->pid, &(struct wanted){.lf = lf, .owner = l->pid}, &fds) : 0;
-    if (found >= 0)
-        return found == 1 ? l->pid : 0;
-    /* Only root may look into a zombie: a process that has ended, but not been waited for. */
-    snprintf(path, sizeof(path), "/proc/%ld/stat", l->pid);
-    const char *end = read_line(path, "", line, sizeof(line)) ? strrchr(line, ')') : NULL;
-    return !end || strncmp(end, ") Z", 3) != 0 ? l->pid : 0;
+    return found == 1 || (found < 0 && !is_zombie(l->pid)) ? l->pid : 0;
 }
 
 /*
@@ -407,7 +479,7 @@ static long holder_of(const struct proc_lock *l, const struct proc_locks_file *l
     if (l->carrier > 0)
         return l->carrier;
     long taker = taker_of(l, lf);
-    return taker != 0 ? taker : carrier(lf, l->pid);
+    return taker != 0 ? taker : carrier(&(struct wanted){.lf = lf, .owner = l->pid});
 }
 
 void proc_locks_describe(const struct proc_lock *l, const struct proc_locks_file *lf,
@@ -435,6 +507,24 @@ void proc_locks_describe(const struct proc_lock *l, const struct proc_locks_file
     info->foreign = strcmp(base, "dlock") != 0;
 }
 
+bool proc_locks_removed(int fd, bool fcntl, struct dlock_info *info)
+{
+    char self[32], link[PATH_MAX + 16];
+    struct proc_locks_file lf;
+    struct proc_lock l;
+    snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(self, link, PATH_MAX);
+    if (n < 0 || proc_locks_file(fd, &lf) < 0)
+        return false;
+    strcpy(link + n, " (deleted)");
+    lf.ino = 0;
+    lf.kind = fcntl ? PROC_LOCKS_FCNTL : PROC_LOCKS_FLOCK;
+    l.carrier = carrier(&(struct wanted){.lf = &lf, .link = link, .seen = &l});
+    if (l.carrier != 0)
+        proc_locks_describe(&l, &lf, info);
+    return l.carrier != 0;
+}
+
 /* --------------------------------------------------- all of a device --- */
 
 /* By inode, then in the kernel's order, which place has during the sort. */
@@ -451,30 +541,18 @@ static void find_carriers(struct proc_locks_all *all)
 {
     const struct wanted w = {.lf = &all->file, .all = all};
     int fds = ALL_MAX, left = 0;
-    struct dirent *e;
     for (int i = 0; i < all->n; i++) {
         struct proc_lock *l = &all->at[i];
-        if (!l->waiter && l->carrier == 0 && l->pid > 0)
-            carries(l->pid, &w, &fds);
+        if (!l->waiter && l->carrier == 0 && l->pid > 0 && carries(l->pid, &w, &fds) < 0 &&
+            l->carrier == 0 && !is_zombie(l->pid))
+            l->carrier = l->pid;
         left += !l->waiter && l->carrier == 0;
     }
-    DIR *d = left > 0 ? opendir("/proc") : NULL;
-    while (d && fds > 0 && (e = readdir(d))) {
-        long pid = strtol(e->d_name, NULL, 10);
-        if (pid > 0)
-            carries(pid, &w, &fds);
-    }
-    if (d)
-        closedir(d);
-    for (int i = 0; i < all->n && left > 0; i++) {
-        struct proc_lock *l = &all->at[i];
-        struct proc_locks_file one = all->file;
-        one.ino = l->ino;
-        if (l->waiter || l->carrier != 0)
-            continue;
-        l->carrier = taker_of(l, &one);
-        l->carrier = l->carrier != 0 ? l->carrier : -1;
-    }
+    if (left > 0)
+        carrier(&w);
+    for (int i = 0; i < all->n && left > 0; i++)
+        if (!all->at[i].waiter && all->at[i].carrier == 0)
+            all->at[i].carrier = -1;
 }
 
 /* By lock, the first sight first. */
@@ -502,7 +580,7 @@ static void drop_doubles(struct proc_locks_all *all)
 }
 
 /* Add the locks of /proc/locks. *length: of the list. 0 or an errno. */
-static int add_all(struct proc_locks_all *all, int *cap, size_t *length)
+static int add_all(struct proc_locks_all *all, size_t *length)
 {
     FILE *f = open_locks();
     char line[256];
@@ -511,17 +589,8 @@ static int add_all(struct proc_locks_all *all, int *cap, size_t *length)
     while (f && sys == 0 && fgets(line, sizeof(line), f)) {
         struct proc_lock l;
         *length += strlen(line);
-        if (!parse_line(line, &all->file, &l))
-            continue;
-        if (all->n == *cap) {
-            *cap = *cap ? *cap * 2 : 256;
-            struct proc_lock *more = realloc(all->at, (size_t)*cap * sizeof(*more));
-            sys = more ? 0 : ENOMEM;
-            all->at = more ? more : all->at;
-        }
-        l.place = all->n;
-        if (sys == 0)
-            all->at[all->n++] = l;
+        if (parse_line(line, &all->file, &l))
+            sys = add_lock(all, &l);
     }
     if (f)
         fclose(f);
@@ -531,16 +600,18 @@ static int add_all(struct proc_locks_all *all, int *cap, size_t *length)
 int proc_locks_read_all(const struct proc_locks_file *lf, struct proc_locks_all *all)
 {
     size_t length = page_size();
-    int cap = 0, sys = 0, looks = 0;
+    int sys = 0, looks = 0;
     *all = (struct proc_locks_all){.file = *lf};
     all->file.ino = 0;
     /* A long list may lack a lock: take those of several looks. */
     while (sys == 0 && looks < LOOKS_ALL && length >= page_size()) {
-        sys = add_all(all, &cap, &length);
+        sys = add_all(all, &length);
         looks++;
     }
     if (looks > 1 && all->n > 0)
         drop_doubles(all);
+    if (lacks_ended(&all->file))
+        carrier(&(struct wanted){.lf = &all->file, .ended = true, .all = all});
     if (all->n > 0)
         qsort(all->at, (size_t)all->n, sizeof(*all->at), by_inode);
     if (sys == 0)

@@ -46,8 +46,8 @@ int proc_locks_read(const struct proc_locks_file *, struct proc_lock *, int max)
  */
 struct proc_locks_all {
     struct proc_locks_file file; /* ino 0 */
-    struct proc_lock *at;        /* n, by inode, in the kernel's order */
-    int n;
+    struct proc_lock *at;        /* n, by inode, in the kernel's order; room for cap */
+    int n, cap;
 };
 /* 0 or -errno. The caller calls proc_locks_drop(), also after an error. */
 int proc_locks_read_all(const struct proc_locks_file *, struct proc_locks_all *);
@@ -57,6 +57,8 @@ int proc_locks_pick(const struct proc_locks_all *, ino_t, struct proc_lock *out,
 
 /* Has the process pid a lock of this kind on the file? True also without permission to look. */
 bool proc_locks_may_have(long pid, const struct proc_locks_file *);
+/* Find the holder of a lock, of flock(2) or fcntl(2), on a removed file that was where fd's is. */
+bool proc_locks_removed(int fd, bool fcntl, struct dlock_info *);
 /* Does /proc/locks show every lock of this kernel, in all PID namespaces? */
 bool proc_locks_complete(void);
 /*

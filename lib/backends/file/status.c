@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -83,8 +84,12 @@ static struct slot_user *slot_user_of(const struct known *k, const struct proc_l
 static void describe(const struct known *k, const struct proc_lock *l, struct dlock_info *info)
 {
     struct slot_user *u = slot_user_of(k, l);
+    long taker = l->pid, writer = k->record.info.pid;
+    /* In a PID namespace a taker that has ended has no number: most likely it wrote the record. */
+    if (taker == 0 && l->carrier > 0 && writer > 0 && kill((pid_t)writer, 0) != 0 && errno == ESRCH)
+        taker = writer;
     proc_locks_describe(l, &k->file, info);
-    add_record(&k->record, l->pid, info);
+    add_record(&k->record, taker, info);
     if (!u)
         return;
     add_slot(k, u, info);
@@ -175,8 +180,8 @@ static int probe(struct file_place *p, bool *shared, struct dlock_error *err)
 
 /*
  * Try the lock itself. If no process here has the file open, an exclusive holder has most likely
- * written the record: a foreign program would not have, but looks the same as a dlock in another
- * container.
+ * written the record. Without a record the holder is unknown: another program, and a dlock in
+ * another container, look the same.
  */
 static int add_unknown(struct file_place *p, const struct known *k, struct file_holders *out,
                        struct dlock_error *err)
@@ -189,7 +194,6 @@ static int add_unknown(struct file_place *p, const struct known *k, struct file_
     out->n = 1;
     proc_locks_describe(&(struct proc_lock){.shared = shared}, &k->file, info);
     if (info->pid == 0 && !shared) {
-        info->foreign = k->record.fence == 0;
         info->pid = k->record.info.pid;
         memcpy(info->host, k->record.info.host, sizeof(info->host));
     }

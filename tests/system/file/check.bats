@@ -21,10 +21,6 @@ in_tmpfs() { # OPTIONS CMD...: CMD in a namespace of its own, with a tmpfs at lo
     run_t 10 unshare -m --propagation private sh -c \
         'mount -t tmpfs -o "$0" none "$1" && shift && exec "$@"' "$1" "$T/locks" "${@:2}"
 }
-need_mounts() {
-    need_root
-    unshare -m true 2>/dev/null || skip "needs the right to mount"
-}
 
 # bats test_tags=plain
 @test "a good folder is found good, and stays as it was" {

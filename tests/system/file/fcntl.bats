@@ -123,7 +123,7 @@ hold_other() { hold /usr/bin/python3 "$ROOT/tests/support/helpers/fcntl_lock.py"
     exec 9>&-
     run -0 run_t 5 "$DLOCK" --fcntl --status x
     # In another PID namespace, where /proc/locks is not believed to be complete.
-    if [ "$EUID" = 0 ] && unshare -pf true 2>/dev/null; then
+    if [ "$EUID" = 0 ] && unshare -pf --mount-proc true 2>/dev/null; then
         hold_other posix r x
         run -75 run_t 10 unshare -pf --mount-proc "$DLOCK" --fcntl --status x
         assert_out "held (shared)"

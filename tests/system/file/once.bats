@@ -308,8 +308,7 @@ sweeps() {
 U=54321
 # Our own /run, /etc/passwd and /var/lib. The user's home directory is $DISK/home, as /mnt.
 namespace() {
-    [ "$EUID" = 0 ] || skip "needs root: another user, a mount namespace"
-    unshare -m true 2>/dev/null || skip "no mount namespaces here"
+    need_mounts
     chmod 755 . "$DISK"
     mkdir "$DISK/var" "$DISK/home"
     chown $U:$U "$DISK/home"

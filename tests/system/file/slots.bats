@@ -93,7 +93,7 @@ teardown() { filelock_teardown; }
     says 73 "$T cannot be a lock with slots: it is not a regular file" --slots 2 "$T" touch ran
     run -73 run_t 5 "$DLOCK" --slots 2 /dev/null touch ran
     [ ! -e ran ]
-    need_root
+    need_mounts
     open_folder
     install -m 755 "$DLOCK" "$OPEN/dlock"
     install -m 644 /dev/null "$OPEN/x"
@@ -118,7 +118,7 @@ teardown() { filelock_teardown; }
 
 @test "works in another PID namespace and without /proc, and --status counts all" {
     [ -z "${SAN:-}" ] || return 0 # sanitizers need /proc: the plain build shows it
-    need_root
+    need_mounts
     local no_proc=(unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' -)
     local namespace=(unshare -fp --mount-proc)
     hold "$DLOCK" --slots 2 x

@@ -5,6 +5,7 @@ bats_require_minimum_version 1.5.0
 load ../../support/common
 
 setup() {
+    D=
     dlock_setup
     need_root
     D=$(mktemp -d /var/tmp/dlock-sticky.XXXXXX)
@@ -12,7 +13,7 @@ setup() {
     L=file://$D#a
 }
 teardown() {
-    rm -rf "${D:?}"
+    [ -z "$D" ] || rm -rf "$D"
     dlock_teardown
 }
 stranger() { setpriv --reuid=54321 --regid=54321 --clear-groups "$@"; }
