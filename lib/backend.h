@@ -219,6 +219,7 @@ struct dlock_question {
     const char *token;               /* ASK_FORGET: a record's, see dlock_start_forget() */
     const struct dlock_info *holder; /* ASK_BREAK: as ASK_STATUS has shown it */
     bool force;
+    bool all; /* ASK_LIST: also each free lock that may have a run record */
 };
 
 struct dlock_be; /* never defined: each backend casts it to a struct of its own */

@@ -2,6 +2,8 @@
  * default.c - the URI for "@name".
  *
  * The store is that of $DLOCK_STORE, else of the file $DLOCK_STORE_FILE, else of /etc/dlock/store.
+ * That file can say "require" instead: then there is no store without DLOCK_STORE.
+ *
  * Without all of them: a file in a directory that depends only on the machine and the user,
  * never on the environment or the groups of a process: cron and a shell must use the same lock.
  *   root   /run/dlock-0: only root can make it
@@ -30,6 +32,7 @@
 #define OTHER_BASE "/run/dlock"
 #define ROOT_DIR "/run/dlock-0"
 #define STORE_FILE "/etc/dlock/store"
+#define REQUIRE "require"
 
 /* Every user may make a directory there, and no user may replace a foreign directory. */
 #define OPEN_TO_ALL (S_ISVTX | 0777)
@@ -243,6 +246,9 @@ static int store_in_file(char **base, char *text, const char *path, struct dlock
                           path);
     for (size_t n = strlen(store); n > 0 && strchr(" \t", store[n - 1]); n--)
         store[n - 1] = '\0';
+    if (strcmp(store, REQUIRE) == 0)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "@name needs a store: set DLOCK_STORE, or name one in %s", path);
     return given_store(base, store, path, err);
 }
 

@@ -307,8 +307,9 @@ enum dlock_release_how {
     DLOCK_RELEASE_CLEAN,    /* the store confirmed the release */
     DLOCK_RELEASE_NOT_OURS, /* the store says the lock was no longer ours: it was lost */
     /*
-     * No answer, or a refusal: the lease expires by itself. A file is free, and only the run's
-     * record (once_ns) was not written.
+     * No answer, a refusal, or the answer that the lock is not ours any more after the lease has
+     * ended by itself: the lease expires, or has expired. A file is free, and only the run's record
+     * (once_ns) was not written.
      */
     DLOCK_RELEASE_UNCLEAR,
     DLOCK_RELEASE_NOTHING /* nothing was held */
@@ -614,9 +615,9 @@ int dlock_fd(const dlock *);
 int dlock_session_fd(const dlock *);
 
 /*
- * dlock_schema - the SQL statement that creates what this lock needs in its store. *out is
- * malloc'ed; no I/O. Returns 0, or DLOCK_EUSAGE (this kind of store needs no preparation),
- * DLOCK_ENOMEM; then *out is untouched.
+ * dlock_schema - the SQL statements that create what this lock needs in its store, without the last
+ * ';'. *out is malloc'ed; no I/O. Returns 0, or DLOCK_EUSAGE (this kind of store needs no
+ * preparation), DLOCK_ENOMEM; then *out is untouched.
  */
 int dlock_schema(const dlock *, char **out, struct dlock_error *err);
 

@@ -61,7 +61,7 @@ bool dlock_error_retryable(int code)
 static void append(struct dlock_error *err, const char *s)
 {
     size_t used = strlen(err->msg);
-    dlock_clean_text(err->msg + used, sizeof(err->msg) - used, s, strlen(s));
+    dlock_clean_words(err->msg + used, sizeof(err->msg) - used, s, strlen(s));
     dlock_hide_secrets(err->msg + used, false);
 }
 

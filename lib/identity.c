@@ -62,6 +62,17 @@ void dlock_clean_text(char *dst, size_t size, const char *src, size_t len)
     dst[used] = '\0';
 }
 
+void dlock_clean_words(char *dst, size_t size, const char *src, size_t len)
+{
+    static const char dots[] = " ...";
+    dlock_clean_text(dst, size, src, len);
+    if (len < size || size <= sizeof(dots) || strlen(dst) + sizeof(dots) <= size)
+        return;
+    char *cut = memrchr(dst + 1, ' ', size - sizeof(dots));
+    if (cut)
+        memcpy(cut, dots, sizeof(dots));
+}
+
 static bool is_plain(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||

@@ -492,6 +492,7 @@ static void release_then(dlock *d, enum lock_then then_, int64_t until)
     if (d->phase == LOCK_ACQUIRING)
         d->hold.until = 0; /* no work was done under the lock */
     d->phase = LOCK_RELEASING;
+    d->was_lost = d->lease.state >= LEASE_LOST;
     lease_release(&d->lease);
     publish_end(d); /* before another holder is possible */
     d->table->release(d->be, until);
@@ -652,6 +653,13 @@ static void on_released(dlock *d, const struct dlock_event *ev)
     case THEN_RELEASED:
         report(d, DLOCK_REPORT_RELEASED)->how = ev->how;
         dlock_error_cause(&d->report.error, &ev->error, d->uri->where);
+        /* The lease has ended by itself meanwhile: this says nothing about the run. */
+        if (ev->how == DLOCK_RELEASE_NOT_OURS && d->table->caps & CAP_LEASE && !d->was_lost &&
+            now_of(d) >= d->lease.times.deadline) {
+            d->report.how = DLOCK_RELEASE_UNCLEAR;
+            dlock_fail(&d->report.error, DLOCK_EUNAVAIL, 0,
+                       "the answer came after the end of the lease");
+        }
         break;
     }
 }
@@ -1037,11 +1045,17 @@ int dlock_start_break(dlock *d, const struct dlock_info *holder, bool force,
     return 0;
 }
 
+void dlock_begin_list(dlock *d, bool all)
+{
+    start_asking(d, ASK_LIST, false);
+    d->question.all = all;
+}
+
 int dlock_start_list(dlock *d, struct dlock_error *err)
 {
     int rc = expect(d, DLOCK_STATE_IDLE, "dlock_start_list()", err);
     if (rc == 0)
-        start_asking(d, ASK_LIST, false);
+        dlock_begin_list(d, false);
     return rc;
 }
 

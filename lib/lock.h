@@ -63,6 +63,7 @@ struct dlock {
     enum lock_phase phase;
     enum lock_phase want; /* LOCK_ACQUIRING or LOCK_ASKING, once the names are resolved */
     enum lock_then then;
+    bool was_lost;      /* the loss was reported before the release */
     int64_t asked_at;   /* when the caller began */
     int64_t wait_until; /* -w */
     int64_t contact_by; /* --connect-timeout */

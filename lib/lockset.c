@@ -44,6 +44,7 @@ struct dlock_set {
      * RELEASED, the worst so far.
      */
     struct dlock_report end;
+    int64_t release_until;
     struct dlock_run run; /* end.run */
 
     struct dlock_report report; /* to be given next; NONE: none */
@@ -161,9 +162,34 @@ static struct dlock_times earliest(const dlock_set *s)
 
 /* --- giving back ------------------------------------------------------------------------------ */
 
+static bool is_unreleased(const dlock *lk)
+{
+    enum dlock_state is = lock_state(lk);
+    return is == DLOCK_STATE_HELD || is == DLOCK_STATE_LOST;
+}
+
+/*
+ * The release of a lock that records a success is held back until the other locks are released: one
+ * of them may turn out to be lost, and then the run has failed. True: a release is under way, or
+ * those held back have begun now.
+ */
+static bool release_goes_on(dlock_set *s)
+{
+    bool any = false;
+    for (int i = 0; i < s->n; i++)
+        if (lock_state(s->at[i]) != DLOCK_STATE_IDLE && !is_unreleased(s->at[i]))
+            return true;
+    for (int i = s->n - 1; i >= 0; i--)
+        if (is_unreleased(s->at[i])) {
+            lock_start_release(s->at[i], s->release_until);
+            any = true;
+        }
+    return any;
+}
+
 /*
  * Release from the lock taken last to the first, all at once: a silent store must not cost the
- * other locks. end: the report that follows.
+ * other locks. Before a record, the others get half of the time. end: the report that follows.
  */
 static void release_all(dlock_set *s, struct dlock_report end, int64_t until)
 {
@@ -172,11 +198,19 @@ static void release_all(dlock_set *s, struct dlock_report end, int64_t until)
     end.how = s->phase == SET_RELEASING ? s->end.how : DLOCK_RELEASE_NOTHING;
     s->end = end;
     s->phase = SET_RELEASING;
+    s->release_until = until;
+    bool records = false;
+    for (int i = 0; i < s->n; i++)
+        records = records || (is_unreleased(s->at[i]) && s->at[i]->hold.success);
+    if (records && until != DLOCK_NEVER)
+        until -= dlock_max(0, until - now_of(s)) / 2;
     for (int i = s->n - 1; i >= 0; i--) {
         if (unused)
             dlock_end_min_hold(s->at[i]);
-        lock_start_release(s->at[i], until);
+        if (!is_unreleased(s->at[i]) || !s->at[i]->hold.success)
+            lock_start_release(s->at[i], until);
     }
+    release_goes_on(s);
 }
 
 /* The acquire ends, or begins again, with this report once all locks are given back. */
@@ -358,6 +392,9 @@ static void on_report(dlock_set *s, const dlock *lk, const struct dlock_report *
         s->report = r->type == DLOCK_REPORT_EXTENDED ? report_of(DLOCK_REPORT_EXTENDED, NULL) : *r;
         s->report.times = earliest(s);
     } else if (s->phase == SET_RELEASING && r->type == DLOCK_REPORT_RELEASED) {
+        for (int i = 0; i < s->n && r->how == DLOCK_RELEASE_NOT_OURS; i++)
+            if (is_unreleased(s->at[i]) && s->at[i]->hold.success)
+                dlock_note_result(s->at[i], false, s->at[i]->hold.status, NULL);
         if (weight[r->how] > weight[s->end.how])
             s->end.how = r->how;
         /* Only an unconfirmed release is reported for its lock. */
@@ -372,9 +409,8 @@ static void go_on(dlock_set *s)
     int64_t now = now_of(s);
     bool over = now >= s->wait_until;
     if (s->phase == SET_RELEASING) {
-        for (int i = 0; i < s->n; i++)
-            if (lock_state(s->at[i]) != DLOCK_STATE_IDLE)
-                return;
+        if (release_goes_on(s))
+            return;
         s->phase = s->end.type == DLOCK_REPORT_NONE ? SET_PAUSING : SET_IDLE;
         s->report = s->end;
         s->again_at = now + dlock_backoff_next(&s->again_pause, s->env);

@@ -39,7 +39,7 @@ struct nested_backend {
     const struct dlock_spec *spec;
     enum nested_op op;
     int fd;      /* the connection; -1: none */
-    int lock_fd; /* of a file: the descriptor that carries the lock; -1: none */
+    int lock_fd; /* passed: carries a file's lock; else see keep_both(); -1: none */
     bool local;  /* the lock is a file's */
     long pid;    /* of the outer keeper; 0: unknown */
     bool again;  /* this is the second connection: the keeper closed the first without a reply */
@@ -270,7 +270,10 @@ static void nested_acquire(struct dlock_be *be, bool wait)
 
 /* --- replies ---------------------------------------------------------------------------------- */
 
-/* 1: a reply, with its descriptor or -1 in *passed; 0: none yet; -1: the end. */
+/* *passed: a descriptor was sent, but this process could not open it. */
+#define PASSED_LOST (-2)
+
+/* 1: a reply, with its descriptor, -1 or PASSED_LOST in *passed; 0: none yet; -1: the end. */
 static int receive(const struct nested_backend *b, struct nested_reply *r, int *passed)
 {
     union {
@@ -300,7 +303,9 @@ static int receive(const struct nested_backend *b, struct nested_reply *r, int *
         else
             close(fd); /* only one belongs to a reply */
     }
-    if (n == (ssize_t)sizeof(*r) && (b->local || *passed < 0)) {
+    if (*passed < 0 && msg.msg_flags & MSG_CTRUNC)
+        *passed = PASSED_LOST;
+    if (n == (ssize_t)sizeof(*r)) {
         r->text[sizeof(r->text) - 1] = '\0';
         return 1;
     }
@@ -353,11 +358,45 @@ static bool carries_lock(const struct nested_backend *b, const struct nested_hol
     return flock(fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0;
 }
 
+/*
+ * The guard keeps one descriptor, and needs two: the connection, and what the outer dlock passed.
+ * Both are sent to a socket that is never read, and stay open until that socket is closed, which
+ * becomes lock_fd. 0 or -errno.
+ */
+static int keep_both(struct nested_backend *b)
+{
+    int ends[2], both[2] = {b->fd, b->lock_fd};
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(both))];
+    } control = {.align = {.cmsg_level = SOL_SOCKET,
+                           .cmsg_type = SCM_RIGHTS,
+                           .cmsg_len = CMSG_LEN(sizeof(both))}};
+    struct iovec iov = {.iov_base = &(char){0}, .iov_len = 1};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = &control,
+                         .msg_controllen = sizeof(control)};
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+        return -errno;
+    memcpy(CMSG_DATA(&control.align), both, sizeof(both));
+    int rc = sendmsg(ends[0], &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
+    close(ends[0]);
+    close(b->lock_fd);
+    b->lock_fd = ends[1];
+    return rc;
+}
+
 static void granted(struct nested_backend *b, const struct nested_reply *r, int passed)
 {
     const struct dlock_spec *spec = b->spec;
     char ttl[32], least[32];
     b->lock_fd = passed;
+    int rc = passed == PASSED_LOST ? -EMFILE : b->local || passed < 0 ? 0 : keep_both(b);
+    if (rc < 0) {
+        fail_sys(b, -rc);
+        return;
+    }
     if (!is_sane(b, &r->hold)) {
         unreachable(b, ECONNREFUSED, "its answer has numbers that cannot be true");
         return;
@@ -421,7 +460,7 @@ static void lost(struct nested_backend *b, const char *why)
 {
     /* The connection stays: it tells the keeper that work under its lock is still ending. */
     b->op = OP_IDLE;
-    if (b->lock_fd >= 0) /* the kernel keeps the lock on our descriptor as well */
+    if (b->local) /* the kernel keeps the lock on our descriptor as well */
         return;
     struct dlock_error *err = &events_add(&b->events, EV_LOST)->error;
     if (why)
@@ -519,7 +558,8 @@ static int nested_process(struct dlock_be *be, const struct pollfd *pfd, int n,
 
 static int nested_session_fd(struct dlock_be *be)
 {
-    return self(be)->fd;
+    const struct nested_backend *b = self(be);
+    return b->local || b->lock_fd < 0 ? b->fd : b->lock_fd;
 }
 
 static int nested_inherit_fd(struct dlock_be *be, bool shared)

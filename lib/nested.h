@@ -45,7 +45,10 @@ struct nested_hold {
 };
 
 enum nested_type {
-    /* hold; the first reply may bring the lock's descriptor (SCM_RIGHTS). To a query: left. */
+    /*
+     * hold; the first reply may bring a descriptor (SCM_RIGHTS): of the lock's file, or of what the
+     * lock ends with (dlock_session_fd). To a query: left.
+     */
     NESTED_HELD = 1,
     NESTED_REFUSED, /* hold: its mode does not allow the requested mode */
     NESTED_LOST,    /* text: why, or "". To a query: or about to be; text: the lock's name */

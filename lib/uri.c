@@ -1,7 +1,7 @@
 /*
  * uri.c - the lock's name: a store's ordinary connection string, '#', and the name.
  *
- * The text is cut at the last '#', then at '?', then at the first '/': authority (credentials and
+ * The text is cut at the '#', then at '?', then at the first '/': authority (credentials and
  * hosts), path, parameters, name. A table of rules holds the specialities of each scheme.
  *
  * Messages quote the wrong part, so that one line is enough to repair the URI, but no text in front
@@ -87,7 +87,37 @@ static int refuse(const struct uri_parser *ps, struct uri_span s, const char *wh
     if (s.p >= s.end || strchr(s.p, '@'))
         return refuse_unseen(ps, why);
     return dlock_fail(ps->err, DLOCK_EUSAGE, 0, "bad lock URI: \"%.*s\": %s",
-                      s.end - s.p > 80 ? 80 : (int)(s.end - s.p), s.p, why);
+                      s.end - s.p > 70 ? 70 : (int)(s.end - s.p), s.p, why);
+}
+
+/* A '@' behind the character that ended the host: the host probably begins a password. */
+static int refuse_at(const struct uri_parser *ps, char ended)
+{
+    return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
+                      "bad lock URI: a '@' after the first '%c': write a '%c' in a password as "
+                      "%%%02X, or the '@' as %%40",
+                      ended, ended, (unsigned)ended);
+}
+
+/*
+ * What an unset, badly read or unencoded variable puts into a URI. This comes first: the part
+ * around it is not to blame. s: the store.
+ */
+static int check_odd(const struct uri_parser *ps, struct uri_span s)
+{
+    for (const char *p = s.p; p < s.end; p++)
+        if ((unsigned char)*p < ' ' || *p == 0x7f || (*p == ' ' && p + 1 == s.end))
+            return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
+                              "bad lock URI: a %s (at the end of a variable?): remove it, or write "
+                              "%%%02X",
+                              *p == '\r'   ? "carriage return"
+                              : *p == '\n' ? "newline"
+                              : *p == ' '  ? "blank"
+                                           : "control character",
+                              (unsigned)*p);
+    if (span_find(s, '#') < s.end)
+        return refuse_unseen(ps, "a second '#': in a password or a lock's name, write it as %23");
+    return 0;
 }
 
 static char *copy(struct uri_span s)
@@ -192,6 +222,8 @@ static int parse_param(const struct uri_parser *ps, struct uri_span s)
     if (mark < s.end)
         return refuse_second(ps, s, mark);
     /* A key with other characters is probably the rest of a password with a '?' in it. */
+    if (!is_key(key) && strchr(s.p, '@'))
+        return refuse_at(ps, '?');
     if (!is_key(key))
         return dlock_fail(ps->err, DLOCK_EUSAGE, 0,
                           "bad lock URI: after '?', expected key=value pairs separated by '&'");
@@ -234,6 +266,26 @@ static int parse_query(const struct uri_parser *ps, struct uri_span s)
 
 /* ----------------------------------------------------------------- hosts --- */
 
+/*
+ * s is no host: with a '@' further on, or a blank in it, that is the reason. The '@' of a
+ * parameter's value, or of the lock's name behind a path, does not count. A text with a ':' is not
+ * quoted: it may be "user:password", with the '@' forgotten.
+ */
+static int refuse_host(const struct uri_parser *ps, struct uri_span s, const char *why)
+{
+    const char *ended = strpbrk(s.p, "/?#"), *query = ended ? strchr(ended, '?') : NULL;
+    const char *at = ended ? memchr(ended, '@', 1 + strcspn(ended + 1, "#")) : NULL;
+    if (at && query && query < at) {
+        struct uri_span key = {query + 1, query + 1 + strcspn(query + 1, "=@")};
+        at = *key.end == '=' && is_key(key) ? NULL : at;
+    }
+    if (at)
+        return refuse_at(ps, *ended);
+    if (span_find(s, ' ') < s.end)
+        return refuse_unseen(ps, "a blank in the host: remove it (in a password, write %20)");
+    return span_find(s, ':') < s.end ? refuse_unseen(ps, why) : refuse(ps, s, why);
+}
+
 /* user, user:pass or :pass; an empty part, as from an empty variable, counts as not given. */
 static int parse_userinfo(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
 {
@@ -247,13 +299,15 @@ static int parse_userinfo(const struct uri_parser *ps, struct dlock_host *h, str
     return r;
 }
 
+/* s stands behind a ':'. */
 static int parse_port(const struct uri_parser *ps, struct dlock_host *h, struct uri_span s)
 {
     int64_t n = 0;
     if (s.p == s.end && (ps->rule->hosts & HOST_LIBPQ))
         return 0;
     if (strspn(s.p, "0123456789") < span_len(s))
-        return refuse_unseen(ps, "the port after the host is not a number from 1 to 65535");
+        return refuse_host(ps, (struct uri_span){s.p - 1, s.end},
+                           "the port after the host is not a number from 1 to 65535");
     if (!dlock_read_number(s.p, span_len(s), &n) || n < 1 || n > 65535)
         return refuse(ps, s, "a port is a number from 1 to 65535");
     h->port = (unsigned short)n;
@@ -300,17 +354,17 @@ static int parse_host(const struct uri_parser *ps, struct dlock_host *h, struct 
     if (s.p < s.end && *s.p == '[')
         return parse_brackets(ps, h, s);
     if (name.end < s.end && span_find(port, ':') < s.end)
-        return refuse_unseen(
-            ps, "a host has more than one ':' (an IPv6 address needs brackets: [::1]:6379)");
+        return refuse_host(
+            ps, s, "a host has more than one ':' (an IPv6 address needs brackets: [::1]:6379)");
     int r = decode(ps, name, &h->host, "the host");
     if (r == 0 && name.end < s.end)
         r = parse_port(ps, h, port);
     if (r < 0 || (ps->rule->hosts & HOST_LIBPQ))
         return r;
     if (h->host[strspn(h->host, NAME_CHARS)])
-        return refuse(ps, name, "a host name has letters, digits, '-' and '.' only");
+        return refuse_host(ps, name, "a host name has letters, digits, '-' and '.' only");
     if (!*h->host && name.end < s.end)
-        return refuse(ps, s, "a port without a host");
+        return refuse_host(ps, s, "a port without a host");
     return 0;
 }
 
@@ -331,12 +385,6 @@ static int settle_no_host(const struct uri_parser *ps, struct uri_span s)
         u->nhosts = 0;
     }
     return 0;
-}
-
-/* A list with a ':' is not quoted: it may be "user:password", with the '@' forgotten. */
-static int refuse_hosts(const struct uri_parser *ps, struct uri_span list, const char *why)
-{
-    return span_find(list, ':') < list.end ? refuse_unseen(ps, why) : refuse(ps, list, why);
 }
 
 static int parse_list(const struct uri_parser *ps, struct uri_span s)
@@ -367,7 +415,7 @@ static int parse_list(const struct uri_parser *ps, struct uri_span s)
         return settle_no_host(ps, s);
     for (int i = 0; i < u->nhosts; i++)
         if (!*u->hosts[i].host)
-            return refuse_hosts(ps, all, "a host is missing next to a ','");
+            return refuse_host(ps, all, "a host is missing next to a ','");
     if (ps->rule->hosts & HOST_LIBPQ)
         return 0;
     /* The same server twice would have two votes, or hide a missing standby. */
@@ -393,10 +441,10 @@ static int parse_authority(const struct uri_parser *ps, struct uri_span s)
     int r = 0;
     /* Before decoding, which may make a ',' or '@'. */
     if (named && (rule->hosts & HOST_NONE))
-        return refuse_hosts(
+        return refuse_host(
             ps, list, "no host is allowed here: write a path that begins with '/' after \"://\"");
     if (!(rule->hosts & HOST_MANY) && span_find(list, ',') < list.end)
-        return refuse_hosts(ps, list, "this kind of store has one host");
+        return refuse_host(ps, list, "this kind of store has one host");
     if ((rule->hosts & HOST_LIBPQ) && span_find(creds, '@') < creds.end)
         return refuse(ps, s, "write a '@' in user or password as %40");
     if (!(rule->hosts & HOST_LIBPQ) && (rule->hosts & HOST_MANY) &&
@@ -483,9 +531,7 @@ static int parse_path(const struct uri_parser *ps, struct uri_span s)
     char **path = &ps->u->path, db[16];
     int r;
     if (ps->rule->path != PATH_FILE && span_find(s, '@') < s.end)
-        return refuse(
-            ps, s,
-            "a '@' after the first '/': write a '/' in a password as %2F, a '@' in a path as %40");
+        return refuse_at(ps, '/');
     if (ps->rule->path == PATH_SERVICE)
         return parse_service(ps, s, path);
     if (ps->rule->path == PATH_DB) {
@@ -561,7 +607,9 @@ static int parse_store(const struct uri_parser *ps, struct uri_span s, const cha
     if (ps->rule->path == PATH_FILE && path.p - rest.p == 9 &&
         strncasecmp(rest.p, "localhost", 9) == 0)
         rest.p = path.p;
-    int r = parse_authority(ps, (struct uri_span){rest.p, path.p});
+    int r = check_odd(ps, s);
+    if (r == 0)
+        r = parse_authority(ps, (struct uri_span){rest.p, path.p});
     if (r == 0)
         r = parse_path(ps, path);
     if (r == 0)

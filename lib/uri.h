@@ -139,5 +139,7 @@ const struct dlock_uri *dlock_uri_of(const dlock *);
  */
 #define DLOCK_FDS_MAX 4
 int dlock_own_fds(const dlock *, int fds[DLOCK_FDS_MAX]);
+/* lock.c: dlock_start_list() when idle; all: with each free lock that may have a run record. */
+void dlock_begin_list(dlock *, bool all);
 
 #endif

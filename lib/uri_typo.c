@@ -71,16 +71,20 @@ int uri_unknown_store(const char *scheme, struct dlock_error *err)
         {"psql", "postgres://"},
     };
     const char *ours;
-    char near[64] = "";
+    char near[160] = "";
     for (size_t i = 0; i < DLOCK_LEN(names); i++)
         if (strcmp(names[i].scheme, scheme) == 0)
             snprintf(near, sizeof(near), "; write %s", names[i].ours);
     for (size_t i = 0; (ours = uri_scheme(i)) && !*near; i++)
         if (uri_slips(scheme, ours) == 1)
             snprintf(near, sizeof(near), "; did you mean %s://?", ours);
+    bool listed = !*near;
+    for (size_t i = 0; listed && (ours = uri_scheme(i)); i++)
+        snprintf(near + strlen(near), sizeof(near) - strlen(near), "%s %s",
+                 i == 0 ? "; known:" : ",", ours);
     return dlock_fail(err, DLOCK_EUSAGE, 0,
-                      "unknown store \"%.32s://\"%s (a file of that name: ./%.32s:...)", scheme,
-                      near, scheme);
+                      "unknown store \"%.20s://\"%s (a file of that name: ./%.20s%s...)", scheme,
+                      near, listed ? "" : scheme, listed ? "" : ":");
 }
 
 /* A scheme of ours, also in "SCHEME+DRIVER". */
@@ -196,7 +200,7 @@ int uri_check_forgotten(const char *text, struct dlock_error *err)
                           "LOCK has a '#' but no scheme: write a URI, such as "
                           "postgres://HOST/DATABASE#NAME, or ./... for a file of that name");
     return dlock_fail(err, DLOCK_EUSAGE, 0,
-                      "LOCK has %s but no scheme: write %s://%.64s%s, or ./%.64s for a file of "
+                      "LOCK has %s but no scheme: write %s://%.56s%s, or ./%.56s for a file of "
                       "that name",
                       hash ? "a '#'" : "a port", probable_scheme(host, port), text,
                       hash ? "" : "#NAME", text);

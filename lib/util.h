@@ -143,6 +143,8 @@ void dlock_identity_begin(struct dlock_identity *);
  * become '?'.
  */
 void dlock_clean_text(char *dst, size_t size, const char *src, size_t len);
+/* The same of a sentence, such as a server's: what is too long ends behind a word, with " ...". */
+void dlock_clean_words(char *dst, size_t size, const char *src, size_t len);
 /*
  * The length in bytes of the character at s. *good: valid UTF-8 and no control character; otherwise
  * the length is the number of bytes to skip. len is at least 1.

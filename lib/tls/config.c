@@ -17,9 +17,10 @@
  * replacing a link. A secret file has libpq's rule: a key of root's may be readable by a group, our
  * own key only by us.
  */
-static int read_pem(struct tls_pem *pem, const char *what, const char *path, bool secret,
+static int read_pem(struct tls_pem *pem, struct tls_file *file, const char *what, bool secret,
                     struct dlock_error *err)
 {
+    const char *path = file->path;
     struct stat st;
     int rc = 0;
     if (!path)
@@ -52,16 +53,18 @@ static int read_pem(struct tls_pem *pem, const char *what, const char *path, boo
     }
     if (fd >= 0)
         close(fd);
+    if (rc == 0)
+        *file = (struct tls_file){path, st.st_ino, st.st_ctim};
     return rc;
 }
 
 enum { CACERT, CERT, KEY, SNI, INSECURE, NPARAMS };
+static const char *const names[NPARAMS] = {"cacert", "cert", "key", "sni", "insecure"};
 
 /* value[]: NULL where the parameter is missing. */
 static int take_params(const struct dlock_spec *spec, const char *value[NPARAMS],
                        struct dlock_error *err)
 {
-    static const char *const names[NPARAMS] = {"cacert", "cert", "key", "sni", "insecure"};
     for (int i = 0; i < NPARAMS; i++) {
         value[i] = dlock_uri_param(spec->uri, names[i]);
         if (value[i] && *value[i] == '\0')
@@ -81,10 +84,50 @@ static int take_params(const struct dlock_spec *spec, const char *value[NPARAMS]
     return 0;
 }
 
+/* Read the files; the next connections use them. */
+static int load(struct tls_config *cfg, struct dlock_error *err)
+{
+    struct tls_setup setup = {.insecure = cfg->insecure};
+    struct tls_pem *pems[] = {&setup.ca, &setup.cert, &setup.key};
+    struct tls_ctx *ctx = NULL;
+    int rc = 0;
+    for (size_t i = 0; i < DLOCK_LEN(pems) && rc == 0; i++)
+        rc = read_pem(pems[i], &cfg->files[i], names[i], i == KEY, err);
+    if (rc == 0)
+        rc = cfg->table->ctx_new(&ctx, &setup, err);
+    for (size_t i = 0; i < DLOCK_LEN(pems); i++) {
+        if (pems[i]->text)
+            explicit_bzero(pems[i]->text, pems[i]->len);
+        free(pems[i]->text);
+        if (rc != 0)
+            cfg->files[i].ino = 0; /* so that the next connection reads them again */
+    }
+    if (rc == 0 && cfg->ctx)
+        cfg->table->ctx_free(cfg->ctx);
+    cfg->ctx = ctx ? ctx : cfg->ctx;
+    return rc;
+}
+
+static bool has_changed(const struct tls_file *f)
+{
+    struct stat st;
+    return f->path &&
+           (stat(f->path, &st) != 0 || st.st_ino != f->ino ||
+            st.st_ctim.tv_sec != f->changed.tv_sec || st.st_ctim.tv_nsec != f->changed.tv_nsec);
+}
+
+int tls_start(struct tls_config *cfg, struct tls **out, const char *host, struct dlock_error *err)
+{
+    bool changed = false;
+    for (size_t i = 0; i < DLOCK_LEN(cfg->files); i++)
+        changed = changed || has_changed(&cfg->files[i]);
+    int rc = changed ? load(cfg, err) : 0;
+    return rc == 0 ? cfg->table->start(out, cfg->ctx, cfg->sni ? cfg->sni : host, err) : rc;
+}
+
 int tls_config_from_uri(const struct dlock_spec *spec, struct tls_config **out,
                         struct dlock_error *err)
 {
-    struct tls_setup setup = {0};
     const char *value[NPARAMS];
     struct dlock_error why;
     struct tls_config *cfg;
@@ -94,22 +137,14 @@ int tls_config_from_uri(const struct dlock_spec *spec, struct tls_config **out,
     cfg = calloc(1, sizeof(*cfg));
     if (!cfg)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    for (size_t i = 0; i < DLOCK_LEN(cfg->files); i++)
+        cfg->files[i].path = value[i];
     cfg->sni = value[SNI];
-    cfg->insecure = setup.insecure = value[INSECURE] && *value[INSECURE] == '1';
+    cfg->insecure = value[INSECURE] && *value[INSECURE] == '1';
     cfg->table = spec->tls(spec->uri->scheme, &why);
     if (!cfg->table && err)
         *err = why;
-    if ((rc = cfg->table ? 0 : why.code) == 0 &&
-        (rc = read_pem(&setup.ca, "cacert", value[CACERT], false, err)) == 0 &&
-        (rc = read_pem(&setup.cert, "cert", value[CERT], false, err)) == 0 &&
-        (rc = read_pem(&setup.key, "key", value[KEY], true, err)) == 0)
-        rc = cfg->table->ctx_new(&cfg->ctx, &setup, err);
-    struct tls_pem *pems[] = {&setup.ca, &setup.cert, &setup.key};
-    for (size_t i = 0; i < DLOCK_LEN(pems); i++) {
-        if (pems[i]->text)
-            explicit_bzero(pems[i]->text, pems[i]->len);
-        free(pems[i]->text);
-    }
+    rc = cfg->table ? load(cfg, err) : why.code;
     if (rc == 0)
         *out = cfg;
     else

@@ -13,6 +13,9 @@
 
 #include "util.h"
 
+#include <sys/types.h>
+#include <time.h>
+
 #define TLS_ABI 1002 /* far from DLOCK_BACKEND_ABI: the number tells the kind of a module */
 #define TLS_MAX_HANDSHAKE ((size_t)256 * 1024)
 
@@ -38,7 +41,7 @@ struct tls_table {
 
     /* 0, DLOCK_EUSAGE (a file has the wrong contents), DLOCK_ENOMEM. Keeps nothing of setup. */
     int (*ctx_new)(struct tls_ctx **, const struct tls_setup *, struct dlock_error *);
-    void (*ctx_free)(struct tls_ctx *);
+    void (*ctx_free)(struct tls_ctx *); /* its connections go on */
 
     /* A new connection. The server's name (or address) is sent and verified. 0, EUSAGE, ENOMEM. */
     int (*start)(struct tls **, struct tls_ctx *, const char *name, struct dlock_error *);
@@ -75,10 +78,18 @@ struct tls_table {
 #endif
 extern const struct tls_table TLS_SYMBOL;
 
+/* ?cacert=, ?cert= or ?key=, and which file was read last. */
+struct tls_file {
+    const char *path; /* NULL: none. Not owned */
+    ino_t ino;
+    struct timespec changed;
+};
+
 /* How the connections of a lock speak TLS. */
 struct tls_config {
     const struct tls_table *table;
-    struct tls_ctx *ctx;
+    struct tls_ctx *ctx; /* of the files as they were read last */
+    struct tls_file files[3];
     const char *sni; /* instead of the host's name; NULL: none. Not owned */
     bool insecure;
 };
@@ -97,12 +108,11 @@ bool tls_config_warns(const struct tls_config *, const char *where, struct dlock
 
 /* A connection. Nothing blocks; errors lack the server's name; an error leaves only tls_end. */
 
-/* Begin, on a socket connected to host. Returns as tls_table.start. */
-static inline int tls_start(const struct tls_config *cfg, struct tls **out, const char *host,
-                            struct dlock_error *err)
-{
-    return cfg->table->start(out, cfg->ctx, cfg->sni ? cfg->sni : host, err);
-}
+/*
+ * config.c: begin, on a socket connected to host. Files that have changed are read again, which may
+ * block. Returns as tls_table.start, and as tls_config_from_uri.
+ */
+int tls_start(struct tls_config *cfg, struct tls **out, const char *host, struct dlock_error *err);
 
 /* *t becomes NULL, and may be. */
 static inline void tls_end(const struct tls_config *cfg, struct tls **t)

@@ -167,6 +167,26 @@ TEST(a_long_value)
     CHECK_INT(strlen(info.user), 63);
 }
 
+TEST(a_long_sentence_ends_behind_a_word)
+{
+    static const struct {
+        const char *in, *want;
+        size_t size;
+    } rows[] = {
+        {"ERR one two three", "ERR one two three", 18},
+        {"ERR one two three", "ERR one two ...", 17},
+        {"ERR one two three", "ERR one ...", 15},
+        {"ERR gr\xc3\xb6\xc3\x9f x y", "ERR ...", 12},
+        {"ERR gr\xff\xff\xff x", "ERR gr??? x", 12},
+        {"one_word_only", "one_wor", 8},
+        {"a b", "a", 2},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
+        dlock_clean_words(buf, rows[i].size, rows[i].in, strlen(rows[i].in));
+        CHECK_STR(buf, rows[i].want);
+    }
+}
+
 TEST(clean_text)
 {
     static const struct {

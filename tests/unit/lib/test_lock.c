@@ -150,6 +150,32 @@ TEST(acquire_renew_release)
     CHECK_INT(wake(&lk), DLOCK_NEVER);
 }
 
+TEST(a_release_that_is_answered_after_the_lease_says_nothing_of_the_run)
+{
+    for (int late = 0; late < 2; late++) {
+        start(DLOCK_NEVER);
+        ON(granted(read_at(&lk, clock_now)), ACQUIRED);
+        clock_now = r.times.deadline - 1;
+        dlock_start_release(&lk, clock_now + 1 * S, NULL);
+        clock_now += late;
+        ON(released(DLOCK_RELEASE_NOT_OURS), RELEASED);
+        CHECK_INT(r.how, late ? DLOCK_RELEASE_UNCLEAR : DLOCK_RELEASE_NOT_OURS);
+        CHECK_INT(r.error.code, late ? DLOCK_EUNAVAIL : 0);
+    }
+}
+
+TEST(a_release_of_a_lost_lock_says_so_also_after_the_lease)
+{
+    start(DLOCK_NEVER);
+    ON(granted(read_at(&lk, clock_now)), ACQUIRED);
+    int64_t deadline = r.times.deadline;
+    ON(failed(EV_LOST, DLOCK_ELOST, "gone"), LOST);
+    clock_now = deadline + 1 * S;
+    dlock_start_release(&lk, clock_now + 1 * S, NULL);
+    ON(released(DLOCK_RELEASE_NOT_OURS), RELEASED);
+    CHECK_INT(r.how, DLOCK_RELEASE_NOT_OURS);
+}
+
 TEST(a_wait_ends_on_time_and_leaves_the_queue)
 {
     struct dlock_info holder = {.pid = 99};

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -86,18 +87,25 @@ static const struct dlock_report *next_report(void)
     return r;
 }
 
+/* The inner dlock asks, and gets this reply with these descriptors. Returns the connection. */
+static int answer(const struct nested_reply *r, const int *fds, int nfds)
+{
+    struct nested_request q;
+    CHECK_INT(dlock_start_acquire(f.lk, NULL), 0);
+    CHECK(next_report() == NULL);
+    int c = accept4(f.listen, NULL, NULL, SOCK_CLOEXEC);
+    CHECK(c >= 0 && recv(c, &q, sizeof(q), 0) > 0);
+    send_reply(c, r, fds, nfds);
+    return c;
+}
+
 /*
  * The inner dlock asks, and gets these replies, the first with these descriptors. True: it holds
  * the lock; else it would ask the store.
  */
 static bool holds_after(const struct nested_reply *r, int nreplies, const int *fds, int nfds)
 {
-    struct nested_request q;
-    CHECK_INT(dlock_start_acquire(f.lk, NULL), 0);
-    CHECK(next_report() == NULL);
-    int c = accept(f.listen, NULL, NULL);
-    CHECK(c >= 0 && recv(c, &q, sizeof(q), 0) > 0);
-    send_reply(c, r, fds, nfds);
+    int c = answer(r, fds, nfds);
     const struct dlock_report *got = next_report();
     for (int i = 1; i < nreplies && got; i++) {
         send_reply(c, r + i, NULL, 0);
@@ -141,6 +149,18 @@ TEST(a_file_is_held_only_by_its_own_descriptor_with_the_lock)
     }
 }
 
+static struct nested_reply lease_reply(void)
+{
+    struct dlock_clocks now = dlock_clocks_read(&dlock_env_system);
+    return (struct nested_reply){.type = NESTED_HELD,
+                                 .left = DLOCK_NEVER,
+                                 .hold = {.from = now.boot - 1,
+                                          .ttl = 30 * DLOCK_SEC,
+                                          .raw_minus_boot = now.raw - now.boot,
+                                          .end_at = now.boot + 20 * DLOCK_SEC,
+                                          .fence = 7}};
+}
+
 TEST(replies_with_numbers_that_cannot_be_true_are_refused)
 {
     static const struct {
@@ -164,15 +184,9 @@ TEST(replies_with_numbers_that_cannot_be_true_are_refused)
         {offsetof(struct nested_hold, slot), -1, true},
         {offsetof(struct nested_hold, slot), DLOCK_SLOTS_MAX + 1, true},
     };
-    struct nested_reply good = {.type = NESTED_HELD, .left = DLOCK_NEVER}, r[2];
+    struct nested_reply good, r[2];
     set_up("redis://127.0.0.1:1#n", false);
-    struct dlock_clocks now = dlock_clocks_read(&dlock_env_system);
-    good.hold = (struct nested_hold){.from = now.boot - 1,
-                                     .ttl = 30 * DLOCK_SEC,
-                                     .raw_minus_boot = now.raw - now.boot,
-                                     .end_at = now.boot + 20 * DLOCK_SEC,
-                                     .fence = 7};
-    r[0] = r[1] = good;
+    r[0] = r[1] = good = lease_reply();
     r[1].hold.from++;
     CHECK(holds_after(r, 2, NULL, 0));
     for (size_t i = 0; i < DLOCK_LEN(bad); i++)
@@ -203,6 +217,54 @@ TEST(descriptors_that_belong_to_no_reply_are_closed)
     CHECK_INT(open_fds(), before);
     close(fd);
     tear_down();
+}
+
+static bool has_ended(int fd)
+{
+    return recv(fd, &(char){0}, 1, MSG_DONTWAIT) == 0;
+}
+
+/* session: the socket whose end frees the lock in the store, and the server's end. */
+TEST(a_copy_of_the_session_fd_keeps_the_connection_and_the_outer_session)
+{
+    int session[2];
+    set_up("postgres://127.0.0.1:1#n", false);
+    struct nested_reply r = lease_reply();
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, session) == 0);
+    int c = answer(&r, session, 1);
+    close(session[0]);
+    const struct dlock_report *got = next_report();
+    CHECK(got && got->type == DLOCK_REPORT_ACQUIRED);
+    int copy = fcntl(dlock_session_fd(f.lk), F_DUPFD_CLOEXEC, 0);
+    CHECK(copy >= 0 && fcntl(dlock_session_fd(f.lk), F_GETFD) & FD_CLOEXEC);
+    dlock_close(f.lk);
+    f.lk = NULL;
+    CHECK(!has_ended(session[1]) && !has_ended(c));
+    close(copy);
+    CHECK(has_ended(session[1]) && has_ended(c));
+    close(session[1]);
+    close(c);
+    tear_down();
+}
+
+/* Without a copy for the guard the lock could end before the inner tree. */
+TEST(an_inner_dlock_without_room_for_a_copy_of_the_session_fails)
+{
+    struct nested_reply r = lease_reply();
+    struct rlimit limit;
+    /* No room for the descriptor; for one end of the socket that keeps the copies; for both. */
+    for (unsigned room = 0; room <= 2; room++) {
+        set_up("postgres://127.0.0.1:1#n", false);
+        int c = answer(&r, &(int){STDERR_FILENO}, 1), lowest = dup(STDERR_FILENO);
+        close(lowest);
+        CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+        setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)lowest + room, limit.rlim_max});
+        const struct dlock_report *got = next_report();
+        setrlimit(RLIMIT_NOFILE, &limit);
+        CHECK(got && got->type == DLOCK_REPORT_FAILED && got->error.sys == EMFILE);
+        close(c);
+        tear_down();
+    }
 }
 
 UNIT_MAIN

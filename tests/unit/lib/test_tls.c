@@ -110,7 +110,7 @@ static const struct tls_table toy = {
     .decrypt = toy_decrypt,
     .bye = toy_bye,
 };
-static const struct tls_config config = {.table = &toy};
+static struct tls_config config = {.table = &toy};
 
 /* --------------------------------------------------------------------------- */
 

@@ -71,7 +71,7 @@ static const struct {
     {"file:///#n", "file||/||n|/"},
     {"file:///d?x=1#n", "file||/d|x=1|n|/d"},
     {"file:///d#a%2Fb", "file||/d||a/b|/d"},
-    {"file:///d%23e#a#b", "file||/d#e#a||b|/d#e#a"},
+    {"file:///d%23e#a%23b", "file||/d#e||a#b|/d#e"},
     /* redis */
     {"redis://h#n", "redis|(-:-)h:6379|/0||n|redis://h:6379/0"},
     {"rediss://h:1/#n", "rediss|(-:-)h:1|/0||n|rediss://h:1/0"},
@@ -89,7 +89,7 @@ static const struct {
     {"redis://u:a:b@h#n", "redis|(u:a:b)h:6379|/0||n|redis://h:6379/0"},
     {"redis://u:a@b@h#n", "redis|(u:a@b)h:6379|/0||n|redis://h:6379/0"},
     {"redis://u:a,b@h#n", "redis|(u:a,b)h:6379|/0||n|redis://h:6379/0"},
-    {"redis://u:a#b@h#n", "redis|(u:a#b)h:6379|/0||n|redis://h:6379/0"},
+    {"redis://u:a b@h#n", "redis|(u:a b)h:6379|/0||n|redis://h:6379/0"},
     {"redis://%75%3a:%40%2f%23%3F%ff@h#n", "redis|(u::@/#?\xff)h:6379|/0||n|redis://h:6379/0"},
     {"redis://[::1]#n", "redis|(-:-)::1:6379|/0||n|redis://[::1]:6379/0"},
     {"redis://u:p@[2001:db8::1]:99/3#n",
@@ -178,8 +178,8 @@ TEST(good_uris)
 
 TEST(raw_is_the_store_as_given)
 {
-    REQUIRE_INT(parse("Postgres://u:p%40@h/db?a=1#x#name"), 0);
-    CHECK_STR(u->raw, "Postgres://u:p%40@h/db?a=1#x");
+    REQUIRE_INT(parse("Postgres://u:p%40@h/db?a=1%23x#name"), 0);
+    CHECK_STR(u->raw, "Postgres://u:p%40@h/db?a=1%23x");
 }
 
 static const struct {
@@ -236,15 +236,17 @@ static const struct {
     {"hunter:hunter://h#n", "something before \"://\""},
     {"1x://h#n", "something before \"://\""},
     {"://h#n", "no scheme"},
-    {"etcd://h#n", "\"etcd://\" (a file of that name: ./etcd:...)"},
+    {"etcd://h#n",
+     "\"etcd://\"; known: file, redis, rediss, valkey, valkeys, redis+unix, redis+sentinel, "
+     "redlock, redlocks, postgres, postgresql, zk, zookeeper (a file of that name: ./...)"},
     {"reids://h#n", "\"reids://\"; did you mean redis://?"},
     {"Rediss1://h#n", "did you mean rediss://?"},
     {"postgre://h#n", "did you mean postgres://?"},
     {"lk://h#n", "did you mean zk://?"},
-    {"fakes://h#n", "\"fakes://\" (a file"},
+    {"fakes://h#n", "\"fakes://\"; known: file,"},
     {"x+y-z.9://h#n", "\"x+y-z.9://\""},
     {"mysql+pymysql://h/db#n", "unknown store \"mysql+pymysql://\""},
-    {"redis+psycopg2://h#n", "unknown store \"redis+psycopg2://\" (a file"},
+    {"redis+psycopg2://h#n", "unknown store \"redis+psycopg2://\"; known:"},
     {"postgresql+://h/db#n", "unknown store \"postgresql+://\""},
     {"redis+ssl://h#n", "\"redis+ssl://\"; write rediss:// (a file"},
     {"redis+tls://h#n", "; write rediss://"},
@@ -292,7 +294,7 @@ static const struct {
     {"redis://[::1]x#n", ":PORT"},
     {"redis://[::1]:#n", "port"},
     {"redis://[::1]:0#n", "port"},
-    {"redis://a b#n", "\"a b\""},
+    {"redis://a b#n", "URI: a blank in the host: remove it (in a password, write %20)"},
     {"redis://h\xc3\xb6st#n", "host name"},
     {"redis://a%2fb#n", "host name"},
     {"redis://h%zz#n", "hexadecimal"},
@@ -333,6 +335,40 @@ static const struct {
     {"redlock://u:12,34@h#n", "%2C"},
     {"redlock://u:12,x,3:4@h#n", "%2C"},
     {"jdbc:redis:h#n", "begins with \"jdbc:\""},
+    /* a password, a name or the end of a variable that is not encoded */
+    {"redis://:a/b@h:6379/0#n", "URI: a '@' after the first '/': write a '/' in a password as %2F"},
+    {"redis://:12/34@h#n", "'/' in a password as %2F, or the '@' as %40"},
+    {"redis://u:12/34@h#n", "as %2F"},
+    {"redis://u:a:b/c@h#n", "as %2F"},
+    {"rediss://u:a,b/c@h#n", "as %2F"},
+    {"redlock://u:a/b@h1,h2#n", "as %2F"},
+    {"postgres://u:a/b@h/db#n", "as %2F"},
+    {"zk://u/v:w@h/x#n", "as %2F"},
+    {"redis://h:x/0#a@b", "URI: the port after the host is not a number"},
+    {"redis://h:x?y#a@b", "URI: the port after the host is not a number"},
+    {"redis://u:a?b@h/0#n", "a '@' after the first '?': write a '?' in a password as %3F"},
+    {"redis://u:12?b@h/0#n", "as %3F"},
+    {"redis://u:a/b?c=d@h#n", "not a number"},
+    {"redis://h:x?password-file=/a@b#n", "the port after the host is not a number"},
+    {"redis://u:a#b@h/0", "a '@' after the first '#': write a '#' in a password as %23"},
+    {"redis://u:a#b@h#n", "URI: a second '#': in a password or a lock's name, write it as %23"},
+    {"redis://h/0#deploy-fix#12", "a second '#'"},
+    {"redis://localhost#a#b", "a second '#'"},
+    {"zk://h/chroot#fix#12", "a second '#'"},
+    {"postgres://h/db#fix#12", "a second '#'"},
+    {"file:///d#fix#12", "a second '#'"},
+    {"redis://h:6379\r#n",
+     "URI: a carriage return (at the end of a variable?): remove it, or write "
+     "%0D"},
+    {"redis://h/0\n#n", "a newline (at the end of a variable?)"},
+    {"redis://u:\tp@h/0",
+     "a control character (at the end of a variable?): remove it, or write %09"},
+    {"zk://h/a\x7f#n", "a control character (at the end of a variable?): remove it, or write %7F"},
+    {"file:///a\n", "a newline"},
+    {"redis://h:6379 #n", "URI: a blank (at the end of a variable?): remove it, or write %20"},
+    {"zk://h/a #n", "a blank (at the end"},
+    {"redis:// h:6379#n", "a blank in the host"},
+    {"redis://h: 6379#n", "a blank in the host"},
     {"postgres://a@b@h/db#n", "%40"},
     {"postgres://h:70000/db#n", "port"},
     {"postgres://,h/db#n", "\",h\": a host is missing"},
@@ -359,7 +395,8 @@ TEST(bad_uris)
         CHECK_INT(err.code, DLOCK_EUSAGE);
         char clean[sizeof(err.msg)];
         dlock_clean_text(clean, sizeof(clean), err.msg, strlen(err.msg));
-        if (!CHECK_HAS(err.msg, bad[i].want) || !CHECK_STR(err.msg, clean))
+        if (!CHECK_HAS(err.msg, bad[i].want) || !CHECK_STR(err.msg, clean) ||
+            !CHECK(strlen(err.msg) <= 200))
             printf("# ... from %s\n", bad[i].text);
         CHECK_INT(dlock_uri_parse(&kept, bad[i].text, NULL), DLOCK_EUSAGE);
         CHECK(kept == (struct dlock_uri *)&bad);
@@ -373,6 +410,12 @@ TEST(no_message_shows_a_password)
         "redis://u:hunter@h",
         "redis://:hunter#n",
         "redis://u:hunter#2@h/0",
+        "redis://u:hunter#2@h/0#n",
+        "redis://u:hunter/2@h/0#n",
+        "redis://u:2/hunter@h/0#n",
+        "redis://hunter 2/3@h#n",
+        "redis://u:hunter 2#n",
+        "redis://u:hunter\r#n",
         "redis://u:x#hunter@h/0",
         "redis://u:hunter@h?password=hunter&password=hunter#n",
         "redlock://u:hunter@h1,h2:x#n",
@@ -440,6 +483,21 @@ TEST(lengths)
     CHECK_INT(parse_long("", "x", 100000, ""), 0);
     CHECK_INT(parse_long("", "x", 100000, "://h#n"), DLOCK_EUSAGE);
     CHECK_INT(parse_long("redis://h?a=", "x", 100000, "&a#n"), DLOCK_EUSAGE);
+}
+
+/* Whatever a user has written. */
+TEST(no_message_is_longer_than_200_bytes)
+{
+    static const char *const parts[] = {
+        "",    "x",          "redis://", "zk://h/", "file:", "etcd://", "a:1",  "#", "?",
+        "/..", "redis://h#", "$X",       "://",     " ://",  "%",       "?a=1", "@", "?x="};
+    for (size_t i = 0; i < DLOCK_LEN(parts); i++)
+        for (size_t k = 0; k < DLOCK_LEN(parts); k++)
+            for (size_t l = 0; l < 3; l++)
+                if (parse_long(parts[i], (const char *[]){"y", "?", "\xc3\xb6"}[l], 300,
+                               parts[k]) != 0 &&
+                    !CHECK(strlen(err.msg) <= 200))
+                    printf("# %s\n", err.msg);
 }
 
 TEST(unused_params_are_refused)
@@ -726,6 +784,7 @@ TEST(a_file_names_the_store)
         {"/var/lock", "file:///var/lock#n"},        {"", "names no store"},
         {"#redis://h\n", "names no store"},         {"redis://h\nredis://h2\n", "one line"},
         {"redis://:hunter@h#n\n", "has a '#'"},     {"relative", "neither a URI"},
+        {"# ours\nrequire \n", "set DLOCK_STORE"},  {"require\nzk://h", "one line"},
     };
     char path[] = "/tmp/dlock-store-XXXXXX";
     int fd = mkstemp(path);
