@@ -3,8 +3,10 @@
 
 #include "lease.h"
 #include "messages.h"
+#include "open.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,10 +28,6 @@ void command_set_held(struct command *c, const dlock *const *locks, int n, const
         snprintf(e->token, sizeof(e->token), "%s", dlock_token(lk));
         snprintf(e->socket, sizeof(e->socket), "%s", socket);
     }
-    if (c->lock[0].nested && c->nheld > 0)
-        c->tree.marker = held_add(c->marker, getenv("DLOCK_HELD"), c->held, c->nheld);
-    else
-        c->tree.marker = spawn_marker(c->marker, dlock_token(locks[0]));
 }
 
 void command_set_file(struct command *c, int i, int fd)
@@ -39,6 +37,26 @@ void command_set_file(struct command *c, int i, int fd)
         return;
     free(c->lock[i].key);
     c->lock[i].key = nested_file_key(&st, c->o->fcntl);
+}
+
+void command_tell_removed(const struct command *c, const dlock *const *locks, int n)
+{
+    char path[PATH_MAX];
+    /* The release of a run with a record compares, too, and may end in a loss. */
+    for (int i = c->o->once_ns != 0 ? 1 : 0; c->nheld > 0 && i < n; i++) {
+        const struct command_lock *l = &c->lock[i];
+        const struct dlock_uri *uri = dlock_uri_of(locks[i]);
+        if (l->nested || !l->key || !open_path(uri, path))
+            continue;
+        errno = 0;
+        char *there = open_key(uri, c->o->fcntl);
+        bool other = there ? strcmp(there, l->key) != 0 : errno == ENOENT || errno == ENOTDIR;
+        if (other && message_tells(c->o, ABOUT_TROUBLE))
+            message("the lock file %s was removed or replaced during the run: "
+                    "another run may have been beside this one",
+                    path);
+        free(there);
+    }
 }
 
 /* A guard keeps the descriptor itself. A slot is never inherited, also with -s below --slots. */
@@ -86,7 +104,6 @@ int command_signal(struct command *c, const struct signalfd_siginfo *si)
             break;
         case SIGPIPE:
         case SIGXCPU:
-        case SIGXFSZ:
             forward = false;
             break;
         default: /* SIGALRM for instance: an alarm(2) of the caller outlives its exec of us */
@@ -141,10 +158,62 @@ void command_report_stuck(struct command *c, pid_t pid)
                 "the lock is kept until they end");
 }
 
+mode_t command_find(const char *word, char path[PATH_MAX])
+{
+    struct stat st;
+    const char *dirs = strchr(word, '/') ? "" : getenv("PATH");
+    for (size_t n; dirs; dirs = dirs[n] ? dirs + n + 1 : NULL) {
+        n = strcspn(dirs, ":");
+        int len = snprintf(path, PATH_MAX, "%.*s%s%s", (int)n, dirs, n > 0 ? "/" : "", word);
+        if (len < PATH_MAX && access(path, X_OK) == 0 && stat(path, &st) == 0 &&
+            S_ISREG(st.st_mode))
+            return st.st_mode;
+    }
+    return 0;
+}
+
+/* Of a file that is there, the kernel says ENOENT, too, when its interpreter is missing. */
+static const char *missing_part(const char *path, char *buf, size_t size)
+{
+    char line[256] = ""; /* as much as the kernel reads */
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, line, sizeof(line) - 1);
+    if (fd >= 0)
+        close(fd);
+    if (n < 2 || line[0] != '#' || line[1] != '!')
+        return "the file is there, but its loader is missing";
+    char *name = line + 2 + strspn(line + 2, " \t");
+    name[strcspn(name, " \t\n")] = '\0';
+    if (strchr(name, '\r'))
+        return "its first line ends with a carriage return, which names no interpreter";
+    snprintf(buf, size, "its interpreter '%s' cannot be run", name);
+    return buf;
+}
+
+/* Why the command was not found, and what to write. NULL: there is no more to say. */
+static const char *not_found(const struct options *o, char *buf, size_t size)
+{
+    const char *word = o->command[0];
+    char path[PATH_MAX];
+    if (o->shell_string)
+        return "-c needs a shell: set SHELL to one, or unset it";
+    if (*word && command_find(word, path))
+        return missing_part(path, buf, size);
+    if (*word == '-')
+        return strcmp(word, "-c") == 0 ? "leave the \"--\" out"
+                                       : "options of dlock stand before LOCK";
+    if (open_assigned_len(word) > 0)
+        return "write env before a variable, or use -c";
+    if (strpbrk(word, " \t\n"))
+        return "for a whole command line use -c";
+    return *word && !strchr(word, '/') ? "for a shell function or builtin use -c" : NULL;
+}
+
 /* The exit code of a command that was not executed, after the message. */
 static int never_ran(const struct command *c)
 {
-    const char *word = c->o->command[0], *hint = NULL;
+    const char *word = c->o->command[0];
+    char buf[300];
     int sys = c->exec_error;
     if (sys == SPAWN_TOO_LATE) {
         message("the command was not run: the lease was over before it could start");
@@ -154,15 +223,12 @@ static int never_ran(const struct command *c)
         message("cannot fork the command: %s", strerror(sys & ~SPAWN_FORK_FAILED));
         return dlock_error_exit(DLOCK_EOS);
     }
-    /* The kernel says ENOENT, too, of a script whose interpreter is missing. */
-    if (sys == ENOENT && strpbrk(word, " \t\n"))
-        hint = "for a whole command line use -c";
-    else if (sys == ENOENT && *word && !strchr(word, '/'))
-        hint = "for a shell function or builtin use -c";
-    if (hint)
-        message("cannot run '%s': %s (%s)", word, hint, strerror(sys));
-    else
-        message("cannot run '%s': %s", word, strerror(sys));
+    const char *hint = NULL;
+    if (sys == ENOENT || sys == ENOTDIR || (sys == EACCES && c->o->shell_string))
+        hint = not_found(c->o, buf, sizeof(buf));
+    size_t name = open_assigned_len(word); /* the value may be a secret */
+    message("cannot run '%.*s': %s%s%s%s", (int)(name > 0 ? name : strlen(word)), word,
+            hint ? hint : "", hint ? " (" : "", strerror(sys), hint ? ")" : "");
     return spawn_exec_code(sys);
 }
 

@@ -10,7 +10,10 @@
 #include "process_tree.h"
 #include "signals.h"
 #include "spawn.h"
+#include "terminal.h"
 #include "uri.h"
+
+#include <limits.h>
 
 struct command_lock {
     char *key;                 /* of nested.h, malloc'ed; NULL: not known (yet) */
@@ -23,12 +26,13 @@ struct command_lock {
 struct command {
     const struct options *o;
     const struct sigstate *sig;
-    struct events *events;    /* NULL: no --events */
-    bool local;               /* the kernel keeps the lock on a descriptor: it cannot be lost */
-    bool terminal;            /* the command shares our process group and our terminal */
-    struct process_tree tree; /* empty with -F, and when alone */
-    bool nested;              /* dlocks above this process hold some of the locks */
-    bool may_be_own;          /* a holder that we find may be a dlock above this process */
+    struct events *events; /* NULL: no --events */
+    bool local;            /* the kernel keeps the lock on a descriptor: it cannot be lost */
+    bool terminal;         /* the command shares our process group and our terminal */
+    struct terminal tty;
+    bool inherited;  /* dlock had children when it started: its own are not the command's tree */
+    bool nested;     /* dlocks above this process hold some of the locks */
+    bool may_be_own; /* a holder that we find may be a dlock above this process */
     int nheld;
     bool alone; /* local, its tree unknown: signals and waiting are for the command only */
 
@@ -44,19 +48,18 @@ struct command {
     /* Last, where pages that are not used take no memory. */
     struct command_lock lock[DLOCK_SET_MAX]; /* LOCK, and those of --also */
     struct held held[DLOCK_SET_MAX];         /* the entries of DLOCK_HELD, LOCK's last */
-    char marker[HELD_SIZE];                  /* of the tree */
 };
 
-/*
- * Before the command starts. n locks are held; socket: of inner_socket(). The token tells the
- * command's descendants from inherited processes; where an outer dlock holds the lock inherited
- * processes may have the same token, and our socket, which is new, tells them apart.
- */
+/* Before the command starts. n locks are held; socket: of inner_socket(). */
 void command_set_held(struct command *, const dlock *const *locks, int n, const char *socket);
 /* The i-th lock is granted: note the key of the file with this descriptor (-1: not a file). */
 void command_set_file(struct command *, int i, int fd);
 /* Does the command inherit the descriptor of this file lock, so that descendants keep the lock? */
 bool command_inherits(const struct command *, const dlock *);
+/* Find a command's file as execvp(3) does. Returns its st_mode; 0: there is none. */
+mode_t command_find(const char *word, char path[PATH_MAX]);
+/* After the run, before the release: was the file of a lock removed or replaced meanwhile? */
+void command_tell_removed(const struct command *, const dlock *const *locks, int n);
 /* Does this signal ask a command, and what it leaves behind, to end? */
 bool command_ends(int sig);
 /* A signal that came to us while the command runs: the signal to forward to the command, or 0. */

@@ -94,7 +94,7 @@ static void on_child(struct hold *h)
             }
         }
         if (!c->exited) /* orphans that came to us */
-            c->exited = process_tree_reap(&c->tree, h->pid, &c->status);
+            c->exited = process_tree_reap(h->pid, &c->status);
     } while (command_job_stopped(c) && take_signals(h));
     command_follow_stop(c);
 }
@@ -136,10 +136,9 @@ static bool pause_until(const struct hold *h, int64_t until)
 /* A signal asked the command to end: end its descendants, too, before the lock is released. */
 static void end_rest(const struct hold *h)
 {
-    const struct process_tree *tree = &h->c->tree;
     int64_t grace = command_grace(h->c), kill_at = dlock_now() + grace;
     pid_t stuck;
-    if (process_tree_count(tree) == 0)
+    if (process_tree_count() == 0)
         return;
     if (!process_tree_visible()) {
         message("processes that '%s' left behind are not ended: /proc does not show them",
@@ -147,16 +146,16 @@ static void end_rest(const struct hold *h)
         return;
     }
     if (grace > 0)
-        process_tree_signal(tree, SIGTERM, NULL);
+        process_tree_term(kill_at);
     while (dlock_now() < kill_at) {
-        process_tree_reap(tree, 0, NULL);
-        if (process_tree_count(tree) == 0)
+        process_tree_reap(0, NULL);
+        if (process_tree_count() == 0)
             return;
         pause_until(h, dlock_min(kill_at, dlock_now() + DLOCK_SEC));
     }
-    while (process_tree_sweep(tree, &stuck) > 0) {
+    while (process_tree_sweep(&stuck) > 0) {
         if (!stuck && dlock_now() > kill_at + DLOCK_SEC)
-            stuck = process_tree_living(tree);
+            stuck = process_tree_living();
         if (stuck)
             command_report_stuck(h->c, stuck);
         pause_until(h, dlock_now() + SWEEP_EVERY);
@@ -195,7 +194,7 @@ static void run_command(struct hold *h)
     for (inner_settle(h->inner); inner_count(h->inner) > 0;) {
         if (pause_until(h, DLOCK_NEVER))
             inner_ask_to_end(h->inner, true);
-        process_tree_reap(&c->tree, 0, NULL);
+        process_tree_reap(0, NULL);
     }
 }
 
@@ -208,6 +207,7 @@ int direct_run(struct command *c, dlock *lk)
         c->exec_error = spawn_exec(&sp);
     } else {
         run_command(&h);
+        command_tell_removed(c, &(const dlock *){lk}, 1);
     }
     inner_close(h.inner);
     dlock_close(lk);

@@ -3,9 +3,13 @@
  *
  * The guard is the command's parent and knows the lease's times. The guard kills the whole tree
  * when the keeper's end of the socket closes, and ends the tree by two clocks when the keeper
- * stops extending: a time has passed when either clock has reached it. Two kernel means stand
- * behind a guard that is stopped or killed: a timer that kills the guard before hard_at, and the
- * parent-death signal that then kills the command.
+ * stops extending: a time has passed when either clock has reached it. A timer of the kernel kills
+ * a guard that is stopped, before hard_at, and the parent-death signal then kills the command.
+ *
+ * The witness is the guard's parent, and has no other child: when the guard is killed, all that
+ * comes to the witness is the tree. The witness shares the guard's memory and descriptors, so that
+ * it costs little, keeps what the guard keeps, and goes on where the guard was: it kills the tree
+ * in the guard's loop.
  *
  * The guard also ends the tree when the command has run for max_run, whatever the keeper does.
  *
@@ -23,25 +27,32 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-/* A guard without a turn for this long while killing is stopped. */
+/* A guard that has not sent SIGKILL for this long after the grace of max_run is stopped. */
 #define KILL_TURN DLOCK_SEC
 #define KILL_PAUSE_MIN DLOCK_MSEC
 #define KILL_PAUSE_MAX (100 * DLOCK_MSEC)
 #define KILL_PASSES 256
+/* So many processes in a pass may keep us from the processor. */
+#define STORM 64
 /* A process that accepted SIGKILL and still exists after this time is in uninterruptible sleep. */
 #define STUCK_AFTER DLOCK_SEC
 #define AHEAD_TIME DLOCK_SEC
+/* A pass of SIGTERM takes no longer, without a time for SIGKILL either. */
+#define TERM_MAX (10 * DLOCK_SEC)
 
 enum guard_phase {
     GUARD_IDLE, /* no command yet */
@@ -56,9 +67,13 @@ enum guard_phase {
  * keeper's end must leave a guard that ends the tree. The kernel keeps 15 bytes of a name.
  */
 #define NAME "lock-guard"
+#define WITNESS_NAME "lock-witness"
 
-#define OUT_FIRST G_STARTED
-#define OUT_COUNT (G_STUCK - G_STARTED + 1)
+#define OUT_FIRST G_READY
+#define OUT_COUNT (G_STUCK - G_READY + 1)
+
+/* So far from the witness's stack, which only waits meanwhile, begins the guard's. */
+#define WITNESS_STACK 16384
 
 struct guard_state {
     const struct guard_config *cfg;
@@ -77,6 +92,7 @@ struct guard_state {
     pid_t group;     /* 0, or the group made for the command, which may have left the group */
     bool start_seen; /* a second START is ignored */
     bool exec_failed;
+    bool ended; /* the command ran when its end began */
     bool keeper_gone;
     bool timed_out; /* term_at has passed without an EXTEND: final, GUARD_TIMED_OUT */
     int64_t term_at, kill_at, hard_at, raw_minus_boot;
@@ -87,7 +103,7 @@ struct guard_state {
     struct {
         int64_t since, pause;
         int64_t seen_at; /* when /proc last showed the tree */
-        bool stuck_reported, overrun_told;
+        bool stuck_reported, overrun_told, hurried;
     } killing;
 
     struct forward forward;
@@ -97,9 +113,6 @@ struct guard_state {
     struct guard_msg out[OUT_COUNT];
     unsigned pending;
 };
-
-/* The guard is younger than every inherited process: all its children belong to the tree. */
-static const struct process_tree none_inherited;
 
 /* ---------------------------------------------------------- messages --- */
 
@@ -209,21 +222,14 @@ static int64_t dead_time(const struct guard_state *g)
 /*
  * Set the kernel's timer, which kills a stopped guard, after every change of phase or times. Its
  * clock, CLOCK_BOOTTIME, may be slewed: the timer is set to a part of the time left, and set
- * again by the living guard, which wakes up for that (set_wake).
- *
- * While killing the tree the guard must be left to finish; but the keeper waits for the guard,
- * and a stopped guard is in the way: killed, it leaves the tree to the keeper. With the keeper
- * gone no other process would end the tree.
+ * again by the living guard, which wakes up for that (set_wake). A guard that kills the tree is
+ * left to finish: the witness continues it when it is stopped.
  */
 static void set_hard_timer(const struct guard_state *g)
 {
-    bool limited = g->term_at != DLOCK_NEVER || g->kill_at != DLOCK_NEVER ||
-                   g->hard_at != DLOCK_NEVER || g->run_until != DLOCK_NEVER;
     int64_t dead_at = dead_time(g), at = DLOCK_NEVER;
     if (dead_at != DLOCK_NEVER)
         at = dlock_now() + dlock_wait_part(dead_at - lease_now(g));
-    else if (g->phase == GUARD_KILLING && limited && !g->keeper_gone)
-        at = dlock_now() + KILL_TURN;
     struct itimerspec when = at_time(at);
     timer_settime(g->hard_timer, TIMER_ABSTIME, &when, NULL);
 }
@@ -266,14 +272,33 @@ static void set_wake(struct guard_state *g)
 
 /* ----------------------------------------------------- end of the tree --- */
 
+/*
+ * Against a storm of processes: go ahead of all that want the processor. Not without need, and once
+ * for guard and witness: a filter of system calls may kill us for it.
+ */
+static void hurry(struct guard_state *g)
+{
+    const struct sched_param first = {.sched_priority = 1};
+    struct rlimit limit;
+    if (g->killing.hurried)
+        return;
+    g->killing.hurried = true;
+    /* A finite RLIMIT_RTTIME would end us instead. */
+    bool allowed = getrlimit(RLIMIT_RTTIME, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY;
+    if (!allowed || sched_setscheduler(0, SCHED_FIFO, &first) != 0)
+        setpriority(PRIO_PROCESS, 0, -20);
+}
+
 /* From now on kill_tree() sends SIGKILL, turn by turn, if there is a command. */
 static void begin_kill(struct guard_state *g)
 {
     if (g->phase != GUARD_RUNNING && g->phase != GUARD_TERMINATING)
         return;
     g->phase = GUARD_KILLING;
+    g->ended |= g->command > 0;
     g->killing.since = g->killing.seen_at = dlock_now();
     g->killing.pause = KILL_PAUSE_MIN;
+    set_hard_timer(g);
 }
 
 /*
@@ -299,7 +324,9 @@ static void begin_term(struct guard_state *g)
         return;
     }
     g->phase = GUARD_TERMINATING;
-    if (process_tree_signal(&none_inherited, SIGTERM, NULL) < 0 && g->command > 0) {
+    g->ended |= g->command > 0;
+    if (process_tree_term(dlock_now() + dlock_min(kill_time(g) - lease_now(g), TERM_MAX)) < 0 &&
+        g->command > 0) {
         kill(g->command, SIGTERM);
         kill(g->command, SIGCONT);
     }
@@ -327,7 +354,7 @@ static int reap(struct guard_state *g)
         return 0;
     while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED | __WALL)) > 0) {
         if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
-            if (pid == g->command)
+            if (pid == g->command && g->phase != GUARD_KILLING)
                 post(g, G_STOPPED, WIFSTOPPED(status) ? WSTOPSIG(status) : 0);
             continue;
         }
@@ -362,14 +389,16 @@ static void kill_tree(struct guard_state *g)
     int reaped = 0;
     for (int i = 0; i < KILL_PASSES && g->phase == GUARD_KILLING; i++) {
         pid_t refused;
-        if (process_tree_signal(&none_inherited, SIGKILL, &refused) < 0) {
+        int found = process_tree_kill(&refused);
+        if (found > STORM)
+            hurry(g);
+        if (found < 0) {
             send_signal(g, SIGKILL); /* without /proc: the command, and its group */
         } else {
             g->killing.seen_at = dlock_now();
             if (refused > 0)
                 report_stuck(g, refused);
         }
-        set_hard_timer(g); /* not before the first pass, where speed counts */
         if (g->run_kill_at != DLOCK_NEVER && !g->killing.overrun_told) {
             g->killing.overrun_told = true;
             post(g, G_OVERRUN, SIGKILL);
@@ -386,7 +415,7 @@ static void kill_tree(struct guard_state *g)
     int64_t now = dlock_now();
     if (g->killing.stuck_reported || now - g->killing.since <= STUCK_AFTER)
         return;
-    pid_t pid = process_tree_living(&none_inherited);
+    pid_t pid = process_tree_living();
     if (pid > 0 || now - g->killing.seen_at > STUCK_AFTER)
         report_stuck(g, pid);
 }
@@ -505,9 +534,10 @@ static void refuse(struct guard_state *g, int why)
 static void let_go(struct guard_state *g)
 {
     const struct guard_config *cfg = g->cfg;
-    int keep[5 + DLOCK_SET_MAX] = {g->sock, g->sigfd, g->timerfd, g->exec_fd, cfg->lock_fd};
+    int keep[6 + DLOCK_SET_MAX] = {g->sock,    g->sigfd,     g->timerfd,
+                                   g->exec_fd, cfg->lock_fd, cfg->tty ? cfg->tty->fd : -1};
     char text[40];
-    size_t n = (size_t)snprintf(text, sizeof(text), NAME " of %d", (int)getppid());
+    size_t n = (size_t)snprintf(text, sizeof(text), NAME " of %d", (int)cfg->dlock_pid);
     if (cfg->title_size > 0) {
         /* Too little room: part of a pid would be another pid. */
         if (n >= cfg->title_size)
@@ -515,8 +545,8 @@ static void let_go(struct guard_state *g)
         memset(cfg->title, 0, cfg->title_size);
         memcpy(cfg->title, text, n);
     }
-    memcpy(keep + 5, g->lock_fds, sizeof(g->lock_fds[0]) * (size_t)g->nlock_fds);
-    fds_let_go(keep, 5 + g->nlock_fds);
+    memcpy(keep + 6, g->lock_fds, sizeof(g->lock_fds[0]) * (size_t)g->nlock_fds);
+    fds_let_go(keep, 6 + g->nlock_fds);
     /* Takes 80 us, which a command with a group of its own need not wait for. */
     if (g->group > 0)
         setsid(); /* a process that leads no group is never refused */
@@ -631,6 +661,23 @@ static void check_clock(struct guard_state *g)
         begin_kill(g);
 }
 
+/*
+ * The keeper is gone, and the tree: exit, after what the keeper would have done for the terminal.
+ * We are in another session, where tcgetpgrp(3) is refused: its leader tells the foreground.
+ */
+static _Noreturn void leave(struct guard_state *g)
+{
+    const struct terminal *tty = g->cfg->tty;
+    struct proc_stat leader;
+    if (g->ended && tty && proc_read_stat(tty->session, &leader)) {
+        while (g->nlock_fds > 0) /* the lock first: the terminal may keep us waiting */
+            close(g->lock_fds[--g->nlock_fds]);
+        close(g->cfg->lock_fd);
+        terminal_restore(tty, leader.foreground);
+    }
+    _exit(0);
+}
+
 /* Act on everything that is due. */
 static void turn(struct guard_state *g)
 {
@@ -665,7 +712,7 @@ static void turn(struct guard_state *g)
         memory_let_go();
     }
     if (g->keeper_gone && (g->phase == GUARD_IDLE || g->phase == GUARD_EMPTY))
-        _exit(0);
+        leave(g);
     flush(g);
 }
 
@@ -697,63 +744,133 @@ static void wait_for_event(struct guard_state *g)
 
 /* ------------------------------------------------------------- start --- */
 
-/* 0, or an errno: unless every step succeeds the guard must not start a command. */
-static int prepare(struct guard_state *g)
+static _Noreturn void unfit(int sock, int why)
+{
+    struct guard_msg m = {.type = G_UNFIT, .arg = why};
+    fds_send(sock, &m, sizeof(m), -1);
+    _exit(71);
+}
+
+/* Unless every step succeeds the guard must not start a command. */
+static int guard_main(void *arg)
 {
     struct sigevent ev = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
+    struct guard_state *g = arg;
+    prctl(PR_SET_NAME, NAME, 0, 0, 0);
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0 ||
+        timer_create(CLOCK_BOOTTIME, &ev, &g->hard_timer) != 0)
+        unfit(g->sock, errno);
+    post(g, G_READY, (int)getpid());
+    turn(g);
+    fork_ahead(g);
+    for (;; turn(g))
+        wait_for_event(g);
+}
+
+/*
+ * The guard was killed, at any point of its work: a lock of the C library may never be unlocked, so
+ * nothing is allocated or forked from here on.
+ */
+static _Noreturn void take_over(struct guard_state *g, pid_t guard)
+{
+    g->ahead.pid = 0; /* our child now; it does not outlive its parent */
+    g->ahead_until = DLOCK_NEVER;
+    g->start_seen = true;
+    post(g, G_KILLED, guard);
+    if (g->phase == GUARD_IDLE)
+        g->phase = GUARD_RUNNING;
+    begin_kill(g);
+    for (turn(g); g->phase != GUARD_EMPTY || g->pending; turn(g))
+        wait_for_event(g);
+    _exit(0);
+}
+
+/*
+ * Wait until the guard is gone. The guard works meanwhile, and errno is in its memory, too. The
+ * guard stays a zombie until we exit: the keeper may signal its number.
+ */
+static _Noreturn void watch(struct guard_state *g, pid_t guard)
+{
+    siginfo_t info = {0};
+    setsid(); /* whatever is sent to the caller's group or session does not reach us */
+    for (;;) {
+        if (waitid(P_PID, (id_t)guard, &info, WEXITED | WSTOPPED | WNOWAIT) != 0)
+            continue;
+        if (info.si_code == CLD_EXITED)
+            _exit(info.si_status);
+        if (info.si_code != CLD_STOPPED)
+            take_over(g, guard);
+        waitid(P_PID, (id_t)guard, &info, WSTOPPED | WNOHANG); /* this stop has been seen */
+        if (g->phase == GUARD_KILLING)
+            kill(guard, SIGCONT);
+    }
+}
+
+static pid_t clone_guard(struct guard_state *g)
+{
+#ifdef __SANITIZE_THREAD__ /* it can tell threads that share memory, not processes */
+    pid_t pid = (pid_t)syscall(SYS_clone, CLONE_FILES | CLONE_FS | SIGCHLD, 0, 0, 0, 0);
+    if (pid == 0)
+        guard_main(g);
+    return pid;
+#else
+    char *stack = (char *)((uintptr_t)__builtin_frame_address(0) & ~(uintptr_t)63);
+#ifdef __hppa__ /* there the stack grows upwards */
+    stack += WITNESS_STACK;
+#else
+    stack -= WITNESS_STACK;
+#endif
+    return clone(guard_main, stack, CLONE_VM | CLONE_FILES | CLONE_FS | SIGCHLD, g);
+#endif
+}
+
+/*
+ * Ctrl-Z must not stop the two, which are of use only while they run. The guard stays in the
+ * caller's group until the command has been forked, and then gets a session of its own
+ * (spawn_command). In another group of the caller's session the guard would keep the kernel from
+ * taking the command's group for orphaned: Ctrl-Z would stop the command even where no shell could
+ * continue the job.
+ */
+static _Noreturn void witness_main(struct guard_state *g)
+{
     sigset_t all;
-    /*
-     * Ctrl-Z must not stop the guard, which is of use only while it runs. The guard stays in the
-     * caller's group until the command has been forked, and then gets a session of its own
-     * (spawn_command). In another group of the caller's session the guard would keep the kernel
-     * from taking the command's group for orphaned: Ctrl-Z would stop the command even where no
-     * shell could continue the job.
-     */
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, NULL);
     if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
-        return errno;
+        unfit(g->sock, errno);
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* undone by the command's exec */
-    prctl(PR_SET_NAME, NAME, 0, 0, 0);
+    prctl(PR_SET_NAME, WITNESS_NAME, 0, 0, 0);
+    if (getppid() == 0) /* the keeper is in another pid namespace, whose /proc we would read */
+        unfit(g->sock, EXDEV);
     g->sigfd = signalfd(-1, &g->cfg->sig->ours, SFD_CLOEXEC | SFD_NONBLOCK);
     g->timerfd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
     if (g->sigfd < 0 || g->timerfd < 0)
-        return errno;
-    if (timer_create(CLOCK_BOOTTIME, &ev, &g->hard_timer) != 0)
-        return errno;
-    return 0;
+        unfit(g->sock, errno);
+    pid_t guard = clone_guard(g);
+    if (guard < 0)
+        unfit(g->sock, errno);
+    watch(g, guard);
 }
 
-static _Noreturn void guard_main(const struct guard_config *cfg, int sock)
+static void describe(struct guard_state *g, const struct guard_config *cfg, int sock)
 {
-    static struct guard_state g; /* as in run_mode() */
-    g.cfg = cfg;
-    g.sock = g.spawn.keeper_fd = sock;
-    g.exec_fd = g.spawn.inherit_fd = -1;
-    g.term_at = g.kill_at = g.hard_at = DLOCK_NEVER;
-    g.raw_minus_boot = DLOCK_RAW_NEVER;
-    g.end_kill_at = g.run_until = g.run_kill_at = DLOCK_NEVER;
-    g.wake_set = g.ahead_until = DLOCK_NEVER;
-    g.spawn.argv = cfg->argv;
-    g.spawn.sig = cfg->sig;
-    g.spawn.group = cfg->own_group ? &g.group : NULL;
-    g.spawn.name = cfg->name;
-    g.spawn.dlock_pid = cfg->dlock_pid;
-    close(cfg->sig->fd); /* the keeper's */
-    int why = prepare(&g);
-    if (why != 0) {
-        struct guard_msg m = {.type = G_UNFIT, .arg = why};
-        fds_send(sock, &m, sizeof(m), -1);
-        _exit(71);
-    }
-    turn(&g);
-    fork_ahead(&g);
-    for (;; turn(&g))
-        wait_for_event(&g);
+    g->cfg = cfg;
+    g->sock = g->spawn.keeper_fd = sock;
+    g->exec_fd = g->spawn.inherit_fd = -1;
+    g->term_at = g->kill_at = g->hard_at = DLOCK_NEVER;
+    g->raw_minus_boot = DLOCK_RAW_NEVER;
+    g->end_kill_at = g->run_until = g->run_kill_at = DLOCK_NEVER;
+    g->wake_set = g->ahead_until = DLOCK_NEVER;
+    g->spawn.argv = cfg->argv;
+    g->spawn.sig = cfg->sig;
+    g->spawn.group = cfg->own_group ? &g->group : NULL;
+    g->spawn.name = cfg->name;
+    g->spawn.dlock_pid = cfg->dlock_pid;
 }
 
 int guard_fork(struct guard *out, const struct guard_config *cfg)
 {
+    static struct guard_state g; /* as in run_mode() */
     int ends[2];
     pid_t pid;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
@@ -768,11 +885,12 @@ int guard_fork(struct guard *out, const struct guard_config *cfg)
     if (pid == 0) {
         /* With a copy of the keeper's end open here, its EOF would never come. */
         close(ends[0]);
-        guard_main(cfg, ends[1]);
+        close(cfg->sig->fd); /* the keeper's */
+        describe(&g, cfg, ends[1]);
+        witness_main(&g);
     }
     close(ends[1]);
-    out->pid = pid;
-    out->fd = ends[0];
+    *out = (struct guard){.witness = pid, .fd = ends[0]};
     return 0;
 }
 
@@ -783,8 +901,12 @@ int guard_send(const struct guard *g, const struct guard_msg *m, int pass)
     return fds_send(g->fd, m, sizeof(*m), pass);
 }
 
-int guard_recv(const struct guard *g, struct guard_msg *m)
+int guard_recv(struct guard *g, struct guard_msg *m)
 {
-    int fd;
-    return receive(g->fd, m, &fd); /* the guard passes none */
+    int fd, got; /* the guard passes no descriptor */
+    while ((got = receive(g->fd, m, &fd)) > 0 && m->type == G_READY)
+        g->pid = m->arg;
+    if (got > 0 && m->type == G_KILLED)
+        g->pid = 0;
+    return got;
 }

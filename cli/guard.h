@@ -1,6 +1,7 @@
 /*
  * guard.h - the dead man's switch: a process between keeper and command, with a few times and one
- * socket, which ends the command's whole tree when the keeper does not.
+ * socket, which ends the command's whole tree when the keeper does not; and the witness, a process
+ * between keeper and guard, which ends the tree when the guard is killed.
  */
 #ifndef CLI_GUARD_H
 #define CLI_GUARD_H
@@ -8,6 +9,7 @@
 #include "forward.h"
 #include "held.h"
 #include "signals.h"
+#include "terminal.h"
 
 #include <sys/types.h>
 
@@ -24,6 +26,8 @@ enum guard_msg_type {
     G_END,
     G_DETACH, /* the command has ended and its background processes stay: exit without killing */
     /* guard -> keeper */
+    G_READY,   /* arg: the guard's pid */
+    G_KILLED,  /* from the witness: the guard (arg: its pid) was killed, and the tree is ending */
     G_STARTED, /* arg: pid */
     /* arg: errno, SPAWN_TOO_LATE, or SPAWN_FORK_FAILED|errno; G_TREE_EMPTY follows */
     G_EXEC_FAILED,
@@ -60,27 +64,33 @@ struct guard_config {
     char *title;     /* the memory of our own argv, or NULL; argv may lie inside */
     size_t title_size;
     int lock_fd; /* -1, or a file lock's descriptor, which the guard keeps (CLOEXEC) */
+    const struct terminal *tty; /* without the keeper the guard restores its modes; NULL: none */
 };
 
 struct guard {
-    pid_t pid;
-    int fd; /* SOCK_SEQPACKET, CLOEXEC, non-blocking; EOF: the guard is gone */
+    pid_t
+        witness; /* our child; exits as the guard did, or once the tree of a killed guard is gone */
+    pid_t pid;   /* the guard's; 0: not known yet, or the guard was killed */
+    int fd;      /* SOCK_SEQPACKET, CLOEXEC, non-blocking; EOF: guard and witness are gone */
 };
 
 /*
- * Fork the guard, before any library is loaded, thread started or socket opened. Returns 0 or
- * -errno in the keeper, and never in the guard, which dumps no core and cannot be traced by other
+ * Fork witness and guard, before any library is loaded, thread started or socket opened. Returns 0
+ * or -errno in the keeper, and never in those two, which dump no core and cannot be traced by other
  * processes (PR_SET_DUMPABLE 0).
  */
 int guard_fork(struct guard *, const struct guard_config *);
 /*
- * Send a message to the guard. 0 or -errno (EPIPE: the guard is gone; EAGAIN: the socket is
+ * Send a message to the guard. 0 or -errno (EPIPE: both are gone; EAGAIN: the socket is
  * full). Never blocks. pass: -1, or with G_START and G_ALSO the descriptor that the lock ends
- * with, a connection or a file. The guard keeps a copy open until it exits: the death of the
- * keeper does not free the lock before the tree is gone.
+ * with, a connection or a file. Guard and witness keep a copy open until both have exited: the
+ * death of the keeper does not free the lock before the tree is gone.
  */
 int guard_send(const struct guard *, const struct guard_msg *, int pass);
-/* Take the guard's next message. 1: *m is filled; 0: none now; -1: EOF. Never blocks. */
-int guard_recv(const struct guard *, struct guard_msg *m);
+/*
+ * Take the guard's next message; G_READY is noted here. 1: *m is filled; 0: none now; -1: EOF.
+ * Never blocks.
+ */
+int guard_recv(struct guard *, struct guard_msg *m);
 
 #endif

@@ -221,7 +221,9 @@ static bool admit(struct inner *in, struct conn *c, const struct nested_request 
         reply(c, &r, -1);
         return false;
     }
-    if (!reply(c, &r, dlock_fd(c->lk)))
+    /* What the lock ends with must stay open until the tree of the inner dlock is gone. */
+    int pass = dlock_fd(c->lk);
+    if (!reply(c, &r, pass >= 0 ? pass : dlock_session_fd(c->lk)))
         return false;
     if (getsockopt(c->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.pid > 0)
         c->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);

@@ -61,15 +61,14 @@ enum keeper_phase {
 
 enum keeper_guard {
     UNGUARDED,
-    GUARDED,      /* the guard runs */
-    GUARD_REAPED, /* its pid may be reused; the socket may still have its last messages */
-    GUARD_LEFT,   /* the guard has exited when there was nothing left to guard */
-    GUARD_DIED    /* the guard has exited too early: its orphans have come to us */
+    GUARDED,      /* guard and witness run */
+    GUARD_REAPED, /* the witness has ended; the socket may still have the last messages */
+    GUARD_LEFT    /* both have ended */
 };
 
 /* Each runs once, when run_timers() finds that its time has passed. */
 enum keeper_timer {
-    SWEEP_AGAIN,    /* the guard has died: kill its orphans once more */
+    SWEEP_AGAIN,    /* guard and witness have died: kill their orphans once more */
     STAY_ENDS,      /* --min-hold is over: release the lock */
     RUN_ENDS,       /* --max-run passes, by our clock */
     INNER_ENDS,     /* --max-run and the grace have passed: kill inner dlocks */
@@ -95,11 +94,13 @@ struct keeper {
     int code;                  /* exit code of a wait that ended without the lock */
     bool tree_empty;           /* the command has ended, and no descendant is left */
     bool inner_asked;          /* inner dlocks were asked to end with the tree */
+    bool ended;                /* the command ended after dlock had begun to end it */
     bool overrun;              /* --max-run: what runs under the lock is being ended */
     bool hurried; /* a signal has ended the stay, or came when only inner dlocks were left */
 
     struct {
         enum keeper_guard state;
+        bool died; /* guard or witness ended too early: the tree is being killed, or is gone */
         struct guard link;
         struct forward_untold untold; /* signals for the command */
         bool timed_out; /* in this turn the guard has said that the lease's time was over */
@@ -136,10 +137,16 @@ static void store_release(struct keeper *k, int64_t until)
 
 /* ------------------------------------------------------ to the guard --- */
 
+/*
+ * A guard that has never told its pid has no command: the witness is killed instead. Not a witness
+ * that ends the tree of a dead guard: it needs no order, and may have to wait for a process.
+ */
 static void kill_guard(const struct keeper *k)
 {
-    if (k->guard.state == GUARDED)
-        kill(k->guard.link.pid, SIGKILL);
+    const struct guard *g = &k->guard.link;
+    pid_t pid = g->pid > 0 ? g->pid : k->guard.died && !k->tree_empty ? 0 : g->witness;
+    if (is_guarded(k) && pid > 0)
+        kill(pid, SIGKILL);
 }
 
 /* Without a guard nothing is sent. t: the times, or NULL. 0 or -errno, as of guard_send(). */
@@ -230,6 +237,7 @@ static void release(struct keeper *k, int64_t time)
     }
     report_cancelled(&k->report);
     inner_stop(k->inner);
+    command_tell_removed(k->c, (const dlock *const *)k->locks, k->nlocks);
     k->phase = KEEPER_RELEASING;
     k->at[RUN_ENDS] = k->at[GUARD_ENDS_RUN] = k->at[INNER_ENDS] = DLOCK_NEVER;
     store_release(k, dlock_now() + time);
@@ -266,7 +274,7 @@ static int64_t min_hold_left(const struct keeper *k)
     if (k->hurried || k->die_sig || c->end_signal ||
         (WIFSIGNALED(c->status) && WTERMSIG(c->status) == c->terminal_sig))
         return 0;
-    return is_lost(k) || k->guard.state == GUARD_DIED ? 0 : left;
+    return is_lost(k) || k->guard.died ? 0 : left;
 }
 
 /* Nothing runs under the lock any more. --once: the release writes the result in the same step. */
@@ -277,7 +285,7 @@ static void release_after_run(struct keeper *k)
     int result = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     int64_t time = o->connect_timeout_ns, left = dlock_time_left(k->locks[0]);
     if (o->once_ns > 0) {
-        if (k->guard.state == GUARD_DIED || error == SPAWN_TOO_LATE || error & SPAWN_FORK_FAILED)
+        if (k->guard.died || error == SPAWN_TOO_LATE || error & SPAWN_FORK_FAILED)
             result = -1; /* the end of the command is unknown */
         else if (k->overrun)
             result = OVERRUN_EXIT;
@@ -403,6 +411,7 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
         .title = k->c->o->title,
         .title_size = k->c->o->title_size,
         .lock_fd = lock_fd,
+        .tty = &k->c->tty,
     };
     int rc = guard_fork(&k->guard.link, &cfg);
     if (rc < 0) {
@@ -411,9 +420,9 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
     }
     k->guard.state = GUARDED;
     /* Kept open here, the caller's pipes would not end when the command ends. */
-    int session_fd = k->locks[0] ? dlock_session_fd(k->locks[0]) : -1, n = 5;
-    int keep[5 + DLOCK_FDS_MAX] = {k->c->sig->fd, k->guard.link.fd, lock_fd, session_fd,
-                                   events_fd(k->c->events)};
+    int session_fd = k->locks[0] ? dlock_session_fd(k->locks[0]) : -1, n = 6;
+    int keep[6 + DLOCK_FDS_MAX] = {k->c->sig->fd, k->guard.link.fd,        lock_fd,
+                                   session_fd,    events_fd(k->c->events), k->c->tty.fd};
     if (k->locks[0])
         n += dlock_own_fds(k->locks[0], keep + n);
     fds_let_go(keep, n);
@@ -445,11 +454,14 @@ static void on_granted(struct keeper *k, const struct dlock_times *times)
 
 /* ----------------------------------------------------------- signals --- */
 
-/* The guard is dead: kill its orphans, which have come to us. */
+/*
+ * Guard and witness are dead: kill their orphans, which have come to us, unless we had children
+ * before, which cannot be told from the orphans.
+ */
 static void sweep(struct keeper *k)
 {
     pid_t stuck = 0;
-    int left = process_tree_sweep(&k->c->tree, &stuck);
+    int left = k->c->inherited ? 0 : process_tree_sweep(&stuck);
     if (left > 0) {
         if (stuck > 0)
             command_report_stuck(k->c, stuck);
@@ -472,16 +484,109 @@ static void tell_signals(struct keeper *k)
     }
 }
 
+static void report_died(const struct keeper *k, const char *who, pid_t pid, const char *consequence)
+{
+    int why = k->guard.unfit;
+    if (why == EXDEV)
+        message("the children of this process are in another PID namespace: use 'unshare --fork'");
+    else if (why)
+        message("cannot set up the guard process: %s%s", strerror(why),
+                why == EAGAIN ? " (see the limits 'ulimit -u' and 'ulimit -i')" : "");
+    else
+        message("the %s process %d was killed: %s", who, (int)pid, consequence);
+}
+
+/* In the words of the message. */
+static const char *what_follows(const struct keeper *k, const char *who)
+{
+    if (!is_guarded(k) && k->c->inherited)
+        return "descendants of the command may go on";
+    return *who == 'g' ? "ending the command (its own timer kills it if it cannot run for too long)"
+                       : "ending the command";
+}
+
+/*
+ * Guard or witness (who) ended too early. The one that is left kills the tree, the witness unasked;
+ * without any, we do.
+ */
+static void on_died(struct keeper *k, const char *who, pid_t pid)
+{
+    if (k->guard.died || k->phase >= KEEPER_STAYING || k->tree_empty)
+        return;
+    k->guard.died = true;
+    k->at[GUARD_ANSWERS] = k->at[GUARD_ENDS_RUN] = DLOCK_NEVER;
+    if (k->phase == KEEPER_ACQUIRING) {
+        report_died(k, who, pid, "giving up");
+        k->code = dlock_error_exit(DLOCK_EOS);
+        release(k, CANCEL_TIME);
+        return;
+    }
+    k->ended = true;
+    /* The kernel's timer killed a stopped guard, before hard_at: the lease counts as lost. */
+    bool late = lease_now(k) >= k->times.term_at;
+    end_tree(k, SIGKILL, 0);
+    if (late)
+        lose(k, LOSS_UNTOLD, "");
+    inner_lost(k->inner, "a process that guards its command was killed");
+    if (!is_guarded(k))
+        sweep(k);
+    if (late)
+        lose(k, LOSS_EXPIRED, "the guard was stopped");
+    if (late || k->overrun)
+        report_killed(k);
+    else
+        report_died(k, who, pid, what_follows(k, who));
+}
+
+static void on_guard_gone(struct keeper *k)
+{
+    bool reaped = k->guard.state == GUARD_REAPED, died = k->guard.died;
+    k->guard.state = GUARD_LEFT;
+    k->at[GUARD_ANSWERS] = DLOCK_NEVER;
+    close(k->guard.link.fd);
+    k->guard.link.fd = -1;
+    /* The kernel closed the witness's descriptors as it died: this waits for microseconds. */
+    if (!reaped)
+        waitpid(k->guard.link.witness, NULL, __WALL);
+    const struct guard *g = &k->guard.link;
+    on_died(k, g->pid > 0 ? "guard" : "witness", g->pid > 0 ? g->pid : g->witness);
+    if (died && k->phase < KEEPER_STAYING && !k->tree_empty)
+        sweep(k);
+}
+
+/* Our children: the witness, and where the witness was killed the guard. */
+static void reap(struct keeper *k)
+{
+    struct guard *g = &k->guard.link;
+    pid_t pid;
+    int status;
+    while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED | __WALL)) > 0) {
+        if (WIFSTOPPED(status)) {
+            if (pid == g->witness || pid == g->pid) /* nobody else would */
+                kill(pid, SIGCONT);
+        } else if (pid == g->pid) {
+            g->pid = 0;
+        } else if (pid == g->witness && k->guard.state == GUARDED) {
+            k->guard.state = GUARD_REAPED;
+            if (!WIFSIGNALED(status))
+                g->pid = 0; /* the guard has ended before */
+            else if (g->pid == 0)
+                on_guard_gone(k);
+            else if (kill(g->pid, SIGCONT) == 0) /* it may be stopped, too */
+                on_died(k, "witness", pid);
+            g->witness = 0;
+        }
+    }
+}
+
 static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
 {
-    int sig = (int)si->ssi_signo, status;
+    int sig = (int)si->ssi_signo;
     /* Our own line to a closed stderr sends SIGPIPE. */
     bool own = sig == SIGPIPE && si->ssi_pid == (uint32_t)getpid();
     bool cancels = signals_cancels(sig) && !own, staying = k->phase == KEEPER_STAYING;
     if (sig == SIGCHLD) {
-        pid_t guard = k->guard.state == GUARDED ? k->guard.link.pid : 0;
-        if (process_tree_reap(&k->c->tree, guard, &status))
-            k->guard.state = GUARD_REAPED;
+        reap(k);
         if (k->at[SWEEP_AGAIN] != DLOCK_NEVER)
             sweep(k);
     } else if (k->phase == KEEPER_ACQUIRING) {
@@ -649,9 +754,13 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
 static void on_released(struct keeper *k, const struct dlock_report *r)
 {
     const dlock *which = r->lock; /* NULL: all locks of a set */
-    /* Each lock of a set reports its own failure; the report of the set comes last. */
-    bool success = which && which == k->locks[0] &&
-                   k->release.record == RECORD_SUCCESS; /* even if another lock is lost */
+    /*
+     * Each lock of a set reports its own failure; the report of the set comes last. The loss of
+     * another lock comes before the release that records the run, and makes that a failed one.
+     */
+    bool success = which && which == k->locks[0] && k->release.record == RECORD_SUCCESS;
+    if (which && which != k->locks[0] && r->how == DLOCK_RELEASE_NOT_OURS)
+        k->release.record = RECORD_NONE;
     if (which && r->how == DLOCK_RELEASE_NOT_OURS && (!is_lost(k) || success))
         lose(k, success ? LOSS_WITH_RECORD : LOSS_AT_RELEASE, r->error.msg);
     if (success && r->how == DLOCK_RELEASE_UNCLEAR) {
@@ -781,9 +890,12 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
         read_signals(k);
         k->c->status = m->arg;
         k->c->exited = true;
+        k->ended = k->phase >= KEEPER_ENDING || m->flags & GUARD_TIMED_OUT;
         break;
     case G_TREE_EMPTY:
         k->tree_empty = true;
+        /* A guard that was killed may have said nothing of the command's end. */
+        k->c->exited |= k->guard.died;
         /* At kill_at the guard kills by its own clock, maybe before the store's report comes. */
         if (is_lost(k) && may_end(k) && lease_now(k) >= k->times.kill_at &&
             WIFSIGNALED(k->c->status) && WTERMSIG(k->c->status) == SIGKILL)
@@ -795,56 +907,13 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
     case G_UNFIT:
         k->guard.unfit = m->arg;
         break;
+    case G_KILLED:
+        on_died(k, "guard", m->arg);
+        break;
     default:
         break;
     }
     after_exit(k);
-}
-
-static void report_guard_gone(const struct keeper *k, const char *consequence)
-{
-    int why = k->guard.unfit;
-    if (why)
-        message("cannot set up the guard process: %s%s", strerror(why),
-                why == EAGAIN ? " (too many pending signals: see 'ulimit -i')" : "");
-    else
-        message("the guard process %d was killed: %s", (int)k->guard.link.pid, consequence);
-}
-
-static void on_guard_gone(struct keeper *k)
-{
-    bool reaped = k->guard.state == GUARD_REAPED;
-    k->guard.state = GUARD_LEFT;
-    k->at[GUARD_ANSWERS] = DLOCK_NEVER;
-    close(k->guard.link.fd);
-    k->guard.link.fd = -1;
-    /* The kernel closed the guard's descriptors as the guard died: this waits for microseconds. */
-    if (!reaped)
-        waitpid(k->guard.link.pid, NULL, __WALL);
-    if (k->phase >= KEEPER_STAYING || k->tree_empty)
-        return;
-    k->guard.state = GUARD_DIED;
-    if (k->phase == KEEPER_ACQUIRING) {
-        report_guard_gone(k, "giving up");
-        k->code = dlock_error_exit(DLOCK_EOS);
-        release(k, CANCEL_TIME);
-        return;
-    }
-    /* The kernel's timer killed a stopped guard, before hard_at: the lease counts as lost. */
-    bool late = lease_now(k) >= k->times.term_at;
-    if (k->phase < KEEPER_ENDING)
-        k->phase = KEEPER_ENDING;
-    if (late)
-        lose(k, LOSS_UNTOLD, "");
-    inner_lost(k->inner, "its guard was killed");
-    sweep(k);
-    if (late)
-        lose(k, LOSS_EXPIRED, "the guard was stopped");
-    if (late || k->overrun)
-        report_killed(k);
-    else
-        report_guard_gone(
-            k, "ending the command (its own timer kills it if it cannot run for too long)");
 }
 
 static void read_guard(struct keeper *k)
@@ -892,7 +961,7 @@ static void run_timers(struct keeper *k)
             on_overrun(k, SIGTERM);
         else if (ending) /* for another reason; inner dlocks have time until then */
             k->at[INNER_ENDS] = dlock_now() + grace;
-        if (!staying && is_guarded(k) && !k->overrun)
+        if (!staying && is_guarded(k) && !k->overrun && !k->guard.died)
             k->at[GUARD_ENDS_RUN] = dlock_now() + GUARD_ENDS + (ending ? grace : 0);
     }
     if (is_due(k, SETTLED, now))
@@ -905,6 +974,8 @@ static void run_timers(struct keeper *k)
         if (overrun)
             on_overrun(k, SIGKILL);
         k->at[GUARD_ANSWERS] = k->at[GUARD_ENDS_RUN] = DLOCK_NEVER;
+        if (k->phase >= KEEPER_STAYING)
+            tell_guard(k, G_DETACH, 0, NULL); /* it may not have been sent */
         kill_guard(k);
     }
 }
@@ -1010,7 +1081,7 @@ static int open_when_ready(struct keeper *k, struct dlock_uri **uris)
 static int exit_code(struct keeper *k)
 {
     const struct command *c = k->c;
-    bool known = c->exited && c->exec_error == 0 && k->guard.state != GUARD_DIED;
+    bool known = c->exited && c->exec_error == 0 && !k->guard.died;
     struct events_end end = {.outcome = k->report.outcome, .status = -1, .code = k->code};
     inner_close(k->inner);
     driven_close(k->store);
@@ -1021,12 +1092,16 @@ static int exit_code(struct keeper *k)
         end.outcome = is_lost(k) ? EVENTS_LOST : k->overrun ? EVENTS_OVERRUN : EVENTS_UNRECORDED;
         end.code = end.outcome == EVENTS_OVERRUN ? OVERRUN_EXIT : k->c->o->lost_code;
         end.status = known ? c->status : -1;
-    } else if (k->guard.state == GUARD_DIED) {
+    } else if (k->guard.died) {
         end.code = dlock_error_exit(DLOCK_EOS);
     } else if (c->exited) {
         return command_exit_code(c);
     }
     report_end(&k->report, &k->loss, end);
+    if (k->ended && terminal_restore(&c->tty, tcgetpgrp(c->tty.fd)) &&
+        message_tells(c->o, ABOUT_TROUBLE))
+        message("the terminal's modes are restored, which the command had changed; "
+                "if the screen is wrong, run 'reset'");
     if (k->die_sig)
         signals_die(k->die_sig);
     return end.code;

@@ -69,10 +69,10 @@ static bool parse_stat(int fd, struct proc_stat *st)
     st->pid = (pid_t)number(buf);
     st->state = end[2];
     st->ppid = (pid_t)number(field(end + 2, 4));
+    st->foreground = (pid_t)number(field(end + 2, 8)); /* tpgid, -1: none */
     st->threads = (int)number(field(end + 2, 20));
     st->start = number(field(end + 2, 22));
-    st->mapped = number(field(end + 2, 23)) > 0;      /* vsize */
-    st->environment = number(field(end + 2, 51)) > 0; /* env_end */
+    st->mapped = number(field(end + 2, 23)) > 0; /* vsize */
     return true;
 }
 
@@ -87,11 +87,6 @@ bool proc_descends(pid_t pid, pid_t from)
     for (int depth = 0; pid > 0 && pid != from && depth < 4096; depth++)
         pid = proc_read_stat(pid, &st) ? st.ppid : 0;
     return pid > 0 && pid == from;
-}
-
-bool proc_read_task_stat(pid_t pid, pid_t tid, struct proc_stat *st)
-{
-    return parse_stat(proc_open_task(pid, tid, "/stat"), st);
 }
 
 /* The text behind the name of a line of a status file, or NULL. */

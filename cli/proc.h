@@ -12,10 +12,10 @@
 struct proc_stat {
     char state;
     pid_t pid, ppid;
+    pid_t foreground; /* group, of its terminal; 0: it has none */
     int threads;
-    uint64_t start;   /* in clock ticks since boot: with the pid unique to a process */
-    bool mapped;      /* has memory: neither dead nor a kernel thread; visible to every user */
-    bool environment; /* has a (maybe empty) environment: neither dying nor in an exec */
+    uint64_t start; /* in clock ticks since boot: with the pid unique to a process */
+    bool mapped;    /* has memory: neither dead nor a kernel thread; visible to every user */
 };
 
 /* Signals of a process, and of its first thread; bit N-1 is signal N. */
@@ -26,11 +26,10 @@ struct proc_signals {
     bool living; /* not dead, dying or held by a debugger, which may keep a signal back */
 };
 
-/* Open a file of one thread, such as "/environ". A descriptor, or -1 with errno. */
+/* Open a file of one thread, such as "/children". A descriptor, or -1 with errno. */
 int proc_open_task(pid_t pid, pid_t tid, const char *name);
-/* The stat file of a process, or of one of its threads. False: the process is gone or hidden. */
+/* The stat file of a process. False: the process is gone or hidden. */
 bool proc_read_stat(pid_t pid, struct proc_stat *);
-bool proc_read_task_stat(pid_t pid, pid_t tid, struct proc_stat *);
 /* Is pid the process from, or a descendant? False where /proc does not tell. */
 bool proc_descends(pid_t pid, pid_t from);
 /* The signals of a process. False: gone or hidden, or /proc does not show signals. */

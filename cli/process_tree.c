@@ -12,14 +12,16 @@
  * a tree means pass, reap, and pass again until no child is left; and a pass of SIGTERM, which no
  * process shall get twice, goes on with the orphans that came to us meanwhile.
  *
- * The first fact has a price: orphans of inherited children come to us as well. Where there are
- * inherited children, the environment tells which child belongs to the tree (struct process_tree,
- * marker).
+ * Where each killed process makes room for a new one (a fork bomb at a limit of processes), passes
+ * of SIGKILL alone may never end. So a tree that has outlived the first one is stopped: a process
+ * that is stopped does not fork. Not sooner: SIGKILL reaches a frozen cgroup, too, where SIGSTOP
+ * waits.
  */
 #include "process_tree.h"
 
 #include "pidfd.h"
 #include "proc.h"
+#include "util.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -36,10 +38,14 @@
 
 /* Processes in a pass; the rest waits for the next pass. */
 #define WORK_MAX 32768
+/* Passes that stop a tree, and the ns between two. */
+#define FREEZE_PASSES 64
+#define FREEZE_PAUSE_MIN 100000
+#define FREEZE_PAUSE_MAX 1000000
 /* Generations of parents that may die during a pass. */
 #define ORPHAN_ROUNDS 16
-/* Passes of a sweep. */
-#define SWEEP_PASSES 256
+/* No new pass of a sweep begins later. */
+#define SWEEP_TIME (100 * DLOCK_MSEC)
 
 struct link {
     pid_t pid, parent;
@@ -47,11 +53,13 @@ struct link {
 
 /*
  * Work space of one pass. Static because the guard must not allocate and the stack may be small;
- * unused pages cost nothing. seen[] below is the only state that outlives a call.
+ * unused pages cost nothing. Only killed outlives a call.
  */
 static struct link work[WORK_MAX];
 static struct link snapshot[WORK_MAX];
-static int nwork, nsnapshot, nseen; /* on one page */
+static int nwork, nsnapshot;
+static int nrunning; /* ran when a pass of SIGSTOP came to them */
+static bool killed;  /* the first pass of SIGKILL is over */
 
 /* ---------------------------------------------------------- children --- */
 
@@ -110,14 +118,6 @@ static void add_children(pid_t pid, int threads)
     }
 }
 
-static bool is_inherited(const struct process_tree *t, pid_t pid)
-{
-    for (int i = 0; i < t->ninherited; i++)
-        if (t->inherited[i] == pid)
-            return true;
-    return false;
-}
-
 /* Is there any child? A single system call, right even without /proc. */
 static bool any_child(void)
 {
@@ -160,134 +160,6 @@ static int list_children(void)
 bool process_tree_visible(void)
 {
     return list_children() == 0;
-}
-
-/* -------------------------------------------- orphans of inherited processes --- */
-
-enum origin {
-    ORIGIN_INHERITED, /* its environment lacks the marker: it descends from an inherited child */
-    ORIGIN_TREE,
-    ORIGIN_UNCLEAR /* it dies or executes a program just now */
-};
-
-/* Is marker a string of this environ file? Unclear: the file is empty. */
-static enum origin search(int fd, const char *marker)
-{
-    enum origin origin = ORIGIN_UNCLEAR;
-    bool same = true;
-    char buf[4096];
-    size_t at = 0;
-    ssize_t n;
-    while ((n = read(fd, buf, sizeof(buf))) > 0) {
-        origin = ORIGIN_INHERITED;
-        for (ssize_t i = 0; i < n; i++) {
-            same = same && buf[i] == marker[at];
-            if (same && !buf[i])
-                return ORIGIN_TREE;
-            at = same ? at + 1 : 0;
-            if (!buf[i]) { /* the next string starts */
-                same = true;
-                at = 0;
-            }
-        }
-    }
-    return origin;
-}
-
-struct origin_query {
-    pid_t pid;
-    const char *marker;
-    enum origin origin;
-};
-
-/* Ask a thread of the process, unless another thread has known the origin. */
-static void ask_task(pid_t tid, void *arg)
-{
-    struct origin_query *q = arg;
-    struct proc_stat st;
-    /* Repeated when the environment seems empty by choice: an exec may end between two reads. */
-    for (int tries = 0; tries < 3 && q->origin == ORIGIN_UNCLEAR; tries++) {
-        int fd = proc_open_task(q->pid, tid, "/environ");
-        if (fd >= 0) {
-            q->origin = search(fd, q->marker);
-            close(fd);
-        } else if (errno != ESRCH && (!proc_read_task_stat(q->pid, tid, &st) || st.mapped)) {
-            /* Hidden. Only root may read the environment of a dead process, even if it was ours. */
-            q->origin = ORIGIN_INHERITED;
-        }
-        if (q->origin != ORIGIN_UNCLEAR || !proc_read_task_stat(q->pid, tid, &st) ||
-            !st.environment)
-            return;
-    }
-    if (q->origin == ORIGIN_UNCLEAR)
-        q->origin = ORIGIN_INHERITED;
-}
-
-/*
- * The origin of a process, from its first thread that knows the origin: the main thread alone may
- * be dead. An unclear process must count, as its children may become ours only a moment later.
- */
-static enum origin origin_of(pid_t pid, const char *marker)
-{
-    struct origin_query q = {.pid = pid, .marker = marker, .origin = ORIGIN_UNCLEAR};
-    ask_task(pid, &q);
-    if (q.origin == ORIGIN_UNCLEAR)
-        proc_each_thread(pid, ask_task, &q);
-    return q.origin;
-}
-
-/*
- * Once a descendant, always a descendant: every process seen in the tree is remembered, since its
- * origin can no longer be read when its parent is gone and the process is dying, or has another
- * environment. A pid alone may be used again; together with its start time it is not.
- */
-static struct seen {
-    pid_t pid;
-    uint64_t start;
-} seen[WORK_MAX];
-
-static bool still_runs(const struct seen *s)
-{
-    struct proc_stat st;
-    return proc_read_stat(s->pid, &st) && st.start == s->start;
-}
-
-static void remember(pid_t pid, uint64_t start)
-{
-    for (int i = 0; i < nseen; i++)
-        if (seen[i].pid == pid && seen[i].start == start)
-            return;
-    if (nseen < WORK_MAX)
-        seen[nseen++] = (struct seen){pid, start};
-}
-
-/* May a child of ours be an orphan of an inherited child? */
-static bool is_mixed(const struct process_tree *t)
-{
-    return t->marker && t->ninherited > 0;
-}
-
-/* Does this child of ours belong to the tree? unclear: the answer for an unclear origin. */
-static bool belongs(const struct process_tree *t, pid_t pid, bool unclear)
-{
-    if (is_inherited(t, pid))
-        return false;
-    for (int i = 0; i < nseen && is_mixed(t); i++)
-        if (seen[i].pid == pid && still_runs(&seen[i]))
-            return true;
-    enum origin origin = is_mixed(t) ? origin_of(pid, t->marker) : ORIGIN_TREE;
-    return origin == ORIGIN_TREE || (origin == ORIGIN_UNCLEAR && unclear);
-}
-
-/* Make our children in the tree the work list. 0 or -errno. */
-static int start_pass(const struct process_tree *t, bool unclear)
-{
-    int err = list_children(), kept = 0;
-    for (int i = 0; i < nwork && err == 0; i++)
-        if (belongs(t, work[i].pid, unclear))
-            work[kept++] = work[i];
-    nwork = kept;
-    return err;
 }
 
 /* ----------------------------------------------------------- signals --- */
@@ -334,55 +206,62 @@ static int send_signal(pid_t pid, int pidfd, int sig)
 }
 
 /*
- * Signal one process and put its children on the list. SIGKILL goes first (our own children got it
- * already): from then on the process cannot fork, so the list read afterwards is complete. Any
- * other signal goes last: a process that dies by it at once would take its list of children along.
- * 0 or errno.
+ * Signal one process and put its children on the list. SIGKILL and SIGSTOP go first (our own
+ * children got them already): from then on the process cannot fork, so the list read afterwards is
+ * complete. Any other signal goes last: a process that dies by it at once would take its list of
+ * children along. 0 or errno.
  */
-static int visit(struct link at, int pidfd, int sig, bool mixed)
+static int visit(struct link at, int pidfd, int sig)
 {
-    bool own = at.parent == getpid();
+    bool own = at.parent == getpid(), first = sig == SIGKILL || sig == SIGSTOP;
     struct proc_stat st;
     int err, before = nwork;
     if (!proc_read_stat(at.pid, &st)) {
         /* hidepid= hides other users' processes, a dlock hides itself. Our child exists anyway. */
-        err = own && sig != SIGKILL ? send_signal(at.pid, pidfd, sig) : send_one(at.pid, pidfd, 0);
+        err = own && !first ? send_signal(at.pid, pidfd, sig) : send_one(at.pid, pidfd, 0);
         return own || err == EPERM ? err : ESRCH;
     }
     if (!own && !descends(st.ppid, at.parent))
         return ESRCH;
-    if (mixed)
-        remember(at.pid, st.start);
-    if (sig == SIGKILL && !own && send_one(at.pid, pidfd, SIGKILL) == ESRCH)
+    if (first && !own && send_one(at.pid, pidfd, sig) == ESRCH)
         return ESRCH;
-    if ((st.state != 'Z' || st.threads > 1) && !(mixed && sig == SIGKILL))
+    if (st.state != 'Z' || st.threads > 1)
         add_children(at.pid, st.threads);
-    err = sig == SIGKILL ? send_one(at.pid, pidfd, 0) : send_signal(at.pid, pidfd, sig);
+    err = first ? send_one(at.pid, pidfd, 0) : send_signal(at.pid, pidfd, sig);
     if (err == ESRCH)
         nwork = before; /* reaped meanwhile: the list may be of a new process with the same pid */
+    if (err == 0 && (st.state == 'R' || st.state == 'S') && st.mapped)
+        nrunning++;
     return err;
 }
 
-/* Visit the work list from that place on. The list grows meanwhile: parents before children. */
-static int visit_all(int from, int sig, bool mixed, pid_t *unkillable)
+/* Visit a process of the work list. False: it is gone. */
+static bool visit_at(int i, int sig, pid_t *unkillable)
 {
-    pid_t self = getpid();
-    int found = 0;
-    for (int i = from; i < nwork; i++) {
-        int pidfd = -1, err;
-        if (work[i].parent != self) {
-            pidfd = (int)syscall(SYS_pidfd_open, work[i].pid, 0);
-            if (pidfd < 0 && (errno == ESRCH || errno == EINVAL)) /* gone, or a thread by now */
-                continue;
-        }
-        err = visit(work[i], pidfd, sig, mixed);
-        if (pidfd >= 0)
-            close(pidfd);
-        if (err != ESRCH)
-            found++;
-        if (err == EPERM && unkillable && *unkillable == 0)
-            *unkillable = work[i].pid;
+    struct link at = work[i];
+    int pidfd = -1;
+    if (at.parent != getpid()) {
+        pidfd = (int)syscall(SYS_pidfd_open, at.pid, 0);
+        if (pidfd < 0 && (errno == ESRCH || errno == EINVAL)) /* gone, or a thread by now */
+            return false;
     }
+    int err = visit(at, pidfd, sig);
+    if (pidfd >= 0)
+        close(pidfd);
+    if (err == EPERM && unkillable && *unkillable == 0)
+        *unkillable = at.pid;
+    return err != ESRCH;
+}
+
+/*
+ * Visit the work list from that place on, until that time. The list grows meanwhile: parents before
+ * children.
+ */
+static int visit_all(int from, int sig, int64_t until, pid_t *unkillable)
+{
+    int found = 0;
+    for (int i = from; i < nwork && dlock_now() < until; i++)
+        found += visit_at(i, sig, unkillable);
     return found;
 }
 
@@ -391,7 +270,7 @@ static int visit_all(int from, int sig, bool mixed, pid_t *unkillable)
  * started after the pass began (before: its time in ticks) are left out: they may be what others
  * start when they are told to end.
  */
-static void add_orphans(const struct process_tree *t, uint64_t before)
+static void add_orphans(uint64_t before)
 {
     int listed = nwork, kept = nwork;
     struct proc_stat st;
@@ -401,113 +280,125 @@ static void add_orphans(const struct process_tree *t, uint64_t before)
         bool known = false;
         for (int k = 0; k < listed && !known; k++)
             known = work[k].pid == work[i].pid;
-        if (!known && proc_read_stat(work[i].pid, &st) && st.start < before &&
-            belongs(t, work[i].pid, false))
+        if (!known && proc_read_stat(work[i].pid, &st) && st.start < before)
             work[kept++] = work[i];
     }
     nwork = kept;
 }
 
-int process_tree_signal(const struct process_tree *t, int sig, pid_t *unkillable)
+/* SIGKILL or SIGSTOP for all that one pass finds. How many, or -errno. */
+static int strike(int sig, pid_t *unkillable)
 {
-    bool mixed = is_mixed(t);
-    uint64_t hz = (uint64_t)sysconf(_SC_CLK_TCK);
-    struct timespec now;
-    int err, own, found, kept = 0;
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    /* In the unit of a process's start time (proc(5), starttime). */
-    uint64_t began = (uint64_t)now.tv_sec * hz + (uint64_t)now.tv_nsec / (1000000000 / hz);
-    if (unkillable)
-        *unkillable = 0;
-    for (int i = 0; i < nseen && mixed; i++)
-        if (still_runs(&seen[i]))
-            seen[kept++] = seen[i];
-    nseen = mixed ? kept : nseen;
-    err = start_pass(t, false);
+    int err = list_children();
     if (err < 0)
         return err;
-    own = nwork;
-    if (mixed && sig == SIGKILL)
-        visit_all(0, 0, true, NULL); /* see all before the first process dies */
     /*
      * Our own children need no look at /proc: against a process that forks fast, every microsecond
      * until the last SIGKILL counts. The next pass finds their orphans among our children.
      */
-    for (int i = 0; i < own && sig == SIGKILL; i++)
-        kill(work[i].pid, SIGKILL);
-    found = visit_all(0, sig, mixed, unkillable);
-    /* SIGKILL is sent in pass after pass; each process gets any other signal once. */
-    for (int i = 0; i < ORPHAN_ROUNDS && sig != SIGKILL; i++) {
+    for (int i = 0; i < nwork; i++)
+        kill(work[i].pid, sig);
+    nrunning = 0;
+    return visit_all(0, sig, DLOCK_NEVER, unkillable);
+}
+
+/*
+ * Stop the tree, pass after pass until one finds no process running. The work list has all of it
+ * then. How many, or -errno.
+ */
+static int freeze(void)
+{
+    long pause = FREEZE_PAUSE_MIN;
+    int found = strike(SIGSTOP, NULL);
+    for (int i = 1; i < FREEZE_PASSES && found > 0 && nrunning > 0; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = pause}, NULL);
+        pause = pause * 2 < FREEZE_PAUSE_MAX ? pause * 2 : FREEZE_PAUSE_MAX;
+        found = strike(SIGSTOP, NULL);
+    }
+    return found;
+}
+
+/* Children before parents: a parent would leave its children to us, for another pass. */
+static int kill_frozen(pid_t *unkillable)
+{
+    int all = nwork, found = 0;
+    for (int i = all; i-- > 0; nwork = all) {
+        if (work[i].parent == getpid())
+            kill(work[i].pid, SIGKILL);
+        found += visit_at(i, SIGKILL, unkillable);
+    }
+    return found;
+}
+
+int process_tree_kill(pid_t *unkillable)
+{
+    if (unkillable)
+        *unkillable = 0;
+    if (!killed) {
+        killed = true;
+        return strike(SIGKILL, unkillable);
+    }
+    int found = freeze();
+    return found < 0 ? found : kill_frozen(unkillable);
+}
+
+int process_tree_term(int64_t until)
+{
+    uint64_t hz = (uint64_t)sysconf(_SC_CLK_TCK);
+    struct timespec now;
+    int found;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    /* In the unit of a process's start time (proc(5), starttime). */
+    uint64_t began = (uint64_t)now.tv_sec * hz + (uint64_t)now.tv_nsec / (1000000000 / hz);
+    int err = list_children();
+    if (err < 0)
+        return err;
+    found = visit_all(0, SIGTERM, until, NULL);
+    for (int i = 0; i < ORPHAN_ROUNDS; i++) {
         int from = nwork;
-        add_orphans(t, began);
+        add_orphans(began);
         if (nwork == from)
             break;
-        found += visit_all(from, sig, mixed, unkillable);
+        found += visit_all(from, SIGTERM, until, NULL);
     }
     return found;
 }
 
 /* -------------------------------------------------- the tree as a whole --- */
 
-int process_tree_init(struct process_tree *t)
+int process_tree_init(void)
 {
-    int before, err = 0;
-    t->ninherited = 0;
-    t->marker = NULL;
-    /* exec keeps the attribute: the caller may have set it. */
-    if (prctl(PR_GET_CHILD_SUBREAPER, &before, 0, 0, 0) != 0 ||
-        prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
-        return -errno;
-    nwork = 0;
     if (any_child())
-        err = list_children();
-    if (err == 0 && nwork > PROCESS_TREE_INHERITED_MAX)
-        err = -E2BIG;
-    for (int i = 0; i < nwork && err == 0; i++)
-        t->inherited[t->ninherited++] = work[i].pid;
-    if (err < 0)
-        prctl(PR_SET_CHILD_SUBREAPER, before, 0, 0, 0);
-    return err;
+        return 1;
+    return prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0 ? 0 : -errno;
 }
 
-int process_tree_count(const struct process_tree *t)
+int process_tree_count(void)
 {
     if (!any_child())
         return 0;
     /* Without /proc: there is a child, at least. */
-    return start_pass(t, true) == 0 ? nwork : 1;
+    return list_children() == 0 ? nwork : 1;
 }
 
-bool process_tree_reap(const struct process_tree *t, pid_t watch, int *status)
+bool process_tree_reap(pid_t watch, int *status)
 {
     bool seen_watch = false;
     pid_t pid;
     int st;
-    if (t->ninherited == 0) {
-        while ((pid = waitpid(-1, &st, WNOHANG | __WALL)) > 0) {
-            if (pid == watch) {
-                seen_watch = true;
-                *status = st;
-            }
+    while ((pid = waitpid(-1, &st, WNOHANG | __WALL)) > 0) {
+        if (pid == watch) {
+            seen_watch = true;
+            *status = st;
         }
-        return seen_watch;
     }
-    /* Inherited children stay zombies: a descendant with the same pid would count as inherited. */
-    if (watch > 0 && waitpid(watch, &st, WNOHANG | __WALL) == watch) {
-        seen_watch = true;
-        *status = st;
-    }
-    if (list_children() == 0)
-        for (int i = 0; i < nwork; i++)
-            if (work[i].pid != watch && !is_inherited(t, work[i].pid))
-                waitpid(work[i].pid, NULL, WNOHANG | __WALL);
     return seen_watch;
 }
 
-pid_t process_tree_living(const struct process_tree *t)
+pid_t process_tree_living(void)
 {
     struct proc_stat st;
-    if (start_pass(t, false) < 0)
+    if (list_children() < 0)
         return 0;
     for (int i = 0; i < nwork; i++)
         if (proc_read_stat(work[i].pid, &st) && st.state != 'Z')
@@ -515,16 +406,17 @@ pid_t process_tree_living(const struct process_tree *t)
     return 0;
 }
 
-int process_tree_sweep(const struct process_tree *t, pid_t *unkillable)
+int process_tree_sweep(pid_t *unkillable)
 {
-    int left = process_tree_count(t), before;
+    int left = process_tree_count(), before;
+    int64_t until = dlock_now() + SWEEP_TIME;
     if (unkillable)
         *unkillable = 0;
-    for (int i = 0; i < SWEEP_PASSES && left > 0; i++) {
+    while (left > 0 && dlock_now() < until) {
         before = left;
-        process_tree_signal(t, SIGKILL, unkillable);
-        process_tree_reap(t, 0, NULL);
-        left = process_tree_count(t);
+        process_tree_kill(unkillable);
+        process_tree_reap(0, NULL);
+        left = process_tree_count();
         if (left == before)
             break;
     }

@@ -12,54 +12,23 @@
 #include "util.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Find the command as execvp(3) does. False: not found. The buffer is not needed afterwards. */
-static __attribute__((noinline)) bool find_command(const char *word, struct stat *st)
-{
-    const char *path = getenv("PATH");
-    char file[PATH_MAX];
-    for (const char *end; path; path = *end ? end + 1 : NULL) {
-        end = strchrnul(path, ':');
-        if (strchr(word, '/'))
-            snprintf(file, sizeof(file), "%s", word);
-        else
-            snprintf(file, sizeof(file), "%.*s/%s", (int)(end - path), path, word);
-        if (access(file, X_OK) == 0 && stat(file, st) == 0 && S_ISREG(st->st_mode))
-            return true;
-    }
-    return false;
-}
-
-/* Is there a controlling terminal? */
-static bool has_terminal(void)
-{
-    int fd = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    close(fd);
-    return true;
-}
-
 /* Get ready to end all that the command starts. 0, or an exit code after the message. */
 static int prepare_tree(struct command *c)
 {
     char why[200] = "/proc does not show this process's children: mount /proc";
     bool guarded = !c->local || options_need_guard(c->o);
-    int rc = guarded && !process_tree_visible() ? -ENOENT : process_tree_init(&c->tree);
-    if (rc == 0)
+    int rc = guarded && !process_tree_visible() ? -ENOENT : process_tree_init();
+    c->inherited = rc == 1;
+    if (rc == 0 || (rc == 1 && guarded))
         return 0;
-    if (rc == -E2BIG)
-        snprintf(why, sizeof(why),
-                 "this process had more than %d children before ('exec dlock' in a shell?): "
-                 "run dlock in a process of its own",
-                 PROCESS_TREE_INHERITED_MAX);
+    if (rc == 1)
+        snprintf(why, sizeof(why), "this process had children before ('exec dlock' in a shell?)");
     else if (rc != -ENOENT)
         snprintf(why, sizeof(why), "cannot become the reaper of the command's children: %s",
                  strerror(-rc));
@@ -79,7 +48,7 @@ static int prepare_tree(struct command *c)
 static int prepare(struct command *c)
 {
     const struct options *o = c->o;
-    struct stat st;
+    char path[PATH_MAX];
     if (o->no_fork && !c->local) {
         message("--no-fork is for file locks: a lease needs a process that renews it");
         return dlock_error_exit(DLOCK_EUSAGE);
@@ -94,11 +63,11 @@ static int prepare(struct command *c)
     }
     /* A command that changes to another user (sudo) can be neither signalled nor killed by us. */
     if (!c->local && message_tells(o, ABOUT_DETAIL) && geteuid() != 0 &&
-        find_command(o->command[0], &st) && st.st_mode & (S_ISUID | S_ISGID))
+        command_find(o->command[0], path) & (S_ISUID | S_ISGID))
         message("'%s' changes its user: dlock cannot end it when the lock is lost; "
                 "run dlock itself that way instead ('sudo dlock ...')",
                 o->command[0]);
-    c->terminal = has_terminal();
+    c->terminal = terminal_open(&c->tty);
     return o->no_fork ? 0 : prepare_tree(c);
 }
 
@@ -128,6 +97,7 @@ static int run(struct command *c)
     struct dlock_uri *uris[DLOCK_SET_MAX] = {NULL};
     int code = open_uris(c->o, uris);
     if (code == 0) {
+        open_tell_names(c->o, uris);
         /*
          * Known before the store's module is loaded: the guard of a lease is forked before that.
          * Several locks are held as a lease is, even if all of them are files.
@@ -144,7 +114,7 @@ static int run(struct command *c)
     if (!held)
         return code;
     /* The terminal may have hung up during the wait, as under nohup. */
-    c->terminal = c->terminal && has_terminal();
+    c->terminal = c->terminal && tcgetpgrp(c->tty.fd) >= 0;
     return direct_run(c, held);
 }
 

@@ -167,14 +167,6 @@ static bool give_number(const char *name, bool has, uint64_t value)
     return give(name, has ? digits : NULL);
 }
 
-const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token)
-{
-    if (!token || !*token)
-        return NULL;
-    snprintf(buf, SPAWN_MARKER_SIZE, "DLOCK_TOKEN=%s", token);
-    return buf;
-}
-
 /* Does the variable have dlock's pid, in a process that is not dlock itself (as with -F)? */
 static bool names_dlock(const char *variable, pid_t dlock_pid)
 {

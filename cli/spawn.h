@@ -73,12 +73,6 @@ pid_t spawn_here(const struct spawn *, int *why);
  */
 bool spawn_exec_result(int *exec_fd, int *why);
 /*
- * The string that only the command and its descendants have in their environment (struct
- * process_tree, marker), in buf, which must live as long as the tree. NULL without a token.
- */
-#define SPAWN_MARKER_SIZE (sizeof("DLOCK_TOKEN=") + DLOCK_TOKEN_LEN)
-const char *spawn_marker(char buf[SPAWN_MARKER_SIZE], const char *token);
-/*
  * The last step, in the process that becomes the command: environment, descriptor, signals, exec
  * (by PATH, and by /bin/sh when the kernel does not know the format, as execvp(3) does). Returns
  * the errno when exec failed, SPAWN_FORK_FAILED|ENOMEM when there was no memory for the

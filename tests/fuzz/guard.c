@@ -12,8 +12,10 @@
 #include "process_tree.h"
 #include "spawn.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
@@ -44,8 +46,12 @@ static pid_t start_none(const struct spawn *s)
 #define waitpid(pid, status, how) (*(status) = 0, (pid_t)-1)
 #define timer_settime(timer, how, when, old) (void)(when)
 #define timerfd_settime(fd, how, when, old) (void)(when)
-#define process_tree_signal(tree, sig, refused) ((refused) != NULL ? -1 : 1)
-#define process_tree_living(tree) ((pid_t)0)
+#define process_tree_kill(refused) ((refused) != NULL ? -1 : 1)
+#define process_tree_term(until) ((until) == 0 ? -1 : 1)
+#define process_tree_living() ((pid_t)0)
+#define sched_setscheduler(pid, how, param) ((param) == NULL)
+#define setpriority(which, who, value) (void)(value)
+#define clone(main, stack, flags, arg) ((void)(main), (void)(stack), (void)(arg), (pid_t)-1)
 #define proc_read_signals(pid, signals) ((void)(signals), false)
 #define spawn_command(child, spawn, fd) (*(fd) = -1, start_none(spawn))
 #define spawn_ahead(child, spawn) (0)
@@ -84,7 +90,7 @@ static size_t next(struct fuzz *f, struct guard_msg *m, bool *pass)
 }
 
 /* Until the guard exits. */
-static void talk(struct guard_state *g, const struct guard *keeper, struct fuzz *f)
+static void talk(struct guard_state *g, struct guard *keeper, struct fuzz *f)
 {
     struct guard_msg m;
     bool pass;
@@ -97,7 +103,7 @@ static void talk(struct guard_state *g, const struct guard *keeper, struct fuzz 
         turn(g);
         set_wake(g);
         while (guard_recv(keeper, &m) == 1)
-            FUZZ_HOLDS(m.type >= G_STARTED && m.type <= G_UNFIT);
+            FUZZ_HOLDS(m.type >= G_KILLED && m.type <= G_UNFIT);
     }
 }
 
@@ -108,20 +114,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const struct guard_config cfg = {.sig = &sig, .name = "n"};
     int ends[2];
     FUZZ_HOLDS(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
-    g = (struct guard_state){.cfg = &cfg,
-                             .sock = ends[1],
-                             .sigfd = -1,
-                             .timerfd = -1,
-                             .exec_fd = -1,
-                             .term_at = DLOCK_NEVER,
-                             .kill_at = DLOCK_NEVER,
-                             .hard_at = DLOCK_NEVER,
-                             .raw_minus_boot = DLOCK_RAW_NEVER,
-                             .end_kill_at = DLOCK_NEVER,
-                             .run_until = DLOCK_NEVER,
-                             .run_kill_at = DLOCK_NEVER,
-                             .wake_set = DLOCK_NEVER,
-                             .ahead_until = DLOCK_NEVER};
+    g = (struct guard_state){.sigfd = -1, .timerfd = -1};
+    describe(&g, &cfg, ends[1]);
     talk(&g, &(struct guard){.fd = ends[0]}, &(struct fuzz){data, size});
     for (int i = 0; i < g.nlock_fds; i++)
         close(g.lock_fds[i]);

@@ -213,7 +213,7 @@ proctype keeper(byte i) {
     :: d_step { keeper_runs(i) && c[i].phase == HELD && c[i].waits && c[i].answer == SILENCE ->
         give_up(i);
         printf("client %d: gives up the renewal\n", i + 1) }
-    /* The guard was killed: the keeper ends the tree (design.md, section 2). */
+    /* The guard was killed: its witness ends the tree for the keeper (design.md, section 2). */
     :: d_step { keeper_must(i) ->
         end_tree(i);
         printf("client %d: the keeper kills the tree\n", i + 1) }

@@ -110,8 +110,8 @@ starts() {
     background "${@:2}"
     wait_for 5 running "$1"
 }
-# find_guard: its pid into $G.
-guard_is_there() { G=$(children "$K" | head -n 1) && [ -n "$G" ]; }
+# find_guard: its pid into $G, that of its witness into $W.
+guard_is_there() { guard_of "$K"; }
 find_guard() {
     wait_for 5 guard_is_there
     guard_is_there

@@ -61,23 +61,22 @@ static void ask(int fd, const char *key, const char *token)
         violation(buf);
 }
 
-/* The guard's parent. */
-static pid_t find_keeper(void)
+static pid_t parent_of(pid_t pid)
 {
     char path[64], line[256];
-    int pid = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)getppid());
+    int parent = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     FILE *f = fopen(path, "r");
     if (f && fgets(line, sizeof line, f) && strrchr(line, ')'))
-        sscanf(strrchr(line, ')'), ") %*c %d", &pid);
+        sscanf(strrchr(line, ')'), ") %*c %d", &parent);
     if (f)
         fclose(f);
-    return pid;
+    return parent;
 }
 
 int main(int argc, char **argv)
 {
-    pid_t keeper = find_keeper();
+    pid_t keeper = parent_of(parent_of(getppid())); /* the witness is between it and the guard */
     const char *token = getenv("DLOCK_TOKEN");
     if (argc < 5 || chdir(argv[1]) != 0 || !token || strlen(token) < 32)
         return 98;

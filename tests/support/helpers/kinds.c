@@ -10,23 +10,18 @@
  *     second     exclusive, for those that have a second lock (also)
  *     door       held while several files are looked at
  *
- * DIR/history gets "TIME_NS enter OP SLOT FENCE FENCE_2", "TIME_NS refused OP FILE" for each flock
- * that another holder has, and "TIME_NS exit OP", each in one write.
+ * DIR/history gets "TIME_NS enter OP SLOT FENCE FENCE_2", "TIME_NS refused OP FILE PID" for each
+ * flock that another holder has, and "TIME_NS exit OP", each in one write.
  */
 #include "tree.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #define MOST_SLOTS 8
 
 static const char *op;
+static long inside; /* who has the file that was refused last */
 
 static void tell(const char *what, const char *more, const char *most)
 {
@@ -47,7 +42,7 @@ static int take(const char *name, long k, int how)
     int fd = open(file, O_RDWR | O_CREAT, 0666);
     if (fd < 0)
         _exit(99);
-    if (flock(fd, how) == 0)
+    if (how & LOCK_NB ? lock_witness(fd, how, &inside) : flock(fd, how) == 0)
         return freed_first(fd);
     close(fd);
     return -1;
@@ -55,7 +50,9 @@ static int take(const char *name, long k, int how)
 
 static bool refused(const char *what)
 {
-    tell("refused", what, "");
+    char who[32];
+    snprintf(who, sizeof who, "%ld", inside);
+    tell("refused", what, who);
     return true;
 }
 

@@ -164,7 +164,8 @@ class Operation:
             return
         pid = self.process.pid
         try:
-            pid = {"guard": self.guard, "command": self.runs}.get(whom, lambda: pid)()
+            pid = {"guard": self.guard, "witness": self.witness,
+                   "command": self.runs}.get(whom, lambda: pid)()
             victim = os.pidfd_open(pid)
         except (OSError, TypeError):
             return  # there is no guard yet
@@ -200,7 +201,11 @@ class Operation:
                 pass
 
     def guard(self):
-        return child(self.process.pid, "guard")
+        witness = self.witness()
+        return witness and child(witness, "lock-guard")
+
+    def witness(self):
+        return child(self.process.pid, "lock-witness")
 
     def runs(self):
         """Its command, below the guard if there is one."""
@@ -237,6 +242,7 @@ class Storm:
         self.deck, self.on_holders, self.others, self.due = [], 0, [], time.monotonic()
         self.away = False  # the store is
         often = {"kill keeper": 2, "stop keeper": 2, "kill guard": 2, "stop guard": 1,
+                 "kill witness": 1, "stop witness": 1,
                  "term keeper": 3, "kill command": 3, "kill waiter": 3, "stop waiter": 2,
                  "break keeper": 2 * ("break" in facts), "cut keeper": 3 * ("cut" in facts),
                  "stop store": 5 * ("store" in facts), "restart store": 3 * ("store" in facts)}
@@ -379,7 +385,7 @@ problems = [] if seen.refused else find_free()
 with open(f"{directory}/history") as f:
     lines = f.readlines()
 model = Model(fence="fence" in facts, numbers="numbers" in facts, linger=LINGER, bound=BOUND,
-              handoff=2 if STORM else 0)
+              handoff=(4 if os.environ.get('DLOCK_SLOW') else 2) if STORM else 0)
 problems = model.read(lines) + problems
 codes = {}
 said = []

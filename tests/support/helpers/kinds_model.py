@@ -11,7 +11,7 @@ line, in the order in which they happened; TIME in ns; OP is the number of a run
     TIME enter OP SLOT FENCE [FENCE2]
                                   its command runs; SLOT "-": no DLOCK_SLOT, FENCE 0: no
                                   DLOCK_FENCE; FENCE2: that of the second lock
-    TIME refused OP FILE          ... and by the kernel another holder still has FILE (see kinds.c)
+    TIME refused OP FILE [PID]    ... and by the kernel another holder still has FILE (see kinds.c)
     TIME exit OP                  its command is done
     TIME hit OP WHAT              a fault, which says what was done to what
     TIME cont OP                  what was stopped goes on
@@ -228,14 +228,14 @@ class Model:
         if op.kind == "x":
             self.last_writer = fence
 
-    def refused(self, op, at, file):
+    def refused(self, op, at, file, *pid):
         what = {"together": "enters while the command of another one still runs",
                 "seat": "is one too many",
                 "number": f"has the number of another slot, {op.slot}",
                 "width": "enters while slots of another number are held",
                 "second": "enters while the second lock's last command still runs"}
         op.refused.append(file)
-        self.overlap(op, what[file])
+        self.overlap(op, " ".join([what[file], *(f"(process {who})" for who in pid)]))
 
     def exit(self, op, at):
         op.exit = at

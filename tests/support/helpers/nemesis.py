@@ -57,14 +57,19 @@ def ended(p):
         bad.append(f"FINAL: exit {code}: {text.strip()}")
 
 
+def child(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as f:
+        return int(f.read().split()[0])
+
+
 def holder():
-    """The keeper's pid and its guard's, as the store and /proc know them."""
+    """The pids of keeper, witness and guard, as the store and /proc know them."""
     try:
         out = subprocess.run([dlock, "--connect-timeout", "0.5", "--status", "--json", lock],
                              capture_output=True, text=True, timeout=5).stdout
         pid = json.loads(out)["holders"][0]["pid"]
-        with open(f"/proc/{pid}/task/{pid}/children") as f:
-            return pid, int(f.read().split()[0])
+        witness = child(pid)
+        return pid, witness, child(witness)
     except (ValueError, IndexError, KeyError, OSError):
         return None
 
@@ -81,19 +86,23 @@ def fault():
     target = holder()
     if not target:
         return
-    keeper, guard = target
-    # dlock does not promise to survive the loss of keeper *and* guard at the same time.
-    if keeper in hit:
+    pids = dict(zip(("keeper", "witness", "guard"), target), server=server)
+    # dlock does not promise to survive the loss of all three.
+    if pids["keeper"] in hit:
         return
-    kind = rng.choice(["kill keeper", "stop keeper", "kill guard", "stop guard", "stop server"])
-    victim = {"keeper": keeper, "guard": guard, "server": server}[kind.split()[1]]
-    if not send(victim, signal.SIGKILL if kind.startswith("kill") else signal.SIGSTOP):
+    kind = rng.choice(["kill keeper", "stop keeper", "kill guard", "stop guard", "kill witness",
+                       "stop witness", "kill keeper guard", "kill keeper witness",
+                       "kill guard witness", "stop server"])
+    what, *victims = kind.split()
+    victims = [pids[name] for name in victims]
+    if not all([send(pid, signal.SIGKILL if what == "kill" else signal.SIGSTOP)
+                for pid in victims]):
         return
-    hit.add(keeper)
+    hit.add(pids["keeper"])
     hits[kind] = hits.get(kind, 0) + 1
-    note(f"{kind} keeper {keeper} guard {guard}")
-    if kind.startswith("stop"):
-        resume.append((time.monotonic() + rng.uniform(0.7, 3.0) * TTL, victim))
+    note(f"{kind}: {pids}")
+    if what == "stop":
+        resume.append((time.monotonic() + rng.uniform(0.7, 3.0) * TTL, victims[0]))
 
 
 resume = []

@@ -8,11 +8,12 @@
  * "left NAME" for each process that outlives CMD for too long. "case ROLE:CALL:K:ERRNO" and
  * "unknown NUMBER" for a call that the table below does not list.
  *
- * The roles: the keeper; its child (the guard or, where there is none, the later command) and its
- * grandchild (the later command, and before it the process that makes its group). The command
- * itself, whose program is another one, is left alone, and so is the dynamic linker on its way to
- * main(), which ends the process in its own words. The kernel asks about each call
- * (seccomp_unotify(2)), so that threads and processes are told apart and no call is done twice.
+ * The roles: the keeper; its child (the witness or, where there is none, the later command), its
+ * grandchild (the guard) and its great-grandchild (the later command, and before it the process
+ * that makes its group). The command itself, whose program is another one, is left alone, and so is
+ * the dynamic linker on its way to main(), which ends the process in its own words. The kernel asks
+ * about each call (seccomp_unotify(2)), so that threads and processes are told apart and no call is
+ * done twice.
  */
 #ifndef __LP64__
 int main(void)
@@ -169,6 +170,7 @@ static const struct call {
     CALL(geteuid),
     CALL(getgid),
     CALL(getpgid),
+    CALL(getpgrp),
     CALL(getpid),
     CALL(getppid),
     CALL(getsid),
@@ -197,8 +199,8 @@ static const struct call {
 };
 #define CALLS (sizeof calls / sizeof *calls)
 
-enum role { KEEPER, CHILD, GRANDCHILD, ROLES, NOT_OURS = ROLES };
-static const char *const role_names[ROLES] = {"keeper", "child", "grandchild"};
+enum role { KEEPER, CHILD, GRANDCHILD, GREAT_GRANDCHILD, ROLES, NOT_OURS = ROLES };
+static const char *const role_names[ROLES] = {"keeper", "child", "grandchild", "great-grandchild"};
 
 static FILE *report;
 static pid_t root;
@@ -277,7 +279,7 @@ static struct task *task_of(pid_t thread)
     else if ((other = find_task(t.process)) != NULL)
         t.role = other->role;
     else if ((other = find_task(parent)) != NULL && runs_program(thread))
-        t.role = other->role < GRANDCHILD ? other->role + 1 : other->role;
+        t.role = other->role < GREAT_GRANDCHILD ? other->role + 1 : other->role;
     tasks[ntasks++] = t;
     return &tasks[ntasks - 1];
 }

@@ -112,8 +112,11 @@ class Case:
             bad.append(f"{told} lines tell of it")
         if [line for line in out if not line.startswith("dlock: ")]:
             bad.append("a line that is not ours")
-        # Free at once, or with its ttl.
-        if took > TTL + 1 + BUSY or (took > BUSY and self.rc == COMMAND and not out):
+        # Free at once, or with its ttl. libpq tells nobody of a send that fails: it waits for the
+        # end of the connection, which comes in earnest, but not here.
+        hidden = self.store in ("postgres", "table") and ":sendto:" in self.what
+        silent = self.rc == COMMAND and not out and not hidden
+        if took > TTL + 1 + BUSY or (took > BUSY and silent):
             bad.append("the lock was kept")
         return [f"{what}: exit code {self.rc}, free after {took:.2f} s, {out}" for what in bad]
 

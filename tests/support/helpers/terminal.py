@@ -66,19 +66,26 @@ def pipes(pid):
         return ['gone']
 
 
+def named(pid, name):
+    kids = read('/proc/%d/task/%d/children' % (pid, pid)).split()
+    return [int(k) for k in kids if read('/proc/%s/comm' % k) == name + '\n']
+
+
+def guards(dlock):
+    return [p for w in named(dlock, 'lock-witness') for p in named(w, 'lock-guard')]
+
+
 def settled(dlock):
     """dlock knows that its command runs: no process waits for the exec any more, and all sleep. (An
     earlier key is for a command that has not begun.) The guard first: it tells the keeper."""
-    kids = read('/proc/%d/task/%d/children' % (dlock, dlock)).split()
-    guard = [int(k) for k in kids if read('/proc/%s/comm' % k) == 'lock-guard\n']
-    return all(not pipes(p) and state(p) == 'S' for p in guard + [dlock])
+    return all(not pipes(p) and state(p) == 'S' for p in guards(dlock) + [dlock])
 
 
 class Job:
     def __init__(self, term, pids, pgid):
         self.term, self.pids, self.pgid, self.ends = term, pids, pgid, {}
 
-    def status(self, secs=8, pid=None):
+    def status(self, secs=20, pid=None):
         """The next change of the first process (or pid): 'exit N', 'signal N' or 'stopped N'."""
         pid = pid or self.pids[0]
         if pid in self.ends:
@@ -180,7 +187,7 @@ class Term:
     def type(self, keys):
         os.write(self.master, keys)
 
-    def until(self, what, secs=8, good=bool, name=None):
+    def until(self, what, secs=20, good=bool, name=None):
         end = time.monotonic() + secs
         while True:
             if select.select([self.master], [], [], 0.005)[0]:

@@ -5,10 +5,17 @@
 #ifndef TREE_H
 #define TREE_H
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -43,6 +50,47 @@ static int freed_first(int fd)
     return high;
 }
 
+/* A process that can still run, and has the witness that is open as fd; 0: there is none. */
+static long living_holder(int fd)
+{
+    DIR *all = opendir("/proc");
+    struct stat mine, st;
+    struct dirent *e, *f;
+    long found = 0;
+    if (!all || fstat(fd, &mine) != 0)
+        _exit(99);
+    while (found == 0 && (e = readdir(all))) {
+        char path[300];
+        snprintf(path, sizeof path, "/proc/%s/fd", e->d_name);
+        /* A dying process has no table of descriptors any more. */
+        DIR *fds = atol(e->d_name) > 0 ? opendir(path) : NULL;
+        while (fds && found == 0 && (f = readdir(fds)))
+            if (atol(f->d_name) >= WITNESS_FD && fstatat(dirfd(fds), f->d_name, &st, 0) == 0 &&
+                st.st_dev == mine.st_dev && st.st_ino == mine.st_ino)
+                found = atol(e->d_name);
+        if (fds)
+            closedir(fds);
+    }
+    closedir(all);
+    return found;
+}
+
+/*
+ * Lock the witness that is open as fd; false: another process is inside, *who, or 0. A process of
+ * which only the kernel still frees the files runs no more and does not count: of several
+ * processes that die at once, each gives up its share of the lock before its share of the witness,
+ * and whoever reads /proc/PID/fdinfo has a share for that moment.
+ */
+static bool lock_witness(int fd, int how, long *who)
+{
+    int64_t end = now_ns() + 1000000000;
+    *who = 0;
+    while (flock(fd, how | LOCK_NB) != 0)
+        if ((*who = living_holder(fd)) != 0 || now_ns() > end)
+            return false;
+    return true;
+}
+
 /*
  * The grandchild's exit shows as EOF on the pipe, whose descriptor is below the witness: at EOF
  * the witness is free. A command that left the grandchild behind would be "in the background by its
@@ -53,7 +101,8 @@ static int grow_tree(int64_t until)
     int ends[2];
     if (pipe(ends) != 0)
         _exit(99);
-    if (fork() == 0) {
+    pid_t child = fork();
+    if (child == 0) {
         setsid();
         signal(SIGTERM, SIG_IGN);
         close(ends[0]);
@@ -62,6 +111,9 @@ static int grow_tree(int64_t until)
         sleep_until(until);
         _exit(0);
     }
+    /* Until it is gone, the child in between has a share of the witness, too. */
+    while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+        ;
     close(ends[1]);
     return ends[0];
 }

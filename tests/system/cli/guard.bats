@@ -42,7 +42,7 @@ found() { grep -qx "$1" "$T/found"; }
 
 @test "the caller of a killed keeper sees SIGKILL" {
     run -137 run_t 20 bash -c '"$@" & wait $!' - "$DLOCK" "$L" sh -c \
-        'kill -KILL $(ps -o ppid= $PPID); sleep 20'
+        'kill -KILL $(ps -o ppid= $(ps -o ppid= $PPID)); sleep 20'
 }
 
 waits() {
@@ -131,7 +131,7 @@ waits() {
 # bats test_tags=plain
 @test "a message that the kernel has no memory for is sent again" {
     local k
-    for k in child:sendmsg:1 child:sendmsg:2 keeper:sendmsg:2; do
+    for k in grandchild:sendmsg:{1,2,3} keeper:sendmsg:2; do
         run_t 10 "$HELPERS/strike" report "$k:105" "$DLOCK" "$L" sh -c 'exit 7'
         grep -qx struck report && grep -q '^exit 7 ' report || fail "$k: $(cat report)"
     done
@@ -179,7 +179,7 @@ stopped_too_long() {
     find_guard
     tell renew unclear
     kill -STOP "$G"
-    # The keeper's END finds a stopped guard; its kernel timer kills it, the keeper ends orphans.
+    # The keeper's END finds a stopped guard; its kernel timer kills it, the witness ends orphans.
     ends_with 79
     assert_out "could not be renewed"
     lease_times 1500 "$(confirmed)"
@@ -317,7 +317,7 @@ export -f one_point now_ns now_ms last_beat
     need_root # else the unit tests have shown it
     dir=$(mktemp -d /tmp/dlock-test.XXXXXX)
     chmod 755 "$dir"
-    cp "$BUILD/unit/cli/test_process_tree" "$dir/"
+    install -m 755 "$BUILD/unit/cli/test_process_tree" "$dir/"
     cd /
     run run_t 30 setpriv --reuid=nobody --regid=nogroup --clear-groups "$dir/test_process_tree"
     rm -r "$dir"
@@ -330,44 +330,100 @@ with_a_job() {
         sh -c "echo \$\$ >job; exec sleep 60" &) & exec "$@"' - "$DLOCK" "$@"
     K=$STARTED
 }
-# job_goes_over: the orphan of the caller's job is a child of dlock from now on: $job.
+# job_goes_over: the caller's job has lost its parent: $job.
 job_goes_over() {
     touch go
     wait_for 5 file_nonempty job
     job=$(<job)
-    adopted() { children "$K" | grep -qx "$job"; }
-    wait_for 5 adopted
 }
-
-@test "the caller's own jobs outlive the command of exec dlock" {
-    # The job's orphan comes to dlock while the command runs; so do two of the command's own.
-    with_a_job --grace 300ms ./c.lock sh -c '(sh -c "echo \$\$ >main1; exec sleep 60" &)
+# orphans ARG...: dlock beside a job, with a command two of whose descendants have lost their
+# parent; one of them ignores TERM.
+orphans() {
+    rm -f go job main1 main2 started
+    with_a_job --grace 300ms "$@" env -i "$BASH" -c '(sh -c "echo \$\$ >main1; exec sleep 60" &)
             (sh -c "trap \"\" TERM; echo \$\$ >main2; while :; do sleep 0.05; done" &)
             while [ ! -s main1 ] || [ ! -s main2 ]; do sleep 0.02; done; echo >started; sleep 60'
     wait_for 5 file_nonempty started
     job_goes_over
-    kill -TERM "$K"
-    ends_with 143
-    pid_gone "$(<main1)"
-    pid_gone "$(<main2)"
-    pid_alive "$job"
-    kill -KILL "$job"
-    run -0 run_t 5 flock -n c.lock true
 }
 
-@test "the caller's own jobs outlive a killed guard" {
-    with_a_job --ttl 30 "$L" $SUBJECT -t -k
-    wait_for 5 running 4
-    job_goes_over
-    G=$(grep -lx lock-guard $(children "$K" | sed 's,.*,/proc/&/comm,') | cut -d/ -f3)
-    kill -KILL "$G"
-    ends_with 71
-    tree_gone
-    pid_alive "$job"
-    kill -KILL "$job"
+@test "the caller's own jobs outlive the command of exec dlock" {
+    for lock in "-o ./c.lock" "--ttl 30 $L"; do
+        orphans $lock
+        kill -TERM "$K"
+        ends_with 143
+        pid_gone "$(<main1)"
+        pid_gone "$(<main2)"
+        pid_alive "$job"
+        kill -KILL "$job"
+    done
+    # As under flock(1): who has the descriptor has the lock.
+    orphans ./c.lock
+    kill -TERM "$K"
+    ends_with 143
+    run -1 run_t 5 flock -n c.lock true
+    kill -KILL "$job" "$(<main1)" "$(<main2)"
+    wait_for 5 flock -n c.lock true
+}
+
+# strike SIGNAL PID... SIGNAL PID... The later ones may have ended by then.
+strike() {
+    local sig
+    while [ $# -gt 0 ]; do
+        if [[ $1 == [A-Z]* ]]; then sig=$1; else kill "-$sig" "$1" 2>/dev/null || :; fi
+        shift
+    done
+}
+
+# With a job of the caller's the keeper cannot be the one that is left: it cannot tell its children.
+@test "any two of keeper, guard and witness may be killed or stopped, beside a job or not" {
+    local hit job
+    for hit in "KILL G" "KILL W" "KILL K G" "KILL K W" "KILL G W" "STOP W KILL G" "STOP G KILL W" \
+        "STOP G KILL K" "STOP W KILL K" "STOP W K" "STOP G" "KILL K"; do
+        for job in '' job; do
+            [ "$hit$job" != "KILL G Wjob" ] || continue
+            rm -rf "$S"/* go job
+            if [ -n "$job" ]; then
+                rm -f "$C"/* "$T/end"
+                with_a_job --ttl 2 --grace 0.2 "$L" env -i $SUBJECT -t -k
+                wait_for 5 running 4
+                job_goes_over
+            else
+                starts 4 --ttl 2 --grace 0.2 "$L" env -i $SUBJECT -t -k
+            fi
+            find_guard
+            strike $(sed "s/\bK\b/$K/; s/\bG\b/$G/; s/\bW\b/$W/" <<<"$hit")
+            wait_for $((5 + SLOW / 200)) tree_gone || fail "$hit $job: the tree lives"
+            kill -CONT "$K" "$W" "$G" 2>/dev/null || :
+            wait_for 5 pid_gone "$W"
+            wait_for 5 pid_gone "$G"
+            [[ $hit == *K* ]] || {
+                ended
+                [ "$status" = 71 ] || fail "$hit $job: $status, $output"
+            }
+            [ -z "$job" ] || { pid_alive "$job" && kill -KILL "$job"; } || fail "$hit: the job"
+        done
+    done
 }
 
 # --- unusual surroundings ----------------------------------------------------
+
+# bats test_tags=plain
+@test "enters a PID namespace only whole" {
+    need_pid_namespace
+    run -71 run_t 5 unshare --pid "$DLOCK" --ttl 2 "$L" touch ran
+    assert_out "the children of this process are in another PID namespace: use 'unshare --fork'"
+    [ "${#lines[@]}" = 1 ]
+    [ ! -e ran ]
+    # As by docker exec: the parent is outside.
+    start "$HELPERS/launch" -d -s unshare --pid --fork --mount-proc --kill-child sleep 60
+    sleep_is_there() { inside=$(children "$STARTED") && [ -n "$inside" ]; }
+    wait_for 5 sleep_is_there
+    run -7 run_t 10 nsenter --target "$inside" --pid --mount "$DLOCK" --ttl 2 "$L" sh -c \
+        '(trap "" TERM; sleep 30) & [ "$(ps -o ppid= $(ps -o ppid= $(ps -o ppid= $PPID)))" = 0 ] &&
+        kill -TERM $PPID; exit 7'
+    kill -TERM "$STARTED"
+}
 
 @test "the command has the terminal at a PID namespace's edge" {
     need_pid_namespace
@@ -385,8 +441,7 @@ PY
 }
 
 @test "with hidepid=2 a hidden command gets TERM before KILL" {
-    need_root
-    unshare -m true 2>/dev/null || skip "needs the right to mount"
+    need_mounts
     # Where others may go: $T is below a folder of root's.
     D=$(mktemp -d /tmp/dlock-test.XXXXXX)
     chmod 777 "$D"

@@ -349,7 +349,7 @@ END
 
 @test "says that modules need /proc" {
     [ -z "${SAN:-}" ] || return 0 # a sanitizer does not start without /proc
-    unshare -m true 2>/dev/null || skip "needs the right to mount"
+    need_mounts
     run -71 run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" --status \
         "$PG"
     assert_out "mount /proc"
@@ -440,7 +440,8 @@ waits() {
     run -0 cat ev
     assert_out '"event":"end"' '"outcome":"cancelled"' '"exit_code":143'
     waits
-    kill -KILL "$(children "$STARTED" | head -n 1)"
+    guard_of "$STARTED"
+    kill -KILL "$G"
     exits 71 5 "$STARTED"
     # What no upgrade mends is told at once.
     run -77 run_t 5 sh -c 'chmod 777 "$1" && "$2" --retry "$3" touch ran' - "$DIR/dlock-modules" \
@@ -481,10 +482,9 @@ waits() {
     keeper=$STARTED
     has() { grep -qE '/postgres\.so$' "/proc/$keeper/maps" && grep -q libpq "/proc/$keeper/maps"; }
     wait_for 10 has
-    guard=$(children "$keeper" | head -n 1)
-    [ -n "$guard" ]
-    grep -q libc "/proc/$guard/maps" # it can be looked into
-    ! grep -E 'postgres\.so|libpq|libcrypto|libssl' "/proc/$guard/maps" ||
+    guard_of "$keeper"
+    grep -q libc "/proc/$G/maps" # it can be looked into
+    ! grep -E 'postgres\.so|libpq|libcrypto|libssl' "/proc/$G/maps" ||
         fail "the guard has the module"
     # No descriptor of the directory is left.
     folder_closed() { ! readlink "/proc/$keeper"/fd/* | grep -q dlock-modules; }

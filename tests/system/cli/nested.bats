@@ -173,18 +173,45 @@ END
 }
 
 @test "the inner trees end before the lock is free when the outer keeper is killed or stopped" {
-    local sig
+    local sig end
     for sig in KILL STOP; do
         outlived "$L"
         kill -$sig "$K"
-        # Redis knows the token until the ttl is over.
-        wait_for 5 command_gone || fail "$sig: the command lives"
-        [ "$(rcli exists "$NAME")" = 1 ] || final "$sig: free while the command lived"
+        end=$(($(now_ms) + 5000))
+        # Redis knows the token until the ttl is over. First the key, then the command: the key may
+        # go between the two.
+        until command_gone; do
+            [ "$(rcli exists "$NAME")" = 1 ] || command_gone || final "$sig: free, and it lives"
+            [ "$(now_ms)" -lt $end ] || fail "$sig: the command lives"
+        done
         wait_for 3 pid_gone "$I" || fail "$sig: the inner dlock lives"
         kill -KILL "$K" 2>/dev/null || :
         wait "$K" || :
         wait_for 5 free "$L"
     done
+}
+
+# The innermost one is no descendant of the one in the middle, and cannot act.
+@test "the outermost dlock waits for the innermost tree when the one in the middle is killed" {
+    local m
+    start_log outer.log "$DLOCK" --ttl 5 "$L" sh -c '"$DLOCK" "$1" sh -c "
+        echo \$\$ >in; echo \"\$DLOCK_HELD\" >held; exec \"\$HELPERS/await\" go" & echo $! >middle
+        wait; echo $? >rc; exit 3' - "$L"
+    K=$STARTED
+    wait_for 5 test -s held || fail "$(cat outer.log)"
+    m=$(cat middle)
+    DLOCK_HELD=$(cat held) start_log inner.log "$DLOCK" "$L" "$HELPERS/witness" "$T" 60000 tree
+    I=$STARTED
+    wait_for 5 file_has history enter || fail "$(cat inner.log)"
+    kill -STOP "$I"
+    kill -KILL "$m"
+    wait_for 5 test -s rc
+    run -75 run_t 5 "$DLOCK" -w 0.5 -q "$L" true
+    kill -CONT "$I"
+    exits 3 5 "$K"
+    flock -sn witness true || final "released before the innermost command ended"
+    exits 79 5 "$I"
+    free "$L"
 }
 
 @test "a loss ends the inner commands with 79, at once" {
@@ -258,7 +285,8 @@ END
     run -75 run_t 5 "$DLOCK" "$F" sh -c \
         'DLOCK_HELD=$(cut -d: -f1 stale):${DLOCK_HELD#*:} "$DLOCK" -n "$L" touch ran'
     # The right entry with another token.
-    DLOCK_HELD=$(tr '\0' '\n' <"/proc/$(pgrep -P "$(pgrep -P "$HOLDER")")/environ" |
+    guard_of "$HOLDER"
+    DLOCK_HELD=$(tr '\0' '\n' <"/proc/$(children "$G")/environ" |
         sed -n 's/^DLOCK_HELD=//p')
     [ -n "$DLOCK_HELD" ]
     DLOCK_HELD=$DLOCK_HELD run -0 run_t 5 "$DLOCK" -n "$L" true

@@ -64,7 +64,7 @@ PY
 j = t.subject()
 main = int(read(C + '/events').split()[2])
 check(os.getpgid(main), j.pgid, "the command's group")
-guard = int(read('/proc/%d/task/%d/children' % (j.pids[0], j.pids[0])).split()[0])
+guard = guards(j.pids[0])[0]
 check(os.getsid(guard), guard, "the guard's session")
 check(os.getsid(main), os.getsid(0), "the command's session")
 check(os.tcgetpgrp(0), j.pgid, 'the foreground')
@@ -97,7 +97,7 @@ PY
     LOCK_ARGS="--ttl 20 $L" at_terminal <<'PY'
 j = t.subject('-u', T + '/end', '-r', '3')
 dlock, main = j.pids[0], int(read(C + '/events').split()[2])
-guard = [int(p) for p in read('/proc/%d/task/%d/children' % (dlock, dlock)).split()][0]
+guard = guards(dlock)[0]
 t.until(lambda: settled(dlock))
 j.suspend()
 for sig, want in (signal.SIGCONT, 'S'), (signal.SIGTSTP, 'T'):
@@ -423,6 +423,82 @@ t.until(lambda: os.path.exists(T + '/ran'))
 t.type(b'\x11')
 check(j.status(), 'exit 0', 'dlock')
 t.until(lambda: 'got ' in t.output)
+PY
+}
+
+# A command in raw mode, as a full-screen program.
+raw_mode() {
+    PROGRAM=$(cat) at_terminal <<'PY'
+modes = termios.tcgetattr(0)
+RAW = ['sh', '-c', 'stty raw -echo </dev/tty; touch %s/raw; "$HELPERS/await" %s/never' % (T, T)]
+def raw(*options, pipe=[]):
+    if os.path.exists(T + '/raw'):
+        os.remove(T + '/raw')
+    t.output = ''
+    j = t.start([DLOCK, '--ttl', '1', '--grace', '0'] + list(options) + [LOCK] + RAW, *pipe)
+    t.until(lambda: os.path.exists(T + '/raw'), name='raw')
+    check(termios.tcgetattr(0) != modes, True, 'raw mode')
+    return j
+def lose(j):
+    tell('renew', 'lost')
+    check(j.status(), 'exit 79', 'dlock')
+    tell('renew', 'ok')
+def guard_of(j):
+    return guards(j.pids[0])[0]
+def said(yes):
+    t.quiet(0.05)
+    check("run 'reset'" in t.output, yes, 'the hint, in %r' % t.output)
+exec(os.environ['PROGRAM'])
+PY
+}
+
+@test "a terminal that a command left in raw mode is restored where dlock ended the command" {
+    raw_mode <<'PY'
+j = raw('--max-run', '2s')
+check(j.status(), 'exit 124', 'dlock')
+check(termios.tcgetattr(0), modes, 'after --max-run')
+said(True)
+j = raw('--max-run', '2s', '-q')
+check(j.status(), 'exit 124', 'dlock')
+check(termios.tcgetattr(0), modes, 'after --max-run, with -q')
+said(False)
+j = raw()
+lose(j)
+check(termios.tcgetattr(0), modes, 'after a loss')
+said(True)
+for who in 'guard', 'keeper':
+    j = raw()
+    os.kill(guard_of(j) if who == 'guard' else j.pids[0], signal.SIGKILL)
+    check(j.status(), 'exit 71' if who == 'guard' else 'signal 9', 'dlock')
+    t.until(lambda: termios.tcgetattr(0) == modes, name='restored without its ' + who)
+PY
+}
+
+@test "a terminal's modes stay where they may be another program's" {
+    raw_mode <<'PY'
+def others():
+    os.tcsetpgrp(0, os.getpgrp())
+    changed = termios.tcgetattr(0)
+    changed[3] ^= termios.ECHOE
+    termios.tcsetattr(0, termios.TCSANOW, changed)
+    return changed
+j = raw()
+changed = others()
+lose(j)
+check(termios.tcgetattr(0), changed, 'in the background')
+said(False)
+j = raw()
+guard = guard_of(j)
+changed = others()
+os.kill(j.pids[0], signal.SIGKILL)
+check(j.status(), 'signal 9', 'dlock')
+t.until(lambda: state(guard) == '', name='the guard has ended')
+check(termios.tcgetattr(0), changed, 'in the background, without its keeper')
+j = raw(pipe=[['cat']])
+changed = termios.tcgetattr(0)
+lose(j)
+check(termios.tcgetattr(0), changed, 'in front of a pipe')
+said(False)
 PY
 }
 

@@ -20,6 +20,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -30,7 +31,6 @@
 #define LATE (10 * DLOCK_SEC)
 
 static struct sigstate sig;
-static struct process_tree tree;
 static struct guard guard;
 static struct guard_config config;
 static int witness, say_fd; /* say_fd: what the command writes to descriptor 9 */
@@ -109,6 +109,9 @@ static void fork_guard(void)
         abort();
     close(8);
     close(9);
+    struct pollfd p = {.fd = guard.fd, .events = POLLIN};
+    if (poll(&p, 1, (int)(LATE / DLOCK_MSEC)) <= 0 || guard_recv(&guard, &last) != 0)
+        abort();
 }
 
 static void set_up(char *const *argv)
@@ -182,9 +185,9 @@ static bool await(int n)
     return true;
 }
 
-static void sweep_all(struct process_tree *all)
+static void sweep_all(void)
 {
-    for (int64_t until = after(LATE); process_tree_sweep(all, NULL) > 0 && dlock_now() < until;)
+    for (int64_t until = after(LATE); process_tree_sweep(NULL) > 0 && dlock_now() < until;)
         usleep(500);
 }
 
@@ -192,9 +195,8 @@ static void clean_up(void)
 {
     if (guard.fd >= 0)
         keeper_dies();
-    kill(guard.pid, SIGKILL);
-    sweep_all(&tree);
-    CHECK_INT(process_tree_count(&tree), 0);
+    sweep_all();
+    CHECK_INT(process_tree_count(), 0);
     close(witness);
     close(say_fd);
     raw_minus_boot = DLOCK_RAW_NEVER;
@@ -409,8 +411,8 @@ static void leaves_nothing(int type)
         keeper_dies();
     if (type == G_END)
         CHECK(hear() == G_TREE_EMPTY && last.arg == 0 && guards_child() == 0);
-    else if (CHECK_INT(waitid(P_PID, (id_t)guard.pid, &ended, WEXITED | WNOWAIT), 0))
-        CHECK_INT(process_tree_count(&tree), 1); /* the guard, a zombie */
+    else if (CHECK_INT(waitid(P_PID, (id_t)guard.witness, &ended, WEXITED | WNOWAIT), 0))
+        CHECK(process_tree_count() <= 2); /* witness and guard, zombies */
     clean_up();
 }
 
@@ -457,7 +459,7 @@ GUARD_TEST(an_end_before_the_start_is_final)
     CHECK_INT(hear(), G_TREE_EMPTY);
     order(G_START, 0);
     detach();
-    CHECK(!alive());
+    CHECK(death(LATE) != DLOCK_NEVER);
 }
 
 /* ------------------------------------------------------------- the keeper --- */
@@ -526,10 +528,9 @@ static void stop_guard(int64_t from, int64_t hard)
     const int64_t early = from + DLOCK_SEC * 9 / 5;
     REQUIRE(start_stubborn(hard - 200 * DLOCK_MSEC, hard - 100 * DLOCK_MSEC, hard));
     kill(guard.pid, SIGSTOP);
-    CHECK_INT(hear(), -1);
+    CHECK_INT(hear(), G_KILLED);
     in_window(dlock_now(), early, DLOCK_SEC / 5);
-    sweep_all(&tree);
-    int64_t at = death(0);
+    int64_t at = death(LATE);
     in_window(at, early, DLOCK_SEC / 5 + SOON);
     printf("# guard stopped, death to hard_at: %" PRId64 " us\n",
            (early + DLOCK_SEC / 5 - at) / 1000);
@@ -573,21 +574,8 @@ static void let_die(pid_t pid)
         waitpid(pid, NULL, __WALL);
 }
 
-GUARD_TEST(a_guard_stopped_while_killing_is_killed)
-{
-    pid_t pid = start_undying();
-    REQUIRE(pid > 0);
-    order(G_END, SIGKILL);
-    CHECK(death(LATE) != DLOCK_NEVER);
-    usleep(50000);
-    int64_t from = dlock_now();
-    kill(guard.pid, SIGSTOP);
-    CHECK_INT(hear(), -1);
-    in_window(dlock_now(), from + DLOCK_SEC - 150 * DLOCK_MSEC, 4 * SOON);
-    let_die(pid);
-}
-
-GUARD_TEST(a_guard_that_is_killing_is_left_alone)
+/* No timer ends the guard from then on, and the witness continues it. */
+GUARD_TEST(a_guard_that_is_killing_goes_on)
 {
     pid_t pid = start_undying();
     REQUIRE(pid > 0);
@@ -597,28 +585,111 @@ GUARD_TEST(a_guard_that_is_killing_is_left_alone)
     /* A late EXTEND with past times does no harm either. */
     send_times(G_EXTEND, 0, 1, 1, 1);
     usleep(100000);
-    CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
+    kill(guard.pid, SIGSTOP);
     let_die(pid);
     CHECK_INT(hear(), G_EXITED);
     CHECK_INT(hear(), G_TREE_EMPTY);
-    usleep(1300000);
-    CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
 }
 
-/* No other process would end the tree. */
-GUARD_TEST(a_guard_without_a_keeper_is_left_alone)
+GUARD_TEST(a_guard_that_is_killing_goes_on_without_a_keeper)
 {
     pid_t pid = start_undying();
     REQUIRE(pid > 0);
     keeper_dies();
     CHECK(death(LATE) != DLOCK_NEVER);
-    usleep(50000);
     kill(guard.pid, SIGSTOP);
-    usleep(1300000);
-    CHECK_INT(waitpid(guard.pid, NULL, WNOHANG), 0);
-    kill(guard.pid, SIGCONT);
     let_die(pid);
-    CHECK_INT(waitpid(guard.pid, NULL, 0), guard.pid);
+    CHECK_INT(waitpid(guard.witness, NULL, 0), guard.witness);
+}
+
+/* A guard whose lock is a pipe; the end that is returned reads EOF when nobody has the lock. */
+static int start_with_pipe(void)
+{
+    int lock[2];
+    struct guard_msg m = {
+        .type = G_START, .term_at = after(LATE), .raw_minus_boot = raw_minus_boot};
+    open_pipe(lock);
+    m.kill_at = m.hard_at = m.term_at;
+    set_up(SHELL("trap '' TERM; (setsid sh -c 'printf x >&9; sleep 60' &); sleep 60"));
+    guard_send(&guard, &m, lock[1]);
+    close(lock[1]);
+    CHECK_INT(hear(), G_STARTED);
+    CHECK(await(1));
+    return lock[0];
+}
+
+GUARD_TEST(the_witness_kills_the_tree_of_a_killed_guard_and_keeps_the_lock_meanwhile)
+{
+    int lock = start_with_pipe();
+    struct pollfd free_lock = {.fd = lock};
+    pid_t pid = last.arg, killed = guard.pid;
+    REQUIRE_INT(ptrace(PTRACE_SEIZE, pid, NULL, NULL), 0);
+    kill(killed, SIGKILL);
+    CHECK_INT(hear(), G_KILLED);
+    CHECK_INT(last.arg, killed);
+    CHECK_INT(guard.pid, 0);
+    CHECK(death(LATE) != DLOCK_NEVER);
+    CHECK_INT(poll(&free_lock, 1, 0), 0); /* the command is not reaped */
+    let_die(pid);
+    ended_by(SIGKILL, 0);
+    CHECK_INT(hear(), G_TREE_EMPTY);
+    detach();
+    CHECK_INT(poll(&free_lock, 1, (int)(LATE / DLOCK_MSEC)), 1);
+    close(lock);
+}
+
+GUARD_TEST(the_witness_kills_the_tree_without_a_keeper_too)
+{
+    int lock = start_with_pipe();
+    kill(guard.pid, SIGSTOP);
+    keeper_dies();
+    kill(guard.pid, SIGKILL);
+    CHECK(death(LATE) != DLOCK_NEVER);
+    CHECK_INT(waitpid(guard.witness, NULL, 0), guard.witness);
+    close(lock);
+}
+
+GUARD_TEST(a_stopped_witness_does_not_keep_the_guard_from_its_work)
+{
+    start_stubborn(after(LATE), after(LATE), after(LATE));
+    kill(guard.witness, SIGSTOP);
+    keeper_dies();
+    CHECK(death(LATE) != DLOCK_NEVER);
+    kill(guard.witness, SIGCONT);
+    CHECK_INT(waitpid(guard.witness, NULL, 0), guard.witness);
+}
+
+static bool goes_first(pid_t pid)
+{
+    struct sched_param param;
+    return sched_getscheduler(pid) == SCHED_FIFO
+               ? sched_getparam(pid, &param) == 0 && param.sched_priority == 1
+               : getpriority(PRIO_PROCESS, (id_t)pid) == -20;
+}
+
+/* Where they are many, and only there. */
+GUARD_TEST(a_guard_goes_before_the_processes_that_it_kills)
+{
+    if (geteuid() != 0)
+        SKIP("needs the right to a higher priority");
+    for (int n = 10; n <= 100; n += 90) {
+        char script[100];
+        snprintf(script, sizeof(script),
+                 "for i in $(seq %d); do sleep 60 & done; printf x >&9; wait", n);
+        start(SHELL(script));
+        REQUIRE(await(1));
+        pid_t pid = last.arg;
+        CHECK_INT(ptrace(PTRACE_SEIZE, pid, NULL, NULL), 0);
+        order(G_END, SIGKILL);
+        CHECK(death(LATE) != DLOCK_NEVER);
+        CHECK_INT(goes_first(guard.pid), n > 64);
+        CHECK(!goes_first(pid));
+        let_die(pid);
+        CHECK_INT(hear(), G_EXITED);
+        CHECK_INT(hear(), G_TREE_EMPTY);
+        if (n == 10)
+            clean_up();
+    }
 }
 
 GUARD_TEST(reports_that_proc_shows_nothing)
@@ -751,7 +822,6 @@ TEST(forwards_signals_not_sent_by_the_terminal)
 
 TEST(forks_nothing_too_late_or_without_a_keeper)
 {
-    char marker[SPAWN_MARKER_SIZE];
     int ends[2], exec_fd;
     struct spawn sp = {.argv = SHELL("exit 0"), .sig = &sig, .inherit_fd = -1};
     struct spawn_child none = {.pid = 0};
@@ -763,9 +833,7 @@ TEST(forks_nothing_too_late_or_without_a_keeper)
     close(ends[0]);
     CHECK_INT(spawn_command(&none, &sp, &exec_fd), -SPAWN_KEEPER_GONE);
     close(ends[1]);
-    CHECK_INT(process_tree_count(&tree), 0);
-    CHECK(!spawn_marker(marker, ""));
-    CHECK_STR(spawn_marker(marker, "abc"), "DLOCK_TOKEN=abc");
+    CHECK_INT(process_tree_count(), 0);
 }
 
 TEST(gives_back_the_stack_that_earlier_calls_have_used)
@@ -785,7 +853,7 @@ TEST(gives_back_the_stack_that_earlier_calls_have_used)
 
 int main(int argc, char **argv)
 {
-    if (signals_init(&sig) != 0 || process_tree_init(&tree) != 0)
+    if (signals_init(&sig) != 0 || process_tree_init() != 0)
         return 1;
     /* Unlike the keeper, a test that hangs must die by a signal. */
     sigprocmask(SIG_SETMASK, &sig.caller_mask, NULL);

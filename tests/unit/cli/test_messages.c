@@ -61,6 +61,9 @@ TEST(a_holder_is_described_by_what_is_known)
         {.host = "ci-4"},
         {.host = "ci-4", .foreign = true, .command = "Curator"},
         {.foreign = true},
+        {.foreign = true, .left_ns = DLOCK_NEVER},
+        {.host = "ci-4", .left_ns = DLOCK_NEVER},
+        {.foreign = true, .left_ns = DLOCK_NEVER, .pid = 812, .command = "flock x"},
         {.user = "root", .host = "ci-4"},
         {.pid = 1, .mode = DLOCK_MODE_SHARED},
         {.pid = 1, .note = "say \"no\" \\ or, pid 2"},
@@ -75,6 +78,9 @@ TEST(a_holder_is_described_by_what_is_known)
         "held by another process on ci-4",
         "held by a program that is not dlock on ci-4 (Curator)",
         "held by a program that is not dlock",
+        "held by a program that is not dlock, in a key that never expires",
+        "held by a process that cannot be seen from here",
+        "held by pid 812 (flock x)",
         "held by root@ci-4",
         "held (shared) by pid 1",
         "held by pid 1, note \"say \\\"no\\\" \\\\ or, pid 2\"",
@@ -329,7 +335,7 @@ static _Noreturn void fill_terminal(int slave, int length)
 {
     if (dup2(slave, STDERR_FILENO) < 0)
         _exit(2);
-    alarm(10);
+    alarm(40);
     for (int bytes = 0; bytes < 200000; bytes += length)
         message("%*d", length, bytes);
     _exit(0);

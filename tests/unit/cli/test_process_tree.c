@@ -16,6 +16,7 @@ static bool stat_of(pid_t pid, struct proc_stat *st);
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -26,8 +27,6 @@ static bool stat_of(pid_t pid, struct proc_stat *st);
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static struct process_tree tree;
 
 /* A pipe that every process of a tree inherits: it reads EOF when the last process is dead. */
 static int witness[2];
@@ -52,7 +51,8 @@ static void await(int fd, int n)
 }
 
 static int ready[2];
-static int block[2]; /* nothing is ever written to this pipe */
+
+#define NOT_ALLOWED 77
 
 static void here(void)
 {
@@ -70,9 +70,7 @@ static _Noreturn void sleeper(void)
 
 static void setup(void)
 {
-    memset(&tree, 0, sizeof tree);
-    if (process_tree_init(&tree) != 0 || pipe2(ready, O_CLOEXEC) != 0 ||
-        pipe2(block, O_CLOEXEC) != 0 || pipe2(witness, O_CLOEXEC) != 0)
+    if (process_tree_init() != 0 || pipe2(ready, O_CLOEXEC) != 0 || pipe2(witness, O_CLOEXEC) != 0)
         abort();
 }
 
@@ -80,8 +78,6 @@ static void teardown(void)
 {
     close(ready[0]);
     close(ready[1]);
-    close(block[0]);
-    close(block[1]);
     close(witness[0]);
     if (witness[1] >= 0)
         close(witness[1]);
@@ -165,9 +161,9 @@ static void fan(int n)
 static int64_t kill_all(void)
 {
     int64_t from = dlock_now();
-    while (process_tree_count(&tree) > 0) {
-        process_tree_signal(&tree, SIGKILL, NULL);
-        process_tree_reap(&tree, 0, NULL);
+    while (process_tree_count() > 0) {
+        process_tree_kill(NULL);
+        process_tree_reap(0, NULL);
         if (dlock_now() - from > 10 * DLOCK_SEC)
             return -1;
     }
@@ -178,9 +174,9 @@ static int64_t kill_all(void)
 static void ends_by_itself(void)
 {
     int64_t until = dlock_now() + 5 * DLOCK_SEC;
-    while (process_tree_count(&tree) > 0 && dlock_now() < until)
-        process_tree_reap(&tree, 0, NULL);
-    CHECK_INT(process_tree_count(&tree), 0);
+    while (process_tree_count() > 0 && dlock_now() < until)
+        process_tree_reap(0, NULL);
+    CHECK_INT(process_tree_count(), 0);
     kill_all();
 }
 
@@ -197,9 +193,9 @@ TREE_TEST(kills_a_deep_tree)
 {
     chain(4);
     /* The chain's head, and the orphan of its tail as soon as that has lost its parent. */
-    for (int i = 0; i < 1000 && process_tree_count(&tree) < 2; i++)
+    for (int i = 0; i < 1000 && process_tree_count() < 2; i++)
         usleep(1000);
-    CHECK(process_tree_count(&tree) >= 2);
+    CHECK(process_tree_count() >= 2);
     is_killed_within(50 * DLOCK_MSEC, "deep tree");
 }
 
@@ -216,7 +212,7 @@ TREE_TEST(one_term_reaches_all)
 {
     fan(50);
     fan(50);
-    CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 100);
+    CHECK_INT(process_tree_term(DLOCK_NEVER), 100);
     ends_by_itself();
 }
 
@@ -241,7 +237,7 @@ static void signals_an_orphan(void)
     pid_t pid = fork_pair();
     usleep(30000); /* the start of a process is counted in 10 ms */
     dies_when_seen = pid;
-    CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 2);
+    CHECK_INT(process_tree_term(DLOCK_NEVER), 2);
     ends_by_itself();
     teardown();
 }
@@ -254,33 +250,25 @@ TEST(signals_an_orphan_of_the_pass)
     children_file = "/children";
 }
 
-TREE_TEST(leaves_inherited_processes_alone)
-{
-    pid_t old = fork_pair();
-    REQUIRE_INT(process_tree_init(&tree), 0);
-    CHECK_INT(tree.ninherited, 1);
-    CHECK_INT(process_tree_count(&tree), 0);
-    fan(3);
-    CHECK_INT(process_tree_count(&tree), 1);
-    CHECK(kill_all() >= 0);
-    CHECK_INT(waitpid(old, NULL, WNOHANG), 0);
-    CHECK(!witness_dead());
-    tree.ninherited = 0;
-    CHECK(kill_all() >= 0);
-    CHECK(witness_dead());
-}
-
-TREE_TEST(reaps_all_but_inherited_children)
+TREE_TEST(reaps_all_and_tells_the_end_of_one)
 {
     int st = -1;
-    pid_t old = fork_zombie(3);
-    REQUIRE_INT(process_tree_init(&tree), 0);
-    CHECK_INT(tree.ninherited, 1);
+    fork_zombie(3);
     pid_t watch = fork_zombie(5);
-    CHECK(process_tree_reap(&tree, watch, &st));
+    CHECK(process_tree_reap(watch, &st));
     CHECK_INT(WEXITSTATUS(st), 5);
-    CHECK_INT(process_tree_count(&tree), 0);
-    CHECK_INT(waitpid(old, &st, WNOHANG), old);
+    CHECK_INT(process_tree_count(), 0);
+}
+
+TREE_TEST(wants_no_part_of_the_children_that_were_there_before)
+{
+    int before = -1;
+    fork_sleeper(true);
+    prctl(PR_SET_CHILD_SUBREAPER, 0);
+    CHECK_INT(process_tree_init(), 1);
+    CHECK_INT(prctl(PR_GET_CHILD_SUBREAPER, &before), 0);
+    CHECK_INT(before, 0);
+    CHECK(kill_all() >= 0);
 }
 
 static void *forks(void *arg)
@@ -300,7 +288,8 @@ TREE_TEST(finds_the_child_of_a_thread)
         sleeper();
     }
     await(ready[0], 2);
-    CHECK_INT(process_tree_signal(&tree, SIGCONT, NULL), 2);
+    REQUIRE_INT(list_children(), 0);
+    CHECK_INT(visit_all(0, SIGCONT, DLOCK_NEVER, NULL), 2);
     CHECK(kill_all() >= 0);
     CHECK(witness_dead());
 }
@@ -316,10 +305,9 @@ TREE_TEST(names_a_process_that_cannot_be_killed)
         if (mine == 0)
             sleeper();
         await(ready[0], 1);
-        if (process_tree_init(&tree) != 0 || setresuid(65534, 65534, 65534) != 0)
+        if (setresuid(65534, 65534, 65534) != 0)
             _exit(2);
-        tree.ninherited = 0;
-        _exit(process_tree_signal(&tree, SIGKILL, &refused) == 1 && refused == mine ? 0 : 1);
+        _exit(process_tree_kill(&refused) == 1 && refused == mine ? 0 : 1);
     }
     waitpid(driver, &st, 0);
     CHECK(WIFEXITED(st) && WEXITSTATUS(st) == 0);
@@ -331,7 +319,7 @@ TREE_TEST(leaves_unrelated_processes_alone)
     fork_sleeper(true);
     REQUIRE_INT(list_children(), 0);
     /* Our parent, as if its pid had been read from a child's list. */
-    CHECK_INT(visit((struct link){getppid(), work[0].pid}, -1, SIGCONT, true), ESRCH);
+    CHECK_INT(visit((struct link){getppid(), work[0].pid}, -1, SIGCONT), ESRCH);
     CHECK(!descends(getppid(), work[0].pid) || getppid() == 0);
     /* The parent is neither the expected one nor we, but below us: moved to another subreaper. */
     CHECK(descends(work[0].pid, -1));
@@ -362,39 +350,64 @@ TREE_TEST(outruns_a_hydra)
     CHECK(*forks_made < MAX);
 }
 
-/* Every process forks again and again; the bound is there only to end a test that fails. */
-TREE_TEST(outgrows_a_fork_bomb)
+/*
+ * How a bomb's processes go on: all at once, each after a while, or each behind a child that it
+ * waits for. At the limit each process that dies makes room for another one.
+ */
+enum bomb { BUSY, SLEEPY, PATIENT };
+
+static _Noreturn void explode(enum bomb how)
 {
-    enum { MAX = 3000 };
+    for (;;) {
+        pid_t pid = fork();
+        if (how == SLEEPY || pid < 0)
+            usleep(how == BUSY ? 0 : 1000);
+        if (how == PATIENT && pid > 0)
+            waitpid(pid, NULL, 0);
+    }
+}
+
+/* A user of its own, whose processes alone count. 0: its bomb was ended. */
+static int survives(enum bomb how, int size)
+{
+    struct rlimit limit = {(rlim_t)size, (rlim_t)size};
+    int seen = 0;
+    process_tree_init();
+    if (setrlimit(RLIMIT_NPROC, &limit) != 0 || setresgid(60123, 60123, 60123) != 0 ||
+        setresuid(60123, 60123, 60123) != 0)
+        return NOT_ALLOWED;
+    if (fork() == 0) {
+        setpriority(PRIO_PROCESS, 0, 19); /* other tests run beside this one */
+        explode(how);
+    }
+    for (int64_t until = dlock_now() + unit_bound(10 * DLOCK_SEC);
+         seen < size / 2 && dlock_now() < until; usleep(10000))
+        if (list_children() == 0)
+            seen = visit_all(0, 0, DLOCK_NEVER, NULL);
+    int64_t took = kill_all();
+    printf("# %d processes, mode %d: %" PRId64 " us\n", seen, (int)how, took / 1000);
+    fflush(stdout);
+    return seen < size / 2 ? 1 : took >= 0 && took < unit_bound(5 * DLOCK_SEC) ? 0 : 2;
+}
+
+TREE_TEST(ends_a_fork_bomb_at_its_limit_of_processes)
+{
     if (unit_emulated())
         SKIP("a race against time");
-        /* Of moderate speed: a much faster one takes the processor from the test that ends it. */
-#ifdef __SANITIZE_ADDRESS__
-    const unsigned pause_us = 150000; /* a fork takes long here, and so does everything else */
-#else
-    const unsigned pause_us = 100000;
-#endif
-    int *n = mmap(NULL, sizeof *n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    REQUIRE(n != MAP_FAILED);
-    if (fork() == 0) {
-        here();
-        while (__atomic_add_fetch(n, 1, __ATOMIC_SEQ_CST) < MAX) {
-            fork();
-            usleep(pause_us);
-        }
-        sleeper();
+    for (enum bomb how = BUSY; how <= PATIENT; how++) {
+        int st = -1;
+        pid_t pid = fork();
+        if (pid == 0)
+            _exit(survives(how, 200));
+        CHECK_INT(waitpid(pid, &st, 0), pid);
+        CHECK(kill_all() >= 0);
+        if (WIFEXITED(st) && WEXITSTATUS(st) == NOT_ALLOWED)
+            SKIP("needs root");
+        CHECK_INT(st, 0);
     }
-    await(ready[0], 1);
-    usleep(7 * pause_us);
-    int at = *n;
-    is_killed_within(10 * DLOCK_SEC, "fork bomb");
-    printf("# forks: %d at the start, %d at the end\n", at, *n);
-    CHECK(*n < MAX);
 }
 
 /* ------------------------------------------------------------ what /proc shows --- */
-
-#define NOT_ALLOWED 77
 
 static int sees_a_covered_proc(void)
 {
@@ -414,7 +427,10 @@ static int hide_processes(void)
 {
     if (mount("none", "/proc", "proc", 0, "hidepid=2") != 0)
         return NOT_ALLOWED;
-    return setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0 ? 0 : 9;
+    /* A login gives root the group 0 as a supplementary one, too, which sees what hidepid hides. */
+    if (setgroups(0, NULL) != 0 || setresgid(65534, 65534, 65534) != 0)
+        return 9;
+    return setresuid(65534, 65534, 65534) == 0 ? 0 : 9;
 }
 
 static int sees_hidden_children(void)
@@ -440,7 +456,7 @@ static int signals_hidden_children(void)
     if (rc)
         return rc;
     pid_t pid = fork_sleeper(false);
-    if (process_tree_signal(&tree, SIGTERM, NULL) != 1)
+    if (process_tree_term(DLOCK_NEVER) != 1)
         rc = 1;
     for (int i = 0; i < 500 && waitpid(pid, &st, WNOHANG) == 0; i++)
         usleep(1000);
@@ -480,180 +496,6 @@ TEST(knows_when_proc_hides_the_children)
 TEST(terms_a_child_that_proc_hides)
 {
     try_with_own_mounts(signals_hidden_children);
-}
-
-/* ------------------------------------------------------------ inherited --- */
-
-static char *const marked[] = {"A=1", "DLOCK_TOKEN=0123", "B=DLOCK_TOKEN=9", NULL};
-static char *const other[] = {"A=DLOCK_TOKEN=0123", "DLOCK_TOKEN=01234", "DLOCK_TOKEN=012",
-                              "DLOCK_TOKEN=", NULL};
-static char *const empty[] = {NULL};
-
-/* exec a shell with that environment; it writes to descriptor 9 when it runs. */
-static _Noreturn void become(char *const env[], const char *script)
-{
-    if (dup2(ready[1], 9) == 9 && dup2(block[0], 8) == 8)
-        execve("/bin/sh", (char *[]){"sh", "-c", (char *)(uintptr_t)script, NULL}, env);
-    _exit(1);
-}
-
-static pid_t child_with(char *const env[], const char *script)
-{
-    pid_t pid = fork();
-    if (pid == 0)
-        become(env, script);
-    return pid;
-}
-
-/* Without another exec the environment stays as it is. */
-#define SLEEP "printf x >&9; read x <&8"
-
-/* An inherited child that exits when it is told to and leaves a child of its own behind. */
-static pid_t old_child(int tell_fd, char *const env[])
-{
-    pid_t pid = fork();
-    char c;
-    if (pid == 0) {
-        here();
-        if (read(tell_fd, &c, 1) != 1 || fork() != 0)
-            _exit(0);
-        become(env, SLEEP);
-    }
-    await(ready[0], 1);
-    return pid;
-}
-
-/* How many children a process without threads has, zombies too; -1: this /proc does not show it. */
-static int children_of(pid_t pid)
-{
-    char path[64], buf[256];
-    int n = 0;
-    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return -1;
-    ssize_t len = read(fd, buf, sizeof buf);
-    close(fd);
-    for (ssize_t i = 0; i < len; i++)
-        n += buf[i] == ' ';
-    return n;
-}
-
-static void leaves_the_orphans(char *const env[], bool term)
-{
-    struct proc_stat st;
-    int tell[2];
-    setup();
-    REQUIRE_INT(pipe2(tell, O_CLOEXEC), 0);
-    pid_t old = old_child(tell[0], env);
-    REQUIRE_INT(process_tree_init(&tree), 0);
-    CHECK_INT(tree.ninherited, 1);
-    tree.marker = marked[1];
-    CHECK_INT(write(tell[1], "x", 1), 1);
-    await(ready[0], 1);
-    CHECK_INT(process_tree_count(&tree), 0);
-    CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 0);
-    CHECK_INT(process_tree_living(&tree), 0);
-    /* The command: a child of its own, one without the environment, an orphan. */
-    pid_t shell = child_with(marked, "(" SLEEP ") & env -i sh -c 'trap \"\" TERM; " SLEEP
-                                     "' & ((" SLEEP ") &); wait");
-    await(ready[0], 3);
-    /* Until the parent of the orphan is gone, and the shell waits for the other two. */
-    for (int i = 0; i < 5000 && (process_tree_count(&tree) < 2 || children_of(shell) > 2); i++)
-        usleep(1000);
-    process_tree_reap(&tree, 0, NULL);
-    CHECK_INT(process_tree_count(&tree), 2);
-    CHECK(process_tree_living(&tree) > 0);
-    if (term) /* seen from now on: a process that ignores TERM, an orphan soon, is killed as well */
-        CHECK_INT(process_tree_signal(&tree, SIGTERM, NULL), 4);
-    CHECK(kill_all() >= 0);
-    /* The inherited orphan is alive, the only child; without a marker it would be dead. */
-    CHECK_INT(waitpid(old, NULL, 0), old);
-    CHECK_INT(waitpid(-1, NULL, WNOHANG), 0);
-    REQUIRE_INT(list_children(), 0); /* old has been reaped */
-    CHECK_INT(nwork, 1);
-    CHECK(proc_read_stat(work[0].pid, &st) && st.state != 'Z');
-    tree.marker = NULL;
-    CHECK(kill_all() >= 0);
-    close(tell[0]);
-    close(tell[1]);
-    teardown();
-}
-
-TEST(leaves_inherited_orphans_alone_also_without_an_environment)
-{
-    for (int term = 0; term < 2; term++) {
-        leaves_the_orphans(other, term);
-        leaves_the_orphans(empty, term);
-    }
-}
-
-TREE_TEST(finds_a_marker_between_two_reads)
-{
-    static char big[4096 + 64];
-    char *const env[] = {big, marked[1], NULL};
-    for (int shift = 0; shift < 20; shift++) {
-        memset(big, 'x', sizeof big - 1);
-        big[4096 - 20 + shift] = '\0';
-        pid_t pid = child_with(env, SLEEP);
-        await(ready[0], 1);
-        CHECK_INT(origin_of(pid, marked[1]), ORIGIN_TREE);
-        CHECK_INT(origin_of(pid, "DLOCK_TOKEN=01234"), ORIGIN_INHERITED);
-        CHECK(kill_all() >= 0);
-    }
-}
-
-/*
- * A process that dies or is in an exec shows no environment: it counts until its origin is clear.
- */
-TREE_TEST(counts_a_dying_process)
-{
-    fork_sleeper(true);
-    REQUIRE_INT(process_tree_init(&tree), 0);
-    tree.marker = marked[1];
-    pid_t pid = child_with(other, "exit 0");
-    waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT);
-    CHECK_INT(origin_of(pid, marked[1]), ORIGIN_UNCLEAR);
-    CHECK_INT(process_tree_count(&tree), 1);
-    CHECK_INT(process_tree_living(&tree), 0);
-    process_tree_reap(&tree, 0, NULL);
-    CHECK_INT(process_tree_count(&tree), 0);
-    tree.ninherited = 0;
-    CHECK(kill_all() >= 0);
-}
-
-static void *lives_on(void *arg)
-{
-    here();
-    for (;;)
-        pause();
-    return arg;
-}
-
-/* When the main thread has ended, only the other threads show the environment. */
-TREE_TEST(reads_the_environment_of_threads)
-{
-    extern char **environ;
-    struct proc_stat st = {0};
-    if (!environ[0])
-        SKIP("no environment");
-    pid_t pid = fork();
-    if (pid == 0) {
-        pthread_t t;
-        alarm(60);
-        if (pthread_create(&t, NULL, lives_on, NULL) != 0)
-            _exit(1);
-        pthread_exit(NULL);
-    }
-    await(ready[0], 1);
-    for (int i = 0; i < 1000 && st.state != 'Z'; i++) {
-        usleep(1000);
-        CHECK(proc_read_stat(pid, &st));
-    }
-    CHECK_INT(st.state, 'Z');
-    CHECK_INT(origin_of(pid, environ[0]), ORIGIN_TREE);
-    CHECK_INT(origin_of(pid, "no=such"), ORIGIN_INHERITED);
-    CHECK(kill_all() >= 0);
 }
 
 UNIT_MAIN
