@@ -85,3 +85,48 @@ words() { mandoc -T ascii "$ROOT/man/$1" | sed 's/.\x08//g' | tr -s ' \n' ' '; }
         done < <(sed 's/ *\[\.\.\.\] */\n/g' <<<"$text")
     done <sentences
 }
+
+# misfits SVG: texts that leave the picture, at 0.6 of their size for a character.
+misfits() {
+    /usr/bin/python3 - "$1" <<'PY'
+import sys
+import xml.etree.ElementTree as tree
+svg = tree.parse(sys.argv[1]).getroot()
+width, height = (float(v) for v in svg.get('viewBox').split()[2:])
+for t in svg.iter('{http://www.w3.org/2000/svg}text'):
+    kind, x, y = t.get('class').split(), float(t.get('x')), float(t.get('y'))
+    size = 15 if 'title' in kind else 12 if 'small' in kind else 13
+    long = 0.6 * size * len(t.text)
+    if 'rotate' in (t.get('transform') or ''):
+        y, fits = y - long * 0.71, x + long * 0.71 <= width
+        if 'middle' in kind:  # upright
+            y, fits = float(t.get('y')) - long / 2, x - size >= 0
+    else:
+        begin = x - long if 'end' in kind else x - long / 2 if 'middle' in kind else x
+        fits = begin >= 0 and begin + long <= width
+    if not fits or y < 0 or y > height:
+        print('does not fit: ' + t.text)
+PY
+}
+@test "the pictures are those of the numbers, and their texts fit" {
+    local f
+    cp -r "$ROOT/man/figures" old
+    mkdir new
+    cp old/*.t* new
+    run -0 "$ROOT/tests/figures.py" new "$ROOT/man/dlock-proof.7"
+    for f in cost handoff overlap; do
+        cmp "old/$f.svg" "new/$f.svg"
+        run -0 misfits "new/$f.svg"
+        [ -z "$output" ] || fail "$f: $output"
+        grep -q 'prefers-color-scheme: dark' "new/$f.svg"
+    done
+    # A bar for each ratio that was measured, and a cell for each word of the table.
+    [ "$(grep -c '>[0-9.]* x, [0-9]* us<' new/cost.svg)" = \
+        "$(grep -c ' median .*[0-9] x [a-z]*$' new/bench.txt)" ]
+    sed -i 's/^2 3.00/2 8.88/; s/FILE true /FILE with a name that is too long for the picture /' \
+        new/handoff.tsv new/bench.txt
+    run -0 "$ROOT/tests/figures.py" new "$ROOT/man/dlock-proof.7"
+    ! cmp -s old/handoff.svg new/handoff.svg || fail "not drawn from its numbers"
+    run -0 misfits new/cost.svg
+    assert_out "does not fit: dlock FILE with"
+}

@@ -1,8 +1,8 @@
 FAULT_TITLE='wrapper and guard killed' FAULT_ORDER=26
 fault_applies() { have tool_guard; }
-# In one call, while neither can act: a guard that lived on for an instant would end the tree.
+# While none can act: the wrapper first, which continues a stopped witness.
 fault_inject() {
-    local guard
-    guard=$(tool_guard) && [ -n "$guard" ] || return
-    kill -STOP "$guard" "$A_PID" && kill -KILL "$guard" "$A_PID"
+    local guards
+    guards=$(tool_guard) && [ -n "$guards" ] || return
+    kill -STOP "$A_PID" $guards && kill -KILL "$A_PID" $guards
 }

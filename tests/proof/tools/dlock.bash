@@ -12,10 +12,4 @@ tool_run() {
         "$(dlock_lock)" "${@:2}"
 }
 tool_waiting() { file_has "$D/$1.events" '"event":"waiting"'; }
-# The guard is a child of the keeper, with a name of its own.
-tool_guard() {
-    local pid
-    for pid in $(children "$A_PID"); do
-        ! grep -qx lock-guard "/proc/$pid/comm" || echo "$pid"
-    done
-}
+tool_guard() { ! guard_of "$A_PID" || echo "$G"; }
