@@ -24,15 +24,23 @@
 struct file_hold {
     struct proc_locks_file file;
     long taker;
+    bool queued; /* a waiter was seen, who may have the lock by now */
 };
 
-/* The entry of the hold. False: it is over. */
-static bool find_hold(const struct file_hold *h, struct proc_lock *out)
+/*
+ * The entry of the hold. False: it is over. In a PID namespace the entry loses its pid when the
+ * taker ends: a hold that is shared, or waited for, cannot be told from others then, and counts as
+ * over.
+ */
+static bool find_hold(struct file_hold *h, struct proc_lock *out)
 {
     struct proc_lock all[HOLDERS_MAX];
     int n = proc_locks_read(&h->file, all, HOLDERS_MAX);
+    for (int i = 0; i < n; i++)
+        h->queued |= all[i].waiter;
     for (int i = 0; i < n; i++) {
-        if (all[i].waiter || all[i].pid != h->taker)
+        bool ended = all[i].pid == 0 && !all[i].unnamed && !all[i].shared && !h->queued;
+        if (all[i].waiter || (all[i].pid != h->taker && !ended))
             continue;
         *out = all[i];
         return true;
@@ -55,6 +63,7 @@ static bool find_shown(const struct options *o, const dlock *lk, const struct dl
     struct proc_lock all[HOLDERS_MAX];
     char path[PATH_MAX];
     int fd = -1, n = 0;
+    h->queued = false;
     if (hold->pid > 0 && open_path(dlock_uri_of(lk), path))
         fd = open(path, O_PATH | O_CLOEXEC);
     if (fd >= 0 && proc_locks_file(fd, &h->file) == 0) {
@@ -72,7 +81,7 @@ static bool find_shown(const struct options *o, const dlock *lk, const struct dl
 }
 
 /* To a process that still has the lock: the pid cannot be in use again meanwhile. 0 or an errno. */
-static int send_signal(const struct file_hold *h, long pid, int sig)
+static int send_signal(struct file_hold *h, long pid, int sig)
 {
     int fd = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0), sys = 0;
     struct proc_lock l;
@@ -89,7 +98,7 @@ static int send_signal(const struct file_hold *h, long pid, int sig)
 
 /* Signal each process that has the lock in turn, until the hold is over. */
 static int end_hold(const struct options *o, const struct sigstate *sig, dlock *lk,
-                    const struct dlock_info *hold, const struct file_hold *h)
+                    const struct dlock_info *hold, struct file_hold *h)
 {
     int64_t until = dlock_after(dlock_now(), break_time(o, hold)), pause = BREAK_LOOK_FIRST;
     const char *sent = o->force ? "KILL was sent to the holder" : "TERM was sent to the holder";

@@ -23,6 +23,11 @@ const char *kind_text(const struct dlock_info *i, char buf[KIND_TEXT_SIZE])
     return buf;
 }
 
+bool kind_is_unknown(const struct dlock_info *i)
+{
+    return !i->waiter && !i->foreign && i->pid <= 0 && i->left_ns == DLOCK_NEVER;
+}
+
 void kind_json(struct json *j, const struct dlock_info *i)
 {
     if (i->mode == DLOCK_MODE_EXCLUSIVE)
@@ -46,8 +51,8 @@ void kind_json_process(struct json *j, const struct dlock_info *i, bool cut)
 
 void kind_json_holder(struct json *j, const struct dlock_info *i, bool cut)
 {
-    if (i->foreign)
-        json_str(j, "kind", "foreign");
+    if (i->foreign || kind_is_unknown(i))
+        json_str(j, "kind", i->foreign ? "foreign" : "unknown");
     kind_json(j, i);
     if (i->over)
         json_bool(j, "over", true);

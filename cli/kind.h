@@ -9,6 +9,8 @@
 
 /* "", " (shared)", " (slot 2 of 3)", or of a waiter " (for one of 3 slots)". Returns buf. */
 const char *kind_text(const struct dlock_info *, char buf[KIND_TEXT_SIZE]);
+/* The holder of a file lock that no process of this PID namespace has, and no record names. */
+bool kind_is_unknown(const struct dlock_info *);
 /* The members mode, slots and slot; none for an exclusive lock. */
 void kind_json(struct json *, const struct dlock_info *);
 /* The process: host, pid, user, command and note. cut: for a line of --events. */

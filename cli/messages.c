@@ -126,23 +126,28 @@ bool message_draws(void)
     return message_could_draw() && tcgetpgrp(STDERR_FILENO) == getpgrp();
 }
 
-void message_fit(char *text, int columns)
+int message_fit(char *text, int columns)
 {
-    static const char dots[] = "...";
+    enum { DOTS = 3 };
     size_t len = strlen(text), at = 0, cut = 0;
-    int used = 0;
+    int used = 0, shown = 0, dots = columns > DOTS ? DOTS : 0;
     while (at < len) {
         bool good;
         /* Latin, Greek, Cyrillic and the like have 1 column, later scripts 2 at most. */
-        used += (unsigned char)text[at] < 0xE1 ? 1 : 2;
-        if (used > columns)
+        int more = (unsigned char)text[at] < 0xE1 ? 1 : 2;
+        if (used + more > columns)
             break;
+        used += more;
         at += dlock_text_char(text + at, len - at, &good);
-        if (used <= columns - (int)strlen(dots))
+        if (used <= columns - DOTS) {
             cut = at;
+            shown = used;
+        }
     }
-    if (at < len)
-        snprintf(text + cut, len - cut + 1, "%s", columns > (int)strlen(dots) ? dots : "");
+    if (at == len)
+        return used;
+    snprintf(text + cut, len - cut + 1, "%.*s", dots, "...");
+    return shown + dots;
 }
 
 void message_draw(const char *text)
@@ -275,7 +280,12 @@ static const char *format_ms(int64_t ms, char *buf, size_t size)
 static void add_who(char *buf, size_t size, const struct dlock_info *i)
 {
     const char *unknown = i->foreign ? "a program that is not dlock" : "another process";
-    if (i->user[0])
+    /* A key of Redis: elsewhere a hold without an end is that of a process. */
+    if (i->foreign && i->pid <= 0 && i->left_ns == DLOCK_NEVER)
+        unknown = "a program that is not dlock, in a key that never expires";
+    if (kind_is_unknown(i))
+        add(buf, size, "a process that cannot be seen from here");
+    else if (i->user[0])
         add(buf, size, "%s%s%s", i->user, i->host[0] ? "@" : "", i->host);
     else if (i->pid <= 0)
         add(buf, size, i->host[0] ? "%s on %s" : "%s%s", unknown, i->host);
@@ -322,6 +332,14 @@ const char *message_holder(const struct dlock_info *i, char *buf, size_t size)
     if (i->over)
         add(buf, size, ", ended, kept until its --min-hold is over");
     return end_text(buf, size, i);
+}
+
+const char *message_who(const struct dlock_info *i, char *buf, size_t size)
+{
+    buf[0] = '\0';
+    add_who(buf, size, i);
+    dlock_hide_secrets(buf, false);
+    return buf;
 }
 
 const char *message_process(const struct dlock_info *i, char *buf, size_t size)

@@ -60,6 +60,8 @@ const char *message_duration(int64_t ns, char *buf, size_t size);
 const char *message_holder(const struct dlock_info *, char *buf, size_t size);
 /* For --status: "root@ci-4, pid 812 (deploy.sh), since 2026-11-20 17:00:03 +0100 ...". */
 const char *message_process(const struct dlock_info *, char *buf, size_t size);
+/* "root@ci-4, pid 812 (deploy.sh)". Returns buf. */
+const char *message_who(const struct dlock_info *, char *buf, size_t size);
 
 /* A holder whose hold is marked: "being broken by root@db1, note "stuck", since 5s". */
 const char *message_broken(const struct dlock_info *, char *buf, size_t size);
@@ -83,7 +85,7 @@ bool message_could_draw(void);
 /* Does nothing while the terminal is stopped. */
 void message_draw(const char *text);
 void message_erase(void);
-/* Cut text, valid UTF-8, to fit into this many columns. */
-void message_fit(char *text, int columns);
+/* Cut text, valid UTF-8, to fit into this many columns. Returns how many it takes at most. */
+int message_fit(char *text, int columns);
 
 #endif

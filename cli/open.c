@@ -58,6 +58,25 @@ int open_uris(const struct options *o, struct dlock_uri *uris[DLOCK_SET_MAX])
     return code;
 }
 
+void open_tell_names(const struct options *o, struct dlock_uri *const *uris)
+{
+    const char *store = getenv("DLOCK_STORE");
+    struct dlock_error err;
+    if (!message_tells(o, ABOUT_CONDITION))
+        return;
+    for (int i = 0; i <= o->nalso; i++) {
+        const char *lock = i == 0 ? o->lock : o->also[i - 1].lock, *name = uris[i]->name;
+        char *base = NULL;
+        if (lock[0] == '@' && dlock_find_store(&base, store, &err) == 0 && !base)
+            message("%s is on this machine only", lock);
+        dlock_wipe(base);
+        /* A path may end in '/', and no variable is the end of "x.lock". */
+        if (!uris[i]->bare && *name && strchr("-_.:/", name[strlen(name) - 1]))
+            message("the lock's name \"%s\" ends in '%c': an unset variable?", name,
+                    name[strlen(name) - 1]);
+    }
+}
+
 /* NULL also for a lock that is no file's. */
 static char *path_of(const struct dlock_uri *uri)
 {
@@ -115,6 +134,12 @@ static bool is_shell(const char *program)
     return false;
 }
 
+size_t open_assigned_len(const char *word)
+{
+    size_t name = strcspn(word, "=/");
+    return word[name] == '=' ? name + 1 : 0;
+}
+
 /*
  * The part of the command that the store shows to other machines: the first word, and the beginning
  * of what a shell runs, without the secrets. malloc'ed.
@@ -126,12 +151,11 @@ static char *command_text(const struct options *o)
     const char *word = o->command[0], *runs = NULL;
     bool is_line = false;
     char *text;
-    /* An assignment, such as PGPASSWORD=...: the variable only. */
-    size_t name = strcspn(word, "=/");
+    size_t name = open_assigned_len(word);
     if (is_shell(word) || o->shell_string)
         runs = shell_runs(o->command + 1, &is_line);
     if (!runs)
-        return strndup(word, word[name] == '=' ? name + 1 : strlen(word));
+        return strndup(word, name > 0 ? name - 1 : strlen(word));
     /* Secrets first, so that the cut leaves no part of a secret. */
     char shown[SHELL_SHOWN + 1], *whole = strdup(runs);
     if (!whole)

@@ -18,6 +18,11 @@ struct dlock_uri *open_uri(const struct options *, const char *lock, int *code);
  * default, if it is missing. 0 or a negative DLOCK_E*.
  */
 int open_name(char **text, const char *name, bool make, struct dlock_error *);
+/*
+ * Where output is talkative: which locks are on this machine because nothing names a store, and
+ * which names end as those do to which a script adds an empty variable.
+ */
+void open_tell_names(const struct options *, struct dlock_uri *const *uris);
 /* The path of a file lock's file, with links resolved. False: another store, or no memory. */
 bool open_path(const struct dlock_uri *, char buf[PATH_MAX]);
 /* The lock's key (nested.h), malloc'ed. NULL: out of memory, or the file is not accessible. */
@@ -38,6 +43,8 @@ int open_lock(dlock **out, const struct options *, enum dlock_mode, struct dlock
 void open_tell(const struct options *, const dlock *);
 /* open_lock(), open_tell(). NULL after printing the error; then *code is the exit code. */
 dlock *open_handle(const struct options *, enum dlock_mode, struct dlock_uri **uri, int *code);
+/* The length of NAME= at the beginning of a command's word; 0: the word assigns nothing. */
+size_t open_assigned_len(const char *word);
 /* Parse all locks; the caller always frees the URIs. 0, or an exit code after the message. */
 int open_uris(const struct options *, struct dlock_uri *uris[DLOCK_SET_MAX]);
 /* The time to wait for a lock when this part of -w is over. */

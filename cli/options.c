@@ -339,6 +339,8 @@ static const struct option_row table[] = {
      "show all locks of a store; LOCK: the store,\n"
      "also with #PATTERN (default: that of @NAME)",
      .set = set_mode, .number = MODE_LIST},
+    {"", {"all"}, NULL, "with --list: also free locks with a run record",
+     .set = set_flag, FIELD(all), .modes = IN(MODE_LIST)},
     {"", {"break"}, NULL,
      "take LOCK away from its holder, whose command is\n"
      "ended first; asks at a terminal",
@@ -450,7 +452,7 @@ static int bad_option(const struct getopt_tables *t, int c, const char *word,
     for (const struct option *l = t->longs; is_long && l->name; l++) {
         char given[URI_SLIPS_MAX + 1];
         snprintf(given, sizeof(given), "%.*s", (int)whole - 2, word + 2);
-        if (uri_slips(given, l->name) <= (strlen(l->name) > 6 ? 2 : 1))
+        if (!near && uri_slips(given, l->name) <= (strlen(l->name) > 6 ? 2 : 1))
             near = l->name;
         if (strncmp(l->name, word + 2, whole - 2) != 0)
             continue;
@@ -574,7 +576,8 @@ static int take_command(struct options *o, char **rest, int n, struct dlock_erro
         n--;
     }
     if (n == 0)
-        return misuse(err, "no command to run: dlock [OPTION...] LOCK COMMAND [ARG...]");
+        return misuse(err, "no command to run: dlock [OPTION...] LOCK COMMAND [ARG...] "
+                           "(a lock across steps: dlock-migrating(7))");
     o->command = calloc((size_t)n + 2, sizeof(*o->command));
     if (!o->command)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
@@ -831,7 +834,7 @@ static const char usage_head[] =
     "Usage: dlock [OPTION...] LOCK [--] COMMAND [ARG...]\n"
     "       dlock [OPTION...] LOCK -c 'SHELL COMMAND LINE'\n"
     "       dlock [OPTION...] FD | -u FD\n"
-    "       dlock --status|--check [--json] LOCK | --list [--json] [STORE]\n"
+    "       dlock --status|--check [--json] LOCK | --list [--all] [--json] [STORE]\n"
     "       dlock --break|--forget [--yes] LOCK | --schema LOCK\n"
     "       dlock --held [NAME]\n"
     "Run COMMAND while holding LOCK, on one machine or on many.\n"

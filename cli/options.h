@@ -50,6 +50,7 @@ struct options {
     uint8_t success_codes[256 / 8]; /* --success-codes: bits; 0 alone when not given */
     int skip_code;                  /* --skip-exit-code, 0 */
     bool yes;                       /* --yes */
+    bool all;                       /* --list --all */
     bool force;                     /* --force */
     const char *holder;             /* --holder: a token, or HOST:PID; NULL: none */
     int64_t ttl_ns, connect_timeout_ns;

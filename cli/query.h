@@ -2,6 +2,7 @@
 #ifndef CLI_QUERY_H
 #define CLI_QUERY_H
 
+#include "json.h"
 #include "options.h"
 #include "signals.h"
 
@@ -56,6 +57,9 @@ dlock *query_first(const struct options *, const struct sigstate *, const char *
                    struct found *, int *code);
 /* status.c: print the answer to a status query. */
 void status_print(const struct options *, const dlock *, const struct found *);
+/* status.c: the member last_run, if there is a run record; and its state in a word. */
+void status_json_run(struct json *, const struct found *);
+const char *status_run_word(const struct found *);
 /* Ask at the terminal. May die by a signal, and stops as any job does. */
 bool query_agreed(const struct sigstate *, const char *question);
 

@@ -28,7 +28,7 @@ int signals_init(struct sigstate *s)
     struct sigaction sa;
     sigemptyset(&s->ours);
     sigemptyset(&s->ignored);
-    s->chld_ignored = false;
+    s->chld_ignored = s->xfsz_default = false;
     s->fd = -1;
     for (int sig = 1; sig <= SIGRTMAX; sig++) {
         if (left_alone(sig) || sigaction(sig, NULL, &sa) != 0)
@@ -37,6 +37,11 @@ int signals_init(struct sigstate *s)
         if (sig == SIGCHLD) {
             s->chld_ignored = ignored;
             ignored = false;
+        }
+        /* "ulimit -f": blocked, it would wait for whoever unblocks it, the command by -F. */
+        if (sig == SIGXFSZ && !ignored) {
+            s->xfsz_default = signal(sig, SIG_IGN) != SIG_ERR;
+            continue;
         }
         /*
          * A signal that is ignored *and* blocked is still queued, and a signalfd would return it:
@@ -58,6 +63,8 @@ void signals_restore(const struct sigstate *s)
 {
     if (s->chld_ignored)
         signal(SIGCHLD, SIG_IGN);
+    if (s->xfsz_default)
+        signal(SIGXFSZ, SIG_DFL);
     sigprocmask(SIG_SETMASK, &s->caller_mask, NULL);
 }
 

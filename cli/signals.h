@@ -14,6 +14,7 @@ struct sigstate {
     sigset_t ours;        /* blocked, read from fd: SIGCHLD, and what the caller did not ignore */
     sigset_t ignored;     /* by the caller: stays so, is not forwarded */
     bool chld_ignored;    /* by the caller, and so in the command; we need the default */
+    bool xfsz_default;    /* as the caller had it; we ignore it, as we do a full disk */
     int fd;               /* signalfd, CLOEXEC, non-blocking */
 };
 

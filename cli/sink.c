@@ -148,12 +148,12 @@ int sink_fd(const struct sink *s)
 /* ------------------------------------------------------------- write --- */
 
 /* Remove the pending signal of a failed write: it would end the program that we execute (-F). */
-static void take_back_signal(int sig)
+static void take_back_sigpipe(void)
 {
     int sys = errno;
     sigset_t one;
     sigemptyset(&one);
-    sigaddset(&one, sig);
+    sigaddset(&one, SIGPIPE);
     sigtimedwait(&one, NULL, &(struct timespec){0});
     errno = sys;
 }
@@ -164,9 +164,7 @@ static ssize_t put(const struct sink *s, const char *bytes, size_t len)
         return send(s->fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL);
     ssize_t n = write(s->fd, bytes, len);
     if (n < 0 && errno == EPIPE)
-        take_back_signal(SIGPIPE);
-    if (n < 0 && errno == EFBIG) /* ulimit -f */
-        take_back_signal(SIGXFSZ);
+        take_back_sigpipe();
     return n;
 }
 

@@ -42,17 +42,22 @@ static void text_one(const struct dlock_info *i)
         printf("    ended, kept until its --min-hold is over\n");
 }
 
-static void json_run(struct json *j, const struct found *f)
+const char *status_run_word(const struct found *f)
 {
     static const char *const states[] = {[DLOCK_RUN_RUNNING] = "running",
                                          [DLOCK_RUN_FAILED] = "failed",
                                          [DLOCK_RUN_SUCCEEDED] = "succeeded"};
+    return query_crashed(f) ? "crashed" : states[f->run.state];
+}
+
+void status_json_run(struct json *j, const struct found *f)
+{
     const struct dlock_run *r = &f->run;
     const struct dlock_info process = kind_of_run(r);
     if (!f->has_run)
         return;
     json_open(j, "last_run", '{');
-    json_str(j, "state", query_crashed(f) ? "crashed" : states[r->state]);
+    json_str(j, "state", status_run_word(f));
     if (r->status >= 0)
         json_int(j, "exit_status", r->status);
     json_int(j, "begin_ms", r->begin_ms);
@@ -113,7 +118,7 @@ void status_print(const struct options *o, const dlock *lk, const struct found *
             json_str(&j, "reason", f->why_free);
         json_list(&j, f, "holders", false);
         json_list(&j, f, "waiters", true);
-        json_run(&j, f);
+        status_json_run(&j, f);
         json_close(&j, '}');
         putchar('\n');
         return;

@@ -125,6 +125,7 @@ _dlock() {
                 --lost-exit-code
                 --status
                 --list
+                --all
                 --break
                 --holder
                 --force

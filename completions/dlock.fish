@@ -74,6 +74,7 @@ complete -c dlock -n __dlock_before_lock -l on-lost -x -a 'kill term warn' -d 'w
 complete -c dlock -n __dlock_before_lock -l lost-exit-code -x -d 'exit N instead of 79 when the lock was lost'
 complete -c dlock -n __dlock_before_lock -l status -d 'show holders and waiters of LOCK; exit 0: free, 75: held'
 complete -c dlock -n __dlock_before_lock -l list -d 'show all locks of a store; LOCK: the store, also with #PATTERN (default: that of @NAME)'
+complete -c dlock -n __dlock_before_lock -l all -d 'with --list: also free locks with a run record'
 complete -c dlock -n __dlock_before_lock -l break -d 'take LOCK away from its holder, whose command is ended first; asks at a terminal'
 complete -c dlock -n __dlock_before_lock -l holder -x -d 'with --break: the holder, as HOST:PID or token'
 complete -c dlock -n __dlock_before_lock -l force -d 'with --break: at once; its command may go on'

@@ -96,6 +96,36 @@ assert {(e['lock'], e['set']) for e in by['waiting']} == {('b-$NAME', 'a-$NAME')
     is_free "$F"
 }
 
+# By the command itself, so that only the release can notice.
+@test "a lock that is lost at the end makes the run a failed one" {
+    local lock also key
+    for lock in "$A" "$B" "file://$T#once"; do
+        also=$A key=a-$NAME
+        [ "$lock" != "$A" ] || also=$B key=b-$NAME
+        run -79 run_t 5 "$DLOCK" --once --also "$also" "$lock" \
+            redis-cli -h 127.0.0.1 -p "$REDIS_PORT" del "$key"
+        assert_out "'$key'"
+        refute_out 'not recorded'
+        run run_t 5 "$DLOCK" --status "$lock"
+        assert_out 'last run: failed'
+        run -0 run_t 5 "$DLOCK" --once --also "$also" "$lock" true
+        run run_t 5 "$DLOCK" --status "$lock"
+        assert_out 'last run: succeeded'
+    done
+}
+
+@test "a set whose store is silent at the end records the run all the same" {
+    redis_start_in own
+    local other="redis://127.0.0.1:${REDIS_PORTS[own]}#c-$NAME"
+    start_log hold.log "$DLOCK" --ttl 5 --connect-timeout 2 --once --also "$other" "$A" sh -c \
+        'kill -STOP "$0"' "${REDIS_PIDS[own]}"
+    exits 0 8 "$STARTED"
+    kill -CONT "${REDIS_PIDS[own]}"
+    file_has hold.log "is not confirmed" || fail "$(cat hold.log)"
+    run run_t 5 "$DLOCK" --status "$A"
+    assert_out 'last run: succeeded'
+}
+
 @test "a killed keeper's files are free when its tree is gone, and not before" {
     start_log hold.log "$DLOCK" --ttl 2 --also "$F" "$A" "$HELPERS/witness" "$T" 60000 tree
     HOLDER=$STARTED

@@ -82,6 +82,32 @@ same() {
     [ ! -e "$S/held" ]
 }
 
+@test "says why a command was not found" {
+    export PATH=$T:$PATH
+    printf '#! /nosuch/sh -e\n' >"$T/lost-script"
+    printf '#!/bin/sh\r\n' >"$T/dos-script"
+    chmod +x "$T/lost-script" "$T/dos-script"
+    local script="its interpreter '/nosuch/sh' cannot be run"
+    for lock in "${LOCKS[@]}"; do
+        while IFS='|' read -r word hint; do
+            try 127 "$DLOCK" $lock -- "$word" x
+            word=${word/hunter2/}
+            [ "$output" = "dlock: cannot run '$word': $hint (No such file or directory)" ]
+        done <<END
+A=hunter2|write env before a variable, or use -c
+-c|leave the "--" out
+--nonblock|options of dlock stand before LOCK
+lost-script|$script
+$T/lost-script|$script
+dos-script|its first line ends with a carriage return, which names no interpreter
+END
+        SHELL=/nosuch try 127 "$DLOCK" $lock -c true
+        assert_out "cannot run '/nosuch': -c needs a shell: set SHELL to one, or unset it (No such"
+        SHELL=/etc/passwd try 126 "$DLOCK" $lock -c true
+        assert_out "set SHELL to one, or unset it (Permission denied)"
+    done
+}
+
 @test "a script without #! runs, an empty name does not" {
     echo 'exit 3' >"$T/script"
     chmod +x "$T/script"
@@ -134,6 +160,7 @@ same() {
     same '$WITH "'"$STATE"'" signals'
     same 'trap "" HUP; $WITH "'"$STATE"'" signals'
     same 'trap "" INT QUIT TERM USR1 PIPE TSTP; $WITH "'"$STATE"'" signals'
+    same 'trap "" XFSZ; $WITH "'"$STATE"'" signals'
     same 'trap "" CHLD; $WITH "'"$STATE"'" signals'
     same 'nohup $WITH "'"$STATE"'" signals 2>&1'
     same '"$HELPERS/launch" -d -i 17 -i 34 -i 64 -b 10 -b 15 -b 17 -b 40 $WITH "'"$STATE"'" signals'

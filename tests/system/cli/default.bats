@@ -10,8 +10,7 @@ O=/run/dlock/dlock-$U
 
 # The folder that is worked in stays reachable below what is mounted over it.
 namespace() {
-    [ "$EUID" = 0 ] || skip "needs root: another user, a mount namespace"
-    unshare -m true 2>/dev/null || skip "no mount namespaces here"
+    need_mounts
     chmod 755 .
     mkdir -m 777 home
     install -m 755 "$DLOCK" home/dl
@@ -294,4 +293,51 @@ let_go() {
     : >file
     DLOCK_STORE=$T/file says 73 "$T/file" -n @n touch ran
     [ ! -e ran ] && [ ! -e missing ]
+}
+
+@test "a store can be required, and a lock of this machine says so where output is talkative" {
+    local line='dlock: @n is on this machine only'
+    namespace
+    dl 0 @n true
+    [ -z "$output" ]
+    export CI=1
+    dl 0 --also @m @n true
+    [ "$output" = "$line"$'\n'"${line/@n/@m}" ] || fail "$output"
+    dl 0 -q @n true
+    [ -z "$output" ]
+    dl 0 "$D/n.lock" true
+    [ -z "$output" ]
+    inside mkdir -m 777 /run/store
+    DLOCK_STORE=/etc dl 77 @n true
+    refute_out "$line"
+    # As root leaves it for all users of a host; DLOCK_STORE_FILE names it here.
+    inside install -m 644 /dev/stdin /run/required <<<require
+    export DLOCK_STORE_FILE=/run/required
+    refused 64 DLOCK_STORE "$DLOCK_STORE_FILE"
+    for option in --list --status; do
+        dl 64 $option
+    done
+    DLOCK_STORE=/run/store dl 0 @n true
+    [ -z "$output" ]
+}
+
+@test "a name that ends as with an empty variable is told where output is talkative" {
+    export DLOCK_STORE=$T
+    told() { echo "dlock: the lock's name \"$1\" ends in '${1: -1}': an unset variable?"; }
+    for end in - _ . : /; do
+        run -0 run_t 5 "$DLOCK" "@deploy$end" true
+        [ -z "$output" ] || fail "$output"
+        CI=1 run -0 run_t 5 "$DLOCK" "@deploy$end" true
+        [ "$output" = "$(told "deploy$end")" ] || fail "$output"
+    done
+    CI=1 run -0 run_t 5 "$DLOCK" --also "fake://$T/store#a%2D" "@main" true
+    [ "$output" = "$(told a-)" ] || fail "$output"
+    # The end of a path is no variable, and one within a name is not seen.
+    mkdir folder-
+    for lock in ./x- "$T/folder-/" @-x @deploy-prod; do
+        CI=1 run -0 run_t 5 "$DLOCK" "$lock" true
+        [ -z "$output" ] || fail "$output"
+    done
+    CI=1 run -0 run_t 5 "$DLOCK" -q @deploy- true
+    [ -z "$output" ] || fail "$output"
 }

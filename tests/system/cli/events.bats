@@ -236,8 +236,19 @@ assert end['exit_code'] == 127" 127 -F x ./no-such
     # A pipe without a reader does not end the command.
     run -0 run_t 5 bash -c '"$1" -F --events 8 x echo alive 8> >(:)' - "$DLOCK"
     assert_out alive
-    # Nor does a limit of a file's size.
-    run -3 run_t 5 bash -c 'ulimit -f 0; exec "$1" -F --events limited x sh -c "exit 3"' - "$DLOCK"
+}
+
+@test "a limit of a file's size ends neither dlock nor the command" {
+    local how
+    for how in -F -x -o '--max-run 5'; do
+        # shellcheck disable=SC2086
+        run -3 run_t 5 bash -c 'ulimit -f 0; exec "$@" 2>limited.err' - \
+            "$DLOCK" -v $how --events limited x sh -c 'exit 3'
+    done
+    # The command has the limit's signal as it was.
+    run -153 run_t 5 bash -c 'ulimit -f 0; exec "$@"' - "$DLOCK" -o x sh -c 'echo >out; echo alive'
+    run -1 run_t 5 bash -c 'ulimit -f 0; trap "" XFSZ; exec "$@"' - "$DLOCK" -o x \
+        "$BASH" -c 'exec >out; echo'
 }
 
 # --- texts -------------------------------------------------------------------

@@ -282,7 +282,7 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
 
 @test "other users, other namespaces" {
     need_root
-    local other=(setpriv --reuid=nobody --regid=nogroup --clear-groups)
+    local open name other=(setpriv --reuid=nobody --regid=nogroup --clear-groups)
     holds "$F"
     run -79 above timeout 5 unshare -n "$DLOCK" --held
     assert_out 'is in another network namespace'
@@ -294,13 +294,15 @@ at_once() { [ $took -lt $((990 + SLOW)) ] || fail "took $took ms"; }
     "${other[@]}" "$DLOCK" --version >/dev/null || skip 'nobody cannot run dlock here'
     run -79 above timeout 5 "${other[@]}" "$DLOCK" --held
     assert_out 'runs as uid 0, and answers only that user and root'
-    # Another user's process that has taken the name.
-    mkfifo squat
-    chmod 666 squat
-    # The checkout may be for root alone.
-    install -m 755 "$ROOT/tests/support/helpers/silent_keeper.py" .
-    start "${other[@]}" ./silent_keeper.py held "$T/squat"
-    read -r name <squat
+    # Another user's process that has taken the name. The checkout and $TMPDIR may be root's alone.
+    open=$(mktemp -d /tmp/dlock-test.XXXXXX)
+    chmod 755 "$open"
+    mkfifo "$open/squat"
+    chmod 666 "$open/squat"
+    install -m 755 "$ROOT/tests/support/helpers/silent_keeper.py" "$open"
+    start "${other[@]}" "$open/silent_keeper.py" held "$open/squat"
+    name=$(timeout 10 cat "$open/squat")
+    rm -r "$open"
     sed -i "s/\(^DLOCK_HELD=.*:\)[^:]*$/\1$name/" in
     not_held 'has ended, or is another user'
     let_go

@@ -71,7 +71,7 @@ want() {
 @test "an alarm(2) that the caller has set reaches the command" {
     for lock in "$L" "$T/x.lock"; do
         rm -f "$C"/*
-        start_log out timeout 20 python3 -c 'import os, signal, sys
+        start_log out timeout 20 /usr/bin/python3 -c 'import os, signal, sys
 signal.setitimer(signal.ITIMER_REAL, 0.5)
 os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$lock" $SUBJECT -u "$T/end"
         wait_for 5 has_seen main sig 14

@@ -12,8 +12,7 @@ name_of() {
 }
 
 @test "without variables the store is in /etc/dlock/store" {
-    need_root
-    unshare -m true 2>/dev/null || skip "no mount namespaces here"
+    need_mounts
     mkdir dir
     # etc COMMAND...: with an /etc of our own
     cat >etc <<'EOT'

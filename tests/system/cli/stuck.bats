@@ -67,7 +67,7 @@ os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$@" </dev/null
 }
 
 @test "refuses leases, not file locks, when /proc hides processes" {
-    need_root
+    need_mounts
     [ -z "${SAN:-}" ] || return 0 # a sanitizer cannot start without /proc; the plain build shows it
     run -71 run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" \
         "$L" touch "$T/ran"

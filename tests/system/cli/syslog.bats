@@ -6,8 +6,7 @@ load ../../support/fake
 # with_log SCRIPT [MODE]: SCRIPT in a mount namespace whose /dev/log is the socket of a program that
 # writes what it gets to the file log, or (MODE stuck) reads nothing; MODE none: there is no log.
 with_log() {
-    need_root
-    unshare -m true 2>/dev/null || skip "needs the right to mount"
+    need_mounts
     export T C L S NAME SUBJECT MODE=${2:-read}
     cat >log.py <<'PY'
 import os, socket, sys
@@ -29,14 +28,14 @@ mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && ln -s /proc/self/fd 
 if [ $MODE != none ]; then
     mkfifo wait
     sleep 20 >wait & keeps=$!
-    python3 log.py $MODE <wait 3>&- & reader=$!
+    /usr/bin/python3 log.py $MODE <wait 3>&- & reader=$!
     "$HELPERS/await" ready
 fi
 END
     cat >>script <<<"$1"
     cat >>script <<'END'
 [ $MODE != none ] || exit 0
-[ $MODE != read ] || python3 -c 'import socket
+[ $MODE != read ] || /usr/bin/python3 -c 'import socket
 socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"end", "/dev/log")'
 kill $keeps
 wait $reader

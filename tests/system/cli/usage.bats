@@ -35,6 +35,7 @@ says() { case $line in *"$1"*) ;; *) fail "without '$1': $line" ;; esac }
 @test "refuses a wrong command line" {
     refused 64
     refused "64 no command" ./x
+    says "dlock-migrating(7)"
     refused 64 $'-\a' ./x touch ran
     refused 64 $'--\e[31mred' ./x touch ran
     refused 64 --bogus="$SECRET" ./x touch ran
@@ -125,6 +126,36 @@ says() { case $line in *"$1"*) ;; *) fail "without '$1': $line" ;; esac }
     refused 64 "@${n255}n" touch ran
     refused 64 "file://$T/store#"$'\e[2J' touch ran
     DLOCK_STORE=$T/store refused "64 %23" "@a#b" touch ran
+}
+
+# A lock's own keys, nodes and files are no names of locks; in PostgreSQL a name is a row's text.
+@test "no name of a lock is a part of another lock" {
+    local h=127.0.0.1:1 uri name
+    for uri in "redis://$h" "redis+sentinel://$h/svc" "redlock://$h" "rediss://$h?insecure=1"; do
+        for name in "{q}:dlock:claim" "{q}:dlock:queue" "{q}:dlock:fence" "q::dlock:fence" \
+            "{{a}b}:dlock:once"; do
+            refused "64 choose another name" -n "$uri#$name" touch ran
+            refused "64 choose another name" --status "$uri#$name"
+        done
+        refused 69 -n --connect-timeout 1 "$uri#app:dlock:nightly" touch ran
+    done
+    for name in dlock-once "dlock-once.2026-12-31/q" q/dlock-once \
+        "q/_c_00000000-0000-0000-0000-000000000000-lock-0000000001" "q/x__lock__0000000001"; do
+        refused 64 -n "zk://$h#$name" touch ran
+    done
+    # Of files: while q is held, each file of q as a name, with and without its ending.
+    DLOCK_STORE=$T/store run -0 run_t 30 "$DLOCK" --once @q sh -ec '
+        cd "$1"
+        for f in * .[!.]*; do
+            [ ! -f "$f" ] || { "$2" -n "@$f" true && "$2" --once "@${f%.*}x" true; }
+        done
+        ls >"$3"
+        "$2" -n "@q.once" "$2" -n "@q.fence" "$2" -n "@q.lock" true' - \
+        "$T/store" "$DLOCK" "$T/files"
+    grep -qx q.fence "$T/files"
+    CI=1 DLOCK_STORE=$T/store run -0 run_t 5 "$DLOCK" --once @q touch ran
+    assert_out "not run: "
+    [ ! -e ran ]
 }
 
 # A FIFO, a device and a missing directory: file/flock.bats and elsewhere.bats.
