@@ -1,4 +1,5 @@
-# recipes.bash - the recipes of dlock-recipes(7), taken out of the page and run as they stand there.
+# recipes.bash - the recipes of dlock-recipes(7) and dlock-migrating(7), taken out of the pages and
+# run as they stand there.
 #
 #     load ../../support/recipes       one Redis server for the file, the recipes' store
 #     recipe NAME                      writes the recipe into the file NAME
@@ -28,13 +29,13 @@ setup() {
 # recipe_text NAME: the recipe as a reader of the page sees it.
 recipe_text() {
     sed -n "/^\.\\\\\" recipe $1 /,/^\.Ed/{/^\./d; s/^\\\\&//; s/\\\\e/\\\\/g; p}" \
-        "$ROOT/man/dlock-recipes.7"
+        "$ROOT"/man/dlock-{recipes,migrating}.7
 }
 recipe() {
     recipe_text "$1" |
         sed "s,\([@/]\)\(db1\|redis\)\([?#]\|\$\),\1127.0.0.1:$REDIS_PORT\3,
             s,/etc/dlock/,$T/etc/,; s,/usr/local/bin,$T/bin," >"$1"
-    [ -s "$1" ] || fail "dlock-recipes(7) has no recipe $1"
+    [ -s "$1" ] || fail "no page has a recipe $1"
 }
 
 program() {

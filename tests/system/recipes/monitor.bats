@@ -136,14 +136,39 @@ PY
     run ! grep -v '^#' dlock.prom
 }
 
-@test "each recipe of the page is run by a test, and has no escape that is unknown here" {
-    local names name page=$ROOT/man/dlock-recipes.7
-    names=$(sed -n 's/^\.\\" recipe \([^ ]*\) .*/\1/p' "$page")
-    [ "$(wc -l <<<"$names")" = "$(grep -c '^\.Bd -literal' "$page")" ]
+@test "the date at the end of a name makes no series of its own" {
+    ends exited 0 1:00:00 100 '' report-2026-11-27 report-2026-11-28 report_20261129 \
+        report-2026-11-27-eu 2026-11-27 job-20269927 n20261127 build-12345678 >events
+    run -0 "$TEXTFILE" dlock.prom events
+    has dlock_runs_total 3.0 lock=report store=redis://db1:6379/0 outcome=exited
+    for name in report-2026-11-27-eu 2026-11-27 job-20269927 n20261127 build-12345678; do
+        has dlock_runs_total 1.0 "lock=$name" store=redis://db1:6379/0 outcome=exited
+    done
+}
+
+@test "the page's alert for a lost lock sees the first loss" {
+    local alert count
+    alert=$(sed -n 's/^\.Li increase(\(.*\)\[1h\]) > 0 \.$/\1/p' "$ROOT/man/dlock-recipes.7")
+    [ "$alert" = 'dlock_runs_total{outcome=\(dqlost\(dq}' ] || fail "$alert"
+    ends exited 0 1:00:00 100 '' job >events
+    for count in 0.0 1.0; do
+        run -0 "$TEXTFILE" dlock.prom events
+        has dlock_runs_total "$count" lock=job store=redis://db1:6379/0 outcome=lost
+        ends lost 79 2:00:00 100 '' job >>events
+    done
+}
+
+@test "each recipe is run by a test, and has no escape that is unknown here" {
+    local names name pages=("$ROOT"/man/dlock-{recipes,migrating}.7)
+    names=$(sed -n 's/^\.\\" recipe \([^ ]*\) .*/\1/p' "${pages[@]}")
+    [ "$(wc -l <<<"$names")" = "$(cat "${pages[@]}" | grep -B 1 '^\.Bd -literal' |
+        grep -c '^\.\\" recipe')" ]
+    # Those of Go and Rust: migrating.bats.
+    [ "$(cat "${pages[@]}" | grep -c '^\.Bd -literal')" = $(($(wc -l <<<"$names") + 2)) ]
     for name in $names; do
         grep -rqE "recipe \"?$name( |\"|;|$)|[ (]./$name[ )]" "$ROOT/tests/system/recipes" ||
             fail "no test runs $name"
     done
-    run sed -n '/^\.Bd/,/^\.Ed/{s/\\e//g; s/^\\&//; /\\/p}' "$page"
+    run sed -n '/^\.Bd/,/^\.Ed/{s/\\e//g; s/^\\&//; /\\/p}' "${pages[@]}"
     [ -z "$output" ] || fail "$output"
 }
