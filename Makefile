@@ -285,8 +285,12 @@ dist: ## the last commit as $(BUILD)/dlock-VERSION.tar.xz, the same bytes in eac
 	@cd $(BUILD) && sha256sum $(DIST) >$(DIST).sha256 && cat $(DIST).sha256
 DIST := dlock-$(VERSION).tar.xz
 
+html: ## the manual as linked pages, $(BUILD)/dlock-html-VERSION and its archive
+	@BUILD=$(BUILD) MANDOC='$(MANDOC)' packaging/html $(VERSION)
+
 REVISION ?= 1
-deb: ## Debian packages in $(BUILD)/deb: REVISION=1
+# Not below $(BUILD): after `sudo make deb` that would belong to root, and `make` would fail.
+deb: ## Debian packages in build-deb: REVISION=1
 	@tests/deps deb
 	@BUILD=$(BUILD) packaging/deb $(REVISION)
 
@@ -294,8 +298,8 @@ image: ## a static dlock for files and Redis, and an OCI image of it, in $(BUILD
 	@tests/deps image
 	@BUILD=$(BUILD) packaging/image
 
-clean: ## remove $(BUILD)
-	rm -rf $(BUILD)
+clean: ## remove $(BUILD) and the packages
+	rm -rf $(BUILD) build-deb
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^=#]*## \(.*\)/\1|\2/p' Makefile tests/tests.mk | \
@@ -458,7 +462,7 @@ include tests/tests.mk
 FORCE:
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: all demo deps lint format install uninstall dist deb image clean help FORCE
+.PHONY: all demo deps lint format install uninstall dist html deb image clean help FORCE
 
 # Not those of a build below this one, which may be under way.
 -include $(shell find $O $(BUILD)/unit $(BUILD)/fuzzers $(BUILD)/test -name '*.d' 2>/dev/null)

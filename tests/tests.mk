@@ -85,8 +85,8 @@ proof: ## can a command outlive its lock? dlock and others, by faults (8 minutes
 	    --out $(BUILD)/proof
 
 RELEASE ?= trixie
-SCOPE   ?= short
-check-debian: ## on another Debian, in a chroot (root): RELEASE=trixie SCOPE=short|whole
+SCOPE   ?= suite
+check-debian: ## on another Debian, in a chroot (root): RELEASE=trixie SCOPE=suite|user|readme
 	@tests/release $(RELEASE) $(SCOPE)
 
 check-deb: ## the tarball and the packages on Debian 12 and 13, in chroots (root): RELEASES=trixie
