@@ -1,4 +1,4 @@
 . "$proof/faults/both.bash"
 FAULT_TITLE='all of dlock killed; a grandchild' FAULT_ORDER=28 FAULT_QUICK=''
 fault_prepare() { WITNESS_A=(tree); }
-tool_guard() { ! guard_of "$A_PID" || echo "$W $G"; }
+guards() { ! guard_of "$A_PID" || echo "$W $G"; }
