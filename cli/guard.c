@@ -72,7 +72,7 @@ enum guard_phase {
 #define OUT_FIRST G_READY
 #define OUT_COUNT (G_STUCK - G_READY + 1)
 
-/* So far from the witness's stack, which only waits meanwhile, begins the guard's. */
+/* The guard's stack begins so many bytes from that of the witness, which only waits meanwhile. */
 #define WITNESS_STACK 16384
 
 struct guard_state {
@@ -786,8 +786,8 @@ static _Noreturn void take_over(struct guard_state *g, pid_t guard)
 }
 
 /*
- * Wait until the guard is gone. The guard works meanwhile, and errno is in its memory, too. The
- * guard stays a zombie until we exit: the keeper may signal its number.
+ * Wait until the guard is gone. The guard runs at the same time and shares errno with us, so errno
+ * tells nothing here. The guard stays a zombie until we exit: the keeper may signal its number.
  */
 static _Noreturn void watch(struct guard_state *g, pid_t guard)
 {

@@ -68,10 +68,9 @@ struct guard_config {
 };
 
 struct guard {
-    pid_t
-        witness; /* our child; exits as the guard did, or once the tree of a killed guard is gone */
-    pid_t pid;   /* the guard's; 0: not known yet, or the guard was killed */
-    int fd;      /* SOCK_SEQPACKET, CLOEXEC, non-blocking; EOF: guard and witness are gone */
+    pid_t witness; /* our child; exits as the guard did, or when a killed guard's tree is gone */
+    pid_t pid;     /* the guard's; 0: not known yet, or the guard was killed */
+    int fd;        /* SOCK_SEQPACKET, CLOEXEC, non-blocking; EOF: guard and witness are gone */
 };
 
 /*
@@ -81,8 +80,8 @@ struct guard {
  */
 int guard_fork(struct guard *, const struct guard_config *);
 /*
- * Send a message to the guard. 0 or -errno (EPIPE: both are gone; EAGAIN: the socket is
- * full). Never blocks. pass: -1, or with G_START and G_ALSO the descriptor that the lock ends
+ * Send a message to the guard. 0 or -errno (EPIPE: guard and witness are gone; EAGAIN: the socket
+ * is full). Never blocks. pass: -1, or with G_START and G_ALSO the descriptor that the lock ends
  * with, a connection or a file. Guard and witness keep a copy open until both have exited: the
  * death of the keeper does not free the lock before the tree is gone.
  */

@@ -138,8 +138,8 @@ static void store_release(struct keeper *k, int64_t until)
 /* ------------------------------------------------------ to the guard --- */
 
 /*
- * A guard that has never told its pid has no command: the witness is killed instead. Not a witness
- * that ends the tree of a dead guard: it needs no order, and may have to wait for a process.
+ * A guard that has never told its pid has no command: the witness is killed instead. But a witness
+ * that ends the tree of a dead guard is left to finish, however long a process keeps it waiting.
  */
 static void kill_guard(const struct keeper *k)
 {
@@ -484,7 +484,7 @@ static void tell_signals(struct keeper *k)
     }
 }
 
-static void report_died(const struct keeper *k, const char *who, pid_t pid, const char *consequence)
+static void report_died(const struct keeper *k, bool witness, pid_t pid, const char *consequence)
 {
     int why = k->guard.unfit;
     if (why == EXDEV)
@@ -493,30 +493,31 @@ static void report_died(const struct keeper *k, const char *who, pid_t pid, cons
         message("cannot set up the guard process: %s%s", strerror(why),
                 why == EAGAIN ? " (see the limits 'ulimit -u' and 'ulimit -i')" : "");
     else
-        message("the %s process %d was killed: %s", who, (int)pid, consequence);
+        message("the %s process %d was killed: %s", witness ? "witness" : "guard", (int)pid,
+                consequence);
 }
 
 /* In the words of the message. */
-static const char *what_follows(const struct keeper *k, const char *who)
+static const char *what_follows(const struct keeper *k, bool witness)
 {
     if (!is_guarded(k) && k->c->inherited)
         return "descendants of the command may go on";
-    return *who == 'g' ? "ending the command (its own timer kills it if it cannot run for too long)"
-                       : "ending the command";
+    return witness ? "ending the command"
+                   : "ending the command (its own timer kills it if it cannot run for too long)";
 }
 
 /*
- * Guard or witness (who) ended too early. The one that is left kills the tree, the witness unasked;
- * without any, we do.
+ * The guard ended too early, or the witness did. The other one kills the tree, the witness unasked;
+ * if that one is gone, too, we kill the tree.
  */
-static void on_died(struct keeper *k, const char *who, pid_t pid)
+static void on_died(struct keeper *k, bool witness, pid_t pid)
 {
     if (k->guard.died || k->phase >= KEEPER_STAYING || k->tree_empty)
         return;
     k->guard.died = true;
     k->at[GUARD_ANSWERS] = k->at[GUARD_ENDS_RUN] = DLOCK_NEVER;
     if (k->phase == KEEPER_ACQUIRING) {
-        report_died(k, who, pid, "giving up");
+        report_died(k, witness, pid, "giving up");
         k->code = dlock_error_exit(DLOCK_EOS);
         release(k, CANCEL_TIME);
         return;
@@ -535,7 +536,7 @@ static void on_died(struct keeper *k, const char *who, pid_t pid)
     if (late || k->overrun)
         report_killed(k);
     else
-        report_died(k, who, pid, what_follows(k, who));
+        report_died(k, witness, pid, what_follows(k, witness));
 }
 
 static void on_guard_gone(struct keeper *k)
@@ -549,7 +550,7 @@ static void on_guard_gone(struct keeper *k)
     if (!reaped)
         waitpid(k->guard.link.witness, NULL, __WALL);
     const struct guard *g = &k->guard.link;
-    on_died(k, g->pid > 0 ? "guard" : "witness", g->pid > 0 ? g->pid : g->witness);
+    on_died(k, g->pid <= 0, g->pid > 0 ? g->pid : g->witness);
     if (died && k->phase < KEEPER_STAYING && !k->tree_empty)
         sweep(k);
 }
@@ -573,7 +574,7 @@ static void reap(struct keeper *k)
             else if (g->pid == 0)
                 on_guard_gone(k);
             else if (kill(g->pid, SIGCONT) == 0) /* it may be stopped, too */
-                on_died(k, "witness", pid);
+                on_died(k, true, pid);
             g->witness = 0;
         }
     }
@@ -908,7 +909,7 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
         k->guard.unfit = m->arg;
         break;
     case G_KILLED:
-        on_died(k, "guard", m->arg);
+        on_died(k, false, m->arg);
         break;
     default:
         break;
