@@ -2,11 +2,12 @@
 """nemesis.py DLOCK LOCK WITNESS DIR SERVER_PID SECONDS WORKERS [SEED]
 
 WORKERS processes take LOCK in turn (ttl 2 s, or CHAOS_TTL; holds of up to 3 x ttl; the command is
-`witness` with a grandchild), while faults hit the *current holder*: its keeper or guard is killed,
-or stopped for 0.7 to 3 x ttl, or the server is stopped. Prints the seed, and how many faults hit a
-holder. The verdict is check_history.py's, and ours on exit codes: 0, 79 (lost), 71 (guard killed),
-69 (a waiter, when the server was away for longer than the ttl), or our SIGKILL; any other code
-fails (FINAL: tests/run does not repeat such a test), and so does a worker that gets stuck.
+`witness` with a grandchild), while faults hit the *current holder*: one or two of its keeper, its
+guard and its witness process are killed, or one is stopped for 0.7 to 3 x ttl, or the server is
+stopped. Prints the seed, and how many faults hit a holder. The verdict is check_history.py's, and
+ours on exit codes: 0, 79 (lost), 71 (guard or witness killed), 69 (a waiter, when the server was
+away for longer than the ttl), or our SIGKILL; any other code fails (FINAL: tests/run does not
+repeat such a test), and so does a worker that gets stuck.
 """
 import json
 import os
