@@ -231,7 +231,7 @@ finds() {
 # bats test_tags=plain
 @test "planted: a guard that stays when the keeper has failed" {
     plant cli/guard.c 's/if \((g->keeper_gone && \(g->phase == GUARD_IDLE)/if (false \&\& \1/'
-    finds '^redis memory [1-9]?[0-9]$' "left lock-guard"
+    finds '^redis memory [1-9]?[0-9]$' "lock-guard"
 }
 
 # bats test_tags=plain
