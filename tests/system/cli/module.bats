@@ -39,6 +39,17 @@ refused() {
     refute_out "mod_good"
     [ ! -e "$T/ran" ]
 }
+# not_here: no module, but where `make install` puts it. One of this build that is there serves.
+not_here() {
+    read -ra where <"$BUILD/build-id"
+    if [ -e "${where[-1]}/postgres.so" ]; then
+        take
+        assert_rc 69
+        [[ $output == *"${where[-1]}"* || $output == *"Connection refused"* ]] || fail "$output"
+    else
+        refused 69 "not in ${where[-1]}" dlock-postgres
+    fi
+}
 good() {
     take "$@"
     assert_rc 65
@@ -84,13 +95,7 @@ good() {
     refused 69 "postgres:// needs the module postgres.so" "not in $DIR/dlock-modules" \
         "install the package dlock-postgres"
     rmdir "$DIR/dlock-modules"
-    read -ra where <"$BUILD/build-id"
-    # What this machine has installed there is of another build.
-    if [ -e "${where[-1]}/postgres.so" ]; then
-        refused 69 "${where[-1]}"
-    else
-        refused 69 "not in ${where[-1]}" dlock-postgres
-    fi
+    not_here
 }
 
 @test "--version lists the modules without loading them" {
@@ -209,7 +214,7 @@ check() {
     # The directory is none.
     rmdir "$DIR/dlock-modules"
     : >"$DIR/dlock-modules"
-    refused 69 "postgres.so"
+    not_here
 }
 
 @test "an unprivileged user can load modules" {

@@ -47,7 +47,8 @@ checks() { grep -c 'it has the trigger' "$PG_LOG"; }
     run -77 run_t 5 "$DLOCK" "$L" true
     pgsql -c 'drop function public.f() cascade'
     hold --ttl 2
-    start_log w.log "$DLOCK" -w 10 "$L" touch ran
+    start_log w.log "$DLOCK" -v -w 10 "$L" touch ran
+    wait_for 5 file_has w.log "waiting"
     run -75 run_t 5 "$DLOCK" --status "$L"
     # The hold renews itself, and is released, over a new connection.
     pgsql -c "select pg_terminate_backend(pid) from pg_stat_activity
