@@ -315,6 +315,8 @@ static int listen_for_calls(void)
     /* A signal does not interrupt a call that we are asked about (Linux 5.19): it would be counted
        once more. */
     unsigned flags = SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+    if (geteuid() != 0)
+        prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &prog);
 }
 
