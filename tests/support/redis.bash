@@ -36,7 +36,7 @@ redis_warm() { timeout 10 "$DLOCK" -q "${1:-redis://127.0.0.1:$REDIS_PORT#warm}"
 sends_again() {
     local k
     for k in 1 2 3; do
-        run -0 run_t 4 "$HELPERS/strike" report keeper:sendto:$k:105 "$DLOCK" --ttl 30 "$L" true
+        run -0 run_t 4 "$HELPERS/fail_call" report keeper:sendto:$k:105 "$DLOCK" --ttl 30 "$L" true
         grep -qx struck report && grep -q "^exit 0 " report && [ -z "$output" ] ||
             fail "$k: $(cat report) $output" || return
         [ $# -eq 0 ] || "$@" || fail "$k: not so: $*" || return

@@ -9,10 +9,10 @@ setup() {
     export S C L LOCK_ARGS= NAME
 }
 
-# told: the table on stdin against what tests/support/helpers/told.py sees.
+# told: the table on stdin against what tests/support/helpers/message_table.py sees.
 told() {
     PYTHONPATH=$ROOT/tests/support/helpers PYTHONDONTWRITEBYTECODE=1 TERM=xterm \
-        timeout -k 2 60 /usr/bin/python3 "$ROOT/tests/support/helpers/told.py" 3>&-
+        timeout -k 2 60 /usr/bin/python3 "$ROOT/tests/support/helpers/message_table.py" 3>&-
 }
 
 # bats test_tags=plain

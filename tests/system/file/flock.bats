@@ -338,8 +338,8 @@ subtest() {
     assert_out "ro/new"
 }
 
-# on_block CMD...: the file x is a block device (support/preload/block.c), and refuses a writer.
-on_block() { BLOCK=${BLOCK:-x} preloaded block "$@"; }
+# on_block CMD...: the file x is a block device (preload/block_device.c), and refuses a writer.
+on_block() { BLOCK=${BLOCK:-x} preloaded block_device "$@"; }
 
 @test "a block device can be a lock, is opened to read and not written to" {
     echo text >x

@@ -101,7 +101,7 @@ rival() {
 
 # bats test_tags=slow
 @test "keepalives alone end a cut-off session between ttl and ttl + 2 s" {
-    LD_PRELOAD=$HELPERS/notimeout.so net_server advisory
+    LD_PRELOAD=$HELPERS/no_user_timeout.so net_server advisory
     RUN=net_hold job 0 --ttl 9 "$L"
     rival
     pid=$(holder_pid)

@@ -5,7 +5,7 @@
 # bats file_tags=long
 load ../../support/pgtable
 load ../../support/clock
-load ../../support/points
+load ../../support/keeper_killed
 
 MODES='advisory lease'
 

@@ -26,7 +26,7 @@ attempt() {
 points() {
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
     ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 strace -o "$T/trace" "$DLOCK" --ttl 1 "$L" \
-        "$HELPERS/inside" "$C" "$REDIS_PORT" "$NAME" 400
+        "$HELPERS/check_key" "$C" "$REDIS_PORT" "$NAME" 400
     awk -v most="$1" 'match($0, /^[a-z_0-9]+\(/) {
              name = substr($0, 1, RLENGTH - 1); n[name]++
              if (name ~ /^(clone|clone3|fork|vfork)$/) forked = 1
@@ -47,8 +47,8 @@ one_point() {
         ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 2 15 \
             strace -o /dev/null -e trace="$1" -e inject="$1":"$3":when="$2" \
             "$DLOCK" --ttl 1 "redis://127.0.0.1:$REDIS_PORT#$NAME.$point" \
-            "$HELPERS/inside" "$dir" "$REDIS_PORT" "$NAME.$point" 400 >"$dir/out" 2>&1 </dev/null \
-            3>&- || rc=$?
+            "$HELPERS/check_key" "$dir" "$REDIS_PORT" "$NAME.$point" 400 >"$dir/out" 2>&1 \
+            </dev/null 3>&- || rc=$?
     } 2>/dev/null
     echo "$rc" >"$dir/rc"
     # It is over: nobody of the tree lives on, whatever the keeper was doing. A killed keeper's

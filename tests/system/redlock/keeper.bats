@@ -3,7 +3,7 @@
 # system calls. A killed guard and a suspend are in contract/suite.bats.
 
 load ../../support/redlockfile
-load ../../support/points
+load ../../support/keeper_killed
 
 lock_of() { rl_uri "$NAME.$1${2:+.$2}"; }
 export -f rl_uri rl_hosts

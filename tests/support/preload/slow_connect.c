@@ -1,4 +1,4 @@
-/* latecancel.c - connect() takes 50 ms, except in the first thread: a distant server. */
+/* slow_connect.c - connect() takes 50 ms, except in the first thread: a distant server. */
 #include <dlfcn.h>
 #include <poll.h>
 #include <sys/socket.h>

@@ -1,6 +1,7 @@
 /*
- * notimeout.c - LD_PRELOAD, for a PostgreSQL server without TCP_USER_TIMEOUT, as on other systems
- * than Linux. A session by TCP has no timers, so it does not end when idle, as before version 14.
+ * no_user_timeout.c - LD_PRELOAD, for a PostgreSQL server without TCP_USER_TIMEOUT, as on other
+ * systems than Linux. A session by TCP has no timers, so it does not end when idle, as before
+ * version 14.
  */
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-/* oldkernel.c - close_range(2) is missing, as before Linux 5.9. */
+/* no_close_range.c - close_range(2) is missing, as before Linux 5.9. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
-# points.bash - a keeper that is killed at its system calls, each time with a lock of its own. The
-# file defines lock_of MODE [NAME]: a lock's URI; that function and its helpers are exported.
+# keeper_killed.bash - a keeper that is killed at its system calls, each time with a lock of its
+# own. The file defines lock_of MODE [NAME]: a lock's URI; that function and its helpers are
+# exported.
 #
 #     kill_at_points MODE...      the keeper's tree is gone at once, and the lock within the ttl and
 #                                 a second

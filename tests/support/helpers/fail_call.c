@@ -1,8 +1,8 @@
 /*
- * strike FILE CASE CMD...: run CMD, a dlock of whose system calls one fails, and wait until its
+ * fail_call FILE CASE CMD...: run CMD, a dlock of whose system calls one fails, and wait until its
  * last process is gone. CASE is ROLE:CALL:K:ERRNO: the K-th CALL of that process is not done and
- * has
- * this error; "trace": nothing fails, FILE lists the cases of this run; "-": nothing is watched.
+ * has this error; "trace": nothing fails, FILE lists the cases of this run; "-": nothing is
+ * watched.
  *
  * FILE: "struck"; "exit CODE NS" (CLOCK_BOOTTIME; 128+N: killed); "hangs" if CMD took too long;
  * "left NAME" for each process that outlives CMD for too long. "case ROLE:CALL:K:ERRNO" and
@@ -452,7 +452,7 @@ static void parse_case(char *text)
 
 int main(int argc, char **argv)
 {
-    must(argc >= 4 && (report = fopen(argv[1], "we")) != NULL, "strike FILE CASE CMD...");
+    must(argc >= 4 && (report = fopen(argv[1], "we")) != NULL, "fail_call FILE CASE CMD...");
     bool watched = strcmp(argv[2], "-") != 0;
     if (watched)
         parse_case(argv[2]);

@@ -1,6 +1,6 @@
 /*
- * reaped.c - kills the guard at the worst moment for the keeper: after a wait of the keeper that
- * ended by its own timer, when it has found no message of the guard. $REAPED_LOG gets each kill()
+ * kill_guard.c - kills the guard at the worst moment for the keeper: after a wait of the keeper
+ * that ended by its own timer, when it has found no message of the guard. $KILLS_LOG gets each kill()
  * of a reaped child by its number, which another process may have by then.
  */
 #include <dlfcn.h>
@@ -83,7 +83,7 @@ int kill(pid_t pid, int sig)
 {
     int (*next)(pid_t, int);
     NEXT("kill");
-    const char *file = getenv("REAPED_LOG");
+    const char *file = getenv("KILLS_LOG");
     FILE *log = file ? fopen(file, "ae") : NULL;
     if (log) {
         fprintf(log, "%s %d\n", reaped > 0 && pid == reaped ? "reaped" : "living", (int)pid);

@@ -1,6 +1,6 @@
 /*
- * dice.c - LD_PRELOAD: random numbers of four bytes are $DICE, else 0, so that dlock always does
- * what it does by chance. Tokens are longer and stay random.
+ * fixed_random.c - LD_PRELOAD: random numbers of four bytes are $DICE, else 0, so that dlock always
+ * does what it does by chance. Tokens are longer and stay random.
  */
 #include <stdint.h>
 #include <stdlib.h>

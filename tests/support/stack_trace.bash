@@ -1,5 +1,5 @@
-# trace.bash - the same stack traces of failed tests as bats makes, without a price for those that
-# pass.
+# stack_trace.bash - the same stack traces of failed tests as bats makes, without a price for those
+# that pass.
 #
 # bats notes its place before every command of a test, by the DEBUG trap: most of the work of bash
 # in a run of the suite. It does so for versions of bash whose ERR trap has a wrong line. That of

@@ -1,6 +1,6 @@
 /*
- * block.c - stat(2) and fstat(2) say that the file $BLOCK, a path as it is opened, is a block
- * device. Opening it for writing ends the process with 97.
+ * block_device.c - stat(2) and fstat(2) say that the file $BLOCK, a path as it is opened, is a
+ * block device. Opening it for writing ends the process with 97.
  */
 /* For both names of a function: without and with 64 bits. */
 #undef _FILE_OFFSET_BITS

@@ -1,4 +1,5 @@
-# A folder on disk for the records of --once, which refuses directories in memory: $T may be one.
+# record_folder.bash - a folder on disk for the records of --once, which refuses directories in
+# memory: $T may be one.
 
 # disk_folder FOLDER: FOLDER, or, if it is in memory, a new one in /var/tmp for disk_done to remove.
 disk_folder() {

@@ -1,7 +1,7 @@
 #!/usr/bin/python3 -S
-"""sweep.py HELPERS DLOCK DIR NAME AT_ONCE STORE=LOCK...: every failure once. Cases on stdin:
+"""fail_each.py HELPERS DLOCK DIR NAME AT_ONCE STORE=LOCK...: every failure once. Cases on stdin:
 
-    STORE call ROLE:CALL:K:ERRNO    that system call fails (see strike.c)
+    STORE call ROLE:CALL:K:ERRNO    that system call fails (see fail_call.c)
     STORE memory N[+]               the N-th allocation fails (and all later ones; see nomemory.c)
 
 Each case has a lock of its own, LOCK with a name behind it. A dlock, which the failure hits, holds
@@ -49,7 +49,7 @@ class Case:
                        NOMEMORY_IN=Path(dlock).name, NOMEMORY_LOG=str(self.dir / "failed"))
         self.waiter, self.wait = None, [dlock, *options, "-w", str(2 * TTL + BUSY), lock,
                                         f"{helpers}/witness", self.dir, "0"]
-        self.run = self.start("out", [f"{helpers}/strike", self.dir / "report", case, dlock,
+        self.run = self.start("out", [f"{helpers}/fail_call", self.dir / "report", case, dlock,
                                       *options, "--ttl", str(TTL), lock, f"{helpers}/witness",
                                       self.dir, str(HOLD_MS), "tree", str(COMMAND)], env)
 

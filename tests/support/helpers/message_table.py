@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -S
-"""told.py - the messages of dlock for each event of the table on stdin.
+"""message_table.py - the messages of dlock for each event of the table on stdin.
 
 Runs dlock in a scripted store (support/fake/fake.c), at a terminal, in CI and so on, and compares
 the printed lines with the table: kinds of lines, in order.

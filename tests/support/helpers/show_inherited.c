@@ -1,7 +1,8 @@
 /*
- * state.c - a command that shows what it was given, for comparison with a run without dlock.
+ * show_inherited.c - a command that shows what it was given, for comparison with a run without
+ * dlock.
  *
- *     state fds|signals|limits|misc      state args ARG...
+ *     show_inherited fds|signals|limits|misc      show_inherited args ARG...
  */
 #include <ctype.h>
 #include <dirent.h>

@@ -1,6 +1,6 @@
 /*
- * inside DIR PORT KEY MS: a command for dlock that lasts MS and asks Redis a hundred times whether
- * KEY is still the lock under which it was started. If not, DIR/violations gets a line. A
+ * check_key DIR PORT KEY MS: a command for dlock that lasts MS and asks Redis a hundred times
+ * whether KEY is still the lock under which it was started. If not, DIR/violations gets a line. A
  * grandchild in a session of its own, which ignores TERM, asks too; both keep DIR/witness locked
  * (flock). While dlock's keeper lives they end by themselves; once it is dead they stay, for dlock
  * to end them.
