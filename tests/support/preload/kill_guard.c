@@ -1,7 +1,7 @@
 /*
  * kill_guard.c - kills the guard at the worst moment for the keeper: after a wait of the keeper
- * that ended by its own timer, when it has found no message of the guard. $KILLS_LOG gets each kill()
- * of a reaped child by its number, which another process may have by then.
+ * that ended by its own timer, when it has found no message of the guard. $KILLS_LOG gets each
+ * kill() of a reaped child by its number, which another process may have by then.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# path.bats - the search path of a role, and the glance at the lease table in front of its check.
+# search_path.bats - the search path of a role, and the glance at the lease table in front of its
+# check.
 
 load ../../support/pgtable
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# keeper.bats - what happens to this machine's side of a Redlock: the keeper killed at each of its
-# system calls. A killed guard and a suspend are in contract/suite.bats.
+# keeper_killed.bats - what happens to this machine's side of a Redlock: the keeper killed at each
+# of its system calls. A killed guard and a suspend are in contract/suite.bats.
 
 load ../../support/redlockfile
 load ../../support/keeper_killed

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# broken.bats - what the keeper does when its store says that another process has broken the hold:
-# the command's tree ends as for a loss, whatever --on-lost says, and the lock is free only then.
+# broken_hold.bats - what the keeper does when its store says that another process has broken the
+# hold: the command's tree ends as for a loss, whatever --on-lost says, and the lock is free only
+# then.
 
 # bats file_tags=long
 load ../../support/fake

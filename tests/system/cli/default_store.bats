@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# store.bats - the store of "@name" in a file, and in the environment of a user whom sudo made root.
+# default_store.bats - the store of "@name" in a file, and in the environment of a user whom sudo
+# made root.
 
 load ../../support/common
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# elsewhere.bats - a URI that leads to no server, or to a server of another kind: the message names
-# store, lock and cause, and what seems to be there.
+# wrong_server.bats - a URI that leads to no server, or to a server of another kind: the message
+# names store, lock and cause, and what seems to be there.
 
 load ../../support/redis
 load ../../support/postgres

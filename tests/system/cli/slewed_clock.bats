@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# slew.bats - a time service slews the clock of this machine: the command's whole tree is gone
-# before the lease ends by the other clock. Without a fault of the clock the same is in lease.bats
-# and guard.bats.
+# slewed_clock.bats - a time service slews the clock of this machine: the command's whole tree is
+# gone before the lease ends by the other clock. Without a fault of the clock the same is in
+# lease.bats and guard.bats.
 
 # bats file_tags=long
 load ../../support/fake

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# privileges.bats - databases in which other roles made what dlock's statements could meet:
+# foreign_objects.bats - databases in which other roles made what dlock's statements could meet:
 # operators, functions, casts, types and views in a schema of the search_path, and a lease table
 # that is not what it seems. None of their code runs.
 

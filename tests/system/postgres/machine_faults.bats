@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# process.bats - what befalls our processes and clocks around a lock in PostgreSQL, in both modes:
-# keeper and guard killed, a machine that slept, a server whose clock is set.
+# machine_faults.bats - what befalls our processes and clocks around a lock in PostgreSQL, in both
+# modes: keeper and guard killed, a machine that slept, a server whose clock is set.
 
 # bats file_tags=long
 load ../../support/pgtable

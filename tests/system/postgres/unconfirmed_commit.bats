@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# unconfirmed.bats - a commit that never reaches the synchronous standby: a person cancels the wait,
-# or ends the session that waits, and the server answers success with a warning.
+# unconfirmed_commit.bats - a commit that never reaches the synchronous standby: a person cancels
+# the wait, or ends the session that waits, and the server answers success with a warning.
 
 # bats file_tags=long
 load ../../support/pgtests

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# told.bats - who is told what: each event at a terminal, in CI, in neither, with -v and with -q.
+# message_table.bats - who is told what: each event at a terminal, in CI, in neither, with -v and
+# with -q.
 
 load ../../support/fake
 

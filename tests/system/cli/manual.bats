@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# pages.bats - ten questions to the manual: below a heading with the question's word, on one screen,
-# stands the answer.
+# manual.bats - ten questions to the manual: below a heading with the question's word, on one
+# screen, stands the answer.
 
 # bats file_tags=plain
 load ../../support/common

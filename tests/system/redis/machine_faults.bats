@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# process.bats - faults of the machine around a lock in a real redis-server: the keeper killed or
-# failed at each of its system calls, limits, clocks that jump, a full file system. Servers that
-# lie, refuse or hang are in hostile.bats, network faults in network.bats.
+# machine_faults.bats - faults of the machine around a lock in a real redis-server: the keeper
+# killed or failed at each of its system calls, limits, clocks that jump, a full file system.
+# Servers that lie, refuse or hang are in hostile.bats, network faults in network.bats.
 
 # bats file_tags=long
 load ../../support/redisfile

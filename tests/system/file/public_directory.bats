@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# sticky.bats - named locks in a directory where any user can add files, and has added some.
+# public_directory.bats - named locks in a directory where any user can add files, and has added
+# some.
 
 bats_require_minimum_version 1.5.0
 load ../../support/common
