@@ -462,6 +462,18 @@ PY
     [ -n "$term" ]
 }
 
+@test "refuses leases, not file locks, when /proc hides processes" {
+    need_mounts
+    [ -z "${SAN:-}" ] || return 0 # a sanitizer cannot start without /proc; the plain build shows it
+    run -71 run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" \
+        "$L" touch "$T/ran"
+    assert_out "mount /proc"
+    [ ! -e "$T/ran" ]
+    [ ! -e "$S/log" ]
+    run -0 run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" \
+        "$T/x.lock" true
+}
+
 @test "dlock does not stay stopped when its command continues at once" {
     strace -D -o /dev/null true 2>/dev/null || skip "strace does not work here"
     # dlock is told of the stop and looks twice more, 0.5 s each: then the command runs again.
