@@ -157,6 +157,8 @@ some_port() { echo $((10000 + (SRANDOM + $$) % ${1:-22000})); }
 
 # ------------------------------------------------------------------ time ---
 
+# Milliseconds of the wall clock.
+wall_ms() { date +%s%3N; }
 # now_ms [VARIABLE]: milliseconds of CLOCK_BOOTTIME, in steps of 10. Into the variable it takes no
 # process.
 now_ms() {

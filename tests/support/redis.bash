@@ -138,5 +138,15 @@ only_fence_left() {
     [ -z "$keys" ] || [ "$("$2" pttl "$keys")" -gt 0 ] || fail "the fence never expires"
 }
 
+# many_locks N CLI...: the locks lock1, lock2, ... lockN of one holder, by this client.
+many_locks() {
+    "${@:2}" eval "for i = 1, $1 do
+        local n = 'lock' .. i
+        redis.call('SET', n, string.format('%032x', i) .. ' dlock1 host=web1 pid=123 user=root'
+            .. ' since=1790000000000 waited=0 cmd=backup.sh note= ttl=3600000', 'PX', 3600000)
+        redis.call('SET', '{' .. n .. '}:dlock:fence', 1790000000000000, 'PX', 86400000)
+    end" 0 >/dev/null
+}
+
 rcli() { redis-cli -h 127.0.0.1 -p "$REDIS_PORT" "$@" 3>&-; }
 rcli_in() { redis-cli -h 127.0.0.1 -p "${REDIS_PORTS[$1]}" "${@:2}" 3>&-; }

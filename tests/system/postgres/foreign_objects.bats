@@ -18,7 +18,6 @@ setup() {
     AT="127.0.0.1:$PG_PORT/$DB"
     in_db -c 'grant create on schema public to mallory'
 }
-in_db() { pgsql -d "$DB" "$@"; }
 CALLS="'begin perform nextval(''public.calls'');"
 # Counts by a sequence, which no rollback resets.
 was_called() { [ "$(in_db -c 'select is_called from public.calls')" = t ]; }

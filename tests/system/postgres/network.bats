@@ -18,7 +18,6 @@ MODES='advisory lease'
 row() { pgsql -c "select $1 from dlock_locks where name = '$NAME'"; }
 # What is left of the row's lease (ms).
 left() { row '(extract(epoch from expires - clock_timestamp()) * 1000)::bigint'; }
-left_is_over() { [ "$(left)" -gt "$1" ]; }
 a_waiter() {
     waiting_is 1 || is_sql \
         "count(*) = 1 from pg_stat_activity where application_name like 'dlock:%:%'"
