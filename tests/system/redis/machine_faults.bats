@@ -6,6 +6,7 @@
 # bats file_tags=long
 load ../../support/redisfile
 load ../../support/clock
+load ../../support/keeper_killed
 
 # Every exit code that the manual names for something of ours (and 0).
 DOCUMENTED=' 0 64 65 69 71 73 75 76 77 79 '
@@ -21,101 +22,77 @@ attempt() {
 
 # --- the keeper at each of its system calls ----------------------------------
 
-# The points of a run: "NAME K", the K-th call of that name, from the guard's fork on; $1 of each
-# name.
-points() {
+lock_of() { echo "redis://127.0.0.1:$REDIS_PORT#$NAME.$1${2:+.$2}"; }
+
+# A process that is killed makes no report: nothing for a sanitizer.
+# bats test_tags=plain,soak
+@test "no tree survives a keeper killed at its system calls" { kill_at_points redis; }
+
+# The network calls of a run: "NAME K", the K-th call of that name; from the guard's fork on, the
+# first three of each name.
+network_calls() {
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
     ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 strace -o "$T/trace" "$DLOCK" --ttl 1 "$L" \
         "$HELPERS/check_key" "$C" "$REDIS_PORT" "$NAME" 400
-    awk -v most="$1" 'match($0, /^[a-z_0-9]+\(/) {
+    awk 'match($0, /^[a-z_0-9]+\(/) {
              name = substr($0, 1, RLENGTH - 1); n[name]++
              if (name ~ /^(clone|clone3|fork|vfork)$/) forked = 1
-             if (!forked || name ~ /^exit/) next
-             if (++points[name] <= most) print name, n[name]
+             if (forked && name ~ /^(socket|connect|ppoll|sendto|recvfrom)$/ && ++calls[name] <= 3)
+                 print name, n[name]
          }' "$T/trace"
 }
 
-# one_point NAME K INJECT: with a lock of its own, and what must be true then. Complaints go to
-# $T/bad.
-one_point() {
-    local point=$1:$2:${3%%:*} rc=0 i dir turns=40
-    point=${point//=/-}
-    dir=$T/point.$point
+# failing NAME K ERROR: with a lock of its own, and what must be true when that call and all later
+# ones fail. Complaints go to $T/bad.
+failing() {
+    local call=$1:$2+:$3 rc=0 i dir
+    dir=$T/call.$call
     mkdir -p "$dir"
-    # In braces: bash tells about everybody who is killed.
-    {
-        ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 2 15 \
-            strace -o /dev/null -e trace="$1" -e inject="$1":"$3":when="$2" \
-            "$DLOCK" --ttl 1 "redis://127.0.0.1:$REDIS_PORT#$NAME.$point" \
-            "$HELPERS/check_key" "$dir" "$REDIS_PORT" "$NAME.$point" 400 >"$dir/out" 2>&1 \
-            </dev/null 3>&- || rc=$?
-    } 2>/dev/null
-    echo "$rc" >"$dir/rc"
-    # It is over: nobody of the tree lives on, whatever the keeper was doing. A killed keeper's
-    # guard does not wait for the end of the lease.
-    [ "${3%=*}" != signal ] || turns=20
-    for ((i = 0; i < turns; i++)); do
+    ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 2 15 \
+        strace -o /dev/null -e trace="$1" -e inject="$1:error=$3:when=$2+" \
+        "$DLOCK" --ttl 1 "redis://127.0.0.1:$REDIS_PORT#$NAME.$call" \
+        "$HELPERS/check_key" "$dir" "$REDIS_PORT" "$NAME.$call" 400 >"$dir/out" 2>&1 \
+        </dev/null 3>&- || rc=$?
+    # It is over: nobody of the tree lives on, whatever the keeper was doing.
+    for ((i = 0; i < 40; i++)); do
         [ -e "$dir/witness" ] || break
         flock -sn "$dir/witness" true && break
         sleep 0.025
     done
-    [ $i -lt $turns ] || echo "$point: the tree lives on" >>"$T/bad"
+    [ $i -lt 40 ] || echo "$call: the tree lives on" >>"$T/bad"
     # Free within the ttl and a second (25 ms a turn, and more).
     for ((i = 0; i < 80; i++)); do
-        [ "$(redis-cli -p "$REDIS_PORT" exists "$NAME.$point")" != 0 ] || break
+        [ "$(redis-cli -p "$REDIS_PORT" exists "$NAME.$call")" != 0 ] || break
         sleep 0.025
     done
-    [ $i -lt 80 ] || echo "$point: the lock is still held" >>"$T/bad"
+    [ $i -lt 80 ] || echo "$call: the lock is still held" >>"$T/bad"
     [ ! -e "$dir/violations" ] ||
-        echo "$point: lived without the lock: $(head -n 1 "$dir/violations")" >>"$T/bad"
-    case " $ALLOWED " in
-    *" $rc "*) ;;
-    *) echo "$point: exit code $rc: $(tail -n 1 "$dir/out")" >>"$T/bad" ;;
+        echo "$call: lived without the lock: $(head -n 1 "$dir/violations")" >>"$T/bad"
+    case $rc in
+    0) return ;;
+    69 | 71 | 79) ;;
+    *) echo "$call: exit code $rc: $(tail -n 1 "$dir/out")" >>"$T/bad" ;;
     esac
     # An end that is ours is explained, and in one line for each thing that is wrong.
-    case $rc in
-    0 | 137) ;;
-    *) [ "$(grep -c '^dlock: ' "$dir/out")" = "$(grep -c . "$dir/out")" ] && [ -s "$dir/out" ] ||
-        echo "$point: exit code $rc with: $(cat "$dir/out")" >>"$T/bad" ;;
-    esac
-    return 0
+    [ "$(grep -c '^dlock: ' "$dir/out")" = "$(grep -c . "$dir/out")" ] && [ -s "$dir/out" ] ||
+        echo "$call: exit code $rc with: $(cat "$dir/out")" >>"$T/bad"
 }
-export -f one_point
-
-no_complaints() {
-    settle 2
-    [ ! -e "$T/bad" ] || { cat "$T/bad"; false; }
-}
-
-# A process that is killed makes no report: nothing for a sanitizer.
-# bats test_tags=plain,soak
-@test "no tree survives a keeper killed at any system call" {
-    points 10 >all
-    [ "$(wc -l <all)" -ge 40 ]
-    sample call_points <all >points
-    n=$(wc -l <points)
-    echo "$n points"
-    export T NAME ALLOWED="0 137"
-    timeout 150 xargs -P 8 -L 1 bash -c 'one_point "$1" "$2" signal=SIGKILL' - <"$T/points"
-    killed=$(cat "$T"/point.*/rc | grep -c 137)
-    echo "$killed killed"
-    [ "$killed" -ge $((n / 2)) ]
-    no_complaints
-}
+export -f failing
 
 # bats test_tags=soak,plain
 @test "a system call that fails from then on does not cause a hang" {
     # What a kernel without memory, or a broken device, may go on answering. (Not EINTR for ever,
     # and not for the signalfd, which would stay readable.)
-    points 3 | awk '/^(socket|connect|ppoll|sendto|recvfrom) / { print $1, $2 "+" }' >"$T/calls"
+    network_calls >all
     for e in ENOMEM EIO EMFILE; do
         case $e in EMFILE) may=socket ;; EIO) may='connect|sendto|recvfrom' ;; *) may='.*' ;; esac
-        grep -E "^($may) " "$T/calls" | sed "s/\$/ error=$e/"
+        grep -E "^($may) " all | sed "s/\$/ $e/"
     done | sample call_points >points
     echo "$(wc -l <points) points"
-    export T NAME ALLOWED="0 69 71 79"
-    timeout 100 xargs -P 8 -L 1 bash -c 'one_point "$1" "$2" "$3"' - <"$T/points"
-    no_complaints
+    export T NAME
+    timeout 100 xargs -P 8 -L 1 bash -c 'failing "$1" "$2" "$3"' - <points
+    settle 2
+    [ ! -e bad ] || fail "$(cat bad)"
 }
 
 # bats test_tags=plain
