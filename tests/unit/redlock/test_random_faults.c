@@ -1,13 +1,13 @@
 /*
- * test_random.c - several Redlock clients and their servers under random faults, in the test's own
- * time: servers stop and go on (and then serve old commands), cut their connections, restart empty;
- * clients sleep past their leases. The test fails, and names the seed, on two valid leases at once,
- * a fence that does not grow, a client that loops idly, and a lock that cannot be acquired after
- * the last fault. Every other run has clients with unequal ttls, the largest of which is their
- * restart grace. In most of these runs one client, two or all are readers, which may hold the lock
- * together. In every fourth run all clients have --once, and the test fails on a grant after a
- * confirmed success, and on a skipped run without a success.
- * DLOCK_RANDOM_RUNS, DLOCK_RANDOM_SEED: how many runs, and the first seed.
+ * test_random_faults.c - several Redlock clients and their servers under random faults, in the
+ * test's own time: servers stop and go on (and then serve old commands), cut their connections,
+ * restart empty; clients sleep past their leases. The test fails, and names the seed, on two valid
+ * leases at once, a fence that does not grow, a client that loops idly, and a lock that cannot be
+ * acquired after the last fault. Every other run has clients with unequal ttls, the largest of
+ * which is their restart grace. In most of these runs one client, two or all are readers, which may
+ * hold the lock together. In every fourth run all clients have --once, and the test fails on a
+ * grant after a confirmed success, and on a skipped run without a success. DLOCK_RANDOM_RUNS,
+ * DLOCK_RANDOM_SEED: how many runs, and the first seed.
  */
 #include "fakenodes.h"
 

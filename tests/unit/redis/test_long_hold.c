@@ -1,6 +1,6 @@
 /*
- * test_long.c - a hold of 17 days: 200 000 renewals, decided by the lease and done by the Redis
- * backend, with a clock that this test turns. Nothing grows.
+ * test_long_hold.c - a hold of 17 days: 200 000 renewals, decided by the lease and done by the
+ * Redis backend, with a clock that this test turns. Nothing grows.
  */
 #include "unit.h"
 
