@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# unkillable.bats - a process of the command that dlock may not kill, as under sudo: the lock is kept
-# until it has ended, and one line says so.
+# unkillable.bats - a process of the command that dlock may not kill, as under sudo: the lock is
+# kept until it has ended, and one line says so.
 
 load ../../support/common
 load ../../support/filelock
