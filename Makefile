@@ -225,10 +225,10 @@ deps: ## install what the build and the tests need (Debian; root or sudo)
 lint: all ## manual pages, format, exported symbols, Lua scripts, layers
 	@for f in $(wildcard man/*.[1-8]); do echo "$(MANDOC) $$f"; $(MANDOC) -T lint -W warning $$f || exit 1; done
 	@echo "$(CLANG_FORMAT)"; $(CLANG_FORMAT) --dry-run -Werror $(FORMAT_SRC)
-	@MANDOC='$(MANDOC)' tests/pages man
+	@MANDOC='$(MANDOC)' tests/lint-manual man
 	@tests/examples man/libdlock.3
-	@tests/symbols $(BUILD)/libdlock.so $(BUILD)/libdlock.a
-	@tests/lua $(LUA_SRC) $(LUA_PARTS)
+	@tests/lint-symbols $(BUILD)/libdlock.so $(BUILD)/libdlock.a
+	@tests/lint-lua $(LUA_SRC) $(LUA_PARTS)
 	@tests/lint $(CLI_OBJ) $(LIB_OBJ) $(MOD_OBJ)
 	@! grep -nw DLOCK_TEST $(wildcard lib/*.h lib/*/*.h lib/*/*/*.h lib/*/*/*/*.h cli/*.h) || \
 	    { echo "DLOCK_TEST in a header: the Makefile looks for it in lib/ and cli/*.c only" >&2; exit 1; }

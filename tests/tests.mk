@@ -64,7 +64,7 @@ SECONDS ?= 10
 fuzz: ## fuzz each parser for SECONDS=10, by clang's libFuzzer under ASan and UBSan
 	@MAKE='$(MAKE)' JOBS=$(JOBS) tests/fuzz/run $(SECONDS)
 
-fuzzers: $(FUZZ_BIN)
+fuzzers: $(FUZZ_BIN) $(BUILD)/seeds
 
 soak: ## thousands of acquisitions, minutes of faults, packages, another Debian whole (hours)
 	@tests/deps check
@@ -172,6 +172,12 @@ $(BUILD)/fuzzers/%: tests/fuzz/%.c tests/fuzz/fuzz.h tests/fuzz/replay.c $(BUILD
 	@mkdir -p $(@D)
 	$(Q)$(CC_ALL) -fPIE -Itests/fuzz $(POSTGRES_CFLAGS) $(DEP) $(USER_FLAGS) -o $@ $< $(FUZZ_MAIN) -pie $(HARDEN_LD) $(LDFLAGS) \
 	    $(BUILD)/cli.a $(FUZZ_STORES) $(BUILD)/lib.a $(LIBS) $(POSTGRES_LIBS) $(ZOOKEEPER_LIBS)
+
+# The seeds of each target, a file each.
+$(BUILD)/seeds: tests/fuzz/seeds $(wildcard tests/fuzz/*.seeds)
+	$(call say,SEEDS,$@)
+	@mkdir -p $(@D)
+	$(Q)rm -rf $@ $@.new && $< $@.new $(filter %.seeds,$^) && mv $@.new $@
 
 # They see dlock.h alone. The library finds its modules beside the program.
 vpath %.c tests/programs lib/examples

@@ -256,6 +256,43 @@ assert [w["place"] for w in ws] == ([0, 0] if "redlock" in s["store"] else [1, 2
     store_clean "$NAME"
 }
 
+@test "--status tells the kinds of holders and waiters" {
+    ! kin && needs SHARED && needs LEASE || return 0
+    local id pids=() ids=(r w b)
+    ! needs SLOTS || ids=(r s w b q)
+    for id in "${ids[@]}"; do
+        case $id in
+        r) held r -s ;;
+        s) held s --slots 3 ;;
+        w) holds w && wait_for 5 waiters_are 1 ;;
+        b) holds b -s && wait_for 5 waiters_are 2 ;;
+        q) holds q --slots 3 && wait_for 5 waiters_are 3 ;;
+        esac
+        pids+=("$id=${PIDS[$id]}")
+    done
+    run -75 run_t 5 "$DLOCK" --status --json "$L"
+    /usr/bin/python3 -S -c '
+import json, sys
+status, tells, numbers, *pids = sys.argv[1:]
+s, pids = json.loads(status), dict(pid.split("=") for pid in pids)
+def kinds(*all):
+    return sorted((int(pids[who]), *kind) for who, *kind in all if who in pids)
+def told(all):
+    return sorted((i["pid"], i.get("mode"), i.get("slots"), i.get("slot")) for i in all)
+assert told(s["holders"]) == kinds(("r", "shared", None, None),
+                                   ("s", "slots", 3, 0 if numbers else None)), s
+assert told(s["waiters"]) == kinds(("w", None, None, None), ("b", "shared", None, None),
+                                   ("q", "slots", 3, None)), s
+assert "s" not in pids or (s["slots"], s["slots_held"]) == (3, 1), s
+assert "left" not in tells or all(h["lease_left_ms"] > 0 for h in s["holders"]), s' \
+        "$output" "$STORE_TELLS" "${STORE_NUMBERS:-}" "${pids[@]}"
+    ! needs SLOTS || end s
+    end r
+    for id in "${ids[@]}"; do [[ $id == [rs] ]] || : >"go.$id"; done
+    for id in "${ids[@]}"; do [[ $id == [rs] ]] || exits 0 10 "${PIDS[$id]}"; done
+    store_clean "$NAME"
+}
+
 # granted_after MS: the holder's record tells a grant since then.
 granted_after() {
     local status
@@ -620,6 +657,16 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
     granted --slots 2
     end a
     granted --slots 3
+    if needs LEASE; then
+        # The first only waits.
+        held w
+        holds a --slots 2
+        wait_for 5 waiters_are 1
+        says 65 "with 2 slots, not 3" --slots 3 "$L" true
+        end w
+        is_in a
+        end a
+    fi
     store_clean "$NAME"
 }
 
@@ -645,19 +692,17 @@ granted() { run -0 run_t 5 "$DLOCK" -n "$@" "$L" true; }
 @test "a crashed shared holder and a crashed slot are out of the way within ttl + 1 s" {
     ! kin && needs SHARED && needs LEASE || return 0
     local kind id
-    for kind in -s '--slots 1'; do
-        [ "$kind" = -s ] || needs SLOTS || continue
-        for id in dead live; do [ $id = live ] && [ "$kind" != -s ] || {
-            # shellcheck disable=SC2086
-            holds $id --ttl 2 $kind
-            is_in $id
-        }; done
-        holds w --ttl 2 "$([ "$kind" = -s ] && echo -x || echo --slots=1)"
+    for kind in -s --slots=2; do
+        [ $kind = -s ] || needs SLOTS || continue
+        held live --ttl 2 $kind
+        held dead --ttl 2 $kind
+        holds w --ttl 2 "$([ $kind = -s ] && echo -x || echo $kind)"
         wait_for 5 waiters_are 1
-        [ "$kind" != -s ] || end live
-        "$HELPERS/clock" killed
+        [ $kind != -s ] || end live
         kill -KILL "${PIDS[dead]}"
         is_in w $((3 + ${STORE_TICKS:-0}))
+        [ $kind = -s ] || end live
+        cmp slot.w slot.dead
         end w
     done
     # A server may hear from the dead holder a moment later than the others did.
@@ -1322,5 +1367,23 @@ EOF
     exits 0 5 "$waiter"
     run -0 run_t 10 "$DLOCK" --list "$store#*$NAME*"
     [ -z "$output" ] || fail "$output"
+    if ! kin && needs SHARED && needs LEASE; then
+        held a -s
+        held b -s
+        holds w
+        wait_for 5 waiters_are 1
+        run -0 run_t 10 "$DLOCK" --list "$store#*$NAME*"
+        [[ $output == *"$NAME  shared 2, 1 waiting"* ]] || fail "$output"
+        end a b
+        is_in w
+        end w
+    fi
+    if ! kin && needs SLOTS; then
+        held a --slots 3
+        held b --slots 3
+        run -0 run_t 10 "$DLOCK" --list "$store#*$NAME*"
+        [[ $output == *"$NAME  slots 2 of 3"* ]] || fail "$output"
+        end a b
+    fi
     store_clean "$NAME"
 }

@@ -1,6 +1,6 @@
 /*
  * fuzz.h - what the fuzz targets share. A target is one file, NAME.c, with one function for any
- * bytes; corpus/NAME has its seeds, and NAME.dict, if it is there, the words of its language.
+ * bytes; NAME.seeds has its seeds, and NAME.dict, if it is there, the words of its language.
  *
  * The sanitizers find memory errors; FUZZ_HOLDS says what else must be true of any input. A target
  * does the same for the same bytes: no clock, no random number and no environment of the caller

@@ -10,8 +10,8 @@ load ../support/common
     for source in "$ROOT"/tests/fuzz/*.c; do
         target=$(basename "$source" .c)
         [ "$target" != replay ] || continue
-        n=$(find "$ROOT/tests/fuzz/corpus/$target" -type f | wc -l)
-        TMPDIR=$T run timeout 20 "$BUILD/fuzzers/$target" "$ROOT/tests/fuzz/corpus/$target"
+        n=$(grep -c '^== ' "${source%.c}.seeds")
+        TMPDIR=$T run timeout 20 "$BUILD/fuzzers/$target" "$BUILD/seeds/$target"
         [ "$status" -eq 0 ] && [ "${lines[-1]}" = "$n" ] && [ "$n" -gt 0 ] ||
             fail "$target: $status, $output"
     done

@@ -229,7 +229,7 @@ limit() {
     refuses 'lib/error.c:5: an empty line in dlock_fail()'
 }
 
-# --- tests/pages: the manual ---
+# --- tests/lint-manual: the manual ---
 
 # page NAME.N LINE...: a manual page with this text, which mandoc renders to 8 lines and the text's.
 page() {
@@ -237,8 +237,8 @@ page() {
     file "man/$1" ".Dd January 1, 2026" ".Dt ${1%.*} ${1##*.}" .Os .Sh NAME ".Nm ${1%.*}" '.Nd x' \
         '.Sh D\&ESCRIPTION' "${@:2}"
 }
-# pages: tests/pages on them.
-pages() { run "$ROOT/tests/pages" "$T/man"; }
+# pages: tests/lint-manual on them.
+pages() { run "$ROOT/tests/lint-manual" "$T/man"; }
 # complains MESSAGE: with this line, and no other.
 complains() {
     pages
@@ -260,15 +260,15 @@ fill() { printf '.Bd -literal -compact\n'; seq "$1"; printf '.Ed\n'; }
     complains 'dlock.1: 501 lines, at most 500'
     page dlock.1 x
     page dlock-other.7 x
-    complains 'dlock-other.7: no limit of its length is known (tests/pages, LIMITS)'
+    complains 'dlock-other.7: no limit of its length is known (tests/lint-manual, LIMITS)'
     rm man/dlock-other.7
     page libdlock.3 "$(fill 4000)"
     pages
     [ "$status" = 0 ] || fail "$output"
     for p in dlock-formats.5 dlock-{guarantees,locks,redis,postgres}.7; do page "$p" x; done
-    sed 's/^ALL=.*/ALL=30/; s,^cd "$(dirname.*,,' "$ROOT/tests/pages" >tests/pages
-    chmod +x tests/pages
-    run tests/pages man
+    sed 's/^ALL=.*/ALL=30/; s,^cd "$(dirname.*,,' "$ROOT/tests/lint-manual" >tests/lint-manual
+    chmod +x tests/lint-manual
+    run tests/lint-manual man
     [[ $output == 'lint: all pages: '*' lines, at most 30' ]] || fail "$output"
 }
 

@@ -37,12 +37,12 @@ return'a'..b" ] || fail "$output"
     done
 }
 
-@test "tests/lua: finds a syntax error, and a misspelt name" {
+@test "tests/lint-lua: finds a syntax error, and a misspelt name" {
     command -v luac5.1 >/dev/null || skip "needs luac5.1"
-    run -0 "$ROOT/tests/lua" ./*.lua ./parts/*.lua
+    run -0 "$ROOT/tests/lint-lua" ./*.lua ./parts/*.lua
     sed -i 's/^grant = /grnt = /' vote.lua
-    run -1 "$ROOT/tests/lua" ./vote.lua
+    run -1 "$ROOT/tests/lint-lua" ./vote.lua
     assert_out "grnt"
     echo 'if' >parts/near.lua
-    run -1 "$ROOT/tests/lua" ./parts/near.lua
+    run -1 "$ROOT/tests/lint-lua" ./parts/near.lua
 }

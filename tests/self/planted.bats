@@ -147,7 +147,8 @@ caught() {
 
 @test "planted: the guard reads only the clock that is slewed" {
     plant cli/guard.c 's/return dlock_lease_now\(g->raw_minus_boot\);/(void)g; return dlock_now();/'
-    caught cli/slew "a slewed clock does not let the command of a stopped keeper outlive the lease"
+    caught cli/slewed_clock \
+        "a slewed clock does not let the command of a stopped keeper outlive the lease"
 }
 
 @test "planted: the release comes before the tree is gone" {

@@ -1,5 +1,5 @@
 # Nodes that die, lose their data, hang and return while 40 processes contend for one lock. See
-# tests/support/helpers/redlock_nemesis.py. Faults of the holder are in chaos.bats.
+# tests/support/helpers/redlock_nemesis.py. Faults of the holder are in grants.bats.
 
 export BATS_TEST_TIMEOUT=300
 load ../support/common

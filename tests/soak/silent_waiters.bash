@@ -11,7 +11,7 @@
 #
 # Environment: DLOCK, the program; LIMIT, how many seconds a case may take (40 and two of each ttl).
 set -u
-. "$(dirname "$0")/../support/common.bash"
+. "$(dirname "$0")/../support/script.bash"
 
 ttl=6
 [ "${1:-}" != --ttl ] || { ttl=$2; shift 2; }
@@ -23,17 +23,7 @@ ns=("$@")
 [ ${#ns[@]} -gt 0 ] || ns=(0 1 2 6)
 limit=${LIMIT:-$((40 + 2 * ttl + 2 * waiters_ttl))}
 
-tmp=$(mktemp -d) || exit 73
-export BATS_RUN_TMPDIR=$tmp BATS_FILE_TMPDIR=$tmp BATS_TEST_TMPDIR=$tmp SUPPORT=$ROOT/tests/support
-export DLOCK_TEST_ID=silent.$$
-load() { . "$1.bash"; }
-load "$ROOT/tests/contract/stores/$store"
-trap 'trap - EXIT; end_all; store_down; rm -rf "$tmp"' EXIT
-trap 'exit 130' INT TERM
-end_all() {
-    local pid
-    for pid in $(test_pids); do kill -KILL "$pid"; done 2>/dev/null
-}
+script_setup silent "$store"
 store_up || exit 69
 
 # ------------------------------------------------------------------ a case ---

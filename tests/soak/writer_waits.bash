@@ -8,25 +8,11 @@
 #
 # Environment: DLOCK, the program; LIMIT, how many seconds a writer waits (60).
 set -u
-. "$(dirname "$0")/../support/common.bash"
+. "$(dirname "$0")/../support/script.bash"
 
 [ $# -gt 0 ] || { sed -n '2,${/^#/!q;s/^# \?//p}' "$0" >&2; exit 64; }
 store=$1 writers=${2:-10} readers=${3:-20} limit=${LIMIT:-60}
-tmp=$(mktemp -d) || exit 73
-export BATS_RUN_TMPDIR=$tmp BATS_FILE_TMPDIR=$tmp BATS_TEST_TMPDIR=$tmp \
-    SUPPORT=$ROOT/tests/support T=$tmp
-export DLOCK_TEST_ID=writers.$$
-load() { . "$1.bash"; }
-load "$ROOT/tests/contract/stores/$store"
-[ -n "${STORE_SHARED:-}" ] ||
-    { printf '%-10s has no shared locks\n' "$store"; rm -rf "$tmp"; exit 0; }
-trap 'trap - EXIT; end_all; store_down; rm -rf "$tmp"' EXIT
-trap 'exit 130' INT TERM
-end_all() {
-    local pid
-    : >"$tmp/stop"
-    for pid in $(test_pids); do kill -KILL "$pid"; done 2>/dev/null
-}
+script_setup writers "$store"
 cd "$tmp" && store_up || exit 69
 L=$(store_lock writers)
 

@@ -13,8 +13,6 @@ swarm_long             6000 6000 5000   ms that one of them holds it; the ttl is
 swarm_longer           3000    0    0   ms that another one does
 kinds_operations       5000  200  100   on one lock, checked against a model
 soak_grants           10000  400  200   on four locks of a store, under a fault each second
-chaos_seconds            90   12    6   of faults; two thirds as many hit the holder, at most 30
-chaos_workers            12    6    6   processes
 redlock_chaos_seconds   120   10    6   of faults on five servers under 40 processes
 redlock_chaos_grants   4000   30   10   at least
 every_failure             1   41   41   one of so many system calls and allocations fails

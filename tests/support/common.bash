@@ -24,7 +24,7 @@ unset CI DLOCK_STORE DLOCK_NAME DLOCK_TOKEN DLOCK_HELD DLOCK_FENCE DLOCK_SLOT DL
 export DLOCK_STORE_FILE= # not /etc/dlock/store of this machine
 unset SUDO_UID REDISCLI_AUTH REDIS_URL SSL_CERT_FILE SSL_CERT_DIR
 export LC_ALL=C.UTF-8 TZ=UTC
-source "$ROOT/tests/support/trace.bash"
+source "$ROOT/tests/support/stack_trace.bash"
 source "$ROOT/tests/support/amounts.bash"
 ! declare -F bats_require_minimum_version >/dev/null || bats_require_minimum_version 1.5.0
 
@@ -150,13 +150,15 @@ preload() {
     LD_PRELOAD=$HELPERS/$1.so ASAN_OPTIONS=${ASAN_OPTIONS:-}:verify_asan_link_order=0 "${@:2}"
 }
 # always CMD...: dlock's random decisions are positive: it tidies up.
-always() { preload dice "$@"; }
+always() { preload fixed_random "$@"; }
 
 # A port below those that the kernel hands out to clients (32768...); below 10000 + SPAN.
 some_port() { echo $((10000 + (SRANDOM + $$) % ${1:-22000})); }
 
 # ------------------------------------------------------------------ time ---
 
+# Milliseconds of the wall clock.
+wall_ms() { date +%s%3N; }
 # now_ms [VARIABLE]: milliseconds of CLOCK_BOOTTIME, in steps of 10. Into the variable it takes no
 # process.
 now_ms() {

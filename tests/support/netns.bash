@@ -8,6 +8,8 @@
 #     server CMD...       CMD on the second machine;  srv ARG...: redis-cli there
 #     net_hold ARG...     dlock on the first machine, without a terminal; its pid in $K, its output
 #                         in $T/out
+#     server_is_up PORT   a redis-server there answers
+#     left_is_over MS     so much is left of the lease, as the file's own `left` says
 #     client_timed ARG... run dlock on the first machine; $status, $output, $took (ms)
 #     net_cut             everything is dropped, silently;  net_mend: neither machine has a rule
 #     net_lose_replies    only what the server says is dropped; connections still come about
@@ -31,6 +33,8 @@ net_hold() {
 }
 client_timed() { timed_run nsenter -t "$NET_C" -n -m -w -- "$DLOCK" "$@"; }
 srv() { server redis-cli -h 127.0.0.1 -p $PORT "$@"; }
+server_is_up() { [ "$(server redis-cli -p "$1" ping 2>&1)" = PONG ]; }
+left_is_over() { [ "$(left)" -gt "$1" ]; }
 
 net_up() {
     unshare -n -m true 2>/dev/null || skip "needs the right to make network namespaces"

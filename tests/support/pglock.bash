@@ -30,6 +30,8 @@ hba() {
     wait_for 5 reloaded
 }
 
+in_db() { pgsql -d "$DB" "$@"; }
+
 # role_named NAME [SETTING...]: a role that may connect and nothing else, with these settings.
 role_named() {
     local set

@@ -34,7 +34,6 @@ own_database() {
     pgsql -c "create database \"$DB\" template postgres" -c "\\c \"$DB\"" -c "drop table $1"
     L="postgres://$AT/$DB?mode=lease#$NAME"
 }
-in_db() { pgsql -d "$DB" "$@"; }
 as_role() {
     R=r${NAME//-/}
     role_named "$R" "$@"

@@ -36,7 +36,7 @@ redis_warm() { timeout 10 "$DLOCK" -q "${1:-redis://127.0.0.1:$REDIS_PORT#warm}"
 sends_again() {
     local k
     for k in 1 2 3; do
-        run -0 run_t 4 "$HELPERS/strike" report keeper:sendto:$k:105 "$DLOCK" --ttl 30 "$L" true
+        run -0 run_t 4 "$HELPERS/fail_call" report keeper:sendto:$k:105 "$DLOCK" --ttl 30 "$L" true
         grep -qx struck report && grep -q "^exit 0 " report && [ -z "$output" ] ||
             fail "$k: $(cat report) $output" || return
         [ $# -eq 0 ] || "$@" || fail "$k: not so: $*" || return
@@ -136,6 +136,16 @@ only_fence_left() {
     keys=$("$2" --raw keys "*$1*")
     [ "$keys" = "{$1}:dlock:fence" ] || [ -z "$keys" ] || fail "left in the store: $keys"
     [ -z "$keys" ] || [ "$("$2" pttl "$keys")" -gt 0 ] || fail "the fence never expires"
+}
+
+# many_locks N CLI...: the locks lock1, lock2, ... lockN of one holder, by this client.
+many_locks() {
+    "${@:2}" eval "for i = 1, $1 do
+        local n = 'lock' .. i
+        redis.call('SET', n, string.format('%032x', i) .. ' dlock1 host=web1 pid=123 user=root'
+            .. ' since=1790000000000 waited=0 cmd=backup.sh note= ttl=3600000', 'PX', 3600000)
+        redis.call('SET', '{' .. n .. '}:dlock:fence', 1790000000000000, 'PX', 86400000)
+    end" 0 >/dev/null
 }
 
 rcli() { redis-cli -h 127.0.0.1 -p "$REDIS_PORT" "$@" 3>&-; }

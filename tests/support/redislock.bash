@@ -22,8 +22,6 @@ own_gone() { [ "$(own exists "$NAME")" = 0 ]; }
 own_left_is_over() { [ "$(own pttl "$NAME")" -gt "$1" ]; }
 
 queue_is() { [ "$(rcli zcard "{$NAME}:dlock:queue")" = "$1" ]; }
-# Milliseconds of the wall clock.
-wall_ms() { date +%s%3N; }
 # The time is in FILE when the command has run.
 stamp() { echo "date +%s%3N >>'$T/$1'"; }
 

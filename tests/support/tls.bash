@@ -5,6 +5,8 @@
 #     tls_certs                    in setup_file: files in $TLS, which is exported
 #     tls_redis NAME [ARG...]      a server; its port ${REDIS_PORTS[NAME]}; redis_stop NAME ends it
 #     tls_cli [-n NAME] ARG...     asks it, through its Unix socket
+#     never CODE LOCK TEXT...      refused in one line that has all TEXTs, within $CONNECT_TIMEOUT
+#                                  (4); nothing is run, and $SECRET is not shown
 #
 # In $TLS: ca.crt; made out to localhost and 127.0.0.1: server, expired, self; to other.example:
 # wrong; for clients: client; by an unknown authority: stranger; each .crt and .key.
@@ -78,4 +80,15 @@ tls_cli() {
     [ "$1" != -n ] || { name=$2; shift 2; }
     local dir=${REDIS_DIRS[$name]:-}
     redis-cli -s "${dir:-$REDIS_DIR}/s" "$@" 3>&-
+}
+
+never() {
+    local code=$1 lock=$2 text
+    shift 2
+    run run_t 10 "$DLOCK" --connect-timeout "${CONNECT_TIMEOUT:-4}" -n "$lock" touch "$T/ran"
+    assert_rc "$code"
+    [ ${#lines[@]} -eq 1 ] || fail "${#lines[@]} lines: $output"
+    for text; do assert_out "$text"; done
+    refute_out "$SECRET"
+    [ ! -e "$T/ran" ] || fail "it ran"
 }

@@ -8,7 +8,7 @@ load ../../support/fake
 setup() {
     dlock_setup
     fake_setup
-    STATE=$HELPERS/state
+    STATE=$HELPERS/show_inherited
     LOCKS=("$L" "$T/x.lock" "-o $T/o.lock" "-F $T/f.lock")
 }
 
@@ -44,10 +44,10 @@ same() {
 @test "a library's destructor does not change the exit code" {
     if [ -n "${SAN:-}" ]; then return 0; fi # there it ends as others do: sanitizers report then
     for lock in "${LOCKS[@]}"; do
-        try 42 env LD_PRELOAD="$HELPERS/lastword.so" LASTWORD_IN="${DLOCK##*/}" "$DLOCK" $lock \
+        try 42 env LD_PRELOAD="$HELPERS/exit_code.so" EXIT_CODE_IN="${DLOCK##*/}" "$DLOCK" $lock \
             sh -c 'exit 42'
     done
-    try 99 env LD_PRELOAD="$HELPERS/lastword.so" LASTWORD_IN=true true
+    try 99 env LD_PRELOAD="$HELPERS/exit_code.so" EXIT_CODE_IN=true true
 }
 
 @test "death by a signal is 128+N" {

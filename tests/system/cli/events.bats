@@ -122,12 +122,12 @@ fds() {
     mkfifo fifo
     for how in "$T/x" "-o $T/x" "-F $T/x" "$L"; do
         # 9 shows that the others stay.
-        fds without "$DLOCK" $how "$HELPERS/state" fds 8>&- 9</dev/null
-        fds with "$DLOCK" --events 8 $how "$HELPERS/state" fds 8>ev 9</dev/null
+        fds without "$DLOCK" $how "$HELPERS/show_inherited" fds 8>&- 9</dev/null
+        fds with "$DLOCK" --events 8 $how "$HELPERS/show_inherited" fds 8>ev 9</dev/null
         diff -u without with || fail "a file, $how"
         events ev 'assert names[0] == "granted"'
         start cat fifo >ev
-        fds with "$DLOCK" --events 8 $how "$HELPERS/state" fds 8>fifo 9</dev/null
+        fds with "$DLOCK" --events 8 $how "$HELPERS/show_inherited" fds 8>fifo 9</dev/null
         diff -u without with || fail "a pipe, $how"
         wait_exit 5 "$STARTED"
         events ev 'assert names[0] == "granted"'

@@ -41,19 +41,19 @@ teardown_file() {
     redis_stop
 }
 
-# one STORE CASE LOCK: a run, as sweep.py has them.
+# one STORE CASE LOCK: a run, as fail_each.py has them.
 one() {
     local o=''
     [ "$1" != guarded ] || o=-o
     mkdir -p "one.$1"
-    "$HELPERS/strike" "report.$1" "$2" "$DLOCK" $o --ttl 3 "$3$NAME" "$HELPERS/witness" \
+    "$HELPERS/fail_call" "report.$1" "$2" "$DLOCK" $o --ttl 3 "$3$NAME" "$HELPERS/witness" \
         "one.$1" 900 tree 3>&-
     grep -q '^exit 0 ' "report.$1" || fail "$1: $(cat "report.$1")"
 }
 # The cases of a store: calls|allocations STORE LOCK.
 calls() {
     one "$1" trace "$2"
-    ! grep '^unknown ' "report.$1" || fail "strike.c does not know system calls of $1"
+    ! grep '^unknown ' "report.$1" || fail "fail_call.c does not know system calls of $1"
     sed -n "s/^case /$1 call /p" "report.$1"
 }
 # Each one alone, and with all behind it.
@@ -84,7 +84,7 @@ every() {
     done
     part="$(sample_number every_failure) of $(amount every_failure)"
     if [ -n "${FAILURES:-}" ]; then grep -E "$FAILURES" all; else sample every_failure <all; fi |
-        "$ROOT/tests/support/helpers/sweep.py" "$HELPERS" "$DLOCK" sweep "$NAME" 24 \
+        "$ROOT/tests/support/helpers/fail_each.py" "$HELPERS" "$DLOCK" sweep "$NAME" 24 \
             "${locks[@]}" >sums 3>&-
     sed "s/^/# /; \$s/\$/, $(wc -l <all) cases, part $part/" sums >&3
     [ ! -s sweep/bad ] || fail "again with SAMPLE=${part% of *}:

@@ -79,7 +79,7 @@ waits() {
     local shim
     mkfifo pipe
     exec 9<>pipe
-    for shim in '' "$HELPERS/oldkernel.so"; do
+    for shim in '' "$HELPERS/no_close_range.so"; do
         LD_PRELOAD=$shim starts 1 --ttl 30 "$L" $SUBJECT
         find_guard
         ls -l "/proc/$K/fd" "/proc/$G/fd" >fds
@@ -132,7 +132,7 @@ waits() {
 @test "a message that the kernel has no memory for is sent again" {
     local k
     for k in grandchild:sendmsg:{1,2,3} keeper:sendmsg:2; do
-        run_t 10 "$HELPERS/strike" report "$k:105" "$DLOCK" "$L" sh -c 'exit 7'
+        run_t 10 "$HELPERS/fail_call" report "$k:105" "$DLOCK" "$L" sh -c 'exit 7'
         grep -qx struck report && grep -q '^exit 7 ' report || fail "$k: $(cat report)"
     done
 }
@@ -216,7 +216,7 @@ stopped_too_long() {
     # A dismissed guard that does not exit is killed after 30 ms. Here it dies in that same turn.
     if [ -n "${SAN:-}" ]; then return 0; fi # its runtime reads, waits and forks as well
     tell acquire wait
-    REAPED_LOG=$T/kills preload reaped background -w 0.5 "$L" true
+    KILLS_LOG=$T/kills preload kill_guard background -w 0.5 "$L" true
     wait_for 5 store_did acquire
     find_guard
     kill -STOP "$G"
@@ -460,6 +460,18 @@ PY
     rm -rf "$D"
     assert_rc 79
     [ -n "$term" ]
+}
+
+@test "refuses leases, not file locks, when /proc hides processes" {
+    need_mounts
+    [ -z "${SAN:-}" ] || return 0 # a sanitizer cannot start without /proc; the plain build shows it
+    run -71 run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" \
+        "$L" touch "$T/ran"
+    assert_out "mount /proc"
+    [ ! -e "$T/ran" ]
+    [ ! -e "$S/log" ]
+    run -0 run_t 5 unshare -m sh -c 'mount -t tmpfs none /proc && exec "$@"' - "$DLOCK" \
+        "$T/x.lock" true
 }
 
 @test "dlock does not stay stopped when its command continues at once" {

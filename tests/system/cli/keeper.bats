@@ -149,6 +149,17 @@ PY
     done
 }
 
+@test "-w ends in time although the guard is stopped" {
+    tell acquire wait
+    before=$(now_ms)
+    start_log "$T/out" "$DLOCK" -w 1 "$L" true
+    K=$STARTED
+    wait_for 5 guard_is_there
+    kill -STOP "$G"
+    exits 75 5 "$K"
+    assert_between 1000 $(($(now_ms) - before)) $((1400 + BUSY)) "wait in ms"
+}
+
 @test "-w does not bound the command" {
     run -6 run_t 10 "$DLOCK" -w 0.1 "$L" sh -c 'sleep 0.4; exit 6'
 }
@@ -181,4 +192,42 @@ PY
         "$DLOCK" "$L" sh -c 'sleep 0.1; exit 5'
     wait_for 5 file_nonempty "$T/code"
     [ "$(cat "$T/code")" = 5 ]
+}
+
+# mute ARG...: dlock in the background, its stderr a full pipe that is not read; pid in $K.
+mute() {
+    start /usr/bin/python3 -c '
+import fcntl, os, signal, sys
+r, w = os.pipe()
+fcntl.fcntl(w, fcntl.F_SETFL, os.O_NONBLOCK)
+try:
+    while True:
+        os.write(w, b"x" * 4096)
+except BlockingIOError:
+    fcntl.fcntl(w, fcntl.F_SETFL, 0)
+os.dup2(w, 2)
+os.set_inheritable(r, True)  # so that it is never broken, only full
+signal.pthread_sigmask(signal.SIG_SETMASK, [])
+os.execv(sys.argv[1], sys.argv[1:])' "$DLOCK" "$@" </dev/null
+    K=$STARTED
+}
+
+@test "a full stderr delays the end of a tree neither by a lost lock nor by the guard's death" {
+    for code in 79 71; do
+        rm -rf "$S"/* history
+        mute --ttl 10 "$L" "$HELPERS/witness" "$T" 60000 tree
+        wait_for 5 file_has "$T/history" enter
+        if [ $code = 79 ]; then touch "$S/lost"; else kill_guard; fi
+        wait_for 1 flock -sn "$T/witness" true
+        exits $code 5 "$K"
+    done
+}
+
+@test "a full stderr does not delay the end of a wait" {
+    tell acquire wait
+    before=$(now_ms)
+    mute -v -w 1.5 "$L" true
+    exits 75 5 "$K"
+    assert_between 1500 $(($(now_ms) - before)) $((2500 + BUSY)) "wait in ms"
+    store_did release
 }

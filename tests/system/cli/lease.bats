@@ -320,3 +320,18 @@ pid_gone_or_running() { pid_gone "$K" || running; }
     case $status in 69 | 71 | 79) ;; *) fail "exit code $status" ;; esac
     [ ! -e "$C/events" ]
 }
+
+@test "gives the lock back when the guard is stopped before the start" {
+    tell acquire wait
+    start_log "$T/out" "$DLOCK" --ttl 2 "$L" touch "$T/ran"
+    K=$STARTED
+    wait_for 5 store_did acquire
+    wait_for 5 guard_is_there
+    kill -STOP "$G"
+    tell acquire grant
+    rc=0
+    wait_exit 8 "$K" || rc=$?
+    [ "$rc" -eq 71 ] || [ "$rc" -eq 79 ]
+    [ ! -e "$T/ran" ]
+    store_did clean
+}

@@ -158,7 +158,7 @@ says() { case $line in *"$1"*) ;; *) fail "without '$1': $line" ;; esac }
     [ ! -e ran ]
 }
 
-# A FIFO, a device and a missing directory: file/flock.bats and elsewhere.bats.
+# A FIFO, a device and a missing directory: file/flock.bats and wrong_server.bats.
 @test "refuses a link and a folder in a lock file's place" {
     ln -s "$T/nowhere/x" "$T/dangling"
     refused 73 "$T/dangling" touch ran

@@ -338,8 +338,33 @@ subtest() {
     assert_out "ro/new"
 }
 
-# on_block CMD...: the file x is a block device (support/preload/block.c), and refuses a writer.
-on_block() { BLOCK=${BLOCK:-x} preloaded block "$@"; }
+@test "warns once of a lock file on NFS" {
+    mkdir locks
+    for lock in x.lock "file://$T/locks#n"; do
+        run -0 preloaded nfs "$DLOCK" "$lock" sh -c 'echo ran'
+        [ "${#lines[@]}" = 2 ]
+        [[ ${lines[0]} == "dlock: "*"network file system (NFS)"*"local_lock"* ]] || fail "$output"
+        [ "${lines[1]}" = ran ]
+        run -0 run_t 5 "$DLOCK" "$lock" true # it is the file system, not the lock
+        [ -z "$output" ]
+        run -75 preloaded nfs "$DLOCK" -q "$lock" "$DLOCK" --no-reentrant -q -n "$lock" true
+        refute_out ran
+    done
+    # A wait says it once, too.
+    hold "$DLOCK" x.lock
+    run -75 preloaded nfs "$DLOCK" -w 0.2 x.lock touch ran
+    [ "$(grep -c NFS <<<"$output")" = 1 ]
+    # Where /proc/locks is not believed --status tries the lock.
+    run -75 preloaded nfs "$DLOCK" --status x.lock
+    assert_out held
+    let_go
+    run -0 preloaded nfs "$DLOCK" --status x.lock
+    assert_out free
+    [ ! -e ran ]
+}
+
+# on_block CMD...: the file x is a block device (preload/block_device.c), and refuses a writer.
+on_block() { BLOCK=${BLOCK:-x} preloaded block_device "$@"; }
 
 @test "a block device can be a lock, is opened to read and not written to" {
     echo text >x

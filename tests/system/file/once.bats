@@ -2,7 +2,7 @@
 # Run records of --once for file locks: their place, foreign data, crashes, full disks, the sweep.
 
 load ../../support/common
-load ../../support/disk
+load ../../support/record_folder
 
 setup() {
     dlock_setup

@@ -3,7 +3,7 @@
 
 # bats file_tags=long,thread
 load ../../support/common
-load ../../support/disk
+load ../../support/record_folder
 load ../../support/redis
 load ../../support/postgres
 load ../../support/zookeeper

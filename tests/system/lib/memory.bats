@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # memory.bats - libdlock without memory: each allocation fails once (tests/programs/memory.c).
-# cli/memory.bats tests the program, and ZooKeeper, whose own library ends the process.
+# zookeeper/memory.bats tests the program, and ZooKeeper, whose own library ends the process.
 
 # bats file_tags=plain
 load ../../support/common

@@ -176,19 +176,6 @@ cancel_all_the_time() { # PID MILLISECONDS
     [ "$(fence)" -gt "$last" ]
 }
 
-# bats test_tags=plain
-@test "a hold rides out a server stopped for a third of the ttl" {
-    own_server
-    job 3 -q --ttl 3 "$L"
-    pid=$(holder_pid)
-    stop_server
-    run sleep 1 # the fault itself
-    go_on
-    lasts 3100
-    [ "$(holder_pid)" = "$pid" ]
-    job_ends_silently
-}
-
 @test "a stopped server process ends the hold in time" {
     tree --ttl 2 "$L"
     pid=$(holder_pid)

@@ -24,28 +24,6 @@ lists() { # TEXT...: the list of "$U" has these texts, and so many lines
     for text; do assert_out "$text"; done
 }
 
-@test "readers, slots, and waiters are counted" {
-    local mode
-    for mode in lease advisory; do
-        use_mode $mode
-        lists
-        held a
-        L="$U#r$NAME"
-        held r1 -s
-        held r2 -s
-        holds w --ttl 30
-        wait_for 5 waiters_are 1
-        L="$U#s$NAME"
-        held s1 --slots 3
-        held s2 --slots 3
-        lists "  held" "r$NAME  shared 2, 1 waiting" "s$NAME  slots 2 of 3"
-        end r1 r2
-        is_in w
-        end w s1 s2 a
-        lists
-    done
-}
-
 # bats test_tags=plain
 @test "ten thousand locks need no more than 20 MB" {
     use_mode lease

@@ -18,7 +18,6 @@ MODES='advisory lease'
 row() { pgsql -c "select $1 from dlock_locks where name = '$NAME'"; }
 # What is left of the row's lease (ms).
 left() { row '(extract(epoch from expires - clock_timestamp()) * 1000)::bigint'; }
-left_is_over() { [ "$(left)" -gt "$1" ]; }
 a_waiter() {
     waiting_is 1 || is_sql \
         "count(*) = 1 from pg_stat_activity where application_name like 'dlock:%:%'"
@@ -101,7 +100,7 @@ rival() {
 
 # bats test_tags=slow
 @test "keepalives alone end a cut-off session between ttl and ttl + 2 s" {
-    LD_PRELOAD=$HELPERS/notimeout.so net_server advisory
+    LD_PRELOAD=$HELPERS/no_user_timeout.so net_server advisory
     RUN=net_hold job 0 --ttl 9 "$L"
     rival
     pid=$(holder_pid)

@@ -331,7 +331,7 @@ swept() {
     is_sql "count(*) <= 1 from dlock_locks where name like '$NAME-%'"
 }
 
-# always: see dice.c.
+# always: see fixed_random.c.
 @test "the rows of locks whose records were not kept for a week go, too" {
     own_database dlock_locks_runs
     in_db -c 'delete from dlock_locks' \

@@ -121,7 +121,7 @@ waits_for_standby() {
 }
 @test "a slow cancel request leaves no session" {
     # Not under a sanitizer, which wants to be loaded first.
-    [ -n "${SAN:-}" ] || LATE=$HELPERS/latecancel.so
+    [ -n "${SAN:-}" ] || LATE=$HELPERS/slow_connect.so
     waits_for_standby '69|75' -w 5 --ttl 1 --connect-timeout 1
 }
 @test "-w ends in time while a grant waits for a standby" {

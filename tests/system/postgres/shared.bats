@@ -126,17 +126,6 @@ keys_are_expected() {
     nothing_left
 }
 
-@test "another number of slots is refused behind a writer too" {
-    held w
-    holds a --slots 2
-    wait_for 5 waiters_are 1
-    says 65 "with 2 slots" --slots 3 "$L" true
-    end w
-    is_in a
-    end a
-    nothing_left
-}
-
 entered_are() { [ "$(cat in.b in.c 2>/dev/null | wc -l)" -eq "$1" ]; }
 # The holder and the first one in line are idle; that one has looked again since it listens.
 listens() {

@@ -6,8 +6,6 @@
 # bats file_tags=long
 load ../../support/pgtable
 
-wall_ms() { date +%s%3N; }
-
 # ------------------------------------------------------------ connections ---
 
 # It may not have one just now: the row that it renewed last was renewed by the one that has been

@@ -311,30 +311,6 @@ EOT
 
 # ------------------------------------------------------------------- status ---
 
-@test "--status tells the kinds of holders and waiters" {
-    held a --slots 3
-    held r -s
-    holds w
-    wait_for 5 called_are 1
-    holds q --slots 3
-    wait_for 5 called_are 2
-    run -75 run_t 5 "$DLOCK" --status --json "$L"
-    /usr/bin/python3 -c '
-import json, sys
-s = json.loads(sys.argv[1])
-kind = lambda i: (i.get("mode", "exclusive"), i.get("slots"), i.get("slot"), i["pid"])
-a, r, w, q = map(int, sys.argv[2:])
-assert sorted(map(kind, s["holders"])) == [("shared", None, None, r), ("slots", 3, 0, a)], s
-waiters = [("exclusive", None, None, w), ("slots", 3, None, q)]
-assert [kind(i) for i in s["waiters"]] == waiters, s' \
-        "$output" "${PIDS[a]}" "${PIDS[r]}" "${PIDS[w]}" "${PIDS[q]}"
-    end a r
-    is_in w
-    end w
-    is_in q
-    end q
-}
-
 # With and without the right to the second table.
 @test "a writer is told of a holder that is there, and of its kind" {
     local plain=$L

@@ -9,8 +9,7 @@ load ../../support/sentinel
 load ../../support/cluster
 load ../../support/tls
 load ../../support/clock
-
-SECRET=c4n4ry
+load ../../support/check
 
 setup() {
     dlock_setup
@@ -20,12 +19,6 @@ setup() {
 
 # good_server [ARG...]: nothing about it is weak.
 good_server() { own_server --appendfsync everysec "$@"; }
-# check RC ARG...: --check ends so, and tells no secret.
-check() {
-    run "-$1" --separate-stderr run_t 15 "$DLOCK" --check "${@:2}"
-    refute_out "$SECRET"
-    [[ $stderr != *"$SECRET"* ]] || fail "$stderr"
-}
 # finds LEVEL TEXT: the last check has this line; of its kind no other.
 finds() {
     local found
@@ -33,10 +26,6 @@ finds() {
     [[ $found == "$1"*"$2"* ]] || fail "no $1 '$2': $output"
     [ "$(wc -l <<<"$found")" -eq 1 ] || fail "more than this: $found"
     [[ $found == *'; '* ]] || fail "does not say what to do: $found"
-}
-quiet() {
-    [ -z "$(grep -v '^ok ' <<<"$output")" ] || fail "complains: $output"
-    [ -z "$stderr" ] || fail "$stderr"
 }
 
 # ------------------------------------------------------------------- a good store ---

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # hostile.bats - Redis servers that lie, talk nonsense, are slow, or refuse, around a lock. What
-# befalls a sane one is in faults.bats, faults of our machine are in process.bats.
+# befalls a sane one is in faults.bats, faults of our machine are in machine_faults.bats.
 
 # bats file_tags=long
 load ../../support/redisfile

@@ -14,7 +14,6 @@ setup() {
 }
 
 left() { srv pttl "$NAME"; }
-left_is_over() { [ "$(left)" -gt "$1" ]; }
 key_is_gone() { [ "$(srv exists "$NAME")" = 0 ]; }
 # The number of the connection that the holder uses now; none: empty.
 connection() { srv client list | sed -n "s/^id=\([0-9]*\) addr=$CLIENT:.*/\1/p" | tail -n 1; }
@@ -212,7 +211,6 @@ redlock_up() {
     printf '%s r1.test r2.test\n' $SERVER >>"$T/etc/hosts"
     R="redlock://r1.test:$PORT,r2.test:6380,r3.test:6381/?restart-grace=0#$NAME"
 }
-server_is_up() { [ "$(server redis-cli -p "$1" ping 2>&1)" = PONG ]; }
 
 @test "silent DNS for one server of a Redlock is harmless" {
     redlock_up

@@ -20,18 +20,6 @@ setup() {
     L="rediss://app:$SECRET@$AT?$CA#$NAME"
 }
 
-# never CODE LOCK TEXT...: refused in one line that has all TEXTs; nothing is run, no secret is
-# shown.
-never() {
-    local code=$1 lock=$2 text
-    shift 2
-    run run_t 10 "$DLOCK" --connect-timeout 4 -n "$lock" touch "$T/ran"
-    assert_rc "$code"
-    [ ${#lines[@]} -eq 1 ] || fail "${#lines[@]} lines: $output"
-    for text; do assert_out "$text"; done
-    refute_out "$SECRET"
-    [ ! -e "$T/ran" ] || fail "it ran"
-}
 # recorder HOW TEXT [ARG...]: the hostile_server on $PORT writes down in ./told what it is told.
 recorder() {
     rm -f told

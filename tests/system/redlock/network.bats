@@ -28,7 +28,6 @@ five_up() {
     L="redlock://${hosts#,}?restart-grace=0#$NAME"
 }
 node() { server redis-cli -p "$((PORT - 1 + $1))" "${@:2}"; }
-server_is_up() { [ "$(server redis-cli -p "$1" ping 2>&1)" = PONG ]; }
 # left_is_over MS K...: so much is left of the lock on each of these nodes. nowhere: no node has it.
 left_is_over() {
     local k

@@ -251,20 +251,6 @@ unharmed() {
 # --- one server -----------------------------------------------------------------------------------
 
 # bats test_tags=slow
-@test "a hold rides out a server stopped for a third of the ttl" {
-    job 3 -q --ttl 6 "$L"
-    after_beat "$(node 1)"
-    after_beat "$(node 1)"
-    freeze
-    run sleep 2 # the fault itself
-    thaw
-    n=$(node 1)
-    lasts 4100
-    [ "$(node 1)" = "$n" ]
-    job_ends_silently
-}
-
-# bats test_tags=slow
 @test "hold and wait survive a restart of the server; if it loses its data the hold ends in time" {
     own_server
     job 4 --ttl 20 "$L"

@@ -176,7 +176,7 @@ narrow() {
 @test "says that it gets no thread for the library" {
     local k
     for k in 1 2; do
-        run -0 run_t 10 "$HELPERS/strike" report keeper:clone3:$k:11 "$DLOCK" "$L" touch ran
+        run -0 run_t 10 "$HELPERS/fail_call" report keeper:clone3:$k:11 "$DLOCK" "$L" touch ran
         grep -q '^exit 71 ' report || fail "$(cat report)"
         assert_out "Resource temporarily unavailable"
         [ ${#lines[@]} = 1 ] && [ ! -e ran ] || fail "$output"
