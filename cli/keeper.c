@@ -12,7 +12,6 @@
  * command. Plain file locks need no guard: the loop ends at the grant.
  */
 #include "command.h"
-#include "driven.h"
 #include "guard.h"
 #include "inner.h"
 #include "messages.h"
@@ -46,6 +45,8 @@
 #define GUARD_ENDS DLOCK_SEC
 
 #define OVERRUN_EXIT 124 /* as timeout(1) */
+/* The most descriptors of LOCK and all locks of --also. */
+#define STORE_POLL_MAX (DLOCK_SET_MAX * DLOCK_POLL_MAX)
 
 enum keeper_phase {
     KEEPER_ACQUIRING, /* waiting for the lock; a signal cancels */
@@ -82,7 +83,7 @@ struct keeper {
     struct command *c;
     dlock *locks[DLOCK_SET_MAX]; /* LOCK, then the locks of --also */
     int nlocks;
-    struct driven store; /* LOCK, or the set of all locks */
+    dlock *store;        /* LOCK, or the set of all locks; NULL: not opened */
     struct inner *inner; /* NULL: before the grant, or no socket could be opened */
     struct report report;
 
@@ -132,7 +133,7 @@ static bool is_guarded(const struct keeper *k)
 static void store_release(struct keeper *k, int64_t until)
 {
     k->release.until = until;
-    driven_start_release(k->store, until, NULL);
+    dlock_start_release(k->store, until, NULL);
 }
 
 /* ------------------------------------------------------ to the guard --- */
@@ -165,7 +166,7 @@ static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
         int i = type == G_ALSO ? arg - 1 : 0;
         const dlock *lk = k->locks[i];
         /* The guard keeps this descriptor open: the command does not inherit the files of a set. */
-        pass = k->store.set ? dlock_fd(lk) : -1;
+        pass = k->nlocks > 1 ? dlock_fd(lk) : -1;
         pass = pass >= 0 ? pass : dlock_session_fd(lk);
         m.fence = dlock_fence(lk);
         m.slot = dlock_slot(lk) + 1;
@@ -265,16 +266,12 @@ static void lose(struct keeper *k, enum loss_kind kind, const char *cause)
 static int64_t min_hold_left(const struct keeper *k)
 {
     const struct command *c = k->c;
-    int64_t left = 0;
-    for (int i = 0; i < k->nlocks; i++) {
-        if (c->exec_error)
-            dlock_end_min_hold(k->locks[i]);
-        left = dlock_max(left, dlock_min_hold_left(k->locks[i]));
-    }
+    if (c->exec_error)
+        dlock_end_min_hold(k->store);
     if (k->hurried || k->die_sig || c->end_signal ||
         (WIFSIGNALED(c->status) && WTERMSIG(c->status) == c->terminal_sig))
         return 0;
-    return is_lost(k) || k->guard.died ? 0 : left;
+    return is_lost(k) || k->guard.died ? 0 : dlock_min_hold_left(k->store);
 }
 
 /* Nothing runs under the lock any more. --once: the release writes the result in the same step. */
@@ -661,10 +658,10 @@ static int open_locks(struct keeper *k, struct dlock_uri **uris, int64_t waited,
             break;
     }
     if (rc == 0 && n > 1)
-        rc = dlock_set_open(&k->store.set, locks, n, open_wait(o, waited), err);
+        rc = dlock_open_set(&k->store, locks, n, open_wait(o, waited), err);
     if (rc == 0) {
         if (n == 1)
-            k->store.lock = locks[0];
+            k->store = locks[0];
         k->nlocks = n;
         memcpy(k->locks, locks, sizeof(locks));
     } else {
@@ -736,9 +733,8 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
         }
         k->c->nested |= l->nested;
     }
-    driven_close(k->store);
-    k->locks[0] = NULL;
-    k->store = (struct driven){0};
+    dlock_close(k->store);
+    k->store = k->locks[0] = NULL;
     k->nlocks = 0;
     k->code = open_uris(o, uris);
     if (k->code == 0 && open_locks(k, uris, dlock_now() - k->report.wait.since, &failure) < 0)
@@ -747,7 +743,7 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
         dlock_uri_free(uris[i]);
     report_again(&k->report, k->locks[0], &why, above);
     if (k->locks[0])
-        driven_start_acquire(k->store, NULL);
+        dlock_start_acquire(k->store, NULL);
     else
         finish(k);
 }
@@ -769,7 +765,7 @@ static void on_released(struct keeper *k, const struct dlock_report *r)
         k->release.record = RECORD_UNCONFIRMED;
     } else if (which && r->how == DLOCK_RELEASE_UNCLEAR && !is_lost(k) && !k->die_sig)
         report_release_unclear(&k->report, &r->error);
-    if (which && k->store.set)
+    if (which && k->nlocks > 1)
         return;
     report_released(&k->report, r->how);
     finish(k);
@@ -845,7 +841,7 @@ static void on_report(struct keeper *k, const struct dlock_report *r)
 static void read_store(struct keeper *k, const struct pollfd *pfd, int n)
 {
     const struct dlock_report *r;
-    while (k->phase < KEEPER_OVER && (r = driven_process(k->store, pfd, n))) {
+    while (k->phase < KEEPER_OVER && (r = dlock_process(k->store, pfd, n))) {
         on_report(k, r);
         pfd = NULL;
         n = 0;
@@ -1000,14 +996,14 @@ static int wait_for_events(struct pollfd *pfd, int n, int64_t wake_at)
 
 static void loop(struct keeper *k)
 {
-    struct pollfd pfd[DRIVEN_POLL_MAX + 4];
+    struct pollfd pfd[STORE_POLL_MAX + 4];
     int turn = 0;
     read_store(k, NULL, 0);
     while (k->phase < KEEPER_OVER || (k->phase == KEEPER_OVER && is_guarded(k))) {
         int64_t wake_at = DLOCK_NEVER, *at = k->at;
         int n = 0, nstore;
         if (k->phase < KEEPER_OVER)
-            n = driven_interest(k->store, pfd, &wake_at);
+            n = dlock_interest(k->store, pfd, STORE_POLL_MAX, &wake_at);
         nstore = n;
         pfd[n++] = (struct pollfd){.fd = k->c->sig->fd, .events = POLLIN};
         if (is_guarded(k))
@@ -1085,7 +1081,7 @@ static int exit_code(struct keeper *k)
     bool known = c->exited && c->exec_error == 0 && !k->guard.died;
     struct events_end end = {.outcome = k->report.outcome, .status = -1, .code = k->code};
     inner_close(k->inner);
-    driven_close(k->store);
+    dlock_close(k->store);
     if (k->die_sig) {
         end.outcome = EVENTS_CANCELLED;
         end.code = 128 + k->die_sig;
@@ -1141,7 +1137,7 @@ int keeper_run(struct command *c, struct dlock_uri **uris, dlock **held)
     k.at[SETTLED] = dlock_now() + SETTLE_TIME;
     if (k.nlocks > 0) {
         report_lock(&k.report, k.locks[0]);
-        driven_start_acquire(k.store, NULL);
+        dlock_start_acquire(k.store, NULL);
     }
     loop(&k);
     if (k.phase != KEEPER_HANDED_OVER)
