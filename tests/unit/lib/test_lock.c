@@ -1139,6 +1139,8 @@ TEST(the_one_descriptor_asks_for_dispatch_after_other_calls)
     NEXT(NONE);
     CHECK(asks_for_dispatch(fd));
     CHECK(!dlock_dispatch(&lk) && !asks_for_dispatch(fd));
+    CHECK_INT(dlock_start_status(&lk, NULL), 0);
+    CHECK(asks_for_dispatch(fd));
     poller_close(lk.head.poller);
 }
 

@@ -532,6 +532,8 @@ TEST(a_run_that_could_not_begin)
         start_with_record(3 * S);
         named('b')->silent = true;
         NEXT(NONE);
+        CHECK(dlock_time_left(locks[0]) > 0);
+        CHECK_INT(dlock_time_left(set), 0); /* each lock is held, but no work may start */
         stub_says(named('b'), (struct dlock_event){.type = EV_UNCLEAR, .error.code = rows[i].code});
         CHECK_INT(next(), rows[i].report);
         if (rows[i].report == DLOCK_REPORT_NONE) {
