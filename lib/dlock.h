@@ -677,10 +677,10 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
  *   time_left, deadline      The least of all locks; 0 unless all are held.
  *   min_hold_left            The longest of all locks.
  *   note_result              Of the locks with once_ns.
- *   acquire, keep, ...       The cancel_fd of any lock counts.
- *   start_status, forget, break, list, check; schema: DLOCK_EUSAGE.
+ *   acquire, keep, renew_now The cancel_fd of any lock counts.
+ *   start_status, _forget, _break, _list, _check, and schema: DLOCK_EUSAGE.
  *   fence, fence_text, token, slot, name, where, backend_name, user, is_local, fd, session_fd:
- *                            Those of a lock: see dlock_at(). Of the set, 0, "", NULL, false or -1.
+ *                            Empty (0, "", NULL, false; slot and descriptors -1): see dlock_at().
  */
 #define DLOCK_SET_MAX 16
 
