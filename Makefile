@@ -440,7 +440,7 @@ $(BUILD)/libdlock.so: $(BUILD)/libdlock.so.$(SOMAJOR)
 $(BUILD)/pic.a: $(PIC_OBJ) $(BUILD)/sources
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) qcsD $@ $(filter-out $(CORE:%=$(PIC)/lib/%.o),$(PIC_OBJ))
-CORE := registry module lock blocking
+CORE := registry module handle lock blocking
 
 # Modes that the loader accepts, whatever the umask is.
 $(BUILD)/dlock-modules/%.so: $(BUILD)/pic.a $(BUILD)/sources

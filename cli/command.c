@@ -15,10 +15,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-void command_set_held(struct command *c, const dlock *const *locks, int n, const char *socket)
+void command_set_held(struct command *c, const dlock *store, const char *socket)
 {
+    int n = c->o->nalso + 1;
     for (int i = 1; i <= n; i++) { /* LOCK is the last */
-        const dlock *lk = locks[i % n];
+        const dlock *lk = dlock_at(store, i % n);
         const char *key = c->lock[i % n].key;
         if (!key)
             continue;
@@ -39,13 +40,14 @@ void command_set_file(struct command *c, int i, int fd)
     c->lock[i].key = nested_file_key(&st, c->o->fcntl);
 }
 
-void command_tell_removed(const struct command *c, const dlock *const *locks, int n)
+void command_tell_removed(const struct command *c, const dlock *store)
 {
     char path[PATH_MAX];
+    const dlock *lk;
     /* The release of a run with a record compares, too, and may end in a loss. */
-    for (int i = c->o->once_ns != 0 ? 1 : 0; c->nheld > 0 && i < n; i++) {
+    for (int i = c->o->once_ns != 0 ? 1 : 0; c->nheld > 0 && (lk = dlock_at(store, i)); i++) {
         const struct command_lock *l = &c->lock[i];
-        const struct dlock_uri *uri = dlock_uri_of(locks[i]);
+        const struct dlock_uri *uri = dlock_uri_of(lk);
         if (l->nested || !l->key || !open_path(uri, path))
             continue;
         errno = 0;

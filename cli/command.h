@@ -50,8 +50,8 @@ struct command {
     struct held held[DLOCK_SET_MAX];         /* the entries of DLOCK_HELD, LOCK's last */
 };
 
-/* Before the command starts. n locks are held; socket: of inner_socket(). */
-void command_set_held(struct command *, const dlock *const *locks, int n, const char *socket);
+/* Before the command starts. store: the held lock or set; socket: of inner_socket(). */
+void command_set_held(struct command *, const dlock *store, const char *socket);
 /* The i-th lock is granted: note the key of the file with this descriptor (-1: not a file). */
 void command_set_file(struct command *, int i, int fd);
 /* Does the command inherit the descriptor of this file lock, so that descendants keep the lock? */
@@ -59,7 +59,7 @@ bool command_inherits(const struct command *, const dlock *);
 /* Find a command's file as execvp(3) does. Returns its st_mode; 0: there is none. */
 mode_t command_find(const char *word, char path[PATH_MAX]);
 /* After the run, before the release: was the file of a lock removed or replaced meanwhile? */
-void command_tell_removed(const struct command *, const dlock *const *locks, int n);
+void command_tell_removed(const struct command *, const dlock *store);
 /* Does this signal ask a command, and what it leaves behind, to end? */
 bool command_ends(int sig);
 /* A signal that came to us while the command runs: the signal to forward to the command, or 0. */

@@ -170,7 +170,7 @@ static void run_command(struct hold *h)
     int64_t unused;
     command_set_file(c, 0, dlock_fd(lk));
     h->inner = inner_open(NULL, &(struct inner_lock){lk, c->lock[0].key}, 1);
-    command_set_held(c, &lk, 1, inner_socket(h->inner));
+    command_set_held(c, lk, inner_socket(h->inner));
     struct spawn sp = describe(h);
     h->pid = spawn_here(&sp, &c->exec_error);
     if (h->pid < 0)
@@ -207,7 +207,7 @@ int direct_run(struct command *c, dlock *lk)
         c->exec_error = spawn_exec(&sp);
     } else {
         run_command(&h);
-        command_tell_removed(c, &(const dlock *){lk}, 1);
+        command_tell_removed(c, lk);
     }
     inner_close(h.inner);
     dlock_close(lk);

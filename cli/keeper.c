@@ -12,7 +12,6 @@
  * command. Plain file locks need no guard: the loop ends at the grant.
  */
 #include "command.h"
-#include "driven.h"
 #include "guard.h"
 #include "inner.h"
 #include "messages.h"
@@ -46,6 +45,8 @@
 #define GUARD_ENDS DLOCK_SEC
 
 #define OVERRUN_EXIT 124 /* as timeout(1) */
+/* The most descriptors of LOCK and all locks of --also. */
+#define STORE_POLL_MAX (DLOCK_SET_MAX * DLOCK_POLL_MAX)
 
 enum keeper_phase {
     KEEPER_ACQUIRING, /* waiting for the lock; a signal cancels */
@@ -80,9 +81,7 @@ enum keeper_timer {
 
 struct keeper {
     struct command *c;
-    dlock *locks[DLOCK_SET_MAX]; /* LOCK, then the locks of --also */
-    int nlocks;
-    struct driven store; /* LOCK, or the set of all locks */
+    dlock *store;        /* LOCK, or the set of LOCK and those of --also; NULL: not opened */
     struct inner *inner; /* NULL: before the grant, or no socket could be opened */
     struct report report;
 
@@ -129,10 +128,16 @@ static bool is_guarded(const struct keeper *k)
     return k->guard.state == GUARDED || k->guard.state == GUARD_REAPED;
 }
 
+/* LOCK (0), or a lock of --also; NULL: not opened, or past the last. */
+static const dlock *lock_at(const struct keeper *k, int i)
+{
+    return k->store ? dlock_at(k->store, i) : NULL;
+}
+
 static void store_release(struct keeper *k, int64_t until)
 {
     k->release.until = until;
-    driven_start_release(k->store, until, NULL);
+    dlock_start_release(k->store, until, NULL);
 }
 
 /* ------------------------------------------------------ to the guard --- */
@@ -163,9 +168,9 @@ static int tell_guard(struct keeper *k, enum guard_msg_type type, int arg,
     m.raw_minus_boot = t ? t->raw_minus_boot : DLOCK_RAW_NEVER;
     if (type == G_START || type == G_ALSO) {
         int i = type == G_ALSO ? arg - 1 : 0;
-        const dlock *lk = k->locks[i];
+        const dlock *lk = lock_at(k, i);
         /* The guard keeps this descriptor open: the command does not inherit the files of a set. */
-        pass = k->store.set ? dlock_fd(lk) : -1;
+        pass = k->c->o->nalso > 0 ? dlock_fd(lk) : -1;
         pass = pass >= 0 ? pass : dlock_session_fd(lk);
         m.fence = dlock_fence(lk);
         m.slot = dlock_slot(lk) + 1;
@@ -231,13 +236,13 @@ static void finish(struct keeper *k)
 /* Release the lock, trying for at most this long. */
 static void release(struct keeper *k, int64_t time)
 {
-    if (k->nlocks == 0) { /* not opened yet: there is nothing to release */
+    if (!k->store) { /* not opened yet: there is nothing to release */
         finish(k);
         return;
     }
     report_cancelled(&k->report);
     inner_stop(k->inner);
-    command_tell_removed(k->c, (const dlock *const *)k->locks, k->nlocks);
+    command_tell_removed(k->c, k->store);
     k->phase = KEEPER_RELEASING;
     k->at[RUN_ENDS] = k->at[GUARD_ENDS_RUN] = k->at[INNER_ENDS] = DLOCK_NEVER;
     store_release(k, dlock_now() + time);
@@ -265,16 +270,12 @@ static void lose(struct keeper *k, enum loss_kind kind, const char *cause)
 static int64_t min_hold_left(const struct keeper *k)
 {
     const struct command *c = k->c;
-    int64_t left = 0;
-    for (int i = 0; i < k->nlocks; i++) {
-        if (c->exec_error)
-            dlock_end_min_hold(k->locks[i]);
-        left = dlock_max(left, dlock_min_hold_left(k->locks[i]));
-    }
+    if (c->exec_error)
+        dlock_end_min_hold(k->store);
     if (k->hurried || k->die_sig || c->end_signal ||
         (WIFSIGNALED(c->status) && WTERMSIG(c->status) == c->terminal_sig))
         return 0;
-    return is_lost(k) || k->guard.died ? 0 : left;
+    return is_lost(k) || k->guard.died ? 0 : dlock_min_hold_left(k->store);
 }
 
 /* Nothing runs under the lock any more. --once: the release writes the result in the same step. */
@@ -283,7 +284,7 @@ static void release_after_run(struct keeper *k)
     const struct options *o = k->c->o;
     int status = k->c->status, error = k->c->exec_error;
     int result = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    int64_t time = o->connect_timeout_ns, left = dlock_time_left(k->locks[0]);
+    int64_t time = o->connect_timeout_ns, left = dlock_time_left(lock_at(k, 0));
     if (o->once_ns > 0) {
         if (k->guard.died || error == SPAWN_TOO_LATE || error & SPAWN_FORK_FAILED)
             result = -1; /* the end of the command is unknown */
@@ -294,7 +295,7 @@ static void release_after_run(struct keeper *k)
         bool success = error == 0 && WIFEXITED(status) && !is_lost(k) && !k->overrun &&
                        !k->die_sig && options_success(o, result);
         k->release.record = success ? RECORD_SUCCESS : RECORD_NONE;
-        dlock_note_result(k->locks[0], success, result, NULL);
+        dlock_note_result(k->store, success, result, NULL);
     }
     if (is_lost(k))
         time = LOST_TIME;
@@ -357,7 +358,7 @@ static void on_overrun(struct keeper *k, int sig)
         k->at[RUN_ENDS] = k->at[GUARD_ENDS_RUN] = DLOCK_NEVER;
         k->at[INNER_ENDS] = dlock_now() + grace;
         inner_ask_to_end(k->inner, staying); /* else the guard ends our descendants */
-        report_about(&k->report, k->locks[0]);
+        report_about(&k->report, lock_at(k, 0));
         report_overrun(&k->report, k->c->exited);
         if (sig == SIGTERM)
             events_term(k->c->events, grace);
@@ -369,22 +370,22 @@ static void on_overrun(struct keeper *k, int sig)
 /* The lock is granted: have the guard start the command. */
 static void start_command(struct keeper *k)
 {
-    const dlock *const *lks = (const dlock *const *)k->locks;
     struct inner_lock inner[DLOCK_SET_MAX];
-    int rc = 0;
+    const dlock *lk;
+    int rc = 0, n = 0;
     k->phase = KEEPER_STARTING;
-    for (int i = 0; i < k->nlocks; i++) {
-        command_set_file(k->c, i, dlock_fd(lks[i]));
-        inner[i] = (struct inner_lock){lks[i], k->c->lock[i].key};
+    for (; (lk = lock_at(k, n)); n++) {
+        command_set_file(k->c, n, dlock_fd(lk));
+        inner[n] = (struct inner_lock){lk, k->c->lock[n].key};
     }
     /* Before the command starts, which may start dlocks that name our locks. */
-    k->inner = inner_open(k->inner, inner, k->nlocks);
+    k->inner = inner_open(k->inner, inner, n);
     if (!k->inner)
         report_no_inner(&k->report, errno);
-    command_set_held(k->c, lks, k->nlocks, inner_socket(k->inner));
+    command_set_held(k->c, k->store, inner_socket(k->inner));
     /* A guard that is stopped would keep us renewing a lock under which nothing runs. */
     k->at[GUARD_ANSWERS] = k->times.term_at;
-    for (int i = 1; i < k->nlocks && rc == 0; i++)
+    for (int i = 1; i < n && rc == 0; i++)
         rc = tell_guard(k, G_ALSO, i + 1, NULL);
     if (rc == 0)
         rc = tell_guard(k, G_START, 0, &k->times);
@@ -420,11 +421,12 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
     }
     k->guard.state = GUARDED;
     /* Kept open here, the caller's pipes would not end when the command ends. */
-    int session_fd = k->locks[0] ? dlock_session_fd(k->locks[0]) : -1, n = 6;
+    const dlock *lk = lock_at(k, 0);
+    int session_fd = lk ? dlock_session_fd(lk) : -1, n = 6;
     int keep[6 + DLOCK_FDS_MAX] = {k->c->sig->fd, k->guard.link.fd,        lock_fd,
                                    session_fd,    events_fd(k->c->events), k->c->tty.fd};
-    if (k->locks[0])
-        n += dlock_own_fds(k->locks[0], keep + n);
+    if (lk)
+        n += dlock_own_fds(lk, keep + n);
     fds_let_go(keep, n);
     events_start_thread(k->c->events); /* no fork follows */
     return 0;
@@ -433,19 +435,20 @@ static int fork_guard(struct keeper *k, const char *name, int lock_fd)
 static void on_granted(struct keeper *k, const struct dlock_times *times)
 {
     bool guarded = k->guard.state != UNGUARDED;
+    const dlock *lk = lock_at(k, 0);
     k->times = *times;
     report_granted(&k->report);
     /*
      * A guard is useless for a file lock that the command inherits, and where the guard could not
      * find the command's tree, but for --max-run: there the guard ends the command, at least.
      */
-    if (!guarded && (command_inherits(k->c, k->locks[0]) ||
+    if (!guarded && (command_inherits(k->c, lk) ||
                      (!options_must_guard(k->c->o) && (k->c->alone || !process_tree_visible())))) {
         k->phase = KEEPER_HANDED_OVER;
         return;
     }
     if (!guarded)
-        k->code = fork_guard(k, dlock_name(k->locks[0]), dlock_fd(k->locks[0]));
+        k->code = fork_guard(k, dlock_name(lk), dlock_fd(lk));
     if (k->guard.state == UNGUARDED)
         finish(k);
     else
@@ -661,16 +664,11 @@ static int open_locks(struct keeper *k, struct dlock_uri **uris, int64_t waited,
             break;
     }
     if (rc == 0 && n > 1)
-        rc = dlock_set_open(&k->store.set, locks, n, open_wait(o, waited), err);
-    if (rc == 0) {
-        if (n == 1)
-            k->store.lock = locks[0];
-        k->nlocks = n;
-        memcpy(k->locks, locks, sizeof(locks));
-    } else {
-        while (n > 0)
-            dlock_close(locks[--n]);
-    }
+        rc = dlock_open_set(&k->store, locks, n, open_wait(o, waited), err);
+    else if (rc == 0)
+        k->store = locks[0];
+    while (rc < 0 && n > 0)
+        dlock_close(locks[--n]);
     return rc;
 }
 
@@ -724,9 +722,9 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
     const struct dlock_error why = *err; /* err goes with the handle, which is closed below */
     bool above = false;
     k->c->nested = false;
-    for (int i = 0; i < k->nlocks; i++) {
+    const dlock *lk;
+    for (int i = 0; (lk = lock_at(k, i)); i++) {
         struct command_lock *l = &k->c->lock[i];
-        const dlock *lk = k->locks[i];
         if (lk == k->report.lk) {
             /* The command of a dlock above may still have a file's lock. */
             l->lives |= !nested_has_ended(&why) || dlock_is_local(lk);
@@ -736,18 +734,16 @@ static void on_failed(struct keeper *k, const struct dlock_error *err)
         }
         k->c->nested |= l->nested;
     }
-    driven_close(k->store);
-    k->locks[0] = NULL;
-    k->store = (struct driven){0};
-    k->nlocks = 0;
+    dlock_close(k->store);
+    k->store = NULL;
     k->code = open_uris(o, uris);
     if (k->code == 0 && open_locks(k, uris, dlock_now() - k->report.wait.since, &failure) < 0)
         k->code = message_error(o, &failure);
     for (int i = 0; i < DLOCK_SET_MAX; i++)
         dlock_uri_free(uris[i]);
-    report_again(&k->report, k->locks[0], &why, above);
-    if (k->locks[0])
-        driven_start_acquire(k->store, NULL);
+    report_again(&k->report, lock_at(k, 0), &why, above);
+    if (k->store)
+        dlock_start_acquire(k->store, NULL);
     else
         finish(k);
 }
@@ -759,8 +755,8 @@ static void on_released(struct keeper *k, const struct dlock_report *r)
      * Each lock of a set reports its own failure; the report of the set comes last. The loss of
      * another lock comes before the release that records the run, and makes that a failed one.
      */
-    bool success = which && which == k->locks[0] && k->release.record == RECORD_SUCCESS;
-    if (which && which != k->locks[0] && r->how == DLOCK_RELEASE_NOT_OURS)
+    bool success = which && which == lock_at(k, 0) && k->release.record == RECORD_SUCCESS;
+    if (which && which != lock_at(k, 0) && r->how == DLOCK_RELEASE_NOT_OURS)
         k->release.record = RECORD_NONE;
     if (which && r->how == DLOCK_RELEASE_NOT_OURS && (!is_lost(k) || success))
         lose(k, success ? LOSS_WITH_RECORD : LOSS_AT_RELEASE, r->error.msg);
@@ -769,7 +765,7 @@ static void on_released(struct keeper *k, const struct dlock_report *r)
         k->release.record = RECORD_UNCONFIRMED;
     } else if (which && r->how == DLOCK_RELEASE_UNCLEAR && !is_lost(k) && !k->die_sig)
         report_release_unclear(&k->report, &r->error);
-    if (which && k->store.set)
+    if (which && which != k->store)
         return;
     report_released(&k->report, r->how);
     finish(k);
@@ -797,7 +793,7 @@ static void on_lost(struct keeper *k, const struct dlock_report *r)
 
 static void on_report(struct keeper *k, const struct dlock_report *r)
 {
-    report_about(&k->report, r->lock ? r->lock : k->locks[0]);
+    report_about(&k->report, r->lock ? r->lock : lock_at(k, 0));
     switch (r->type) {
     case DLOCK_REPORT_WAITING:
     case DLOCK_REPORT_BUSY:
@@ -845,7 +841,7 @@ static void on_report(struct keeper *k, const struct dlock_report *r)
 static void read_store(struct keeper *k, const struct pollfd *pfd, int n)
 {
     const struct dlock_report *r;
-    while (k->phase < KEEPER_OVER && (r = driven_process(k->store, pfd, n))) {
+    while (k->phase < KEEPER_OVER && (r = dlock_process(k->store, pfd, n))) {
         on_report(k, r);
         pfd = NULL;
         n = 0;
@@ -1000,14 +996,14 @@ static int wait_for_events(struct pollfd *pfd, int n, int64_t wake_at)
 
 static void loop(struct keeper *k)
 {
-    struct pollfd pfd[DRIVEN_POLL_MAX + 4];
+    struct pollfd pfd[STORE_POLL_MAX + 4];
     int turn = 0;
     read_store(k, NULL, 0);
     while (k->phase < KEEPER_OVER || (k->phase == KEEPER_OVER && is_guarded(k))) {
         int64_t wake_at = DLOCK_NEVER, *at = k->at;
         int n = 0, nstore;
         if (k->phase < KEEPER_OVER)
-            n = driven_interest(k->store, pfd, &wake_at);
+            n = dlock_interest(k->store, pfd, STORE_POLL_MAX, &wake_at);
         nstore = n;
         pfd[n++] = (struct pollfd){.fd = k->c->sig->fd, .events = POLLIN};
         if (is_guarded(k))
@@ -1085,7 +1081,7 @@ static int exit_code(struct keeper *k)
     bool known = c->exited && c->exec_error == 0 && !k->guard.died;
     struct events_end end = {.outcome = k->report.outcome, .status = -1, .code = k->code};
     inner_close(k->inner);
-    driven_close(k->store);
+    dlock_close(k->store);
     if (k->die_sig) {
         end.outcome = EVENTS_CANCELLED;
         end.code = 128 + k->die_sig;
@@ -1133,19 +1129,20 @@ int keeper_run(struct command *c, struct dlock_uri **uris, dlock **held)
     code = open_when_ready(&k, uris);
     if (code != 0)
         return code; /* the guard exits by itself when our end of its socket closes */
-    for (int i = 0; i < k.nlocks; i++) {
-        open_tell(c->o, k.locks[i]);
+    const dlock *lk;
+    for (int i = 0; (lk = lock_at(&k, i)); i++) {
+        open_tell(c->o, lk);
         if (c->events)
-            tell_start(c->events, dlock_uri_of(k.locks[i]));
+            tell_start(c->events, dlock_uri_of(lk));
     }
     k.at[SETTLED] = dlock_now() + SETTLE_TIME;
-    if (k.nlocks > 0) {
-        report_lock(&k.report, k.locks[0]);
-        driven_start_acquire(k.store, NULL);
+    if (k.store) {
+        report_lock(&k.report, lock_at(&k, 0));
+        dlock_start_acquire(k.store, NULL);
     }
     loop(&k);
     if (k.phase != KEEPER_HANDED_OVER)
         return exit_code(&k);
-    *held = k.locks[0];
+    *held = k.store;
     return 0;
 }

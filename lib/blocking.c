@@ -1,7 +1,6 @@
 /*
- * blocking.c - the blocking calls of dlock.h: a poll() loop of the library drives a handle or set.
+ * blocking.c - the blocking calls of dlock.h: a poll() loop of the library drives the handle.
  */
-#include "driven.h"
 #include "lock.h"
 #include "util.h"
 
@@ -21,17 +20,17 @@ enum next { NEXT_REPORT, NEXT_OVER, NEXT_CANCELED, NEXT_CLOSED, NEXT_FAILED };
  * before the time decides: the caller may have been away for longer than the store has to answer.
  * NEXT_CLOSED: a cancel_fd is not open. NEXT_FAILED leaves errno.
  */
-static enum next next_report(struct driven d, int64_t until, bool cancelable,
+static enum next next_report(dlock *d, int64_t until, bool cancelable,
                              const struct dlock_report **r)
 {
     for (bool looked = false;; looked = true) {
-        struct pollfd pfd[DRIVEN_POLL_MAX + DLOCK_SET_MAX];
+        struct pollfd pfd[HANDLE_POLL_MAX + DLOCK_SET_MAX];
         int64_t wake_at, now = dlock_now();
         const dlock *lk;
         if (looked && now >= until)
             return NEXT_OVER;
-        int n = driven_interest(d, pfd, &wake_at), all = n;
-        for (int i = 0; cancelable && (lk = driven_at(d, i)); i++)
+        int n = dlock_interest(d, pfd, HANDLE_POLL_MAX, &wake_at), all = n;
+        for (int i = 0; cancelable && (lk = dlock_at(d, i)); i++)
             if (lk->opt.cancel_fd >= 0)
                 pfd[all++] = (struct pollfd){.fd = lk->opt.cancel_fd, .events = POLLIN};
         int ms = looked ? dlock_poll_ms(now, dlock_min(wake_at, until)) : 0;
@@ -39,7 +38,7 @@ static enum next next_report(struct driven d, int64_t until, bool cancelable,
         if (got < 0 && errno != EINTR)
             return NEXT_FAILED;
         /* News first: a caller that ends its work in spite of cancel_fd must not lose the lock. */
-        *r = driven_process(d, pfd, got > 0 ? n : 0);
+        *r = dlock_process(d, pfd, got > 0 ? n : 0);
         if (*r)
             return NEXT_REPORT;
         for (int i = n; got > 0 && i < all; i++)
@@ -68,29 +67,16 @@ static int interrupted(const dlock *lk, enum next why, const char *what, struct 
                          what, dlock_name(lk), strerror(e));
 }
 
-/* 0 in one of two states, for a handle outside of a set. call: without "dlock_". */
-static int expect(struct driven d, enum dlock_state a, enum dlock_state b, const char *call,
-                  struct dlock_error *err)
-{
-    enum dlock_state is = driven_state(d);
-    bool in_set = d.lock && d.lock->in_set;
-    char name[40];
-    if (!in_set && (is == a || is == b))
-        return 0;
-    snprintf(name, sizeof(name), "dlock_%s%s()", d.set ? "set_" : "", call);
-    return lock_refuse(is, in_set, name, err);
-}
-
-static int acquire(struct driven d, struct dlock_error *err)
+int dlock_acquire(dlock *d, struct dlock_error *err)
 {
     const struct dlock_report *r;
     enum next next;
     const dlock *lk;
-    int rc = expect(d, DLOCK_STATE_IDLE, DLOCK_STATE_IDLE, "acquire", err);
-    for (int i = 0; rc == 0 && (lk = driven_at(d, i)); i++)
+    int rc = handle_expect(d, DLOCK_STATE_IDLE, DLOCK_STATE_IDLE, "dlock_acquire()", err);
+    for (int i = 0; rc == 0 && (lk = dlock_at(d, i)); i++)
         if (lk->opt.cancel_fd >= 0 && fcntl(lk->opt.cancel_fd, F_GETFD) < 0)
             rc = interrupted(lk, NEXT_CLOSED, "the acquire", err);
-    if (rc < 0 || (rc = driven_start_acquire(d, err)) < 0)
+    if (rc < 0 || (rc = dlock_start_acquire(d, err)) < 0)
         return rc;
     while ((next = next_report(d, DLOCK_NEVER, true, &r)) == NEXT_REPORT) {
         switch (r->type) {
@@ -109,22 +95,22 @@ static int acquire(struct driven d, struct dlock_error *err)
             break;
         }
     }
-    rc = interrupted(driven_at(d, 0), next, "the acquire", err);
+    rc = interrupted(dlock_at(d, 0), next, "the acquire", err);
     /* Cancel the acquire, so that the handle is idle again. */
     int64_t until = dlock_now() + (next == NEXT_FAILED ? 0 : UNDO_TIME);
-    if (driven_start_release(d, until, NULL) < 0)
+    if (dlock_start_release(d, until, NULL) < 0)
         return rc;
     while (next_report(d, until + LATE_REPORT, false, &r) == NEXT_REPORT)
-        if (r->type == DLOCK_REPORT_RELEASED && driven_state(d) == DLOCK_STATE_IDLE)
+        if (r->type == DLOCK_REPORT_RELEASED && dlock_state(d) == DLOCK_STATE_IDLE)
             break;
     return rc;
 }
 
 /* A lock that is lost, or past its term_at; NULL: none. */
-static const dlock *ending(struct driven d)
+static const dlock *ending(dlock *d)
 {
     const dlock *lk;
-    for (int i = 0; (lk = driven_at(d, i)); i++)
+    for (int i = 0; (lk = dlock_at(d, i)); i++)
         if (lock_is_ending(lk))
             return lk;
     return NULL;
@@ -138,42 +124,42 @@ static int lost(const dlock *lk, struct dlock_error *err)
                          dlock_name(lk), what, lk->end.msg);
 }
 
-static int keep(struct driven d, int64_t until, struct dlock_error *err)
+int dlock_keep(dlock *d, int64_t until, struct dlock_error *err)
 {
     const struct dlock_report *r;
     enum next next = NEXT_OVER;
-    int rc = expect(d, DLOCK_STATE_HELD, DLOCK_STATE_LOST, "keep", err);
+    int rc = handle_expect(d, DLOCK_STATE_HELD, DLOCK_STATE_LOST, "dlock_keep()", err);
     if (rc < 0)
         return rc;
     if (ending(d))
         until = 0; /* once more, for news */
-    while (driven_state(d) == DLOCK_STATE_HELD &&
+    while (dlock_state(d) == DLOCK_STATE_HELD &&
            (next = next_report(d, until, true, &r)) == NEXT_REPORT)
         if (r->type == DLOCK_REPORT_TERM)
             break;
     if (ending(d))
         return lost(ending(d), err);
-    return next == NEXT_OVER ? 0 : interrupted(driven_at(d, 0), next, "the renewal", err);
+    return next == NEXT_OVER ? 0 : interrupted(dlock_at(d, 0), next, "the renewal", err);
 }
 
 /* A lock whose renewal for the caller is not confirmed yet; NULL: none. */
-static const dlock *unconfirmed(struct driven d)
+static const dlock *unconfirmed(dlock *d)
 {
     const dlock *lk;
-    for (int i = 0; (lk = driven_at(d, i)); i++)
+    for (int i = 0; (lk = dlock_at(d, i)); i++)
         if (lk->lease.wanted)
             return lk;
     return NULL;
 }
 
-static int renew_now(struct driven d, int64_t until, struct dlock_error *err)
+int dlock_renew_now(dlock *d, int64_t until, struct dlock_error *err)
 {
     const struct dlock_report *r;
     enum next next = NEXT_REPORT;
-    int rc = expect(d, DLOCK_STATE_HELD, DLOCK_STATE_LOST, "renew_now", err);
+    int rc = handle_expect(d, DLOCK_STATE_HELD, DLOCK_STATE_LOST, "dlock_renew_now()", err);
     if (rc == 0 && ending(d))
         rc = lost(ending(d), err);
-    if (rc < 0 || (rc = driven_start_renew(d, err)) < 0)
+    if (rc < 0 || (rc = dlock_start_renew(d, err)) < 0)
         return rc;
     while (unconfirmed(d) && !ending(d) && next == NEXT_REPORT)
         next = next_report(d, until, true, &r);
@@ -206,15 +192,15 @@ static int unclear(const struct dlock_report *r, const dlock *lk, struct dlock_e
 }
 
 /* Of a set, the first lock whose release failed decides. */
-static int release(struct driven d, int64_t timeout_ns, struct dlock_error *err)
+int dlock_release(dlock *d, int64_t timeout_ns, struct dlock_error *err)
 {
     int64_t until = dlock_after(dlock_now(), dlock_max(0, timeout_ns));
     const struct dlock_report *r;
-    int rc = driven_start_release(d, until, err);
+    int rc = dlock_start_release(d, until, err);
     if (rc < 0)
         return rc;
     while (next_report(d, dlock_after(until, LATE_REPORT), false, &r) == NEXT_REPORT) {
-        const dlock *lk = r->lock ? r->lock : driven_at(d, 0);
+        const dlock *lk = r->lock ? r->lock : dlock_at(d, 0);
         if (r->type != DLOCK_REPORT_RELEASED)
             continue;
         if (rc == 0 && r->how == DLOCK_RELEASE_NOT_OURS)
@@ -222,48 +208,8 @@ static int release(struct driven d, int64_t timeout_ns, struct dlock_error *err)
                                "the lock '%s' was not ours any more", dlock_name(lk));
         else if (rc == 0 && r->how == DLOCK_RELEASE_UNCLEAR)
             rc = unclear(r, lk, err);
-        if (!d.set || !r->lock)
+        if (!r->lock || r->lock == d) /* not of one lock of a set */
             return rc;
     }
-    return rc < 0 ? rc : unclear(NULL, driven_at(d, 0), err);
-}
-
-int dlock_acquire(dlock *lk, struct dlock_error *err)
-{
-    return acquire((struct driven){.lock = lk}, err);
-}
-
-int dlock_keep(dlock *lk, int64_t until, struct dlock_error *err)
-{
-    return keep((struct driven){.lock = lk}, until, err);
-}
-
-int dlock_renew_now(dlock *lk, int64_t until, struct dlock_error *err)
-{
-    return renew_now((struct driven){.lock = lk}, until, err);
-}
-
-int dlock_release(dlock *lk, int64_t timeout_ns, struct dlock_error *err)
-{
-    return release((struct driven){.lock = lk}, timeout_ns, err);
-}
-
-int dlock_set_acquire(dlock_set *s, struct dlock_error *err)
-{
-    return acquire((struct driven){.set = s}, err);
-}
-
-int dlock_set_keep(dlock_set *s, int64_t until, struct dlock_error *err)
-{
-    return keep((struct driven){.set = s}, until, err);
-}
-
-int dlock_set_renew_now(dlock_set *s, int64_t until, struct dlock_error *err)
-{
-    return renew_now((struct driven){.set = s}, until, err);
-}
-
-int dlock_set_release(dlock_set *s, int64_t timeout_ns, struct dlock_error *err)
-{
-    return release((struct driven){.set = s}, timeout_ns, err);
+    return rc < 0 ? rc : unclear(NULL, dlock_at(d, 0), err);
 }

@@ -1,20 +1,20 @@
 /*
  * dlock.h - libdlock, the engine of dlock(1) for C programs. See libdlock(3).
  *
- * A handle names one lock in one store. A program drives the handle from its own loop: it polls the
- * descriptors of dlock_interest() and calls dlock_process(), or polls the single descriptor of
- * dlock_poll_fd() and calls dlock_dispatch(). Or it uses the blocking calls at the end of this
- * file. A program that holds a lock must do one of these all the time: nothing else renews the
- * lease.
+ * A handle names one lock in one store, or a set of locks that are held together: see
+ * dlock_open_set(). A program drives the handle from its own loop: it polls the descriptors of
+ * dlock_interest() and calls dlock_process(), or polls the single descriptor of dlock_poll_fd() and
+ * calls dlock_dispatch(). Or it uses the blocking calls at the end of this file. A program that
+ * holds a lock must do one of these all the time: nothing else renews the lease.
  *
  * The library prints nothing, never exits, installs no signal handler and keeps no global state.
  * (Exception: dlock_open() of a postgres:// lock that names a service sets the environment variable
  * PGGSSENCMODE to "disable", unless it is set.)
  *
  * Threads: one thread at a time may use a handle; different threads may take turns. Different
- * handles may be used at the same moment. A set counts as one handle with its members. Any thread
- * may call dlock_time_left(), dlock_deadline() and dlock_set_time_left() at any time until the
- * close, also while another thread is in a call on the same handle or set.
+ * handles may be used at the same moment. A set counts as one handle with its locks. Any thread
+ * may call dlock_time_left() and dlock_deadline() at any time until the close, also while another
+ * thread is in a call on the same handle.
  *
  * Fork: a handle belongs to the process that opened it. In a child, dlock_close() closes the
  * child's descriptors and sends nothing; every other call fails with DLOCK_EUSAGE or does nothing.
@@ -360,9 +360,9 @@ const char *dlock_report_name(enum dlock_report_type);
 typedef struct dlock dlock;
 
 /*
- * A report belongs to the library, and stays valid until the next call on the handle (or the set),
- * except for calls that only ask something. error.msg of TROUBLE, TERM, LOST and RELEASED is the
- * cause alone: dlock_where() and dlock_name() have the rest.
+ * A report belongs to the library, and stays valid until the next call on the handle, except for
+ * calls that only ask something. error.msg of TROUBLE, TERM, LOST and RELEASED is the cause alone:
+ * dlock_where() and dlock_name() have the rest.
  */
 struct dlock_report {
     enum dlock_report_type type;
@@ -400,8 +400,8 @@ const struct dlock_error *dlock_report_error(const struct dlock_report *);
 int64_t dlock_report_retry_at(const struct dlock_report *);
 
 /*
- * The states of a handle, and of a set. Calls that are not legal in a state return DLOCK_EUSAGE and
- * change nothing.
+ * The states of a handle. Calls that are not legal in a state return DLOCK_EUSAGE and change
+ * nothing.
  *
  *                        IDLE       ACQUIRING  ASKING     HELD       LOST       RELEASING  FOREIGN
  *   start_acquire        ACQUIRING  EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE
@@ -413,7 +413,7 @@ int64_t dlock_report_retry_at(const struct dlock_report *);
  *   acquire              blocks     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE
  *   keep, renew_now      EUSAGE     EUSAGE     EUSAGE     renews     ELOST      EUSAGE     EUSAGE
  *   release              0          blocks     blocks     blocks     blocks     blocks     EUSAGE
- *   set_open             0          EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE
+ *   open_set             0          EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE     EUSAGE
  *   poll_fd              fd         fd         fd         fd         fd         fd         EUSAGE
  *   interest, process,
  *     dispatch           legal in every state; in FOREIGN nothing to poll, nothing to report
@@ -536,12 +536,17 @@ int64_t dlock_min_hold_left(const dlock *);
 void dlock_end_min_hold(dlock *);
 
 /*
- * dlock_interest - what to poll for. Fills at most cap entries (DLOCK_POLL_MAX are enough), and
+ * dlock_interest - what to poll for. Fills at most cap entries (dlock_poll_max() are enough), and
  * sets *wake_at to the time at which dlock_process() must run even if poll() finds nothing
  * (DLOCK_NEVER: none). Returns the number of entries. Ask again after each dlock_process(), which
- * may close a descriptor and open another, also under the same number.
+ * may close a descriptor and open another, also under the same number. Where cap is less than the
+ * handle needs, *wake_at is at most 20 ms away, and dlock_process() looks at all descriptors by
+ * itself.
  */
 int dlock_interest(dlock *, struct pollfd *, int cap, int64_t *wake_at);
+
+/* dlock_poll_max - the most entries of dlock_interest(): DLOCK_POLL_MAX for each lock. */
+int dlock_poll_max(const dlock *);
 
 /*
  * dlock_process - handle the events that poll() found, and the times that have passed; never
@@ -650,61 +655,52 @@ int dlock_default_uri(char **out, const char *name, const char *store, struct dl
 /* -------------------------------------------------------- several locks --- */
 
 /*
- * A set of handles, all of whose locks are held or none. The locks are taken one by one in an order
- * that is the same in every process (by the lock's name, the kind of store and the URI), so that
- * two processes that need the same locks do not wait for each other in a circle. Where a lock has
- * two spellings the order may differ: a process that holds some of its locks and gets no further
- * lock within 10 s, or loses a lock, gives all back, and begins again after a random pause. Then an
- * outage of a store that has answered before is no failed first contact.
+ * A set is a handle for several locks, all of which are held or none. The locks are taken one by
+ * one in an order that is the same in every process (by the lock's name, the kind of store and the
+ * URI), so that two processes that need the same locks do not wait for each other in a circle.
+ * Where a lock has two spellings the order may differ: a process that holds some of its locks and
+ * gets no further lock within 10 s, or loses a lock, gives all back, and begins again after a
+ * random pause. Then an outage of a store that has answered before is no failed first contact.
+ *
+ * Each call on a set concerns all its locks:
+ *
+ *   start_renew, renew_now   An EXTENDED follows for each lock.
+ *   start_release, release   Begins with the lock that was taken last.
+ *   process, dispatch        The report's lock names the lock concerned; NULL: all (ACQUIRED,
+ *                            EXTENDED, and the RELEASED at the end). The times are the earliest of
+ *                            all locks; fence and token belong to the named lock. A lock whose
+ *                            release is not confirmed has a RELEASED of its own before the set's
+ *                            RELEASED, whose how is the worst. Before ACQUIRED, a NOTICE says that
+ *                            locks are given back, and why. SKIPPED of a lock ends the acquire of
+ *                            all. LOST and TERM come for each lock; with the first LOST the set is
+ *                            lost.
+ *   time_left, deadline      The least of all locks; 0 unless all are held.
+ *   min_hold_left            The longest of all locks.
+ *   note_result              Of the locks with once_ns.
+ *   acquire, keep, renew_now The cancel_fd of any lock counts.
+ *   start_status, _forget, _break, _list, _check, and schema: DLOCK_EUSAGE.
+ *   fence, fence_text, token, slot, name, where, backend_name, user, is_local, fd, session_fd:
+ *                            Empty (0, "", NULL, false; slot and descriptors -1): see dlock_at().
  */
-typedef struct dlock_set dlock_set;
 #define DLOCK_SET_MAX 16
 
 /*
- * dlock_set_open - make a set of n idle handles, 1 to DLOCK_SET_MAX, each with the mode, the ttl
- * and the grace of its own. wait_ns: as in dlock_options, for the whole set; the handles' wait_ns
- * count no more. Takes the handles over: from now on only dlock_set_close() closes them, and only
- * the set is driven. Of the calls on a handle only dlock_note_result(), dlock_end_min_hold() and
- * those that ask something still work, and the descriptor of its dlock_poll_fd() is silent. Returns
- * 0, or DLOCK_EUSAGE (a lock is there twice, or too many), DLOCK_ENOMEM; then the handles are still
- * the caller's, and *out is untouched.
+ * dlock_open_set - make a set of n idle handles, 1 to DLOCK_SET_MAX, each of one lock, with the
+ * mode, the ttl and the grace of its own. wait_ns: as in dlock_options, for the whole set; the
+ * handles' wait_ns count no more. Takes the handles over: from now on only dlock_close() of the set
+ * closes them, and only the set is driven. Of the calls on such a handle only dlock_note_result(),
+ * dlock_end_min_hold() and those that ask something still work, and the descriptor of its
+ * dlock_poll_fd() is silent. Returns 0, or DLOCK_EUSAGE (a lock is there twice, a handle is a set,
+ * or too many), DLOCK_ENOMEM; then the handles are still the caller's, and *out is untouched.
  */
-int dlock_set_open(dlock_set **out, dlock *const *locks, int n, int64_t wait_ns,
+int dlock_open_set(dlock **out, dlock *const *locks, int n, int64_t wait_ns,
                    struct dlock_error *err);
-/* dlock_set_state - as dlock_state(). */
-enum dlock_state dlock_set_state(const dlock_set *);
-/* dlock_set_start_acquire - as dlock_start_acquire(). */
-int dlock_set_start_acquire(dlock_set *, struct dlock_error *err);
-/* dlock_set_start_release - as dlock_start_release(); begins with the lock that was taken last. */
-int dlock_set_start_release(dlock_set *, int64_t until, struct dlock_error *err);
-/* dlock_set_start_renew - as dlock_start_renew(), of all locks; an EXTENDED follows for each. */
-int dlock_set_start_renew(dlock_set *, struct dlock_error *err);
-/* dlock_set_interest - as dlock_interest(); n handles need n times DLOCK_POLL_MAX entries. */
-int dlock_set_interest(dlock_set *, struct pollfd *, int cap, int64_t *wake_at);
 /*
- * dlock_set_process - as dlock_process(). The report's lock names the lock concerned; NULL: all
- * (ACQUIRED, EXTENDED, and the RELEASED at the end). The times are the earliest of all locks; fence
- * and token belong to the named lock. A lock whose release is not confirmed has a RELEASED of its
- * own before the set's RELEASED, whose how is the worst. Before ACQUIRED, a NOTICE says that locks
- * are given back, and why. SKIPPED of a lock ends the acquire of all. LOST and TERM come for each
- * lock; with the first LOST the set is lost.
+ * dlock_at - the i-th handle of dlock_open_set(), for the name, fence, token, slot and descriptors
+ * of that lock; NULL past the last. A handle of one lock is its own first: a loop over dlock_at()
+ * finds the locks of either.
  */
-const struct dlock_report *dlock_set_process(dlock_set *, const struct pollfd *, int n);
-/* dlock_set_poll_fd, dlock_set_dispatch - as dlock_poll_fd() and dlock_dispatch(). */
-int dlock_set_poll_fd(dlock_set *, struct dlock_error *err);
-const struct dlock_report *dlock_set_dispatch(dlock_set *);
-/*
- * dlock_set_time_left - the least dlock_time_left() of all locks; 0 unless all are held. Any thread
- * may ask.
- */
-int64_t dlock_set_time_left(const dlock_set *);
-/*
- * dlock_set_at - the i-th handle of dlock_set_open(), for its name, fence, token, slot and
- * descriptors; NULL past the last.
- */
-const dlock *dlock_set_at(const dlock_set *, int i);
-/* dlock_set_close - free the set and its handles, as dlock_close(). NULL is fine. */
-void dlock_set_close(dlock_set *);
+dlock *dlock_at(const dlock *, int i);
 
 /* ------------------------------------------------------------- blocking --- */
 
@@ -750,12 +746,6 @@ int dlock_renew_now(dlock *, int64_t until, struct dlock_error *err);
  * The handle is idle afterwards.
  */
 int dlock_release(dlock *, int64_t timeout_ns, struct dlock_error *err);
-
-/* The same for a set. The cancel_fd of any of its handles counts. */
-int dlock_set_acquire(dlock_set *, struct dlock_error *err);
-int dlock_set_keep(dlock_set *, int64_t until, struct dlock_error *err);
-int dlock_set_renew_now(dlock_set *, int64_t until, struct dlock_error *err);
-int dlock_set_release(dlock_set *, int64_t timeout_ns, struct dlock_error *err);
 
 #ifdef __cplusplus
 }

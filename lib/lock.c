@@ -1,16 +1,15 @@
 /*
- * lock.c - a lock handle: the core between a backend's protocol and the caller. The policy for all
- * stores is here: the bounds on waiting and on first contact, the lease, the undoing of unclear
- * requests, retries.
+ * lock.c - a handle for one lock: the core between a backend's protocol and the caller. The policy
+ * for all stores is here: the bounds on waiting and on first contact, the lease, the undoing of
+ * unclear requests, retries.
  *
- * A handle goes from LOCK_IDLE through LOCK_RESOLVING (names to addresses; skipped when known) to
+ * The handle goes from LOCK_IDLE through LOCK_RESOLVING (names to addresses; skipped when known) to
  * LOCK_ACQUIRING and LOCK_HELD, or to LOCK_ASKING, and through LOCK_RELEASING back to LOCK_IDLE.
  * After a failed first contact, if the options say so, LOCK_PAUSING leads to LOCK_RESOLVING again.
  * While the lock is held lease.c decides what the time demands; lock_process() carries that out.
  */
 #include "lock.h"
 
-#include "driven.h"
 #include "nested.h"
 #include "util.h"
 
@@ -43,7 +42,7 @@
 static int64_t noted_now(void *ctx)
 {
     dlock *d = ctx;
-    struct dlock_clocks now = dlock_clocks_read(d->env);
+    struct dlock_clocks now = dlock_clocks_read(d->head.env);
     lease_clocks_note(&d->clocks, now);
     return now.boot;
 }
@@ -51,18 +50,18 @@ static int64_t noted_now(void *ctx)
 static int64_t noted_raw(void *ctx)
 {
     const dlock *d = ctx;
-    return d->env->raw(d->env->ctx);
+    return d->head.env->raw(d->head.env->ctx);
 }
 
 static int noted_random(void *ctx, void *buf, size_t len)
 {
     const dlock *d = ctx;
-    return d->env->random(d->env->ctx, buf, len);
+    return d->head.env->random(d->head.env->ctx, buf, len);
 }
 
 void lock_set_env(dlock *d, const struct dlock_env *env, int64_t ttl)
 {
-    d->env = env;
+    d->head.env = env;
     d->noting_env = (struct dlock_env){noted_now, noted_raw, noted_random, d};
     d->spec.env = &d->noting_env;
     lease_clocks_init(&d->clocks, ttl);
@@ -70,7 +69,7 @@ void lock_set_env(dlock *d, const struct dlock_env *env, int64_t ttl)
 
 static int64_t now_of(const dlock *d)
 {
-    return d->env->now(d->env->ctx);
+    return d->head.env->now(d->head.env->ctx);
 }
 
 /* The backend runs an operation, or holds the lock. */
@@ -226,7 +225,7 @@ int dlock_open_nested(dlock **out, struct dlock_uri **uri, const struct nested_o
     int rc = DLOCK_ENOMEM;
     if (d) {
         d->uri = *uri;
-        d->owner = getpid();
+        d->head = (struct handle){.ops = &lock_ops, .owner = getpid()};
         d->failures = (struct dlock_backoff){.base = RETRY_BASE, .max = RETRY_MAX};
         rc = open_backend(d, o, outer, err);
     } else {
@@ -258,7 +257,7 @@ void lock_close(dlock *d)
 {
     if (!d)
         return;
-    if (lock_is_foreign(d)) {
+    if (handle_is_foreign(d)) {
         if (d->be && d->table->close_in_child)
             d->table->close_in_child(d->be);
         dlock_resolver_close_in_child(d->names.resolver);
@@ -267,7 +266,7 @@ void lock_close(dlock *d)
             d->table->close(d->be);
         dlock_resolver_free(d->names.resolver);
     }
-    poller_close(d->poller);
+    poller_close(d->head.poller);
     free(d->names.peers);
     dlock_uri_free(d->uri);
     free(d);
@@ -299,7 +298,7 @@ static void report_failed(dlock *d)
     r->error = d->why;
     if (!dlock_is_local(d) && (d->why.code == DLOCK_EUNAVAIL || d->why.code == DLOCK_EPROTO))
         dlock_error_add_lock(&r->error, d->uri);
-    r->retry_at = lock_retry_at(&d->why, &d->failures, d->env);
+    r->retry_at = lock_retry_at(&d->why, &d->failures, d->head.env);
     d->phase = LOCK_IDLE;
 }
 
@@ -337,7 +336,7 @@ static void pause_contact(dlock *d)
 {
     int64_t now = now_of(d);
     d->phase = LOCK_PAUSING;
-    d->retry_at = now + dlock_backoff_next(&d->retry_pause, d->env);
+    d->retry_at = now + dlock_backoff_next(&d->retry_pause, d->head.env);
     d->contact_by = DLOCK_NEVER;
     away(d, d->contacted ? now : d->asked_at);
 }
@@ -365,7 +364,7 @@ static void ask_backend(dlock *d)
     d->fence_text[0] = '\0';
     d->slot = 0;
     d->hold = (struct dlock_hold){.status = -1};
-    if (d->in_set && d->spec.once > 0)
+    if (d->head.in_set && d->spec.once > 0)
         d->hold.begin = RUN_LATER;
     d->token[0] = '\0';
     lease_acquire(&d->lease, &d->lease_cfg);
@@ -430,13 +429,6 @@ static void contact(dlock *d)
         contact_failed(d);
 }
 
-/* Make the descriptor of dlock_poll_fd() ask for dlock_dispatch(), which then polls anew. */
-static void kick(const dlock *d)
-{
-    if (d->poller && !d->in_set)
-        poller_kick(d->poller);
-}
-
 static void begin(dlock *d, enum lock_phase want)
 {
     d->want = want;
@@ -446,7 +438,6 @@ static void begin(dlock *d, enum lock_phase want)
     d->away_since = d->back_since = 0;
     d->retry_pause = (struct dlock_backoff){.base = RETRY_BASE, .max = RETRY_MAX};
     contact(d);
-    kick(d);
 }
 
 void lock_start_acquire(dlock *d)
@@ -460,7 +451,6 @@ void lock_start_acquire(dlock *d)
 void lock_start_renew(dlock *d)
 {
     lease_renew_now(&d->lease, now_of(d));
-    kick(d);
 }
 
 bool lock_begin_run(dlock *d)
@@ -482,6 +472,7 @@ static void start_asking(dlock *d, enum dlock_ask what, bool force)
     d->question = (struct dlock_question){
         .what = what, .token = d->record, .holder = &d->holder, .force = force};
     d->wait_until = DLOCK_NEVER;
+    handle_kick(d);
     begin(d, LOCK_ASKING);
 }
 
@@ -501,7 +492,6 @@ static void release_then(dlock *d, enum lock_then then_, int64_t until)
 void lock_start_release(dlock *d, int64_t until)
 {
     d->back_since = 0; /* a report that waits is void */
-    kick(d);
     if (backend_works(d)) {
         d->report.type = DLOCK_REPORT_NONE;
         release_then(d, THEN_RELEASED, until);
@@ -612,7 +602,7 @@ static void lease_action(dlock *d, enum lease_do todo)
 /* ev: from the backend, or NULL. */
 static enum lease_do lease_moves(dlock *d, const struct dlock_event *ev)
 {
-    enum lease_do todo = lease_step(&d->lease, dlock_clocks_read(d->env), ev);
+    enum lease_do todo = lease_step(&d->lease, dlock_clocks_read(d->head.env), ev);
     lease_action(d, todo);
     publish_end(d);
     return todo;
@@ -863,7 +853,7 @@ static bool report_waits(const dlock *d)
 int lock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
     int n = 0;
-    *wake_at = d->lease_due = lease_wake(&d->lease, dlock_clocks_read(d->env));
+    *wake_at = d->lease_due = lease_wake(&d->lease, dlock_clocks_read(d->head.env));
     if (trying(d))
         *wake_at = dlock_min(*wake_at,
                              dlock_min(d->wait_until, d->contacted ? DLOCK_NEVER : d->contact_by));
@@ -946,12 +936,7 @@ const struct dlock_report *lock_process(dlock *d, const struct pollfd *pfd, int 
     }
 }
 
-/* --- the calls of dlock.h, and what each state allows ----------------------------------------- */
-
-bool lock_is_foreign(const dlock *d)
-{
-    return d->owner != getpid();
-}
+/* --- the operations of a handle --------------------------------------------------------------- */
 
 bool lock_is_ending(const dlock *d)
 {
@@ -977,39 +962,48 @@ enum dlock_state lock_state(const dlock *d)
     return d->phase == LOCK_RELEASING ? DLOCK_STATE_RELEASING : DLOCK_STATE_IDLE;
 }
 
-enum dlock_state dlock_state(const dlock *d)
+/* Any thread may ask. */
+static struct dlock_clocks lock_end(const dlock *d)
 {
-    return lock_is_foreign(d) ? DLOCK_STATE_FOREIGN : lock_state(d);
+    return (struct dlock_clocks){.boot = d->end_boot, .raw = d->end_raw};
 }
 
-int lock_refuse(enum dlock_state state, bool in_set, const char *what, struct dlock_error *err)
+static dlock *lock_at(const dlock *d, int i)
 {
-    static const char *const names[] = {
-        [DLOCK_STATE_IDLE] = "nothing is held or under way",
-        [DLOCK_STATE_ACQUIRING] = "an acquire is under way",
-        [DLOCK_STATE_ASKING] = "a query is under way",
-        [DLOCK_STATE_HELD] = "the lock is held",
-        [DLOCK_STATE_LOST] = "the lock was lost, and has not been released since",
-        [DLOCK_STATE_RELEASING] = "a release is under way",
-        [DLOCK_STATE_FOREIGN] = "another process has opened this handle",
-    };
-    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: not possible now: %s", what,
-                      in_set ? "the handle belongs to a set" : names[state]);
+    return i == 0 ? (dlock *)d : NULL;
 }
 
-/* 0 in this state, for a handle outside of a set. */
+const struct handle_ops lock_ops = {
+    .state = lock_state,
+    .start_acquire = lock_start_acquire,
+    .start_release = lock_start_release,
+    .start_renew = lock_start_renew,
+    .interest = lock_interest,
+    .process = lock_process,
+    .end = lock_end,
+    .at = lock_at,
+    .close = lock_close,
+};
+
+/* --- queries ---------------------------------------------------------------------------------- */
+
+static bool is_set(const dlock *d)
+{
+    return handle_of(d)->ops != &lock_ops;
+}
+
+static int expect_lock(const dlock *d, const char *call, struct dlock_error *err)
+{
+    if (!is_set(d))
+        return 0;
+    return dlock_fail(err, DLOCK_EUSAGE, 0, "%s: not possible for a set of locks", call);
+}
+
+/* 0 for a lock in this state, outside of a set. */
 static int expect(const dlock *d, enum dlock_state state, const char *what, struct dlock_error *err)
 {
-    enum dlock_state is = dlock_state(d);
-    return is == state && !d->in_set ? 0 : lock_refuse(is, d->in_set, what, err);
-}
-
-int dlock_start_acquire(dlock *d, struct dlock_error *err)
-{
-    int rc = expect(d, DLOCK_STATE_IDLE, "dlock_start_acquire()", err);
-    if (rc == 0)
-        lock_start_acquire(d);
-    return rc;
+    int rc = expect_lock(d, what, err);
+    return rc < 0 ? rc : handle_expect(d, state, state, what, err);
 }
 
 int dlock_start_status(dlock *d, struct dlock_error *err)
@@ -1067,98 +1061,52 @@ int dlock_start_check(dlock *d, struct dlock_error *err)
     return rc;
 }
 
-int dlock_start_release(dlock *d, int64_t until, struct dlock_error *err)
-{
-    if (d->in_set || lock_is_foreign(d))
-        return lock_refuse(DLOCK_STATE_FOREIGN, d->in_set, "dlock_start_release()", err);
-    lock_start_release(d, until);
-    return 0;
-}
-
-int dlock_start_renew(dlock *d, struct dlock_error *err)
-{
-    int rc = expect(d, DLOCK_STATE_HELD, "dlock_start_renew()", err);
-    if (rc == 0)
-        lock_start_renew(d);
-    return rc;
-}
+/* --- what is known ---------------------------------------------------------------------------- */
 
 int dlock_note_result(dlock *d, bool success, int status, struct dlock_error *err)
 {
-    enum dlock_state is = dlock_state(d);
-    if (is != DLOCK_STATE_HELD && is != DLOCK_STATE_LOST)
-        return lock_refuse(is, false, "dlock_note_result()", err);
+    dlock *lk;
+    int rc = handle_expect_state(d, DLOCK_STATE_HELD, DLOCK_STATE_LOST, "dlock_note_result()", err);
+    if (rc < 0)
+        return rc;
     if (status < -1 || status > 255)
         return dlock_fail(err, DLOCK_EUSAGE, 0, "dlock_note_result(): a status is from -1 to 255");
-    d->hold.ended = true;
-    d->hold.success = success;
-    d->hold.status = status;
+    for (int i = 0; (lk = dlock_at(d, i)); i++) {
+        if (is_set(d) && lk->spec.once == 0)
+            continue;
+        lk->hold.ended = true;
+        lk->hold.success = success;
+        lk->hold.status = status;
+    }
     return 0;
 }
 
-int dlock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
+static int64_t min_hold_left(const dlock *d)
 {
-    *wake_at = DLOCK_NEVER;
-    return d->in_set || lock_is_foreign(d) ? 0 : lock_interest(d, pfd, cap, wake_at);
-}
-
-const struct dlock_report *dlock_process(dlock *d, const struct pollfd *pfd, int n)
-{
-    if (d->in_set || lock_is_foreign(d))
-        return NULL;
-    kick(d);
-    return lock_process(d, pfd, n);
-}
-
-void dlock_close(dlock *d)
-{
-    if (d && !d->in_set)
-        lock_close(d);
-}
-
-int dlock_poll_fd(dlock *d, struct dlock_error *err)
-{
-    if (d->in_set || lock_is_foreign(d))
-        return lock_refuse(DLOCK_STATE_FOREIGN, d->in_set, "dlock_poll_fd()", err);
-    return poller_fd(&d->poller, err);
-}
-
-const struct dlock_report *dlock_dispatch(dlock *d)
-{
-    if (d->in_set || lock_is_foreign(d))
-        return NULL;
-    return driven_dispatch((struct driven){.lock = d}, d->poller);
-}
-
-/* --- what is known ---------------------------------------------------------------------------- */
-
-/* Any thread may ask while another thread drives the handle: read only what does not change. */
-int64_t dlock_time_left(const dlock *d)
-{
-    struct dlock_clocks end = {.boot = d->end_boot, .raw = d->end_raw};
-    return lock_is_foreign(d) ? 0 : lease_time_left(end, dlock_clocks_read(d->env));
-}
-
-int64_t dlock_deadline(const dlock *d)
-{
-    return lock_is_foreign(d) ? 0 : d->end_boot;
-}
-
-int dlock_slot(const dlock *d)
-{
-    return d->phase == LOCK_HELD ? d->slot - 1 : -1;
-}
-
-int64_t dlock_min_hold_left(const dlock *d)
-{
-    if (d->phase != LOCK_HELD || lock_is_foreign(d) || (d->table->stays && d->table->stays(d->be)))
+    if (d->phase != LOCK_HELD || (d->table->stays && d->table->stays(d->be)))
         return 0;
     return dlock_max(0, d->hold.until - now_of(d));
 }
 
+int64_t dlock_min_hold_left(const dlock *d)
+{
+    const dlock *lk;
+    int64_t left = 0;
+    for (int i = 0; !handle_is_foreign(d) && (lk = dlock_at(d, i)); i++)
+        left = dlock_max(left, min_hold_left(lk));
+    return left;
+}
+
 void dlock_end_min_hold(dlock *d)
 {
-    d->hold.until = 0;
+    dlock *lk;
+    for (int i = 0; (lk = dlock_at(d, i)); i++)
+        lk->hold.until = 0;
+}
+
+int dlock_slot(const dlock *d)
+{
+    return !is_set(d) && d->phase == LOCK_HELD ? d->slot - 1 : -1;
 }
 
 void dlock_describe(const dlock *d, struct nested_hold *h)
@@ -1178,32 +1126,32 @@ void dlock_describe(const dlock *d, struct nested_hold *h)
 
 uint64_t dlock_fence(const dlock *d)
 {
-    return d->fence;
+    return is_set(d) ? 0 : d->fence;
 }
 
 const char *dlock_fence_text(const dlock *d)
 {
-    return d->fence_text;
+    return is_set(d) ? "" : d->fence_text;
 }
 
 void *dlock_user(const dlock *d)
 {
-    return d->opt.user;
+    return is_set(d) ? NULL : d->opt.user;
 }
 
 const char *dlock_token(const dlock *d)
 {
-    return d->token;
+    return is_set(d) ? "" : d->token;
 }
 
 const char *dlock_name(const dlock *d)
 {
-    return d->uri->name;
+    return is_set(d) ? "" : d->uri->name;
 }
 
 const char *dlock_where(const dlock *d)
 {
-    return d->uri->where;
+    return is_set(d) ? "" : d->uri->where;
 }
 
 const struct dlock_uri *dlock_uri_of(const dlock *d)
@@ -1213,22 +1161,25 @@ const struct dlock_uri *dlock_uri_of(const dlock *d)
 
 const char *dlock_backend_name(const dlock *d)
 {
-    return d->table->name;
+    return is_set(d) ? "" : d->table->name;
 }
 
 bool dlock_is_local(const dlock *d)
 {
-    return d->table->caps & CAP_FD;
+    return !is_set(d) && (d->table->caps & CAP_FD);
 }
 
 int dlock_fd(const dlock *d)
 {
-    bool has = d->table->inherit_fd && d->phase == LOCK_HELD;
+    bool has = !is_set(d) && d->table->inherit_fd && d->phase == LOCK_HELD;
     return has ? d->table->inherit_fd(d->be, true) : -1;
 }
 
 int dlock_schema(const dlock *d, char **out, struct dlock_error *err)
 {
+    int rc = expect_lock(d, "dlock_schema()", err);
+    if (rc < 0)
+        return rc;
     if (!d->table->schema)
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, d->uri->where,
                              "nothing has to be made there beforehand");
@@ -1243,5 +1194,6 @@ int dlock_own_fds(const dlock *d, int fds[DLOCK_FDS_MAX])
 
 int dlock_session_fd(const dlock *d)
 {
-    return d->table->session_fd && d->phase == LOCK_HELD ? d->table->session_fd(d->be) : -1;
+    bool has = !is_set(d) && d->table->session_fd && d->phase == LOCK_HELD;
+    return has ? d->table->session_fd(d->be) : -1;
 }

@@ -1,8 +1,9 @@
-/* lock.h - the state of a handle: for the core, and for unit tests, which inject a clock. */
+/* lock.h - the state of a lock: for the core, and for unit tests, which inject a clock. */
 #ifndef DLOCK_LOCK_H
 #define DLOCK_LOCK_H
 
 #include "backend.h"
+#include "handle.h"
 #include "lease.h"
 
 /* The part of -w's 100 ms tolerance that is left for an orderly exit from the queue. */
@@ -32,9 +33,7 @@ enum lock_phase {
 enum lock_then { THEN_RELEASED, THEN_BUSY, THEN_FAILED, THEN_AGAIN, THEN_RETRY };
 
 struct dlock {
-    pid_t owner;                 /* the process that opened the handle */
-    bool in_set;                 /* only its set may drive the handle */
-    const struct dlock_env *env; /* the clocks */
+    struct handle head;
     struct dlock_env noting_env; /* the backend's env: notes each reading in clocks */
     struct lease_clocks clocks;
     struct dlock_options opt;
@@ -95,15 +94,12 @@ struct dlock {
     struct dlock_backoff failures; /* pauses between failing calls: dlock_report.retry_at */
     struct dlock_report report;    /* to be given next; NONE: none */
     struct dlock_report given;     /* the last one given */
-    struct poller *poller;         /* or NULL */
 };
 
 /* Give the handle, and through spec.env its backend, these clocks. ttl: asked of the store. */
 void lock_set_env(dlock *, const struct dlock_env *, int64_t ttl);
-/*
- * The calls of dlock.h without their checks of process and state: for sets, which have checked, and
- * for the calls themselves.
- */
+/* Of a handle that is a lock; the operations below are also for a set, which drives its locks. */
+extern const struct handle_ops lock_ops;
 void lock_start_acquire(dlock *);
 void lock_start_release(dlock *, int64_t until);
 void lock_start_renew(dlock *);
@@ -116,15 +112,9 @@ int lock_interest(dlock *, struct pollfd *, int cap, int64_t *wake_at);
 const struct dlock_report *lock_process(dlock *, const struct pollfd *, int n);
 void lock_close(dlock *);
 enum dlock_state lock_state(const dlock *);
-/* dlock_set_process() without its check of the process, and without a kick for the poller. */
-const struct dlock_report *lockset_process(dlock_set *, const struct pollfd *, int n);
 
-/* Was the handle opened by another process? */
-bool lock_is_foreign(const dlock *);
 /* TERM or LOST was reported for this hold. */
 bool lock_is_ending(const dlock *);
-/* DLOCK_EUSAGE: what is not possible in this state. in_set: the handle belongs to a set. */
-int lock_refuse(enum dlock_state, bool in_set, const char *what, struct dlock_error *);
 /*
  * The wait ends now: has the store not answered since it began, or since an outage began? Then err
  * is the failure. waited: since it began.

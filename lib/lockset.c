@@ -1,9 +1,9 @@
 /*
- * lockset.c - several locks, all or none.
+ * lockset.c - a handle for several locks: all or none.
  *
- * Each lock is a handle (lock.c) with its own lease. All processes take the locks of a set in the
- * same order. The set drives all handles: held locks are renewed during the wait for the next lock.
- * The lease of the set ends with the first lease of a lock.
+ * Each lock has a handle of its own (lock.c), with its own lease. All processes take the locks of a
+ * set in the same order. The set drives all its locks: held locks are renewed during the wait for
+ * the next lock. The lease of the set ends with the first lease of a lock.
  *
  * A set goes from SET_IDLE through SET_ACQUIRING to SET_HELD, and through SET_RELEASING back to
  * SET_IDLE. An acquire that makes no progress, or loses a lock, goes through SET_RELEASING and
@@ -11,12 +11,12 @@
  */
 #include "lock.h"
 
-#include "driven.h"
 #include "nested.h"
 #include "util.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* How long a set with held locks waits for the next lock: two sets may wait for each other. */
 #define NO_PROGRESS (10 * DLOCK_SEC)
@@ -26,14 +26,15 @@
 
 enum set_phase { SET_IDLE, SET_ACQUIRING, SET_PAUSING, SET_HELD, SET_RELEASING };
 
-struct dlock_set {
+/* A dlock of dlock.h: see set_of(). */
+struct lockset {
+    struct handle head;
     dlock *at[DLOCK_SET_MAX];     /* in the order in which the locks are taken */
-    dlock *opened[DLOCK_SET_MAX]; /* in the order of dlock_set_open() */
+    dlock *opened[DLOCK_SET_MAX]; /* in the order of dlock_open_set() */
     int n;
     int next; /* while acquiring: the lock waited for; all locks before are held */
-    const struct dlock_env *env;
     int64_t wait_ns, wait_until;
-    _Atomic enum set_phase phase; /* any thread may call dlock_set_time_left() */
+    _Atomic enum set_phase phase; /* any thread may call dlock_time_left() */
     int64_t give_up_at; /* while acquiring: without progress until then the locks are given back */
     int64_t again_at;   /* SET_PAUSING */
     struct dlock_backoff again_pause;
@@ -49,87 +50,16 @@ struct dlock_set {
 
     struct dlock_report report; /* to be given next; NONE: none */
     struct dlock_report given;  /* the last one given */
-    struct poller *poller;      /* or NULL */
 };
 
-static int64_t now_of(const dlock_set *s)
+static struct lockset *set_of(const dlock *d)
 {
-    return s->env->now(s->env->ctx);
+    return (struct lockset *)d;
 }
 
-/* --- opening ---------------------------------------------------------------------------------- */
-
-/*
- * 0: one lock, in one spelling. In another spelling, which may be another lock, the store decides:
- * see own_holder(), and is_file().
- */
-static int compare(const dlock *a, const dlock *b)
+static int64_t now_of(const struct lockset *s)
 {
-    int c = strcmp(dlock_name(a), dlock_name(b));
-    if (c == 0)
-        c = strcmp(dlock_backend_name(a), dlock_backend_name(b));
-    if (c != 0)
-        return c;
-    char *one = nested_key(a->uri), *two = nested_key(b->uri);
-    c = one && two ? strcmp(one, two) : 0;
-    free(one);
-    free(two);
-    return c;
-}
-
-static int by_order(const void *a, const void *b)
-{
-    return compare(*(dlock *const *)a, *(dlock *const *)b);
-}
-
-int dlock_set_open(dlock_set **out, dlock *const *locks, int n, int64_t wait_ns,
-                   struct dlock_error *err)
-{
-    if (n < 1 || n > DLOCK_SET_MAX)
-        return dlock_fail(err, DLOCK_EUSAGE, 0, "a set has 1 to %d locks, not %d", DLOCK_SET_MAX,
-                          n);
-    if (wait_ns < 0)
-        return dlock_fail(err, DLOCK_EUSAGE, 0,
-                          "wait_ns must not be negative (0: one try, DLOCK_NEVER: no limit)");
-    for (int i = 0; i < n; i++) {
-        enum dlock_state is = dlock_state(locks[i]);
-        if (is != DLOCK_STATE_IDLE || locks[i]->in_set)
-            return lock_refuse(is, locks[i]->in_set, "dlock_set_open()", err);
-    }
-    dlock_set *s = calloc(1, sizeof(*s));
-    if (!s)
-        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
-    s->n = n;
-    s->wait_ns = wait_ns;
-    s->env = locks[0]->env;
-    s->failures = (struct dlock_backoff){.base = AGAIN_BASE, .max = AGAIN_MAX};
-    memcpy(s->at, locks, (size_t)n * sizeof(s->at[0]));
-    memcpy(s->opened, locks, (size_t)n * sizeof(s->opened[0]));
-    qsort(s->at, (size_t)n, sizeof(s->at[0]), by_order);
-    for (int i = 1; i < n; i++) {
-        const dlock *lk = s->at[i];
-        if (compare(s->at[i - 1], lk) != 0)
-            continue;
-        free(s);
-        return dlock_fail_lock(err, DLOCK_EUSAGE, 0, lk->uri, "the same lock is named twice");
-    }
-    for (int i = 0; i < n; i++) {
-        locks[i]->in_set = true;
-        if (locks[i]->poller) /* the handle's own descriptor is silent from now on */
-            poller_update(locks[i]->poller, NULL, 0, DLOCK_NEVER);
-    }
-    *out = s;
-    return 0;
-}
-
-void dlock_set_close(dlock_set *s)
-{
-    if (!s)
-        return;
-    for (int i = s->n - 1; i >= 0; i--)
-        lock_close(s->at[i]);
-    poller_close(s->poller);
-    free(s);
+    return s->head.env->now(s->head.env->ctx);
 }
 
 /* --- reports ---------------------------------------------------------------------------------- */
@@ -146,7 +76,7 @@ static struct dlock_report report_of(enum dlock_report_type type, const dlock *w
  * The earliest of each time. raw_minus_boot is the least of all locks: so by the second clock, too,
  * each time passes no later than the time of its own lock.
  */
-static struct dlock_times earliest(const dlock_set *s)
+static struct dlock_times earliest(const struct lockset *s)
 {
     struct dlock_times t = s->at[0]->lease.times;
     for (int i = 1; i < s->n; i++) {
@@ -173,7 +103,7 @@ static bool is_unreleased(const dlock *lk)
  * of them may turn out to be lost, and then the run has failed. True: a release is under way, or
  * those held back have begun now.
  */
-static bool release_goes_on(dlock_set *s)
+static bool release_goes_on(struct lockset *s)
 {
     bool any = false;
     for (int i = 0; i < s->n; i++)
@@ -191,7 +121,7 @@ static bool release_goes_on(dlock_set *s)
  * Release from the lock taken last to the first, all at once: a silent store must not cost the
  * other locks. Before a record, the others get half of the time. end: the report that follows.
  */
-static void release_all(dlock_set *s, struct dlock_report end, int64_t until)
+static void release_all(struct lockset *s, struct dlock_report end, int64_t until)
 {
     bool unused = s->phase == SET_ACQUIRING; /* no work was done under the held locks */
     /* A lock that is released already has reported how. */
@@ -214,26 +144,27 @@ static void release_all(dlock_set *s, struct dlock_report end, int64_t until)
 }
 
 /* The acquire ends, or begins again, with this report once all locks are given back. */
-static void give_back(dlock_set *s, struct dlock_report end)
+static void give_back(struct lockset *s, struct dlock_report end)
 {
     release_all(s, end, lock_undo_until(now_of(s), s->wait_until));
 }
 
-static struct dlock_report failed(dlock_set *s, const dlock *which, const struct dlock_error *why)
+static struct dlock_report failed(struct lockset *s, const dlock *which,
+                                  const struct dlock_error *why)
 {
     struct dlock_report r = report_of(DLOCK_REPORT_FAILED, which);
     r.error = *why;
-    r.retry_at = lock_retry_at(why, &s->failures, s->env);
+    r.retry_at = lock_retry_at(why, &s->failures, s->head.env);
     return r;
 }
 
-static void give_back_failed(dlock_set *s, const dlock *which, const struct dlock_error *why)
+static void give_back_failed(struct lockset *s, const dlock *which, const struct dlock_error *why)
 {
     give_back(s, failed(s, which, why));
 }
 
 /* The held locks cannot be kept, because of which: begin again later, if the caller waits. */
-static void begin_again(dlock_set *s, const dlock *which, bool lost)
+static void begin_again(struct lockset *s, const dlock *which, bool lost)
 {
     const char *what = lost ? "was lost before the others were held"
                             : "was not free for 10 s while others were held";
@@ -268,7 +199,7 @@ static struct dlock_report busy(const dlock *which)
 /* --- taking ----------------------------------------------------------------------------------- */
 
 /* Two names mean one lock: the set would wait for itself. */
-static void refuse_alias(dlock_set *s, const dlock *lk, const dlock *held)
+static void refuse_alias(struct lockset *s, const dlock *lk, const dlock *held)
 {
     struct dlock_error why;
     dlock_fail_lock(&why, DLOCK_EUSAGE, 0, lk->uri,
@@ -278,7 +209,7 @@ static void refuse_alias(dlock_set *s, const dlock *lk, const dlock *held)
 }
 
 /* Ask for the next lock. -w bounds the set: the handle gets the rest of that time. */
-static void take_next(dlock_set *s)
+static void take_next(struct lockset *s)
 {
     dlock *lk = s->at[s->next];
     int64_t now = now_of(s);
@@ -298,7 +229,7 @@ static void take_next(dlock_set *s)
     lock_start_acquire(lk);
 }
 
-static void take_first(dlock_set *s)
+static void take_first(struct lockset *s)
 {
     s->phase = SET_ACQUIRING;
     s->next = 0;
@@ -309,7 +240,7 @@ static void take_first(dlock_set *s)
  * The held lock with this holder; NULL: none. Stores without tokens: this process is the holder, by
  * an acquire that began at the same moment.
  */
-static const dlock *own_holder(const dlock_set *s, const struct dlock_info *info)
+static const dlock *own_holder(const struct lockset *s, const struct dlock_info *info)
 {
     for (int i = 0; info && i < s->next; i++) {
         const struct dlock_identity *id = &s->at[i]->identity;
@@ -325,7 +256,7 @@ static const dlock *own_holder(const dlock_set *s, const struct dlock_info *info
  * All locks are held: a lock without a renewal for half of its time, or with a run that is not
  * recorded as running yet; NULL: none. The runs begin when no lock is in trouble.
  */
-static const dlock *first_unready(const dlock_set *s)
+static const dlock *first_unready(const struct lockset *s)
 {
     const dlock *unready = NULL;
     for (int i = 0; i < s->n; i++)
@@ -339,7 +270,7 @@ static const dlock *first_unready(const dlock_set *s)
 
 /* --- what happens ----------------------------------------------------------------------------- */
 
-static void while_acquiring(dlock_set *s, const dlock *lk, const struct dlock_report *r)
+static void while_acquiring(struct lockset *s, const dlock *lk, const struct dlock_report *r)
 {
     struct dlock_report end;
     const dlock *own;
@@ -379,7 +310,7 @@ static void while_acquiring(dlock_set *s, const dlock *lk, const struct dlock_re
     }
 }
 
-static void on_report(dlock_set *s, const dlock *lk, const struct dlock_report *r)
+static void on_report(struct lockset *s, const dlock *lk, const struct dlock_report *r)
 {
     /* How bad an end of a release is. */
     static const int weight[] = {[DLOCK_RELEASE_NOTHING] = 0,
@@ -404,7 +335,7 @@ static void on_report(dlock_set *s, const dlock *lk, const struct dlock_report *
 }
 
 /* What follows, when no lock has more to report. */
-static void go_on(dlock_set *s)
+static void go_on(struct lockset *s)
 {
     int64_t now = now_of(s);
     bool over = now >= s->wait_until;
@@ -413,7 +344,7 @@ static void go_on(dlock_set *s)
             return;
         s->phase = s->end.type == DLOCK_REPORT_NONE ? SET_PAUSING : SET_IDLE;
         s->report = s->end;
-        s->again_at = now + dlock_backoff_next(&s->again_pause, s->env);
+        s->again_at = now + dlock_backoff_next(&s->again_pause, s->head.env);
     }
     if (s->phase == SET_ACQUIRING && s->next == s->n) {
         /* A troubled lock must be renewed first: the work needs time. */
@@ -442,11 +373,12 @@ static void go_on(dlock_set *s)
 
 /* --- the loop --------------------------------------------------------------------------------- */
 
-/* Let each handle work until a report of the set is due. */
-const struct dlock_report *lockset_process(dlock_set *s, const struct pollfd *pfd, int n)
+/* Let each lock work until a report of the set is due. */
+static const struct dlock_report *set_process(dlock *d, const struct pollfd *pfd, int n)
 {
+    struct lockset *s = set_of(d);
     const struct dlock_report *r;
-    /* A report of one handle may give another handle something to do. */
+    /* A report of one lock may give another lock something to do. */
     for (bool again = true; again && s->report.type == DLOCK_REPORT_NONE; pfd = NULL, n = 0) {
         again = false;
         for (int i = 0; i < s->n; i++) {
@@ -467,78 +399,11 @@ const struct dlock_report *lockset_process(dlock_set *s, const struct pollfd *pf
     return &s->given;
 }
 
-/* --- the calls of dlock.h, and what each state allows ----------------------------------------- */
-
-static bool is_foreign(const dlock_set *s)
+static int set_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
-    return lock_is_foreign(s->at[0]);
-}
-
-enum dlock_state dlock_set_state(const dlock_set *s)
-{
-    bool undoing = s->phase == SET_RELEASING && s->end.type != DLOCK_REPORT_RELEASED;
-    if (is_foreign(s))
-        return DLOCK_STATE_FOREIGN;
-    if (undoing || lock_end_waits(&s->report) || s->phase == SET_ACQUIRING ||
-        s->phase == SET_PAUSING)
-        return DLOCK_STATE_ACQUIRING;
-    if (s->phase == SET_RELEASING || s->report.type == DLOCK_REPORT_RELEASED)
-        return DLOCK_STATE_RELEASING;
-    for (int i = 0; i < s->n && s->phase == SET_HELD; i++)
-        if (lock_state(s->at[i]) == DLOCK_STATE_LOST)
-            return DLOCK_STATE_LOST;
-    return s->phase == SET_HELD ? DLOCK_STATE_HELD : DLOCK_STATE_IDLE;
-}
-
-static void kick(const dlock_set *s)
-{
-    if (s->poller)
-        poller_kick(s->poller);
-}
-
-int dlock_set_start_acquire(dlock_set *s, struct dlock_error *err)
-{
-    enum dlock_state is = dlock_set_state(s);
-    if (is != DLOCK_STATE_IDLE)
-        return lock_refuse(is, false, "dlock_set_start_acquire()", err);
-    s->wait_until = s->wait_ns == 0 ? DLOCK_NEVER : dlock_after(now_of(s), s->wait_ns);
-    s->again_pause = (struct dlock_backoff){.base = AGAIN_BASE, .max = AGAIN_MAX};
-    for (int i = 0; i < s->n; i++)
-        s->at[i]->begins_again = false;
-    kick(s);
-    take_first(s);
-    return 0;
-}
-
-int dlock_set_start_release(dlock_set *s, int64_t until, struct dlock_error *err)
-{
-    if (is_foreign(s))
-        return lock_refuse(DLOCK_STATE_FOREIGN, false, "dlock_set_start_release()", err);
-    kick(s);
-    if (s->report.type == DLOCK_REPORT_RELEASED && s->phase == SET_IDLE)
-        return 0; /* over already */
-    s->report.type = DLOCK_REPORT_NONE;
-    release_all(s, report_of(DLOCK_REPORT_RELEASED, NULL), until);
-    return 0;
-}
-
-int dlock_set_start_renew(dlock_set *s, struct dlock_error *err)
-{
-    enum dlock_state is = dlock_set_state(s);
-    if (is != DLOCK_STATE_HELD)
-        return lock_refuse(is, false, "dlock_set_start_renew()", err);
-    kick(s);
-    for (int i = 0; i < s->n; i++)
-        lock_start_renew(s->at[i]);
-    return 0;
-}
-
-int dlock_set_interest(dlock_set *s, struct pollfd *pfd, int cap, int64_t *wake_at)
-{
+    struct lockset *s = set_of(d);
     int n = 0;
     *wake_at = DLOCK_NEVER;
-    if (is_foreign(s))
-        return 0;
     for (int i = 0; i < s->n; i++) {
         int64_t at;
         n += lock_interest(s->at[i], pfd + n, cap - n, &at);
@@ -553,37 +418,157 @@ int dlock_set_interest(dlock_set *s, struct pollfd *pfd, int cap, int64_t *wake_
     return n;
 }
 
-const struct dlock_report *dlock_set_process(dlock_set *s, const struct pollfd *pfd, int n)
+/* --- the operations of a handle --------------------------------------------------------------- */
+
+static enum dlock_state set_state(const dlock *d)
 {
-    if (is_foreign(s))
-        return NULL;
-    kick(s);
-    return lockset_process(s, pfd, n);
+    const struct lockset *s = set_of(d);
+    bool undoing = s->phase == SET_RELEASING && s->end.type != DLOCK_REPORT_RELEASED;
+    if (undoing || lock_end_waits(&s->report) || s->phase == SET_ACQUIRING ||
+        s->phase == SET_PAUSING)
+        return DLOCK_STATE_ACQUIRING;
+    if (s->phase == SET_RELEASING || s->report.type == DLOCK_REPORT_RELEASED)
+        return DLOCK_STATE_RELEASING;
+    for (int i = 0; i < s->n && s->phase == SET_HELD; i++)
+        if (lock_state(s->at[i]) == DLOCK_STATE_LOST)
+            return DLOCK_STATE_LOST;
+    return s->phase == SET_HELD ? DLOCK_STATE_HELD : DLOCK_STATE_IDLE;
 }
 
-int dlock_set_poll_fd(dlock_set *s, struct dlock_error *err)
+static void set_start_acquire(dlock *d)
 {
-    if (is_foreign(s))
-        return lock_refuse(DLOCK_STATE_FOREIGN, false, "dlock_set_poll_fd()", err);
-    return poller_fd(&s->poller, err);
-}
-
-const struct dlock_report *dlock_set_dispatch(dlock_set *s)
-{
-    return is_foreign(s) ? NULL : driven_dispatch((struct driven){.set = s}, s->poller);
-}
-
-/* --- what is known ---------------------------------------------------------------------------- */
-
-int64_t dlock_set_time_left(const dlock_set *s)
-{
-    int64_t left = DLOCK_NEVER;
+    struct lockset *s = set_of(d);
+    s->wait_until = s->wait_ns == 0 ? DLOCK_NEVER : dlock_after(now_of(s), s->wait_ns);
+    s->again_pause = (struct dlock_backoff){.base = AGAIN_BASE, .max = AGAIN_MAX};
     for (int i = 0; i < s->n; i++)
-        left = dlock_min(left, dlock_time_left(s->at[i]));
-    return s->phase == SET_HELD && !is_foreign(s) ? left : 0;
+        s->at[i]->begins_again = false;
+    take_first(s);
 }
 
-const dlock *dlock_set_at(const dlock_set *s, int i)
+static void set_start_release(dlock *d, int64_t until)
 {
+    struct lockset *s = set_of(d);
+    if (s->report.type == DLOCK_REPORT_RELEASED && s->phase == SET_IDLE)
+        return; /* over already */
+    s->report.type = DLOCK_REPORT_NONE;
+    release_all(s, report_of(DLOCK_REPORT_RELEASED, NULL), until);
+}
+
+static void set_start_renew(dlock *d)
+{
+    for (int i = 0; i < set_of(d)->n; i++)
+        lock_start_renew(set_of(d)->at[i]);
+}
+
+/* The earliest end. Any thread may ask: the phase is read last. */
+static struct dlock_clocks set_end(const dlock *d)
+{
+    const struct lockset *s = set_of(d);
+    struct dlock_clocks end = {.boot = DLOCK_NEVER, .raw = DLOCK_NEVER};
+    for (int i = 0; i < s->n; i++) {
+        end.boot = dlock_min(end.boot, s->at[i]->end_boot);
+        end.raw = dlock_min(end.raw, s->at[i]->end_raw);
+    }
+    return s->phase == SET_HELD ? end : (struct dlock_clocks){0};
+}
+
+static dlock *set_at(const dlock *d, int i)
+{
+    const struct lockset *s = set_of(d);
     return i >= 0 && i < s->n ? s->opened[i] : NULL;
+}
+
+static void set_close(dlock *d)
+{
+    struct lockset *s = set_of(d);
+    for (int i = s->n - 1; i >= 0; i--)
+        lock_close(s->at[i]);
+    poller_close(s->head.poller);
+    free(s);
+}
+
+static const struct handle_ops set_ops = {
+    .state = set_state,
+    .start_acquire = set_start_acquire,
+    .start_release = set_start_release,
+    .start_renew = set_start_renew,
+    .interest = set_interest,
+    .process = set_process,
+    .end = set_end,
+    .at = set_at,
+    .close = set_close,
+};
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+/*
+ * 0: one lock, in one spelling. In another spelling, which may be another lock, the store decides:
+ * see own_holder(), and is_file().
+ */
+static int compare(const dlock *a, const dlock *b)
+{
+    int c = strcmp(dlock_name(a), dlock_name(b));
+    if (c == 0)
+        c = strcmp(dlock_backend_name(a), dlock_backend_name(b));
+    if (c != 0)
+        return c;
+    char *one = nested_key(a->uri), *two = nested_key(b->uri);
+    c = one && two ? strcmp(one, two) : 0;
+    free(one);
+    free(two);
+    return c;
+}
+
+static int by_order(const void *a, const void *b)
+{
+    return compare(*(dlock *const *)a, *(dlock *const *)b);
+}
+
+static int check_set(dlock *const *locks, int n, int64_t wait_ns, struct dlock_error *err)
+{
+    int rc = 0;
+    if (n < 1 || n > DLOCK_SET_MAX)
+        return dlock_fail(err, DLOCK_EUSAGE, 0, "a set has 1 to %d locks, not %d", DLOCK_SET_MAX,
+                          n);
+    if (wait_ns < 0)
+        return dlock_fail(err, DLOCK_EUSAGE, 0,
+                          "wait_ns must not be negative (0: one try, DLOCK_NEVER: no limit)");
+    for (int i = 0; i < n && rc == 0; i++) {
+        if (handle_of(locks[i])->ops == &set_ops)
+            return dlock_fail(err, DLOCK_EUSAGE, 0, "a set cannot be a part of another set");
+        rc = handle_expect(locks[i], DLOCK_STATE_IDLE, DLOCK_STATE_IDLE, "dlock_open_set()", err);
+    }
+    return rc;
+}
+
+int dlock_open_set(dlock **out, dlock *const *locks, int n, int64_t wait_ns,
+                   struct dlock_error *err)
+{
+    int rc = check_set(locks, n, wait_ns, err);
+    if (rc < 0)
+        return rc;
+    struct lockset *s = calloc(1, sizeof(*s));
+    if (!s)
+        return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
+    s->head = (struct handle){.ops = &set_ops, .owner = getpid(), .env = locks[0]->head.env};
+    s->n = n;
+    s->wait_ns = wait_ns;
+    s->failures = (struct dlock_backoff){.base = AGAIN_BASE, .max = AGAIN_MAX};
+    memcpy(s->at, locks, (size_t)n * sizeof(s->at[0]));
+    memcpy(s->opened, locks, (size_t)n * sizeof(s->opened[0]));
+    qsort(s->at, (size_t)n, sizeof(s->at[0]), by_order);
+    for (int i = 1; i < n; i++) {
+        const dlock *lk = s->at[i];
+        if (compare(s->at[i - 1], lk) != 0)
+            continue;
+        free(s);
+        return dlock_fail_lock(err, DLOCK_EUSAGE, 0, lk->uri, "the same lock is named twice");
+    }
+    for (int i = 0; i < n; i++) {
+        locks[i]->head.in_set = true;
+        if (locks[i]->head.poller) /* the lock's own descriptor is silent from now on */
+            poller_update(locks[i]->head.poller, NULL, 0, DLOCK_NEVER);
+    }
+    *out = (dlock *)s;
+    return 0;
 }

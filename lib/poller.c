@@ -17,9 +17,6 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-/* How often to look at the descriptors of a set that cannot be watched. */
-#define LOOK_AGAIN (20 * DLOCK_MSEC)
-
 struct poller {
     int outer, inner, timer;
     int64_t wake_at;                            /* the timer's; DLOCK_NEVER: not set */
@@ -116,7 +113,7 @@ void poller_update(struct poller *p, const struct pollfd *pfd, int n, int64_t wa
 {
     if (!update_set(p, pfd, n)) {
         drop_inner(p);
-        wake_at = dlock_min(wake_at, dlock_now() + LOOK_AGAIN);
+        wake_at = dlock_min(wake_at, dlock_now() + POLLER_LOOK_AGAIN);
     }
     set_timer(p, wake_at);
 }

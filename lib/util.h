@@ -249,6 +249,8 @@ int dlock_options_read(struct dlock_options *, const struct dlock_options *from,
  * has come.
  */
 struct poller;
+/* How often to look at descriptors that cannot be watched. */
+#define POLLER_LOOK_AGAIN (20 * DLOCK_MSEC)
 /* The descriptor. Where *p is NULL, it is made first, and readable. Or DLOCK_ENOMEM, DLOCK_EOS. */
 int poller_fd(struct poller **p, struct dlock_error *);
 /* What to wait for: as of dlock_interest(). The descriptors of the last update may be closed. */

@@ -79,20 +79,18 @@ static dlock *open_with(const char *uri, int64_t wait)
     return lk;
 }
 
-static struct thing open_thing(char **uris, int n)
+static dlock *open_one_or_set(char **uris, int n)
 {
-    struct thing t = {0};
-    if (n == 1) {
-        t.lk = open_with(uris[0], 10 * DLOCK_SEC);
-    } else {
-        dlock *both[] = {open_with(uris[0], 0), open_with(uris[1], 0)};
-        CODE(dlock_set_open(&t.set, both, 2, 10 * DLOCK_SEC, &err), 0);
-    }
-    return t;
+    dlock *set = NULL;
+    if (n == 1)
+        return open_with(uris[0], 10 * DLOCK_SEC);
+    dlock *both[] = {open_with(uris[0], 0), open_with(uris[1], 0)};
+    CODE(dlock_open_set(&set, both, 2, 10 * DLOCK_SEC, &err), 0);
+    return set;
 }
 
 /* holder: one more handle, which is kept meanwhile, or NULL. */
-static void drive_until(const struct thing *t, dlock *holder, enum dlock_report_type type)
+static void drive_until(dlock *t, dlock *holder, enum dlock_report_type type)
 {
     int64_t end = dlock_now() + 10 * DLOCK_SEC;
     const struct dlock_report *r;
@@ -182,33 +180,32 @@ static bool connected(const struct fds *before)
 
 enum end { CLOSES, EXITS }; /* EXITS: by exit(3), without a word to the library */
 
-static void refused(const struct thing *t)
+static void refused(dlock *t)
 {
     struct pollfd pfd[2 * DLOCK_POLL_MAX];
     int64_t wake_at = 0;
-    IS(state_of(t), DLOCK_STATE_FOREIGN);
-    CODE(CALL(t, start_acquire, &err), DLOCK_EUSAGE);
-    CODE(CALL(t, start_release, DLOCK_NEVER, &err), DLOCK_EUSAGE);
-    CODE(CALL(t, acquire, &err), DLOCK_EUSAGE);
-    CODE(CALL(t, keep, DLOCK_NEVER, &err), DLOCK_EUSAGE);
-    CODE(CALL(t, release, DLOCK_NEVER, &err), DLOCK_EUSAGE);
-    CODE(CALL(t, poll_fd, &err), DLOCK_EUSAGE);
-    IS(CALL(t, interest, pfd, 2 * DLOCK_POLL_MAX, &wake_at), 0);
+    IS(dlock_state(t), DLOCK_STATE_FOREIGN);
+    CODE(dlock_start_acquire(t, &err), DLOCK_EUSAGE);
+    CODE(dlock_start_release(t, DLOCK_NEVER, &err), DLOCK_EUSAGE);
+    CODE(dlock_acquire(t, &err), DLOCK_EUSAGE);
+    CODE(dlock_keep(t, DLOCK_NEVER, &err), DLOCK_EUSAGE);
+    CODE(dlock_release(t, DLOCK_NEVER, &err), DLOCK_EUSAGE);
+    CODE(dlock_poll_fd(t, &err), DLOCK_EUSAGE);
+    IS(dlock_interest(t, pfd, 2 * DLOCK_POLL_MAX, &wake_at), 0);
     IS(wake_at, DLOCK_NEVER);
-    MUST(!CALL(t, process, NULL, 0));
-    MUST(!dispatch(t));
-    IS(t->lk ? dlock_time_left(t->lk) : dlock_set_time_left(t->set), 0);
+    MUST(!dlock_process(t, NULL, 0));
+    MUST(!dlock_dispatch(t));
+    IS(dlock_time_left(t), 0);
 }
 
-static void child(struct thing *t, dlock *holder, const struct fds *before, enum end how)
+static void child(dlock *t, dlock *holder, const struct fds *before, enum end how)
 {
     alarm(10);
     refused(t);
     if (how == EXITS)
         exit(0);
-    close_thing(t);
+    dlock_close(t);
     dlock_close(holder);
-    *t = (struct thing){0};
     if (before)
         none_left(before);
     if (__lsan_do_recoverable_leak_check)
@@ -216,19 +213,19 @@ static void child(struct thing *t, dlock *holder, const struct fds *before, enum
     _exit(0);
 }
 
-static void go_on(const struct thing *t, dlock *holder)
+static void go_on(dlock *t, dlock *holder)
 {
     int64_t tick = DLOCK_SEC / 100;
     if (holder)
         CODE(dlock_keep(holder, dlock_now(), &err), 0);
-    if (state_of(t) == DLOCK_STATE_HELD)
-        CODE(CALL(t, keep, dlock_now() + tick, &err), 0);
+    if (dlock_state(t) == DLOCK_STATE_HELD)
+        CODE(dlock_keep(t, dlock_now() + tick, &err), 0);
     else
         step(t, tick);
 }
 
 /* holder: one more handle, or NULL. before: NULL: what the child has open is not compared. */
-static void fork_child(struct thing *t, dlock *holder, const struct fds *before, enum end how)
+static void fork_child(dlock *t, dlock *holder, const struct fds *before, enum end how)
 {
     bool threads = entries("/proc/self/task") > 1;
     int status;
@@ -256,10 +253,10 @@ static void other_is_refused(const char *uri)
 }
 
 /* Through renewals. True: by the same connections. */
-static bool still_held(const struct thing *t, char **uris, int n, const struct fds *was)
+static bool still_held(dlock *t, char **uris, int n, const struct fds *was)
 {
     bool same = true;
-    CODE(CALL(t, keep, dlock_now() + BRIEF_TTL / 2, &err), 0);
+    CODE(dlock_keep(t, dlock_now() + BRIEF_TTL / 2, &err), 0);
     struct fds is = fds_now();
     /* A server that was not needed for the grant may have been connected later. */
     for (int fd = 0; fd < FDS; fd++)
@@ -272,17 +269,17 @@ static bool still_held(const struct thing *t, char **uris, int n, const struct f
 static bool held_by_the_same(char **uris, int n)
 {
     struct fds before = fds_now(), was;
-    struct thing t = open_thing(uris, n);
-    MUST(CALL(&t, poll_fd, &err) >= 0); /* with its descriptors */
-    CODE(CALL(&t, acquire, &err), 0);
+    dlock *t = open_one_or_set(uris, n);
+    MUST(dlock_poll_fd(t, &err) >= 0); /* with its descriptors */
+    CODE(dlock_acquire(t, &err), 0);
     was = fds_now();
-    fork_child(&t, NULL, &before, CLOSES);
-    fork_child(&t, NULL, &before, EXITS);
-    bool same = still_held(&t, uris, n, &was);
-    CODE(CALL(&t, release, 5 * DLOCK_SEC, &err), 0);
+    fork_child(t, NULL, &before, CLOSES);
+    fork_child(t, NULL, &before, EXITS);
+    bool same = still_held(t, uris, n, &was);
+    CODE(dlock_release(t, 5 * DLOCK_SEC, &err), 0);
     /* A connection, or a session, may still be ending. */
-    fork_child(&t, NULL, &before, CLOSES);
-    close_thing(&t);
+    fork_child(t, NULL, &before, CLOSES);
+    dlock_close(t);
     return same;
 }
 
@@ -299,40 +296,40 @@ static void waits(char **uris, int n)
 {
     struct fds before = fds_now();
     dlock *holder = open_with(uris[n - 1], 0);
-    struct thing t = open_thing(uris, n);
+    dlock *t = open_one_or_set(uris, n);
     CODE(dlock_acquire(holder, &err), 0);
-    CODE(CALL(&t, start_acquire, &err), 0);
-    drive_until(&t, holder, DLOCK_REPORT_WAITING);
-    fork_child(&t, holder, &before, CLOSES);
-    fork_child(&t, holder, &before, EXITS);
+    CODE(dlock_start_acquire(t, &err), 0);
+    drive_until(t, holder, DLOCK_REPORT_WAITING);
+    fork_child(t, holder, &before, CLOSES);
+    fork_child(t, holder, &before, EXITS);
     CODE(dlock_keep(holder, dlock_now(), &err), 0);
     CODE(dlock_release(holder, 5 * DLOCK_SEC, &err), 0);
     dlock_close(holder);
-    drive_until(&t, NULL, DLOCK_REPORT_ACQUIRED);
+    drive_until(t, NULL, DLOCK_REPORT_ACQUIRED);
     for (int i = 0; i < n; i++)
         other_is_refused(uris[i]);
-    CODE(CALL(&t, release, 5 * DLOCK_SEC, &err), 0);
-    close_thing(&t);
+    CODE(dlock_release(t, 5 * DLOCK_SEC, &err), 0);
+    dlock_close(t);
 }
 
 /* The lock is not acquired: that server never answers. */
 static void first_contact(char **uris, bool names)
 {
     struct fds before = fds_now();
-    struct thing t = open_thing(uris, 1);
+    dlock *t = open_one_or_set(uris, 1);
     int64_t end = dlock_now() + 5 * DLOCK_SEC;
-    CODE(CALL(&t, start_acquire, &err), 0);
+    CODE(dlock_start_acquire(t, &err), 0);
     do {
-        const struct dlock_report *r = step(&t, DLOCK_SEC / 100);
+        const struct dlock_report *r = step(t, DLOCK_SEC / 100);
         if (r && r->type == DLOCK_REPORT_FAILED)
             FAIL("%s", r->error.msg);
         MUST(dlock_now() < end);
     } while (names ? !asked : !connected(&before));
-    fork_child(&t, NULL, &before, CLOSES);
-    fork_child(&t, NULL, &before, EXITS);
-    IS(dlock_state(t.lk), DLOCK_STATE_ACQUIRING);
-    (void)CALL(&t, release, DLOCK_SEC / 10, &err);
-    close_thing(&t);
+    fork_child(t, NULL, &before, CLOSES);
+    fork_child(t, NULL, &before, EXITS);
+    IS(dlock_state(t), DLOCK_STATE_ACQUIRING);
+    (void)dlock_release(t, DLOCK_SEC / 10, &err);
+    dlock_close(t);
     fflush(NULL);
     _exit(0); /* the look-up goes on */
 }
@@ -341,19 +338,19 @@ static void first_contact(char **uris, bool names)
 static void any_moment(char **uris)
 {
     for (int i = 0; i < 12; i++) {
-        struct thing t = open_thing(uris, 1);
+        dlock *t = open_one_or_set(uris, 1);
         int64_t at = dlock_now() + i * DLOCK_SEC / 4000;
         const struct dlock_report *r = NULL;
-        CODE(CALL(&t, start_acquire, &err), 0);
+        CODE(dlock_start_acquire(t, &err), 0);
         while (dlock_now() < at && (!r || r->type != DLOCK_REPORT_ACQUIRED))
-            r = step(&t, DLOCK_SEC / 10000);
-        fork_child(&t, NULL, NULL, i % 3 == 2 ? EXITS : CLOSES);
-        if (dlock_state(t.lk) != DLOCK_STATE_HELD)
-            drive_until(&t, NULL, DLOCK_REPORT_ACQUIRED);
-        CODE(CALL(&t, keep, 0, &err), 0);
+            r = step(t, DLOCK_SEC / 10000);
+        fork_child(t, NULL, NULL, i % 3 == 2 ? EXITS : CLOSES);
+        if (dlock_state(t) != DLOCK_STATE_HELD)
+            drive_until(t, NULL, DLOCK_REPORT_ACQUIRED);
+        CODE(dlock_keep(t, 0, &err), 0);
         other_is_refused(uris[0]);
-        CODE(CALL(&t, release, 5 * DLOCK_SEC, &err), 0);
-        close_thing(&t);
+        CODE(dlock_release(t, 5 * DLOCK_SEC, &err), 0);
+        dlock_close(t);
     }
 }
 

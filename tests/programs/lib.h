@@ -61,49 +61,24 @@ static inline dlock *open_lock(const char *uri, int64_t ttl, int64_t wait)
     return lk;
 }
 
-/* A handle or a set: the other is NULL. */
-struct thing {
-    dlock *lk;
-    dlock_set *set;
-};
-
-#define CALL(t, name, ...)                                                                         \
-    ((t)->lk ? dlock_##name((t)->lk, __VA_ARGS__) : dlock_set_##name((t)->set, __VA_ARGS__))
-
-static inline enum dlock_state state_of(const struct thing *t)
-{
-    return t->lk ? dlock_state(t->lk) : dlock_set_state(t->set);
-}
-
-static inline const struct dlock_report *dispatch(const struct thing *t)
-{
-    return t->lk ? dlock_dispatch(t->lk) : dlock_set_dispatch(t->set);
-}
-
-static inline void close_thing(const struct thing *t)
-{
-    dlock_close(t->lk);
-    dlock_set_close(t->set);
-}
-
 /* Drive it once, for at most so long. */
-static inline const struct dlock_report *step(const struct thing *t, int64_t within)
+static inline const struct dlock_report *step(dlock *t, int64_t within)
 {
     struct pollfd pfd[2 * DLOCK_POLL_MAX];
     int64_t wake_at, now = dlock_now();
-    const struct dlock_report *r = CALL(t, process, NULL, 0);
+    const struct dlock_report *r = dlock_process(t, NULL, 0);
     if (r)
         return r;
-    int n = CALL(t, interest, pfd, 2 * DLOCK_POLL_MAX, &wake_at);
+    int n = dlock_interest(t, pfd, 2 * DLOCK_POLL_MAX, &wake_at);
     wake_at = wake_at < now + within ? wake_at : now + within;
     int64_t left = wake_at > now ? wake_at - now : 0;
     struct timespec ts = {left / DLOCK_SEC, left % DLOCK_SEC};
     n = ppoll(pfd, (nfds_t)n, &ts, NULL) > 0 ? n : 0;
-    return CALL(t, process, pfd, n);
+    return dlock_process(t, pfd, n);
 }
 
 /* Drive it until a report of that type comes; any other end of an operation fails. */
-static inline void until_report(const struct thing *t, enum dlock_report_type type, int64_t within)
+static inline void until_report(dlock *t, enum dlock_report_type type, int64_t within)
 {
     int64_t until = dlock_now() + within;
     for (;;) {

@@ -52,7 +52,7 @@ static void without_end(void)
         for (int k = 0; k < 2; k++) {
             CODE(dlock_start_acquire(lk, &err), 0);
             CODE(dlock_start_release(lk, DLOCK_NEVER - k, &err), 0);
-            until_report(&(struct thing){.lk = lk}, DLOCK_REPORT_RELEASED, 5 * DLOCK_SEC);
+            until_report(lk, DLOCK_REPORT_RELEASED, 5 * DLOCK_SEC);
         }
         dlock_close(lk);
     }
@@ -130,8 +130,7 @@ static void newer_caller(void)
 
 static void nothing_given(void)
 {
-    dlock_set *set;
-    dlock *lk = NULL;
+    dlock *set, *lk = NULL;
     CODE(dlock_open(&lk, NULL, NULL, &err), DLOCK_EUSAGE);
     CODE(dlock_open(NULL, uri, NULL, &err), DLOCK_EUSAGE);
     CODE(dlock_open(&lk, "@name", NULL, &err), DLOCK_EUSAGE);
@@ -140,36 +139,35 @@ static void nothing_given(void)
     CODE(dlock_start_forget(lk, NULL, &err), DLOCK_EUSAGE);
     CODE(dlock_start_forget(lk, "", &err), DLOCK_EUSAGE);
     CODE(dlock_keep(lk, 0, NULL), DLOCK_EUSAGE);
-    CODE(dlock_set_open(&set, &lk, 0, 0, &err), DLOCK_EUSAGE);
-    CODE(dlock_set_open(&set, &lk, DLOCK_SET_MAX + 1, 0, &err), DLOCK_EUSAGE);
+    CODE(dlock_open_set(&set, &lk, 0, 0, &err), DLOCK_EUSAGE);
+    CODE(dlock_open_set(&set, &lk, DLOCK_SET_MAX + 1, 0, &err), DLOCK_EUSAGE);
     dlock_close(lk);
     dlock_close(NULL);
-    dlock_set_close(NULL);
 }
 
 /* Of a set, only the set is driven. */
 static void taken_over(void)
 {
-    dlock *lk = NULL;
-    dlock_set *set = NULL, *again;
+    dlock *lk = NULL, *set = NULL, *again;
     CODE(dlock_open(&lk, uri, NULL, &err), 0);
-    CODE(dlock_set_open(&set, &lk, 1, DLOCK_NEVER, &err), 0);
-    CODE(dlock_set_open(&again, &lk, 1, DLOCK_NEVER, &err), DLOCK_EUSAGE);
+    CODE(dlock_open_set(&set, &lk, 1, DLOCK_NEVER, &err), 0);
+    CODE(dlock_open_set(&again, &lk, 1, DLOCK_NEVER, &err), DLOCK_EUSAGE);
+    CODE(dlock_open_set(&again, &set, 1, DLOCK_NEVER, &err), DLOCK_EUSAGE);
     CODE(dlock_acquire(lk, &err), DLOCK_EUSAGE);
     CODE(dlock_release(lk, 0, &err), DLOCK_EUSAGE);
-    CODE(dlock_set_keep(set, 0, &err), DLOCK_EUSAGE);
-    CODE(dlock_set_acquire(set, &err), 0);
-    IS(dlock_set_state(set), DLOCK_STATE_HELD);
-    CODE(dlock_set_start_acquire(set, &err), DLOCK_EUSAGE);
+    CODE(dlock_keep(set, 0, &err), DLOCK_EUSAGE);
+    CODE(dlock_acquire(set, &err), 0);
+    IS(dlock_state(set), DLOCK_STATE_HELD);
+    CODE(dlock_start_acquire(set, &err), DLOCK_EUSAGE);
     CODE(dlock_keep(lk, 0, &err), DLOCK_EUSAGE);
     MUST(dlock_process(lk, NULL, 0) == NULL);
     dlock_close(lk);
-    CODE(dlock_set_keep(set, 0, &err), 0);
-    MUST(dlock_set_time_left(set) > 0 && dlock_set_at(set, 0) == lk && !dlock_set_at(set, 1));
-    CODE(dlock_set_release(set, DLOCK_NEVER, &err), 0);
-    CODE(dlock_set_release(set, DLOCK_NEVER, &err), 0);
-    IS(dlock_set_state(set), DLOCK_STATE_IDLE);
-    dlock_set_close(set);
+    CODE(dlock_keep(set, 0, &err), 0);
+    MUST(dlock_time_left(set) > 0 && dlock_at(set, 0) == lk && !dlock_at(set, 1));
+    CODE(dlock_release(set, DLOCK_NEVER, &err), 0);
+    CODE(dlock_release(set, DLOCK_NEVER, &err), 0);
+    IS(dlock_state(set), DLOCK_STATE_IDLE);
+    dlock_close(set);
 }
 
 static int times_in(const char *text, const char *part)

@@ -1,5 +1,6 @@
 /*
- * loop.c - what interrupts and drives: cancel_fd, dlock_poll_fd(), retry_at.
+ * loop.c - what interrupts and drives: cancel_fd, dlock_poll_fd(), no room for dlock_interest(),
+ * retry_at.
  *
  *     loop URI [STOP]       STOP: a shell command that cuts the connection of URI
  *     loop -d URI           nobody listens there
@@ -145,6 +146,32 @@ static void one_descriptor(const char *uri, const char *stop)
     dlock_close(lk);
 }
 
+/* A caller with room for no descriptor is woken often enough to hold the lock beyond its ttl. */
+static void no_room(const char *uri)
+{
+    dlock *lk = open_lock(uri, BRIEF_TTL, 5 * DLOCK_SEC);
+    int64_t until = dlock_now() + 5 * DLOCK_SEC;
+    int turns = 0;
+    CODE(dlock_start_acquire(lk, &err), 0);
+    while (dlock_now() < until) {
+        const struct dlock_report *r = dlock_process(lk, NULL, 0);
+        int64_t wake_at, now = dlock_now();
+        if (r && r->type == DLOCK_REPORT_ACQUIRED) {
+            until = now + BRIEF_TTL * 3 / 2;
+            turns = 0;
+        }
+        IS(dlock_interest(lk, NULL, 0, &wake_at), 0);
+        int64_t left = wake_at < until ? wake_at - now : until - now;
+        if (!r && left > 0)
+            poll(NULL, 0, (int)(left / DLOCK_MSEC) + 1);
+        turns++;
+    }
+    IS(dlock_state(lk), DLOCK_STATE_HELD);
+    MUST(turns < 1000);
+    CODE(dlock_release(lk, 5 * DLOCK_SEC, &err), 0);
+    dlock_close(lk);
+}
+
 /* A loop that does as it is told makes few tries; and what cannot pass is not tried again. */
 static void advice(const char *dead)
 {
@@ -182,6 +209,7 @@ int main(int argc, char **argv)
         return 0;
     }
     canceled(argv[1]);
+    no_room(argv[1]);
     one_descriptor(argv[1], argc > 2 ? argv[2] : NULL);
     return 0;
 }

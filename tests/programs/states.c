@@ -1,5 +1,5 @@
 /*
- * states.c - every call in every state: its result, and the state of the handle or set afterwards.
+ * states.c - every call in every state: its result, and the state of the handle afterwards.
  *
  *     states URI [TAKE]
  *     states set URI URI [TAKE]     the calls on a set of both
@@ -24,46 +24,45 @@ static const char *const names[] = {"IDLE", "ACQUIRING", "ASKING", "HELD",
                                     "LOST", "RELEASING", "FOREIGN"};
 
 /* A handle or a set in this state. */
-static struct thing in_state(enum dlock_state s)
+static dlock *in_state(enum dlock_state s)
 {
     /* A renewal notices a loss: soon. */
     int64_t ttl = (s == DLOCK_STATE_LOST ? 1 : 3) * DLOCK_SEC;
-    struct thing t = {.lk = open_lock(uris[0], ttl, DLOCK_NEVER)};
+    dlock *d = open_lock(uris[0], ttl, DLOCK_NEVER);
     if (n_uris == 2) {
-        dlock *both[] = {t.lk, open_lock(uris[1], ttl, 0)};
-        CODE(dlock_set_open(&t.set, both, 2, DLOCK_NEVER, &err), 0);
-        t.lk = NULL;
+        dlock *both[] = {d, open_lock(uris[1], ttl, 0)};
+        CODE(dlock_open_set(&d, both, 2, DLOCK_NEVER, &err), 0);
     }
     switch (s) {
     case DLOCK_STATE_ACQUIRING:
         holder = open_lock(uris[n_uris - 1], 30 * DLOCK_SEC, DLOCK_NEVER);
         CODE(dlock_acquire(holder, &err), 0);
-        CODE(CALL(&t, start_acquire, &err), 0);
-        until_report(&t, DLOCK_REPORT_WAITING, 5 * DLOCK_SEC);
-        if (t.set)
-            IS(dlock_state(dlock_set_at(t.set, 0)), DLOCK_STATE_HELD);
+        CODE(dlock_start_acquire(d, &err), 0);
+        until_report(d, DLOCK_REPORT_WAITING, 5 * DLOCK_SEC);
+        if (n_uris == 2)
+            IS(dlock_state(dlock_at(d, 0)), DLOCK_STATE_HELD);
         break;
     case DLOCK_STATE_ASKING:
-        CODE(dlock_start_status(t.lk, &err), 0);
+        CODE(dlock_start_status(d, &err), 0);
         break;
     case DLOCK_STATE_HELD:
     case DLOCK_STATE_FOREIGN:
     case DLOCK_STATE_LOST:
     case DLOCK_STATE_RELEASING:
-        CODE(CALL(&t, acquire, &err), 0);
+        CODE(dlock_acquire(d, &err), 0);
         break;
     case DLOCK_STATE_IDLE:
         break;
     }
     if (s == DLOCK_STATE_LOST) {
         IS(system(take), 0);
-        until_report(&t, DLOCK_REPORT_LOST, 5 * DLOCK_SEC);
+        until_report(d, DLOCK_REPORT_LOST, 5 * DLOCK_SEC);
     } else if (s == DLOCK_STATE_RELEASING) {
-        CODE(CALL(&t, start_release, dlock_now() + 5 * DLOCK_SEC, &err), 0);
+        CODE(dlock_start_release(d, dlock_now() + 5 * DLOCK_SEC, &err), 0);
     }
     if (s != DLOCK_STATE_FOREIGN)
-        IS(state_of(&t), s);
-    return t;
+        IS(dlock_state(d), s);
+    return d;
 }
 
 static void release_holder(void)
@@ -77,105 +76,120 @@ static void release_holder(void)
 
 /* -------------------------------------------------------------------- calls */
 
-static int start_acquire(const struct thing *t)
+static int start_acquire(dlock *d)
 {
-    return CALL(t, start_acquire, &err);
+    return dlock_start_acquire(d, &err);
 }
-static int start_status(const struct thing *t)
+static int start_status(dlock *d)
 {
-    return dlock_start_status(t->lk, &err);
+    return dlock_start_status(d, &err);
 }
-static int start_forget(const struct thing *t)
+static int start_forget(dlock *d)
 {
-    return dlock_start_forget(t->lk, NOSUCH, &err);
+    return dlock_start_forget(d, NOSUCH, &err);
 }
-static int start_release(const struct thing *t)
+static int start_release(dlock *d)
 {
-    return CALL(t, start_release, dlock_now() + 5 * DLOCK_SEC, &err);
+    return dlock_start_release(d, dlock_now() + 5 * DLOCK_SEC, &err);
 }
-static int start_renew(const struct thing *t)
+static int start_renew(dlock *d)
 {
-    return CALL(t, start_renew, &err);
+    return dlock_start_renew(d, &err);
 }
-static int note_result(const struct thing *t)
+static int note_result(dlock *d)
 {
-    return dlock_note_result(t->lk, true, 0, &err);
+    return dlock_note_result(d, true, 0, &err);
 }
-static int acquire(const struct thing *t)
+static int acquire(dlock *d)
 {
-    return CALL(t, acquire, &err);
+    return dlock_acquire(d, &err);
 }
-static int keep(const struct thing *t)
+static int keep(dlock *d)
 {
-    return CALL(t, keep, dlock_now() + 30 * DLOCK_MSEC, &err);
+    return dlock_keep(d, dlock_now() + 30 * DLOCK_MSEC, &err);
 }
-static int renew_now(const struct thing *t)
+static int renew_now(dlock *d)
 {
-    return CALL(t, renew_now, dlock_now() + 5 * DLOCK_SEC, &err);
+    return dlock_renew_now(d, dlock_now() + 5 * DLOCK_SEC, &err);
 }
-static int release(const struct thing *t)
+static int release(dlock *d)
 {
-    return CALL(t, release, 5 * DLOCK_SEC, &err);
+    return dlock_release(d, 5 * DLOCK_SEC, &err);
 }
-static int poll_fd(const struct thing *t)
+static int poll_fd(dlock *d)
 {
-    int fd = CALL(t, poll_fd, &err);
+    int fd = dlock_poll_fd(d, &err);
     return fd >= 0 ? 0 : fd;
 }
-static int interest(const struct thing *t)
+static int interest(dlock *d)
 {
     struct pollfd pfd[2 * DLOCK_POLL_MAX];
     int64_t wake_at;
-    (void)CALL(t, interest, pfd, 2 * DLOCK_POLL_MAX, &wake_at);
-    return CALL(t, interest, NULL, 0, &wake_at); /* no room: none */
+    (void)dlock_interest(d, pfd, 2 * DLOCK_POLL_MAX, &wake_at);
+    return dlock_interest(d, NULL, 0, &wake_at); /* no room: none */
 }
-static int set_open(const struct thing *t)
+static int open_set(dlock *d)
 {
-    dlock *lk = t->lk;
-    dlock_set *set;
-    int rc = dlock_set_open(&set, &lk, 1, DLOCK_NEVER, &err);
+    dlock *set;
+    int rc = dlock_open_set(&set, &d, 1, DLOCK_NEVER, &err);
     if (rc == 0)
-        FAIL("a set was made of a handle that is not idle");
+        FAIL("a set was made of a handle that is not idle, or is a set");
     return rc;
 }
 
-/* Calls that need only be harmless. */
-static int questions(const struct thing *t)
+/* What belongs to one lock is empty. */
+static void set_questions(dlock *d)
 {
-    dlock *lk = t->lk;
-    int64_t left = lk ? dlock_time_left(lk) : dlock_set_time_left(t->set);
-    enum dlock_state is = state_of(t);
+    char *schema = NULL;
+    for (int i = 0; i < 2; i++)
+        MUST(strstr(uris[i], dlock_name(dlock_at(d, i))));
+    MUST(!dlock_at(d, 2) && !dlock_at(d, -1));
+    MUST(!dlock_name(d)[0] && !dlock_where(d)[0] && !dlock_backend_name(d)[0]);
+    MUST(!dlock_token(d)[0] && !dlock_fence_text(d)[0]);
+    MUST(!dlock_is_local(d) && dlock_fence(d) == 0);
+    IS(dlock_slot(d), -1);
+    IS(dlock_fd(d), -1);
+    IS(dlock_session_fd(d), -1);
+    IS(dlock_poll_max(d), 2 * DLOCK_POLL_MAX);
+    CODE(dlock_schema(d, &schema, &err), DLOCK_EUSAGE);
+}
+
+/* Calls that need only be harmless. */
+static int questions(dlock *d)
+{
+    int64_t left = dlock_time_left(d);
+    enum dlock_state is = dlock_state(d);
     bool held = is == DLOCK_STATE_HELD;
     if (held != (left > 0) && is != DLOCK_STATE_LOST)
         FAIL("time left %" PRId64 " in state %d", left, is);
-    if (t->set) {
-        for (int i = 0; i < 2; i++)
-            MUST(strstr(uris[i], dlock_name(dlock_set_at(t->set, i))));
-        MUST(!dlock_set_at(t->set, 2) && !dlock_set_at(t->set, -1));
+    if (!held && dlock_deadline(d) != 0 && is != DLOCK_STATE_LOST)
+        FAIL("a deadline without a hold");
+    MUST(dlock_user(d) == NULL);
+    (void)dlock_min_hold_left(d);
+    if (n_uris == 2) {
+        set_questions(d);
         return 0;
     }
-    if (!held && dlock_deadline(lk) != 0 && is != DLOCK_STATE_LOST)
-        FAIL("a deadline without a hold");
-    MUST(dlock_name(lk)[0] && dlock_where(lk)[0] && dlock_backend_name(lk)[0]);
-    MUST(dlock_token(lk) && dlock_fence_text(lk));
-    MUST(dlock_user(lk) == NULL);
-    (void)dlock_fence(lk);
-    (void)dlock_slot(lk);
-    (void)dlock_min_hold_left(lk);
-    (void)dlock_is_local(lk);
-    (void)dlock_fd(lk);
-    (void)dlock_session_fd(lk);
+    MUST(dlock_name(d)[0] && dlock_where(d)[0] && dlock_backend_name(d)[0]);
+    MUST(dlock_token(d) && dlock_fence_text(d));
+    MUST(dlock_at(d, 0) == d && !dlock_at(d, 1) && !dlock_at(d, -1));
+    IS(dlock_poll_max(d), DLOCK_POLL_MAX);
+    (void)dlock_fence(d);
+    (void)dlock_slot(d);
+    (void)dlock_is_local(d);
+    (void)dlock_fd(d);
+    (void)dlock_session_fd(d);
     return 0;
 }
 
 /* Only the set drives its handles, in every state. */
-static int members(const struct thing *t)
+static int members(dlock *d)
 {
     for (int i = 0; i < 2; i++) {
-        dlock *lk = (dlock *)dlock_set_at(t->set, i);
+        dlock *lk = dlock_at(d, i);
         enum dlock_state is = dlock_state(lk);
         struct pollfd pfd[DLOCK_POLL_MAX];
-        dlock_set *other;
+        dlock *other;
         int64_t wake_at;
         CODE(dlock_start_acquire(lk, &err), DLOCK_EUSAGE);
         CODE(dlock_start_status(lk, &err), DLOCK_EUSAGE);
@@ -186,7 +200,7 @@ static int members(const struct thing *t)
         CODE(dlock_renew_now(lk, 0, &err), DLOCK_EUSAGE);
         CODE(dlock_release(lk, 0, &err), DLOCK_EUSAGE);
         CODE(dlock_poll_fd(lk, &err), DLOCK_EUSAGE);
-        CODE(dlock_set_open(&other, &lk, 1, 0, &err), DLOCK_EUSAGE);
+        CODE(dlock_open_set(&other, &lk, 1, 0, &err), DLOCK_EUSAGE);
         IS(dlock_interest(lk, pfd, DLOCK_POLL_MAX, &wake_at), 0);
         MUST(wake_at == DLOCK_NEVER && !dlock_process(lk, NULL, 0) && !dlock_dispatch(lk));
         dlock_close(lk);
@@ -195,41 +209,40 @@ static int members(const struct thing *t)
     return 0;
 }
 
-enum kind { BOTH, LOCK, SET };
 static const struct {
     const char *name;
-    int (*call)(const struct thing *);
-    enum kind of;
-    bool not_idle; /* not called in IDLE */
+    int (*call)(dlock *);
+    bool of_sets;  /* not called on a lock */
+    bool not_idle; /* not called on an idle lock */
 } calls[] = {
-    {"start_acquire", start_acquire, BOTH, false},
-    {"start_status", start_status, LOCK, false},
-    {"start_forget", start_forget, LOCK, false},
-    {"start_release", start_release, BOTH, false},
-    {"start_renew", start_renew, BOTH, false},
-    {"note_result", note_result, LOCK, false},
-    {"acquire", acquire, BOTH, false},
-    {"keep", keep, BOTH, false},
-    {"renew_now", renew_now, BOTH, false},
-    {"release", release, BOTH, false},
-    {"interest", interest, BOTH, false},
-    {"poll_fd", poll_fd, BOTH, false},
-    {"questions", questions, BOTH, false},
-    {"members", members, SET, false},
-    {"set_open", set_open, LOCK, true},
+    {"start_acquire", start_acquire, false, false},
+    {"start_status", start_status, false, false},
+    {"start_forget", start_forget, false, false},
+    {"start_release", start_release, false, false},
+    {"start_renew", start_renew, false, false},
+    {"note_result", note_result, false, false},
+    {"acquire", acquire, false, false},
+    {"keep", keep, false, false},
+    {"renew_now", renew_now, false, false},
+    {"release", release, false, false},
+    {"interest", interest, false, false},
+    {"poll_fd", poll_fd, false, false},
+    {"questions", questions, false, false},
+    {"members", members, true, false},
+    {"open_set", open_set, false, true},
 };
 
 /* In a child, with the parent's handle or set: the result goes through the exit status. */
-static int in_child(const struct thing *t, int (*call)(const struct thing *))
+static int in_child(dlock *d, int (*call)(dlock *))
 {
     int status;
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {
-        int rc = call(t);
-        MUST(state_of(t) == DLOCK_STATE_FOREIGN);
-        MUST(!CALL(t, process, NULL, 0) && !dispatch(t));
-        close_thing(t);
+        int rc = call(d);
+        MUST(dlock_state(d) == DLOCK_STATE_FOREIGN);
+        MUST(!dlock_process(d, NULL, 0) && !dlock_dispatch(d));
+        dlock_close(d);
         _exit(-rc);
     }
     MUST(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status));
@@ -238,13 +251,13 @@ static int in_child(const struct thing *t, int (*call)(const struct thing *))
 
 static void try(enum dlock_state s, size_t i)
 {
-    struct thing t = in_state(s);
+    dlock *d = in_state(s);
     bool foreign = s == DLOCK_STATE_FOREIGN;
     memset(&err, 0, sizeof err);
-    int rc = foreign ? in_child(&t, calls[i].call) : calls[i].call(&t);
+    int rc = foreign ? in_child(d, calls[i].call) : calls[i].call(d);
     if (rc < 0 && !foreign && !err.msg[0])
         FAIL("%s: no message", calls[i].name);
-    printf("%s %s %s %s\n", names[s], calls[i].name, dlock_error_name(rc), names[state_of(&t)]);
+    printf("%s %s %s %s\n", names[s], calls[i].name, dlock_error_name(rc), names[dlock_state(d)]);
     /* After any call of a child: the locks are held, and not lost. */
     for (int k = 0; foreign && k < n_uris; k++) {
         dlock *other = open_lock(uris[k], 3 * DLOCK_SEC, 0);
@@ -252,11 +265,11 @@ static void try(enum dlock_state s, size_t i)
         dlock_close(other);
     }
     if (foreign)
-        CODE(CALL(&t, keep, 0, &err), 0);
-    if (state_of(&t) != DLOCK_STATE_IDLE)
-        (void)CALL(&t, release, 5 * DLOCK_SEC, NULL);
-    IS(state_of(&t), DLOCK_STATE_IDLE);
-    close_thing(&t);
+        CODE(dlock_keep(d, 0, &err), 0);
+    if (dlock_state(d) != DLOCK_STATE_IDLE)
+        (void)dlock_release(d, 5 * DLOCK_SEC, NULL);
+    IS(dlock_state(d), DLOCK_STATE_IDLE);
+    dlock_close(d);
     release_holder();
 }
 
@@ -267,8 +280,8 @@ static void try_close(enum dlock_state s)
     snprintf(own, sizeof own, "%s-%d", all, s);
     if (s != DLOCK_STATE_LOST) /* TAKE is for that lock */
         uris[0] = own;
-    struct thing t = in_state(s);
-    close_thing(&t);
+    dlock *d = in_state(s);
+    dlock_close(d);
     release_holder();
     printf("%s close\n", names[s]);
     uris[0] = all;
@@ -281,12 +294,11 @@ int main(int argc, char **argv)
     n_uris = set ? 2 : 1;
     uris = argv + (set ? 2 : 1);
     take = uris[n_uris];
-    enum kind other = set ? LOCK : SET;
     for (int s = 0; s <= DLOCK_STATE_FOREIGN; s++) {
         if ((s == DLOCK_STATE_LOST && !take) || (s == DLOCK_STATE_ASKING && set))
             continue;
         for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++)
-            if (calls[i].of != other && !(calls[i].not_idle && s == DLOCK_STATE_IDLE))
+            if (set || !(calls[i].of_sets || (calls[i].not_idle && s == DLOCK_STATE_IDLE)))
                 try((enum dlock_state)s, i);
         if (s != DLOCK_STATE_FOREIGN && !set)
             try_close((enum dlock_state)s);

@@ -108,7 +108,8 @@ static int be_interest(struct dlock_be *b, struct pollfd *p, int cap, int64_t *w
 static int be_process(struct dlock_be *b, const struct pollfd *p, int n, struct dlock_event *ev)
 {
     struct stub *st = (struct stub *)b;
-    st->ready += n > 0 && p[0].revents != 0;
+    for (int i = 0; i < n; i++)
+        st->ready += p[i].fd == st->fd && p[i].revents != 0;
     st->blind += st->ready == 0;
     if (st->n == 0)
         return 0;
@@ -141,7 +142,7 @@ static inline void fake_handle(dlock *d, struct dlock_uri *uri, struct stub *st)
     d->uri = d->spec.uri = uri;
     d->table = &table;
     d->be = (struct dlock_be *)st;
-    d->owner = getpid();
+    d->head = (struct handle){.ops = &lock_ops, .owner = getpid()};
     dlock_options_init(&d->opt, sizeof d->opt);
     d->lease_cfg = (struct lease_config){.ttl = 10 * S, .grace = 1 * S};
     lock_set_env(d, &env, 10 * S);

@@ -1126,7 +1126,7 @@ TEST(a_renewal_that_the_caller_wants_is_sent_by_the_loop)
     CHECK(!dlock_dispatch(&lk));
     CHECK_INT(be.renews, 1);
     ON(renewed(&lk), EXTENDED);
-    poller_close(lk.poller);
+    poller_close(lk.head.poller);
 }
 
 /* The descriptor knows nothing of other calls that drive the handle, and must not be silent. */
@@ -1139,7 +1139,9 @@ TEST(the_one_descriptor_asks_for_dispatch_after_other_calls)
     NEXT(NONE);
     CHECK(asks_for_dispatch(fd));
     CHECK(!dlock_dispatch(&lk) && !asks_for_dispatch(fd));
-    poller_close(lk.poller);
+    CHECK_INT(dlock_start_status(&lk, NULL), 0);
+    CHECK(asks_for_dispatch(fd));
+    poller_close(lk.head.poller);
 }
 
 UNIT_MAIN

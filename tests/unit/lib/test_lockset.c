@@ -3,7 +3,7 @@
 
 static struct stub stubs[3];
 static dlock *locks[3];
-static dlock_set *set;
+static dlock *set;
 static struct dlock_report r;
 static const dlock *which;
 
@@ -11,7 +11,7 @@ static const dlock *which;
 static void make(int64_t wait)
 {
     static const char *const names[] = {"c", "a", "b"};
-    dlock_set_close(set); /* of the test before */
+    dlock_close(set); /* of the test before */
     clock_now = 1000 * S;
     raw_minus_boot = -300 * S;
     calls[0] = '\0';
@@ -21,7 +21,7 @@ static void make(int64_t wait)
         stubs[i].answers = true;
         locks[i] = fake_lock(&stubs[i], names[i]);
     }
-    CHECK_INT(dlock_set_open(&set, locks, 3, wait, NULL), 0);
+    CHECK_INT(dlock_open_set(&set, locks, 3, wait, NULL), 0);
 }
 
 static struct stub *named(char letter)
@@ -34,7 +34,7 @@ static struct stub *named(char letter)
 
 static enum dlock_report_type next(void)
 {
-    const struct dlock_report *got = dlock_set_process(set, NULL, 0);
+    const struct dlock_report *got = dlock_process(set, NULL, 0);
     if (got)
         r = *got;
     which = r.lock;
@@ -47,7 +47,7 @@ static int64_t wake(void)
 {
     struct pollfd pfd[3 * DLOCK_POLL_MAX];
     int64_t at;
-    dlock_set_interest(set, pfd, 3 * DLOCK_POLL_MAX, &at);
+    dlock_interest(set, pfd, 3 * DLOCK_POLL_MAX, &at);
     return at;
 }
 
@@ -101,7 +101,7 @@ static void grant_all(void)
 static void start(int64_t wait)
 {
     make(wait);
-    dlock_set_start_acquire(set, NULL);
+    dlock_start_acquire(set, NULL);
 }
 
 static void start_with_min_hold(void)
@@ -109,7 +109,7 @@ static void start_with_min_hold(void)
     make(DLOCK_NEVER);
     for (int i = 0; i < 3; i++)
         locks[i]->spec.min_hold = 3600 * S;
-    dlock_set_start_acquire(set, NULL);
+    dlock_start_acquire(set, NULL);
 }
 
 /* The set holds a, and waits for b. */
@@ -129,7 +129,7 @@ TEST(one_order_and_all_or_none)
     CHECK_STR(calls, "Aa Ab ");
     clock_is(1002 * S);
     GRANT('b', "tb", NONE);
-    CHECK_INT(dlock_set_time_left(set), 0);
+    CHECK_INT(dlock_time_left(set), 0);
     clock_is(1003 * S);
     GRANT('c', "tc", ACQUIRED);
     CHECK(!which);
@@ -137,13 +137,14 @@ TEST(one_order_and_all_or_none)
     /* The lease of a is the oldest. */
     CHECK_INT(r.times.deadline, locks[1]->lease.times.deadline);
     CHECK_INT(r.times.term_at, locks[1]->lease.times.term_at);
-    CHECK_INT(dlock_set_time_left(set), dlock_time_left(locks[1]));
+    CHECK_INT(dlock_time_left(set), dlock_time_left(locks[1]));
+    CHECK_INT(dlock_deadline(set), dlock_deadline(locks[1]));
     /* As they were given. */
-    CHECK_STR(dlock_name(dlock_set_at(set, 0)), "c");
-    CHECK_STR(dlock_token(dlock_set_at(set, 0)), "tc");
-    CHECK_STR(dlock_name(dlock_set_at(set, 2)), "b");
-    CHECK(!dlock_set_at(set, 3));
-    dlock_set_start_release(set, clock_now + S, NULL);
+    CHECK_STR(dlock_name(dlock_at(set, 0)), "c");
+    CHECK_STR(dlock_token(dlock_at(set, 0)), "tc");
+    CHECK_STR(dlock_name(dlock_at(set, 2)), "b");
+    CHECK(!dlock_at(set, 3));
+    dlock_start_release(set, clock_now + S, NULL);
     NEXT(RELEASED);
     CHECK(!which);
     CHECK_INT(r.how, DLOCK_RELEASE_CLEAN);
@@ -156,16 +157,41 @@ TEST(the_same_lock_twice_is_refused)
     struct dlock_error err;
     make(0);
     dlock *c = fake_lock(&stubs[0], "c"), *two[] = {c, c};
-    dlock_set *other = NULL;
-    CHECK_INT(dlock_set_open(&other, locks, 1, 0, &err), DLOCK_EUSAGE);
+    dlock *other = NULL;
+    CHECK_INT(dlock_open_set(&other, locks, 1, 0, &err), DLOCK_EUSAGE);
     CHECK_HAS(err.msg, "the handle belongs to a set");
-    CHECK_INT(dlock_set_open(&other, two, 2, 0, &err), DLOCK_EUSAGE);
+    CHECK_INT(dlock_open_set(&other, two, 2, 0, &err), DLOCK_EUSAGE);
     CHECK_HAS(err.msg, "named twice (lock 'c')");
     CHECK(!other);
-    CHECK_INT(dlock_set_open(&other, two, 0, 0, NULL), DLOCK_EUSAGE);
-    CHECK_INT(dlock_set_open(&other, two, DLOCK_SET_MAX + 1, 0, NULL), DLOCK_EUSAGE);
-    CHECK_INT(dlock_set_open(&other, two, 1, -1, NULL), DLOCK_EUSAGE);
+    CHECK_INT(dlock_open_set(&other, two, 0, 0, NULL), DLOCK_EUSAGE);
+    CHECK_INT(dlock_open_set(&other, two, DLOCK_SET_MAX + 1, 0, NULL), DLOCK_EUSAGE);
+    CHECK_INT(dlock_open_set(&other, two, 1, -1, NULL), DLOCK_EUSAGE);
     dlock_close(c);
+}
+
+TEST(a_set_in_a_set_is_refused)
+{
+    struct dlock_error err;
+    dlock *other = NULL;
+    make(0);
+    CHECK_INT(dlock_open_set(&other, &set, 1, 0, &err), DLOCK_EUSAGE);
+    CHECK_HAS(err.msg, "a part of another set");
+    CHECK(!other);
+}
+
+TEST(a_set_answers_no_queries)
+{
+    struct dlock_error err;
+    const struct dlock_info holder = {.pid = 1};
+    make(0);
+    CHECK_INT(dlock_start_status(set, &err), DLOCK_EUSAGE);
+    CHECK_HAS(err.msg, "dlock_start_status(): not possible for a set of locks");
+    CHECK_INT(dlock_start_forget(set, "t", &err), DLOCK_EUSAGE);
+    CHECK_INT(dlock_start_break(set, &holder, false, &err), DLOCK_EUSAGE);
+    CHECK_INT(dlock_start_list(set, &err), DLOCK_EUSAGE);
+    CHECK_INT(dlock_start_check(set, &err), DLOCK_EUSAGE);
+    CHECK_INT(dlock_state(set), DLOCK_STATE_IDLE);
+    CHECK_INT(stubs[0].asks + stubs[1].asks + stubs[2].asks, 0);
 }
 
 TEST(one_that_is_busy_gives_all_back)
@@ -253,7 +279,7 @@ TEST(a_set_that_begins_again_rides_out_an_outage_of_a_store_that_it_has_reached)
     NEXT(FAILED);
     CHECK_STR(dlock_name(which), "b");
     /* Another acquire has a first contact of its own. */
-    dlock_set_start_acquire(set, NULL);
+    dlock_start_acquire(set, NULL);
     no_answer('a');
     NEXT(FAILED);
 }
@@ -274,7 +300,7 @@ TEST(a_wait_that_ends_in_the_pause)
         make(10 * S + 10 * MS);
         locks[2]->opt.retry = rows[i].b == SILENT;
         locks[2]->opt.connect_timeout_ns = 60 * S;
-        dlock_set_start_acquire(set, NULL);
+        dlock_start_acquire(set, NULL);
         GRANT('a', "ta", NONE);
         if (rows[i].b == BUSY)
             waits('b');
@@ -350,7 +376,7 @@ TEST(the_loss_of_any_is_the_loss_of_the_set)
     NEXT(LOST);
     CHECK_STR(dlock_name(which), "b");
     CHECK_INT(r.error.code, DLOCK_ELOST);
-    dlock_set_start_release(set, clock_now + S, NULL);
+    dlock_start_release(set, clock_now + S, NULL);
     NEXT(RELEASED);
     CHECK(!which);
 }
@@ -375,19 +401,19 @@ TEST(all_locks_are_renewed_for_the_caller)
 {
     struct dlock_error err;
     start(DLOCK_NEVER);
-    CHECK_INT(dlock_set_start_renew(set, &err), DLOCK_EUSAGE);
+    CHECK_INT(dlock_start_renew(set, &err), DLOCK_EUSAGE);
     grant_all();
     int64_t before = r.times.deadline;
     clock_is(clock_now + S);
     named('b')->silent = true;
-    CHECK_INT(dlock_set_renew_now(set, 0, &err), DLOCK_EUNAVAIL);
+    CHECK_INT(dlock_renew_now(set, 0, &err), DLOCK_EUNAVAIL);
     CHECK_HAS(err.msg, "the lock 'b' is confirmed yet");
     named('b')->silent = false;
     stub_says(named('b'),
               (struct dlock_event){.type = EV_RENEWED, .from = clock_now, .ttl = 10 * S});
     clock_is(clock_now + S);
-    CHECK_INT(dlock_set_renew_now(set, 0, &err), 0);
-    CHECK_INT(dlock_set_time_left(set), before - S - clock_now + 2 * S);
+    CHECK_INT(dlock_renew_now(set, 0, &err), 0);
+    CHECK_INT(dlock_time_left(set), before - S - clock_now + 2 * S);
     for (const char *c = "abc"; *c; c++)
         CHECK_INT(named(*c)->renews, *c == 'b' ? 1 : 2);
 }
@@ -399,12 +425,12 @@ TEST(a_release_that_is_not_confirmed_is_told_with_its_lock)
         start(DLOCK_NEVER);
         grant_all();
         named('b')->silent = true;
-        dlock_set_start_release(set, clock_now + S, NULL);
+        dlock_start_release(set, clock_now + S, NULL);
         NEXT(RELEASED);
         CHECK_STR(which ? dlock_name(which) : "", "b");
         CHECK_INT(r.how, DLOCK_RELEASE_UNCLEAR);
         if (orders == 2)
-            dlock_set_start_release(set, clock_now + 2 * S, NULL);
+            dlock_start_release(set, clock_now + 2 * S, NULL);
         NEXT(RELEASED);
         CHECK(!which);
         CHECK_INT(r.how, DLOCK_RELEASE_UNCLEAR);
@@ -415,7 +441,7 @@ TEST(a_release_that_is_not_confirmed_is_told_with_its_lock)
 TEST(a_cancelled_acquire_gives_back_what_it_has)
 {
     start_with_a(DLOCK_NEVER);
-    dlock_set_start_release(set, clock_now + S, NULL);
+    dlock_start_release(set, clock_now + S, NULL);
     NEXT(RELEASED);
     CHECK(!which);
     CHECK_STR(calls, "Aa Ab Rb Ra ");
@@ -442,11 +468,11 @@ TEST(a_set_that_was_not_complete_has_no_least_time)
 {
     start_with_min_hold();
     GRANT('a', "ta", NONE);
-    dlock_set_start_release(set, clock_now + S, NULL);
+    dlock_start_release(set, clock_now + S, NULL);
     CHECK_INT(locks[1]->hold.until, 0);
     start_with_min_hold();
     grant_all();
-    dlock_set_start_release(set, clock_now + S, NULL);
+    dlock_start_release(set, clock_now + S, NULL);
     for (int i = 0; i < 3; i++)
         CHECK_INT(locks[i]->hold.until, clock_now + 3600 * S);
 }
@@ -456,7 +482,7 @@ static void start_with_record(int64_t wait)
 {
     make(wait);
     locks[2]->spec.once = S;
-    dlock_set_start_acquire(set, NULL);
+    dlock_start_acquire(set, NULL);
     for (const char *c = "abc"; *c; c++) {
         CHECK_INT(named('b')->renews, 0);
         grant(*c, (char[]){'t', *c, '\0'});
@@ -506,6 +532,8 @@ TEST(a_run_that_could_not_begin)
         start_with_record(3 * S);
         named('b')->silent = true;
         NEXT(NONE);
+        CHECK(dlock_time_left(locks[0]) > 0);
+        CHECK_INT(dlock_time_left(set), 0); /* each lock is held, but no work may start */
         stub_says(named('b'), (struct dlock_event){.type = EV_UNCLEAR, .error.code = rows[i].code});
         CHECK_INT(next(), rows[i].report);
         if (rows[i].report == DLOCK_REPORT_NONE) {
@@ -519,19 +547,73 @@ TEST(a_run_that_could_not_begin)
     }
 }
 
+TEST(a_note_about_a_set_concerns_all_its_locks)
+{
+    start_with_min_hold();
+    grant_all();
+    locks[0]->spec.once = S;
+    CHECK_INT(dlock_min_hold_left(set), 3600 * S);
+    clock_is(clock_now + S);
+    locks[0]->hold.until = locks[1]->hold.until = 0;
+    CHECK_INT(dlock_min_hold_left(set), 3599 * S); /* the longest */
+    dlock_end_min_hold(set);
+    CHECK_INT(dlock_min_hold_left(set), 0);
+    CHECK_INT(dlock_note_result(set, true, 256, NULL), DLOCK_EUSAGE);
+    CHECK_INT(dlock_note_result(set, true, 3, NULL), 0);
+    CHECK(locks[0]->hold.ended && locks[0]->hold.success);
+    CHECK_INT(locks[0]->hold.status, 3);
+    CHECK(!locks[1]->hold.ended && !locks[1]->hold.success); /* it has no record */
+}
+
+/* The last of three descriptors, each of one lock, is ready; the caller has room for cap. */
+static int64_t wake_with_room(int cap, const int fds[3])
+{
+    struct pollfd pfd[3 * DLOCK_POLL_MAX];
+    int64_t at;
+    make(DLOCK_NEVER);
+    dlock_start_acquire(set, NULL);
+    for (const char *c = "abc"; *c; c++)
+        named(*c)->fd = fds[*c - 'a'];
+    grant_all();
+    clock_is(clock_now + S);
+    CHECK_INT(dlock_interest(set, pfd, cap, &at), dlock_min(cap, 3));
+    for (int i = 0; i < 3 && i < cap; i++)
+        pfd[i].revents = i == 2 ? POLLIN : 0;
+    CHECK(!dlock_process(set, pfd, (int)dlock_min(cap, 3)));
+    CHECK_INT(named('a')->ready + named('b')->ready, 0);
+    CHECK_INT(named('c')->ready, 1);
+    return at - clock_now;
+}
+
+TEST(a_caller_without_room_for_all_descriptors_looks_again_soon)
+{
+    int fds[3], ends[2];
+    REQUIRE_INT(pipe(ends), 0);
+    REQUIRE_INT(write(ends[1], "", 1), 1);
+    fds[0] = ends[1]; /* never to be read from */
+    fds[1] = dup(ends[1]);
+    fds[2] = ends[0];
+    CHECK_INT(wake_with_room(0, fds), 20 * MS);
+    CHECK_INT(wake_with_room(2, fds), 20 * MS);
+    CHECK(wake_with_room(3, fds) > S);
+    CHECK(wake_with_room(3 * DLOCK_POLL_MAX, fds) > S);
+    for (int i = 0; i < 3; i++)
+        close(fds[i]);
+}
+
 TEST(the_descriptor_of_a_handle_is_silent_in_a_set)
 {
     make(DLOCK_NEVER);
-    dlock_set_close(set);
+    dlock_close(set);
     dlock *d = fake_lock(&stubs[0], "d");
     int fd = dlock_poll_fd(d, NULL);
     REQUIRE(fd >= 0 && asks_for_dispatch(fd));
-    CHECK_INT(dlock_set_open(&set, &d, 1, DLOCK_NEVER, NULL), 0);
-    int all = dlock_set_poll_fd(set, NULL);
-    CHECK(!dlock_set_dispatch(set) && !asks_for_dispatch(all));
-    CHECK(!dlock_set_process(set, NULL, 0) && asks_for_dispatch(all));
-    CHECK(!dlock_set_dispatch(set) && !asks_for_dispatch(all));
-    CHECK_INT(dlock_set_start_acquire(set, NULL), 0);
+    CHECK_INT(dlock_open_set(&set, &d, 1, DLOCK_NEVER, NULL), 0);
+    int all = dlock_poll_fd(set, NULL);
+    CHECK(!dlock_dispatch(set) && !asks_for_dispatch(all));
+    CHECK(!dlock_process(set, NULL, 0) && asks_for_dispatch(all));
+    CHECK(!dlock_dispatch(set) && !asks_for_dispatch(all));
+    CHECK_INT(dlock_start_acquire(set, NULL), 0);
     CHECK(!asks_for_dispatch(fd) && asks_for_dispatch(all));
 }
 
