@@ -49,20 +49,10 @@ const struct dlock_info *query_holder(const struct found *f)
     return NULL;
 }
 
-static bool same_hold(const struct dlock_info *a, const struct dlock_info *b)
-{
-    if (a->token[0] || b->token[0])
-        return strcmp(a->token, b->token) == 0;
-    /* The process of a file's holder is unknown while it executes a program. */
-    bool unknown = a->since_ms > 0 && (a->pid == 0 || b->pid == 0);
-    return (a->pid == b->pid || unknown) && a->since_ms == b->since_ms &&
-           strcmp(a->host, b->host) == 0;
-}
-
 const struct dlock_info *query_same_hold(const struct found *f, const struct dlock_info *hold)
 {
     for (size_t i = 0; i < f->n; i++)
-        if (!f->all[i].waiter && same_hold(&f->all[i], hold))
+        if (!f->all[i].waiter && dlock_same_hold(&f->all[i], hold))
             return &f->all[i];
     return NULL;
 }

@@ -392,6 +392,8 @@ struct dlock_report {
     bool broken;
     const struct dlock_entry *entry;
     enum dlock_finding finding;
+    /* RUN, behind the holders: the state is RUNNING, but no holder can be this run. */
+    bool crashed;
 };
 
 /* Members of a report, for other languages, which then need not know the structure. */

@@ -2,7 +2,7 @@
 #ifndef DLOCK_LOCK_H
 #define DLOCK_LOCK_H
 
-#include "backend.h"
+#include "ask.h"
 #include "lease.h"
 
 /* The part of -w's 100 ms tolerance that is left for an orderly exit from the queue. */
@@ -86,6 +86,7 @@ struct dlock {
     char token[DLOCK_TOKEN_LEN + 1];
     struct dlock_info holder; /* as last seen while waiting; or whose hold is to be broken */
     bool have_holder;
+    struct ask ask;                   /* LOCK_ASKING, of a question in steps */
     struct dlock_question question;   /* LOCK_ASKING; its holder is the handle's */
     char record[DLOCK_TOKEN_LEN + 1]; /* question.token */
     bool broken;                      /* while held: another process has marked the hold */
