@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-#define DLOCK_BACKEND_ABI 11
+#define DLOCK_BACKEND_ABI 12
 
 enum dlock_cap {
     CAP_SHARED = 1,
