@@ -515,24 +515,6 @@ int redis_script_state(const redisReply *r, struct redis_script_state *s)
     return 0;
 }
 
-int redis_script_broke(const redisReply *r, enum redis_script_broke *what,
-                       struct dlock_info *holder)
-{
-    static const char *const words[] = {"marked",  "already", "freed",  "free",
-                                        "foreign", "undone",  "changed"};
-    if (r->type != REDIS_REPLY_ARRAY || r->elements < 1 || !is_string(r->element[0]))
-        return DLOCK_EPROTO;
-    *what = (enum redis_script_broke)first_word(r, words, DLOCK_LEN(words));
-    if ((size_t)*what == DLOCK_LEN(words))
-        return DLOCK_EPROTO;
-    if (*what != RB_CHANGED)
-        return 0;
-    if (r->elements < 2 || !is_string(r->element[1]))
-        return DLOCK_EPROTO;
-    redis_script_holder(r->element[1]->str, (size_t)r->element[1]->len, holder);
-    return 0;
-}
-
 int redis_script_stepped(const redisReply *r, enum redis_script_stepped *what)
 {
     static const char *const words[] = {"marked",  "already", "freed",   "done",  "free",
@@ -569,16 +551,6 @@ const char *redis_script_mark(const char *text, size_t *len, int64_t *when_ms)
     }
     *len -= digits + 1;
     return text + digits + 1;
-}
-
-int redis_script_forgot(const redisReply *r, enum redis_script_forgot *what, const char **type)
-{
-    static const char *const words[] = {"done", "busy", "changed", "record"};
-    if (r->type != REDIS_REPLY_ARRAY || r->elements < 1 || !is_string(r->element[0]))
-        return DLOCK_EPROTO;
-    *type = r->elements > 1 && is_string(r->element[1]) ? r->element[1]->str : "";
-    *what = (enum redis_script_forgot)first_word(r, words, DLOCK_LEN(words));
-    return (size_t)*what < DLOCK_LEN(words) ? 0 : DLOCK_EPROTO;
 }
 
 /* --------------------------------------------------------------------- values */

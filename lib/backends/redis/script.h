@@ -235,28 +235,8 @@ struct redis_script_state {
 /* status. */
 int redis_script_state(const redisReply *, struct redis_script_state *);
 
-enum redis_script_broke {
-    RB_MARKED,
-    RB_ALREADY, /* the hold has a mark */
-    RB_FREED,   /* by force, or the holder had released the lock, which was kept (--min-hold) */
-    RB_FREE,    /* nothing was done: there is no holder */
-    RB_FOREIGN, /* the holder is not dlock */
-    RB_UNDONE,
-    RB_CHANGED /* nothing was done: this holder, part of the reply, has the lock now */
-};
-/* break. */
-int redis_script_broke(const redisReply *, enum redis_script_broke *, struct dlock_info *holder);
 /* By whom, in the text of a mark of *len bytes, and when (Unix ms; 0: unknown). Never NULL. */
 const char *redis_script_mark(const char *text, size_t *len, int64_t *when_ms);
-
-enum redis_script_forgot {
-    RF_DONE,    /* removed, or there was none */
-    RF_BUSY,    /* the run goes on */
-    RF_CHANGED, /* the record is a newer run's */
-    RF_RECORD   /* foreign data, of this type */
-};
-/* forget, forget_vote. */
-int redis_script_forgot(const redisReply *, enum redis_script_forgot *, const char **type);
 
 enum redis_script_stepped {
     STEPPED_MARKED,  /* the hold has a mark: ours, or an earlier one */
