@@ -906,7 +906,7 @@ static void table_ready(struct pg_backend *be)
         PQclear(be->status.first);
         be->status.first = NULL;
         be->status.run = false;
-        be->status.record.code = 0;
+        be->status.record = (struct dlock_error){0};
         be->table.look = LOOK_FIRST;
         if (be->question->what == ASK_CHECK && be->check_second)
             table_send_check(be, false); /* unsure */
