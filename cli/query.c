@@ -28,19 +28,6 @@ static int keep(struct found *f, const struct dlock_info *info)
     return 0;
 }
 
-bool query_crashed(const struct found *f)
-{
-    if (!f->has_run || f->run.state != DLOCK_RUN_RUNNING)
-        return false;
-    for (size_t i = 0; i < f->n; i++) {
-        const struct dlock_info *h = &f->all[i];
-        if (!h->waiter && !h->over &&
-            (h->foreign || !h->token[0] || strcmp(h->token, f->run.token) == 0))
-            return false;
-    }
-    return true;
-}
-
 const struct dlock_info *query_holder(const struct found *f)
 {
     for (size_t i = 0; i < f->n; i++)
@@ -119,6 +106,7 @@ int query_run(const struct options *o, const struct sigstate *sig, dlock *lk, st
             if (r->type == DLOCK_REPORT_RUN) {
                 f->run = *r->run;
                 f->has_run = true;
+                f->crashed = r->crashed;
             }
             if (r->type == DLOCK_REPORT_NOTICE && !f->silent)
                 message_notice(o, &r->error);

@@ -7,7 +7,8 @@
  *
  * Rules for every slot: it runs in one thread; it does not block, print, exit or resolve names;
  * there is no global state. Exactly one ending event follows a start call (acquire, renew, release,
- * ask); process() hands out the events. EV_LOST may come at any time while the lock is granted.
+ * ask, step); process() hands out the events. EV_LOST may come at any time while the lock is
+ * granted.
  */
 #ifndef DLOCK_BACKEND_H
 #define DLOCK_BACKEND_H
@@ -118,8 +119,8 @@ enum dlock_ev {
     EV_WAITING,
     EV_GRANTED, /* ends acquire: from, ttl, fence, token */
     /*
-     * Ends acquire(!wait): info: a holder (may be NULL). Ends ask(ASK_FORGET): that run goes on.
-     * Ends ask(ASK_BREAK): the lock has changed hands; info: the new holder.
+     * Ends acquire(!wait): info: a holder (may be NULL). Of ask.c, ends ASK_FORGET: that run goes
+     * on; ends ASK_BREAK: the lock has changed hands; info: the new holder.
      */
     EV_BUSY,
     /* Ends acquire with spec->once: run has succeeded already; we have left and woken the next. */
@@ -144,13 +145,14 @@ enum dlock_ev {
     EV_READ,
     /* Ends another step: stepped. STEP_MARK: error.msg: what ends the mark, or "". */
     EV_STEPPED,
-    EV_INFO,    /* ASK_STATUS: for each holder and waiter: info */
-    EV_RUN,     /* ASK_STATUS: at most once, if there is a run record: run, crashed */
+    EV_INFO,    /* of ask.c, ASK_STATUS: for each holder and waiter: info */
+    EV_RUN,     /* of ask.c, ASK_STATUS: at most once, if there is a run record: run, crashed */
     EV_ENTRY,   /* ASK_LIST: for each lock: entry. The core drops the names it does not want */
     EV_FINDING, /* ASK_CHECK: finding, error: see ASK_CHECK */
     /*
-     * Ends ask. ASK_STATUS: error.msg: why the lock is free ("no such file"), or "". ASK_BREAK:
-     * broken: the hold is marked, and not over yet; error.msg: what ends the mark, or "".
+     * Ends ask. Of ask.c, ends ASK_STATUS: error.msg: why the lock is free ("no such file"), or "".
+     * ASK_BREAK: broken: the hold is marked, and not over yet; error.msg: what ends the mark, "":
+     * the end of the hold.
      */
     EV_DONE,
     /*
@@ -158,12 +160,16 @@ enum dlock_ev {
      * While granted: the store may have lost the lock; the core renews at once (not with CAP_LAG).
      */
     EV_AWAY,
-    EV_BACK,    /* while acquire waits: the first answer since EV_AWAY; a part of a long answer */
+    /*
+     * While acquire waits: the first answer since EV_AWAY. Of a query: a part of a long answer, or
+     * the answer to a step that another step follows.
+     */
+    EV_BACK,
     EV_CHANGED, /* while granted: another client may have changed the lock; likewise */
     EV_NOTICE,  /* at any time: as DLOCK_REPORT_NOTICE */
     /*
-     * Ends acquire or ask, never renew or release. The store may still hold an unclear grant: the
-     * core calls release.
+     * Ends acquire, ask or step, never renew or release. The store may still hold an unclear grant:
+     * the core calls release.
      */
     EV_FAILED
 };
@@ -314,8 +320,8 @@ struct dlock_backend {
     const struct dlock_error *(*refusal)(const struct dlock_be *);
 
     /*
-     * Idle only. NULL with CAP_NESTED: a query opens a handle without the outer dlock. The question
-     * stays valid until the end of ask.
+     * Idle only: ASK_LIST and ASK_CHECK. NULL with CAP_NESTED: a query opens a handle without the
+     * outer dlock. The question stays valid until the end of ask.
      */
     void (*ask)(struct dlock_be *, const struct dlock_question *);
 

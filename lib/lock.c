@@ -352,7 +352,7 @@ static void contact_failed(dlock *d)
 
 static bool asks_in_steps(const dlock *d)
 {
-    return d->phase == LOCK_ASKING && ask_in_steps(d->question.what) && d->table->step;
+    return d->phase == LOCK_ASKING && ask_in_steps(d->question.what);
 }
 
 /* The addresses are known: begin the acquire or the query. */
@@ -794,10 +794,7 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         if (waits(d) || d->phase == LOCK_ASKING)
             answered(d);
         break;
-    case EV_READ: /* of a step: for ask.c */
-    case EV_STEPPED:
-    case EV_CHANGED:
-    case EV_NONE:
+    default: /* EV_CHANGED is the lease's; EV_READ and EV_STEPPED are for ask.c */
         break;
     }
 }

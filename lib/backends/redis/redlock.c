@@ -10,8 +10,8 @@
  * 3 holders fit 2 slots on 3 servers.
  *
  * This file runs the operation under way: redlock_vote.c acquires, redlock_renew.c renews and
- * releases, redlock_status.c asks for the status, redlock_list.c for all locks, redlock_break.c
- * breaks a hold. redlock_servers.c reaches the servers and counts their answers, redlock_young.c
+ * releases, redlock_status.c carries out the steps of a query, redlock_list.c asks for all locks.
+ * redlock_servers.c reaches the servers and counts their answers, redlock_young.c
  * knows which votes count after a restart. Each server is a node (node.c).
  *
  * Not guaranteed: the same as with one server, for a majority of the servers. A server that comes

@@ -118,7 +118,8 @@ bool redis_script_run(struct redis_script_args *, const struct dlock_spec *, con
                       uint64_t fence, bool ended, char text[RUN_RECORD_MAX]);
 
 /*
- * The script of a step, with its arguments; by: room for an argument. Of STEP_FORGET: SCRIPT_FORGET.
+ * The script of a step (SCRIPT_FORGET for STEP_FORGET), with its arguments; by: room for an
+ * argument.
  */
 enum redis_script_op redis_script_step(struct redis_script_args *, const struct dlock_spec *,
                                        const struct dlock_order *, char by[DLOCK_BREAKER_SIZE]);
