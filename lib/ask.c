@@ -10,7 +10,7 @@
 
 static void step(struct ask *a, enum dlock_step what)
 {
-    a->stage = ASK_STEPS;
+    a->stage = ASKING_STEPS;
     a->order.what = what;
     a->reads += what == STEP_READ;
     a->table->step(a->be, &a->order);
@@ -23,7 +23,7 @@ void ask_start(struct ask *a, const struct dlock_backend *table, struct dlock_be
     a->order = (struct dlock_order){
         .until = until, .question = question, .holder = &a->info, .run = &a->run};
     if (question->what == ASK_BREAK && table->no_break)
-        a->stage = ASK_REFUSED;
+        a->stage = ASKING_REFUSED;
     else
         step(a, STEP_READ);
 }
@@ -32,7 +32,7 @@ void ask_start(struct ask *a, const struct dlock_backend *table, struct dlock_be
 static struct dlock_event *end(struct ask *a, struct dlock_event *ev, enum dlock_ev type)
 {
     *ev = (struct dlock_event){.type = type};
-    a->stage = ASK_OFF;
+    a->stage = ASKING_OFF;
     if (a->table->rest)
         a->table->rest(a->be);
     return ev;
@@ -136,7 +136,7 @@ static void was_read(struct ask *a, struct dlock_event *ev)
     } else if (a->question->what == ASK_FORGET) {
         forget(a, ev);
     } else {
-        a->stage = ASK_TELLS;
+        a->stage = ASKING_TELLS;
         tell(a, ev);
     }
 }
@@ -156,9 +156,9 @@ static void stepped(struct ask *a, struct dlock_event *ev)
 
 int ask_process(struct ask *a, const struct pollfd *pfd, int n, struct dlock_event *ev)
 {
-    if (a->stage == ASK_TELLS) {
+    if (a->stage == ASKING_TELLS) {
         tell(a, ev);
-    } else if (a->stage == ASK_REFUSED) {
+    } else if (a->stage == ASKING_REFUSED) {
         end(a, ev, EV_FAILED);
         dlock_fail_at(&ev->error, DLOCK_EUNUSABLE, 0, a->uri->where, "%s", a->table->no_break);
     } else if (!a->table->process(a->be, pfd, n, ev)) {
@@ -168,7 +168,7 @@ int ask_process(struct ask *a, const struct pollfd *pfd, int n, struct dlock_eve
         if (ev->type == EV_READ || ev->type == EV_STEPPED) /* another step was ordered */
             *ev = (struct dlock_event){.type = EV_BACK};
     } else if (ev->type == EV_BUSY || ev->type == EV_FAILED) {
-        a->stage = ASK_OFF;
+        a->stage = ASKING_OFF;
     }
     return 1;
 }

@@ -19,10 +19,10 @@ struct ask {
     const struct dlock_uri *uri;
     const struct dlock_question *question;
     enum ask_stage {
-        ASK_OFF,
-        ASK_REFUSED, /* the store cannot break holds */
-        ASK_STEPS,   /* the store carries out the order */
-        ASK_TELLS    /* ASK_STATUS: what was read is handed out */
+        ASKING_OFF,
+        ASKING_REFUSED, /* the store cannot break holds */
+        ASKING_STEPS,   /* the store carries out the order */
+        ASKING_TELLS    /* ASK_STATUS: what was read is handed out */
     } stage;
     struct dlock_order order;
     int reads;
@@ -30,7 +30,7 @@ struct ask {
     struct dlock_info info; /* the holder or waiter of the event; ASK_BREAK: the hold */
     struct dlock_run run;
     bool has_run;
-    bool goes_on; /* ASK_TELLS: a holder that was handed out may be the run of the record */
+    bool goes_on; /* ASKING_TELLS: a holder that was handed out may be the run of the record */
     struct dlock_error error;
 };
 
@@ -47,7 +47,7 @@ int ask_process(struct ask *, const struct pollfd *, int n, struct dlock_event *
 /* Is there an event to hand out without I/O? */
 static inline bool ask_ready(const struct ask *a)
 {
-    return a->stage == ASK_REFUSED || a->stage == ASK_TELLS;
+    return a->stage == ASKING_REFUSED || a->stage == ASKING_TELLS;
 }
 
 #endif

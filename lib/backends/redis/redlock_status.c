@@ -324,7 +324,11 @@ static void status_step(struct redlock_backend *be, int64_t now)
     struct dlock_error err;
     if (step == STEP_MARK)
         answered += redlock_count(be, A_TYPE);
-    if (redlock_count(be, A_PENDING) > 0 && redlock_patient(be, answered, now))
+    bool pending = redlock_count(be, A_PENDING) > 0;
+    if (pending && redlock_patient(be, answered, now))
+        return;
+    /* A missing answer that decides is waited for. */
+    if (pending && step == STEP_READ && now < be->until && is_unsure(be, &err))
         return;
     if (step != STEP_READ) {
         conclude(be);

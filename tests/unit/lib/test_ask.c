@@ -135,7 +135,7 @@ static enum dlock_ev asked(const struct dlock_question *q)
         else if (ev.type == EV_NOTICE)
             snprintf(told + len, sizeof(told) - len, "notice ");
     }
-    CHECK_INT(ask.stage, ASK_OFF);
+    CHECK_INT(ask.stage, ASKING_OFF);
     return ev.type;
 }
 

@@ -940,6 +940,24 @@ TEST(a_holder_that_silent_servers_may_name_is_neither_there_nor_gone)
     }
 }
 
+TEST(a_server_whose_answer_decides_is_waited_for)
+{
+    for (int held = 0; held < 2; held++) {
+        REQUIRE(start(3, TTL, OP));
+        set(1, other);
+        strcpy(w.f[2].value, held ? other : "");
+        w.f[2].slow[F_STATUS] = true;
+        CHECK(step(STEP_READ, ASK_STATUS, 2 * DLOCK_SEC, EV_NONE));
+        w.f[2].slow[F_STATUS] = false;
+        CHECK(until(DLOCK_SEC, EV_READ));
+        CHECK_INT(holders(), held);
+        /* The others agree: nothing is waited for. */
+        set(2, other);
+        w.f[2].slow[F_STATUS] = true;
+        CHECK(step(STEP_READ, ASK_STATUS, 2 * DLOCK_SEC, EV_READ));
+    }
+}
+
 TEST(force_frees_all_servers_that_answer)
 {
     REQUIRE(start(3, TTL, OP));
