@@ -380,6 +380,19 @@ TEST(a_run_goes_on_while_a_holder_may_be_that_run)
     CHECK_INT(forgotten("a"), EV_BUSY);
 }
 
+TEST(a_run_that_has_ended_has_not_crashed_and_does_not_go_on)
+{
+    for (int state = DLOCK_RUN_FAILED; state <= DLOCK_RUN_SUCCEEDED; state++) {
+        empty();
+        record("a", (enum dlock_run_state)state);
+        CHECK_INT(status(), EV_DONE);
+        CHECK_STR(told, "run ");
+        add("")->foreign = true;
+        CHECK_INT(forgotten("a"), EV_DONE);
+        CHECK(!store.has_run);
+    }
+}
+
 /* --- status --- */
 
 TEST(a_status_tells_holders_waiters_and_the_record)
