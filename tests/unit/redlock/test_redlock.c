@@ -914,6 +914,23 @@ TEST(a_majority_names_the_holder_and_gets_the_mark)
     CHECK_INT(left(), 2);
 }
 
+TEST(a_mark_that_comes_late_is_taken_back_too)
+{
+    REQUIRE(start(5, TTL, OP));
+    set(3, other);
+    REQUIRE(reads(ASK_BREAK, EV_READ));
+    CHECK_INT(holders(), 1);
+    w.f[2].slow[F_BREAK] = true;
+    CHECK(step(STEP_MARK, ASK_BREAK, 6 * DLOCK_SEC, EV_STEPPED) && CHECK(!w.ended.stepped));
+    CHECK(w.f[2].held[F_BREAK]);
+    int served = w.f[2].served[F_BREAK];
+    w.f[2].slow[F_BREAK] = false;
+    (void)settle(&w);
+    CHECK_INT(w.f[2].served[F_BREAK], served + 2);
+    CHECK_INT(marks(), 0);
+    CHECK_INT(left(), 3);
+}
+
 /* Two of three servers answer, and one of these names the holder: the third may name it, too. */
 TEST(a_holder_that_silent_servers_may_name_is_neither_there_nor_gone)
 {
@@ -994,6 +1011,10 @@ TEST(a_record_is_removed_by_a_majority_and_the_rest_is_told)
     CHECK_INT(w.ended.error.code, DLOCK_EDATA);
     CHECK(reads(ASK_STATUS, EV_READ) && CHECK(!w.ended.run));
     CHECK_INT(w.ended.error.code, DLOCK_EDATA);
+    REQUIRE(start(3, TTL, OP));
+    strcpy(w.f[0].run, "foreign");
+    CHECK(reads(ASK_FORGET, EV_READ) && CHECK(!w.ended.run));
+    CHECK_INT(w.ended.error.code, 0);
 }
 
 UNIT_MAIN
