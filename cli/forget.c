@@ -40,7 +40,7 @@ static int forget(const struct options *o, const struct sigstate *sig, dlock *lk
         refuse_running(o, lk, &shown->run);
     else if (shown->has_run && code < 0 && message_tells(o, ABOUT_HELD))
         message("forgotten: %s %s", message_lock(lk, "", lock),
-                message_run(&shown->run, query_crashed(shown), text, sizeof(text)));
+                message_run(&shown->run, shown->crashed, text, sizeof(text)));
     query_free(&f);
     return code < 0 ? 0 : code;
 }
@@ -53,11 +53,11 @@ int forget_mode(const struct options *o, const struct sigstate *sig)
     dlock *lk = query_first(o, sig, "--forget", &f, &code);
     if (!lk)
         return code;
-    if (code < 0 && f.has_run && f.run.state == DLOCK_RUN_RUNNING && !query_crashed(&f)) {
+    if (code < 0 && f.has_run && f.run.state == DLOCK_RUN_RUNNING && !f.crashed) {
         code = refuse_running(o, lk, &f.run);
     } else if (code < 0 && f.has_run && !o->yes) {
         message("%s %s", message_lock(lk, "", lock),
-                message_run(&f.run, query_crashed(&f), text, sizeof(text)));
+                message_run(&f.run, f.crashed, text, sizeof(text)));
         if (!query_agreed(sig, "Forget it, so that the command may run again? [y/N] "))
             code = QUERY_REFUSED;
         /* Servers close a connection that is idle for long. */

@@ -75,8 +75,7 @@ static void text_line(FILE *f, const struct dlock_entry *e, const struct found *
     const struct dlock_info *h = e->holder;
     fputs(state_text(e, state), f);
     if (run)
-        fprintf(f, ", last run: %s",
-                message_run(&run->run, query_crashed(run), last, sizeof(last)));
+        fprintf(f, ", last run: %s", message_run(&run->run, run->crashed, last, sizeof(last)));
     if (e->waiters > 0)
         fprintf(f, ", %d waiting", e->waiters);
     if (h && h->fence)

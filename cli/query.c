@@ -28,19 +28,6 @@ static int keep(struct found *f, const struct dlock_info *info)
     return 0;
 }
 
-bool query_crashed(const struct found *f)
-{
-    if (!f->has_run || f->run.state != DLOCK_RUN_RUNNING)
-        return false;
-    for (size_t i = 0; i < f->n; i++) {
-        const struct dlock_info *h = &f->all[i];
-        if (!h->waiter && !h->over &&
-            (h->foreign || !h->token[0] || strcmp(h->token, f->run.token) == 0))
-            return false;
-    }
-    return true;
-}
-
 const struct dlock_info *query_holder(const struct found *f)
 {
     for (size_t i = 0; i < f->n; i++)
@@ -49,20 +36,10 @@ const struct dlock_info *query_holder(const struct found *f)
     return NULL;
 }
 
-static bool same_hold(const struct dlock_info *a, const struct dlock_info *b)
-{
-    if (a->token[0] || b->token[0])
-        return strcmp(a->token, b->token) == 0;
-    /* The process of a file's holder is unknown while it executes a program. */
-    bool unknown = a->since_ms > 0 && (a->pid == 0 || b->pid == 0);
-    return (a->pid == b->pid || unknown) && a->since_ms == b->since_ms &&
-           strcmp(a->host, b->host) == 0;
-}
-
 const struct dlock_info *query_same_hold(const struct found *f, const struct dlock_info *hold)
 {
     for (size_t i = 0; i < f->n; i++)
-        if (!f->all[i].waiter && same_hold(&f->all[i], hold))
+        if (!f->all[i].waiter && dlock_same_hold(&f->all[i], hold))
             return &f->all[i];
     return NULL;
 }
@@ -129,6 +106,7 @@ int query_run(const struct options *o, const struct sigstate *sig, dlock *lk, st
             if (r->type == DLOCK_REPORT_RUN) {
                 f->run = *r->run;
                 f->has_run = true;
+                f->crashed = r->crashed;
             }
             if (r->type == DLOCK_REPORT_NOTICE && !f->silent)
                 message_notice(o, &r->error);

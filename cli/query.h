@@ -11,7 +11,7 @@ struct found {
     size_t n, cap;
     char why_free[64]; /* "no such file" (a typo in LOCK looks like a free lock), or "" */
     struct dlock_run run;
-    bool has_run;
+    bool has_run, crashed; /* crashed: the run did not end, and does not go on */
     bool busy; /* --forget: the run is still in progress; --break: the lock has changed hands */
     struct dlock_info holder; /* --break: the new holder */
     bool has_holder;
@@ -42,8 +42,6 @@ int query_run(const struct options *, const struct sigstate *, dlock *, struct f
 bool query_signals(const struct sigstate *, dlock *lk, const char *dying);
 /* The same during a pause of ns. */
 void query_pause(const struct sigstate *, dlock *lk, const char *dying, int64_t ns);
-/* Is the recorded run in progress, with no holder that can be this run? */
-bool query_crashed(const struct found *);
 /* A holder, or NULL. */
 const struct dlock_info *query_holder(const struct found *);
 /* This hold among the holders, or NULL. */

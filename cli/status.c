@@ -47,7 +47,7 @@ const char *status_run_word(const struct found *f)
     static const char *const states[] = {[DLOCK_RUN_RUNNING] = "running",
                                          [DLOCK_RUN_FAILED] = "failed",
                                          [DLOCK_RUN_SUCCEEDED] = "succeeded"};
-    return query_crashed(f) ? "crashed" : states[f->run.state];
+    return f->crashed ? "crashed" : states[f->run.state];
 }
 
 void status_json_run(struct json *j, const struct found *f)
@@ -133,7 +133,7 @@ void status_print(const struct options *o, const dlock *lk, const struct found *
     for (size_t i = 0; i < f->n; i++)
         text_one(&f->all[i]);
     if (f->has_run)
-        printf("  last run: %s\n", message_run(&f->run, query_crashed(f), run, sizeof(run)));
+        printf("  last run: %s\n", message_run(&f->run, f->crashed, run, sizeof(run)));
 }
 
 int schema_mode(const struct options *o, const struct sigstate *sig)

@@ -7,7 +7,8 @@
  *
  * Rules for every slot: it runs in one thread; it does not block, print, exit or resolve names;
  * there is no global state. Exactly one ending event follows a start call (acquire, renew, release,
- * ask); process() hands out the events. EV_LOST may come at any time while the lock is granted.
+ * ask, step); process() hands out the events. EV_LOST may come at any time while the lock is
+ * granted.
  */
 #ifndef DLOCK_BACKEND_H
 #define DLOCK_BACKEND_H
@@ -19,7 +20,7 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-#define DLOCK_BACKEND_ABI 11
+#define DLOCK_BACKEND_ABI 12
 
 enum dlock_cap {
     CAP_SHARED = 1,
@@ -118,8 +119,8 @@ enum dlock_ev {
     EV_WAITING,
     EV_GRANTED, /* ends acquire: from, ttl, fence, token */
     /*
-     * Ends acquire(!wait): info: a holder (may be NULL). Ends ask(ASK_FORGET): that run goes on.
-     * Ends ask(ASK_BREAK): the lock has changed hands; info: the new holder.
+     * Ends acquire(!wait): info: a holder (may be NULL). Of ask.c, ends ASK_FORGET: that run goes
+     * on; ends ASK_BREAK: the lock has changed hands; info: the new holder.
      */
     EV_BUSY,
     /* Ends acquire with spec->once: run has succeeded already; we have left and woken the next. */
@@ -137,13 +138,21 @@ enum dlock_ev {
     EV_UNCLEAR,
     EV_RELEASED, /* ends release: how; error: why the release is unclear */
     EV_LOST,     /* at any time while granted, or ends renew: certain loss; error says why */
-    EV_INFO,     /* ASK_STATUS: for each holder and waiter: info */
-    EV_RUN,      /* ASK_STATUS: at most once, if there is a run record: run */
-    EV_ENTRY,    /* ASK_LIST: for each lock: entry. The core drops the names it does not want */
-    EV_FINDING,  /* ASK_CHECK: finding, error: see ASK_CHECK */
     /*
-     * Ends ask. ASK_STATUS: error.msg: why the lock is free ("no such file"), or "". ASK_BREAK:
-     * broken: the hold is marked, and not over yet; error.msg: what ends the mark, or "".
+     * Ends STEP_READ: run: the record, or NULL; error: why the record cannot be used (foreign data,
+     * no right to read it), or with code 0 why the lock is free. next() has holders and waiters.
+     */
+    EV_READ,
+    /* Ends another step: stepped. STEP_MARK: error.msg: what ends the mark, or "". */
+    EV_STEPPED,
+    EV_INFO,    /* of ask.c, ASK_STATUS: for each holder and waiter: info */
+    EV_RUN,     /* of ask.c, ASK_STATUS: at most once, if there is a run record: run, crashed */
+    EV_ENTRY,   /* ASK_LIST: for each lock: entry. The core drops the names it does not want */
+    EV_FINDING, /* ASK_CHECK: finding, error: see ASK_CHECK */
+    /*
+     * Ends ask. Of ask.c, ends ASK_STATUS: error.msg: why the lock is free ("no such file"), or "".
+     * ASK_BREAK: broken: the hold is marked, and not over yet; error.msg: what ends the mark, "":
+     * the end of the hold.
      */
     EV_DONE,
     /*
@@ -151,12 +160,16 @@ enum dlock_ev {
      * While granted: the store may have lost the lock; the core renews at once (not with CAP_LAG).
      */
     EV_AWAY,
-    EV_BACK,    /* while acquire waits: the first answer since EV_AWAY; a part of a long answer */
+    /*
+     * While acquire waits: the first answer since EV_AWAY. Of a query: a part of a long answer, or
+     * the answer to a step that another step follows.
+     */
+    EV_BACK,
     EV_CHANGED, /* while granted: another client may have changed the lock; likewise */
     EV_NOTICE,  /* at any time: as DLOCK_REPORT_NOTICE */
     /*
-     * Ends acquire or ask, never renew or release. The store may still hold an unclear grant: the
-     * core calls release.
+     * Ends acquire, ask or step, never renew or release. The store may still hold an unclear grant:
+     * the core calls release.
      */
     EV_FAILED
 };
@@ -190,6 +203,8 @@ struct dlock_event {
     const struct dlock_run *run;     /* the same */
     const struct dlock_entry *entry; /* the same */
     bool broken;                     /* EV_RENEWED, EV_DONE */
+    bool stepped; /* EV_STEPPED; false: hold or record are not as read, and nothing was done */
+    bool crashed; /* EV_RUN: the run goes on by its record, but no holder can be this run */
     enum dlock_finding finding;
     struct dlock_error error;
 };
@@ -199,12 +214,11 @@ enum dlock_ask {
     /* All locks that are held or waited for, in any order, with the rights of a plain client. */
     ASK_LIST,
     /*
-     * Mark the hold of question.holder, in one conditional step of the store, or free it (force). A
-     * hold that is over (info.over) is freed. The mark changes no expiry, and no waiter's place. A
-     * holder that no mark can reach: DLOCK_EUNUSABLE, which names --force.
+     * Mark the hold of question.holder, or free it (force). A hold that is over (info.over) is
+     * freed.
      */
     ASK_BREAK,
-    ASK_FORGET,
+    ASK_FORGET, /* remove the run record of question.token, unless this run goes on */
     /*
      * What a run would meet: log-in, rights for spec's kind of lock, version, settings. error.msg
      * of EV_FINDING is "SUBJECT: what was found", and with a warning or a failure "; what to do";
@@ -222,6 +236,32 @@ struct dlock_question {
     bool all; /* ASK_LIST: also each free lock that may have a run record */
 };
 
+/*
+ * The steps of a store for ASK_STATUS, ASK_BREAK and ASK_FORGET. ask.c decides which step follows
+ * from what was read. A step that changes something is conditional: it does nothing where another
+ * client has changed the hold or the record since.
+ */
+enum dlock_step {
+    STEP_READ,
+    /*
+     * The mark changes no expiry, and no waiter's place. A hold that has a mark already counts as
+     * marked. A holder that no mark can reach: EV_FAILED with DLOCK_EUNUSABLE, which names --force.
+     */
+    STEP_MARK,
+    STEP_FREE,
+    /* Remove the record. EV_BUSY instead: a holder that STEP_READ does not see has the lock. */
+    STEP_FORGET
+};
+
+/* Until the end of the step all of it is valid. */
+struct dlock_order {
+    enum dlock_step what;
+    int64_t until; /* for the answers to all steps of the question */
+    const struct dlock_question *question;
+    const struct dlock_info *holder; /* STEP_MARK, STEP_FREE: as read */
+    const struct dlock_run *run;     /* STEP_FORGET: as read */
+};
+
 struct dlock_be; /* never defined: each backend casts it to a struct of its own */
 
 struct dlock_backend {
@@ -231,6 +271,7 @@ struct dlock_backend {
     unsigned caps;
     const char *no_slots; /* without CAP_SLOTS: why, for the message; may be NULL */
     const char *no_once;  /* without CAP_ONCE: the same */
+    const char *no_break; /* why no hold can be marked or freed; NULL: holds can */
 
     /*
      * Check the URI's parameters and the rest of spec; no I/O on the store. spec stays valid and,
@@ -279,10 +320,20 @@ struct dlock_backend {
     const struct dlock_error *(*refusal)(const struct dlock_be *);
 
     /*
-     * Idle only. NULL with CAP_NESTED: a query opens a handle without the outer dlock. The question
-     * stays valid until the end of ask.
+     * Idle only: ASK_LIST and ASK_CHECK. NULL with CAP_NESTED: a query opens a handle without the
+     * outer dlock. The question stays valid until the end of ask.
      */
     void (*ask)(struct dlock_be *, const struct dlock_question *);
+
+    /*
+     * Idle only: begin a step, which ends with EV_READ or EV_STEPPED, or with EV_FAILED. Several
+     * steps may follow each other. NULL with CAP_NESTED.
+     */
+    void (*step)(struct dlock_be *, const struct dlock_order *);
+    /* After EV_READ: the next holder; behind the holders, the next waiter. False: no more. */
+    bool (*next)(struct dlock_be *, struct dlock_info *);
+    /* The question is over: drop what was read. NULL: nothing to do. */
+    void (*rest)(struct dlock_be *);
 
     /*
      * Fill at most cap entries (up to DLOCK_POLL_MAX) and return their number. Lower *wake_at to

@@ -164,7 +164,7 @@ enum dlock_finding {
 
 /*
  * The record of the last run with dlock_options.once_ns. RUNNING under a free lock: that run has
- * crashed, or was lost.
+ * crashed, or was lost (dlock_report.crashed).
  */
 enum dlock_run_state { DLOCK_RUN_RUNNING, DLOCK_RUN_FAILED, DLOCK_RUN_SUCCEEDED };
 
@@ -392,6 +392,8 @@ struct dlock_report {
     bool broken;
     const struct dlock_entry *entry;
     enum dlock_finding finding;
+    /* RUN, which follows the holders: the state is RUNNING, but no holder can be this run. */
+    bool crashed;
 };
 
 /* Members of a report, for other languages, which then need not know the structure. */

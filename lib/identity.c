@@ -314,3 +314,15 @@ void dlock_broken(struct dlock_error *err, const struct dlock_spec *spec, const 
     dlock_clean_text(text, sizeof(text), by, len);
     dlock_fail_at(err, DLOCK_ELOST, 0, spec->uri->where, "by %s", text);
 }
+
+bool dlock_same_hold(const struct dlock_info *a, const struct dlock_info *b)
+{
+    if (a->token[0] || b->token[0])
+        return strcmp(a->token, b->token) == 0;
+    if (a->fence > 0 && b->fence > 0 && a->fence != b->fence) /* each grant has a greater fence */
+        return false;
+    /* The process of a file's holder is unknown while it executes a program. */
+    bool unknown = a->since_ms > 0 && (a->pid == 0 || b->pid == 0);
+    return (a->pid == b->pid || unknown) && a->since_ms == b->since_ms &&
+           strcmp(a->host, b->host) == 0;
+}

@@ -349,11 +349,21 @@ static void contact_failed(dlock *d)
         report_failed(d);
 }
 
+static bool asks_in_steps(const dlock *d)
+{
+    return d->phase == LOCK_ASKING && ask_in_steps(d->question.what);
+}
+
 /* The addresses are known: begin the acquire or the query. */
 static void ask_backend(dlock *d)
 {
     d->phase = d->want;
-    if (d->want == LOCK_ASKING) {
+    if (asks_in_steps(d)) {
+        ask_start(&d->ask, d->table, d->be, d->uri, &d->question,
+                  dlock_after(now_of(d), d->opt.connect_timeout_ns));
+        return;
+    }
+    if (d->phase == LOCK_ASKING) {
         d->table->ask(d->be, &d->question);
         return;
     }
@@ -683,6 +693,7 @@ static void on_answer(dlock *d, const struct dlock_event *ev)
         report(d, DLOCK_REPORT_INFO)->info = ev->info;
     } else if (ev->type == EV_RUN) {
         report(d, DLOCK_REPORT_RUN)->run = ev->run;
+        d->report.crashed = ev->crashed;
     } else if (ev->type == EV_ENTRY && fnmatch(d->uri->name, ev->entry->name, 0) == 0) {
         report(d, DLOCK_REPORT_ENTRY)->entry = ev->entry;
     } else if (ev->type == EV_FINDING) {
@@ -773,8 +784,7 @@ static void on_event(dlock *d, const struct dlock_event *ev)
         if (waits(d) || d->phase == LOCK_ASKING)
             answered(d);
         break;
-    case EV_CHANGED:
-    case EV_NONE:
+    default: /* EV_CHANGED is the lease's; EV_READ and EV_STEPPED are for ask.c */
         break;
     }
 }
@@ -872,6 +882,8 @@ int lock_interest(dlock *d, struct pollfd *pfd, int cap, int64_t *wake_at)
     }
     if (backend_works(d))
         n += d->table->interest(d->be, pfd + n, cap - n, wake_at);
+    if (asks_in_steps(d) && ask_ready(&d->ask))
+        *wake_at = 0;
     return n;
 }
 
@@ -921,7 +933,8 @@ const struct dlock_report *lock_process(dlock *d, const struct pollfd *pfd, int 
         if (!backend_works(d))
             return NULL;
         struct dlock_event ev = {0};
-        int got = d->table->process(d->be, pfd, n, &ev);
+        int got = asks_in_steps(d) ? ask_process(&d->ask, pfd, n, &ev)
+                                   : d->table->process(d->be, pfd, n, &ev);
         pfd = NULL;
         n = 0;
         if (!got)

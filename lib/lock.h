@@ -2,7 +2,7 @@
 #ifndef DLOCK_LOCK_H
 #define DLOCK_LOCK_H
 
-#include "backend.h"
+#include "ask.h"
 #include "handle.h"
 #include "lease.h"
 
@@ -85,6 +85,7 @@ struct dlock {
     char token[DLOCK_TOKEN_LEN + 1];
     struct dlock_info holder; /* as last seen while waiting; or whose hold is to be broken */
     bool have_holder;
+    struct ask ask;                   /* LOCK_ASKING, of a question in steps */
     struct dlock_question question;   /* LOCK_ASKING; its holder is the handle's */
     char record[DLOCK_TOKEN_LEN + 1]; /* question.token */
     bool broken;                      /* while held: another process has marked the hold */

@@ -138,6 +138,8 @@ bool dlock_env_is_foreign(void);
 void dlock_user_name(unsigned long uid, char *buf, size_t size);
 /* The wait for the lock starts: sets since_ms and since. The core calls it before each acquire. */
 void dlock_identity_begin(struct dlock_identity *);
+/* Do both describe one hold? a and b are holders, seen at different times. */
+bool dlock_same_hold(const struct dlock_info *a, const struct dlock_info *b);
 /*
  * Copy at most size-1 bytes, cut at a character boundary; control characters and invalid UTF-8
  * become '?'.

@@ -60,9 +60,7 @@ static void read_answer(const redisReply *r)
     struct redis_script_tried tried;
     struct redis_script_owned owned;
     struct dlock_info info = {0};
-    enum redis_script_broke broke;
-    enum redis_script_forgot forgot;
-    const char *type;
+    enum redis_script_stepped stepped;
     if (redis_script_tried(r, &tried) == 0) {
         read_value(tried.holder, tried.holder_len);
         read_run(tried.run ? tried.run : tried.holder,
@@ -75,10 +73,8 @@ static void read_answer(const redisReply *r)
         dlock_clean_text(info.broken_by, sizeof(info.broken_by), by, owned.len);
         fuzz_clean_info(&info);
     }
-    if (redis_script_broke(r, &broke, &info) == 0)
-        fuzz_clean_info(&info);
-    if (redis_script_forgot(r, &forgot, &type) == 0)
-        FUZZ_HOLDS(type && strlen(type) < SIZE_MAX);
+    if (redis_script_stepped(r, &stepped) == 0)
+        FUZZ_HOLDS((unsigned)stepped <= STEPPED_RECORD);
 }
 
 static void read_list(const redisReply *r)

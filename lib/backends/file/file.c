@@ -95,8 +95,7 @@ struct file_backend {
     int64_t release_until;
     struct {
         struct file_holders found;
-        int next; /* of found, to be handed out; -1: no query is under way */
-        bool has_run;
+        int next; /* of found, to be handed out */
         struct dlock_run run;
     } status;
     struct {
@@ -573,7 +572,6 @@ static void drop_holders(struct file_backend *b)
 {
     free(b->status.found.info);
     memset(&b->status, 0, sizeof(b->status));
-    b->status.next = -1;
     if (b->list.on)
         file_list_done(&b->list.of);
     b->list.on = false;
@@ -630,16 +628,29 @@ static void file_release(struct dlock_be *be, int64_t until)
 
 /* ----------------------------------------------------------------- ask --- */
 
-/* Remove the run record if token is still its token. Returns the event that ends the query. */
-static enum dlock_ev forget(struct file_backend *b, const char *token, struct dlock_error *err)
+static void read_lock(struct file_backend *b)
+{
+    struct dlock_error err = {0};
+    if (file_status(&b->place, NULL, &b->status.found, &err) < 0) {
+        put(b, EV_FAILED)->error = err;
+        return;
+    }
+    struct dlock_event *ev = put(b, EV_READ);
+    int rc = b->place.named ? once_open(&b->once.place, &b->place, false, &ev->error) : 0;
+    if (rc == 0 && b->place.named)
+        rc = once_read(&b->once.place, b->spec, &b->status.run, &ev->error);
+    if (rc == 1)
+        ev->run = &b->status.run;
+    if (rc >= 0 && b->status.found.no_file)
+        dlock_fail(&ev->error, 0, 0, "no such file");
+}
+
+/* Remove the run record if it is as read. Returns the event that ends the step. */
+static enum dlock_ev forget(struct file_backend *b, const struct dlock_run *as, bool *stepped,
+                            struct dlock_error *err)
 {
     struct dlock_run run;
     int sys = 0, current = 0;
-    int rc = once_open(&b->once.place, &b->place, false, err);
-    if (rc == 0)
-        rc = once_read(&b->once.place, b->spec, &run, err);
-    if (rc <= 0)
-        return rc < 0 ? EV_FAILED : EV_DONE;
     for (int i = 0; i < ROUNDS_AT_ONCE && sys == 0 && current == 0; i++) {
         drop_fd(b);
         if (file_open(&b->place, FILE_FOR_LOCK, &b->fd, err) < 0)
@@ -653,14 +664,11 @@ static enum dlock_ev forget(struct file_backend *b, const char *token, struct dl
     if (current == 0 && sys == 0)
         sys = EWOULDBLOCK;
     /* The record may have changed before we had the lock. */
-    rc = once_read(&b->once.place, b->spec, &run, err);
-    if (rc <= 0)
-        return rc < 0 ? EV_FAILED : EV_DONE;
-    if (strcmp(run.token, token) != 0) {
-        dlock_fail(err, DLOCK_EBUSY, 0, "%s/%s: the record has changed: look at it again",
-                   b->place.path, b->once.place.name);
+    int rc = once_read(&b->once.place, b->spec, &run, err);
+    if (rc < 0)
         return EV_FAILED;
-    }
+    if (rc == 0 || strcmp(run.token, as->token) != 0 || run.state != as->state)
+        return EV_STEPPED;
     if (sys == EWOULDBLOCK && run.state == DLOCK_RUN_RUNNING)
         return EV_BUSY;
     if (sys != 0) {
@@ -669,7 +677,41 @@ static enum dlock_ev forget(struct file_backend *b, const char *token, struct dl
                    sys == EWOULDBLOCK ? "the lock is held" : strerror(sys));
         return EV_FAILED;
     }
-    return once_remove(&b->once.place, err) < 0 ? EV_FAILED : EV_DONE;
+    *stepped = once_remove(&b->once.place, err) >= 0;
+    return *stepped ? EV_STEPPED : EV_FAILED;
+}
+
+/* STEP_READ or STEP_FORGET: no_break. */
+static void file_step(struct dlock_be *be, const struct dlock_order *order)
+{
+    struct file_backend *b = self(be);
+    struct dlock_error err = {0};
+    bool stepped = false;
+    drop_holders(b);
+    if (order->what == STEP_READ) {
+        read_lock(b);
+        return;
+    }
+    enum dlock_ev end = forget(b, order->run, &stepped, &err);
+    drop_lock(b);
+    struct dlock_event *ev = put(b, end);
+    ev->stepped = stepped;
+    if (end == EV_FAILED)
+        ev->error = err;
+}
+
+static bool file_next(struct dlock_be *be, struct dlock_info *info)
+{
+    struct file_backend *b = self(be);
+    bool more = b->status.next < b->status.found.n;
+    if (more)
+        *info = b->status.found.info[b->status.next++];
+    return more;
+}
+
+static void file_rest(struct dlock_be *be)
+{
+    drop_holders(self(be));
 }
 
 static void start_list(struct file_backend *b)
@@ -713,62 +755,11 @@ static void answer_list(struct file_backend *b, struct dlock_event *ev)
 static void file_ask(struct dlock_be *be, const struct dlock_question *question)
 {
     struct file_backend *b = self(be);
-    struct dlock_error err = {0};
     drop_holders(b);
-    if (question->what == ASK_FORGET) {
-        enum dlock_ev end = b->place.named ? forget(b, question->token, &err) : EV_DONE;
-        drop_lock(b);
-        struct dlock_event *ev = put(b, end);
-        if (end == EV_FAILED)
-            ev->error = err;
-        return;
-    }
-    if (question->what == ASK_LIST) {
+    if (question->what == ASK_LIST)
         start_list(b);
-        return;
-    }
-    if (question->what == ASK_BREAK) {
-        dlock_fail(&put(b, EV_FAILED)->error, DLOCK_EUNUSABLE, 0,
-                   "%s: the kernel keeps this lock for the processes that have the file open: end "
-                   "them, as dlock --break does",
-                   b->place.where);
-        return;
-    }
-    if (question->what == ASK_CHECK) {
+    else
         file_check(&b->place, b->spec, &b->found);
-        return;
-    }
-    if (file_status(&b->place, NULL, &b->status.found, &err) < 0) {
-        drop_holders(b);
-        put(b, EV_FAILED)->error = err;
-        return;
-    }
-    b->status.next = 0;
-    int rc = b->place.named ? once_open(&b->once.place, &b->place, false, &err) : 0;
-    if (rc == 0 && b->place.named)
-        rc = once_read(&b->once.place, b->spec, &b->status.run, &err);
-    b->status.has_run = rc == 1;
-    if (rc < 0) /* an unreadable record does not hide the holders */
-        put(b, EV_NOTICE)->error = err;
-}
-
-/* The next event of the answer. */
-static void answer(struct file_backend *b, struct dlock_event *ev)
-{
-    *ev = (struct dlock_event){.type = EV_DONE};
-    if (b->status.next < b->status.found.n) {
-        ev->type = EV_INFO;
-        ev->info = &b->status.found.info[b->status.next++];
-        ev->place = ev->info->place;
-    } else if (b->status.has_run) {
-        b->status.has_run = false;
-        ev->type = EV_RUN;
-        ev->run = &b->status.run;
-    } else {
-        if (b->status.found.no_file)
-            dlock_fail(&ev->error, 0, 0, "no such file");
-        drop_holders(b);
-    }
 }
 
 /* ------------------------------------------------------------ the rest --- */
@@ -777,7 +768,7 @@ static int file_interest(struct dlock_be *be, struct pollfd *pfd, int cap, int64
 {
     struct file_backend *b = self(be);
     int64_t now = now_of(b);
-    if (b->nout > 0 || b->status.next >= 0 || b->list.on || b->found.ended)
+    if (b->nout > 0 || b->list.on || b->found.ended)
         *wake_at = dlock_min(*wake_at, now);
     if (b->op == OP_TRYING)
         *wake_at = dlock_min(*wake_at, b->acquire.retry_at);
@@ -805,12 +796,9 @@ static int file_process(struct dlock_be *be, const struct pollfd *pfd, int n,
         memmove(b->out, b->out + 1, sizeof(b->out[0]) * (size_t)--b->nout);
         return 1;
     }
-    if (b->list.on)
-        answer_list(b, ev);
-    else if (b->status.next >= 0)
-        answer(b, ev);
-    else
+    if (!b->list.on)
         return findings_take(&b->found, ev);
+    answer_list(b, ev);
     return 1;
 }
 
@@ -883,7 +871,7 @@ static int file_open_lock(struct dlock_be **out, const struct dlock_spec *spec,
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     *out = (struct dlock_be *)b;
     b->spec = spec;
-    b->fd = b->status.next = -1;
+    b->fd = -1;
     b->slots.wait.fd = -1;
     b->once.place = ONCE_NOWHERE;
     int rc = file_place_init(&b->place, spec->uri, err);
@@ -909,12 +897,18 @@ const struct dlock_backend dlock_backend_file = {
     .name = "file",
     .schemes = schemes,
     .caps = CAP_SHARED | CAP_SLOTS | CAP_FD | CAP_FENCE | CAP_ONCE,
+    .no_break =
+        "the kernel keeps this lock for the processes that have the file open: end them, as "
+        "dlock --break does",
     .open = file_open_lock,
     .acquire = file_acquire,
     .renew = file_renew,
     .release = file_release,
     .look = file_look,
     .ask = file_ask,
+    .step = file_step,
+    .next = file_next,
+    .rest = file_rest,
     .interest = file_interest,
     .process = file_process,
     .inherit_fd = file_inherit_fd,

@@ -213,14 +213,14 @@ static void adv_ready(struct pg_backend *be)
     int version = PQserverVersion(be->conn.pq);
     struct dlock_error err;
     memset(&be->advisory.has, 0, sizeof(be->advisory.has));
-    if (be->op == OP_STATUS && be->question->what == ASK_BREAK)
-        adv_break_send(be);
-    else if (be->op == OP_STATUS && be->question->what == ASK_LIST)
+    if (be->op == OP_STATUS && be->question->what == ASK_LIST)
         adv_send_list(be);
     else if (be->op == OP_STATUS && be->question->what == ASK_CHECK)
         pg_check_begin(be);
-    else if (be->op == OP_STATUS)
+    else if (be->op == OP_STATUS && be->order->what == STEP_READ)
         adv_request(be, T_STATUS);
+    else if (be->op == OP_STATUS)
+        adv_break_send(be);
     if (be->op != OP_ACQUIRE)
         return;
     if (version < OLDEST) {

@@ -18,9 +18,9 @@
 
 void adv_break_send(struct pg_backend *be)
 {
-    const struct dlock_info *h = be->question->holder;
+    const struct dlock_info *h = be->order->holder;
     struct dlock_error err;
-    bool force = be->question->force;
+    bool force = be->order->what == STEP_FREE;
     be->acquire.try_at = DLOCK_NEVER;
     if (h->foreign && !force) {
         dlock_fail_lock(&err, DLOCK_EUNUSABLE, 0, be->spec->uri,
@@ -32,52 +32,23 @@ void adv_break_send(struct pg_backend *be)
     adv_request(be, force ? T_FREE : T_BREAK);
 }
 
-static void done(struct pg_backend *be, bool broken)
-{
-    pg_op_done(be);
-    struct dlock_event *ev = events_add(&be->events, EV_DONE);
-    ev->broken = broken;
-    be->advisory.breaks.keeps = broken;
-    if (broken)
-        snprintf(ev->error.msg, sizeof(ev->error.msg), "the mark ends with this process");
-    else
-        pg_conn_close(&be->conn);
-}
-
-/* The hold is over: who has the lock now? */
-static void holder_answered(struct pg_backend *be, const struct pg_reply *r)
-{
-    struct dlock_error err;
-    if (r->sqlstate[0] || !r->rows) {
-        pg_conn_reply_error(&be->conn, r, &err);
-        pg_fail(be, &err);
-    } else if (PQntuples(r->rows) == 0) {
-        done(be, false);
-    } else {
-        adv_read_info(r->rows, 0, &be->info);
-        pg_busy(be, &be->info);
-    }
-}
-
 void adv_break_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     bool forced = r->tag == T_FREE;
-    if (r->tag == T_HOLDER) {
-        holder_answered(be, r);
-    } else if (!pg_one_row(r, B_COLUMNS)) {
+    if (!pg_one_row(r, B_COLUMNS)) {
         adv_refusal(be, r, &err);
         pg_fail(be, &err);
-    } else if (!pg_true(r->rows, 0, B_SHOWN) && be->advisory.breaks.ended) {
-        done(be, false);
     } else if (!pg_true(r->rows, 0, B_SHOWN)) {
-        adv_request(be, T_HOLDER);
+        pg_stepped(be, be->advisory.breaks.ended);
     } else if (pg_true(r->rows, 0, B_OLD)) {
         dlock_fail_lock(&err, DLOCK_EUNUSABLE, 0, be->spec->uri,
                         "the holder is an older dlock, and would not notice a mark: use --force");
         pg_fail(be, &err);
     } else if (!forced && (pg_true(r->rows, 0, B_DONE) || pg_true(r->rows, 0, B_OTHER))) {
-        done(be, true);
+        struct dlock_event *ev = pg_stepped(be, true);
+        snprintf(ev->error.msg, sizeof(ev->error.msg), "the mark ends with this process");
+        be->advisory.breaks.keeps = true;
     } else { /* the holder renews just now, or its session is about to end */
         be->advisory.breaks.ended = forced;
         be->acquire.try_at = pg_now(be) + AGAIN;

@@ -34,7 +34,7 @@ void adv_request(struct pg_backend *, enum pg_tag);
 void adv_refusal(const struct pg_backend *, const struct pg_reply *, struct dlock_error *);
 bool adv_read_info(const PGresult *, int row, struct dlock_info *);
 
-/* advisory_break.c: T_BREAK, T_FREE, and then T_HOLDER. */
+/* advisory_break.c: T_BREAK and T_FREE. */
 void adv_break_send(struct pg_backend *);
 void adv_break_answered(struct pg_backend *, const struct pg_reply *);
 

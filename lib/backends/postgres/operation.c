@@ -62,6 +62,14 @@ void pg_skipped(struct pg_backend *be)
     pg_conn_close(&be->conn);
 }
 
+struct dlock_event *pg_stepped(struct pg_backend *be, bool done)
+{
+    pg_op_done(be);
+    struct dlock_event *ev = events_add(&be->events, EV_STEPPED);
+    ev->stepped = done;
+    return ev;
+}
+
 void pg_in_grace(struct pg_backend *be, int64_t left_ms)
 {
     char left[32];

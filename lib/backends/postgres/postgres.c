@@ -113,12 +113,18 @@ static void slot_renew(struct dlock_be *slot)
     be->protocol->renew(be);
 }
 
+static void drop_rows(struct pg_backend *be)
+{
+    PQclear(be->status.rows);
+    be->status.rows = NULL;
+    be->status.next = be->status.place = 0;
+}
+
 static void slot_release(struct dlock_be *slot, int64_t until)
 {
     struct pg_backend *be = self(slot);
     be->events.n = 0;
-    PQclear(be->status.rows);
-    be->status.rows = NULL;
+    drop_rows(be);
     findings_drop(&be->found);
     be->release.until = until;
     if (be->op == OP_RELEASE)
@@ -134,24 +140,54 @@ static void slot_release(struct dlock_be *slot, int64_t until)
 static void slot_ask(struct dlock_be *slot, const struct dlock_question *question)
 {
     struct pg_backend *be = self(slot);
-    enum dlock_ask what = question->what;
-    struct dlock_error err;
     start(be, OP_STATUS);
     be->question = question;
     be->status.after[0] = '\0';
     be->status.dark = false;
     be->check_second = false;
     findings_drop(&be->found);
-    if (what == ASK_STATUS || what == ASK_BREAK || what == ASK_LIST || what == ASK_CHECK ||
-        (what == ASK_FORGET && !be->protocol->session)) {
-        pg_connect(be);
+    pg_connect(be);
+}
+
+static void slot_step(struct dlock_be *slot, const struct dlock_order *order)
+{
+    struct pg_backend *be = self(slot);
+    struct dlock_error err;
+    drop_rows(be);
+    start(be, OP_STATUS);
+    be->op_until = order->until;
+    be->question = order->question;
+    be->order = order;
+    be->advisory.breaks.keeps = be->advisory.breaks.keeps && order->what == STEP_READ;
+    be->advisory.breaks.ended = false;
+    if (order->question->what == ASK_FORGET && be->protocol->session) {
+        pg_no_records(be, &err);
+        pg_fail(be, &err);
         return;
     }
-    if (what == ASK_FORGET)
-        pg_no_records(be, &err);
-    else
-        dlock_fail(&err, DLOCK_EUSAGE, 0, "not yet supported for postgres");
-    pg_fail(be, &err);
+    pg_connect(be);
+}
+
+static bool slot_next(struct dlock_be *slot, struct dlock_info *info)
+{
+    struct pg_backend *be = self(slot);
+    int n = be->status.rows ? PQntuples(be->status.rows) : 0;
+    while (be->status.next < n) {
+        if (!be->protocol->read_info(be->status.rows, be->status.next++, info))
+            continue;
+        if (info->waiter)
+            info->place = ++be->status.place;
+        return true;
+    }
+    return false;
+}
+
+static void slot_rest(struct dlock_be *slot)
+{
+    struct pg_backend *be = self(slot);
+    drop_rows(be);
+    if (!be->advisory.breaks.keeps)
+        pg_conn_close(&be->conn);
 }
 
 /* In lease mode a connection is only a way to the row. */
@@ -186,46 +222,28 @@ static void status_answered(struct pg_backend *be, struct pg_reply *r)
     }
     if (be->protocol->more_status && be->protocol->more_status(be, r))
         return;
-    if (strcmp(r->sqlstate, "42P01") == 0 && be->protocol->schema) {
-        pg_op_done(be); /* no table: no lock was ever taken */
-        events_add(&be->events, EV_DONE);
-        return;
-    }
-    if (r->sqlstate[0] || !r->rows) {
+    /* Without a table no lock was ever taken. */
+    bool no_table = strcmp(r->sqlstate, "42P01") == 0 && be->protocol->schema;
+    bool lists = be->question->what == ASK_LIST;
+    if (!no_table && (r->sqlstate[0] || !r->rows)) {
         pg_conn_reply_error(&be->conn, r, &err);
         pg_fail(be, &err);
         return;
     }
-    be->status.rows = r->rows;
-    r->rows = NULL;
-    be->status.next = be->status.place = 0;
-    be->op_until = DLOCK_NEVER;
-}
-
-static int next_status_event(struct pg_backend *be, struct dlock_event *ev)
-{
-    if (be->question->what == ASK_LIST)
-        return pg_list_next(be, ev);
-    while (be->status.next < PQntuples(be->status.rows)) {
-        if (!be->protocol->read_info(be->status.rows, be->status.next++, &be->info))
-            continue;
-        if (be->info.waiter)
-            be->info.place = ++be->status.place;
-        *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
-        return 1;
+    drop_rows(be);
+    be->status.rows = no_table ? NULL : r->rows;
+    if (!no_table)
+        r->rows = NULL;
+    if (lists && !no_table) {
+        be->op_until = DLOCK_NEVER;
+        return;
     }
-    if (be->status.run) {
-        be->status.run = false;
-        *ev = (struct dlock_event){.type = EV_RUN, .run = &be->run};
-        return 1;
-    }
-    PQclear(be->status.rows);
-    be->status.rows = NULL;
-    be->op = OP_NONE;
-    if (!be->advisory.breaks.keeps)
-        pg_conn_close(&be->conn);
-    *ev = (struct dlock_event){.type = EV_DONE};
-    return 1;
+    pg_op_done(be);
+    struct dlock_event *ev = events_add(&be->events, lists ? EV_DONE : EV_READ);
+    if (!lists && be->status.run)
+        ev->run = &be->run;
+    if (!lists)
+        ev->error = be->status.record;
 }
 
 static void take_replies(struct pg_backend *be)
@@ -299,6 +317,12 @@ static void timers(struct pg_backend *be)
     }
 }
 
+/* Rows of a list are handed out. */
+static bool lists(const struct pg_backend *be)
+{
+    return be->op == OP_STATUS && be->status.rows;
+}
+
 static int slot_interest(struct dlock_be *slot, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
     struct pg_backend *be = self(slot);
@@ -307,7 +331,7 @@ static int slot_interest(struct dlock_be *slot, struct pollfd *pfd, int cap, int
         *wake_at = dlock_min(*wake_at, dlock_min(be->op_until, be->release.until));
         *wake_at = dlock_min(*wake_at, dlock_min(be->acquire.try_at, be->outage.retry_at));
     }
-    if (be->events.n > 0 || be->status.rows || be->found.ended)
+    if (be->events.n > 0 || lists(be) || be->found.ended)
         *wake_at = 0;
     return n;
 }
@@ -326,7 +350,7 @@ static int slot_process(struct dlock_be *slot, const struct pollfd *pfd, int n,
     take_replies(be); /* a send that failed at once */
     if (events_take(&be->events, ev))
         return 1;
-    return be->status.rows ? next_status_event(be, ev) : findings_take(&be->found, ev);
+    return lists(be) ? pg_list_next(be, ev) : findings_take(&be->found, ev);
 }
 
 static const char *const schemes[] = {"postgres", "postgresql", NULL};
@@ -345,6 +369,9 @@ const struct dlock_backend DLOCK_BACKEND_SYMBOL(postgres) = {
     .renew = slot_renew,
     .release = slot_release,
     .ask = slot_ask,
+    .step = slot_step,
+    .next = slot_next,
+    .rest = slot_rest,
     .interest = slot_interest,
     .process = slot_process,
     .session_fd = slot_session_fd,

@@ -119,7 +119,7 @@ struct adv_state {
     struct {
         char session[DLOCK_TOKEN_LEN + 1];
         bool keeps; /* the connection has the mark: keep it open until the close */
-        bool ended; /* by force */
+        bool ended; /* the session, by us */
     } breaks;
 };
 
@@ -213,16 +213,18 @@ struct pg_backend {
     struct {
         int64_t until;
     } release;
-    /* rows: the answer, handed out row by row; NULL: none yet, or all handed out. */
+    /* rows: the answer, handed out row by row; NULL: none. */
     struct {
         PGresult *rows;
         PGresult *first; /* the answer where a second request is refused */
         int next, place;
-        bool run;         /* run holds a run record */
-        char after[1024]; /* ASK_LIST: the last name of the page before */
-        bool dark;        /* ASK_LIST: our role has not the right to see all; told */
+        bool run;                  /* run holds a run record */
+        struct dlock_error record; /* why the run record cannot be used; code 0: it can */
+        char after[1024];          /* ASK_LIST: the last name of the page before */
+        bool dark;                 /* ASK_LIST: our role has not the right to see all; told */
     } status;
     const struct dlock_question *question; /* OP_STATUS */
+    const struct dlock_order *order;       /* the same, of a question in steps */
 
     struct adv_state advisory;
     struct table_state table;
@@ -309,6 +311,8 @@ void pg_granted(struct pg_backend *, int64_t from);
 void pg_busy(struct pg_backend *, const struct dlock_info *);
 /* Not held: the work has been done, as run says. Closes the connection. */
 void pg_skipped(struct pg_backend *);
+/* A step of a query that changes something: done, or not as read. Returns the event. */
+struct dlock_event *pg_stepped(struct pg_backend *, bool done);
 /* Free, but refused for left_ms more by restart_grace: busy, or the next try is set. */
 void pg_in_grace(struct pg_backend *, int64_t left_ms);
 /* breaker: NULL, or who has marked the hold. */

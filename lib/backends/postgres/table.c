@@ -870,7 +870,10 @@ static void table_ready(struct pg_backend *be)
 {
     be->table.line.joined = be->table.line.deaf = false;
     be->table.line.called = be->table.line.far = 0;
-    if (be->conn.guarded) /* it is a new connection */
+    /* A step of a query may follow a read, whose check of the second or third table has failed. */
+    if (be->op == OP_STATUS)
+        be->conn.guarded = true;
+    if (be->conn.guarded) /* nothing is checked yet */
         be->table.checked.holders = be->table.checked.runs = false;
     switch (be->op) {
     case OP_ACQUIRE:
@@ -903,18 +906,18 @@ static void table_ready(struct pg_backend *be)
         PQclear(be->status.first);
         be->status.first = NULL;
         be->status.run = false;
+        be->status.record = (struct dlock_error){0};
         be->table.look = LOOK_FIRST;
         if (be->question->what == ASK_CHECK && be->check_second)
             table_send_check(be, false); /* unsure */
         else if (be->question->what == ASK_CHECK)
             pg_check_begin(be);
-        else if (be->question->what == ASK_FORGET)
-            table_send(be, T_FORGET, AND_RUNS, PLACES({"token", be->question->token, 0}),
-                       STATEMENTS(sql_table_lock_row, sql_table_runs_forget));
-        else if (be->question->what == ASK_BREAK)
-            break_send(be);
         else if (be->question->what == ASK_LIST)
             table_send_list(be);
+        else if (be->order->what == STEP_FORGET)
+            runs_send_forget(be);
+        else if (be->order->what != STEP_READ)
+            break_send(be);
         else
             table_send(be, T_STATUS, NO_MORE, PLACES({"runs_name", be->table.runs, 0}),
                        STATEMENTS(sql_table_status));
@@ -1005,7 +1008,7 @@ static void table_answered(struct pg_backend *be, const struct pg_reply *r)
         release_answered(be, r);
     else if (r->tag == T_FORGET && be->op == OP_STATUS)
         runs_forgotten(be, r);
-    else if ((r->tag == T_BREAK || r->tag == T_FREE || r->tag == T_HOLDER) && be->op == OP_STATUS)
+    else if ((r->tag == T_BREAK || r->tag == T_FREE) && be->op == OP_STATUS)
         break_answered(be, r);
 }
 
@@ -1189,7 +1192,7 @@ static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
     PGresult *first = be->table.look == LOOK_HOLDERS ? be->status.first : r->rows;
     int n = first ? PQntuples(first) : 0;
     bool shared = n > 0 && !pg_number(first, 0, S_WAITER) && pg_text(first, 0, S_KIND)[0] == 's';
-    bool runs = n > 0 && pg_number(first, n - 1, S_WAITER) == 2;
+    bool runs = n > 0 && pg_number(first, n - 1, S_WAITER) == 2 && be->question->what != ASK_BREAK;
     if (be->table.look == LOOK_FIRST) {
         if (r->sqlstate[0])
             return false;
@@ -1199,8 +1202,8 @@ static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
         int rc = refused          ? pg_conn_reply_error(&be->conn, r, &err)
                  : r->sqlstate[0] ? 0
                                   : runs_read_status(be, r, &err);
-        if (rc < 0) /* holders and waiters are shown all the same */
-            events_add(&be->events, EV_NOTICE)->error = err;
+        if (rc < 0)
+            be->status.record = err;
         be->status.run = rc == 1;
     }
     if (be->table.look == LOOK_RUN || refused) {

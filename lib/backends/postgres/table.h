@@ -109,7 +109,7 @@ void shared_withdraw_notice(struct pg_backend *);
 
 /* ---------------------------------------------------------- table_break.c */
 
-/* T_BREAK, T_FREE and T_HOLDER. */
+/* STEP_MARK and STEP_FREE: T_BREAK and T_FREE. */
 void break_send(struct pg_backend *);
 void break_answered(struct pg_backend *, const struct pg_reply *);
 
@@ -134,6 +134,8 @@ enum table_end runs_ended(const struct pg_backend *, const struct pg_reply *,
                           struct dlock_error *err);
 /* 1: be->run has the record; 0: no record; negative: the row is foreign. */
 int runs_read_status(struct pg_backend *, const struct pg_reply *, struct dlock_error *err);
+/* STEP_FORGET: T_FORGET. */
+void runs_send_forget(struct pg_backend *);
 void runs_forgotten(struct pg_backend *, const struct pg_reply *);
 
 #endif

@@ -55,7 +55,7 @@ enum {
 enum { WHAT_RUN, WHAT_AHEAD, WHAT_SKIP, WHAT_FOREIGN };
 enum { E_WRITTEN = U_RELEASE_COLUMNS, E_ENDED };
 enum { Q_VALID, Q_RECORD };
-enum { F_FORGOTTEN, F_OTHER, F_VALID, F_COLUMNS };
+enum { F_FORGOTTEN, F_OTHER, F_VALID, F_COLUMNS }; /* only the first is needed */
 
 /* ----------------------------------------------------------------- what is sent */
 
@@ -70,6 +70,12 @@ void runs_send_release(struct pg_backend *be)
                       {"state", run_record_state(end.state), 0}, {"status", NULL, end.status},
                       {"began", NULL, be->run.begin_ms}),
                STATEMENTS(sql_table_lock_row, sql_table_runs_end));
+}
+
+void runs_send_forget(struct pg_backend *be)
+{
+    table_send(be, T_FORGET, AND_RUNS, PLACES({"token", be->order->run->token, 0}),
+               STATEMENTS(sql_table_lock_row, sql_table_runs_forget));
 }
 
 /* --------------------------------------------------------------------- answers */
@@ -181,24 +187,11 @@ int runs_read_status(struct pg_backend *be, const struct pg_reply *r, struct dlo
 void runs_forgotten(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    if (strcmp(r->sqlstate, "42P01") == 0) { /* no table: no run was ever recorded */
-        pg_op_done(be);
-        events_add(&be->events, EV_DONE);
-    } else if (!pg_one_row(r, F_COLUMNS) || pg_unconfirmed(r)) {
+    bool no_table = strcmp(r->sqlstate, "42P01") == 0; /* the record has gone with it */
+    if (!no_table && (!pg_one_row(r, F_COLUMNS) || pg_unconfirmed(r))) {
         pg_conn_reply_error(&be->conn, r, &err);
         pg_fail(be, &err);
-    } else if (pg_number(r->rows, 0, F_FORGOTTEN) == 1 || PQgetisnull(r->rows, 0, F_OTHER)) {
-        pg_op_done(be);
-        events_add(&be->events, EV_DONE);
-        pg_conn_close(&be->conn);
-    } else if (pg_number(r->rows, 0, F_VALID) != 1) {
-        foreign(be, &err);
-        pg_fail(be, &err);
-    } else if (pg_number(r->rows, 0, F_OTHER) == 0) {
-        pg_busy(be, NULL);
-    } else {
-        dlock_fail_lock(&err, DLOCK_EBUSY, 0, be->spec->uri,
-                        "the record has changed: another run has begun since");
-        pg_fail(be, &err);
+        return;
     }
+    pg_stepped(be, !no_table && pg_number(r->rows, 0, F_FORGOTTEN) == 1);
 }

@@ -97,8 +97,9 @@ struct redis_backend {
         struct dlock_error doubt; /* why no answer has counted yet; code 0: none */
     } release;
     struct {
-        const struct dlock_question *question;
-        redisReply *listing; /* handed out entry by entry; NULL: none */
+        const struct dlock_question *question; /* a list */
+        const struct dlock_order *order;
+        redisReply *listing; /* of the last STEP_READ, handed out entry by entry; NULL: none */
         size_t at;           /* the next entry */
         int place;
         struct redis_script_state state; /* in listing */
@@ -191,6 +192,7 @@ static inline void redis_drop_listing(struct redis_backend *be)
     if (be->status.listing)
         freeReplyObject(be->status.listing);
     be->status.listing = NULL;
+    be->status.state = (struct redis_script_state){0};
 }
 
 /* acquire.c */
@@ -215,12 +217,12 @@ void redis_check_wake_failed(struct redis_backend *, const struct dlock_error *)
 /* Cancelled: forget the findings. */
 void redis_check_drop(struct redis_backend *);
 
-/* status.c: of status.question. */
-void redis_status(struct redis_backend *);
+/* status.c: slots of the contract. */
+void redis_step(struct dlock_be *, const struct dlock_order *);
+bool redis_next(struct dlock_be *, struct dlock_info *);
+void redis_rest(struct dlock_be *);
 /* The run record's key holds foreign data of this type. */
 void redis_foreign_record(const struct redis_backend *, struct dlock_error *, const char *type);
-/* With a listing: the next entry, or EV_DONE. Returns 1. */
-int redis_status_next(struct redis_backend *, struct dlock_event *);
 
 /* list.c */
 void redis_list(struct redis_backend *);
@@ -228,9 +230,5 @@ void redis_list(struct redis_backend *);
 int redis_list_next(struct redis_backend *, struct dlock_event *);
 bool redis_list_ready(const struct redis_backend *);
 void redis_list_drop(struct redis_backend *);
-
-/* break.c */
-/* The reply, not an error. False: err says why no holder can be broken. */
-bool redis_break_answered(struct redis_backend *, const redisReply *, struct dlock_error *err);
 
 #endif

@@ -273,8 +273,8 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
         *wake_at = dlock_min(*wake_at, op->wake_at(be));
     if (op && op->unanswered)
         *wake_at = dlock_min(*wake_at, be->out.retry_at);
-    if (be->events.n > 0 || be->found.ended || be->status.listing || redis_list_ready(be) ||
-        be->checks.due || be->checks.ntold > 0)
+    if (be->events.n > 0 || be->found.ended || redis_list_ready(be) || be->checks.due ||
+        be->checks.ntold > 0)
         *wake_at = 0;
     return n;
 }
@@ -322,9 +322,7 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
         return 1;
     if (findings_take(&be->found, ev))
         return 1;
-    if (be->list)
-        return redis_list_next(be, ev);
-    return be->status.listing ? redis_status_next(be, ev) : 0;
+    return be->list ? redis_list_next(be, ev) : 0;
 }
 
 /* ------------------------------------------------------------------- the slots */
@@ -335,10 +333,8 @@ static void be_ask(struct dlock_be *dlock_be, const struct dlock_question *quest
     be->status.question = question;
     if (question->what == ASK_CHECK)
         redis_check(be);
-    else if (question->what == ASK_LIST)
-        redis_list(be);
     else
-        redis_status(be);
+        redis_list(be);
 }
 
 static void be_release(struct dlock_be *dlock_be, int64_t until)
@@ -378,6 +374,9 @@ const struct dlock_backend dlock_backend_redis = {
     .renew = redis_renew,
     .release = be_release,
     .ask = be_ask,
+    .step = redis_step,
+    .next = redis_next,
+    .rest = redis_rest,
     .interest = be_interest,
     .process = be_process,
     .close = be_close,

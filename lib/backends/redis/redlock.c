@@ -10,8 +10,8 @@
  * 3 holders fit 2 slots on 3 servers.
  *
  * This file runs the operation under way: redlock_vote.c acquires, redlock_renew.c renews and
- * releases, redlock_status.c asks for the status, redlock_list.c for all locks, redlock_break.c
- * breaks a hold. redlock_servers.c reaches the servers and counts their answers, redlock_young.c
+ * releases, redlock_status.c carries out the steps of a query, redlock_list.c asks for all locks.
+ * redlock_servers.c reaches the servers and counts their answers, redlock_young.c
  * knows which votes count after a restart. Each server is a node (node.c).
  *
  * Not guaranteed: the same as with one server, for a majority of the servers. A server that comes
@@ -32,7 +32,6 @@ static const struct redlock_operation *const operations[] = {
     [OP_RELEASE] = &redlock_op_release,
     [OP_STATUS] = &redlock_op_status,
     [OP_CHECK] = &redlock_op_check,
-    [OP_BREAK] = &redlock_op_break,
     [OP_LIST] = &redlock_op_list,
 };
 
@@ -133,7 +132,6 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
         [K_LOOK] = &redlock_op_acquire,  [K_CLAIM] = &redlock_op_acquire,
         [K_RENEW] = &redlock_op_renew,   [K_HEAL] = &redlock_op_renew,
         [K_LEAVE] = &redlock_op_release, [K_STATUS] = &redlock_op_status,
-        [K_FORGET] = &redlock_op_status, [K_BREAK] = &redlock_op_break,
         [K_LIST] = &redlock_op_list,
     };
     struct redis_conn *cmd = &s->node.cmd, *wake = &s->node.wake;
@@ -183,7 +181,7 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
     if (be->found.ended || redlock_list_ready(be))
         *wake_at = 0;
     for_each_server (be, s)
-        if (be->events.n > 0 || be->status.listing || be->checks.ntold > 0 || s->doubt != EV_NONE)
+        if (be->events.n > 0 || be->checks.ntold > 0 || s->doubt != EV_NONE)
             *wake_at = 0;
     return n;
 }
@@ -218,9 +216,7 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
         return 1;
     if (findings_take(&be->found, ev))
         return 1;
-    if (be->list)
-        return redlock_list_next(be, ev);
-    return be->status.listing ? redlock_status_next(be, ev) : 0;
+    return be->list ? redlock_list_next(be, ev) : 0;
 }
 
 /* ------------------------------------------------------------------- the slots */
@@ -236,12 +232,8 @@ static void be_ask(struct dlock_be *dlock_be, const struct dlock_question *quest
     be->status.question = question;
     if (question->what == ASK_CHECK)
         redlock_check(be);
-    else if (question->what == ASK_LIST)
-        redlock_list(be);
-    else if (question->what == ASK_BREAK)
-        redlock_break(be);
     else
-        redlock_status(be);
+        redlock_list(be);
 }
 
 static void be_release(struct dlock_be *dlock_be, int64_t until)
@@ -279,6 +271,9 @@ const struct dlock_backend dlock_backend_redlock = {
     .renew = redlock_renew,
     .release = be_release,
     .ask = be_ask,
+    .step = redlock_step,
+    .next = redlock_next,
+    .rest = redlock_rest,
     .interest = be_interest,
     .process = be_process,
     .close = be_close,

@@ -13,16 +13,7 @@
 
 #include <string.h>
 
-enum redlock_op {
-    OP_NONE,
-    OP_ACQUIRE,
-    OP_RENEW,
-    OP_RELEASE,
-    OP_STATUS,
-    OP_CHECK,
-    OP_BREAK,
-    OP_LIST
-};
+enum redlock_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS, OP_CHECK, OP_LIST };
 
 /* Where an acquire is. */
 enum redlock_stage {
@@ -45,11 +36,9 @@ enum redlock_kind {
     K_RENEW,
     K_HEAL,
     K_LEAVE,
-    K_STATUS, /* of a check, too */
+    K_STATUS, /* a step of a query; of a check, too */
     K_TRACK,
     K_INFO,
-    K_FORGET,
-    K_BREAK,
     K_LIST
 };
 #define REDLOCK_SERIALS 0x7ffffffu
@@ -61,11 +50,11 @@ enum redlock_kind {
 enum redlock_answer {
     A_NONE,    /* not asked */
     A_PENDING, /* asked */
-    A_YES,     /* vote, renewal, release: ours; break: the hold is marked */
+    A_YES,     /* vote, renewal, release: ours; a step of a query: read, or done */
     A_BUSY,    /* a different client holds the lock */
-    A_GONE,    /* renewal, release, break: there is no lock */
+    A_GONE,    /* renewal, release: there is no lock; a step: the hold or record is another */
     A_GRACE,   /* vote: not up for long enough; the server may have our value all the same */
-    A_TYPE,    /* foreign type, or no run record; break: the holder is not dlock */
+    A_TYPE,    /* foreign type, or no run record; a mark: the holder is not dlock */
     A_REFUSED, /* an error reply */
     A_FAILED,  /* not reachable */
     A_LATE     /* still busy with earlier commands: not asked */
@@ -170,10 +159,9 @@ struct redlock_backend {
         uint64_t told_holder;
     } acquire;
     struct {
-        const struct dlock_question *question;
-        bool forgetting; /* the servers are asked to remove the record */
-        redisReply *replies[REDLOCK_NODES];
-        bool listing; /* handed out entry by entry */
+        const struct dlock_question *question; /* a list */
+        const struct dlock_order *order;
+        redisReply *replies[REDLOCK_NODES]; /* of the last STEP_READ, handed out entry by entry */
         enum { LIST_HOLDERS, LIST_WAITERS, LIST_SILENT } part;
         int server;
         size_t at, nlisted;
@@ -205,7 +193,7 @@ struct redlock_operation {
     int64_t (*wake_at)(const struct redlock_backend *);
 };
 extern const struct redlock_operation redlock_op_acquire, redlock_op_renew, redlock_op_release,
-    redlock_op_status, redlock_op_check, redlock_op_break, redlock_op_list;
+    redlock_op_status, redlock_op_check, redlock_op_list;
 
 static inline struct redlock_backend *redlock_of(struct dlock_be *be)
 {
@@ -339,17 +327,16 @@ void redlock_check_heard(struct redlock_backend *, struct redlock_server *,
 void redlock_check_deaf(struct redlock_backend *, struct redlock_server *);
 /* Cancelled: forget the findings. */
 void redlock_check_drop(struct redlock_backend *);
-/* Of status.question. */
-void redlock_status(struct redlock_backend *);
-void redlock_break(struct redlock_backend *);
+/* redlock_status.c: slots of the contract. */
+void redlock_step(struct dlock_be *, const struct dlock_order *);
+bool redlock_next(struct dlock_be *, struct dlock_info *);
+void redlock_rest(struct dlock_be *);
 void redlock_list(struct redlock_backend *);
 /* During a list: the next lock, or EV_DONE. 1, or 0: none yet. */
 int redlock_list_next(struct redlock_backend *, struct dlock_event *);
 bool redlock_list_ready(const struct redlock_backend *);
 /* The connections with unanswered requests of the list are closed. */
 void redlock_list_drop(struct redlock_backend *);
-/* During a listing: the next entry, or EV_DONE. Returns 1. */
-int redlock_status_next(struct redlock_backend *, struct dlock_event *);
 void redlock_drop_listing(struct redlock_backend *);
 /* Of status.replies, one of a server: start anew; the next holder or waiter, as be->info. */
 void redlock_status_first(struct redlock_backend *);

@@ -1,7 +1,11 @@
 /*
- * redlock_status.c - status: the lock is held where a majority of the servers names the same
- * holder, or the same reader. --forget asks the same first, for the newest run record; then all
- * servers remove this record and older records.
+ * redlock_status.c - the steps of a query, on all servers. The lock is held where a majority of the
+ * servers names the same holder, or the same reader. Where fewer name it, but the silent servers
+ * may, too, the lock is neither held nor free, and the read fails.
+ *
+ * A mark counts on a majority. Marks on fewer servers are taken back; the holder would ignore them.
+ * A lock is freed on all servers that can be reached, and no majority is left to the holder. All
+ * servers remove a run record and older records.
  */
 #include "redlock_servers.h"
 
@@ -15,7 +19,6 @@ void redlock_drop_listing(struct redlock_backend *be)
             freeReplyObject(be->status.replies[i]);
         be->status.replies[i] = NULL;
     }
-    be->status.listing = false;
 }
 
 static void fail(struct redlock_backend *be, const struct dlock_error *err)
@@ -24,12 +27,26 @@ static void fail(struct redlock_backend *be, const struct dlock_error *err)
     redlock_end(be, EV_FAILED)->error = *err;
 }
 
-void redlock_status(struct redlock_backend *be)
+static void send_step(struct redlock_backend *be, struct redlock_server *s, bool undo)
 {
+    struct redis_script_args args;
+    char by[DLOCK_BREAKER_SIZE];
+    enum redis_script_op op = redis_script_step(&args, be->spec, be->status.order, by);
+    if (op == SCRIPT_FORGET)
+        op = SCRIPT_FORGET_VOTE;
+    if (undo)
+        args.how = "undo";
+    redlock_send(be, s, K_STATUS, op, &args);
+}
+
+void redlock_step(struct dlock_be *dlock_be, const struct dlock_order *order)
+{
+    struct redlock_backend *be = redlock_of(dlock_be);
     struct dlock_error err;
-    be->status.forgetting = false;
+    redlock_drop_listing(be);
     redlock_begin(be, OP_STATUS);
-    be->until = be->began + be->spec->connect_timeout;
+    be->status.order = order;
+    be->until = order->until;
     if (redlock_check_peers(be, &err) != 0) {
         fail(be, &err);
         return;
@@ -38,7 +55,7 @@ void redlock_status(struct redlock_backend *be)
         if (!redlock_reach(be, s, be->until))
             continue;
         s->answer = A_PENDING;
-        redlock_send(be, s, K_STATUS, SCRIPT_STATUS, &(struct redis_script_args){.value = NULL});
+        send_step(be, s, false);
     }
 }
 
@@ -46,28 +63,31 @@ static void status_answered(struct redlock_backend *be, struct redlock_server *s
                             struct redis_conn_reply *rep)
 {
     struct redis_script_state state;
-    enum redis_script_forgot what;
-    const char *type;
-    bool forgetting = be->status.forgetting;
-    if (be->op != OP_STATUS || be->status.listing ||
-        rep->tag != REDLOCK_TAG(be->serial, forgetting ? K_FORGET : K_STATUS))
+    enum redis_script_stepped what;
+    if (be->op != OP_STATUS || rep->tag != REDLOCK_TAG(be->serial, K_STATUS))
         return;
+    enum dlock_step step = be->status.order->what;
     if (s->node.cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
         redlock_refused(be, s, rep->r);
-    } else if ((forgetting ? redis_script_forgot(rep->r, &what, &type)
-                           : redis_script_state(rep->r, &state)) != 0) {
-        redlock_misread(s, "a query");
-    } else if (!forgetting) {
+    } else if ((step == STEP_READ ? redis_script_state(rep->r, &state)
+                                  : redis_script_stepped(rep->r, &what)) != 0) {
+        redlock_misread(s, step == STEP_MARK || step == STEP_FREE ? "a break" : "a query");
+    } else if (step == STEP_READ) {
         s->answer = A_YES;
         be->status.replies[s - be->servers] = rep->r;
         rep->r = NULL;
-    } else if (what == RF_RECORD) {
+    } else if (what == STEPPED_FOREIGN) {
+        s->answer = A_TYPE;
+        redis_script_no_mark(be->spec, &s->error);
+    } else if (what == STEPPED_RECORD) {
         s->answer = A_TYPE;
         redlock_run_foreign(be, s, &s->error);
     } else {
-        s->answer = what == RF_DONE ? A_YES : what == RF_BUSY ? A_BUSY : A_GONE;
+        s->answer = redis_script_counts(what, step) ? A_YES : A_GONE;
     }
 }
+
+/* ------------------------------------------------------------------- the run record */
 
 static bool state_of(const struct redlock_backend *be, int i, struct redis_script_state *s)
 {
@@ -111,139 +131,20 @@ void redlock_status_first(struct redlock_backend *be)
     be->status.at = be->status.nlisted = 0;
 }
 
-static void start_listing(struct redlock_backend *be)
-{
-    struct redis_script_state s;
-    struct dlock_run run;
-    struct dlock_error err;
-    be->until = DLOCK_NEVER;
-    be->status.listing = true;
-    redlock_status_first(be);
-    for (int i = 0; i < be->n; i++)
-        if (state_of(be, i, &s) && s.run_len > 0 && !run_of(be, i, &run)) {
-            redlock_run_foreign(be, &be->servers[i], &err);
-            redlock_notice(be, &err); /* the first server's: the others' say the same */
-            break;
-        }
-    if (find_run(be))
-        events_add(&be->events, EV_RUN)->run = &be->run;
-}
-
-/* ------------------------------------------------------------------------- forget */
-
-static void fail_changed(struct redlock_backend *be)
-{
-    struct dlock_error err;
-    dlock_fail_lock(&err, DLOCK_EBUSY, 0, be->spec->uri,
-                    "the record has changed: it is that of another run now");
-    fail(be, &err);
-}
-
-/* A majority has told its records: remove the newest record from all servers. */
-static void start_forget(struct redlock_backend *be)
-{
-    struct redis_script_state state;
-    struct dlock_error err;
-    bool found = find_run(be);
-    int holding = 0;
-    if (found && strcmp(be->run.token, be->status.question->token) != 0) {
-        fail_changed(be);
-        return;
-    }
-    for (int i = 0; i < be->n; i++)
-        holding += state_of(be, i, &state) && state.held && state.len > DLOCK_TOKEN_LEN &&
-                   memcmp(state.value, be->run.token, DLOCK_TOKEN_LEN) == 0;
-    bool goes_on = be->run.state == DLOCK_RUN_RUNNING && holding >= be->quorum;
-    /* "No record" needs a majority, too: foreign data may have replaced a record. */
-    for (int i = 0; i < be->n && !found; i++) {
-        if (!state_of(be, i, &state) || state.run_len == 0)
-            continue;
-        be->servers[i].answer = A_TYPE;
-        redlock_run_foreign(be, &be->servers[i], &be->servers[i].error);
-    }
-    if (!found && redlock_count(be, A_YES) < be->quorum) {
-        redlock_no_quorum(be, &err);
-        fail(be, &err);
-        return;
-    }
-    if (!found || goes_on) {
-        redlock_drop_listing(be);
-        redlock_end(be, found ? EV_BUSY : EV_DONE);
-        return;
-    }
-    redlock_drop_listing(be);
-    be->status.forgetting = true;
-    be->patient_until = DLOCK_NEVER;
-    for_each_server (be, s) {
-        if (s->answer != A_YES && s->answer != A_PENDING)
-            continue;
-        s->answer = A_PENDING;
-        redlock_send(be, s, K_FORGET, SCRIPT_FORGET_VOTE,
-                     &(struct redis_script_args){.token = be->run.token, .fence = be->run.fence});
-    }
-}
-
-static void step_forget(struct redlock_backend *be, int64_t now)
-{
-    int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING);
-    int answered = yes + redlock_count(be, A_BUSY) + redlock_count(be, A_GONE);
-    struct dlock_error err;
-    if (pending > 0 && now < be->until && redlock_patient(be, answered, now))
-        return;
-    if (yes >= be->quorum) {
-        /* A client that gets the vote of a remaining server finds the success, and spreads it. */
-        if (yes < be->n)
-            dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EUNAVAIL, 0,
-                          be->spec->uri->where,
-                          "only %d of %d servers have removed the record, and a success that "
-                          "another one has counts: forget it again when all can be reached",
-                          yes, be->n);
-        redlock_end(be, EV_DONE);
-    } else if (answered >= be->quorum) {
-        fail_changed(be);
-    } else {
-        redlock_no_quorum(be, &err);
-        fail(be, &err);
-    }
-}
-
-static void status_step(struct redlock_backend *be, int64_t now)
-{
-    int yes = redlock_count(be, A_YES), pending = redlock_count(be, A_PENDING);
-    struct dlock_error err;
-    if (be->status.listing)
-        return;
-    if (be->status.forgetting) {
-        step_forget(be, now);
-    } else if (yes >= be->quorum && (pending == 0 || !redlock_patient(be, yes, now))) {
-        if (be->status.question->what == ASK_FORGET)
-            start_forget(be);
-        else
-            start_listing(be);
-    } else if (yes < be->quorum && (pending == 0 || now >= be->until)) {
-        redlock_no_quorum(be, &err);
-        fail(be, &err);
-    }
-}
-
-const struct redlock_operation redlock_op_status = {
-    .answered = status_answered,
-    .step = status_step,
-    .wake_at = redlock_wake_at,
-};
+/* ------------------------------------------------------------------ holders, waiters */
 
 /*
- * Holder at of server i, as be->info, if a majority of the servers names this holder. The fence is
- * the lowest of their counters: failed rounds raise single counters, and no counter is below the
- * token. False: too few name the holder, or an earlier server has listed the holder.
+ * How many servers name holder at of server i, which is be->info then. 0: an earlier server names
+ * the holder, too. The fence is the lowest of their counters: failed rounds raise single counters,
+ * and no counter is below the token.
  */
-static bool holder_of_majority(struct redlock_backend *be, int i, size_t at)
+static int named(struct redlock_backend *be, int i, size_t at)
 {
     struct redis_script_state s, other;
     int64_t left_ns[REDLOCK_NODES];
     uint64_t fence = UINT64_MAX;
     size_t len, n;
-    int named = 0, marks = 0;
+    int count = 0, marks = 0;
     struct dlock_info marked;
     const char *value = state_of(be, i, &s) ? redis_script_value_at(&s, at, &len) : NULL;
     for (int k = 0; k < be->n && value; k++) {
@@ -254,9 +155,9 @@ static bool holder_of_majority(struct redlock_backend *be, int i, size_t at)
                 !redis_script_holder_at(&other, h, &be->info))
                 continue;
             if (k < i)
-                return false;
+                return 0;
             fence = other.fence < fence ? other.fence : fence;
-            left_ns[named++] = be->info.left_ns;
+            left_ns[count++] = be->info.left_ns;
             if (be->info.broken) {
                 marked = be->info;
                 marks++;
@@ -264,22 +165,20 @@ static bool holder_of_majority(struct redlock_backend *be, int i, size_t at)
             break;
         }
     }
-    if (named < be->quorum)
-        return false;
     /* Fewer marks break no hold. */
     if (marks >= be->quorum)
         be->info = marked;
     else
         be->info.broken = false;
-    be->info.left_ns = redlock_reached(left_ns, named, be->quorum);
+    be->info.left_ns = redlock_reached(left_ns, count, be->quorum);
     be->info.fence = be->info.foreign ? 0 : fence;
-    return true;
+    return count;
 }
 
 static bool next_holder(struct redlock_backend *be, const struct redis_script_state *s)
 {
     while (be->status.at < redis_script_holders(s))
-        if (holder_of_majority(be, be->status.server, be->status.at++))
+        if (named(be, be->status.server, be->status.at++) >= be->quorum)
             return true;
     return false;
 }
@@ -320,13 +219,129 @@ bool redlock_status_entry(struct redlock_backend *be)
     return false;
 }
 
-int redlock_status_next(struct redlock_backend *be, struct dlock_event *ev)
+bool redlock_next(struct dlock_be *dlock_be, struct dlock_info *info)
 {
-    *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
-    if (redlock_status_entry(be))
-        return 1;
-    redlock_drop_listing(be);
-    be->op = OP_NONE;
-    *ev = (struct dlock_event){.type = EV_DONE};
-    return 1;
+    struct redlock_backend *be = redlock_of(dlock_be);
+    bool more = redlock_status_entry(be);
+    *info = be->info;
+    return more;
 }
+
+void redlock_rest(struct dlock_be *dlock_be)
+{
+    redlock_drop_listing(redlock_of(dlock_be));
+}
+
+/* ----------------------------------------------------------------------- the answers */
+
+/* No holder has a majority, but one may have: by the servers that have not answered. */
+static bool is_unsure(struct redlock_backend *be, struct dlock_error *err)
+{
+    struct redis_script_state s;
+    int most = 0, silent = be->n;
+    for (int i = 0; i < be->n; i++) {
+        size_t holders = state_of(be, i, &s) ? redis_script_holders(&s) : 0;
+        silent -= be->status.replies[i] != NULL;
+        for (size_t at = 0; at < holders; at++)
+            most = (int)dlock_max(most, named(be, i, at));
+    }
+    if (most == 0 || most >= be->quorum || most + silent < be->quorum)
+        return false;
+    dlock_fail_lock(err, DLOCK_EUNAVAIL, 0, be->spec->uri,
+                    "%d of %d servers have this holder, %d are needed: %s", most, be->n, be->quorum,
+                    be->status.order->question->what == ASK_BREAK
+                        ? "nothing was done"
+                        : "the others must answer to tell whether the lock is held");
+    return true;
+}
+
+/* A majority has answered. */
+static void was_read(struct redlock_backend *be)
+{
+    bool forgets = be->status.order->question->what == ASK_FORGET, found = find_run(be);
+    struct redis_script_state state;
+    struct dlock_run run;
+    struct dlock_error err = {0};
+    if (is_unsure(be, &err)) {
+        fail(be, &err);
+        return;
+    }
+    for_each_server (be, s) {
+        int i = (int)(s - be->servers);
+        if (!state_of(be, i, &state) || state.run_len == 0 || run_of(be, i, &run))
+            continue;
+        s->answer = A_TYPE;
+        redlock_run_foreign(be, s, &s->error);
+        if (err.code == 0) /* the first server's: the others' say the same */
+            err = s->error;
+    }
+    /* "No record" needs a majority, too: foreign data may have replaced a record. */
+    if (forgets && !found && redlock_count(be, A_YES) < be->quorum) {
+        redlock_no_quorum(be, &err);
+        fail(be, &err);
+        return;
+    }
+    struct dlock_event *ev = redlock_end(be, EV_READ);
+    redlock_status_first(be);
+    ev->run = found ? &be->run : NULL;
+    if (!forgets)
+        ev->error = err;
+}
+
+/* The servers have answered a step that changes something. */
+static void conclude(struct redlock_backend *be)
+{
+    enum dlock_step step = be->status.order->what;
+    int yes = redlock_count(be, A_YES), told = yes + redlock_count(be, A_GONE);
+    bool done = step == STEP_FREE ? yes > 0 && told >= be->quorum : yes >= be->quorum;
+    struct dlock_error err;
+    /* No majority has the mark. A server that is still asked may set the mark after the step. */
+    for_each_server (be, s)
+        if (step == STEP_MARK && !done && (s->answer == A_YES || s->answer == A_PENDING))
+            send_step(be, s, true);
+    /* A client that gets the vote of a remaining server finds the success, and spreads it. */
+    if (step == STEP_FORGET && done && yes < be->n)
+        dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EUNAVAIL, 0,
+                      be->spec->uri->where,
+                      "only %d of %d servers have removed the record, and a success that another "
+                      "one has counts: forget it again when all can be reached",
+                      yes, be->n);
+    if (done || told >= be->quorum) {
+        redlock_end(be, EV_STEPPED)->stepped = done;
+        return;
+    }
+    if (step == STEP_MARK && redlock_count(be, A_TYPE) >= be->quorum)
+        redis_script_no_mark(be->spec, &err);
+    else
+        redlock_no_quorum(be, &err);
+    fail(be, &err);
+}
+
+static void status_step(struct redlock_backend *be, int64_t now)
+{
+    enum dlock_step step = be->status.order->what;
+    int yes = redlock_count(be, A_YES), answered = yes + redlock_count(be, A_GONE);
+    struct dlock_error err;
+    if (step == STEP_MARK)
+        answered += redlock_count(be, A_TYPE);
+    bool pending = redlock_count(be, A_PENDING) > 0;
+    if (pending && redlock_patient(be, answered, now))
+        return;
+    /* A missing answer that decides is waited for. */
+    if (pending && step == STEP_READ && now < be->until && is_unsure(be, &err))
+        return;
+    if (step != STEP_READ) {
+        conclude(be);
+    } else if (yes >= be->quorum) {
+        was_read(be);
+    } else {
+        redlock_no_quorum(be, &err);
+        fail(be, &err);
+    }
+}
+
+const struct redlock_operation redlock_op_status = {
+    .answered = status_answered,
+    .step = status_step,
+    .wake_at = redlock_wake_at,
+};

@@ -278,6 +278,24 @@ bool redis_script_run(struct redis_script_args *args, const struct dlock_spec *s
            run_record_format(&run, who, text, RUN_RECORD_MAX) >= 0;
 }
 
+enum redis_script_op redis_script_step(struct redis_script_args *args,
+                                       const struct dlock_spec *spec,
+                                       const struct dlock_order *order, char by[DLOCK_BREAKER_SIZE])
+{
+    *args = (struct redis_script_args){0};
+    if (order->what == STEP_READ)
+        return SCRIPT_STATUS;
+    if (order->what == STEP_FORGET) {
+        args->token = order->run->token;
+        args->fence = order->run->fence;
+        return SCRIPT_FORGET;
+    }
+    args->token = order->holder->token;
+    args->by = dlock_breaker(spec->identity, by);
+    args->how = order->what == STEP_MARK ? "mark" : "force";
+    return SCRIPT_BREAK;
+}
+
 int redis_script_send(const struct redis_script *s, struct redis_conn *c, int tag,
                       enum redis_script_op op, const struct redis_script_args *a)
 {
@@ -497,22 +515,27 @@ int redis_script_state(const redisReply *r, struct redis_script_state *s)
     return 0;
 }
 
-int redis_script_broke(const redisReply *r, enum redis_script_broke *what,
-                       struct dlock_info *holder)
+int redis_script_stepped(const redisReply *r, enum redis_script_stepped *what)
 {
-    static const char *const words[] = {"marked",  "already", "freed",  "free",
-                                        "foreign", "undone",  "changed"};
+    static const char *const words[] = {"marked",  "already", "freed",   "done",  "free",
+                                        "changed", "busy",    "foreign", "record"};
+    static const enum redis_script_stepped meanings[] = {
+        STEPPED_MARKED, STEPPED_MARKED, STEPPED_REMOVED, STEPPED_REMOVED, STEPPED_NOT,
+        STEPPED_NOT,    STEPPED_NOT,    STEPPED_FOREIGN, STEPPED_RECORD};
     if (r->type != REDIS_REPLY_ARRAY || r->elements < 1 || !is_string(r->element[0]))
         return DLOCK_EPROTO;
-    *what = (enum redis_script_broke)first_word(r, words, DLOCK_LEN(words));
-    if ((size_t)*what == DLOCK_LEN(words))
+    size_t word = first_word(r, words, DLOCK_LEN(words));
+    if (word == DLOCK_LEN(words))
         return DLOCK_EPROTO;
-    if (*what != RB_CHANGED)
-        return 0;
-    if (r->elements < 2 || !is_string(r->element[1]))
-        return DLOCK_EPROTO;
-    redis_script_holder(r->element[1]->str, (size_t)r->element[1]->len, holder);
+    *what = meanings[word];
     return 0;
+}
+
+int redis_script_no_mark(const struct dlock_spec *spec, struct dlock_error *err)
+{
+    return dlock_fail_lock(err, DLOCK_EUNUSABLE, 0, spec->uri,
+                           "another program holds the lock, and no mark reaches it: to free the "
+                           "lock beside that program, use --force");
 }
 
 const char *redis_script_mark(const char *text, size_t *len, int64_t *when_ms)
@@ -528,16 +551,6 @@ const char *redis_script_mark(const char *text, size_t *len, int64_t *when_ms)
     }
     *len -= digits + 1;
     return text + digits + 1;
-}
-
-int redis_script_forgot(const redisReply *r, enum redis_script_forgot *what, const char **type)
-{
-    static const char *const words[] = {"done", "busy", "changed", "record"};
-    if (r->type != REDIS_REPLY_ARRAY || r->elements < 1 || !is_string(r->element[0]))
-        return DLOCK_EPROTO;
-    *type = r->elements > 1 && is_string(r->element[1]) ? r->element[1]->str : "";
-    *what = (enum redis_script_forgot)first_word(r, words, DLOCK_LEN(words));
-    return (size_t)*what < DLOCK_LEN(words) ? 0 : DLOCK_EPROTO;
 }
 
 /* --------------------------------------------------------------------- values */

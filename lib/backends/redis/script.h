@@ -85,7 +85,7 @@ struct redis_script_args {
     int64_t least;     /* try, leave, drop, unvote: our lock stays held so long */
     uint64_t fence;    /* keep: 0: leave the counter; forget_vote */
     bool heal;         /* keep: set the lock where free, or beside other shared holders */
-    const char *token; /* forget, forget_vote: of the run; break: of the holder, as shown */
+    const char *token; /* forget, forget_vote: of the run; break: of the holder */
     const char *by;    /* break: the text of the mark (dlock_breaker()) */
     const char *how;   /* break: "mark", "force", "undo" */
     /*
@@ -117,6 +117,12 @@ struct redis_script_args {
 bool redis_script_run(struct redis_script_args *, const struct dlock_spec *, const char *token,
                       uint64_t fence, bool ended, char text[RUN_RECORD_MAX]);
 
+/*
+ * The script of a step (SCRIPT_FORGET for STEP_FORGET), with its arguments; by: room for an
+ * argument.
+ */
+enum redis_script_op redis_script_step(struct redis_script_args *, const struct dlock_spec *,
+                                       const struct dlock_order *, char by[DLOCK_BREAKER_SIZE]);
 /*
  * Queue the script under tag, named by its SHA-1; returns as redis_conn_send. Where the server does
  * not know the script, redis_script_next() sends the text. A script behind an unanswered script is
@@ -230,28 +236,25 @@ struct redis_script_state {
 /* status. */
 int redis_script_state(const redisReply *, struct redis_script_state *);
 
-enum redis_script_broke {
-    RB_MARKED,
-    RB_ALREADY, /* the hold has a mark */
-    RB_FREED,   /* by force, or the holder had released the lock, which was kept (--min-hold) */
-    RB_FREE,    /* nothing was done: there is no holder */
-    RB_FOREIGN, /* the holder is not dlock */
-    RB_UNDONE,
-    RB_CHANGED /* nothing was done: this holder, part of the reply, has the lock now */
-};
-/* break. */
-int redis_script_broke(const redisReply *, enum redis_script_broke *, struct dlock_info *holder);
 /* By whom, in the text of a mark of *len bytes, and when (Unix ms; 0: unknown). Never NULL. */
 const char *redis_script_mark(const char *text, size_t *len, int64_t *when_ms);
 
-enum redis_script_forgot {
-    RF_DONE,    /* removed, or there was none */
-    RF_BUSY,    /* the run goes on */
-    RF_CHANGED, /* the record is a newer run's */
-    RF_RECORD   /* foreign data, of this type */
+enum redis_script_stepped {
+    STEPPED_MARKED,  /* the hold has a mark: ours, or an earlier one */
+    STEPPED_REMOVED, /* the lock was freed, or there is no such record any more */
+    STEPPED_NOT,     /* nothing was done: not this holder or record, or the run goes on */
+    STEPPED_FOREIGN, /* the holder is not dlock: no mark reaches it */
+    STEPPED_RECORD   /* foreign data is in the record's place */
 };
-/* forget, forget_vote. */
-int redis_script_forgot(const redisReply *, enum redis_script_forgot *, const char **type);
+/* break, forget, forget_vote. */
+int redis_script_stepped(const redisReply *, enum redis_script_stepped *);
+/* Does this answer count as the step? */
+static inline bool redis_script_counts(enum redis_script_stepped what, enum dlock_step step)
+{
+    return what == (step == STEP_MARK ? STEPPED_MARKED : STEPPED_REMOVED);
+}
+/* The error of STEPPED_FOREIGN. */
+int redis_script_no_mark(const struct dlock_spec *, struct dlock_error *);
 
 struct redis_script_page {
     const char *cursor; /* of the next page; part of the reply */

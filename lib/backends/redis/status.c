@@ -1,28 +1,26 @@
 /*
- * status.c - the status of a lock: a script that only reads; the answer is handed out entry by
- * entry. It also sends the scripts of --forget, which removes the run record, and of --break
- * (break.c).
+ * status.c - the steps of a query: a script that reads, and scripts that mark or free a hold, or
+ * remove the run record, if nothing has changed since (scripts/break.lua, scripts/forget.lua).
+ *
+ * A mark stands behind the holder's value, so the key's expiry and the queue are as before, and no
+ * other client gets the lock. The holder's renewals and its release know the mark: the holder ends
+ * its work, then releases. A dlock that does not know marks finds that its value is gone: a loss.
  */
-#include "break.h"
 #include "operation.h"
 
 #include <stdio.h>
 
-static void send_query(struct redis_backend *be)
+static void send_step(struct redis_backend *be)
 {
-    static const enum redis_script_op scripts[] = {
-        [ASK_STATUS] = SCRIPT_STATUS, [ASK_FORGET] = SCRIPT_FORGET, [ASK_BREAK] = SCRIPT_BREAK};
-    const struct dlock_question *question = be->status.question;
     struct redis_conn *cmd = &be->node.cmd;
-    struct redis_script_args args = {.token = question->token};
+    struct redis_script_args args;
     char by[DLOCK_BREAKER_SIZE];
-    if (question->what == ASK_BREAK)
-        redis_break_args(be->spec, question, &args, by);
+    enum redis_script_op op = redis_script_step(&args, be->spec, be->status.order, by);
     be->out.retry_at = DLOCK_NEVER;
     redis_route_connect(&be->route, cmd, be->until);
     if (redis_cluster_asks(&be->route))
         redis_node_asking(&be->node);
-    (void)redis_script_send(&be->script, cmd, T_STATUS, scripts[question->what], &args);
+    (void)redis_script_send(&be->script, cmd, T_STATUS, op, &args);
     redis_conn_flush(cmd);
 }
 
@@ -31,10 +29,14 @@ static void fail(struct redis_backend *be, const struct dlock_error *err)
     redis_end(be, EV_FAILED)->error = *err;
 }
 
-void redis_status(struct redis_backend *be)
+void redis_step(struct dlock_be *dlock_be, const struct dlock_order *order)
 {
+    struct redis_backend *be = redis_of(dlock_be);
+    redis_drop_listing(be);
+    be->status.order = order;
     redis_question_begin(be, OP_STATUS);
-    send_query(be);
+    be->until = order->until;
+    send_step(be);
 }
 
 static void failed(struct redis_backend *be, const struct dlock_error *err)
@@ -55,12 +57,26 @@ void redis_foreign_record(const struct redis_backend *be, struct dlock_error *er
     (void)run_record_foreign(err, be->spec, what);
 }
 
+/* Keeps the reply. */
+static void was_read(struct redis_backend *be, struct redis_conn_reply *rep)
+{
+    const struct redis_script_state *s = &be->status.state;
+    struct dlock_event *ev = redis_end(be, EV_READ);
+    be->status.listing = rep->r;
+    rep->r = NULL;
+    be->status.at = 0;
+    be->status.place = 0;
+    if (s->run_len > 0 && run_record_parse(s->run, s->run_len, s->now_ms, &be->run))
+        ev->run = &be->run;
+    else if (s->run_len > 0)
+        redis_foreign_record(be, &ev->error, s->run);
+}
+
 static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     redisReply *r = rep->r;
-    bool forgetting = be->status.question->what == ASK_FORGET;
-    enum redis_script_forgot what;
-    const char *type;
+    enum dlock_step step = be->status.order->what;
+    enum redis_script_stepped what = STEPPED_NOT;
     struct dlock_error err;
     if (be->node.cmd.auth_failed) {
         err = be->node.cmd.error;
@@ -73,32 +89,18 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
             redis_retry_later(be, &err);
             return;
         }
-    } else if (be->status.question->what == ASK_BREAK) {
-        if (redis_break_answered(be, r, &err))
-            return;
-    } else if ((forgetting ? redis_script_forgot(r, &what, &type)
-                           : redis_script_state(r, &be->status.state)) != 0) {
-        dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a query");
-    } else if (forgetting && what == RF_RECORD) {
-        redis_foreign_record(be, &err, type);
-    } else if (forgetting && what == RF_CHANGED) {
-        dlock_fail_lock(&err, DLOCK_EBUSY, 0, be->spec->uri,
-                        "the record has changed: it is that of another run now");
-    } else if (forgetting) {
-        redis_end(be, what == RF_BUSY ? EV_BUSY : EV_DONE);
+    } else if ((step == STEP_READ ? redis_script_state(r, &be->status.state)
+                                  : redis_script_stepped(r, &what)) != 0) {
+        bool breaks = step == STEP_MARK || step == STEP_FREE;
+        dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a %s",
+                      breaks ? "break" : "query");
+    } else if (what == STEPPED_FOREIGN) {
+        redis_script_no_mark(be->spec, &err);
+    } else if (step == STEP_READ) {
+        was_read(be, rep);
         return;
     } else {
-        be->until = DLOCK_NEVER;
-        be->status.listing = r;
-        rep->r = NULL;
-        be->status.at = 0;
-        be->status.place = 0;
-        const struct redis_script_state *s = &be->status.state;
-        /* A holder is shown also beside a foreign run record. */
-        if (s->run_len > 0 && run_record_parse(s->run, s->run_len, s->now_ms, &be->run))
-            events_add(&be->events, EV_RUN)->run = &be->run;
-        else if (s->run_len > 0)
-            redis_foreign_record(be, &events_add(&be->events, EV_NOTICE)->error, s->run);
+        redis_end(be, EV_STEPPED)->stepped = redis_script_counts(what, step);
         return;
     }
     fail(be, &err);
@@ -106,39 +108,34 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
 
 const struct redis_operation redis_op_status = {
     .tag = T_STATUS,
-    .again = send_query,
+    .again = send_step,
     .answered = answered,
     .failed = failed,
     .unanswered = fail,
 };
 
-/* Fill in be->info: the holder or all holders, then each waiter. False: no more. */
-static bool next_entry(struct redis_backend *be)
+/* The holder or all holders, then each waiter. */
+bool redis_next(struct dlock_be *dlock_be, struct dlock_info *info)
 {
+    struct redis_backend *be = redis_of(dlock_be);
     const struct redis_script_state *s = &be->status.state;
     size_t holders = redis_script_holders(s);
     while (be->status.at < holders)
-        if (redis_script_holder_at(s, be->status.at++, &be->info))
+        if (redis_script_holder_at(s, be->status.at++, info))
             return true;
     while (be->status.at < holders + s->nwaiters) {
         const redisReply *w = s->waiters[be->status.at++ - holders];
         if (w->type == REDIS_REPLY_STRING &&
-            redis_script_waiter(w->str, (size_t)w->len, s->now_ms, &be->info)) {
-            if (!be->info.silent)
-                be->info.place = ++be->status.place;
+            redis_script_waiter(w->str, (size_t)w->len, s->now_ms, info)) {
+            if (!info->silent)
+                info->place = ++be->status.place;
             return true;
         }
     }
     return false;
 }
 
-int redis_status_next(struct redis_backend *be, struct dlock_event *ev)
+void redis_rest(struct dlock_be *dlock_be)
 {
-    *ev = (struct dlock_event){.type = EV_INFO, .info = &be->info};
-    if (next_entry(be))
-        return 1;
-    redis_drop_listing(be);
-    redis_idle(be);
-    *ev = (struct dlock_event){.type = EV_DONE};
-    return 1;
+    redis_drop_listing(redis_of(dlock_be));
 }

@@ -1,4 +1,7 @@
-/* status.c - the status of a lock: its children in order, and the data of each node. */
+/*
+ * status.c - STEP_READ: the lock's children in order, the data of each node, and the run record. Of
+ * a hold to break the path, the data and the version are kept for the next step.
+ */
 #include "zookeeper.h"
 
 #include <stdio.h>
@@ -10,10 +13,23 @@
 
 void zk_status_drop(struct zk_backend *be)
 {
+    for (int i = 0; i < be->status.n; i++)
+        free(be->status.found[i].path);
     free(be->status.found);
-    be->status.found = NULL;
-    be->status.n = be->status.next = be->status.left = 0;
-    be->status.read_run = be->status.has_run = false;
+    free(be->status.hold.data);
+    memset(&be->status, 0, sizeof(be->status));
+}
+
+/* The state of the read. */
+static enum zk_verdict read_on(const struct zk_backend *be)
+{
+    bool all = be->status.found && be->status.read_run && be->status.left == 0;
+    return all ? ZK_DONE : ZK_GOES_ON;
+}
+
+static enum dlock_ask question(const struct zk_backend *be)
+{
+    return be->order->question->what;
 }
 
 /* A request has failed: ask for everything again if the connection was at fault. */
@@ -21,6 +37,20 @@ static enum zk_verdict status_failed(struct zk_backend *be, int rc)
 {
     zk_status_drop(be);
     return zk_failed(be, rc, "cannot read the queue");
+}
+
+/* The hold to break, at this path. False: out of memory. */
+static bool keep_hold(struct zk_backend *be, const char *path, const struct zk_msg *m)
+{
+    struct zk_hold *h = &be->status.hold;
+    free(h->data);
+    h->path = path;
+    h->len = m->len;
+    h->version = m->stat.version;
+    h->data = calloc((size_t)m->len + 1, 1);
+    if (h->data && m->len > 0)
+        memcpy(h->data, m->data, (size_t)m->len);
+    return h->data;
 }
 
 static enum zk_verdict node_read(struct zk_backend *be, const struct zk_msg *m)
@@ -37,12 +67,16 @@ static enum zk_verdict node_read(struct zk_backend *be, const struct zk_msg *m)
     if (m->rc == ZOK)
         zk_read_info(was.command, was.waiter, m->data, m->len, &m->stat, info);
     info->place = was.place;
+    if (m->rc == ZOK && question(be) == ASK_BREAK && !was.waiter &&
+        dlock_same_hold(info, be->order->question->holder) &&
+        !keep_hold(be, be->status.found[i].path, m))
+        return status_failed(be, ZK_NOMEMORY);
     be->status.found[i].serial = 0;
     be->status.left--;
-    return ZK_GOES_ON;
+    return read_on(be);
 }
 
-/* Ask for the data of all nodes in line at once. */
+/* Ask at once for the data of all nodes in line; of the holders alone, if no waiter matters. */
 static enum zk_verdict line_listed(struct zk_backend *be, const struct zk_msg *m)
 {
     int n = 0;
@@ -51,13 +85,13 @@ static enum zk_verdict line_listed(struct zk_backend *be, const struct zk_msg *m
     if (m->rc != ZOK && m->rc != ZNONODE)
         return status_failed(be, m->rc);
     zk_status_drop(be);
+    be->status.read_run = question(be) == ASK_BREAK;
     struct zk_child *line = zk_line(m->names, m->nnames, &n);
     struct zk_found *found = be->status.found = calloc((size_t)n + 1, sizeof(*found));
     bool asked = line && found;
     be->status.n = asked ? n : 0;
     for (int i = 0; asked && i < n; i++) {
         struct dlock_info *info = &found[i].info;
-        char *path;
         *info = (struct dlock_info){.left_ns = -1,
                                     .waited_ms = -1,
                                     .foreign = true,
@@ -65,22 +99,23 @@ static enum zk_verdict line_listed(struct zk_backend *be, const struct zk_msg *m
                                     .slots = line[i].slots,
                                     .waiter = line[i].place > 0,
                                     .place = line[i].place};
-        if (i >= ASK_MAX)
+        if (i >= ASK_MAX || (info->waiter && question(be) != ASK_STATUS))
             continue;
-        asked = asprintf(&path, "%s/%s", be->lock.parent, line[i].name) >= 0;
-        if (!asked)
+        asked = asprintf(&found[i].path, "%s/%s", be->lock.parent, line[i].name) >= 0;
+        if (!asked) {
+            found[i].path = NULL;
             break;
+        }
         /* info keeps the name, which tells the program, until the data comes. */
         dlock_clean_text(info->command, sizeof(info->command), line[i].name, strlen(line[i].name));
-        found[i].serial = zk_ask(be, ZK_GET, node_read, path);
+        found[i].serial = zk_ask(be, ZK_GET, node_read, found[i].path);
         be->status.left++;
-        free(path);
     }
     free(line);
-    return asked ? ZK_GOES_ON : status_failed(be, ZK_NOMEMORY);
+    return asked ? read_on(be) : status_failed(be, ZK_NOMEMORY);
 }
 
-/* A notice tells why a record cannot be read, and the rest is shown. */
+/* Holders and waiters are read also where the record cannot be used. */
 static enum zk_verdict record_read(struct zk_backend *be, const struct zk_msg *m)
 {
     const char *foreign = NULL;
@@ -96,28 +131,26 @@ static enum zk_verdict record_read(struct zk_backend *be, const struct zk_msg *m
     else if (m->rc != ZOK && m->rc != ZNONODE)
         zk_error(be, m->rc, "cannot read the run record");
     if (be->err.code != 0)
-        events_add(&be->events, EV_NOTICE)->error = be->err;
+        be->status.record = be->err;
     be->status.read_run = true;
     be->status.has_run = m->rc == ZOK && !foreign;
-    return ZK_GOES_ON;
+    return read_on(be);
 }
 
 void zk_status_ask(struct zk_backend *be)
 {
     zk_ask_list(be, line_listed);
-    zk_ask_record(be, record_read);
+    if (question(be) != ASK_BREAK)
+        zk_ask_record(be, record_read);
 }
 
-bool zk_status_next(struct zk_backend *be, struct dlock_event *ev)
+bool zk_status_next(struct zk_backend *be, struct dlock_info *info)
 {
     while (be->status.next < be->status.n) {
         const struct zk_found *f = &be->status.found[be->status.next++];
-        *ev = (struct dlock_event){.type = EV_INFO, .info = &f->info};
+        *info = f->info;
         if (!f->gone)
             return true;
     }
-    *ev = (struct dlock_event){.type = EV_RUN, .run = &be->run.found.run};
-    bool has_run = be->status.has_run;
-    be->status.has_run = false;
-    return has_run;
+    return false;
 }

@@ -7,10 +7,10 @@
  * session.c  the session and its heartbeats: the lease   acquire.c  our node, in the queue
  * status.c   the status of a lock                        queue.c    node names of each program
  * once.c     the run record of --once                    sweep.c    remove expired run records
- * forget.c   remove a run record                         run_node.c names and text of run records
- * break.c    break a hold                                uri.c      the URI
- * list.c     all locks of a chroot                      check.c    what a run would meet
- * words.c    what a server says of itself               wire/      libzookeeper and its socket
+ * step.c     break a hold, remove a run record           run_node.c names and text of run records
+ * list.c     all locks of a chroot                       uri.c      the URI
+ * words.c    what a server says of itself                check.c    what a run would meet
+ * wire/      libzookeeper and its socket
  *
  * Not guaranteed: the server may end a session although we live (a pause, or clock speeds that
  * differ by more than 1 %). The deadline of the lease covers this.
@@ -85,7 +85,6 @@ static void failed(struct zk_backend *be)
         leave(be);
     idle(be);
     zk_status_drop(be);
-    zk_break_drop(be);
     zk_list_drop(be);
     zk_check_drop(be);
     events_add(&be->events, EV_FAILED)->error = be->err;
@@ -156,10 +155,27 @@ static void lost(struct zk_backend *be, const char *why)
                   why);
 }
 
+/* A step of a query is over. The session is left for the next step, or for the end of the query. */
+static void stepped(struct zk_backend *be, bool done)
+{
+    bool reads = be->op == OP_STATUS;
+    idle(be);
+    struct dlock_event *ev = events_add(&be->events, reads ? EV_READ : EV_STEPPED);
+    ev->stepped = !reads && done;
+    if (reads && be->status.has_run)
+        ev->run = &be->run.found.run;
+    if (reads)
+        ev->error = be->status.record;
+}
+
 static void conclude(struct zk_backend *be, enum zk_verdict v)
 {
     struct dlock_event *ev;
     const struct dlock_info *info;
+    if ((be->op == OP_STATUS || be->op == OP_STEP) && (v == ZK_DONE || v == ZK_BUSY)) {
+        stepped(be, v == ZK_DONE);
+        return;
+    }
     switch (v) {
     case ZK_GOES_ON:
         break;
@@ -173,9 +189,7 @@ static void conclude(struct zk_backend *be, enum zk_verdict v)
         }
         break;
     case ZK_BUSY:
-        info = be->op == OP_BREAK        ? &be->breaking.info
-               : be->acquire.front.known ? &be->acquire.front.info
-                                         : NULL;
+        info = be->acquire.front.known ? &be->acquire.front.info : NULL;
         ev = finish(be, EV_BUSY);
         ev->place = be->acquire.place;
         ev->info = info;
@@ -185,9 +199,6 @@ static void conclude(struct zk_backend *be, enum zk_verdict v)
         break;
     case ZK_DONE:
         finish(be, EV_DONE);
-        break;
-    case ZK_MARKED:
-        finish(be, EV_DONE)->broken = true;
         break;
     case ZK_RENEWED:
         renewed(be);
@@ -234,10 +245,8 @@ static void step(struct zk_backend *be)
         conclude(be, zk_node_step(be));
     else if (be->op == OP_STATUS)
         zk_status_ask(be);
-    else if (be->op == OP_FORGET)
-        zk_forget_ask(be);
-    else if (be->op == OP_BREAK)
-        zk_break_ask(be);
+    else if (be->op == OP_STEP)
+        conclude(be, zk_step_ask(be));
     else if (be->op == OP_LIST)
         conclude(be, zk_list_ask(be));
     else if (be->op == OP_CHECK && !(be->check && be->check->asking))
@@ -318,7 +327,7 @@ static void timers(struct zk_backend *be)
     int64_t now = zk_now(be);
     bool no_session = be->session.id == 0;
     char text[32];
-    if (now >= be->contact_until && !zk_status_complete(be) && !zk_list_ready(be)) {
+    if (now >= be->contact_until && !zk_list_ready(be)) {
         dlock_format_duration(be->spec->connect_timeout, text, sizeof(text));
         be->err = be->refusal;
         if (be->err.code == 0)
@@ -352,7 +361,6 @@ static void be_close(struct dlock_be *b)
         return;
     zk_session_close(be);
     zk_status_drop(be);
-    zk_break_drop(be);
     zk_list_drop(be);
     zk_check_drop(be);
     zk_done(be);
@@ -418,7 +426,6 @@ static void be_release(struct dlock_be *b, int64_t until)
     struct zk_backend *be = self(b);
     be->events.n = 0;
     zk_status_drop(be);
-    zk_break_drop(be);
     zk_list_drop(be);
     zk_check_drop(be);
     be->release.until = until;
@@ -436,14 +443,36 @@ static void be_release(struct dlock_be *b, int64_t until)
 
 static void be_ask(struct dlock_be *b, const struct dlock_question *question)
 {
+    self(b)->question = question;
+    start(self(b), question->what == ASK_LIST ? OP_LIST : OP_CHECK);
+}
+
+static void be_step(struct dlock_be *b, const struct dlock_order *order)
+{
     struct zk_backend *be = self(b);
-    static const enum zk_job jobs[] = {[ASK_STATUS] = OP_STATUS,
-                                       [ASK_LIST] = OP_LIST,
-                                       [ASK_BREAK] = OP_BREAK,
-                                       [ASK_FORGET] = OP_FORGET,
-                                       [ASK_CHECK] = OP_CHECK};
-    be->question = question;
-    start(be, jobs[question->what]);
+    bool reads = order->what == STEP_READ;
+    be->order = order;
+    if (reads)
+        zk_status_drop(be);
+    if (be->session.conn && be->session.connected) { /* of the step before */
+        be->op = reads ? OP_STATUS : OP_STEP;
+        step(be);
+    } else {
+        start(be, reads ? OP_STATUS : OP_STEP);
+    }
+    if (be->op != OP_NONE)
+        be->contact_until = order->until;
+}
+
+static bool be_next(struct dlock_be *b, struct dlock_info *info)
+{
+    return zk_status_next(self(b), info);
+}
+
+static void be_rest(struct dlock_be *b)
+{
+    leave(self(b));
+    zk_status_drop(self(b));
 }
 
 static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t *wake_at)
@@ -467,7 +496,7 @@ static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t 
     }
     if (s->connected)
         *wake_at = dlock_min(*wake_at, be->again_at);
-    if (be->events.n > 0 || zk_status_complete(be) || zk_list_ready(be) || be->found.ended ||
+    if (be->events.n > 0 || zk_list_ready(be) || be->found.ended ||
         (words && be->check->asking && words->fd < 0))
         *wake_at = 0;
     return n;
@@ -490,18 +519,11 @@ static int be_process(struct dlock_be *b, const struct pollfd *pfd, int n, struc
     }
     if (findings_take(&be->found, ev))
         return 1;
-    if (zk_list_ready(be)) {
-        ev->type = EV_NONE;
-        conclude(be, zk_list_next(be, ev));
-        return ev->type != EV_NONE || events_take(&be->events, ev);
-    }
-    if (!zk_status_complete(be))
+    if (!zk_list_ready(be))
         return 0;
-    if (zk_status_next(be, ev))
-        return 1;
-    zk_status_drop(be);
-    finish(be, EV_DONE);
-    return events_take(&be->events, ev);
+    ev->type = EV_NONE;
+    conclude(be, zk_list_next(be, ev));
+    return ev->type != EV_NONE || events_take(&be->events, ev);
 }
 
 static const char *const schemes[] = {"zk", "zookeeper", NULL};
@@ -519,6 +541,9 @@ const struct dlock_backend DLOCK_BACKEND_SYMBOL(zookeeper) = {
     .renew = be_renew,
     .release = be_release,
     .ask = be_ask,
+    .step = be_step,
+    .next = be_next,
+    .rest = be_rest,
     .interest = be_interest,
     .process = be_process,
     .close = be_close,

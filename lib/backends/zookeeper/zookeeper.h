@@ -14,9 +14,8 @@ enum zk_job {
     OP_ACQUIRE,
     OP_HOLD,
     OP_RELEASE,
-    OP_STATUS,
-    OP_FORGET,
-    OP_BREAK,
+    OP_STATUS, /* STEP_READ */
+    OP_STEP,   /* another step */
     OP_LIST,
     OP_CHECK
 };
@@ -250,26 +249,25 @@ struct zk_backend {
     struct { /* the nodes, handed out singly */
         struct zk_found {
             struct dlock_info info;
+            char *path;      /* NULL: its data is not asked for */
             unsigned serial; /* of the outstanding get; 0: none */
             bool gone;
         } * found;
         int n, next, left;
-        bool read_run; /* the get of the run record was answered */
-        bool has_run;  /* the run record is not handed out yet */
+        bool read_run;             /* the get of the run record was answered, or is not needed */
+        bool has_run;              /* run.found has the record */
+        struct dlock_error record; /* why the record cannot be used; code 0: it can */
+        struct zk_hold {           /* ASK_BREAK: the node of the hold */
+            const char *path;      /* of found; NULL: the hold was not found */
+            char *data;
+            int len;
+            int32_t version;
+        } hold;
     } status;
 
-    const struct dlock_question *question; /* of a query */
-    struct {
-        bool held; /* the lock is held */
-    } forget;
-
-    struct {                      /* ASK_BREAK */
-        struct zk_watched *nodes; /* that hold the lock; serial: of the get */
-        int n, left;              /* left: unanswered */
-        unsigned serial;          /* of the set or delete */
-        bool busy;                /* info: another holder */
-        struct dlock_info info;
-    } breaking;
+    const struct dlock_question *question; /* ASK_LIST, ASK_CHECK */
+    const struct dlock_order *order;       /* OP_STATUS, OP_STEP */
+    unsigned step_serial;                  /* of the set, delete or multi of OP_STEP */
 
     struct {                   /* ASK_LIST */
         struct zk_look *looks; /* NULL: the walk has not begun */
@@ -509,15 +507,9 @@ void zk_sweep(struct zk_backend *be);
 bool zk_sweep_goes_on(const struct zk_backend *be);
 void zk_sweep_end(struct zk_backend *be);
 
-/* forget.c */
-/* Connected: ask for the nodes of the lock and for the run record. */
-void zk_forget_ask(struct zk_backend *be);
-
-/* break.c */
-/* Connected: look for the hold. */
-void zk_break_ask(struct zk_backend *be);
-/* Forget what was found. */
-void zk_break_drop(struct zk_backend *be);
+/* step.c */
+/* Connected: carry out the order, on what was read. */
+enum zk_verdict zk_step_ask(struct zk_backend *be);
 
 /* list.c */
 /* Connected: begin to walk, or go on. */
@@ -541,15 +533,10 @@ void zk_check_end(struct zk_backend *be);
 void zk_check_drop(struct zk_backend *be);
 
 /* status.c */
-/* Connected: ask for the nodes of the lock and for the run record. */
+/* Connected: ask for the nodes of the lock and for the run record. ZK_DONE: all was read. */
 void zk_status_ask(struct zk_backend *be);
-/* Are all answers there? */
-static inline bool zk_status_complete(const struct zk_backend *be)
-{
-    return be->status.found && be->status.read_run && be->status.left == 0;
-}
-/* Complete: the next event, of a node or of the run record. False: all were handed out. */
-bool zk_status_next(struct zk_backend *be, struct dlock_event *ev);
+/* Then the next node. False: all were handed out. */
+bool zk_status_next(struct zk_backend *be, struct dlock_info *);
 /* Forget what was found. */
 void zk_status_drop(struct zk_backend *be);
 

@@ -9,9 +9,9 @@
  * DIR/record: the record of --once, as run_record.h has it; a skip without one makes one up.
  * DIR/stays: once it exists, a released lock stays held for --min-hold. DIR/notice ("setup",
  * "exclusion" or "detail"): such a notice comes with the acquire.
- * DIR/ask: "away": queries fail; "slow": they take SLOW_ANSWER. A break of the holder makes "renew"
- * say "broken"; with force it removes DIR/held. DIR/findings: what a check finds, "LEVEL TEXT" on a
- * line; "failure" has code 77.
+ * DIR/ask: "away": queries fail; "slow": a step takes SLOW_ANSWER. A break of the holder makes
+ * "renew" say "broken"; with force it removes DIR/held. DIR/findings: what a check finds, "LEVEL
+ * TEXT" on a line; "failure" has code 77.
  * DIR/lost: once it exists, the lock is lost unasked. DIR/log receives one line an operation, with
  * its time in ns. DIR/held exists while the lock is held (an exclusive create: two holders are an
  * error), and is left behind by a crash with its expiry inside, as a store would; the fence counts
@@ -38,12 +38,11 @@ enum doing { IDLE, ACQUIRING, HELD, RENEWING, RELEASING, ASKING };
 struct dlock_be {
     const struct dlock_spec *spec;
     enum doing doing;
-    bool wait, held, told, answered, told_run, noticed;
+    bool wait, held, told, answered, noticed;
     int64_t started, until;
     char token[DLOCK_TOKEN_LEN + 1];
     uint64_t fence;
-    struct dlock_question question;
-    char asked[DLOCK_TOKEN_LEN + 1]; /* a token: of a record, or of the hold to break */
+    const struct dlock_order *order; /* NULL: the question is a check */
     int findings;                    /* told already */
     struct dlock_info info;
     struct dlock_run run;
@@ -180,13 +179,15 @@ static void be_release(struct dlock_be *b, int64_t until)
 
 static void be_ask(struct dlock_be *b, const struct dlock_question *q)
 {
-    const char *token = q->what == ASK_FORGET  ? q->token
-                        : q->what == ASK_BREAK ? q->holder->token
-                                               : "";
-    snprintf(b->asked, sizeof b->asked, "%s", token);
-    b->question = *q;
-    b->answered = b->told_run = false;
+    (void)q;
+    b->order = NULL;
     b->findings = 0;
+    start(b, ASKING, "ask");
+}
+
+static void be_step(struct dlock_be *b, const struct dlock_order *order)
+{
+    b->order = order;
     start(b, ASKING, "ask");
 }
 
@@ -422,25 +423,6 @@ static int do_release(struct dlock_be *b, struct dlock_event *ev)
     return 1;
 }
 
-static int do_forget(struct dlock_be *b, struct dlock_event *ev)
-{
-    char path[512];
-    int found = read_record(b);
-    b->doing = IDLE;
-    if (found < 0) {
-        ev->type = EV_FAILED;
-        run_record_foreign(&ev->error, b->spec, "DIR/record");
-        return 1;
-    }
-    if (found > 0 && strcmp(b->run.token, b->asked) != 0)
-        return fail_event(b, ev, EV_FAILED, DLOCK_EBUSY,
-                          "the record has changed: it is that of another run now");
-    ev->type = found > 0 && b->run.state == DLOCK_RUN_RUNNING && taken(b) ? EV_BUSY : EV_DONE;
-    if (found > 0 && ev->type == EV_DONE)
-        unlink(path_of(b, "record", path, sizeof path));
-    return 1;
-}
-
 /* What a status query says of the holder. */
 static void read_holder(struct dlock_be *b)
 {
@@ -456,24 +438,43 @@ static void read_holder(struct dlock_be *b)
     b->info.broken_ms = dlock_wall() / DLOCK_MSEC - 5000;
 }
 
-static int do_break(struct dlock_be *b, struct dlock_event *ev)
+static bool be_next(struct dlock_be *b, struct dlock_info *info)
 {
+    bool holds = !b->answered && taken(b);
+    if (holds)
+        read_holder(b);
+    *info = b->info;
+    b->answered = true;
+    return holds;
+}
+
+static void do_read(struct dlock_be *b, struct dlock_event *ev)
+{
+    int found = read_record(b);
+    b->answered = false;
+    ev->type = EV_READ;
+    ev->run = found > 0 ? &b->run : NULL;
+    if (found < 0 && b->order->question->what == ASK_FORGET)
+        run_record_foreign(&ev->error, b->spec, "DIR/record");
+}
+
+static void do_step(struct dlock_be *b, struct dlock_event *ev)
+{
+    const struct dlock_order *o = b->order;
     char path[512];
-    b->doing = IDLE;
-    ev->type = EV_DONE;
-    if (!taken(b))
-        return 1;
-    read_holder(b);
-    if (strcmp(b->info.token, b->asked) != 0) {
-        ev->type = EV_BUSY;
-        ev->info = &b->info;
-    } else if (b->question.force) {
-        unlink(path_of(b, "held", path, sizeof path));
-    } else {
-        write_file(b, "renew", "we", "broken");
-        ev->broken = true;
+    ev->type = EV_STEPPED;
+    if (o->what == STEP_FORGET) {
+        ev->stepped = read_record(b) > 0 && strcmp(b->run.token, o->run->token) == 0;
+        if (ev->stepped)
+            unlink(path_of(b, "record", path, sizeof path));
+        return;
     }
-    return 1;
+    read_holder(b);
+    ev->stepped = taken(b) && strcmp(b->info.token, o->holder->token) == 0;
+    if (ev->stepped && o->what == STEP_FREE)
+        unlink(path_of(b, "held", path, sizeof path));
+    else if (ev->stepped)
+        write_file(b, "renew", "we", "broken");
 }
 
 static int do_check(struct dlock_be *b, struct dlock_event *ev)
@@ -512,27 +513,10 @@ static int do_ask(struct dlock_be *b, struct dlock_event *ev)
         b->doing = IDLE;
         return fail_event(b, ev, EV_FAILED, DLOCK_EUNAVAIL, "told to be away");
     }
-    if (b->question.what == ASK_FORGET)
-        return do_forget(b, ev);
-    if (b->question.what == ASK_BREAK)
-        return do_break(b, ev);
-    if (b->question.what == ASK_CHECK)
+    if (!b->order)
         return do_check(b, ev);
-    if (!b->answered && taken(b)) {
-        b->answered = true;
-        read_holder(b);
-        ev->info = &b->info;
-        ev->type = EV_INFO;
-        return 1;
-    }
-    if (!b->told_run && read_record(b) > 0) {
-        b->told_run = true;
-        ev->run = &b->run;
-        ev->type = EV_RUN;
-        return 1;
-    }
     b->doing = IDLE;
-    ev->type = EV_DONE;
+    (b->order->what == STEP_READ ? do_read : do_step)(b, ev);
     return 1;
 }
 
@@ -579,6 +563,8 @@ const struct dlock_backend dlock_backend_fake = {
     .renew = be_renew,
     .release = be_release,
     .ask = be_ask,
+    .step = be_step,
+    .next = be_next,
     .interest = be_interest,
     .process = be_process,
     .close = be_close,

@@ -42,7 +42,8 @@ struct stub {
     int acquires, renews, releases, asks;
     bool wait, stays;
     int64_t until;
-    const struct dlock_question *question;
+    const struct dlock_order *order;
+    const struct dlock_info *holder; /* of the next read; NULL: free */
     struct dlock_event say[4];
     int n;
     int fd, ready; /* a descriptor to poll, or 0; and how often it was found ready */
@@ -86,11 +87,20 @@ static void be_release(struct dlock_be *b, int64_t until)
                                            .how = st->silent ? DLOCK_RELEASE_UNCLEAR
                                                              : DLOCK_RELEASE_CLEAN});
 }
-static void be_ask(struct dlock_be *b, const struct dlock_question *question)
+static void be_step(struct dlock_be *b, const struct dlock_order *order)
 {
     struct stub *st = (struct stub *)b;
     st->asks++;
-    st->question = question;
+    st->order = order;
+}
+static bool be_next(struct dlock_be *b, struct dlock_info *info)
+{
+    struct stub *st = (struct stub *)b;
+    bool held = st->holder;
+    if (held)
+        *info = *st->holder;
+    st->holder = NULL;
+    return held;
 }
 static bool be_stays(struct dlock_be *b)
 {
@@ -129,7 +139,8 @@ static const struct dlock_backend table = {
     .stays = be_stays,
     .renew = be_renew,
     .release = be_release,
-    .ask = be_ask,
+    .step = be_step,
+    .next = be_next,
     .interest = be_interest,
     .process = be_process,
     .close = be_close,

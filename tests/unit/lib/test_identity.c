@@ -244,4 +244,30 @@ TEST(init)
     CHECK_STR(w.note, "");
 }
 
+TEST(one_hold_seen_twice)
+{
+    static const struct {
+        struct dlock_info a, b;
+        bool same;
+    } t[] = {
+        {{.token = "a", .fence = 1}, {.token = "a", .fence = 2, .pid = 3}, true},
+        {{.token = "a"}, {.token = "b"}, false},
+        {{.token = "a", .pid = 1}, {.pid = 1}, false},
+        /* Without a token: by the fence where both have one, else by the process. */
+        {{.fence = 5}, {.fence = 5}, true},
+        {{.fence = 5, .pid = 1}, {.fence = 6, .pid = 1}, false},
+        {{.fence = 5, .pid = 1}, {.pid = 1}, true},
+        {{.pid = 1, .host = "h"}, {.pid = 1, .host = "h"}, true},
+        {{.pid = 1, .host = "h"}, {.pid = 1, .host = "i"}, false},
+        {{.pid = 1, .since_ms = 7}, {.pid = 1, .since_ms = 8}, false},
+        {{.pid = 1, .since_ms = 7}, {.pid = 0, .since_ms = 7}, true}, /* executes a program */
+        {{.pid = 1, .since_ms = 7}, {.pid = 2, .since_ms = 7}, false},
+        {{.pid = 1}, {.pid = 0}, false},
+    };
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
+        CHECK_INT(dlock_same_hold(&t[i].a, &t[i].b), t[i].same);
+        CHECK_INT(dlock_same_hold(&t[i].b, &t[i].a), t[i].same);
+    }
+}
+
 UNIT_MAIN

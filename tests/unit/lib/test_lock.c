@@ -702,8 +702,9 @@ TEST(a_status_query_reports_and_ends)
     make(&lk, DLOCK_NEVER);
     dlock_start_status(&lk, NULL);
     CHECK_INT(be.asks, 1);
-    say(at_place(EV_INFO, &info, 0));
-    ON(of(EV_DONE), INFO);
+    CHECK_INT(be.order->until, clock_now + lk.opt.connect_timeout_ns);
+    be.holder = &info;
+    ON(of(EV_READ), INFO);
     CHECK_INT(r.info->pid, 3);
     NEXT(DONE);
     NEXT(NONE);
@@ -792,22 +793,28 @@ TEST(a_grant_without_work_has_no_least_time)
 
 TEST(a_record_is_forgotten_by_its_token)
 {
-    static const struct dlock_run run = {.state = DLOCK_RUN_FAILED, .token = "abc"};
+    static const struct dlock_run run = {.state = DLOCK_RUN_RUNNING, .token = "abc"};
+    static const struct dlock_info holder = {.token = "abc"};
+    static const struct dlock_event forgotten = {.type = EV_STEPPED, .stepped = true};
     make(&lk, DLOCK_NEVER);
     dlock_start_status(&lk, NULL);
-    CHECK_INT(be.question->what, ASK_STATUS);
-    say(of_run(EV_RUN, &run));
-    ON(of(EV_DONE), RUN);
+    CHECK_INT(be.order->question->what, ASK_STATUS);
+    ON(of_run(EV_READ, &run), RUN);
     CHECK_STR(r.run->token, "abc");
+    CHECK(r.crashed);
     NEXT(DONE);
     dlock_start_forget(&lk, "abc", NULL);
-    CHECK_INT(be.question->what, ASK_FORGET);
-    CHECK_STR(be.question->token, "abc");
-    ON(of(EV_BUSY), BUSY);
+    CHECK_INT(be.order->question->what, ASK_FORGET);
+    be.holder = &holder;
+    ON(of_run(EV_READ, &run), BUSY);
     dlock_start_forget(&lk, "abc", NULL);
-    ON(of(EV_DONE), DONE);
+    ON(of_run(EV_READ, &run), NONE);
+    CHECK_INT(be.order->what, STEP_FORGET);
+    CHECK_STR(be.order->run->token, "abc");
+    clock_now += lk.opt.connect_timeout_ns + S; /* the store has answered: no first contact */
+    ON(forgotten, DONE);
     dlock_start_status(&lk, NULL);
-    CHECK_INT(be.question->what, ASK_STATUS);
+    CHECK_INT(be.order->question->what, ASK_STATUS);
 }
 
 /* --- two clocks --- */

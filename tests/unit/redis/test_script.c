@@ -261,21 +261,9 @@ TEST(a_holder_whose_run_is_over)
     }
 }
 
-TEST(answers_about_records)
+TEST(an_answer_about_a_foreign_record)
 {
-    static const char *const words[] = {"done", "busy", "changed", "record"};
-    enum redis_script_forgot what;
     struct redis_script_owned o;
-    const char *type;
-    char text[64];
-    for (size_t i = 0; i < DLOCK_LEN(words); i++) {
-        snprintf(text, sizeof(text), "*2\r\n$%zu\r\n%s\r\n$4\r\nhash\r\n", strlen(words[i]),
-                 words[i]);
-        CHECK_INT(redis_script_forgot(parse(text), &what, &type), 0);
-        CHECK_INT(what, (enum redis_script_forgot)i);
-        CHECK_STR(type, "hash");
-    }
-    CHECK_INT(redis_script_forgot(parse("*1\r\n$4\r\nelse\r\n"), &what, &type), DLOCK_EPROTO);
     CHECK_INT(redis_script_owned(parse("*3\r\n:3\r\n$4\r\nhash\r\n:5\r\n"), &o), 0);
     CHECK(o.foreign);
     CHECK_STR(o.found, "hash");
@@ -405,24 +393,38 @@ TEST(the_state_tells_who_has_broken_a_hold)
     CHECK_STR(info.token, "");
 }
 
-TEST(answers_to_a_break)
+TEST(answers_to_a_step_of_a_query)
 {
-    static const char *const odd[] = {"$6\r\nmarked\r\n",
-                                      "*0\r\n",
-                                      "*1\r\n:1\r\n",
-                                      "*1\r\n$4\r\nwhat\r\n",
-                                      "*1\r\n$7\r\nchanged\r\n",
-                                      "*2\r\n$7\r\nchanged\r\n:1\r\n"};
-    enum redis_script_broke what;
-    struct dlock_info info;
-    for (size_t i = 0; i < DLOCK_LEN(odd); i++) {
-        CHECK_INT(redis_script_broke(parse(odd[i]), &what, &info), DLOCK_EPROTO);
+    static const struct {
+        const char *word;
+        enum redis_script_stepped what;
+    } answers[] = {
+        {"marked", STEPPED_MARKED}, {"already", STEPPED_MARKED},  {"freed", STEPPED_REMOVED},
+        {"done", STEPPED_REMOVED},  {"free", STEPPED_NOT},        {"changed", STEPPED_NOT},
+        {"busy", STEPPED_NOT},      {"foreign", STEPPED_FOREIGN}, {"record", STEPPED_RECORD}};
+    static const char *const odd[] = {"$6\r\nmarked\r\n", "*0\r\n", "*1\r\n:1\r\n",
+                                      "*1\r\n$4\r\nwhat\r\n"};
+    enum redis_script_stepped what;
+    char text[64];
+    for (size_t i = 0; i < DLOCK_LEN(answers); i++) {
+        snprintf(text, sizeof(text), "*2\r\n$%zu\r\n%s\r\n$4\r\nhash\r\n", strlen(answers[i].word),
+                 answers[i].word);
+        CHECK_INT(redis_script_stepped(parse(text), &what), 0);
+        CHECK_INT(what, answers[i].what);
     }
-    CHECK_INT(redis_script_broke(parse("*1\r\n$7\r\nalready\r\n"), &what, &info), 0);
-    CHECK_INT(what, RB_ALREADY);
-    CHECK_INT(redis_script_broke(parse("*2\r\n$7\r\nchanged\r\n$5\r\nother\r\n"), &what, &info), 0);
-    CHECK_INT(what, RB_CHANGED);
-    CHECK(info.foreign);
+    for (size_t i = 0; i < DLOCK_LEN(odd); i++)
+        CHECK_INT(redis_script_stepped(parse(odd[i]), &what), DLOCK_EPROTO);
+}
+
+/* A hold that has come to its end meanwhile is freed instead of marked: it is read again. */
+TEST(a_step_counts_if_it_has_done_what_was_ordered)
+{
+    CHECK(redis_script_counts(STEPPED_MARKED, STEP_MARK));
+    CHECK(!redis_script_counts(STEPPED_REMOVED, STEP_MARK));
+    CHECK(redis_script_counts(STEPPED_REMOVED, STEP_FREE));
+    CHECK(redis_script_counts(STEPPED_REMOVED, STEP_FORGET));
+    CHECK(!redis_script_counts(STEPPED_NOT, STEP_FREE));
+    CHECK(!redis_script_counts(STEPPED_RECORD, STEP_FORGET));
 }
 
 /* The hash of the embedded text, by another program. */

@@ -1,6 +1,6 @@
 /*
  * fakenodes.h - Redis servers of a Redlock inside a unit test. They serve only the scripts of a
- * vote, a renewal, a release and a status, have one key, and are stopped, slow or emptied by the
+ * vote, a renewal, a release and a query, have one key, and are stopped, slow or emptied by the
  * test. The clock is the test's, too: nothing here sleeps.
  */
 #ifndef FAKENODES_H
@@ -27,7 +27,7 @@
 
 extern const struct dlock_backend dlock_backend_redlock;
 
-enum fake_kind { F_OTHER, F_VOTE, F_KEEP, F_LEAVE, F_STATUS, F_KINDS };
+enum fake_kind { F_OTHER, F_VOTE, F_KEEP, F_LEAVE, F_STATUS, F_BREAK, F_FORGET, F_KINDS };
 
 struct fake_conn {
     int fd;
@@ -129,8 +129,9 @@ static void fake_say(int fd, const char *fmt, ...)
 static enum fake_kind fake_kind(char **argv, int argc)
 {
     static const enum fake_kind kinds[] = {
-        [SCRIPT_VOTE] = F_VOTE,    [SCRIPT_KEEP] = F_KEEP,     [SCRIPT_LEAVE] = F_LEAVE,
-        [SCRIPT_UNVOTE] = F_LEAVE, [SCRIPT_STATUS] = F_STATUS,
+        [SCRIPT_VOTE] = F_VOTE,          [SCRIPT_KEEP] = F_KEEP,     [SCRIPT_LEAVE] = F_LEAVE,
+        [SCRIPT_UNVOTE] = F_LEAVE,       [SCRIPT_STATUS] = F_STATUS, [SCRIPT_BREAK] = F_BREAK,
+        [SCRIPT_FORGET_VOTE] = F_FORGET,
     };
     if (argc < 5 || strncmp(argv[0], "EVAL", 4) != 0)
         return F_OTHER;
@@ -353,6 +354,25 @@ static void fake_serve_reader(struct fake *f, int fd, enum fake_kind kind, char 
     }
 }
 
+/* As scripts/break.lua. */
+static const char *fake_break(struct fake *f, const char *token, const char *how)
+{
+    static const char mark[] = " break=1";
+    size_t len = strlen(f->value), end = sizeof(mark) - 1;
+    bool marked = len > end && strcmp(f->value + len - end, mark) == 0;
+    if (len == 0)
+        return "free";
+    if (strncmp(f->value, token, DLOCK_TOKEN_LEN) != 0)
+        return "changed";
+    if (strcmp(how, "force") == 0)
+        f->value[0] = '\0';
+    else if (strcmp(how, "undo") == 0 && marked)
+        f->value[len - end] = '\0';
+    else if (strcmp(how, "mark") == 0 && !marked)
+        strcat(f->value, mark);
+    return how[0] == 'f' ? "freed" : how[0] == 'u' ? "undone" : marked ? "already" : "marked";
+}
+
 /* argv: EVALSHA hash 1 name db prefix ARGV[3] ... */
 static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int argc)
 {
@@ -378,8 +398,14 @@ static void fake_serve(struct fake *f, struct fake_conn *c, char **argv, int arg
     } else if (strncmp(mine, "s:", 2) == 0) {
         fake_serve_reader(f, fd, kind, argv);
     } else if (kind == F_STATUS) {
-        fake_say(fd, "*5\r\n:%d\r\n" BULK ":1\r\n:1000\r\n$1\r\n7\r\n", f->value[0] != '\0',
-                 strlen(f->value), f->value);
+        fake_say(fd, "*8\r\n:%d\r\n" BULK ":1\r\n:1000\r\n$1\r\n7\r\n*0\r\n" BULK "*0\r\n",
+                 f->value[0] != '\0', strlen(f->value), f->value, strlen(f->run), f->run);
+    } else if (kind == F_BREAK) {
+        const char *word = fake_break(f, mine, argv[8]);
+        fake_say(fd, "*1\r\n" BULK, strlen(word), word);
+    } else if (kind == F_FORGET) {
+        f->run[0] = '\0';
+        fake_say(fd, "*1\r\n$4\r\ndone\r\n");
     } else if (kind == F_VOTE && ours) {
         fake_say(fd, "*5\r\n$5\r\ntwice\r\n$1\r\n0\r\n:0\r\n:0\r\n$0\r\n\r\n");
     } else if (kind == F_VOTE && (f->value[0] != '\0' || f->nreaders > 0)) {

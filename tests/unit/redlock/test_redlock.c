@@ -847,4 +847,174 @@ TEST(a_release_that_is_sent_again_finds_its_record)
     }
 }
 
+/* --- the steps of a query --- */
+
+static struct dlock_info hold;
+static struct dlock_run run;
+
+/* Carry out a step; it ends like that. */
+static bool step(enum dlock_step what, enum dlock_ask asks, int64_t by, enum dlock_ev ends)
+{
+    static struct dlock_question question;
+    static struct dlock_order order;
+    question = (struct dlock_question){.what = asks};
+    order = (struct dlock_order){.what = what,
+                                 .until = fake_clock + 5 * DLOCK_SEC,
+                                 .question = &question,
+                                 .holder = &hold,
+                                 .run = &run};
+    dlock_backend_redlock.step(w.be, &order);
+    return until(by, ends);
+}
+
+static bool reads(enum dlock_ask asks, enum dlock_ev ends)
+{
+    return step(STEP_READ, asks, 6 * DLOCK_SEC, ends);
+}
+
+/* How many holders were read; the last one is hold. */
+static int holders(void)
+{
+    int n = 0;
+    for (struct dlock_info info; dlock_backend_redlock.next(w.be, &info); n++)
+        hold = info;
+    dlock_backend_redlock.rest(w.be);
+    return n;
+}
+
+/* How many servers have a mark on the hold. */
+static int marks(void)
+{
+    int n = 0;
+    for (int i = 0; i < w.n; i++)
+        n += strstr(w.f[i].value, " break=1") != NULL;
+    return n;
+}
+
+TEST(a_majority_names_the_holder_and_gets_the_mark)
+{
+    REQUIRE(start(5, TTL, OP));
+    set(3, other);
+    w.f[4].stopped = true;
+    REQUIRE(reads(ASK_BREAK, EV_READ));
+    CHECK_INT(holders(), 1);
+    CHECK_INT(strncmp(hold.token, other, DLOCK_TOKEN_LEN), 0);
+    CHECK(step(STEP_MARK, ASK_BREAK, 6 * DLOCK_SEC, EV_STEPPED) && CHECK(w.ended.stepped));
+    CHECK_INT(marks(), 3);
+    REQUIRE(reads(ASK_STATUS, EV_READ));
+    CHECK_INT(holders(), 1);
+    CHECK(hold.broken);
+    /* Where fewer servers have it, the mark is taken back, and counts for nothing. */
+    set(5, "");
+    set(2, other);
+    w.f[3].stopped = false;
+    CHECK(step(STEP_MARK, ASK_BREAK, 6 * DLOCK_SEC, EV_STEPPED) && CHECK(!w.ended.stepped));
+    (void)settle(&w);
+    CHECK_INT(marks(), 0);
+    CHECK_INT(left(), 2);
+}
+
+TEST(a_mark_that_comes_late_is_taken_back_too)
+{
+    REQUIRE(start(5, TTL, OP));
+    set(3, other);
+    REQUIRE(reads(ASK_BREAK, EV_READ));
+    CHECK_INT(holders(), 1);
+    w.f[2].slow[F_BREAK] = true;
+    CHECK(step(STEP_MARK, ASK_BREAK, 6 * DLOCK_SEC, EV_STEPPED) && CHECK(!w.ended.stepped));
+    CHECK(w.f[2].held[F_BREAK]);
+    int served = w.f[2].served[F_BREAK];
+    w.f[2].slow[F_BREAK] = false;
+    (void)settle(&w);
+    CHECK_INT(w.f[2].served[F_BREAK], served + 2);
+    CHECK_INT(marks(), 0);
+    CHECK_INT(left(), 3);
+}
+
+/* Two of three servers answer, and one of these names the holder: the third may name it, too. */
+TEST(a_holder_that_silent_servers_may_name_is_neither_there_nor_gone)
+{
+    static const struct {
+        int n, named, silent;
+        bool unsure;
+    } t[] = {{3, 1, 0, false}, {3, 1, 1, true},  {3, 2, 1, false}, {5, 2, 0, false},
+             {5, 2, 1, true},  {5, 1, 1, false}, {5, 1, 2, true},  {5, 3, 2, false}};
+    for (size_t i = 0; i < DLOCK_LEN(t); i++) {
+        char text[64];
+        REQUIRE(start(t[i].n, TTL, OP));
+        set(t[i].named, other);
+        for (int k = 0; k < t[i].silent; k++)
+            fake_cut(&w.f[t[i].n - 1 - k], true);
+        snprintf(text, sizeof(text), "%d of %d servers have this holder, %d are needed", t[i].named,
+                 t[i].n, t[i].n / 2 + 1);
+        for (int asks = ASK_STATUS; asks <= ASK_FORGET; asks++) {
+            if (asks == ASK_LIST || !reads((enum dlock_ask)asks, t[i].unsure ? EV_FAILED : EV_READ))
+                continue;
+            CHECK_INT(holders(), !t[i].unsure && t[i].named > t[i].n / 2);
+            CHECK(!t[i].unsure || strstr(w.ended.error.msg, text));
+            CHECK(!t[i].unsure || w.ended.error.code == DLOCK_EUNAVAIL);
+        }
+    }
+}
+
+TEST(a_server_whose_answer_decides_is_waited_for)
+{
+    for (int held = 0; held < 2; held++) {
+        REQUIRE(start(3, TTL, OP));
+        set(1, other);
+        strcpy(w.f[2].value, held ? other : "");
+        w.f[2].slow[F_STATUS] = true;
+        CHECK(step(STEP_READ, ASK_STATUS, 2 * DLOCK_SEC, EV_NONE));
+        w.f[2].slow[F_STATUS] = false;
+        CHECK(until(DLOCK_SEC, EV_READ));
+        CHECK_INT(holders(), held);
+        /* The others agree: nothing is waited for. */
+        set(2, other);
+        w.f[2].slow[F_STATUS] = true;
+        CHECK(step(STEP_READ, ASK_STATUS, 2 * DLOCK_SEC, EV_READ));
+    }
+}
+
+TEST(force_frees_all_servers_that_answer)
+{
+    REQUIRE(start(3, TTL, OP));
+    set(3, other);
+    REQUIRE(reads(ASK_BREAK, EV_READ));
+    CHECK_INT(holders(), 1);
+    w.f[0].value[0] = '\0'; /* has lost the lock meanwhile */
+    fake_cut(&w.f[2], true);
+    CHECK(step(STEP_FREE, ASK_BREAK, 6 * DLOCK_SEC, EV_STEPPED) && CHECK(w.ended.stepped));
+    CHECK_INT(left(), 1);
+    CHECK(step(STEP_FREE, ASK_BREAK, 6 * DLOCK_SEC, EV_STEPPED) && CHECK(!w.ended.stepped));
+    fake_cut(&w.f[1], true);
+    CHECK(step(STEP_FREE, ASK_BREAK, 6 * DLOCK_SEC, EV_FAILED));
+}
+
+TEST(a_record_is_removed_by_a_majority_and_the_rest_is_told)
+{
+    static const char text[] = "dlock-run1 failed 1 7 0123456789abcdef0123456789abcdef 1 2 60000 "
+                               "dlock1 host=x pid=1 user=u since=1";
+    REQUIRE(start(3, TTL, OP));
+    for (int i = 0; i < 3; i++)
+        strcpy(w.f[i].run, text);
+    REQUIRE(reads(ASK_FORGET, EV_READ) && w.ended.run);
+    run = *w.ended.run;
+    CHECK_INT(run.state, DLOCK_RUN_FAILED);
+    fake_cut(&w.f[2], true);
+    int notices = w.notices;
+    CHECK(step(STEP_FORGET, ASK_FORGET, 6 * DLOCK_SEC, EV_STEPPED) && CHECK(w.ended.stepped));
+    CHECK(w.notices > notices);
+    CHECK(w.f[0].run[0] == '\0' && w.f[1].run[0] == '\0');
+    /* "No record" needs a majority that tells it; a status tells of foreign data anywhere. */
+    strcpy(w.f[0].run, "foreign");
+    CHECK(reads(ASK_FORGET, EV_FAILED));
+    CHECK_INT(w.ended.error.code, DLOCK_EDATA);
+    CHECK(reads(ASK_STATUS, EV_READ) && CHECK(!w.ended.run));
+    CHECK_INT(w.ended.error.code, DLOCK_EDATA);
+    REQUIRE(start(3, TTL, OP));
+    strcpy(w.f[0].run, "foreign");
+    CHECK(reads(ASK_FORGET, EV_READ) && CHECK(!w.ended.run));
+    CHECK_INT(w.ended.error.code, 0);
+}
+
 UNIT_MAIN

@@ -33,8 +33,7 @@ enum zk_verdict {
     ZK_GRANTED,
     ZK_BUSY,
     ZK_SKIPPED,
-    ZK_DONE,   /* a query */
-    ZK_MARKED, /* ASK_BREAK: done, and the hold is marked */
+    ZK_DONE, /* a query, or a step of one; ZK_BUSY: the step has found another hold or record */
     ZK_RENEWED,
     ZK_LOST,     /* a held lock's node is gone */
     ZK_RELEASED, /* be->release.how; a be->err with a code says why */
