@@ -179,6 +179,15 @@ ran() {
     assert_out "some.bats: killed: did not end"
 }
 
+@test "tests/run fails where bats cannot read a file" {
+    echo 'load nowhere' >some.bats
+    fails one >>some.bats
+    echo '@test "two" { :; }' >other.bats
+    run -1 "$ROOT/tests/run" "$T/some.bats" "$T/other.bats"
+    assert_out nowhere
+    [[ ${lines[-1]} != *" 0 failed" ]] || fail "${lines[-1]}"
+}
+
 @test "tests/run repeats unit tests too" {
     mkdir -p build/unit/lib
     for fault in 'echo "not ok 1 one"; echo 1..1; exit 1' 'exit 0' 'echo 1..2; exit 0' \

@@ -1,5 +1,5 @@
 # The file store for the contract suite: the embedded default's form, dir#name.
-load "$SUPPORT/disk"
+load "$SUPPORT/record_folder"
 STORE_LEASE='' STORE_FIFO='' STORE_FENCE=1 STORE_TELLS=fence STORE_SHARED=1 STORE_SLOTS=1 \
     STORE_NUMBERS=1 STORE_ONCE=1
 store_up() {
