@@ -183,7 +183,8 @@ ran() {
     echo 'load nowhere' >some.bats
     fails one >>some.bats
     echo '@test "two" { :; }' >other.bats
-    run -1 "$ROOT/tests/run" "$T/some.bats" "$T/other.bats"
+    runs "$T/some.bats" "$T/other.bats"
+    assert_rc 1
     assert_out nowhere
     [[ ${lines[-1]} != *" 0 failed" ]] || fail "${lines[-1]}"
 }

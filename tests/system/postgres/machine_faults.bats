@@ -33,6 +33,7 @@ beyond() { [ "$(now_ms)" -ge "$1" ] || pid_gone "$K"; }
 
 # bats test_tags=plain
 @test "a session that dlock gives up holds the lock until the tree is gone" {
+    need_root # to trace a process that is not dumpable
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
     L=$(lock_of advisory)
     start_log held.log "$DLOCK" --ttl 6 "$L" "$HELPERS/witness" "$T" 60000 tree

@@ -9,6 +9,7 @@ load ../../support/redislock
 
 # With a password and a database other than 0: AUTH and the request travel together.
 @test "one round trip takes the lock, another one gives it back" {
+    need_root # to read what a process that is not dumpable sends
     strace -o /dev/null true 2>/dev/null || skip "strace does not work here"
     redis_start_in own --requirepass pw
     L="redis://:pw@127.0.0.1:${REDIS_PORTS[own]}/3#$NAME"
