@@ -189,7 +189,7 @@ released() {
     done
     listener pgproxy "$PG_PORT" warn SyncRepWaitForLSN
     for mode in '' '&mode=lease'; do
-        run -69 run_t 5 "$DLOCK" -n --connect-timeout 1 \
+        run -69 run_t 8 "$DLOCK" -n --connect-timeout 2 \
             "postgres://postgres@127.0.0.1:$LISTENS/postgres?sslmode=disable$mode#$NAME" touch ran
         assert_out 'did not confirm the commit: Text'
         [ ! -e ran ]
