@@ -25,7 +25,7 @@ runs() {
     path=$(tr : '\n' <<<"$PATH" | grep -v /libexec/ | paste -sd :)
     # A timer process of bats 1.8 may outlive its test, and the pipe waits for it: a short time-out.
     run run_t 60 env -i PATH="$path" BUILD="$T/build" TEST_JOBS=1 BATS_TEST_TIMEOUT=8 \
-        ${env[@]+"${env[@]}"} "$ROOT/tests/run" "$@"
+        DLOCK_SLOW= ${env[@]+"${env[@]}"} "$ROOT/tests/run" "$@"
 }
 
 # gives RC LAST-LINE ...: runs with that result; LAST-LINE: "" for any.

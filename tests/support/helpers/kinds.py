@@ -371,7 +371,7 @@ def find_free():
         op.begin()
         while not op.turn(time.monotonic()):
             time.sleep(0.002)
-        if op.process.returncode != 75:
+        if op.process.returncode == 0:  # not 69: a store under load may not answer in time
             return []
         time.sleep(0.1)
     return ["the lock is still held at the end"]

@@ -281,9 +281,8 @@ breaks_hold() {
     kill -KILL "$PGB_PID"
     wait_for 5 pid_gone "$PGB_PID"
     t0=$(now_ms)
-    wait_for 4 flock -sn witness true
-    # The lease had not ended yet.
-    now=$(date +%s%3N)
+    # The lease has not ended yet.
+    now=$(timeout 4 flock -s witness date +%s%3N)
     [ "$(row "$EXPIRES")" -gt "$now" ]
     exits 79 8 "$HOLDER"
     exits 69 5 "$short"
