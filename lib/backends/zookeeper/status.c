@@ -58,7 +58,7 @@ static enum zk_verdict node_read(struct zk_backend *be, const struct zk_msg *m)
     int i = 0;
     while (i < be->status.n && be->status.found[i].serial != m->serial)
         i++;
-    if (i == be->status.n) /* from an earlier attempt */
+    if (i == be->status.n) /* from an earlier attempt, or cancelled */
         return ZK_GOES_ON;
     if (m->rc != ZOK && m->rc != ZNONODE)
         return status_failed(be, m->rc);
@@ -80,7 +80,7 @@ static enum zk_verdict node_read(struct zk_backend *be, const struct zk_msg *m)
 static enum zk_verdict line_listed(struct zk_backend *be, const struct zk_msg *m)
 {
     int n = 0;
-    if (m->serial != be->list_serial)
+    if (be->op != OP_STATUS || m->serial != be->list_serial)
         return ZK_GOES_ON;
     if (m->rc != ZOK && m->rc != ZNONODE)
         return status_failed(be, m->rc);
@@ -119,7 +119,7 @@ static enum zk_verdict line_listed(struct zk_backend *be, const struct zk_msg *m
 static enum zk_verdict record_read(struct zk_backend *be, const struct zk_msg *m)
 {
     const char *foreign = NULL;
-    if (m->serial != be->run.serial)
+    if (be->op != OP_STATUS || m->serial != be->run.serial)
         return ZK_GOES_ON;
     if (zk_transient(m->rc) || m->rc == ZK_NOMEMORY)
         return status_failed(be, m->rc);

@@ -17,7 +17,7 @@
 static enum zk_verdict changed(struct zk_backend *be, const struct zk_msg *m)
 {
     enum dlock_step step = be->order->what;
-    if (m->serial != be->step_serial)
+    if (be->op != OP_STEP || m->serial != be->step_serial)
         return ZK_GOES_ON;
     if (m->rc == ZOK)
         return ZK_DONE;
@@ -64,7 +64,7 @@ static enum zk_verdict ask_hold(struct zk_backend *be)
 
 static enum zk_verdict record_removed(struct zk_backend *be, const struct zk_msg *m)
 {
-    if (m->serial != be->step_serial || m->failed != 1 || m->rc != ZNONODE)
+    if (be->op != OP_STEP || m->serial != be->step_serial || m->failed != 1 || m->rc != ZNONODE)
         return changed(be, m);
     be->run.found.day[0] = '\0'; /* there is no index node */
     return zk_step_ask(be);
