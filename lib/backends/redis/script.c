@@ -283,8 +283,10 @@ enum redis_script_op redis_script_step(struct redis_script_args *args,
                                        const struct dlock_order *order, char by[DLOCK_BREAKER_SIZE])
 {
     *args = (struct redis_script_args){0};
-    if (order->what == STEP_READ)
+    if (order->what == STEP_READ) {
+        args->with_record = order->question->what == ASK_FORGET;
         return SCRIPT_STATUS;
+    }
     if (order->what == STEP_FORGET) {
         args->token = order->run->token;
         args->fence = order->run->fence;
@@ -328,11 +330,13 @@ int redis_script_send(const struct redis_script *s, struct redis_conn *c, int ta
                       .at = {NULL, NULL, op == SCRIPT_LIST ? "0" : "1", s->name, s->db, s->prefix}};
     for (int i = 0; i < 5 && own[op][i]; i++)
         w.at[w.n++] = own[op][i];
+    if ((op == SCRIPT_FORGET || a->with_record) && asprintf(&key, "%sonce", s->prefix) < 0)
+        return DLOCK_ENOMEM;
     if (op == SCRIPT_FORGET) { /* scripts/forget.lua */
-        if (asprintf(&key, "%sonce", s->prefix) < 0)
-            return DLOCK_ENOMEM;
         w.at[3] = key;
         w.at[5] = s->name;
+    } else if (key) {
+        w = (struct words){.n = 7, .at = {NULL, NULL, "2", s->name, key, s->db, s->prefix}};
     }
     int rc = send_script(c, tag, op, a->at_once, &w);
     if (rc == 0) {

@@ -88,6 +88,8 @@ struct redis_script_args {
     const char *token; /* forget, forget_vote: of the run; break: of the holder */
     const char *by;    /* break: the text of the mark (dlock_breaker()) */
     const char *how;   /* break: "mark", "force", "undo" */
+    /* status: only a node with the record's key may answer. A slot moves to another key by key. */
+    bool with_record;
     /*
      * 0: no run records. try: skip if a run has succeeded within this time; keep our record for as
      * long. vote: the answer tells the record. leave, drop: record the end of the run, for as long;

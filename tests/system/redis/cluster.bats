@@ -353,6 +353,28 @@ lie() {
         clean
     done
 }
+
+# Where the record is on the other node, no node can tell of name and record.
+@test "--forget in the middle of a move forgets the record, or says that it cannot" {
+    local from
+    for from in 2 1; do # the record moves only from node 1
+        use $from
+        run -0 run_t 5 "$DLOCK" --once "$L" true
+        slot_open "$SLOT" $from 0
+        [ $from = 2 ] || slot_keys $from 0 "{$N}:dlock:once"
+        run run_t 10 "$DLOCK" --forget --yes --connect-timeout 1 "$L"
+        if [ "$status" -eq 0 ]; then
+            [[ $output == "dlock: forgotten: "* ]] || fail "node $from: $output"
+        else
+            [[ $status =~ ^(69|75)$ ]] || fail "node $from: exit code $status: $output"
+        fi
+        slot_shut "$SLOT" $from 0
+        [ "$status" -eq 0 ] || run -0 run_t 5 "$DLOCK" --forget --yes "$L"
+        [ "$(ccli 0 exists "{$N}:dlock:once")" = 0 ] || fail "node $from: the record stays"
+        clean
+    done
+}
+
 # The first release was answered, by an error, and the lock is still ours.
 redirected_or_refused() {
     local n
