@@ -189,7 +189,7 @@ compiled() {
         command -v go >/dev/null || return
         printf '%s\n' 'package main' 'import ("errors"; "log"; "os"; "os/exec")' \
             'func main() {' "$(<"$1")" '}' >main.go
-        GOCACHE=$T/go GOTOOLCHAIN=local run -0 run_t 100 go build -o job main.go
+        GOCACHE=$T/cache GOTOOLCHAIN=local run -0 run_t 100 go build -o job main.go
         ;;
     *.rs)
         command -v rustc >/dev/null || return
