@@ -1,18 +1,16 @@
 #!/usr/bin/python3 -IS
-"""tests/figures.py FOLDER PAGE - the pictures of man/figures.md and README.md, as SVG in FOLDER.
+"""tests/figures.py FOLDER - the pictures of man/figures.md and README.md, as SVG in FOLDER.
 
 cost.svg and handoff.svg are drawn from bench.txt and handoff.tsv in FOLDER, which
-tests/bench-report writes; overlap.svg from the table in PAGE, dlock-proof(7). No background is
+tests/bench-report writes; overlap.svg from overlap.tsv, which `make proof` writes. No background is
 drawn: text and lines are dark or light as the reader prefers. The colours are those of Okabe and
 Ito that stand out from both.
 """
-import os
 import re
 import sys
 from xml.sax.saxutils import escape
 
 COLOURS = ["#E69F00", "#56B4E9", "#009E73", "#D55E00", "#CC79A7"]
-OVERLAP = "Seconds in which two commands ran under one lock"
 STYLE = """<style>
 text { font: 13px sans-serif; fill: #222 } .title { font-size: 15px; font-weight: bold }
 .small { font-size: 12px } .end { text-anchor: end } .middle { text-anchor: middle }
@@ -178,17 +176,14 @@ def heat(path, title, tools, rows):
     write(path, max(left + wide * len(tools) + 60, round(at)), y + 34, title, parts)
 
 
-def overlap(page, path):
-    """The table of dlock-proof(7): a head for each tool, then 33 columns and 5 for each tool."""
-    with open(page) as f:
-        rows = f.read().split(".Bd -literal\n")[1].split("\n.Ed")[0].split("\n")
-    tools = [r.split()[-1] for r in rows if r.startswith(" ")]
-    faults = [(r[:33].strip(), r[33:].split()) for r in rows if not r.startswith(" ")]
-    heat(path, OVERLAP, tools, faults)
+def overlap(folder):
+    with open(f"{folder}/overlap.tsv") as f:
+        (_, *tools), *rows = [row.rstrip("\n").split("\t") for row in f]
+    heat(f"{folder}/overlap.svg", "Seconds in which two commands ran under one lock", tools,
+         [(fault, words) for fault, *words in rows])
 
 
 if __name__ == "__main__":
-    FOLDER, PAGE = sys.argv[1:]
-    cost(FOLDER)
-    handoff(FOLDER)
-    overlap(PAGE, os.path.join(FOLDER, "overlap.svg"))
+    cost(sys.argv[1])
+    handoff(sys.argv[1])
+    overlap(sys.argv[1])

@@ -71,7 +71,10 @@ words() { mandoc -T ascii "$ROOT/man/$1" | sed 's/.\x08//g' | tr -s ' \n' ' '; }
     sed -n "s/.*FAULT_TITLE=\(['\"]\)\(.*\)\1 FAULT_ORDER.*/\2/p" \
         "$ROOT"/tests/proof/faults/*.bash >titles
     [ "$(wc -l <titles)" = "$(ls "$ROOT/tests/proof/faults" | wc -l)" ]
-    while IFS= read -r line; do grep -qF -- "$line " proof || fail "no row: $line"; done <titles
+    while IFS= read -r line; do
+        grep -qF -- "$line " proof || fail "no row: $line"
+        grep -q -- "^$line	" "$ROOT/man/figures/overlap.tsv" || fail "not in the picture: $line"
+    done <titles
     # A sentence goes on to the next line that is not indented; [...] stands for what is left out.
     sed -n '/^ /H; /^ /!{x;s/\n */ /g;p;s/.*//;x}; ${x;s/\n */ /g;p}' "$ROOT/tests/proof/expected" |
         grep ': ' >sentences
@@ -113,7 +116,7 @@ PY
     cp -r "$ROOT/man/figures" old
     mkdir new
     cp old/*.t* new
-    run -0 "$ROOT/tests/figures.py" new "$ROOT/man/dlock-proof.7"
+    run -0 "$ROOT/tests/figures.py" new
     for f in cost handoff overlap; do
         cmp "old/$f.svg" "new/$f.svg"
         run -0 misfits "new/$f.svg"
@@ -125,7 +128,7 @@ PY
         "$(grep -c ' median .*[0-9] x [a-z]*$' new/bench.txt)" ]
     sed -i 's/^2 3.00/2 8.88/; s/FILE true /FILE with a name that is too long for the picture /' \
         new/handoff.tsv new/bench.txt
-    run -0 "$ROOT/tests/figures.py" new "$ROOT/man/dlock-proof.7"
+    run -0 "$ROOT/tests/figures.py" new
     ! cmp -s old/handoff.svg new/handoff.svg || fail "not drawn from its numbers"
     run -0 misfits new/cost.svg
     assert_out "does not fit: dlock FILE with"

@@ -5,8 +5,8 @@ fault_missing() { [ $EUID = 0 ] || echo 'needs root'; }
 # The bomb has the descriptor of a file lock, and the order in which it closes the two is its own.
 fault_applies() { [ "$TOOL" != dlock-file ]; }
 fault_prepare() { WITNESS_A=(bomb) && chmod 711 "$D"; }
-# flock(1) stands for the bomb: it ends when no process of the bomb has the file open.
+# flock(1) stands for the bomb: it ends as soon as no process of the bomb has the file open.
 fault_inject() {
-    flock bomb true 3>&- &
+    (exec 3>&- 8<bomb && exec flock 8) &
     "$HELPERS/lives" "$D" A grandchild $! && kill -KILL "$A_PID"
 }
