@@ -144,7 +144,7 @@ sys.stdout.buffer.write(struct.pack("=q", 5 * 10**9))' >offset
 }
 
 @test "a pooler refuses advisory locks, and is a warning for the table" {
-    command -v pgbouncer >/dev/null || skip "needs PgBouncer"
+    [ -x /usr/sbin/pgbouncer ] || skip "needs PgBouncer"
     pgb_start transaction
     AT=postgres@127.0.0.1:$PGB_PORT
     run -64 run_t 15 "$DLOCK" --check "$(A)"
