@@ -262,7 +262,7 @@ is_told() { grep -q "$OUTAGE" breaker.log; }
         kill -CONT "${PIDS[a]}"
         # An advisory lock ends with its session; a row lasts, and its holder finds the mark.
         [ "$mode" != advisory ] || exits 79 8 "${PIDS[a]}"
-        wait_for 5 is_told
+        wait_for 12 is_told
         pid_alive "$BREAKER"
         pg_restart own fast
         [ "$mode" != lease ] || is_broken a
