@@ -59,7 +59,6 @@ struct inner {
     int epoll, listen; /* listen -1: stopped */
     enum inner_state state;
     int64_t run_until; /* of --max-run, by dlock_now(); DLOCK_NEVER: none */
-    bool ended;        /* an inner dlock has ended since the turn began */
     int64_t accept_at; /* paused until then; DLOCK_NEVER: not paused */
     struct conn *conns;
     int nconns, nin;
@@ -130,7 +129,6 @@ static void drop(struct inner *in, struct conn **at)
     *at = c->next;
     in->nconns--;
     in->nin -= c->in;
-    in->ended |= c->in;
     close(c->fd); /* and leaves the epoll */
     if (c->pidfd >= 0)
         close(c->pidfd);
@@ -313,14 +311,13 @@ int64_t inner_wake(const struct inner *in)
     return at;
 }
 
-bool inner_turn(struct inner *in)
+void inner_turn(struct inner *in)
 {
     struct epoll_event ev[EVENTS_AT_ONCE];
     int64_t now;
     int n;
     if (!in)
-        return false;
-    in->ended = false;
+        return;
     n = epoll_wait(in->epoll, ev, EVENTS_AT_ONCE, 0);
     /* First the ends: all connections that epoll_wait names are open still, and close once. */
     for (int i = 0; i < n; i++)
@@ -344,7 +341,6 @@ bool inner_turn(struct inner *in)
         if (in->listen >= 0)
             watch(in, EPOLL_CTL_ADD, in->listen, NULL);
     }
-    return in->ended;
 }
 
 void inner_settle(struct inner *in)

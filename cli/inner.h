@@ -36,8 +36,8 @@ int inner_fd(const struct inner *);
 int inner_listen_fd(const struct inner *);
 /* When inner_turn() must run, by dlock_now(), if nothing is readable. */
 int64_t inner_wake(const struct inner *);
-/* Handle all due events. True: an inner dlock has ended. */
-bool inner_turn(struct inner *);
+/* Handle all due events. */
+void inner_turn(struct inner *);
 int inner_count(const struct inner *);
 /* Before inner_count() decides: pending requests already count. */
 void inner_settle(struct inner *);

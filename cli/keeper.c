@@ -60,6 +60,14 @@ enum keeper_phase {
     KEEPER_HANDED_OVER /* granted, and no guard is needed: the caller runs the command */
 };
 
+/* What must end before the lock is released, once the command has ended. */
+enum keeper_wait {
+    WAIT_TREE,  /* descendants of the command */
+    WAIT_INNER, /* inner dlocks, wherever they run */
+    WAIT_HOLD,  /* --min-hold */
+    WAIT_NOTHING
+};
+
 enum keeper_guard {
     UNGUARDED,
     GUARDED,      /* guard and witness run */
@@ -70,7 +78,7 @@ enum keeper_guard {
 /* Each runs once, when run_timers() finds that its time has passed. */
 enum keeper_timer {
     SWEEP_AGAIN,    /* guard and witness have died: kill their orphans once more */
-    STAY_ENDS,      /* --min-hold is over: release the lock */
+    STAY_ENDS,      /* --min-hold is over: after_exit() releases the lock */
     RUN_ENDS,       /* --max-run passes, by our clock */
     INNER_ENDS,     /* --max-run and the grace have passed: kill inner dlocks */
     GUARD_ENDS_RUN, /* --max-run has passed, and the guard has not said so: kill the guard */
@@ -270,8 +278,6 @@ static void lose(struct keeper *k, enum loss_kind kind, const char *cause)
 static int64_t min_hold_left(const struct keeper *k)
 {
     const struct command *c = k->c;
-    if (c->exec_error)
-        dlock_end_min_hold(k->store);
     if (k->hurried || k->die_sig || c->end_signal ||
         (WIFSIGNALED(c->status) && WTERMSIG(c->status) == c->terminal_sig))
         return 0;
@@ -304,44 +310,65 @@ static void release_after_run(struct keeper *k)
     release(k, time);
 }
 
+/* Does dlock end what runs under the lock? While we stay, no guard could end descendants. */
+static bool is_ending(const struct keeper *k)
+{
+    return k->phase < KEEPER_STAYING &&
+           (k->phase >= KEEPER_ENDING || k->c->end_signal || (is_lost(k) && may_end(k)));
+}
+
 /*
- * Once the command has ended: must anything else end first? Processes that the command left in the
- * background are left alone, as with flock -o.
+ * The command has ended. Processes that the command left in the background are left alone, as with
+ * flock -o, unless dlock ends the tree.
  */
+static enum keeper_wait waits_for(const struct keeper *k)
+{
+    if (is_ending(k) && !k->tree_empty)
+        return WAIT_TREE;
+    if (inner_count(k->inner) > 0)
+        return WAIT_INNER;
+    return min_hold_left(k) > 0 ? WAIT_HOLD : WAIT_NOTHING;
+}
+
+/* After each turn, and each message of the guard: release the lock as soon as nothing runs. */
 static void after_exit(struct keeper *k)
 {
-    int64_t left;
     if (!k->c->exited || k->phase >= KEEPER_RELEASING)
         return;
-    k->at[STAY_ENDS] = DLOCK_NEVER; /* an inner dlock may have come meanwhile */
-    /* While we stay: descendants were left alone before, and no guard could end them. */
-    bool must_end = k->phase < KEEPER_STAYING &&
-                    (k->phase >= KEEPER_ENDING || k->c->end_signal || (is_lost(k) && may_end(k)));
-    if (must_end && !k->tree_empty) {
+    inner_settle(k->inner);
+    k->at[STAY_ENDS] = DLOCK_NEVER;
+    switch (waits_for(k)) {
+    case WAIT_TREE:
         if (k->phase < KEEPER_ENDING)
             end_tree(k, SIGTERM, lease_now(k) + command_grace(k->c));
-        return;
-    }
-    inner_settle(k->inner);
-    if (inner_count(k->inner) > 0) {
+        break;
+    case WAIT_INNER:
         /* The inner dlocks that are left are no descendants of the command. */
-        if (must_end && !k->inner_asked)
+        if (is_ending(k) && !k->inner_asked)
             inner_ask_to_end(k->inner, true);
-        k->inner_asked |= must_end;
-        return;
-    }
-    left = min_hold_left(k);
-    if (left == 0) {
-        release_after_run(k);
-        return;
-    }
-    k->at[STAY_ENDS] = dlock_now() + left;
-    if (k->phase < KEEPER_STAYING) {
-        report_stays(&k->report, left);
+        k->inner_asked |= is_ending(k);
+        break;
+    case WAIT_HOLD:
+        k->at[STAY_ENDS] = dlock_now() + min_hold_left(k);
+        if (k->phase == KEEPER_STAYING)
+            break;
+        report_stays(&k->report, min_hold_left(k));
         dismiss_guard(k);
         k->phase = KEEPER_STAYING;
         k->at[GUARD_ENDS_RUN] = DLOCK_NEVER;
+        break;
+    case WAIT_NOTHING:
+        release_after_run(k);
+        break;
     }
+}
+
+/* The command never ran. error: as struct command's exec_error. */
+static void on_exec_failed(struct keeper *k, int error)
+{
+    k->c->exec_error = error;
+    k->c->exited = k->tree_empty = true;
+    dlock_end_min_hold(k->store);
 }
 
 /* --max-run has passed. sig: the tree is sent SIGTERM, and the grace begins, or SIGKILL. */
@@ -349,7 +376,7 @@ static void on_overrun(struct keeper *k, int sig)
 {
     int64_t grace = sig == SIGTERM ? command_grace(k->c) : 0;
     bool staying = k->phase == KEEPER_STAYING;
-    if (k->phase >= KEEPER_RELEASING || (staying && inner_count(k->inner) == 0))
+    if (k->phase >= KEEPER_RELEASING || (k->c->exited && waits_for(k) >= WAIT_HOLD))
         return;
     if (!k->overrun) {
         k->overrun = k->inner_asked = true;
@@ -389,12 +416,9 @@ static void start_command(struct keeper *k)
         rc = tell_guard(k, G_ALSO, i + 1, NULL);
     if (rc == 0)
         rc = tell_guard(k, G_START, 0, &k->times);
-    if (rc == 0 || rc == -EPIPE)
-        return;
     /* The order was not sent, and no answer would come: the lock would be renewed for nothing. */
-    k->c->exec_error = -rc | SPAWN_FORK_FAILED;
-    k->c->exited = k->tree_empty = true;
-    after_exit(k);
+    if (rc < 0 && rc != -EPIPE)
+        on_exec_failed(k, -rc | SPAWN_FORK_FAILED);
 }
 
 /* lock_fd: -1, or a file lock's, which the guard keeps. 0, or an exit code after the message. */
@@ -473,7 +497,6 @@ static void sweep(struct keeper *k)
     }
     k->at[SWEEP_AGAIN] = DLOCK_NEVER;
     k->c->exited = k->tree_empty = true;
-    after_exit(k);
 }
 
 /* Signals for the command, as far as the guard takes them. */
@@ -619,8 +642,6 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
             k->hurried = true;
             inner_ask_to_end(k->inner, true);
         }
-        if (staying)
-            after_exit(k);
     } else if (k->phase == KEEPER_STARTING && signals_interrupts(si, k->c->terminal)) {
         /*
          * Between grant and exec the command may be in the terminal's group, or not yet: the
@@ -784,8 +805,8 @@ static void on_lost(struct keeper *k, const struct dlock_report *r)
         inner_lost(k->inner, r->error.msg);
     lose(k, kind, r->error.msg);
     if (staying)
-        after_exit(k); /* there is nothing to stay for */
-    else if (!over && ends && k->c->o->on_lost != ON_LOST_KILL)
+        return;
+    if (!over && ends && k->c->o->on_lost != ON_LOST_KILL)
         events_term(k->c->events, r->times.kill_at - lease_now(k));
     else if (ends && !(over && k->guard.timed_out))
         report_killed(k); /* a guard that noticed the loss first may have sent SIGTERM */
@@ -875,8 +896,7 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
         on_overrun(k, m->arg);
         break;
     case G_EXEC_FAILED:
-        k->c->exec_error = m->arg;
-        k->c->exited = k->tree_empty = true;
+        on_exec_failed(k, m->arg);
         break;
     case G_STOPPED:
         k->c->stopped_by = m->arg;
@@ -947,8 +967,6 @@ static void run_timers(struct keeper *k)
     events_turn(k->c->events);
     if (is_due(k, SWEEP_AGAIN, now))
         sweep(k);
-    if (is_due(k, STAY_ENDS, now))
-        after_exit(k);
     if (is_due(k, RUN_ENDS, now)) {
         /* The guard ends the tree, if there is a guard, and the guard is not stopped. */
         bool staying = k->phase == KEEPER_STAYING, ending = k->phase >= KEEPER_ENDING;
@@ -999,6 +1017,7 @@ static void loop(struct keeper *k)
     struct pollfd pfd[STORE_POLL_MAX + 4];
     int turn = 0;
     read_store(k, NULL, 0);
+    after_exit(k);
     while (k->phase < KEEPER_OVER || (k->phase == KEEPER_OVER && is_guarded(k))) {
         int64_t wake_at = DLOCK_NEVER, *at = k->at;
         int n = 0, nstore;
@@ -1030,9 +1049,9 @@ static void loop(struct keeper *k)
         if (k->guard.timed_out)
             lose(k, LOSS_EXPIRED, "");
         k->guard.timed_out = false;
-        if (inner_turn(k->inner))
-            after_exit(k);
+        inner_turn(k->inner);
         run_timers(k);
+        after_exit(k);
     }
 }
 

@@ -81,7 +81,7 @@ static int reply_to(const struct nested_request *q, int more, struct nested_repl
     size_t len = offsetof(struct nested_request, key) + strlen(q->key);
     if (!CHECK(reach()) || !CHECK(send(f.fd, q, len + (size_t)more, MSG_NOSIGNAL) > 0))
         return -1;
-    CHECK(!inner_turn(f.in));
+    inner_turn(f.in);
     ssize_t n = recv(f.fd, r, sizeof(*r), 0);
     if (n != (ssize_t)sizeof(*r))
         n = recv(f.fd, r, sizeof(*r), 0); /* behind ECONNRESET: our request was not read */
@@ -107,7 +107,7 @@ INNER_TEST(a_query_is_answered_and_closed_and_does_not_count)
     CHECK_INT(inner_count(f.in), 1);
     close(f.fd);
     f.fd = -1;
-    CHECK(inner_turn(f.in));
+    inner_turn(f.in);
     CHECK_INT(inner_count(f.in), 0);
 }
 
@@ -157,7 +157,8 @@ INNER_TEST(a_query_is_answered_where_an_inner_one_is_one_too_many)
     q.mode = DLOCK_MODE_EXCLUSIVE;
     CHECK_INT(reply_to(&q, 0, &r), NESTED_FULL);
     /* It has not asked yet. */
-    CHECK(reach() && !inner_turn(f.in));
+    CHECK(reach());
+    inner_turn(f.in);
     CHECK(recv(f.fd, &r, sizeof(r), 0) == (ssize_t)sizeof(r) && r.type == NESTED_FULL);
     CHECK(is_closed());
     CHECK_INT(inner_count(f.in), 0);
@@ -167,7 +168,8 @@ INNER_TEST(a_query_is_answered_where_an_inner_one_is_one_too_many)
 /* Open n connections that prove nothing. */
 static void open_silent(int *fds, int n)
 {
-    for (int i = 0; i < n && CHECK(reach()) && CHECK(!inner_turn(f.in)); i++) {
+    for (int i = 0; i < n && CHECK(reach()); i++) {
+        inner_turn(f.in);
         fds[i] = f.fd;
         f.fd = -1;
     }
