@@ -112,7 +112,7 @@ int64_t forward_wake(const struct forward *f)
     return at;
 }
 
-static bool comes_again(const struct forward_untold *u, int i)
+static bool comes_again(const struct forward_unsent *u, int i)
 {
     for (int j = i + 1; j < u->n; j++)
         if (u->at[j].sig == u->at[i].sig)
@@ -120,13 +120,13 @@ static bool comes_again(const struct forward_untold *u, int i)
     return false;
 }
 
-void forward_keep(struct forward_untold *u, const struct forward_signal *s)
+void forward_keep(struct forward_unsent *u, const struct forward_signal *s)
 {
     bool repeated = u->n > 0 && !is_counted(s->sig) && same(&u->at[u->n - 1], s);
     int i = 0;
     if (repeated)
         u->n--;
-    if (u->n == FORWARD_UNTOLD_MAX) {
+    if (u->n == FORWARD_UNSENT_MAX) {
         while (i < u->n - 1 && !comes_again(u, i))
             i++;
         REMOVE(u->at, &u->n, i);
@@ -134,7 +134,7 @@ void forward_keep(struct forward_untold *u, const struct forward_signal *s)
     u->at[u->n++] = *s;
 }
 
-void forward_told(struct forward_untold *u)
+void forward_sent(struct forward_unsent *u)
 {
     REMOVE(u->at, &u->n, 0);
 }

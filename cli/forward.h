@@ -38,18 +38,18 @@ struct forward {
         bool shared; /* the guard got the signal too: the entry waits for repetitions only */
     } waiting[FORWARD_MAX];
     int nwaiting;
-    /* The guard's copies of signals that the keeper has not told of yet. */
+    /* The guard's copies of signals that the keeper has not sent yet. */
     struct forward_signal copies[FORWARD_MAX];
     int ncopies;
 };
 
 /*
- * Signals that the keeper could not tell the guard of, in their order: the guard does not run, or
+ * Signals that the keeper could not send to the guard, in their order: the guard does not run, or
  * its socket is full. More places than signal numbers: in a full list a number stands twice.
  */
-#define FORWARD_UNTOLD_MAX 128
-struct forward_untold {
-    struct forward_signal at[FORWARD_UNTOLD_MAX];
+#define FORWARD_UNSENT_MAX 128
+struct forward_unsent {
+    struct forward_signal at[FORWARD_UNSENT_MAX];
     int n;
 };
 
@@ -70,8 +70,8 @@ int64_t forward_wake(const struct forward *);
  * Append a signal, or replace the last signal by its repetition. A full list drops the first signal
  * whose number comes again later.
  */
-void forward_keep(struct forward_untold *, const struct forward_signal *);
-/* The guard has been told of the first signal. */
-void forward_told(struct forward_untold *);
+void forward_keep(struct forward_unsent *, const struct forward_signal *);
+/* The first signal has been sent to the guard. */
+void forward_sent(struct forward_unsent *);
 
 #endif

@@ -103,7 +103,7 @@ struct guard_state {
     struct {
         int64_t since, pause;
         int64_t seen_at; /* when /proc last showed the tree */
-        bool stuck_reported, overrun_told, hurried;
+        bool stuck_reported, overrun_reported, hurried;
     } killing;
 
     struct forward forward;
@@ -399,8 +399,8 @@ static void kill_tree(struct guard_state *g)
             if (refused > 0)
                 report_stuck(g, refused);
         }
-        if (g->run_kill_at != DLOCK_NEVER && !g->killing.overrun_told) {
-            g->killing.overrun_told = true;
+        if (g->run_kill_at != DLOCK_NEVER && !g->killing.overrun_reported) {
+            g->killing.overrun_reported = true;
             post(g, G_OVERRUN, SIGKILL);
         }
         int n = reap(g);

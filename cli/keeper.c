@@ -109,7 +109,7 @@ struct keeper {
         enum keeper_guard state;
         bool died; /* guard or witness ended too early: the tree is being killed, or is gone */
         struct guard link;
-        struct forward_untold untold; /* signals for the command */
+        struct forward_unsent unsent; /* signals for the command */
         bool timed_out; /* in this turn the guard has said that the lease's time was over */
         int unfit;      /* the errno with which the guard could not set itself up */
     } guard;
@@ -260,10 +260,10 @@ static void release(struct keeper *k, int64_t time)
 /* The one place that sets the loss: the first evidence with a cause counts, and is told. */
 static void lose(struct keeper *k, enum loss_kind kind, const char *cause)
 {
-    if (k->loss.kind > LOSS_UNTOLD && kind != LOSS_WITH_RECORD)
+    if (k->loss.kind > LOSS_UNREPORTED && kind != LOSS_WITH_RECORD)
         return;
     k->loss.kind = kind;
-    if (kind == LOSS_UNTOLD)
+    if (kind == LOSS_UNREPORTED)
         return;
     snprintf(k->loss.cause, sizeof(k->loss.cause), "%s", cause);
     inner_ending(k->inner);
@@ -502,11 +502,11 @@ static void sweep(struct keeper *k)
 /* Signals for the command, as far as the guard takes them. */
 static void tell_signals(struct keeper *k)
 {
-    while (k->guard.untold.n > 0 && is_guarded(k)) {
-        struct guard_msg m = {.type = G_SIGNAL, .signal = k->guard.untold.at[0]};
+    while (k->guard.unsent.n > 0 && is_guarded(k)) {
+        struct guard_msg m = {.type = G_SIGNAL, .signal = k->guard.unsent.at[0]};
         if (guard_send(&k->guard.link, &m, -1) == -EAGAIN)
             return;
-        forward_told(&k->guard.untold);
+        forward_sent(&k->guard.unsent);
     }
 }
 
@@ -553,7 +553,7 @@ static void on_died(struct keeper *k, bool witness, pid_t pid)
     bool late = lease_now(k) >= k->times.term_at;
     end_tree(k, SIGKILL, 0);
     if (late)
-        lose(k, LOSS_UNTOLD, "");
+        lose(k, LOSS_UNREPORTED, "");
     inner_lost(k->inner, "a process that guards its command was killed");
     if (!is_guarded(k))
         sweep(k);
@@ -652,7 +652,7 @@ static void on_signal(struct keeper *k, const struct signalfd_siginfo *si)
     } else if (command_signal(k->c, si)) {
         /* The guard decides when, and whether the command has got the signal already. */
         struct forward_signal s = forward_describe(si, dlock_now());
-        forward_keep(&k->guard.untold, &s);
+        forward_keep(&k->guard.unsent, &s);
         tell_signals(k);
     }
 }
@@ -879,7 +879,7 @@ static void on_guard(struct keeper *k, const struct guard_msg *m)
      */
     if (m->flags & GUARD_TIMED_OUT) {
         k->guard.timed_out = true;
-        lose(k, LOSS_UNTOLD, "");
+        lose(k, LOSS_UNREPORTED, "");
         read_store(k, NULL, 0);
     }
     switch (m->type) {
@@ -1027,7 +1027,7 @@ static void loop(struct keeper *k)
         pfd[n++] = (struct pollfd){.fd = k->c->sig->fd, .events = POLLIN};
         if (is_guarded(k))
             pfd[n++] = (struct pollfd){.fd = k->guard.link.fd,
-                                       .events = k->guard.untold.n > 0 ? POLLIN | POLLOUT : POLLIN};
+                                       .events = k->guard.unsent.n > 0 ? POLLIN | POLLOUT : POLLIN};
         if (k->inner)
             pfd[n++] = (struct pollfd){.fd = inner_fd(k->inner), .events = POLLIN};
         n += events_interest(k->c->events, &pfd[n]);

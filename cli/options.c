@@ -438,7 +438,7 @@ static int bad_option(const struct getopt_tables *t, int c, const char *word,
                       struct dlock_error *err)
 {
     const struct option_row *row = find_row(optopt);
-    const char *near = NULL;
+    const char *hint = NULL;
     bool is_long = strncmp(word, "--", 2) == 0 && (optopt == 0 || optopt >= LONG_BASE);
     size_t whole = strcspn(word, "="); /* the value may be secret */
     int len = is_long ? (int)dlock_min((int64_t)whole, 64) : 2, last = -1;
@@ -452,16 +452,16 @@ static int bad_option(const struct getopt_tables *t, int c, const char *word,
     for (const struct option *l = t->longs; is_long && l->name; l++) {
         char given[URI_SLIPS_MAX + 1];
         snprintf(given, sizeof(given), "%.*s", (int)whole - 2, word + 2);
-        if (!near && uri_slips(given, l->name) <= (strlen(l->name) > 6 ? 2 : 1))
-            near = l->name;
+        if (!hint && uri_slips(given, l->name) <= (strlen(l->name) > 6 ? 2 : 1))
+            hint = l->name;
         if (strncmp(l->name, word + 2, whole - 2) != 0)
             continue;
         if (last >= 0 && last != l->val)
             return misuse(err, "option %.*s is ambiguous: write it in full", len, word);
         last = l->val;
     }
-    if (near)
-        return misuse(err, "unknown option %.*s; did you mean --%s?", len, word, near);
+    if (hint)
+        return misuse(err, "unknown option %.*s; did you mean --%s?", len, word, hint);
     return misuse(err, "unknown option %.*s (see dlock --help)", len, word);
 }
 

@@ -104,7 +104,7 @@ static void tell_event(struct report *r, int64_t now)
 
 void report_waiting(struct report *r, const struct dlock_report *w)
 {
-    const struct dlock_info *told = &r->wait.told;
+    const struct dlock_info *last = &r->wait.reported;
     waits_for_this(r);
     r->wait.answered = true;
     if (w->place < 0)
@@ -117,8 +117,8 @@ void report_waiting(struct report *r, const struct dlock_report *w)
         r->wait.holder = *w->info;
     r->wait.place = w->place;
     r->wait.news =
-        w->info && (w->info->pid != told->pid || strcmp(w->info->host, told->host) != 0 ||
-                    strcmp(w->info->token, told->token) != 0);
+        w->info && (w->info->pid != last->pid || strcmp(w->info->host, last->host) != 0 ||
+                    strcmp(w->info->token, last->token) != 0);
     tell_event(r, dlock_now());
 }
 
@@ -322,7 +322,7 @@ void report_tick(struct report *r, int64_t now)
             r->wait.pause = burst ? dlock_min(2 * r->wait.pause, WAIT_EVERY) : WAIT_FIRST;
         }
         if (r->wait.have_holder)
-            r->wait.told = r->wait.holder;
+            r->wait.reported = r->wait.holder;
         r->wait.news = false;
         r->wait.report_at = now + WAIT_EVERY;
         r->wait.news_at = now + r->wait.pause;

@@ -11,7 +11,7 @@
 /* The loss of the lock: one value for the whole run. */
 enum loss_kind {
     LOSS_NONE,
-    LOSS_UNTOLD,     /* noticed by the guard: the store may say the cause in the same turn */
+    LOSS_UNREPORTED, /* noticed by the guard: the store may say the cause in the same turn */
     LOSS_EXPIRED,    /* the lease was not renewed in time */
     LOSS_BROKEN,     /* --break: cause: by whom; the command ends even with --on-lost warn */
     LOSS_CERTAIN,    /* the store says that the lock is not ours */
@@ -32,7 +32,7 @@ struct report {
     struct {
         const dlock *lk; /* of a set: the lock that is waited for, if known */
         int64_t since;
-        struct dlock_info holder, told; /* last seen; last printed */
+        struct dlock_info holder, reported; /* last seen; last printed */
         bool have_holder;
         bool kept;         /* for an earlier waiter: the holder would share the lock */
         int place;         /* in the queue; 0: unknown; -1: the store has not said yet */

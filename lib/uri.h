@@ -19,8 +19,8 @@ struct dlock_param {
     char *key, *value; /* percent-decoded; value "" without '=' */
     bool used;         /* a backend has read it; the rest is refused (DLOCK_EUSAGE) */
     bool ignored;      /* another program's, without meaning here; used, too */
-    char near[64];     /* known names with a similar spelling: "a, b" */
-    int differs;       /* the number of slips between key and near */
+    char hint[64];     /* known names with a similar spelling: "a, b" */
+    int differs;       /* the number of slips between key and hint */
 };
 
 /* An advice to add a parameter: behind the '#' it would be part of the name. */

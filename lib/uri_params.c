@@ -56,10 +56,10 @@ static bool is_listed(const char *words, const char *value)
 }
 
 /* Note a known name that resembles p, unless a better name is noted. */
-static void note_near(struct dlock_param *p, const char *key)
+static void note_hint(struct dlock_param *p, const char *key)
 {
     char a[URI_SLIPS_MAX + 1], b[URI_SLIPS_MAX + 1];
-    size_t used = strlen(p->near);
+    size_t used = strlen(p->hint);
     if (!fold(a, p->key) || !fold(b, key))
         return;
     int n = uri_slips(a, b);
@@ -67,9 +67,9 @@ static void note_near(struct dlock_param *p, const char *key)
         return;
     if (used > 0 && n < p->differs)
         used = 0;
-    if (used + strlen(key) + 3 > sizeof(p->near) || is_listed(p->near, key))
+    if (used + strlen(key) + 3 > sizeof(p->hint) || is_listed(p->hint, key))
         return;
-    snprintf(p->near + used, sizeof(p->near) - used, "%s%s", used > 0 ? ", " : "", key);
+    snprintf(p->hint + used, sizeof(p->hint) - used, "%s%s", used > 0 ? ", " : "", key);
     p->differs = n;
 }
 
@@ -77,7 +77,7 @@ void dlock_uri_known(struct dlock_uri *u, const char *key)
 {
     for (int i = 0; i < u->nparams; i++)
         if (!u->params[i].used)
-            note_near(&u->params[i], key);
+            note_hint(&u->params[i], key);
 }
 
 static struct dlock_param *find_param(const struct dlock_uri *u, const char *key)
@@ -150,7 +150,7 @@ int dlock_uri_foreign(struct dlock_uri *u, const char *const *ignored,
             continue;
         for (const char *const *s = ignored; s && *s && !p->ignored; s++) {
             p->ignored = p->used = is_foreign(name, *s, pattern);
-            note_near(p, *s);
+            note_hint(p, *s);
         }
         while (rule->keys && !is_foreign(name, rule->keys, pattern))
             rule++;
@@ -222,9 +222,9 @@ int dlock_uri_check_params(const struct dlock_uri *u, struct dlock_error *err)
         if (is_listed("ttl grace wait timeout once min-hold max-run note slots retry", p->key))
             return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where,
                                  "unknown parameter \"%s\": it is the option --%s", p->key, p->key);
-        if (*p->near)
+        if (*p->hint)
             return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where,
-                                 "unknown parameter \"%.64s\"; did you mean %s?", p->key, p->near);
+                                 "unknown parameter \"%.64s\"; did you mean %s?", p->key, p->hint);
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, u->where, "unknown parameter \"%.64s\"", p->key);
     }
     return 0;

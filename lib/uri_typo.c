@@ -71,20 +71,20 @@ int uri_unknown_store(const char *scheme, struct dlock_error *err)
         {"psql", "postgres://"},
     };
     const char *ours;
-    char near[160] = "";
+    char hint[160] = "";
     for (size_t i = 0; i < DLOCK_LEN(names); i++)
         if (strcmp(names[i].scheme, scheme) == 0)
-            snprintf(near, sizeof(near), "; write %s", names[i].ours);
-    for (size_t i = 0; (ours = uri_scheme(i)) && !*near; i++)
+            snprintf(hint, sizeof(hint), "; write %s", names[i].ours);
+    for (size_t i = 0; (ours = uri_scheme(i)) && !*hint; i++)
         if (uri_slips(scheme, ours) == 1)
-            snprintf(near, sizeof(near), "; did you mean %s://?", ours);
-    bool listed = !*near;
+            snprintf(hint, sizeof(hint), "; did you mean %s://?", ours);
+    bool listed = !*hint;
     for (size_t i = 0; listed && (ours = uri_scheme(i)); i++)
-        snprintf(near + strlen(near), sizeof(near) - strlen(near), "%s %s",
+        snprintf(hint + strlen(hint), sizeof(hint) - strlen(hint), "%s %s",
                  i == 0 ? "; known:" : ",", ours);
     return dlock_fail(err, DLOCK_EUSAGE, 0,
                       "unknown store \"%.20s://\"%s (a file of that name: ./%.20s%s...)", scheme,
-                      near, listed ? "" : scheme, listed ? "" : ":");
+                      hint, listed ? "" : scheme, listed ? "" : ":");
 }
 
 /* A scheme of ours, also in "SCHEME+DRIVER". */

@@ -126,16 +126,16 @@ static void check_file(struct file_place *p, const struct dlock_spec *spec, stru
         return;
     }
     bool known = fstat(fd, &st) == 0;
-    const char *stranger = known && p->named ? file_stranger(p->dir, &st, S_ISVTX) : NULL;
+    const char *untrusted = known && p->named ? file_untrusted(p->dir, &st, S_ISVTX) : NULL;
     close(fd);
     int sys =
         refused(p->named ? p->dir : AT_FDCWD, p->named ? p->lock : p->path, rights_of(p, spec));
-    if (stranger)
+    if (untrusted)
         finding_fail(
             f, DLOCK_EDATA,
             "file: the %s %s is in the place of the lock file; remove it, or use a folder of your "
             "own",
-            stranger, p->where);
+            untrusted, p->where);
     else if (sys != 0)
         finding_fail(
             f, code_of(sys),

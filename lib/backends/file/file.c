@@ -66,12 +66,12 @@ struct file_backend {
     enum file_op op;
     int fd;         /* of the lock file; -1: none */
     bool fd_shared; /* others have copies of fd, and with these the lock */
-    bool told_network;
+    bool network_reported;
     struct {
         bool wait;
         int64_t from;
         char token[DLOCK_TOKEN_LEN + 1];
-        bool told;  /* the wait was reported */
+        bool reported; /* the wait */
         int rounds; /* how often the file was replaced meanwhile */
         int64_t retry_at;
         bool leased; /* the lease on the file was reported */
@@ -214,9 +214,9 @@ static void busy(struct file_backend *b)
 /* The wait begins. The holder is reported later, if the wait lasts and the caller wants to know. */
 static void tell_wait(struct file_backend *b)
 {
-    if (b->acquire.told)
+    if (b->acquire.reported)
         return;
-    b->acquire.told = true;
+    b->acquire.reported = true;
     if (b->spec->holder == DLOCK_HOLDER_WAITING)
         b->acquire.look_at = now_of(b) + FIRST_LOOK;
     put(b, EV_WAITING)->place = -1;
@@ -466,8 +466,8 @@ static void try_now(struct file_backend *b)
                        b->place.where, net->name);
             return;
         }
-        if (net && !b->told_network) {
-            b->told_network = true;
+        if (net && !b->network_reported) {
+            b->network_reported = true;
             dlock_fail(&put(b, EV_NOTICE)->error, net->warn ? DLOCK_ELOST : 0, 0,
                        "%s is on a network file system (%s): whether the lock excludes other "
                        "machines depends on how it is mounted (not with local_lock or nolock)",
@@ -487,7 +487,7 @@ static void file_acquire(struct dlock_be *be, bool wait)
     b->acquire.from = now_of(b);
     b->acquire.wait = wait;
     b->acquire.rounds = 0;
-    b->acquire.told = b->acquire.leased = b->acquire.have_holder = false;
+    b->acquire.reported = b->acquire.leased = b->acquire.have_holder = false;
     b->acquire.pause = (struct dlock_backoff){.base = LEASED_PAUSE, .max = LEASED_PAUSE_MAX};
     b->acquire.look_at = DLOCK_NEVER;
     b->acquire.place = -1;
@@ -599,7 +599,7 @@ static void file_renew(struct dlock_be *be)
 static void file_release(struct dlock_be *be, int64_t until)
 {
     struct file_backend *b = self(be);
-    bool held = b->op == OP_HELD, told = b->nout == 0;
+    bool held = b->op == OP_HELD, reported = b->nout == 0;
     enum dlock_release_how how = held ? DLOCK_RELEASE_CLEAN : DLOCK_RELEASE_NOTHING;
     struct dlock_error err = {0};
     if (b->op == OP_CANCELLING) {
@@ -616,7 +616,7 @@ static void file_release(struct dlock_be *be, int64_t until)
         flock_wait_cancel(b->acquire.thread);
         return;
     }
-    if (held && told && run_record_begun(b->spec))
+    if (held && reported && run_record_begun(b->spec))
         how = end_run(b, &err);
     drop_lock(b);
     b->op = OP_IDLE;

@@ -69,7 +69,7 @@ int file_open(struct file_place *, enum file_how, int *fd, struct dlock_error *)
  * sticky directory (S_ISVTX) no other user can replace these. In one that is only S_IWOTH any user
  * can, so there the check is for the contents: a run record of another user's making.
  */
-const char *file_stranger(int dir, const struct stat *, mode_t modes);
+const char *file_untrusted(int dir, const struct stat *, mode_t modes);
 /* 1: the path still names fd; 0: the file was unlinked or replaced; or an error. */
 int file_is_current(const struct file_place *, int fd, struct dlock_error *);
 /* The network file system of fd, or NULL. */

@@ -184,7 +184,7 @@ static const char *unfit(const struct once_place *o, const struct stat *st)
                : S_ISFIFO(st->st_mode) ? "FIFO"
                : S_ISSOCK(st->st_mode) ? "socket"
                                        : "device";
-    return st->st_nlink > 1 ? "hard link" : file_stranger(o->dir, st, S_ISVTX | S_IWOTH);
+    return st->st_nlink > 1 ? "hard link" : file_untrusted(o->dir, st, S_ISVTX | S_IWOTH);
 }
 
 int once_read(const struct once_place *o, const struct dlock_spec *spec, struct dlock_run *run,

@@ -126,7 +126,7 @@ static bool good_type(const struct file_place *p, enum file_how how, mode_t mode
     return S_ISREG(mode) || (any_type(p, how) && (S_ISDIR(mode) || S_ISBLK(mode)));
 }
 
-const char *file_stranger(int dir, const struct stat *st, mode_t modes)
+const char *file_untrusted(int dir, const struct stat *st, mode_t modes)
 {
     struct stat d;
     if (fstat(dir, &d) != 0 || !(d.st_mode & modes))
@@ -136,7 +136,7 @@ const char *file_stranger(int dir, const struct stat *st, mode_t modes)
     return st->st_nlink > 1 ? "hard link" : NULL;
 }
 
-static int fail_stranger(const struct file_place *p, const char *what, struct dlock_error *err)
+static int fail_untrusted(const struct file_place *p, const char *what, struct dlock_error *err)
 {
     return dlock_fail(err, DLOCK_EDATA, 0,
                       "the %s %s is in the place of the lock file, where any user can add "
@@ -179,7 +179,7 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
 {
     bool make = how != FILE_TO_PROBE && how != FILE_TO_NAME, may_write = true;
     int flags = how == FILE_TO_NAME ? O_PATH | O_CLOEXEC : OPEN_FLAGS;
-    const char *stranger = NULL;
+    const char *untrusted = NULL;
     struct dlock_error why;
     struct stat st;
     int r = file_place_open(p, &why);
@@ -198,9 +198,9 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
             return fail_open(p, FILE_FOR_LOCK, ELOOP, err);
         if (!good_type(p, how, st.st_mode))
             return fail_type(p, how, err);
-        stranger = p->named && make ? file_stranger(p->dir, &st, S_ISVTX) : NULL;
-        if (stranger)
-            return fail_stranger(p, stranger, err);
+        untrusted = p->named && make ? file_untrusted(p->dir, &st, S_ISVTX) : NULL;
+        if (untrusted)
+            return fail_untrusted(p, untrusted, err);
         /* When a writable disk is closed, udev probes the disk as if its content had changed. */
         may_write = !S_ISBLK(st.st_mode);
     }
@@ -226,10 +226,10 @@ int file_open(struct file_place *p, enum file_how how, int *fd, struct dlock_err
         return fail_open(p, how, -r, err);
     bool good = fstat(r, &st) == 0 && good_type(p, how, st.st_mode);
     if (good && p->named && make)
-        stranger = file_stranger(p->dir, &st, S_ISVTX);
-    if (!good || stranger) {
+        untrusted = file_untrusted(p->dir, &st, S_ISVTX);
+    if (!good || untrusted) {
         close(r);
-        return good ? fail_stranger(p, stranger, err) : fail_type(p, how, err);
+        return good ? fail_untrusted(p, untrusted, err) : fail_type(p, how, err);
     }
     *fd = r;
     p->made |= made;

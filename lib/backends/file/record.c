@@ -126,7 +126,7 @@ static int open_record(const struct file_place *p, int flags, struct file_record
 {
     static const char family[] = "dlock-fence";
     const size_t magic = strlen(MAGIC);
-    const char *stranger = NULL;
+    const char *untrusted = NULL;
     char buf[RECORD_MAX + 1];
     struct stat st;
     ssize_t n = 0;
@@ -141,10 +141,10 @@ static int open_record(const struct file_place *p, int flags, struct file_record
         return fail_fence(p, "read", errno, err);
     bool regular = fstat(*fd, &st) == 0 && S_ISREG(st.st_mode);
     if (regular) {
-        stranger = file_stranger(p->dir, &st, S_ISVTX);
+        untrusted = file_untrusted(p->dir, &st, S_ISVTX);
         rec->linked = st.st_nlink > 1;
     }
-    if (regular && !stranger)
+    if (regular && !untrusted)
         n = file_read_all(*fd, buf, RECORD_MAX);
     size_t len = n > 0 ? (size_t)n : 0;
     buf[len] = '\0';
@@ -157,11 +157,11 @@ static int open_record(const struct file_place *p, int flags, struct file_record
     *fd = -1;
     if (!regular)
         return bad_fence(p, "is not a regular file", err);
-    if (stranger)
+    if (untrusted)
         return dlock_fail(err, DLOCK_EDATA, 0,
                           "the %s %s/%s is in the place of the fencing token, where any user can "
                           "add files: remove it, or use a directory of your own",
-                          stranger, p->path, p->fence);
+                          untrusted, p->path, p->fence);
     if (n < 0)
         return fail_fence(p, "read", (int)-n, err);
     if (len > magic && memcmp(buf, family, strlen(family)) == 0 && memcmp(buf, MAGIC, magic) != 0)

@@ -215,19 +215,19 @@ TEST(tells_what_a_process_sent)
     }
 }
 
-static struct forward_untold untold;
+static struct forward_unsent unsent;
 
 static void keep(int sender, int sig)
 {
     struct forward_signal s = from(sender, sig, 0);
-    forward_keep(&untold, &s);
+    forward_keep(&unsent, &s);
 }
 
-static int first_untold(void)
+static int first_unsent(void)
 {
-    int sig = untold.n > 0 ? untold.at[0].sig : 0;
+    int sig = unsent.n > 0 ? unsent.at[0].sig : 0;
     if (sig)
-        forward_told(&untold);
+        forward_sent(&unsent);
     return sig;
 }
 
@@ -235,37 +235,37 @@ TEST(what_the_guard_does_not_take_stays_in_order)
 {
     static const int sent[] = {SIGTERM, SIGTERM, SIGHUP, SIGTERM},
                      kept[] = {SIGTERM, SIGHUP, SIGTERM};
-    untold.n = 0;
+    unsent.n = 0;
     for (size_t i = 0; i < DLOCK_LEN(sent); i++)
         keep(7, sent[i]);
     keep(8, SIGTERM);
     keep(8, SIGRTMIN);
     keep(8, SIGRTMIN);
     for (size_t i = 0; i < DLOCK_LEN(kept); i++)
-        CHECK_INT(first_untold(), kept[i]);
-    CHECK_INT(untold.at[0].sender, 8);
-    CHECK_INT(first_untold(), SIGTERM);
-    CHECK_INT(first_untold(), SIGRTMIN);
-    CHECK_INT(first_untold(), SIGRTMIN);
-    CHECK_INT(first_untold(), 0);
+        CHECK_INT(first_unsent(), kept[i]);
+    CHECK_INT(unsent.at[0].sender, 8);
+    CHECK_INT(first_unsent(), SIGTERM);
+    CHECK_INT(first_unsent(), SIGRTMIN);
+    CHECK_INT(first_unsent(), SIGRTMIN);
+    CHECK_INT(first_unsent(), 0);
 }
 
 TEST(of_too_many_those_stay_that_came_once)
 {
-    untold.n = 0;
+    unsent.n = 0;
     keep(7, SIGTERM);
-    for (int i = 0; i < FORWARD_UNTOLD_MAX; i++)
+    for (int i = 0; i < FORWARD_UNSENT_MAX; i++)
         keep(7, i % 2 ? SIGUSR1 : SIGUSR2);
     keep(7, SIGINT);
-    CHECK_INT(untold.n, FORWARD_UNTOLD_MAX);
-    CHECK_INT(untold.at[FORWARD_UNTOLD_MAX - 1].sig, SIGINT);
-    CHECK_INT(first_untold(), SIGTERM);
+    CHECK_INT(unsent.n, FORWARD_UNSENT_MAX);
+    CHECK_INT(unsent.at[FORWARD_UNSENT_MAX - 1].sig, SIGINT);
+    CHECK_INT(first_unsent(), SIGTERM);
     /* One more of a number that is there is no loss of another one. */
     keep(7, SIGINT);
     keep(7, SIGHUP);
     keep(7, SIGHUP);
-    CHECK_INT(untold.at[untold.n - 1].sig, SIGHUP);
-    CHECK_INT(untold.at[untold.n - 2].sig, SIGINT);
+    CHECK_INT(unsent.at[unsent.n - 1].sig, SIGHUP);
+    CHECK_INT(unsent.at[unsent.n - 2].sig, SIGINT);
 }
 
 UNIT_MAIN
