@@ -49,7 +49,7 @@ struct sink {
 /* -------------------------------------------------------------- open --- */
 
 /* O_NONBLOCK: a FIFO without a reader is an error, and no reason to wait. */
-static int open_path(const char *path, struct dlock_error *err)
+static int open_sink(const char *path, struct dlock_error *err)
 {
     const int flags = O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
     int fd = open(path, flags);
@@ -118,7 +118,7 @@ int sink_open(struct sink **out, const char *where, struct dlock_error *err)
     if (!s)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     memset(s, 0, offsetof(struct sink, kept));
-    int fd = number ? take_fd(atoi(where), err) : open_path(where, err);
+    int fd = number ? take_fd(atoi(where), err) : open_sink(where, err);
     if (fd < 0) {
         free(s);
         return fd;
