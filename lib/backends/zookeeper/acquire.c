@@ -222,7 +222,7 @@ static enum zk_verdict give_back(struct zk_backend *be)
         return ZK_GOES_ON;
     if (be->node.state == NODE_UNCLEAR)
         return find(be);
-    return zk_run_ends(be) ? zk_run_end(be) : zk_delete_node(be);
+    return ZK_MAY_DELETE;
 }
 
 enum zk_verdict zk_node_step(struct zk_backend *be)
@@ -552,7 +552,7 @@ static enum zk_verdict judge_queue(struct zk_backend *be, const struct zk_child 
     be->acquire.followed = false;
     for (int i = at + 1; i < n && line[at].mode == DLOCK_MODE_SLOTS; i++)
         be->acquire.followed = be->acquire.followed || line[i].mode == DLOCK_MODE_SLOTS;
-    return zk_run_turn(be);
+    return ZK_TURN;
 }
 
 static enum zk_verdict queue_listed(struct zk_backend *be, const struct zk_msg *m)

@@ -17,16 +17,6 @@
 /* The operations of the multis, in their order. */
 enum { OP_NODE, OP_RECORD, OP_INDEX };
 
-void zk_note_time(struct zk_backend *be, int64_t server_ms)
-{
-    be->clock_ms = zk_stat_ms(server_ms) - zk_now(be) / DLOCK_MSEC;
-}
-
-int64_t zk_server_ms(const struct zk_backend *be)
-{
-    return zk_now(be) / DLOCK_MSEC + be->clock_ms;
-}
-
 enum zk_verdict zk_foreign_run(struct zk_backend *be, const char *what)
 {
     char text[RUN_RECORD_MAX];
@@ -116,11 +106,6 @@ enum zk_verdict zk_run_turn(struct zk_backend *be)
     be->acquire.stage = STAGE_RECORD;
     zk_ask_record(be, zk_record_read);
     return ZK_GOES_ON;
-}
-
-bool zk_run_begins(const struct zk_backend *be)
-{
-    return be->op == OP_HOLD && be->spec->hold->begin == RUN_NOW;
 }
 
 /* Is it time to write "running"? */

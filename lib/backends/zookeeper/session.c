@@ -1,6 +1,6 @@
 /*
- * session.c - the session: its servers, its heartbeats, its errors. The session reports to
- * zookeeper.c (enum zk_news), which drives the operations.
+ * session.c - the session: its servers, its heartbeats, its errors. The session returns what has
+ * happened (enum zk_news) to zookeeper.c, which drives the operations.
  *
  * The lease: until when can the server not have ended our session? The leader ends a session after
  * hearing nothing of the session for the negotiated time-out. We know when we sent the answered
@@ -94,6 +94,18 @@ enum zk_verdict zk_no_memory(struct zk_backend *be)
 {
     dlock_fail(&be->err, DLOCK_ENOMEM, 0, "out of memory");
     return ZK_FAILED;
+}
+
+/* ------------------------------------------------------------ the server's time */
+
+void zk_note_time(struct zk_backend *be, int64_t server_ms)
+{
+    be->clock_ms = zk_stat_ms(server_ms) - zk_now(be) / DLOCK_MSEC;
+}
+
+int64_t zk_server_ms(const struct zk_backend *be)
+{
+    return zk_now(be) / DLOCK_MSEC + be->clock_ms;
 }
 
 /* -------------------------------------------------------------------- servers */
@@ -227,24 +239,23 @@ bool zk_session_open(struct zk_backend *be)
  * own. A server without its data would hang up indefinitely, and never tell of the session's end; a
  * new handle, which has seen nothing, is told. If only a server or the quorum was missing, the
  * session lives on, with its place in the queue. The next state we read may be older than the last;
- * but nodes in front of ours can only go, so an older state cannot grant the lock too early.
+ * but nodes in front of ours can only go, so an older state cannot grant the lock too early. False:
+ * out of memory.
  */
-static void resume(struct zk_backend *be)
+static bool resume(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
     int fd = zk_conn_open(&s->conn, s->servers.list, s->servers.n, (int)(s->timeout / DLOCK_MSEC),
                           &be->err);
     s->resumed = true;
     if (fd < 0)
-        return;
+        return false;
     s->fd = fd;
     s->auth_serial = 0;
     s->beat.serial = 0;
     s->beat.until = DLOCK_NEVER;
-    if (be->node.state == NODE_ASKED)
-        be->node.state = NODE_UNCLEAR;
-    zk_forget_requests(be);
     expect_connection(be);
+    return true;
 }
 
 /* Has a waiter had no connection for so long that a server would have ended its session? */
@@ -309,7 +320,6 @@ void zk_beat(struct zk_backend *be)
     if (!write)
         s->beat.sync_serial = zk_ask(be, ZK_SYNC, NULL, be->node.path);
     s->beat.serial = zk_conn_ask(s->conn, &(struct zk_request){.call = write ? ZK_SET : ZK_GET,
-                                                               .answered = zk_beat_answered,
                                                                .path = be->node.path,
                                                                .data = be->node.data.text,
                                                                .version = be->node.version});
@@ -325,14 +335,14 @@ static void disconnected(struct zk_backend *be)
     expect_connection(be);
 }
 
-static void session_timers(struct zk_backend *be)
+static enum zk_news session_timers(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
     int64_t now = zk_now(be);
     if (!s->connected)
         follow_servers(be, now);
-    if (!s->connected && must_resume(be, now))
-        resume(be);
+    if (!s->connected && must_resume(be, now) && resume(be))
+        return NEWS_RESUMED;
     if (now >= s->servers.next_at) {
         zk_conn_cut(s->conn);
         expect_connection(be);
@@ -351,6 +361,7 @@ static void session_timers(struct zk_backend *be)
         s->beat.next_at = now + s->timeout / 6;
         zk_beat(be);
     }
+    return NEWS_NONE;
 }
 
 /* ------------------------------------------------------------------- messages */
@@ -472,9 +483,9 @@ static enum zk_news on_answer(struct zk_backend *be, const struct zk_msg *m)
         s->beat.synced = m->rc == ZOK;
     if (m->serial == s->auth_serial && m->rc == ZINVALIDSTATE) /* never sent */
         s->auth_serial = 0; /* a refusal comes as the session's state */
-    if (m->answered != zk_beat_answered)
+    if (m->serial != s->beat.serial)
         return NEWS_MESSAGE;
-    if (m->serial != s->beat.serial || be->node.state != NODE_THERE)
+    if (be->node.state != NODE_THERE)
         return NEWS_NONE;
     s->beat.serial = 0;
     s->beat.until = DLOCK_NEVER;
@@ -487,7 +498,7 @@ static enum zk_news on_answer(struct zk_backend *be, const struct zk_msg *m)
         be->node.version = m->stat.version;
         be->node.data.confirmed = s->beat.edition;
     }
-    return NEWS_MESSAGE;
+    return NEWS_BEAT;
 }
 
 /*
@@ -525,12 +536,11 @@ enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m)
             news = on_trouble(be, m);
         else if (m->what == ZK_STARVED)
             news = on_starved(be, m);
-        if (news == NEWS_MESSAGE)
+        if (news == NEWS_MESSAGE || news == NEWS_BEAT)
             return news;
         zk_msg_done(m);
         if (news != NEWS_NONE)
             return news;
     }
-    session_timers(be);
-    return NEWS_NONE;
+    return session_timers(be);
 }

@@ -195,22 +195,6 @@ void zk_set_record(struct zk_backend *be, enum dlock_record as, enum zk_word wor
     be->node.data.edition++;
 }
 
-void zk_done(struct zk_backend *be)
-{
-    dlock_wipe(be->lock.credentials);
-    free(be->lock.parent);
-    free(be->node.stem);
-    free(be->node.path);
-    zk_forget_requests(be);
-    free(be->acquire.watch.heard);
-    free(be->acquire.front.path);
-    free(be->run.path.base);
-    free(be->run.path.place);
-    free(be->run.path.record);
-    free(be->run.path.above);
-    zk_sweep_end(be);
-}
-
 int zk_new_stem(struct zk_backend *be, struct dlock_error *err)
 {
     const char *t = be->node.token;

@@ -168,6 +168,7 @@ static void stepped(struct zk_backend *be, bool done)
         ev->error = be->status.record;
 }
 
+/* An operation has come so far: go on, or end it. */
 static void conclude(struct zk_backend *be, enum zk_verdict v)
 {
     struct dlock_event *ev;
@@ -178,6 +179,9 @@ static void conclude(struct zk_backend *be, enum zk_verdict v)
     }
     switch (v) {
     case ZK_GOES_ON:
+        break;
+    case ZK_TURN:
+        conclude(be, zk_run_turn(be));
         break;
     case ZK_GRANTED:
         if (be->op != OP_HOLD) {
@@ -205,6 +209,9 @@ static void conclude(struct zk_backend *be, enum zk_verdict v)
         break;
     case ZK_LOST:
         lost(be, "its node is gone");
+        break;
+    case ZK_MAY_DELETE:
+        conclude(be, zk_run_ends(be) ? zk_run_end(be) : zk_delete_node(be));
         break;
     case ZK_RELEASED:
         be->hold.grant = NOT_GRANTED;
@@ -285,10 +292,19 @@ static void on_expired(struct zk_backend *be)
     }
 }
 
-static void on_message(struct zk_backend *be, struct zk_msg *m)
+static void on_resumed(struct zk_backend *be)
+{
+    if (be->node.state == NODE_ASKED)
+        be->node.state = NODE_UNCLEAR;
+    zk_forget_requests(be);
+}
+
+static void on_message(struct zk_backend *be, enum zk_news news, struct zk_msg *m)
 {
     be->err.code = 0;
-    if (m->what == ZK_WATCH)
+    if (news == NEWS_BEAT)
+        conclude(be, zk_beat_answered(be, m));
+    else if (m->what == ZK_WATCH)
         conclude(be, zk_watch_fired(be, m));
     else if (m->answered) /* when the operation has failed, the answer to its create may come */
         conclude(be, m->answered(be, m));
@@ -300,11 +316,15 @@ static void take_news(struct zk_backend *be)
     struct zk_msg m;
     /* The event queue is short: its events are handed out in between. */
     while (be->session.conn && be->events.n < EVENTS_MAX / 2) {
-        switch (zk_session_next(be, &m)) {
+        enum zk_news news = zk_session_next(be, &m);
+        switch (news) {
         case NEWS_NONE:
             return;
         case NEWS_CONNECTED:
             step(be);
+            break;
+        case NEWS_RESUMED:
+            on_resumed(be);
             break;
         case NEWS_EXPIRED:
             on_expired(be);
@@ -315,8 +335,9 @@ static void take_news(struct zk_backend *be)
         case NEWS_USELESS:
             give_up(be);
             break;
+        case NEWS_BEAT:
         case NEWS_MESSAGE:
-            on_message(be, &m);
+            on_message(be, news, &m);
             break;
         }
     }
@@ -354,17 +375,32 @@ static void timers(struct zk_backend *be)
 
 /* ---------------------------------------------------------------------- slots */
 
-static void be_close(struct dlock_be *b)
+void zk_done(struct zk_backend *be)
 {
-    struct zk_backend *be = self(b);
-    if (!be)
-        return;
-    zk_session_close(be);
     zk_status_drop(be);
     zk_list_drop(be);
     zk_check_drop(be);
-    zk_done(be);
-    free(be);
+    zk_sweep_end(be);
+    zk_forget_requests(be);
+    dlock_wipe(be->lock.credentials);
+    free(be->lock.parent);
+    free(be->node.stem);
+    free(be->node.path);
+    free(be->acquire.watch.heard);
+    free(be->acquire.front.path);
+    free(be->run.path.base);
+    free(be->run.path.place);
+    free(be->run.path.record);
+    free(be->run.path.above);
+}
+
+static void be_close(struct dlock_be *b)
+{
+    if (!b)
+        return;
+    zk_session_close(self(b));
+    zk_done(self(b));
+    free(b);
 }
 
 static void be_close_in_child(struct dlock_be *b)

@@ -58,10 +58,12 @@ enum zk_grant { NOT_GRANTED, GRANT_HELD, GRANT_LOST };
 enum zk_news {
     NEWS_NONE,
     NEWS_CONNECTED, /* for the first time, or again */
+    NEWS_RESUMED,   /* with a new handle: the requests so far are not answered */
     NEWS_EXPIRED,
     NEWS_SHORTER, /* a held lock: this server grants a shorter session than the lease assumes */
     NEWS_USELESS, /* acquire, release, status: be->err says why this session cannot serve */
-    NEWS_MESSAGE  /* an answer or a watch, for the operation */
+    NEWS_BEAT,    /* the answer to the heartbeat of our node */
+    NEWS_MESSAGE  /* a watch, or the answer to another request, for the operation */
 };
 
 #define ZK_BEATS 32
@@ -349,6 +351,11 @@ static inline void zk_ask_list(struct zk_backend *be, zk_answer_fn *answered)
 {
     be->list_serial = zk_ask(be, ZK_CHILDREN, answered, be->lock.parent);
 }
+/* Does a renewal write the begin of a run? Then it begins with a look at the record. */
+static inline bool zk_run_begins(const struct zk_backend *be)
+{
+    return be->op == OP_HOLD && be->spec->hold->begin == RUN_NOW;
+}
 /* Read the run record. */
 static inline void zk_ask_record(struct zk_backend *be, zk_answer_fn *answered)
 {
@@ -362,8 +369,6 @@ int zk_check_spec(struct zk_backend *be, struct dlock_error *err);
 int zk_set_credentials(struct zk_backend *be, struct dlock_error *err);
 /* Compose our node's data, which the create and the heartbeats write. */
 void zk_set_record(struct zk_backend *be, enum dlock_record as, enum zk_word word);
-/* Free all memory but the session's and the status's. */
-void zk_done(struct zk_backend *be);
 /* Make a new token and a new stem, which must be NULL. 0, DLOCK_EOS, DLOCK_ENOMEM. */
 int zk_new_stem(struct zk_backend *be, struct dlock_error *err);
 
@@ -415,8 +420,8 @@ bool zk_session_open(struct zk_backend *be);
 /* End the session, if there is a session. */
 void zk_session_close(struct zk_backend *be);
 /*
- * The next thing to report; handles messages for the session alone. After NEWS_MESSAGE the caller
- * frees m. NEWS_NONE: the mailbox is empty, and the session's timers were looked at.
+ * What has happened next; handles messages for the session alone. After NEWS_BEAT and NEWS_MESSAGE
+ * the caller frees m. NEWS_NONE: the mailbox is empty, and the session's timers were looked at.
  */
 enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m);
 /*
@@ -437,6 +442,10 @@ enum zk_verdict zk_again(struct zk_backend *be);
 /* A request has failed: repeat the step if the connection was at fault. what: as above. */
 enum zk_verdict zk_failed(struct zk_backend *be, int rc, const char *what);
 enum zk_verdict zk_no_memory(struct zk_backend *be);
+/* The Stat of a just written node has this time. */
+void zk_note_time(struct zk_backend *be, int64_t server_ms);
+/* The server's time, in Unix ms, by the last Stat and our clock. */
+int64_t zk_server_ms(const struct zk_backend *be);
 
 /* acquire.c: our node, which drives acquire and release. */
 /* The release has ended so. */
@@ -485,16 +494,10 @@ void zk_format_run(const struct zk_backend *be, const struct dlock_run *r, const
 const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r);
 
 /* once.c: the run record of our hold */
-/* The Stat of a just written node has this time. */
-void zk_note_time(struct zk_backend *be, int64_t server_ms);
 /* The answer to a get of the record: at our turn, when the run of a set begins, at the end. */
 enum zk_verdict zk_record_read(struct zk_backend *be, const struct zk_msg *m);
-/* The server's time, in Unix ms, by the last Stat and our clock. */
-int64_t zk_server_ms(const struct zk_backend *be);
 /* Our turn has come: ZK_GRANTED, or the record comes first. */
 enum zk_verdict zk_run_turn(struct zk_backend *be);
-/* Does a renewal write the begin of a run? Then it begins with a look at the record. */
-bool zk_run_begins(const struct zk_backend *be);
 /* Does the release write the end of a run? Then zk_run_end deletes our node. */
 bool zk_run_ends(const struct zk_backend *be);
 enum zk_verdict zk_run_end(struct zk_backend *be);
@@ -539,5 +542,8 @@ void zk_status_ask(struct zk_backend *be);
 bool zk_status_next(struct zk_backend *be, struct dlock_info *);
 /* Forget what was found. */
 void zk_status_drop(struct zk_backend *be);
+
+/* zookeeper.c: free all memory but the session's. */
+void zk_done(struct zk_backend *be);
 
 #endif

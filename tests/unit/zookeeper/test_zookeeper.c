@@ -841,7 +841,7 @@ static bool with_node(enum zk_job op)
 static int64_t look_answered(int sync)
 {
     struct zk_msg synced = {.what = ZK_ANSWER, .serial = 4, .rc = sync};
-    struct zk_msg seen = {.what = ZK_ANSWER, .answered = zk_beat_answered, .serial = 5, .rc = ZOK};
+    struct zk_msg seen = {.what = ZK_ANSWER, .serial = 5, .rc = ZOK};
     with_node(OP_NONE);
     u.be.session = with_session(0, 6 * DLOCK_SEC);
     u.be.session.beat.serial = 5;
@@ -849,7 +849,7 @@ static int64_t look_answered(int sync)
     u.be.session.beat.sent = 10 * DLOCK_SEC;
     if (sync != 1)
         CHECK_INT(on_answer(&u.be, &synced), NEWS_MESSAGE);
-    CHECK_INT(on_answer(&u.be, &seen), NEWS_MESSAGE);
+    CHECK_INT(on_answer(&u.be, &seen), NEWS_BEAT);
     zk_heard(&u.be.session, 13 * DLOCK_SEC, true);
     return u.be.session.lease.sent[0];
 }
@@ -909,7 +909,7 @@ TEST(a_waiter_knows_its_rank_by_its_place_and_the_word_in_front)
 /* Without a write there is no grant: it must not wait indefinitely. */
 TEST(a_refused_proof_of_the_lease_ends_the_acquire)
 {
-    struct zk_msg m = {.what = ZK_ANSWER, .answered = zk_beat_answered, .serial = 6, .rc = ZNOAUTH};
+    struct zk_msg m = {.what = ZK_ANSWER, .serial = 6, .rc = ZNOAUTH};
     REQUIRE(with_node(OP_ACQUIRE));
     CHECK_INT(zk_beat_answered(&u.be, &m), ZK_GOES_ON);
     u.be.acquire.stage = STAGE_RIPENING;
@@ -923,8 +923,7 @@ TEST(a_refused_proof_of_the_lease_ends_the_acquire)
  * deleted the node already. */
 TEST(is_busy_when_the_node_is_gone_before_the_delete)
 {
-    struct zk_msg beat = {
-        .what = ZK_ANSWER, .answered = zk_beat_answered, .serial = 6, .rc = ZNONODE};
+    struct zk_msg beat = {.what = ZK_ANSWER, .serial = 6, .rc = ZNONODE};
     struct zk_msg gone = {.what = ZK_ANSWER, .serial = 7, .rc = ZNONODE};
     REQUIRE(with_node(OP_ACQUIRE));
     u.be.again_at = DLOCK_NEVER;

@@ -30,14 +30,16 @@ enum zk_what {
 /* The result of a step or an answer. Only zookeeper.c ends an operation. */
 enum zk_verdict {
     ZK_GOES_ON,
+    ZK_TURN, /* our node may hold the lock; the run record comes first */
     ZK_GRANTED,
     ZK_BUSY,
     ZK_SKIPPED,
     ZK_DONE, /* a query, or a step of one; ZK_BUSY: the step has found another hold or record */
     ZK_RENEWED,
-    ZK_LOST,     /* a held lock's node is gone */
-    ZK_RELEASED, /* be->release.how; a be->err with a code says why */
-    ZK_FAILED    /* be->err */
+    ZK_LOST,       /* a held lock's node is gone */
+    ZK_MAY_DELETE, /* a release: our node exists, and no request for it is outstanding */
+    ZK_RELEASED,   /* be->release.how; a be->err with a code says why */
+    ZK_FAILED      /* be->err */
 };
 
 /* The caller's function for the answer to a request. */
