@@ -14,6 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A node in front of ours, with a watch. */
+struct zk_watched {
+    char *path;
+    unsigned serial; /* of the get with the watch; 0: none */
+};
+
 /* -------------------------------------------------------------------- helpers */
 
 enum zk_verdict zk_released(struct zk_backend *be, enum dlock_release_how how)
@@ -112,6 +118,8 @@ void zk_forget_requests(struct zk_backend *be)
     forget_watches(be);
     be->list_serial = be->acquire.front.serial = be->run.serial = 0;
     be->node.self_serial = be->node.delete_serial = 0;
+    if (be->node.state == NODE_ASKED)
+        be->node.state = NODE_UNCLEAR;
 }
 
 /*
@@ -422,10 +430,9 @@ enum zk_verdict zk_beat_answered(struct zk_backend *be, const struct zk_msg *m)
 /* Our node says its rank at once: the waiter behind us goes by our word. */
 static void set_rank(struct zk_backend *be, enum zk_rank rank)
 {
-    bool first = be->node.data.kind != RECORD_WAITS;
+    bool first = be->node.data.kind != RECORD_WAITS, next = rank == RANK_NEXT;
     if (rank <= be->acquire.rank && !first)
         return;
-    bool next = rank == RANK_NEXT;
     be->acquire.rank = rank;
     if (!next && !first)
         return; /* the second waiter has the same word as the waiters behind */

@@ -88,13 +88,12 @@ static enum zk_verdict mend(struct zk_backend *be, const struct zk_msg *m, const
     return ZK_GOES_ON;
 }
 
-/* The answer to the get of the record. NULL, or a description of foreign data. */
-static const char *take_record(struct zk_backend *be, const struct zk_msg *m)
+const char *zk_take_record(struct zk_backend *be, const struct zk_msg *m, int64_t now_ms)
 {
     be->run.serial = 0;
     be->run.found.there = false;
     be->run.found.day[0] = '\0';
-    return m->rc == ZOK ? zk_read_run(m, zk_server_ms(be), &be->run.found) : NULL;
+    return m->rc == ZOK ? zk_read_run(m, now_ms, &be->run.found) : NULL;
 }
 
 /* ------------------------------------------------------------------ the grant */
@@ -159,7 +158,7 @@ static enum zk_verdict record_read_at_turn(struct zk_backend *be, const struct z
 {
     const struct zk_run *f = &be->run.found;
     struct dlock_run *mine = &be->run.mine;
-    const char *foreign = take_record(be, m);
+    const char *foreign = zk_take_record(be, m, zk_server_ms(be));
     if (m->rc != ZOK && m->rc != ZNONODE)
         return zk_failed(be, m->rc, "cannot read the run record");
     if (foreign)
@@ -244,7 +243,7 @@ static enum zk_verdict not_recorded(struct zk_backend *be, const char *why)
 static enum zk_verdict record_read_at_end(struct zk_backend *be, const struct zk_msg *m)
 {
     const struct zk_run *f = &be->run.found;
-    const char *foreign = take_record(be, m);
+    const char *foreign = zk_take_record(be, m, zk_server_ms(be));
     if (zk_transient(m->rc))
         return zk_again(be);
     if (foreign)

@@ -96,18 +96,6 @@ enum zk_verdict zk_no_memory(struct zk_backend *be)
     return ZK_FAILED;
 }
 
-/* ------------------------------------------------------------ the server's time */
-
-void zk_note_time(struct zk_backend *be, int64_t server_ms)
-{
-    be->clock_ms = zk_stat_ms(server_ms) - zk_now(be) / DLOCK_MSEC;
-}
-
-int64_t zk_server_ms(const struct zk_backend *be)
-{
-    return zk_now(be) / DLOCK_MSEC + be->clock_ms;
-}
-
 /* -------------------------------------------------------------------- servers */
 
 static bool same_place(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
@@ -536,11 +524,9 @@ enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m)
             news = on_trouble(be, m);
         else if (m->what == ZK_STARVED)
             news = on_starved(be, m);
-        if (news == NEWS_MESSAGE || news == NEWS_BEAT)
-            return news;
-        zk_msg_done(m);
         if (news != NEWS_NONE)
             return news;
+        zk_msg_done(m);
     }
     return session_timers(be);
 }

@@ -5,12 +5,11 @@
  * drives the operations and ends them; the other files report to it:
  *
  * session.c  the session and its heartbeats: the lease   acquire.c  our node, in the queue
- * status.c   the status of a lock                        queue.c    node names of each program
+ * status.c   read a lock, break a hold, forget a run     queue.c    node names of each program
  * once.c     the run record of --once                    sweep.c    remove expired run records
- * step.c     break a hold, remove a run record           run_node.c names and text of run records
- * list.c     all locks of a chroot                       uri.c      the URI
- * words.c    what a server says of itself                check.c    what a run would meet
- * wire/      libzookeeper and its socket
+ * run_node.c names and text of run records               list.c     all locks of a chroot
+ * check.c    what a run would meet                       words.c    what a server says of itself
+ * uri.c      the URI                                     wire/      libzookeeper and its socket
  *
  * Not guaranteed: the server may end a session although we live (a pause, or clock speeds that
  * differ by more than 1 %). The deadline of the lease covers this.
@@ -59,6 +58,14 @@ static void idle(struct zk_backend *be)
     be->release.sweeping = false;
 }
 
+/* Drop what a query has found. */
+static void drop_found(struct zk_backend *be)
+{
+    zk_step_drop(be);
+    zk_list_drop(be);
+    zk_check_drop(be);
+}
+
 /* The operation is over, and so is its session. */
 static struct dlock_event *finish(struct zk_backend *be, enum dlock_ev how)
 {
@@ -84,9 +91,7 @@ static void failed(struct zk_backend *be)
     if (be->node.state == NODE_NONE || be->session.id == 0)
         leave(be);
     idle(be);
-    zk_status_drop(be);
-    zk_list_drop(be);
-    zk_check_drop(be);
+    drop_found(be);
     events_add(&be->events, EV_FAILED)->error = be->err;
 }
 
@@ -155,26 +160,14 @@ static void lost(struct zk_backend *be, const char *why)
                   why);
 }
 
-/* A step of a query is over. The session is left for the next step, or for the end of the query. */
-static void stepped(struct zk_backend *be, bool done)
-{
-    bool reads = be->op == OP_STATUS;
-    idle(be);
-    struct dlock_event *ev = events_add(&be->events, reads ? EV_READ : EV_STEPPED);
-    ev->stepped = !reads && done;
-    if (reads && be->status.has_run)
-        ev->run = &be->run.found.run;
-    if (reads)
-        ev->error = be->status.record;
-}
-
 /* An operation has come so far: go on, or end it. */
 static void conclude(struct zk_backend *be, enum zk_verdict v)
 {
     struct dlock_event *ev;
     const struct dlock_info *info;
-    if ((be->op == OP_STATUS || be->op == OP_STEP) && (v == ZK_DONE || v == ZK_BUSY)) {
-        stepped(be, v == ZK_DONE);
+    if (be->op == OP_STEP && (v == ZK_DONE || v == ZK_BUSY)) {
+        idle(be); /* the session stays for the next step, or until the end of the query */
+        zk_step_end(be, v == ZK_DONE);
         return;
     }
     switch (v) {
@@ -250,13 +243,11 @@ static void step(struct zk_backend *be)
         return;
     if (be->op == OP_ACQUIRE || be->op == OP_RELEASE)
         conclude(be, zk_node_step(be));
-    else if (be->op == OP_STATUS)
-        zk_status_ask(be);
     else if (be->op == OP_STEP)
         conclude(be, zk_step_ask(be));
     else if (be->op == OP_LIST)
         conclude(be, zk_list_ask(be));
-    else if (be->op == OP_CHECK && !(be->check && be->check->asking))
+    else if (be->op == OP_CHECK)
         conclude(be, zk_check_ask(be));
     else if (be->op == OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
         send_renewal(be);
@@ -292,14 +283,7 @@ static void on_expired(struct zk_backend *be)
     }
 }
 
-static void on_resumed(struct zk_backend *be)
-{
-    if (be->node.state == NODE_ASKED)
-        be->node.state = NODE_UNCLEAR;
-    zk_forget_requests(be);
-}
-
-static void on_message(struct zk_backend *be, enum zk_news news, struct zk_msg *m)
+static void on_message(struct zk_backend *be, enum zk_news news, const struct zk_msg *m)
 {
     be->err.code = 0;
     if (news == NEWS_BEAT)
@@ -308,14 +292,13 @@ static void on_message(struct zk_backend *be, enum zk_news news, struct zk_msg *
         conclude(be, zk_watch_fired(be, m));
     else if (m->answered) /* when the operation has failed, the answer to its create may come */
         conclude(be, m->answered(be, m));
-    zk_msg_done(m);
 }
 
 static void take_news(struct zk_backend *be)
 {
-    struct zk_msg m;
     /* The event queue is short: its events are handed out in between. */
     while (be->session.conn && be->events.n < EVENTS_MAX / 2) {
+        struct zk_msg m = {0};
         enum zk_news news = zk_session_next(be, &m);
         switch (news) {
         case NEWS_NONE:
@@ -324,7 +307,7 @@ static void take_news(struct zk_backend *be)
             step(be);
             break;
         case NEWS_RESUMED:
-            on_resumed(be);
+            zk_forget_requests(be);
             break;
         case NEWS_EXPIRED:
             on_expired(be);
@@ -340,6 +323,7 @@ static void take_news(struct zk_backend *be)
             on_message(be, news, &m);
             break;
         }
+        zk_msg_done(&m);
     }
 }
 
@@ -377,9 +361,7 @@ static void timers(struct zk_backend *be)
 
 void zk_done(struct zk_backend *be)
 {
-    zk_status_drop(be);
-    zk_list_drop(be);
-    zk_check_drop(be);
+    drop_found(be);
     zk_sweep_end(be);
     zk_forget_requests(be);
     dlock_wipe(be->lock.credentials);
@@ -461,9 +443,7 @@ static void be_release(struct dlock_be *b, int64_t until)
 {
     struct zk_backend *be = self(b);
     be->events.n = 0;
-    zk_status_drop(be);
-    zk_list_drop(be);
-    zk_check_drop(be);
+    drop_found(be);
     be->release.until = until;
     if (be->op == OP_RELEASE)
         return;
@@ -486,15 +466,12 @@ static void be_ask(struct dlock_be *b, const struct dlock_question *question)
 static void be_step(struct dlock_be *b, const struct dlock_order *order)
 {
     struct zk_backend *be = self(b);
-    bool reads = order->what == STEP_READ;
     be->order = order;
-    if (reads)
-        zk_status_drop(be);
     if (be->session.conn && be->session.connected) { /* of the step before */
-        be->op = reads ? OP_STATUS : OP_STEP;
+        be->op = OP_STEP;
         step(be);
     } else {
-        start(be, reads ? OP_STATUS : OP_STEP);
+        start(be, OP_STEP);
     }
     if (be->op != OP_NONE)
         be->contact_until = order->until;
@@ -502,13 +479,13 @@ static void be_step(struct dlock_be *b, const struct dlock_order *order)
 
 static bool be_next(struct dlock_be *b, struct dlock_info *info)
 {
-    return zk_status_next(self(b), info);
+    return zk_step_next(self(b), info);
 }
 
 static void be_rest(struct dlock_be *b)
 {
     leave(self(b));
-    zk_status_drop(self(b));
+    zk_step_drop(self(b));
 }
 
 static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t *wake_at)
@@ -518,12 +495,7 @@ static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t 
     int n = 0;
     if (s->conn && cap > 0)
         pfd[n++] = (struct pollfd){.fd = s->fd, .events = POLLIN};
-    const struct zk_words *words = be->check ? &be->check->words : NULL;
-    if (words && words->fd >= 0) {
-        *wake_at = dlock_min(*wake_at, words->until);
-        if (n < cap)
-            pfd[n++] = (struct pollfd){.fd = words->fd, .events = zk_words_events(words)};
-    }
+    n += zk_check_interest(be, pfd + n, cap - n, wake_at);
     if (be->op != OP_NONE) {
         *wake_at = dlock_min(*wake_at, dlock_min(be->contact_until, be->release.until));
         *wake_at = dlock_min(*wake_at, be->hold.renew_until);
@@ -532,8 +504,7 @@ static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t 
     }
     if (s->connected)
         *wake_at = dlock_min(*wake_at, be->again_at);
-    if (be->events.n > 0 || zk_list_ready(be) || be->found.ended ||
-        (words && be->check->asking && words->fd < 0))
+    if (be->events.n > 0 || zk_list_ready(be) || be->found.ended)
         *wake_at = 0;
     return n;
 }
@@ -547,7 +518,7 @@ static int be_process(struct dlock_be *b, const struct pollfd *pfd, int n, struc
     timers(be);
     if (events_take(&be->events, ev))
         return 1;
-    if (be->check && be->check->asking && zk_check_words(be)) {
+    if (zk_check_words(be)) {
         zk_check_end(be);
         leave(be);
         idle(be);

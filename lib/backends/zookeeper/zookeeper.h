@@ -4,7 +4,6 @@
 
 #include "backends/networked.h"
 #include "backends/zookeeper/wire/conn.h"
-#include "backends/zookeeper/words.h"
 #include "findings.h"
 #include "run_record.h"
 
@@ -14,8 +13,7 @@ enum zk_job {
     OP_ACQUIRE,
     OP_HOLD,
     OP_RELEASE,
-    OP_STATUS, /* STEP_READ */
-    OP_STEP,   /* another step */
+    OP_STEP, /* of status, break or forget */
     OP_LIST,
     OP_CHECK
 };
@@ -85,16 +83,6 @@ struct zk_mark {
 /* The node below the chroot under which the run records are. No lock's name begins so. */
 #define ZK_ONCE "dlock-once"
 #define ZK_DAY_LEN 10 /* "2026-12-31" */
-
-/* What one sweep looks at, at most. */
-#define SWEEP_MAX 20
-#define SWEEP_SHARDS 4
-
-/* A node in front of ours, with a watch. */
-struct zk_watched {
-    char *path;
-    unsigned serial; /* of the get with the watch; 0: none */
-};
 
 /* A run record's node, as it was read. */
 struct zk_run {
@@ -248,70 +236,36 @@ struct zk_backend {
         enum dlock_release_how how;
     } release;
 
-    struct { /* the nodes, handed out singly */
-        struct zk_found {
-            struct dlock_info info;
-            char *path;      /* NULL: its data is not asked for */
-            unsigned serial; /* of the outstanding get; 0: none */
-            bool gone;
-        } * found;
-        int n, next, left;
-        bool read_run;             /* the get of the run record was answered, or is not needed */
-        bool has_run;              /* run.found has the record */
-        struct dlock_error record; /* why the record cannot be used; code 0: it can */
-        struct zk_hold {           /* ASK_BREAK: the node of the hold */
-            const char *path;      /* of found; NULL: the hold was not found */
-            char *data;
-            int len;
-            int32_t version;
-        } hold;
-    } status;
+    /* The operation's own state; NULL: it has not begun. */
+    struct zk_reading *reading; /* OP_STEP: what was read (status.c) */
+    struct zk_walk *walk;       /* OP_LIST (list.c) */
+    struct zk_check *check;     /* OP_CHECK (check.c) */
+    struct zk_sweep *sweep;     /* with a grant (sweep.c) */
 
-    const struct dlock_question *question; /* ASK_LIST, ASK_CHECK */
-    const struct dlock_order *order;       /* OP_STATUS, OP_STEP */
+    const struct dlock_order *order;       /* OP_STEP */
     unsigned step_serial;                  /* of the set, delete or multi of OP_STEP */
-
-    struct {                   /* ASK_LIST */
-        struct zk_look *looks; /* NULL: the walk has not begun */
-        char **names;          /* to look at */
-        size_t n, cap;
-        int hidden; /* nodes without a right to read them */
-    } list;
-
-    struct findings found; /* of a check */
-    struct zk_check {
-        char *path;      /* of the node that tries the rights */
-        unsigned serial; /* of that multi */
-        int depth;       /* so many nodes above it are missing */
-        bool records;    /* the rights for run records are tried */
-        bool asking;     /* the servers, singly, for their words */
-        int asked;       /* how many words were asked for */
-        int alone;       /* servers that say that they stand alone */
-        struct zk_words words;
-    } * check; /* ASK_CHECK, once connected; else NULL */
-
-    struct {                  /* see sweep.c */
-        unsigned asked;       /* outstanding requests; 0: there is no sweep */
-        unsigned list_serial; /* of the list of the days, then of a day's shards */
-        char today[ZK_DAY_LEN + 1];
-        char day[ZK_DAY_LEN + 1]; /* "": not chosen, or done */
-        struct {
-            unsigned serial;
-            char name[3]; /* "": none */
-            bool emptied; /* all names of the shard were looked at */
-        } shards[SWEEP_SHARDS];
-        bool whole; /* the day has no further shards */
-        struct {
-            unsigned serial;
-            char *place; /* SHARD/NAME */
-        } records[SWEEP_MAX];
-        int n;
-    } sweep;
+    const struct dlock_question *question; /* OP_LIST, OP_CHECK */
+    struct findings found;                 /* OP_CHECK */
 };
 
 static inline int64_t zk_now(const struct zk_backend *be)
 {
     return be->spec->env->now(be->spec->env->ctx);
+}
+/* A time from a Stat, limited: no value of the server may overflow our sums. */
+static inline int64_t zk_stat_ms(int64_t ms)
+{
+    return dlock_max(0, dlock_min(ms, INT64_MAX / 4));
+}
+/* The Stat of a just written node has this time. */
+static inline void zk_note_time(struct zk_backend *be, int64_t server_ms)
+{
+    be->clock_ms = zk_stat_ms(server_ms) - zk_now(be) / DLOCK_MSEC;
+}
+/* The server's time, in Unix ms, by the last Stat and our clock. */
+static inline int64_t zk_server_ms(const struct zk_backend *be)
+{
+    return zk_now(be) / DLOCK_MSEC + be->clock_ms;
 }
 static inline const char *zk_where(const struct zk_backend *be)
 {
@@ -320,7 +274,7 @@ static inline const char *zk_where(const struct zk_backend *be)
 /* Queries hold nothing: the length of their session means nothing. */
 static inline bool zk_is_query(const struct zk_backend *be)
 {
-    return be->op >= OP_STATUS;
+    return be->op >= OP_STEP;
 }
 /*
  * How long an answer may take. op_timeout was made for the ttl; the server may grant a shorter
@@ -420,8 +374,8 @@ bool zk_session_open(struct zk_backend *be);
 /* End the session, if there is a session. */
 void zk_session_close(struct zk_backend *be);
 /*
- * What has happened next; handles messages for the session alone. After NEWS_BEAT and NEWS_MESSAGE
- * the caller frees m. NEWS_NONE: the mailbox is empty, and the session's timers were looked at.
+ * What has happened next; handles messages for the session alone. m must be zeroed; the caller frees
+ * it. NEWS_NONE: the mailbox is empty, and the session's timers were looked at.
  */
 enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m);
 /*
@@ -442,15 +396,11 @@ enum zk_verdict zk_again(struct zk_backend *be);
 /* A request has failed: repeat the step if the connection was at fault. what: as above. */
 enum zk_verdict zk_failed(struct zk_backend *be, int rc, const char *what);
 enum zk_verdict zk_no_memory(struct zk_backend *be);
-/* The Stat of a just written node has this time. */
-void zk_note_time(struct zk_backend *be, int64_t server_ms);
-/* The server's time, in Unix ms, by the last Stat and our clock. */
-int64_t zk_server_ms(const struct zk_backend *be);
 
 /* acquire.c: our node, which drives acquire and release. */
 /* The release has ended so. */
 enum zk_verdict zk_released(struct zk_backend *be, enum dlock_release_how how);
-/* Ignore all watches, and the answers to all requests but heartbeats. */
+/* Ignore all watches, and the answers to all requests but heartbeats. A create is unclear then. */
 void zk_forget_requests(struct zk_backend *be);
 /* Make the nodes of path, then take the next step. path must live until then. */
 enum zk_verdict zk_make(struct zk_backend *be, const char *path);
@@ -477,11 +427,6 @@ char *zk_run_path(const struct zk_backend *be, const char *place);
  * the days. malloc'ed. NULL: out of memory.
  */
 char *zk_index_path(const struct zk_backend *be, const char *day, const char *place);
-/* A time from a Stat, limited: no value of the server may overflow our sums. */
-static inline int64_t zk_stat_ms(int64_t ms)
-{
-    return dlock_max(0, dlock_min(ms, INT64_MAX / 4));
-}
 /* The day, by UTC, of a time in Unix ms. */
 void zk_day(int64_t ms, char day[ZK_DAY_LEN + 1]);
 bool zk_is_day(const char *s);
@@ -501,6 +446,8 @@ enum zk_verdict zk_run_turn(struct zk_backend *be);
 /* Does the release write the end of a run? Then zk_run_end deletes our node. */
 bool zk_run_ends(const struct zk_backend *be);
 enum zk_verdict zk_run_end(struct zk_backend *be);
+/* The answer to a get of the record, into be->run.found. NULL, or a description of foreign data. */
+const char *zk_take_record(struct zk_backend *be, const struct zk_msg *m, int64_t now_ms);
 /* The record's node holds foreign data. */
 enum zk_verdict zk_foreign_run(struct zk_backend *be, const char *what);
 
@@ -509,10 +456,6 @@ enum zk_verdict zk_foreign_run(struct zk_backend *be, const char *what);
 void zk_sweep(struct zk_backend *be);
 bool zk_sweep_goes_on(const struct zk_backend *be);
 void zk_sweep_end(struct zk_backend *be);
-
-/* step.c */
-/* Connected: carry out the order, on what was read. */
-enum zk_verdict zk_step_ask(struct zk_backend *be);
 
 /* list.c */
 /* Connected: begin to walk, or go on. */
@@ -529,19 +472,23 @@ void zk_list_drop(struct zk_backend *be);
 /* check.c */
 /* Connected: look at the session and the rights. */
 enum zk_verdict zk_check_ask(struct zk_backend *be);
-/* While check->asking: ask the servers for their words. True: all is found. */
+/* Ask the servers for their words, when the rights are tried. True: all is found. */
 bool zk_check_words(struct zk_backend *be);
+/* As interest(), for the words. */
+int zk_check_interest(const struct zk_backend *be, struct pollfd *, int cap, int64_t *wake_at);
 /* Free the state of the check; and drop the findings, too. */
 void zk_check_end(struct zk_backend *be);
 void zk_check_drop(struct zk_backend *be);
 
 /* status.c */
-/* Connected: ask for the nodes of the lock and for the run record. ZK_DONE: all was read. */
-void zk_status_ask(struct zk_backend *be);
-/* Then the next node. False: all were handed out. */
-bool zk_status_next(struct zk_backend *be, struct dlock_info *);
-/* Forget what was found. */
-void zk_status_drop(struct zk_backend *be);
+/* Connected: carry out the order. ZK_BUSY: it is not as read. */
+enum zk_verdict zk_step_ask(struct zk_backend *be);
+/* The step is over: queue its event. */
+void zk_step_end(struct zk_backend *be, bool done);
+/* After STEP_READ: the next node. False: all were handed out. */
+bool zk_step_next(struct zk_backend *be, struct dlock_info *);
+/* Forget what was read. */
+void zk_step_drop(struct zk_backend *be);
 
 /* zookeeper.c: free all memory but the session's. */
 void zk_done(struct zk_backend *be);
