@@ -186,7 +186,7 @@ static enum zk_verdict rights_tried(struct zk_backend *be, const struct zk_msg *
         return try_rights(be);
     }
     if (m->failed == TRY_CREATE && m->rc == ZNODEEXISTS) /* another client has made it */
-        return zk_again(be);
+        return zk_retry(be);
     tell_rights(be, m, len);
     if (be->spec->once > 0 && !be->check->records) {
         const char *record = be->run.path.record;

@@ -222,7 +222,7 @@ static enum zk_verdict go_on(struct zk_backend *be)
 static enum zk_verdict visit_failed(struct zk_backend *be, struct zk_visit *v, int rc)
 {
     if (zk_transient(rc)) /* the visit is asked again */
-        return zk_again(be);
+        return zk_retry(be);
     if (rc == ZNOAUTH && *v->name)
         be->walk->hidden++;
     else if (rc != ZNONODE)
@@ -286,7 +286,7 @@ static enum zk_verdict children_listed(struct zk_backend *be, const struct zk_ms
 /* The server's answer broke the packet guard: are there too many children? */
 static enum zk_verdict chroot_counted(struct zk_backend *be, const struct zk_msg *m)
 {
-    if (be->op != OP_LIST || m->rc != ZOK || m->stat.numChildren < MANY)
+    if (be->op != ZK_OP_LIST || m->rc != ZOK || m->stat.numChildren < MANY)
         return ZK_GOES_ON;
     dlock_fail_at(&be->err, DLOCK_EUNUSABLE, 0, zk_where(be),
                   "%d nodes below %.*s/ are too many for an answer of at most 4 MiB: name fewer by "

@@ -97,7 +97,7 @@ static enum zk_verdict node_read(struct zk_backend *be, const struct zk_msg *m)
 static enum zk_verdict line_listed(struct zk_backend *be, const struct zk_msg *m)
 {
     int n = 0;
-    if (be->op != OP_STEP || m->serial != be->list_serial)
+    if (be->op != ZK_OP_STEP || m->serial != be->list_serial)
         return ZK_GOES_ON;
     if (m->rc != ZOK && m->rc != ZNONODE)
         return read_failed(be, m->rc);
@@ -138,7 +138,7 @@ static enum zk_verdict line_listed(struct zk_backend *be, const struct zk_msg *m
 static enum zk_verdict record_read(struct zk_backend *be, const struct zk_msg *m)
 {
     struct zk_reading *r = be->reading;
-    if (be->op != OP_STEP || m->serial != be->run.serial || !r)
+    if (be->op != ZK_OP_STEP || m->serial != be->run.serial || !r)
         return ZK_GOES_ON;
     if (zk_transient(m->rc) || m->rc == ZK_NOMEMORY)
         return read_failed(be, m->rc);
@@ -181,7 +181,7 @@ bool zk_step_next(struct zk_backend *be, struct dlock_info *info)
 static enum zk_verdict changed(struct zk_backend *be, const struct zk_msg *m)
 {
     enum dlock_step step = be->order->what;
-    if (be->op != OP_STEP || m->serial != be->step_serial)
+    if (be->op != ZK_OP_STEP || m->serial != be->step_serial)
         return ZK_GOES_ON;
     if (m->rc == ZOK)
         return ZK_DONE;
@@ -225,7 +225,7 @@ static enum zk_verdict ask_hold(struct zk_backend *be)
 
 static enum zk_verdict record_removed(struct zk_backend *be, const struct zk_msg *m)
 {
-    if (be->op != OP_STEP || m->serial != be->step_serial || m->failed != 1 || m->rc != ZNONODE)
+    if (be->op != ZK_OP_STEP || m->serial != be->step_serial || m->failed != 1 || m->rc != ZNONODE)
         return changed(be, m);
     be->run.found.day[0] = '\0'; /* there is no index node */
     return zk_step_ask(be);

@@ -24,7 +24,7 @@
 #endif
 
 /* How long a release waits for the rest of a sweep. */
-#define FAREWELL (200 * DLOCK_MSEC)
+#define SWEEP_WAIT (200 * DLOCK_MSEC)
 
 static struct zk_backend *self(struct dlock_be *be)
 {
@@ -47,12 +47,12 @@ static void leave(struct zk_backend *be)
     be->run.day.met[0] = '\0';
     zk_sweep_end(be);
     zk_list_forget(be);
-    be->again_at = DLOCK_NEVER;
+    be->advance_at = DLOCK_NEVER;
 }
 
 static void idle(struct zk_backend *be)
 {
-    be->op = OP_NONE;
+    be->op = ZK_OP_NONE;
     be->contact_until = be->hold.renew_until = be->release.until = DLOCK_NEVER;
     be->acquire.stage = STAGE_QUEUE;
     be->release.sweeping = false;
@@ -115,9 +115,9 @@ static void renewed(struct zk_backend *be)
 /* No more can be done for the operation. */
 static void give_up(struct zk_backend *be)
 {
-    if (be->op == OP_RELEASE) /* our node goes with the session */
+    if (be->op == ZK_OP_RELEASE) /* our node goes with the session */
         released(be, DLOCK_RELEASE_UNCLEAR);
-    else if (be->op != OP_NONE && be->op != OP_HOLD)
+    else if (be->op != ZK_OP_NONE && be->op != ZK_OP_HOLD)
         failed(be);
 }
 
@@ -125,7 +125,7 @@ static void granted(struct zk_backend *be)
 {
     bool written = be->run.running.written;
     struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
-    be->op = OP_HOLD;
+    be->op = ZK_OP_HOLD;
     be->hold.grant = GRANT_HELD;
     be->contact_until = be->session.beat.next_at = DLOCK_NEVER;
     zk_forget_requests(be);
@@ -133,7 +133,7 @@ static void granted(struct zk_backend *be)
     /* Our node says that it holds: by a heartbeat, or already with the run record. */
     if (!written || be->node.data.kind != RECORD_HOLDS ||
         be->node.data.confirmed != be->node.data.edition) {
-        zk_set_record(be, RECORD_HOLDS, WORD_HELD);
+        zk_set_data(be, RECORD_HOLDS, WORD_HELD);
         /*
          * For the waiter behind us. A node first at once has the right times, and few wait behind
          * it yet. But a slot right behind ours may have looked before us, and wait for our word.
@@ -165,7 +165,7 @@ static void conclude(struct zk_backend *be, enum zk_verdict v)
 {
     struct dlock_event *ev;
     const struct dlock_info *info;
-    if (be->op == OP_STEP && (v == ZK_DONE || v == ZK_BUSY)) {
+    if (be->op == ZK_OP_STEP && (v == ZK_DONE || v == ZK_BUSY)) {
         idle(be); /* the session stays for the next step, or until the end of the query */
         zk_step_end(be, v == ZK_DONE);
         return;
@@ -177,7 +177,7 @@ static void conclude(struct zk_backend *be, enum zk_verdict v)
         conclude(be, zk_run_turn(be));
         break;
     case ZK_GRANTED:
-        if (be->op != OP_HOLD) {
+        if (be->op != ZK_OP_HOLD) {
             granted(be);
         } else if (be->hold.renew_until != DLOCK_NEVER) {
             /* The run of a set has begun. A renewal given up is repeated, and finds the record. */
@@ -211,12 +211,12 @@ static void conclude(struct zk_backend *be, enum zk_verdict v)
         /* The lock is free. The command may have been shorter than the sweep that began with it. */
         be->release.sweeping = be->release.how == DLOCK_RELEASE_CLEAN && zk_sweep_goes_on(be);
         if (be->release.sweeping)
-            be->release.until = dlock_min(be->release.until, zk_now(be) + FAREWELL);
+            be->release.until = dlock_min(be->release.until, zk_now(be) + SWEEP_WAIT);
         else
             released(be, be->release.how);
         break;
     case ZK_FAILED:
-        if (be->op == OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
+        if (be->op == ZK_OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
             unclear(be);
         else
             give_up(be);
@@ -235,21 +235,21 @@ static void send_renewal(struct zk_backend *be)
 }
 
 /* Connected, or time to go on: do what the operation needs next. */
-static void step(struct zk_backend *be)
+static void advance(struct zk_backend *be)
 {
     be->err.code = 0;
-    be->again_at = DLOCK_NEVER;
+    be->advance_at = DLOCK_NEVER;
     if (be->release.sweeping)
         return;
-    if (be->op == OP_ACQUIRE || be->op == OP_RELEASE)
-        conclude(be, zk_node_step(be));
-    else if (be->op == OP_STEP)
+    if (be->op == ZK_OP_ACQUIRE || be->op == ZK_OP_RELEASE)
+        conclude(be, zk_node_advance(be));
+    else if (be->op == ZK_OP_STEP)
         conclude(be, zk_step_ask(be));
-    else if (be->op == OP_LIST)
+    else if (be->op == ZK_OP_LIST)
         conclude(be, zk_list_ask(be));
-    else if (be->op == OP_CHECK)
+    else if (be->op == ZK_OP_CHECK)
         conclude(be, zk_check_ask(be));
-    else if (be->op == OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
+    else if (be->op == ZK_OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
         send_renewal(be);
 }
 
@@ -258,8 +258,8 @@ static void connect_or_fail(struct zk_backend *be)
     if (!zk_session_open(be))
         failed(be);
     /* The library sends the create as soon as there is a session; credentials must come first. */
-    else if (be->op == OP_ACQUIRE && !be->lock.credentials)
-        step(be);
+    else if (be->op == ZK_OP_ACQUIRE && !be->lock.credentials)
+        advance(be);
 }
 
 static void on_expired(struct zk_backend *be)
@@ -271,11 +271,12 @@ static void on_expired(struct zk_backend *be)
         return;
     }
     leave(be);
-    if (be->op == OP_ACQUIRE || zk_is_query(be)) { /* at the end of the queue, with a new session */
+    if (be->op == ZK_OP_ACQUIRE ||
+        zk_is_query(be)) { /* at the end of the queue, with a new session */
         connect_or_fail(be);
-    } else if (be->op == OP_HOLD && held) {
+    } else if (be->op == ZK_OP_HOLD && held) {
         lost(be, why);
-    } else if (be->op == OP_RELEASE) {
+    } else if (be->op == ZK_OP_RELEASE) {
         dlock_fail_at(&be->err, held ? DLOCK_ELOST : DLOCK_EUNAVAIL, 0, zk_where(be), "%s", why);
         released(be, !held                        ? DLOCK_RELEASE_NOTHING
                      : be->node.delete_unanswered ? DLOCK_RELEASE_UNCLEAR
@@ -304,7 +305,7 @@ static void take_news(struct zk_backend *be)
         case NEWS_NONE:
             return;
         case NEWS_CONNECTED:
-            step(be);
+            advance(be);
             break;
         case NEWS_RESUMED:
             zk_forget_requests(be);
@@ -315,7 +316,7 @@ static void take_news(struct zk_backend *be)
         case NEWS_SHORTER: /* the command cannot get less time than it was told */
             lost(be, "the server grants shorter sessions now");
             break;
-        case NEWS_USELESS:
+        case NEWS_FAILED:
             give_up(be);
             break;
         case NEWS_BEAT:
@@ -350,11 +351,11 @@ static void timers(struct zk_backend *be)
             dlock_fail_at(&be->err, DLOCK_EUNAVAIL, 0, zk_where(be), "no answer");
         released(be, DLOCK_RELEASE_UNCLEAR);
     } else if (now >= be->hold.renew_until) {
-        no_answer(&be->err, be->spec, zk_patience(be));
+        no_answer(&be->err, be->spec, zk_answer_timeout(be));
         unclear(be);
     }
-    if (be->session.conn && be->session.connected && now >= be->again_at)
-        step(be);
+    if (be->session.conn && be->session.connected && now >= be->advance_at)
+        advance(be);
 }
 
 /* ---------------------------------------------------------------------- slots */
@@ -368,7 +369,7 @@ void zk_done(struct zk_backend *be)
     free(be->lock.parent);
     free(be->node.stem);
     free(be->node.path);
-    free(be->acquire.watch.heard);
+    free(be->acquire.watch.granted);
     free(be->acquire.front.path);
     free(be->run.path.base);
     free(be->run.path.place);
@@ -407,7 +408,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
     return zk_check_spec(be, err);
 }
 
-static void start(struct zk_backend *be, enum zk_job op)
+static void start(struct zk_backend *be, enum zk_op op)
 {
     leave(be); /* a lock not given back in time goes with its session */
     idle(be);
@@ -424,7 +425,7 @@ static void start(struct zk_backend *be, enum zk_job op)
 static void be_acquire(struct dlock_be *b, bool wait)
 {
     self(b)->acquire.wait = wait;
-    start(self(b), OP_ACQUIRE);
+    start(self(b), ZK_OP_ACQUIRE);
 }
 
 static const struct dlock_error *be_refusal(const struct dlock_be *b)
@@ -435,7 +436,7 @@ static const struct dlock_error *be_refusal(const struct dlock_be *b)
 static void be_renew(struct dlock_be *b)
 {
     struct zk_backend *be = self(b);
-    be->hold.renew_until = zk_now(be) + zk_patience(be);
+    be->hold.renew_until = zk_now(be) + zk_answer_timeout(be);
     send_renewal(be);
 }
 
@@ -445,22 +446,22 @@ static void be_release(struct dlock_be *b, int64_t until)
     be->events.n = 0;
     drop_found(be);
     be->release.until = until;
-    if (be->op == OP_RELEASE)
+    if (be->op == ZK_OP_RELEASE)
         return;
-    be->op = OP_RELEASE;
+    be->op = ZK_OP_RELEASE;
     be->contact_until = be->hold.renew_until = DLOCK_NEVER;
     be->session.beat.next_at = be->session.beat.until = DLOCK_NEVER;
     be->acquire.stage = STAGE_QUEUE;
     be->making.len = 0;
     be->refusal.code = 0;
     outage_none(&be->outage);
-    step(be);
+    advance(be);
 }
 
 static void be_ask(struct dlock_be *b, const struct dlock_question *question)
 {
     self(b)->question = question;
-    start(self(b), question->what == ASK_LIST ? OP_LIST : OP_CHECK);
+    start(self(b), question->what == ASK_LIST ? ZK_OP_LIST : ZK_OP_CHECK);
 }
 
 static void be_step(struct dlock_be *b, const struct dlock_order *order)
@@ -468,12 +469,12 @@ static void be_step(struct dlock_be *b, const struct dlock_order *order)
     struct zk_backend *be = self(b);
     be->order = order;
     if (be->session.conn && be->session.connected) { /* of the step before */
-        be->op = OP_STEP;
-        step(be);
+        be->op = ZK_OP_STEP;
+        advance(be);
     } else {
-        start(be, OP_STEP);
+        start(be, ZK_OP_STEP);
     }
-    if (be->op != OP_NONE)
+    if (be->op != ZK_OP_NONE)
         be->contact_until = order->until;
 }
 
@@ -496,14 +497,14 @@ static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t 
     if (s->conn && cap > 0)
         pfd[n++] = (struct pollfd){.fd = s->fd, .events = POLLIN};
     n += zk_check_interest(be, pfd + n, cap - n, wake_at);
-    if (be->op != OP_NONE) {
+    if (be->op != ZK_OP_NONE) {
         *wake_at = dlock_min(*wake_at, dlock_min(be->contact_until, be->release.until));
         *wake_at = dlock_min(*wake_at, be->hold.renew_until);
         *wake_at = dlock_min(*wake_at, dlock_min(s->beat.next_at, s->beat.until));
         *wake_at = dlock_min(*wake_at, dlock_min(s->servers.next_at, s->away_at));
     }
     if (s->connected)
-        *wake_at = dlock_min(*wake_at, be->again_at);
+        *wake_at = dlock_min(*wake_at, be->advance_at);
     if (be->events.n > 0 || zk_list_ready(be) || be->found.ended)
         *wake_at = 0;
     return n;

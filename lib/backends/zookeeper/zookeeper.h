@@ -8,14 +8,14 @@
 #include "run_record.h"
 
 /* The operation requested by the core. */
-enum zk_job {
-    OP_NONE,
-    OP_ACQUIRE,
-    OP_HOLD,
-    OP_RELEASE,
-    OP_STEP, /* of status, break or forget */
-    OP_LIST,
-    OP_CHECK
+enum zk_op {
+    ZK_OP_NONE,
+    ZK_OP_ACQUIRE,
+    ZK_OP_HOLD,
+    ZK_OP_RELEASE,
+    ZK_OP_STEP, /* of status, break or forget */
+    ZK_OP_LIST,
+    ZK_OP_CHECK
 };
 
 /* Does our node exist? */
@@ -23,11 +23,11 @@ enum zk_node_state { NODE_NONE, NODE_ASKED, NODE_UNCLEAR, NODE_THERE };
 
 /* How far an acquire with a node is. */
 enum zk_stage {
-    STAGE_QUEUE,    /* in the queue */
-    STAGE_RIPENING, /* our turn, but the lease is too old: a heartbeat renews the lease */
-    STAGE_RECORD,   /* our turn, with --once: reading or writing the run record */
-    STAGE_BUSY,     /* !wait, and not our turn: deleting our node */
-    STAGE_SKIPPED   /* our turn, but the run has succeeded already: deleting our node */
+    STAGE_QUEUE,  /* in the queue */
+    STAGE_LEASE,  /* our turn, but the lease is too old: a heartbeat renews the lease */
+    STAGE_RECORD, /* our turn, with --once: reading or writing the run record */
+    STAGE_BUSY,   /* !wait, and not our turn: deleting our node */
+    STAGE_SKIPPED /* our turn, but the run has succeeded already: deleting our node */
 };
 
 /*
@@ -59,7 +59,7 @@ enum zk_news {
     NEWS_RESUMED,   /* with a new handle: the requests so far are not answered */
     NEWS_EXPIRED,
     NEWS_SHORTER, /* a held lock: this server grants a shorter session than the lease assumes */
-    NEWS_USELESS, /* acquire, release, status: be->err says why this session cannot serve */
+    NEWS_FAILED,  /* acquire, release, status: be->err says why this session cannot serve */
     NEWS_BEAT,    /* the answer to the heartbeat of our node */
     NEWS_MESSAGE  /* a watch, or the answer to another request, for the operation */
 };
@@ -165,7 +165,7 @@ struct zk_acquire {
         struct zk_watched *nodes;     /* a single node, or the holders of all slots */
         int n;
         bool behind_slot; /* the watched node is a slot like ours: look again at its grant */
-        char *heard;      /* path of the slot with the last grant heard; NULL: none */
+        char *granted;    /* path of the slot whose grant was seen last; NULL: none */
     } watch;
     struct { /* the holder, shown to the user */
         unsigned serial;
@@ -199,11 +199,11 @@ struct zk_once {
 
 struct zk_backend {
     const struct dlock_spec *spec;
-    enum zk_job op;
+    enum zk_op op;
     /* Acquire, status: deadline of the first contact; DLOCK_NEVER: made. */
     int64_t contact_until;
-    /* When to take the next step, if connected; DLOCK_NEVER: an answer brings the step. */
-    int64_t again_at;
+    /* When to advance the operation, if connected; DLOCK_NEVER: an answer does. */
+    int64_t advance_at;
     unsigned list_serial; /* of the last list of the lock's children */
     struct outage outage;
     struct event_queue events;
@@ -237,15 +237,15 @@ struct zk_backend {
     } release;
 
     /* The operation's own state; NULL: it has not begun. */
-    struct zk_reading *reading; /* OP_STEP: what was read (status.c) */
-    struct zk_walk *walk;       /* OP_LIST (list.c) */
-    struct zk_check *check;     /* OP_CHECK (check.c) */
+    struct zk_reading *reading; /* ZK_OP_STEP: what was read (status.c) */
+    struct zk_walk *walk;       /* ZK_OP_LIST (list.c) */
+    struct zk_check *check;     /* ZK_OP_CHECK (check.c) */
     struct zk_sweep *sweep;     /* with a grant (sweep.c) */
 
-    const struct dlock_order *order;       /* OP_STEP */
-    unsigned step_serial;                  /* of the set, delete or multi of OP_STEP */
-    const struct dlock_question *question; /* OP_LIST, OP_CHECK */
-    struct findings found;                 /* OP_CHECK */
+    const struct dlock_order *order;       /* ZK_OP_STEP */
+    unsigned step_serial;                  /* of the set, delete or multi of ZK_OP_STEP */
+    const struct dlock_question *question; /* ZK_OP_LIST, ZK_OP_CHECK */
+    struct findings found;                 /* ZK_OP_CHECK */
 };
 
 static inline int64_t zk_now(const struct zk_backend *be)
@@ -274,13 +274,13 @@ static inline const char *zk_where(const struct zk_backend *be)
 /* Queries hold nothing: the length of their session means nothing. */
 static inline bool zk_is_query(const struct zk_backend *be)
 {
-    return be->op >= OP_STEP;
+    return be->op >= ZK_OP_STEP;
 }
 /*
  * How long an answer may take. op_timeout was made for the ttl; the server may grant a shorter
  * session.
  */
-static inline int64_t zk_patience(const struct zk_backend *be)
+static inline int64_t zk_answer_timeout(const struct zk_backend *be)
 {
     return dlock_min(be->spec->op_timeout, be->session.timeout / 8);
 }
@@ -308,7 +308,7 @@ static inline void zk_ask_list(struct zk_backend *be, zk_answer_fn *answered)
 /* Does a renewal write the begin of a run? Then it begins with a look at the record. */
 static inline bool zk_run_begins(const struct zk_backend *be)
 {
-    return be->op == OP_HOLD && be->spec->hold->begin == RUN_NOW;
+    return be->op == ZK_OP_HOLD && be->spec->hold->begin == RUN_NOW;
 }
 /* Read the run record. */
 static inline void zk_ask_record(struct zk_backend *be, zk_answer_fn *answered)
@@ -321,8 +321,6 @@ static inline void zk_ask_record(struct zk_backend *be, zk_answer_fn *answered)
 int zk_check_spec(struct zk_backend *be, struct dlock_error *err);
 /* Set be->lock.credentials, again for each new session. Results as above; an error sets nothing. */
 int zk_set_credentials(struct zk_backend *be, struct dlock_error *err);
-/* Compose our node's data, which the create and the heartbeats write. */
-void zk_set_record(struct zk_backend *be, enum dlock_record as, enum zk_word word);
 /* Make a new token and a new stem, which must be NULL. 0, DLOCK_EOS, DLOCK_ENOMEM. */
 int zk_new_stem(struct zk_backend *be, struct dlock_error *err);
 
@@ -358,6 +356,8 @@ struct zk_wait zk_wait_of(const struct zk_child *line, int at);
  * the waiter behind takes itself for the next, which costs some more heartbeats.
  */
 enum zk_word zk_read_word(const char *data, int len);
+/* Compose our node's data, which the create and the heartbeats write. */
+void zk_set_data(struct zk_backend *be, enum dlock_record as, enum zk_word word);
 /* Compose a mark, behind the rest of a node's data. Returns its length. */
 size_t zk_format_mark(const struct zk_mark *, char text[ZK_MARK_MAX]);
 /* The mark in a node's data. False: none. */
@@ -384,16 +384,16 @@ enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m);
  */
 void zk_beat(struct zk_backend *be);
 /* The server has answered a heartbeat sent at this time: a write, or a look behind a sync. */
-void zk_heard(struct zk_session *s, int64_t sent, bool write);
+void zk_lease_confirm(struct zk_session *s, int64_t sent, bool write);
 /* Must a heartbeat renew the lease before a grant? Else the command would be ended at once. */
 bool zk_lease_is_old(const struct zk_backend *be);
 /* Is the connection at fault, not the request? Then the request may be repeated. */
 bool zk_transient(int rc);
 /* Describe rc, of the library or the server, in be->err; what: the failed step. */
 void zk_error(struct zk_backend *be, int rc, const char *what);
-/* Repeat the step in a moment. */
-enum zk_verdict zk_again(struct zk_backend *be);
-/* A request has failed: repeat the step if the connection was at fault. what: as above. */
+/* Try again in a moment. */
+enum zk_verdict zk_retry(struct zk_backend *be);
+/* A request has failed: try again if the connection was at fault. what: as above. */
 enum zk_verdict zk_failed(struct zk_backend *be, int rc, const char *what);
 enum zk_verdict zk_no_memory(struct zk_backend *be);
 
@@ -402,7 +402,7 @@ enum zk_verdict zk_no_memory(struct zk_backend *be);
 enum zk_verdict zk_released(struct zk_backend *be, enum dlock_release_how how);
 /* Ignore all watches, and the answers to all requests but heartbeats. A create is unclear then. */
 void zk_forget_requests(struct zk_backend *be);
-/* Make the nodes of path, then take the next step. path must live until then. */
+/* Make the nodes of path, then advance. path must live until then. */
 enum zk_verdict zk_make(struct zk_backend *be, const char *path);
 /* Ask for the end of our node. */
 enum zk_verdict zk_delete_node(struct zk_backend *be);
@@ -410,8 +410,8 @@ enum zk_verdict zk_delete_node(struct zk_backend *be);
 enum zk_verdict zk_node_gone(struct zk_backend *be);
 /* Releasing: our node was gone before. */
 enum zk_verdict zk_not_ours(struct zk_backend *be);
-/* The next step: an acquire (connected) creates, finds or checks our node, a release deletes it. */
-enum zk_verdict zk_node_step(struct zk_backend *be);
+/* Go on: an acquire (connected) creates, finds or checks our node, a release deletes the node. */
+enum zk_verdict zk_node_advance(struct zk_backend *be);
 enum zk_verdict zk_beat_answered(struct zk_backend *be, const struct zk_msg *m);
 /* A write found our node changed by another client: read the node. */
 enum zk_verdict zk_node_touched(struct zk_backend *be);

@@ -21,7 +21,7 @@ enum zk_what {
      * Out of memory: a request was not sent, or messages were dropped; state, session, timeout_ms
      * as now.
      */
-    ZK_STARVED
+    ZK_DROPPED
 };
 
 /* rc: there was no memory for the contents of the answer, or for sending the request. */
@@ -143,7 +143,7 @@ struct zk_request {
 /*
  * Send a request; returns the serial, which is never 0. Exactly one ZK_ANSWER with answered and
  * serial follows, also for an unsendable request, unless the session is closed before; out of
- * memory: a ZK_STARVED instead.
+ * memory: a ZK_DROPPED instead.
  */
 unsigned zk_conn_ask(struct zk_conn *c, const struct zk_request *q);
 
