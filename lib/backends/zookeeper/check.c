@@ -32,7 +32,7 @@ enum { TRY_CREATE, TRY_DELETE, TRY_FAILS };
 
 static zk_answer_fn queue_read, rights_tried;
 
-void zk_check_end(struct zk_backend *be)
+static void end_check(struct zk_backend *be)
 {
     if (!be->check)
         return;
@@ -44,7 +44,7 @@ void zk_check_end(struct zk_backend *be)
 
 void zk_check_drop(struct zk_backend *be)
 {
-    zk_check_end(be);
+    end_check(be);
     findings_drop(&be->found);
 }
 
@@ -302,7 +302,8 @@ bool zk_check_words(struct zk_backend *be)
         int word = be->check->asked % (int)DLOCK_LEN(words);
         if (at >= spec->npeers) {
             check_ensemble(be);
-            return true;
+            end_check(be);
+            return be->found.ended = true;
         }
         const struct dlock_peer *peer = &spec->peers[at];
         if (w->fd < 0)

@@ -166,7 +166,7 @@ static enum zk_verdict ask_all(struct zk_backend *be)
 bool zk_step_next(struct zk_backend *be, struct dlock_info *info)
 {
     struct zk_reading *r = be->reading;
-    while (r->next < r->n) {
+    while (r && r->next < r->n) {
         const struct zk_found *f = &r->nodes[r->next++];
         *info = f->info;
         if (!f->gone)

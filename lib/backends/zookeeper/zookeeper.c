@@ -271,9 +271,8 @@ static void on_expired(struct zk_backend *be)
         return;
     }
     leave(be);
-    if (be->op == ZK_OP_ACQUIRE ||
-        zk_is_query(be)) { /* at the end of the queue, with a new session */
-        connect_or_fail(be);
+    if (be->op == ZK_OP_ACQUIRE || zk_is_query(be)) {
+        connect_or_fail(be); /* at the end of the queue, with a new session */
     } else if (be->op == ZK_OP_HOLD && held) {
         lost(be, why);
     } else if (be->op == ZK_OP_RELEASE) {
@@ -520,10 +519,8 @@ static int be_process(struct dlock_be *b, const struct pollfd *pfd, int n, struc
     if (events_take(&be->events, ev))
         return 1;
     if (zk_check_words(be)) {
-        zk_check_end(be);
         leave(be);
         idle(be);
-        be->found.ended = true;
     }
     if (findings_take(&be->found, ev))
         return 1;

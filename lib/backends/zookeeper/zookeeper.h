@@ -472,12 +472,11 @@ void zk_list_drop(struct zk_backend *be);
 /* check.c */
 /* Connected: look at the session and the rights. */
 enum zk_verdict zk_check_ask(struct zk_backend *be);
-/* Ask the servers for their words, when the rights are tried. True: all is found. */
+/* Ask the servers for their words, when the rights are tried. True: the check is over. */
 bool zk_check_words(struct zk_backend *be);
 /* As interest(), for the words. */
 int zk_check_interest(const struct zk_backend *be, struct pollfd *, int cap, int64_t *wake_at);
-/* Free the state of the check; and drop the findings, too. */
-void zk_check_end(struct zk_backend *be);
+/* Forget what was found. */
 void zk_check_drop(struct zk_backend *be);
 
 /* status.c */
