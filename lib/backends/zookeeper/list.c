@@ -240,13 +240,9 @@ static enum zk_verdict holder_read(struct zk_backend *be, const struct zk_msg *m
         return go_on(be);
     if (m->rc != ZOK && m->rc != ZNONODE && m->rc != ZNOAUTH)
         return visit_failed(be, v, m->rc);
-    if (m->rc == ZOK) {
-        char *name = strdup(v->info.command);
-        if (!name)
-            return zk_no_memory(be);
-        zk_read_info(name, false, m->data, m->len, &m->stat, &v->info);
-        free(name);
-    }
+    const struct dlock_info was = v->info; /* with the node's name */
+    if (m->rc == ZOK)
+        zk_read_info(was.command, false, m->data, m->len, &m->stat, &v->info);
     v->entry.holder = m->rc == ZOK ? &v->info : NULL;
     v->stage = VISIT_FOUND;
     return ZK_GOES_ON;

@@ -216,13 +216,16 @@ static enum zk_verdict end_answered(struct zk_backend *be, const struct zk_msg *
     return ZK_GOES_ON;
 }
 
-bool zk_run_ends(const struct zk_backend *be)
+/* Does the release write the end of a run? */
+static bool run_ends(const struct zk_backend *be)
 {
     return run_record_begun(be->spec) && be->hold.grant == GRANT_HELD && be->run.running.written;
 }
 
 enum zk_verdict zk_run_end(struct zk_backend *be)
 {
+    if (!run_ends(be))
+        return zk_delete_node(be);
     be->run.serial = 0;
     be->run.mine.end_ms = zk_server_ms(be);
     run_record_end(be->spec, &be->run.mine);
@@ -271,7 +274,7 @@ enum zk_verdict zk_record_read(struct zk_backend *be, const struct zk_msg *m)
 {
     if (m->serial != be->run.serial)
         return ZK_GOES_ON;
-    if (be->op == ZK_OP_RELEASE && zk_run_ends(be) && be->node.delete_serial == 0)
+    if (be->op == ZK_OP_RELEASE && run_ends(be) && be->node.delete_serial == 0)
         return record_read_at_end(be, m);
     return at_turn(be) ? record_read_at_turn(be, m) : ZK_GOES_ON;
 }

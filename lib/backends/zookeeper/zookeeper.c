@@ -164,7 +164,6 @@ static void lost(struct zk_backend *be, const char *why)
 static void conclude(struct zk_backend *be, enum zk_verdict v)
 {
     struct dlock_event *ev;
-    const struct dlock_info *info;
     if (be->op == ZK_OP_STEP && (v == ZK_DONE || v == ZK_BUSY)) {
         idle(be); /* the session stays for the next step, or until the end of the query */
         zk_step_end(be, v == ZK_DONE);
@@ -186,10 +185,9 @@ static void conclude(struct zk_backend *be, enum zk_verdict v)
         }
         break;
     case ZK_BUSY:
-        info = be->acquire.front.known ? &be->acquire.front.info : NULL;
         ev = finish(be, EV_BUSY);
         ev->place = be->acquire.place;
-        ev->info = info;
+        ev->info = be->acquire.front.known ? &be->acquire.front.info : NULL;
         break;
     case ZK_SKIPPED:
         finish(be, EV_SKIPPED)->run = &be->run.found.run;
@@ -204,7 +202,7 @@ static void conclude(struct zk_backend *be, enum zk_verdict v)
         lost(be, "its node is gone");
         break;
     case ZK_MAY_DELETE:
-        conclude(be, zk_run_ends(be) ? zk_run_end(be) : zk_delete_node(be));
+        conclude(be, zk_run_end(be));
         break;
     case ZK_RELEASED:
         be->hold.grant = NOT_GRANTED;

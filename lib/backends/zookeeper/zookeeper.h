@@ -443,8 +443,7 @@ const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r
 enum zk_verdict zk_record_read(struct zk_backend *be, const struct zk_msg *m);
 /* Our turn has come: ZK_GRANTED, or the record comes first. */
 enum zk_verdict zk_run_turn(struct zk_backend *be);
-/* Does the release write the end of a run? Then zk_run_end deletes our node. */
-bool zk_run_ends(const struct zk_backend *be);
+/* Delete our node, and record the end of its run, if a run has begun. */
 enum zk_verdict zk_run_end(struct zk_backend *be);
 /* The answer to a get of the record, into be->run.found. NULL, or a description of foreign data. */
 const char *zk_take_record(struct zk_backend *be, const struct zk_msg *m, int64_t now_ms);
