@@ -3,8 +3,8 @@
  * lock, and have locks below. The walk goes down, several nodes at a time: the children of a node
  * are asked for, and where clients stand in line, the data of the first holder.
  *
- * A server sends all children of a node in one answer. Apart from the names still to visit, the walk
- * keeps nothing.
+ * A server sends all children of a node in one answer. Apart from the names still to visit, the
+ * walk keeps nothing.
  */
 #include "zookeeper.h"
 

@@ -228,7 +228,7 @@ bool zk_session_open(struct zk_backend *be)
  * new handle, which has seen nothing, is told. If only a server or the quorum was missing, the
  * session lives on, with its place in the queue. The next state we read may be older than the last;
  * but nodes in front of ours can only go, so an older state cannot grant the lock too early. False:
- * out of memory.
+ * there is no new handle.
  */
 static bool resume(struct zk_backend *be)
 {

@@ -374,8 +374,8 @@ bool zk_session_open(struct zk_backend *be);
 /* End the session, if there is a session. */
 void zk_session_close(struct zk_backend *be);
 /*
- * What has happened next; handles messages for the session alone. m must be zeroed; the caller frees
- * it. NEWS_NONE: the mailbox is empty, and the session's timers were looked at.
+ * What has happened next; handles messages for the session alone. *m must be zeroed; the caller
+ * frees its contents. NEWS_NONE: the mailbox is empty, and the session's timers were looked at.
  */
 enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m);
 /*

@@ -906,6 +906,19 @@ TEST(a_waiter_knows_its_rank_by_its_place_and_the_word_in_front)
     CHECK_INT(rank_after(7, "of kazoo"), RANK_NEXT);
 }
 
+/* After a new handle, no answer tells whether the node was created. */
+TEST(a_create_without_an_answer_is_unclear)
+{
+    REQUIRE(with_node(ZK_OP_ACQUIRE));
+    u.be.node.delete_serial = 7;
+    zk_forget_requests(&u.be);
+    CHECK_INT(u.be.node.state, NODE_THERE);
+    CHECK_INT(u.be.node.delete_serial, 0);
+    u.be.node.state = NODE_ASKED;
+    zk_forget_requests(&u.be);
+    CHECK_INT(u.be.node.state, NODE_UNCLEAR);
+}
+
 /* Without a write there is no grant: it must not wait indefinitely. */
 TEST(a_refused_proof_of_the_lease_ends_the_acquire)
 {
