@@ -14,6 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A node in front of ours, with a watch. */
+struct zk_watched {
+    char *path;
+    unsigned serial; /* of the get with the watch; 0: none */
+};
+
 /* -------------------------------------------------------------------- helpers */
 
 enum zk_verdict zk_released(struct zk_backend *be, enum dlock_release_how how)
@@ -112,6 +118,8 @@ void zk_forget_requests(struct zk_backend *be)
     forget_watches(be);
     be->list_serial = be->acquire.front.serial = be->run.serial = 0;
     be->node.self_serial = be->node.delete_serial = 0;
+    if (be->node.state == NODE_ASKED)
+        be->node.state = NODE_UNCLEAR;
 }
 
 /*
@@ -136,7 +144,7 @@ static enum zk_verdict create(struct zk_backend *be)
     be->node.version = 0;
     be->node.mark.by[0] = '\0';
     /* Most nodes are granted at once, and then the record's times are right. */
-    zk_set_record(be, RECORD_HOLDS, WORD_WAITS);
+    zk_set_data(be, RECORD_HOLDS, WORD_WAITS);
     ask_create(be, node_created, be->node.stem, be->node.data.text, ZOO_EPHEMERAL | ZOO_SEQUENCE);
     /* In the same round trip: a session's requests are served in order. */
     return ask_queue(be);
@@ -176,7 +184,7 @@ static enum zk_verdict part_made(struct zk_backend *be, const struct zk_msg *m)
 {
     const char *path = be->making.path;
     size_t len = be->making.len;
-    if ((be->op != OP_ACQUIRE && be->op != OP_RELEASE && !zk_run_begins(be)) || len == 0)
+    if ((be->op != ZK_OP_ACQUIRE && be->op != ZK_OP_RELEASE && !zk_run_begins(be)) || len == 0)
         return ZK_GOES_ON;
     if (m->rc == ZNONODE) {
         /* Upwards, not from the root: making an existing node may need a right we lack. */
@@ -194,11 +202,11 @@ static enum zk_verdict part_made(struct zk_backend *be, const struct zk_msg *m)
         return make_part(be);
     if (path == be->lock.parent)
         return create(be);
-    be->again_at = 0;
+    be->advance_at = 0;
     return ZK_GOES_ON;
 }
 
-/* -------------------------------------------------------------- the next step */
+/* -------------------------------------------------------------------- advance */
 
 /*
  * The create was not answered: is the node there? This server may lag behind the server of the
@@ -222,12 +230,12 @@ static enum zk_verdict give_back(struct zk_backend *be)
         return ZK_GOES_ON;
     if (be->node.state == NODE_UNCLEAR)
         return find(be);
-    return zk_run_ends(be) ? zk_run_end(be) : zk_delete_node(be);
+    return ZK_MAY_DELETE;
 }
 
-enum zk_verdict zk_node_step(struct zk_backend *be)
+enum zk_verdict zk_node_advance(struct zk_backend *be)
 {
-    if (be->op == OP_RELEASE)
+    if (be->op == ZK_OP_RELEASE)
         return give_back(be);
     switch (be->node.state) {
     case NODE_NONE:
@@ -240,8 +248,8 @@ enum zk_verdict zk_node_step(struct zk_backend *be)
         if (is_leaving(be))
             return zk_delete_node(be);
         /* This server may lag behind our last server, and must tell us of a grant again. */
-        free(be->acquire.watch.heard);
-        be->acquire.watch.heard = NULL;
+        free(be->acquire.watch.granted);
+        be->acquire.watch.granted = NULL;
         ask_queue(be);
         zk_beat(be);
         break;
@@ -257,7 +265,7 @@ enum zk_verdict zk_node_gone(struct zk_backend *be)
     be->run.running.written = false;
     zk_forget_requests(be);
     be->acquire.stage = STAGE_QUEUE;
-    be->again_at = 0;
+    be->advance_at = 0;
     return ZK_GOES_ON;
 }
 
@@ -275,18 +283,18 @@ static enum zk_verdict node_created(struct zk_backend *be, const struct zk_msg *
         be->node.fence = (uint64_t)m->stat.czxid;
         be->node.data.confirmed = be->node.data.edition;
         zk_note_time(be, m->stat.ctime);
-        zk_heard(&be->session, be->node.create_sent, true);
+        zk_lease_confirm(&be->session, be->node.create_sent, true);
         be->session.beat.next_at = be->node.create_sent + be->session.timeout / 6;
     } else if (m->rc == ZOK || m->rc == ZK_NOMEMORY || zk_transient(m->rc)) {
         /* Without a session the create was not sent. */
         be->node.state = be->session.id == 0 ? NODE_NONE : NODE_UNCLEAR;
-        zk_again(be);
+        zk_retry(be);
     } else {
         be->node.state = NODE_NONE;
     }
-    if (be->op == OP_RELEASE && be->node.state != NODE_UNCLEAR)
+    if (be->op == ZK_OP_RELEASE && be->node.state != NODE_UNCLEAR)
         return give_back(be);
-    if (be->op != OP_ACQUIRE || be->node.state != NODE_NONE)
+    if (be->op != ZK_OP_ACQUIRE || be->node.state != NODE_NONE)
         return ZK_GOES_ON;
     if (m->rc != ZNONODE)
         return zk_failed(be, m->rc, "cannot join the queue");
@@ -306,7 +314,7 @@ static enum zk_verdict node_sought(struct zk_backend *be, const struct zk_msg *m
             found = m->names[i];
     if (!found) {
         be->node.state = NODE_NONE;
-        return be->op == OP_RELEASE ? give_back(be) : zk_again(be);
+        return be->op == ZK_OP_RELEASE ? give_back(be) : zk_retry(be);
     }
     /*
      * The node is ours: the GUID in its name was made for this session alone, which still lives.
@@ -318,7 +326,7 @@ static enum zk_verdict node_sought(struct zk_backend *be, const struct zk_msg *m
     be->node.fence = 0;
     be->node.data.confirmed = be->node.data.edition;
     be->session.beat.next_at = zk_now(be);
-    if (be->op == OP_RELEASE)
+    if (be->op == ZK_OP_RELEASE)
         return give_back(be);
     be->node.self_serial = zk_ask(be, ZK_GET, self_read, be->node.path);
     return ask_queue(be);
@@ -343,7 +351,8 @@ static void note_node(struct zk_backend *be, const struct zk_msg *m)
 /* The found node: does this session own the node, and what is the fence? */
 static enum zk_verdict self_read(struct zk_backend *be, const struct zk_msg *m)
 {
-    if (m->serial != be->node.self_serial || be->node.state != NODE_THERE || be->op != OP_ACQUIRE)
+    if (m->serial != be->node.self_serial || be->node.state != NODE_THERE ||
+        be->op != ZK_OP_ACQUIRE)
         return ZK_GOES_ON;
     if (m->rc == ZNONODE || (m->rc == ZOK && m->stat.ephemeralOwner != be->session.id))
         return zk_node_gone(be);
@@ -381,22 +390,23 @@ static enum zk_verdict touched_read(struct zk_backend *be, const struct zk_msg *
     if (m->rc == ZOK)
         note_node(be, m);
     if (m->rc == ZOK && (be->acquire.stage == STAGE_RECORD || zk_run_begins(be)))
-        be->again_at = 0; /* a run record's multi was refused */
+        be->advance_at = 0; /* a run record's multi was refused */
     return zk_beat_answered(be, m);
 }
 
 enum zk_verdict zk_beat_answered(struct zk_backend *be, const struct zk_msg *m)
 {
-    bool held = be->hold.grant == GRANT_HELD, ripening = be->acquire.stage == STAGE_RIPENING;
-    bool renewing = be->op == OP_HOLD && be->hold.renew_until != DLOCK_NEVER && !zk_run_begins(be);
+    bool held = be->hold.grant == GRANT_HELD, old_lease = be->acquire.stage == STAGE_LEASE;
+    bool renewing =
+        be->op == ZK_OP_HOLD && be->hold.renew_until != DLOCK_NEVER && !zk_run_begins(be);
     /* The heartbeat was sent before our delete. */
-    if (be->op == OP_RELEASE && held && m->rc == ZNONODE)
+    if (be->op == ZK_OP_RELEASE && held && m->rc == ZNONODE)
         return zk_not_ours(be);
-    if (be->op != OP_HOLD && (be->op != OP_ACQUIRE || is_leaving(be)))
+    if (be->op != ZK_OP_HOLD && (be->op != ZK_OP_ACQUIRE || is_leaving(be)))
         return ZK_GOES_ON; /* the delete of our node decides */
     if (m->rc == ZBADVERSION)
         return zk_node_touched(be);
-    if (be->op == OP_ACQUIRE && m->rc == ZNONODE)
+    if (be->op == ZK_OP_ACQUIRE && m->rc == ZNONODE)
         return zk_node_gone(be);
     if (m->rc == ZNONODE) {
         be->node.state = NODE_NONE;
@@ -407,9 +417,9 @@ enum zk_verdict zk_beat_answered(struct zk_backend *be, const struct zk_msg *m)
         return ZK_FAILED;
     }
     /* There is no grant without a write. */
-    if (ripening && m->rc != ZOK && !zk_transient(m->rc))
+    if (old_lease && m->rc != ZOK && !zk_transient(m->rc))
         return zk_failed(be, m->rc, "cannot write to our node");
-    if (ripening && m->rc == ZOK)
+    if (old_lease && m->rc == ZOK)
         ask_queue(be);
     /* Our node's data was changed after the heartbeat was sent. */
     if (m->rc == ZOK && be->node.data.confirmed != be->node.data.edition)
@@ -422,14 +432,13 @@ enum zk_verdict zk_beat_answered(struct zk_backend *be, const struct zk_msg *m)
 /* Our node says its rank at once: the waiter behind us goes by our word. */
 static void set_rank(struct zk_backend *be, enum zk_rank rank)
 {
-    bool first = be->node.data.kind != RECORD_WAITS;
+    bool first = be->node.data.kind != RECORD_WAITS, next = rank == RANK_NEXT;
     if (rank <= be->acquire.rank && !first)
         return;
-    bool next = rank == RANK_NEXT;
     be->acquire.rank = rank;
     if (!next && !first)
         return; /* the second waiter has the same word as the waiters behind */
-    zk_set_record(be, RECORD_WAITS, next ? WORD_NEXT : WORD_WAITS);
+    zk_set_data(be, RECORD_WAITS, next ? WORD_NEXT : WORD_WAITS);
     zk_beat(be);
 }
 
@@ -492,15 +501,15 @@ static enum zk_verdict stand_behind(struct zk_backend *be, const struct zk_child
 }
 
 /* Our turn, but the lease is too old: after an outage the command would be ended at once. */
-static enum zk_verdict ripen(struct zk_backend *be)
+static enum zk_verdict renew_lease(struct zk_backend *be)
 {
     /*
      * A write renews the lease. Where no heartbeat was answered at the right time before the write,
      * a later write does.
      */
     int64_t soon = zk_now(be) + be->session.timeout / 6;
-    if (be->acquire.stage != STAGE_RIPENING) {
-        be->acquire.stage = STAGE_RIPENING;
+    if (be->acquire.stage != STAGE_LEASE) {
+        be->acquire.stage = STAGE_LEASE;
         set_rank(be, RANK_NEXT);
         zk_beat(be);
     }
@@ -545,20 +554,20 @@ static enum zk_verdict judge_queue(struct zk_backend *be, const struct zk_child 
         return stand_behind(be, line, at);
     if (be->node.fence == 0) { /* our node was found, and the look at it has failed */
         be->node.state = NODE_UNCLEAR;
-        return zk_again(be);
+        return zk_retry(be);
     }
     if (zk_lease_is_old(be))
-        return ripen(be);
+        return renew_lease(be);
     be->acquire.followed = false;
     for (int i = at + 1; i < n && line[at].mode == DLOCK_MODE_SLOTS; i++)
         be->acquire.followed = be->acquire.followed || line[i].mode == DLOCK_MODE_SLOTS;
-    return zk_run_turn(be);
+    return ZK_TURN;
 }
 
 static enum zk_verdict queue_listed(struct zk_backend *be, const struct zk_msg *m)
 {
     int n;
-    if (m->serial != be->list_serial || be->op != OP_ACQUIRE || be->node.state != NODE_THERE ||
+    if (m->serial != be->list_serial || be->op != ZK_OP_ACQUIRE || be->node.state != NODE_THERE ||
         is_leaving(be))
         return ZK_GOES_ON;
     if (m->rc == ZNONODE)
@@ -595,8 +604,8 @@ static void tell_waiting(struct zk_backend *be)
 static enum zk_verdict pred_read(struct zk_backend *be, const struct zk_msg *m)
 {
     const struct zk_watched *w = watched_by(be, m->serial);
-    char **heard = &be->acquire.watch.heard;
-    if (!w || be->op != OP_ACQUIRE)
+    char **granted = &be->acquire.watch.granted;
+    if (!w || be->op != ZK_OP_ACQUIRE)
         return ZK_GOES_ON;
     if (m->rc == ZNONODE)
         return look_again(be);
@@ -608,16 +617,16 @@ static enum zk_verdict pred_read(struct zk_backend *be, const struct zk_msg *m)
      * Only once for each node, since its word may be wrong.
      */
     if (be->acquire.watch.behind_slot && word == WORD_HELD &&
-        (!*heard || strcmp(*heard, w->path) != 0)) {
-        if (!set_child(heard, be, last_part(w->path)))
+        (!*granted || strcmp(*granted, w->path) != 0)) {
+        if (!set_child(granted, be, last_part(w->path)))
             return zk_no_memory(be);
         return look_again(be);
     }
     /* The word in front may not say yet what our place says. */
-    enum zk_rank told = word == WORD_HELD   ? RANK_NEXT
+    enum zk_rank rank = word == WORD_HELD   ? RANK_NEXT
                         : word == WORD_NEXT ? RANK_SECOND
                                             : RANK_BEHIND;
-    set_rank(be, told > be->acquire.rank_by_place ? told : be->acquire.rank_by_place);
+    set_rank(be, rank > be->acquire.rank_by_place ? rank : be->acquire.rank_by_place);
     if (be->acquire.front.watched &&
         !be->acquire.front.known) { /* else the watch was only set again */
         keep_front(be, m);
@@ -638,7 +647,7 @@ static enum zk_verdict leave_queue(const struct zk_backend *be)
 
 static enum zk_verdict front_read(struct zk_backend *be, const struct zk_msg *m)
 {
-    if (m->serial != be->acquire.front.serial || be->op != OP_ACQUIRE)
+    if (m->serial != be->acquire.front.serial || be->op != ZK_OP_ACQUIRE)
         return ZK_GOES_ON;
     be->acquire.front.serial = 0;
     keep_front(be, m);
@@ -656,14 +665,14 @@ static enum zk_verdict node_deleted(struct zk_backend *be, const struct zk_msg *
     be->node.delete_serial = 0;
     if (!gone && zk_transient(m->rc)) {
         be->node.delete_unanswered = true;
-        return zk_again(be);
+        return zk_retry(be);
     }
     /* After a refused delete the node goes with its session. */
     if (gone || is_leaving(be))
         be->node.state = NODE_NONE;
     if (is_leaving(be))
         return leave_queue(be);
-    if (be->op != OP_RELEASE)
+    if (be->op != ZK_OP_RELEASE)
         return ZK_GOES_ON;
     if (!gone) {
         zk_error(be, m->rc, "cannot delete our node");
@@ -690,7 +699,7 @@ static enum zk_verdict node_deleted(struct zk_backend *be, const struct zk_msg *
 enum zk_verdict zk_watch_fired(struct zk_backend *be, const struct zk_msg *m)
 {
     struct zk_watched *w = watched_by(be, m->serial);
-    if (!w || be->op != OP_ACQUIRE || !be->session.connected)
+    if (!w || be->op != ZK_OP_ACQUIRE || !be->session.connected)
         return ZK_GOES_ON;
     if (m->event != ZOO_CHANGED_EVENT)
         return look_again(be);

@@ -5,6 +5,7 @@
  * always: it deletes a node that the operation before has deleted. So the server checks the rights
  * of all, and changes nothing.
  */
+#include "words.h"
 #include "zookeeper.h"
 
 #include <errno.h>
@@ -15,12 +16,23 @@
 /* Fewer connections from one address are few for a host with some holders and waiters. */
 #define CONNECTIONS_LEAST 10
 
+struct zk_check {
+    char *path;      /* of the node that tries the rights */
+    unsigned serial; /* of that multi */
+    int depth;       /* so many nodes above it are missing */
+    bool records;    /* the rights for run records are tried */
+    bool asking;     /* the servers, singly, for their words */
+    int asked;       /* how many words were asked for */
+    int alone;       /* servers that say that they stand alone */
+    struct zk_words words;
+};
+
 /* The operations of the multi that tries the rights. */
 enum { TRY_CREATE, TRY_DELETE, TRY_FAILS };
 
 static zk_answer_fn queue_read, rights_tried;
 
-void zk_check_end(struct zk_backend *be)
+static void end_check(struct zk_backend *be)
 {
     if (!be->check)
         return;
@@ -32,7 +44,7 @@ void zk_check_end(struct zk_backend *be)
 
 void zk_check_drop(struct zk_backend *be)
 {
-    zk_check_end(be);
+    end_check(be);
     findings_drop(&be->found);
 }
 
@@ -174,7 +186,7 @@ static enum zk_verdict rights_tried(struct zk_backend *be, const struct zk_msg *
         return try_rights(be);
     }
     if (m->failed == TRY_CREATE && m->rc == ZNODEEXISTS) /* another client has made it */
-        return zk_again(be);
+        return zk_retry(be);
     tell_rights(be, m, len);
     if (be->spec->once > 0 && !be->check->records) {
         const char *record = be->run.path.record;
@@ -188,6 +200,8 @@ static enum zk_verdict rights_tried(struct zk_backend *be, const struct zk_msg *
 
 enum zk_verdict zk_check_ask(struct zk_backend *be)
 {
+    if (be->check && be->check->asking) /* that needs no session */
+        return ZK_GOES_ON;
     zk_check_drop(be);
     be->check = calloc(1, sizeof(*be->check));
     if (!be->check)
@@ -279,15 +293,17 @@ bool zk_check_words(struct zk_backend *be)
 {
     static const char *const words[] = {"srvr", "conf"};
     const struct dlock_spec *spec = be->spec;
-    struct zk_words *w = &be->check->words;
     int64_t now = zk_now(be);
     char server[ZK_ADDR_TEXT];
-    for (;;) {
+    if (!be->check || !be->check->asking)
+        return false;
+    for (struct zk_words *w = &be->check->words;;) {
         int at = be->check->asked / (int)DLOCK_LEN(words);
         int word = be->check->asked % (int)DLOCK_LEN(words);
         if (at >= spec->npeers) {
             check_ensemble(be);
-            return true;
+            end_check(be);
+            return be->found.ended = true;
         }
         const struct dlock_peer *peer = &spec->peers[at];
         if (w->fd < 0)
@@ -304,4 +320,16 @@ bool zk_check_words(struct zk_backend *be)
         be->check->asked += w->error != 0 ? (int)DLOCK_LEN(words) - word : 1;
         zk_words_end(w);
     }
+}
+
+int zk_check_interest(const struct zk_backend *be, struct pollfd *pfd, int cap, int64_t *wake_at)
+{
+    if (!be->check || !be->check->asking)
+        return 0;
+    const struct zk_words *w = &be->check->words;
+    *wake_at = w->fd < 0 ? 0 : dlock_min(*wake_at, w->until);
+    if (w->fd < 0 || cap == 0)
+        return 0;
+    *pfd = (struct pollfd){.fd = w->fd, .events = zk_words_events(w)};
+    return 1;
 }

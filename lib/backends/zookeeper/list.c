@@ -3,7 +3,7 @@
  * lock, and have locks below. The walk goes down, several nodes at a time: the children of a node
  * are asked for, and where clients stand in line, the data of the first holder.
  *
- * A server sends all children of a node in one answer. Apart from the names still to look at, the
+ * A server sends all children of a node in one answer. Apart from the names still to visit, the
  * walk keeps nothing.
  */
 #include "zookeeper.h"
@@ -12,23 +12,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The nodes looked at, at a time: enough for a server to be busy. */
-#define LOOKS 64
-/* So often is a lock looked at again whose holder was gone before the holder's data was read. */
+/* The nodes visited at a time: enough for a server to be busy. */
+#define VISITS 64
+/* So often is a lock visited again whose holder was gone before the holder's data was read. */
 #define TRIES 3
 /* So many children may be too many for a packet of 4 MiB (wire/frame.h). */
 #define MANY 16384
 
-enum { LOOK_NONE, LOOK_ASKS, LOOK_FOUND, LOOK_GIVEN };
-
-struct zk_look {
-    int stage;
+struct zk_visit {
+    enum { VISIT_NONE, VISIT_ASKS, VISIT_FOUND, VISIT_GIVEN } stage;
     char *name;      /* of the lock; "": the chroot */
     unsigned serial; /* of the outstanding request; 0: to be asked (again) */
     int tries;
-    bool is_read; /* info is filled in */
     struct dlock_info info;
     struct dlock_entry entry;
+};
+
+struct zk_walk {
+    struct zk_visit visits[VISITS];
+    char **names; /* to visit */
+    size_t n, cap;
+    int hidden; /* nodes without a right to read them */
 };
 
 static zk_answer_fn children_listed, holder_read;
@@ -41,53 +45,59 @@ static bool is_lock(const char *name)
     return *name && strncmp(name, ZK_ONCE, sizeof(ZK_ONCE) - 1) != 0;
 }
 
-static char *path_of(const struct zk_backend *be, const char *name)
+/* The path of a lock's node, or of its child, unless child is NULL. NULL: out of memory. */
+static char *path_of(const struct zk_backend *be, const char *name, const char *child)
 {
     char *path;
     int chroot = (int)be->lock.chroot_len;
     const char *slash = *name || chroot == 0 ? "/" : "";
-    return asprintf(&path, "%.*s%s%s", chroot, be->lock.parent, slash, name) < 0 ? NULL : path;
+    int n = asprintf(&path, "%.*s%s%s%s%s", chroot, be->lock.parent, slash, name, child ? "/" : "",
+                     child ? child : "");
+    return n < 0 ? NULL : path;
 }
 
-static void look_end(struct zk_look *look)
+static void visit_end(struct zk_visit *v)
 {
-    free(look->name);
-    look->name = NULL;
-    look->stage = LOOK_NONE;
+    free(v->name);
+    v->name = NULL;
+    v->stage = VISIT_NONE;
 }
 
 void zk_list_drop(struct zk_backend *be)
 {
-    for (int i = 0; be->list.looks && i < LOOKS; i++)
-        look_end(&be->list.looks[i]);
-    for (size_t i = 0; i < be->list.n; i++)
-        free(be->list.names[i]);
-    free(be->list.looks);
-    free(be->list.names);
-    memset(&be->list, 0, sizeof(be->list));
+    struct zk_walk *w = be->walk;
+    if (!w)
+        return;
+    for (int i = 0; i < VISITS; i++)
+        visit_end(&w->visits[i]);
+    while (w->n > 0)
+        free(w->names[--w->n]);
+    free(w->names);
+    free(w);
+    be->walk = NULL;
 }
 
 void zk_list_forget(struct zk_backend *be)
 {
-    for (int i = 0; be->list.looks && i < LOOKS; i++)
-        be->list.looks[i].serial = 0;
+    for (int i = 0; be->walk && i < VISITS; i++)
+        be->walk->visits[i].serial = 0;
 }
 
-/* Add a name to the names to look at, and take it over. False: out of memory. */
-static bool push(struct zk_backend *be, char *name)
+/* Add a name to the names to visit, and take it over. False: out of memory. */
+static bool push(struct zk_walk *w, char *name)
 {
-    size_t cap = be->list.cap ? 2 * be->list.cap : 64;
-    if (name && be->list.n == be->list.cap) {
-        char **more = realloc(be->list.names, cap * sizeof(*more));
+    size_t cap = w->cap ? 2 * w->cap : 64;
+    if (name && w->n == w->cap) {
+        char **more = realloc(w->names, cap * sizeof(*more));
         if (!more) {
             free(name);
             return false;
         }
-        be->list.names = more;
-        be->list.cap = cap;
+        w->names = more;
+        w->cap = cap;
     }
     if (name)
-        be->list.names[be->list.n++] = name;
+        w->names[w->n++] = name;
     return name;
 }
 
@@ -130,7 +140,7 @@ static bool walk_records(struct zk_backend *be, const char *name, const struct z
             full = NULL;
         if (full && in_shard && (!is_lock(full + 1) || !may_match(be, full + 1)))
             free(full);
-        else if (!push(be, full))
+        else if (!push(be->walk, full))
             return false;
     }
     return true;
@@ -142,7 +152,7 @@ static bool walk_down(struct zk_backend *be, const char *name, const struct zk_m
     int64_t seq;
     if (*name && !is_lock(name))
         return walk_records(be, name, m);
-    if (!*name && be->question->all && !push(be, strdup(RECORDS)))
+    if (!*name && be->question->all && !push(be->walk, strdup(RECORDS)))
         return false;
     for (int i = 0; i < m->nnames; i++) {
         const char *child = m->names[i];
@@ -154,51 +164,50 @@ static bool walk_down(struct zk_backend *be, const char *name, const struct zk_m
             return false;
         if (!may_match(be, full))
             free(full);
-        else if (!push(be, full))
+        else if (!push(be->walk, full))
             return false;
     }
     return true;
 }
 
-/* The look of this request; NULL: the request is not needed any more. */
-static struct zk_look *look_of(struct zk_backend *be, const struct zk_msg *m)
+/* The visit of this request; NULL: the request is not needed any more. */
+static struct zk_visit *visit_of(struct zk_backend *be, const struct zk_msg *m)
 {
-    for (int i = 0; be->list.looks && i < LOOKS; i++) {
-        struct zk_look *look = &be->list.looks[i];
-        if (look->stage != LOOK_ASKS || look->serial != m->serial)
+    for (int i = 0; be->walk && i < VISITS; i++) {
+        struct zk_visit *v = &be->walk->visits[i];
+        if (v->stage != VISIT_ASKS || v->serial != m->serial)
             continue;
-        look->serial = 0;
+        v->serial = 0;
         be->contact_until = zk_now(be) + be->spec->connect_timeout;
-        return look;
+        return v;
     }
     return NULL;
 }
 
-static bool ask(struct zk_backend *be, struct zk_look *look, const char *child)
+static bool ask_node(struct zk_backend *be, struct zk_visit *v, const char *child)
 {
-    char *path = path_of(be, look->name), *full = NULL;
-    bool made = path && (!child || asprintf(&full, "%s/%s", path, child) >= 0);
+    char *path = path_of(be, v->name, child);
+    bool made = path;
     if (made)
-        look->serial = zk_ask(be, child ? ZK_GET : ZK_CHILDREN,
-                              child ? holder_read : children_listed, child ? full : path);
+        v->serial =
+            zk_ask(be, child ? ZK_GET : ZK_CHILDREN, child ? holder_read : children_listed, path);
     free(path);
-    if (made)
-        free(full);
     return made;
 }
 
-/* Ask on: at most LOOKS requests are outstanding. False: out of memory. */
+/* Ask on: at most VISITS requests are outstanding. False: out of memory. */
 static bool fill(struct zk_backend *be)
 {
-    for (int i = 0; i < LOOKS && be->session.connected; i++) {
-        struct zk_look *look = &be->list.looks[i];
-        if (look->stage == LOOK_NONE && be->list.n > 0)
-            *look = (struct zk_look){.stage = LOOK_ASKS, .name = be->list.names[--be->list.n]};
-        if (look->stage == LOOK_ASKS && *look->name == '/') { /* of a record: as it is */
-            look->entry = (struct dlock_entry){.name = look->name + 1};
-            look->stage = LOOK_FOUND;
+    struct zk_walk *w = be->walk;
+    for (int i = 0; i < VISITS && be->session.connected; i++) {
+        struct zk_visit *v = &w->visits[i];
+        if (v->stage == VISIT_NONE && w->n > 0)
+            *v = (struct zk_visit){.stage = VISIT_ASKS, .name = w->names[--w->n]};
+        if (v->stage == VISIT_ASKS && *v->name == '/') { /* of a record: as it is */
+            v->entry = (struct dlock_entry){.name = v->name + 1};
+            v->stage = VISIT_FOUND;
         }
-        if (look->stage == LOOK_ASKS && look->serial == 0 && !ask(be, look, NULL))
+        if (v->stage == VISIT_ASKS && v->serial == 0 && !ask_node(be, v, NULL))
             return false;
     }
     return true;
@@ -210,65 +219,61 @@ static enum zk_verdict go_on(struct zk_backend *be)
 }
 
 /* A request has failed. A node may be gone by now, and a right may be missing below the chroot. */
-static enum zk_verdict look_failed(struct zk_backend *be, struct zk_look *look, int rc)
+static enum zk_verdict visit_failed(struct zk_backend *be, struct zk_visit *v, int rc)
 {
-    if (zk_transient(rc)) /* the look is asked again */
-        return zk_again(be);
-    if (rc == ZNOAUTH && *look->name)
-        be->list.hidden++;
+    if (zk_transient(rc)) /* the visit is asked again */
+        return zk_retry(be);
+    if (rc == ZNOAUTH && *v->name)
+        be->walk->hidden++;
     else if (rc != ZNONODE)
         return zk_failed(be, rc, "cannot list the locks");
-    look_end(look);
+    visit_end(v);
     return go_on(be);
 }
 
 static enum zk_verdict holder_read(struct zk_backend *be, const struct zk_msg *m)
 {
-    struct zk_look *look = look_of(be, m);
-    if (!look)
+    struct zk_visit *v = visit_of(be, m);
+    if (!v)
         return ZK_GOES_ON;
-    if (m->rc == ZNONODE && look->tries++ < TRIES)
+    if (m->rc == ZNONODE && v->tries++ < TRIES)
         return go_on(be);
     if (m->rc != ZOK && m->rc != ZNONODE && m->rc != ZNOAUTH)
-        return look_failed(be, look, m->rc);
-    if (m->rc == ZOK) {
-        char *name = strdup(look->info.command);
-        if (!name)
-            return zk_no_memory(be);
-        zk_read_info(name, false, m->data, m->len, &m->stat, &look->info);
-        free(name);
-    }
-    look->entry.holder = m->rc == ZOK ? &look->info : NULL;
-    look->stage = LOOK_FOUND;
+        return visit_failed(be, v, m->rc);
+    const struct dlock_info was = v->info; /* with the node's name */
+    if (m->rc == ZOK)
+        zk_read_info(was.command, false, m->data, m->len, &m->stat, &v->info);
+    v->entry.holder = m->rc == ZOK ? &v->info : NULL;
+    v->stage = VISIT_FOUND;
     return ZK_GOES_ON;
 }
 
 static enum zk_verdict children_listed(struct zk_backend *be, const struct zk_msg *m)
 {
-    struct zk_look *look = look_of(be, m);
+    struct zk_visit *v = visit_of(be, m);
     int n = 0;
-    if (!look)
+    if (!v)
         return ZK_GOES_ON;
     events_add(&be->events, EV_BACK); /* there may be many nodes, and no lock */
     if (m->rc != ZOK)
-        return look_failed(be, look, m->rc);
+        return visit_failed(be, v, m->rc);
     struct zk_child *line = zk_line(m->names, m->nnames, &n);
-    if (!line || (look->tries == 0 && !walk_down(be, look->name, m))) {
+    if (!line || (v->tries == 0 && !walk_down(be, v->name, m))) {
         free(line);
         return zk_no_memory(be);
     }
-    bool asked = true, held = n > 0 && is_lock(look->name);
-    look->entry = (struct dlock_entry){.name = look->name};
+    bool asked = true, held = n > 0 && is_lock(v->name);
+    v->entry = (struct dlock_entry){.name = v->name};
     for (int i = 0; i < n; i++) {
-        look->entry.holders += line[i].place == 0;
-        look->entry.waiters += line[i].place > 0;
+        v->entry.holders += line[i].place == 0;
+        v->entry.waiters += line[i].place > 0;
     }
     if (held) {
         /* The first in line holds. info keeps the node's name until the data comes. */
-        snprintf(look->info.command, sizeof(look->info.command), "%s", line[0].name);
-        asked = ask(be, look, line[0].name);
+        snprintf(v->info.command, sizeof(v->info.command), "%s", line[0].name);
+        asked = ask_node(be, v, line[0].name);
     } else {
-        look_end(look);
+        visit_end(v);
     }
     free(line);
     return asked ? go_on(be) : zk_no_memory(be);
@@ -277,7 +282,7 @@ static enum zk_verdict children_listed(struct zk_backend *be, const struct zk_ms
 /* The server's answer broke the packet guard: are there too many children? */
 static enum zk_verdict chroot_counted(struct zk_backend *be, const struct zk_msg *m)
 {
-    if (be->op != OP_LIST || m->rc != ZOK || m->stat.numChildren < MANY)
+    if (be->op != ZK_OP_LIST || m->rc != ZOK || m->stat.numChildren < MANY)
         return ZK_GOES_ON;
     dlock_fail_at(&be->err, DLOCK_EUNUSABLE, 0, zk_where(be),
                   "%d nodes below %.*s/ are too many for an answer of at most 4 MiB: name fewer by "
@@ -289,54 +294,55 @@ static enum zk_verdict chroot_counted(struct zk_backend *be, const struct zk_msg
 enum zk_verdict zk_list_ask(struct zk_backend *be)
 {
     char *path;
-    if (!be->list.looks) {
-        be->list.looks = calloc(LOOKS, sizeof(*be->list.looks));
-        if (!be->list.looks || !push(be, strdup("")))
+    if (!be->walk) {
+        be->walk = calloc(1, sizeof(*be->walk));
+        if (!be->walk || !push(be->walk, strdup("")))
             return zk_no_memory(be);
     }
-    if (be->refusal.code == DLOCK_EPROTO && (path = path_of(be, ""))) {
+    if (be->refusal.code == DLOCK_EPROTO && (path = path_of(be, "", NULL))) {
         zk_ask(be, ZK_GET, chroot_counted, path);
         free(path);
     }
     return go_on(be);
 }
 
-static bool is_over(const struct zk_backend *be)
+static bool is_over(const struct zk_walk *w)
 {
-    for (int i = 0; i < LOOKS; i++)
-        if (be->list.looks[i].stage != LOOK_NONE)
+    for (int i = 0; i < VISITS; i++)
+        if (w->visits[i].stage != VISIT_NONE)
             return false;
-    return be->list.n == 0;
+    return w->n == 0;
 }
 
 bool zk_list_ready(const struct zk_backend *be)
 {
-    for (int i = 0; be->list.looks && i < LOOKS; i++)
-        if (be->list.looks[i].stage >= LOOK_FOUND)
+    for (int i = 0; be->walk && i < VISITS; i++)
+        if (be->walk->visits[i].stage >= VISIT_FOUND)
             return true;
-    return be->list.looks && is_over(be);
+    return be->walk && is_over(be->walk);
 }
 
 enum zk_verdict zk_list_next(struct zk_backend *be, struct dlock_event *ev)
 {
-    int at = LOOKS;
-    for (int i = 0; i < LOOKS; i++) {
-        struct zk_look *look = &be->list.looks[i];
-        if (look->stage == LOOK_GIVEN)
-            look_end(look);
-        else if (look->stage == LOOK_FOUND)
-            at = i;
+    struct zk_walk *w = be->walk;
+    struct zk_visit *found = NULL;
+    for (int i = 0; i < VISITS; i++) {
+        struct zk_visit *v = &w->visits[i];
+        if (v->stage == VISIT_GIVEN)
+            visit_end(v);
+        else if (v->stage == VISIT_FOUND)
+            found = v;
     }
     if (!fill(be))
         return zk_no_memory(be);
-    if (at < LOOKS) {
-        be->list.looks[at].stage = LOOK_GIVEN;
-        *ev = (struct dlock_event){.type = EV_ENTRY, .entry = &be->list.looks[at].entry};
-    } else if (is_over(be)) {
-        if (be->list.hidden > 0)
+    if (found) {
+        found->stage = VISIT_GIVEN;
+        *ev = (struct dlock_event){.type = EV_ENTRY, .entry = &found->entry};
+    } else if (is_over(w)) {
+        if (w->hidden > 0)
             dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EPERM, 0, zk_where(be),
                           "this user may not read %d of the nodes: their locks are not listed",
-                          be->list.hidden);
+                          w->hidden);
         zk_list_drop(be);
         return ZK_DONE;
     }

@@ -15,17 +15,7 @@
 #include <string.h>
 
 /* The operations of the multis, in their order. */
-enum { OP_NODE, OP_RECORD, OP_INDEX };
-
-void zk_note_time(struct zk_backend *be, int64_t server_ms)
-{
-    be->clock_ms = zk_stat_ms(server_ms) - zk_now(be) / DLOCK_MSEC;
-}
-
-int64_t zk_server_ms(const struct zk_backend *be)
-{
-    return zk_now(be) / DLOCK_MSEC + be->clock_ms;
-}
+enum { MULTI_NODE, MULTI_RECORD, MULTI_INDEX };
 
 enum zk_verdict zk_foreign_run(struct zk_backend *be, const char *what)
 {
@@ -43,16 +33,16 @@ static enum zk_verdict ask_multi(struct zk_backend *be, zk_answer_fn *answered,
 {
     struct zk_request ops[ZK_OPS_MAX] = {node};
     char text[RUN_RECORD_MAX], *index = NULL;
-    int n = OP_INDEX;
+    int n = MULTI_INDEX;
     int64_t kept = dlock_min(be->spec->once / DLOCK_MSEC, INT64_MAX / 4);
     const char *day = be->run.day.wanted;
     zk_day(zk_server_ms(be) + kept, be->run.day.wanted);
     zk_format_run(be, &be->run.mine, day, text);
-    ops[OP_RECORD] = (struct zk_request){.call = be->run.found.there ? ZK_SET : ZK_CREATE,
-                                         .path = be->run.path.record,
-                                         .data = text,
-                                         .acl = be->lock.acl,
-                                         .version = be->run.found.version};
+    ops[MULTI_RECORD] = (struct zk_request){.call = be->run.found.there ? ZK_SET : ZK_CREATE,
+                                            .path = be->run.path.record,
+                                            .data = text,
+                                            .acl = be->lock.acl,
+                                            .version = be->run.found.version};
     /* The record's own day has its index node already. */
     if (strcmp(day, be->run.found.day) != 0 && strcmp(day, be->run.day.met) != 0) {
         index = zk_index_path(be, day, be->run.path.place);
@@ -83,14 +73,14 @@ static enum zk_verdict make_above(struct zk_backend *be, char *path)
 static enum zk_verdict mend(struct zk_backend *be, const struct zk_msg *m, const char *what)
 {
     bool changed = m->rc == ZNONODE || m->rc == ZNODEEXISTS || m->rc == ZBADVERSION;
-    if (m->failed == OP_INDEX && m->rc == ZNONODE)
+    if (m->failed == MULTI_INDEX && m->rc == ZNONODE)
         return make_above(be, zk_index_path(be, be->run.day.wanted, be->run.path.place));
-    if (m->failed == OP_RECORD && m->rc == ZNONODE && !be->run.found.there)
+    if (m->failed == MULTI_RECORD && m->rc == ZNONODE && !be->run.found.there)
         return make_above(be, strdup(be->run.path.record));
-    if (m->failed == OP_INDEX && m->rc == ZNODEEXISTS) {
+    if (m->failed == MULTI_INDEX && m->rc == ZNODEEXISTS) {
         memcpy(be->run.day.met, be->run.day.wanted, sizeof(be->run.day.met));
-        be->again_at = 0;
-    } else if (m->failed == OP_RECORD && changed) {
+        be->advance_at = 0;
+    } else if (m->failed == MULTI_RECORD && changed) {
         zk_ask_record(be, zk_record_read);
     } else {
         return zk_failed(be, m->rc, what);
@@ -98,13 +88,12 @@ static enum zk_verdict mend(struct zk_backend *be, const struct zk_msg *m, const
     return ZK_GOES_ON;
 }
 
-/* The answer to the get of the record. NULL, or a description of foreign data. */
-static const char *take_record(struct zk_backend *be, const struct zk_msg *m)
+const char *zk_take_record(struct zk_backend *be, const struct zk_msg *m, int64_t now_ms)
 {
     be->run.serial = 0;
     be->run.found.there = false;
     be->run.found.day[0] = '\0';
-    return m->rc == ZOK ? zk_read_run(m, zk_server_ms(be), &be->run.found) : NULL;
+    return m->rc == ZOK ? zk_read_run(m, now_ms, &be->run.found) : NULL;
 }
 
 /* ------------------------------------------------------------------ the grant */
@@ -118,24 +107,19 @@ enum zk_verdict zk_run_turn(struct zk_backend *be)
     return ZK_GOES_ON;
 }
 
-bool zk_run_begins(const struct zk_backend *be)
-{
-    return be->op == OP_HOLD && be->spec->hold->begin == RUN_NOW;
-}
-
 /* Is it time to write "running"? */
 static bool at_turn(const struct zk_backend *be)
 {
-    return (be->op == OP_ACQUIRE && be->acquire.stage == STAGE_RECORD) || zk_run_begins(be);
+    return (be->op == ZK_OP_ACQUIRE && be->acquire.stage == STAGE_RECORD) || zk_run_begins(be);
 }
 
 /* A lease grown old while the record was read and written is renewed first. */
 static enum zk_verdict ready(struct zk_backend *be, bool written)
 {
     be->run.running.written = be->run.running.written || written;
-    if (be->op == OP_HOLD || !zk_lease_is_old(be))
+    if (be->op == ZK_OP_HOLD || !zk_lease_is_old(be))
         return ZK_GRANTED;
-    be->again_at = 0;
+    be->advance_at = 0;
     return ZK_GOES_ON;
 }
 
@@ -149,22 +133,22 @@ static enum zk_verdict running_answered(struct zk_backend *be, const struct zk_m
         be->run.mine.begin_ms = zk_stat_ms(m->stat.mtime);
         memcpy(be->run.found.day, be->run.day.wanted, sizeof(be->run.found.day));
         zk_note_time(be, m->stat.mtime);
-        zk_heard(&be->session, be->run.running.sent, true);
+        zk_lease_confirm(&be->session, be->run.running.sent, true);
         be->node.data.confirmed = be->run.running.edition;
         be->node.version = m->stat.version;
         return ready(be, true);
     }
     if (zk_transient(m->rc))
-        return zk_again(be);
-    if (m->failed == OP_NODE && m->rc == ZBADVERSION)
+        return zk_retry(be);
+    if (m->failed == MULTI_NODE && m->rc == ZBADVERSION)
         return zk_node_touched(be);
-    if (m->failed == OP_NODE && be->op == OP_HOLD) {
+    if (m->failed == MULTI_NODE && be->op == ZK_OP_HOLD) {
         zk_beat(be); /* its answer tells a loss */
         return ZK_GOES_ON;
     }
-    if (m->failed == OP_NODE && m->rc == ZNONODE)
+    if (m->failed == MULTI_NODE && m->rc == ZNONODE)
         return zk_node_gone(be);
-    if (m->failed == OP_NODE)
+    if (m->failed == MULTI_NODE)
         return zk_failed(be, m->rc, "cannot write to our node");
     return mend(be, m, "cannot write the run record");
 }
@@ -174,7 +158,7 @@ static enum zk_verdict record_read_at_turn(struct zk_backend *be, const struct z
 {
     const struct zk_run *f = &be->run.found;
     struct dlock_run *mine = &be->run.mine;
-    const char *foreign = take_record(be, m);
+    const char *foreign = zk_take_record(be, m, zk_server_ms(be));
     if (m->rc != ZOK && m->rc != ZNONODE)
         return zk_failed(be, m->rc, "cannot read the run record");
     if (foreign)
@@ -184,9 +168,9 @@ static enum zk_verdict record_read_at_turn(struct zk_backend *be, const struct z
         *mine = f->run;
         return ready(be, true);
     }
-    if (be->op == OP_ACQUIRE && f->there && run_record_ahead(&f->run, be->spec, &be->err))
+    if (be->op == ZK_OP_ACQUIRE && f->there && run_record_ahead(&f->run, be->spec, &be->err))
         events_add(&be->events, EV_NOTICE)->error = be->err;
-    if (be->op == OP_ACQUIRE && f->there && run_record_skips(&f->run, be->spec->once)) {
+    if (be->op == ZK_OP_ACQUIRE && f->there && run_record_skips(&f->run, be->spec->once)) {
         be->acquire.stage = STAGE_SKIPPED;
         return zk_delete_node(be);
     }
@@ -198,7 +182,7 @@ static enum zk_verdict record_read_at_turn(struct zk_backend *be, const struct z
                                .begin_ms = zk_server_ms(be),
                                .kept_ns = be->spec->once};
     memcpy(mine->token, be->node.token, sizeof(mine->token));
-    zk_set_record(be, RECORD_HOLDS, WORD_HELD);
+    zk_set_data(be, RECORD_HOLDS, WORD_HELD);
     be->run.running.sent = zk_now(be);
     be->run.running.edition = be->node.data.edition;
     struct zk_request node = {.call = ZK_SET,
@@ -212,7 +196,7 @@ static enum zk_verdict record_read_at_turn(struct zk_backend *be, const struct z
 
 static enum zk_verdict end_answered(struct zk_backend *be, const struct zk_msg *m)
 {
-    if (be->op != OP_RELEASE || m->serial != be->node.delete_serial)
+    if (be->op != ZK_OP_RELEASE || m->serial != be->node.delete_serial)
         return ZK_GOES_ON;
     be->node.delete_serial = 0;
     if (m->rc == ZOK) {
@@ -221,9 +205,9 @@ static enum zk_verdict end_answered(struct zk_backend *be, const struct zk_msg *
     }
     if (zk_transient(m->rc)) {
         be->node.delete_unanswered = true;
-        return zk_again(be);
+        return zk_retry(be);
     }
-    be->run.node_gone = m->failed == OP_NODE && m->rc == ZNONODE;
+    be->run.node_gone = m->failed == MULTI_NODE && m->rc == ZNONODE;
     if (!be->run.node_gone)
         return mend(be, m, "cannot record the end of the run");
     if (!be->node.delete_unanswered)
@@ -232,13 +216,16 @@ static enum zk_verdict end_answered(struct zk_backend *be, const struct zk_msg *
     return ZK_GOES_ON;
 }
 
-bool zk_run_ends(const struct zk_backend *be)
+/* Does the release write the end of a run? */
+static bool run_ends(const struct zk_backend *be)
 {
     return run_record_begun(be->spec) && be->hold.grant == GRANT_HELD && be->run.running.written;
 }
 
 enum zk_verdict zk_run_end(struct zk_backend *be)
 {
+    if (!run_ends(be))
+        return zk_delete_node(be);
     be->run.serial = 0;
     be->run.mine.end_ms = zk_server_ms(be);
     run_record_end(be->spec, &be->run.mine);
@@ -259,9 +246,9 @@ static enum zk_verdict not_recorded(struct zk_backend *be, const char *why)
 static enum zk_verdict record_read_at_end(struct zk_backend *be, const struct zk_msg *m)
 {
     const struct zk_run *f = &be->run.found;
-    const char *foreign = take_record(be, m);
+    const char *foreign = zk_take_record(be, m, zk_server_ms(be));
     if (zk_transient(m->rc))
-        return zk_again(be);
+        return zk_retry(be);
     if (foreign)
         return not_recorded(be, "the run record has been changed");
     if (m->rc != ZOK && m->rc != ZNONODE)
@@ -279,7 +266,7 @@ static enum zk_verdict record_read_at_end(struct zk_backend *be, const struct zk
                                 "record is another one");
     if (f->there && !running)
         return not_recorded(be, "the run record has been changed");
-    be->again_at = 0;
+    be->advance_at = 0;
     return ZK_GOES_ON;
 }
 
@@ -287,7 +274,7 @@ enum zk_verdict zk_record_read(struct zk_backend *be, const struct zk_msg *m)
 {
     if (m->serial != be->run.serial)
         return ZK_GOES_ON;
-    if (be->op == OP_RELEASE && zk_run_ends(be) && be->node.delete_serial == 0)
+    if (be->op == ZK_OP_RELEASE && run_ends(be) && be->node.delete_serial == 0)
         return record_read_at_end(be, m);
     return at_turn(be) ? record_read_at_turn(be, m) : ZK_GOES_ON;
 }

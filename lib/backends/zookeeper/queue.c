@@ -1,6 +1,6 @@
 /*
  * queue.c - the children of a lock's node, as Curator, kazoo and we read them: which node holds,
- * and what each waiter waits for.
+ * and what each waiter waits for; and the data of a node.
  *
  * The fence is the transaction number of a node's creation, and sequence numbers grow with it.
  * Mutually exclusive nodes are granted in the order of the sequence: a reader or a slot when each
@@ -19,6 +19,7 @@
  */
 #include "zookeeper.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -212,6 +213,23 @@ size_t zk_format_mark(const struct zk_mark *mark, char text[ZK_MARK_MAX])
     }
     *p = '\0';
     return (size_t)(p - text);
+}
+
+void zk_set_data(struct zk_backend *be, enum dlock_record as, enum zk_word word)
+{
+    static const char *const words[] = {"waits", "next", "held"};
+    char *record = be->node.data.text, mark[ZK_MARK_MAX];
+    size_t size = sizeof(be->node.data.text);
+    int n = dlock_identity_format(be->spec->identity, as, record, size);
+    if (n < 0)
+        n = snprintf(record, size, "dlock1");
+    n += snprintf(record + n, size - (size_t)n, ZK_MARKS " state=%s", words[word]);
+    if (be->node.mark.by[0]) {
+        zk_format_mark(&be->node.mark, mark);
+        snprintf(record + n, size - (size_t)n, "%s", mark);
+    }
+    be->node.data.kind = as;
+    be->node.data.edition++;
 }
 
 bool zk_read_mark(const char *data, int len, struct zk_mark *mark)

@@ -90,7 +90,7 @@ void zk_format_run(const struct zk_backend *be, const struct dlock_run *r, const
 {
     char who[RUN_RECORD_MAX];
     int n = run_record_who(be->spec, who, sizeof(who));
-    if (n < 0) /* like zk_set_record() */
+    if (n < 0) /* like zk_set_data() */
         snprintf(who, sizeof(who), "dlock1");
     n = run_record_format(r, who, text, RUN_RECORD_MAX - DAY_SIZE);
     snprintf(text + dlock_max(n, 0), DAY_SIZE + 1, DAY_KEY "%s", day);

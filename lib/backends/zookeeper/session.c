@@ -1,6 +1,6 @@
 /*
- * session.c - the session: its servers, its heartbeats, its errors. The session reports to
- * zookeeper.c (enum zk_news), which drives the operations.
+ * session.c - the session: its servers, its heartbeats, its errors. The session returns what has
+ * happened (enum zk_news) to zookeeper.c, which drives the operations.
  *
  * The lease: until when can the server not have ended our session? The leader ends a session after
  * hearing nothing of the session for the negotiated time-out. We know when we sent the answered
@@ -76,16 +76,16 @@ void zk_error(struct zk_backend *be, int rc, const char *what)
     dlock_fail_lock(&be->err, m->code, 0, be->spec->uri, "%s: %s", what, why);
 }
 
-enum zk_verdict zk_again(struct zk_backend *be)
+enum zk_verdict zk_retry(struct zk_backend *be)
 {
-    be->again_at = zk_now(be) + 20 * DLOCK_MSEC;
+    be->advance_at = zk_now(be) + 20 * DLOCK_MSEC;
     return ZK_GOES_ON;
 }
 
 enum zk_verdict zk_failed(struct zk_backend *be, int rc, const char *what)
 {
     if (zk_transient(rc))
-        return zk_again(be);
+        return zk_retry(be);
     zk_error(be, rc, what);
     return ZK_FAILED;
 }
@@ -166,13 +166,13 @@ static void expect_connection(struct zk_backend *be)
 static void follow_servers(struct zk_backend *be, int64_t now)
 {
     struct zk_session *s = &be->session;
-    if (now >= s->away_at && be->op != OP_NONE) {
+    if (now >= s->away_at && be->op != ZK_OP_NONE) {
         struct dlock_error err = be->refusal; /* tell why, if a server has said so */
         s->away_at = now + DLOCK_SEC;
         if (err.code == 0)
             dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, zk_where(be), "the connection is lost");
         err.code = DLOCK_EUNAVAIL;
-        if (be->op == OP_ACQUIRE)
+        if (be->op == ZK_OP_ACQUIRE)
             outage_goes_on(&be->outage, be->spec, &be->events, &err);
         else
             events_add(&be->events, EV_AWAY)->error = err;
@@ -227,32 +227,31 @@ bool zk_session_open(struct zk_backend *be)
  * own. A server without its data would hang up indefinitely, and never tell of the session's end; a
  * new handle, which has seen nothing, is told. If only a server or the quorum was missing, the
  * session lives on, with its place in the queue. The next state we read may be older than the last;
- * but nodes in front of ours can only go, so an older state cannot grant the lock too early.
+ * but nodes in front of ours can only go, so an older state cannot grant the lock too early. False:
+ * there is no new handle.
  */
-static void resume(struct zk_backend *be)
+static bool resume(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
     int fd = zk_conn_open(&s->conn, s->servers.list, s->servers.n, (int)(s->timeout / DLOCK_MSEC),
                           &be->err);
     s->resumed = true;
     if (fd < 0)
-        return;
+        return false;
     s->fd = fd;
     s->auth_serial = 0;
     s->beat.serial = 0;
     s->beat.until = DLOCK_NEVER;
-    if (be->node.state == NODE_ASKED)
-        be->node.state = NODE_UNCLEAR;
-    zk_forget_requests(be);
     expect_connection(be);
+    return true;
 }
 
 /* Has a waiter had no connection for so long that a server would have ended its session? */
 static bool must_resume(const struct zk_backend *be, int64_t now)
 {
     const struct zk_session *s = &be->session;
-    return be->op == OP_ACQUIRE && be->contact_until == DLOCK_NEVER && s->id != 0 && !s->resumed &&
-           be->outage.since != 0 && now - be->outage.since > s->timeout;
+    return be->op == ZK_OP_ACQUIRE && be->contact_until == DLOCK_NEVER && s->id != 0 &&
+           !s->resumed && be->outage.since != 0 && now - be->outage.since > s->timeout;
 }
 
 void zk_session_close(struct zk_backend *be)
@@ -270,7 +269,7 @@ void zk_session_close(struct zk_backend *be)
 
 /* ----------------------------------------------------------------- heartbeats */
 
-void zk_heard(struct zk_session *s, int64_t sent, bool write)
+void zk_lease_confirm(struct zk_session *s, int64_t sent, bool write)
 {
     int64_t *list = s->lease.sent;
     int at = write ? 0 : 1;     /* a look leaves the first entry, which is the lease's */
@@ -293,7 +292,7 @@ bool zk_lease_is_old(const struct zk_backend *be)
 void zk_beat(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
-    bool write = be->hold.grant == GRANT_HELD || be->acquire.stage == STAGE_RIPENING ||
+    bool write = be->hold.grant == GRANT_HELD || be->acquire.stage == STAGE_LEASE ||
                  be->acquire.rank != RANK_BEHIND ||
                  be->node.data.confirmed != be->node.data.edition;
     if (!s->connected || be->node.state != NODE_THERE)
@@ -301,7 +300,7 @@ void zk_beat(struct zk_backend *be)
     if (s->beat.serial != 0 && (s->beat.write || !write)) /* a write need not wait for a look */
         return;
     s->beat.sent = zk_now(be);
-    s->beat.until = s->beat.sent + zk_patience(be);
+    s->beat.until = s->beat.sent + zk_answer_timeout(be);
     s->beat.next_at = be->hold.grant == GRANT_HELD ? DLOCK_NEVER : s->beat.sent + s->timeout / 6;
     s->beat.write = write;
     s->beat.edition = be->node.data.edition;
@@ -309,7 +308,6 @@ void zk_beat(struct zk_backend *be)
     if (!write)
         s->beat.sync_serial = zk_ask(be, ZK_SYNC, NULL, be->node.path);
     s->beat.serial = zk_conn_ask(s->conn, &(struct zk_request){.call = write ? ZK_SET : ZK_GET,
-                                                               .answered = zk_beat_answered,
                                                                .path = be->node.path,
                                                                .data = be->node.data.text,
                                                                .version = be->node.version});
@@ -325,14 +323,14 @@ static void disconnected(struct zk_backend *be)
     expect_connection(be);
 }
 
-static void session_timers(struct zk_backend *be)
+static enum zk_news session_timers(struct zk_backend *be)
 {
     struct zk_session *s = &be->session;
     int64_t now = zk_now(be);
     if (!s->connected)
         follow_servers(be, now);
-    if (!s->connected && must_resume(be, now))
-        resume(be);
+    if (!s->connected && must_resume(be, now) && resume(be))
+        return NEWS_RESUMED;
     if (now >= s->servers.next_at) {
         zk_conn_cut(s->conn);
         expect_connection(be);
@@ -351,6 +349,7 @@ static void session_timers(struct zk_backend *be)
         s->beat.next_at = now + s->timeout / 6;
         zk_beat(be);
     }
+    return NEWS_NONE;
 }
 
 /* ------------------------------------------------------------------- messages */
@@ -369,7 +368,7 @@ static enum zk_news negotiated(struct zk_backend *be)
         dlock_fail_at(&be->err, DLOCK_EUNUSABLE, 0, zk_where(be),
                       "the server grants sessions of %s (ttl: %s), this grace needs %s: %s", theirs,
                       ours, least, "use a shorter grace, or raise the server's maxSessionTimeout");
-        return NEWS_USELESS;
+        return NEWS_FAILED;
     }
     dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EUNAVAIL, 0, zk_where(be),
                   "the server grants sessions of %s, not the ttl of %s: that is the lease now",
@@ -385,11 +384,11 @@ static enum zk_news negotiated_again(struct zk_backend *be, int64_t timeout)
     be->session.timeout = timeout;
     if (be->hold.grant == GRANT_HELD)
         return NEWS_SHORTER;
-    if (be->op != OP_ACQUIRE || timeout >= be->spec->least_ttl)
+    if (be->op != ZK_OP_ACQUIRE || timeout >= be->spec->least_ttl)
         return NEWS_CONNECTED;
     dlock_fail_at(&be->err, DLOCK_EUNUSABLE, 0, zk_where(be),
                   "the server grants shorter sessions now");
-    return NEWS_USELESS;
+    return NEWS_FAILED;
 }
 
 static enum zk_news on_state(struct zk_backend *be, const struct zk_msg *m)
@@ -401,7 +400,7 @@ static enum zk_news on_state(struct zk_backend *be, const struct zk_msg *m)
         return NEWS_EXPIRED;
     if (m->state == ZOO_AUTH_FAILED_STATE) {
         zk_error(be, ZAUTHFAILED, "no session");
-        return be->op == OP_ACQUIRE || zk_is_query(be) ? NEWS_USELESS : NEWS_NONE;
+        return be->op == ZK_OP_ACQUIRE || zk_is_query(be) ? NEWS_FAILED : NEWS_NONE;
     }
     if (m->state != ZOO_CONNECTED_STATE) {
         disconnected(be);
@@ -438,7 +437,7 @@ static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m)
     char text[ZK_ADDR_TEXT];
     int n = s->servers.n;
     bool nonsense = m->rc == EPROTO || m->rc == EBADMSG, first = be->contact_until != DLOCK_NEVER;
-    if (be->op != OP_ACQUIRE && be->op != OP_RELEASE && !zk_is_query(be))
+    if (be->op != ZK_OP_ACQUIRE && be->op != ZK_OP_RELEASE && !zk_is_query(be))
         return NEWS_NONE;
     if (first && s->id != 0 && !nonsense)
         return NEWS_NONE;
@@ -458,7 +457,7 @@ static enum zk_news on_trouble(struct zk_backend *be, const struct zk_msg *m)
     if (n == 0 || n >= 64 || s->servers.refusing != (UINT64_C(1) << n) - 1)
         return NEWS_NONE;
     be->err = be->refusal;
-    return NEWS_USELESS;
+    return NEWS_FAILED;
 }
 
 static enum zk_news on_answer(struct zk_backend *be, const struct zk_msg *m)
@@ -472,22 +471,22 @@ static enum zk_news on_answer(struct zk_backend *be, const struct zk_msg *m)
         s->beat.synced = m->rc == ZOK;
     if (m->serial == s->auth_serial && m->rc == ZINVALIDSTATE) /* never sent */
         s->auth_serial = 0; /* a refusal comes as the session's state */
-    if (m->answered != zk_beat_answered)
+    if (m->serial != s->beat.serial)
         return NEWS_MESSAGE;
-    if (m->serial != s->beat.serial || be->node.state != NODE_THERE)
+    if (be->node.state != NODE_THERE)
         return NEWS_NONE;
     s->beat.serial = 0;
     s->beat.until = DLOCK_NEVER;
     /* A write refused for its version has gone to the leader and a quorum, as all writes. */
     bool refused = m->rc == ZBADVERSION && s->beat.write;
     if (refused || (m->rc == ZOK && (s->beat.write || s->beat.synced)))
-        zk_heard(s, s->beat.sent, s->beat.write);
+        zk_lease_confirm(s, s->beat.sent, s->beat.write);
     if (m->rc == ZOK && s->beat.write) {
         zk_note_time(be, m->stat.mtime);
         be->node.version = m->stat.version;
         be->node.data.confirmed = s->beat.edition;
     }
-    return NEWS_MESSAGE;
+    return NEWS_BEAT;
 }
 
 /*
@@ -495,22 +494,22 @@ static enum zk_news on_answer(struct zk_backend *be, const struct zk_msg *m)
  * next heartbeat shows how the lock stands, if we know whether there is a connection. The undo
  * after any further operation must not wait for an answer.
  */
-static enum zk_news on_starved(struct zk_backend *be, const struct zk_msg *m)
+static enum zk_news on_dropped(struct zk_backend *be, const struct zk_msg *m)
 {
     if (be->node.state == NODE_ASKED)
         be->node.state = NODE_UNCLEAR;
     be->node.delete_serial = 0;
-    if (be->op == OP_HOLD) {
+    if (be->op == ZK_OP_HOLD) {
         be->session.beat.serial = 0;
         be->session.beat.until = DLOCK_NEVER;
         enum zk_news news = on_state(be, m);
         if (news != NEWS_CONNECTED)
             return news;
-        be->again_at = zk_now(be) + 20 * DLOCK_MSEC; /* at once there is no memory either */
+        be->advance_at = zk_now(be) + 20 * DLOCK_MSEC; /* at once there is no memory either */
         return NEWS_NONE;
     }
     zk_error(be, ZK_NOMEMORY, "the session cannot go on");
-    return be->op == OP_NONE ? NEWS_NONE : NEWS_USELESS;
+    return be->op == ZK_OP_NONE ? NEWS_NONE : NEWS_FAILED;
 }
 
 enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m)
@@ -523,14 +522,11 @@ enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m)
             news = on_answer(be, m);
         else if (m->what == ZK_TROUBLE)
             news = on_trouble(be, m);
-        else if (m->what == ZK_STARVED)
-            news = on_starved(be, m);
-        if (news == NEWS_MESSAGE)
-            return news;
-        zk_msg_done(m);
+        else if (m->what == ZK_DROPPED)
+            news = on_dropped(be, m);
         if (news != NEWS_NONE)
             return news;
+        zk_msg_done(m);
     }
-    session_timers(be);
-    return NEWS_NONE;
+    return session_timers(be);
 }

@@ -178,39 +178,6 @@ int zk_check_spec(struct zk_backend *be, struct dlock_error *err)
     return rc;
 }
 
-void zk_set_record(struct zk_backend *be, enum dlock_record as, enum zk_word word)
-{
-    static const char *const words[] = {"waits", "next", "held"};
-    char *record = be->node.data.text, mark[ZK_MARK_MAX];
-    size_t size = sizeof(be->node.data.text);
-    int n = dlock_identity_format(be->spec->identity, as, record, size);
-    if (n < 0)
-        n = snprintf(record, size, "dlock1");
-    n += snprintf(record + n, size - (size_t)n, ZK_MARKS " state=%s", words[word]);
-    if (be->node.mark.by[0]) {
-        zk_format_mark(&be->node.mark, mark);
-        snprintf(record + n, size - (size_t)n, "%s", mark);
-    }
-    be->node.data.kind = as;
-    be->node.data.edition++;
-}
-
-void zk_done(struct zk_backend *be)
-{
-    dlock_wipe(be->lock.credentials);
-    free(be->lock.parent);
-    free(be->node.stem);
-    free(be->node.path);
-    zk_forget_requests(be);
-    free(be->acquire.watch.heard);
-    free(be->acquire.front.path);
-    free(be->run.path.base);
-    free(be->run.path.place);
-    free(be->run.path.record);
-    free(be->run.path.above);
-    zk_sweep_end(be);
-}
-
 int zk_new_stem(struct zk_backend *be, struct dlock_error *err)
 {
     const char *t = be->node.token;

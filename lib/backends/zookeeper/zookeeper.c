@@ -5,12 +5,11 @@
  * drives the operations and ends them; the other files report to it:
  *
  * session.c  the session and its heartbeats: the lease   acquire.c  our node, in the queue
- * status.c   the status of a lock                        queue.c    node names of each program
+ * status.c   read a lock, break a hold, forget a run     queue.c    node names of each program
  * once.c     the run record of --once                    sweep.c    remove expired run records
- * step.c     break a hold, remove a run record           run_node.c names and text of run records
- * list.c     all locks of a chroot                       uri.c      the URI
- * words.c    what a server says of itself                check.c    what a run would meet
- * wire/      libzookeeper and its socket
+ * run_node.c names and text of run records               list.c     all locks of a chroot
+ * check.c    what a run would meet                       words.c    what a server says of itself
+ * uri.c      the URI                                     wire/      libzookeeper and its socket
  *
  * Not guaranteed: the server may end a session although we live (a pause, or clock speeds that
  * differ by more than 1 %). The deadline of the lease covers this.
@@ -25,7 +24,7 @@
 #endif
 
 /* How long a release waits for the rest of a sweep. */
-#define FAREWELL (200 * DLOCK_MSEC)
+#define SWEEP_WAIT (200 * DLOCK_MSEC)
 
 static struct zk_backend *self(struct dlock_be *be)
 {
@@ -48,15 +47,23 @@ static void leave(struct zk_backend *be)
     be->run.day.met[0] = '\0';
     zk_sweep_end(be);
     zk_list_forget(be);
-    be->again_at = DLOCK_NEVER;
+    be->advance_at = DLOCK_NEVER;
 }
 
 static void idle(struct zk_backend *be)
 {
-    be->op = OP_NONE;
+    be->op = ZK_OP_NONE;
     be->contact_until = be->hold.renew_until = be->release.until = DLOCK_NEVER;
     be->acquire.stage = STAGE_QUEUE;
     be->release.sweeping = false;
+}
+
+/* Drop what a query has found. */
+static void drop_found(struct zk_backend *be)
+{
+    zk_step_drop(be);
+    zk_list_drop(be);
+    zk_check_drop(be);
 }
 
 /* The operation is over, and so is its session. */
@@ -84,9 +91,7 @@ static void failed(struct zk_backend *be)
     if (be->node.state == NODE_NONE || be->session.id == 0)
         leave(be);
     idle(be);
-    zk_status_drop(be);
-    zk_list_drop(be);
-    zk_check_drop(be);
+    drop_found(be);
     events_add(&be->events, EV_FAILED)->error = be->err;
 }
 
@@ -110,9 +115,9 @@ static void renewed(struct zk_backend *be)
 /* No more can be done for the operation. */
 static void give_up(struct zk_backend *be)
 {
-    if (be->op == OP_RELEASE) /* our node goes with the session */
+    if (be->op == ZK_OP_RELEASE) /* our node goes with the session */
         released(be, DLOCK_RELEASE_UNCLEAR);
-    else if (be->op != OP_NONE && be->op != OP_HOLD)
+    else if (be->op != ZK_OP_NONE && be->op != ZK_OP_HOLD)
         failed(be);
 }
 
@@ -120,7 +125,7 @@ static void granted(struct zk_backend *be)
 {
     bool written = be->run.running.written;
     struct dlock_event *ev = events_add(&be->events, EV_GRANTED);
-    be->op = OP_HOLD;
+    be->op = ZK_OP_HOLD;
     be->hold.grant = GRANT_HELD;
     be->contact_until = be->session.beat.next_at = DLOCK_NEVER;
     zk_forget_requests(be);
@@ -128,7 +133,7 @@ static void granted(struct zk_backend *be)
     /* Our node says that it holds: by a heartbeat, or already with the run record. */
     if (!written || be->node.data.kind != RECORD_HOLDS ||
         be->node.data.confirmed != be->node.data.edition) {
-        zk_set_record(be, RECORD_HOLDS, WORD_HELD);
+        zk_set_data(be, RECORD_HOLDS, WORD_HELD);
         /*
          * For the waiter behind us. A node first at once has the right times, and few wait behind
          * it yet. But a slot right behind ours may have looked before us, and wait for our word.
@@ -155,32 +160,23 @@ static void lost(struct zk_backend *be, const char *why)
                   why);
 }
 
-/* A step of a query is over. The session is left for the next step, or for the end of the query. */
-static void stepped(struct zk_backend *be, bool done)
-{
-    bool reads = be->op == OP_STATUS;
-    idle(be);
-    struct dlock_event *ev = events_add(&be->events, reads ? EV_READ : EV_STEPPED);
-    ev->stepped = !reads && done;
-    if (reads && be->status.has_run)
-        ev->run = &be->run.found.run;
-    if (reads)
-        ev->error = be->status.record;
-}
-
+/* An operation has come so far: go on, or end it. */
 static void conclude(struct zk_backend *be, enum zk_verdict v)
 {
     struct dlock_event *ev;
-    const struct dlock_info *info;
-    if ((be->op == OP_STATUS || be->op == OP_STEP) && (v == ZK_DONE || v == ZK_BUSY)) {
-        stepped(be, v == ZK_DONE);
+    if (be->op == ZK_OP_STEP && (v == ZK_DONE || v == ZK_BUSY)) {
+        idle(be); /* the session stays for the next step, or until the end of the query */
+        zk_step_end(be, v == ZK_DONE);
         return;
     }
     switch (v) {
     case ZK_GOES_ON:
         break;
+    case ZK_TURN:
+        conclude(be, zk_run_turn(be));
+        break;
     case ZK_GRANTED:
-        if (be->op != OP_HOLD) {
+        if (be->op != ZK_OP_HOLD) {
             granted(be);
         } else if (be->hold.renew_until != DLOCK_NEVER) {
             /* The run of a set has begun. A renewal given up is repeated, and finds the record. */
@@ -189,10 +185,9 @@ static void conclude(struct zk_backend *be, enum zk_verdict v)
         }
         break;
     case ZK_BUSY:
-        info = be->acquire.front.known ? &be->acquire.front.info : NULL;
         ev = finish(be, EV_BUSY);
         ev->place = be->acquire.place;
-        ev->info = info;
+        ev->info = be->acquire.front.known ? &be->acquire.front.info : NULL;
         break;
     case ZK_SKIPPED:
         finish(be, EV_SKIPPED)->run = &be->run.found.run;
@@ -206,17 +201,20 @@ static void conclude(struct zk_backend *be, enum zk_verdict v)
     case ZK_LOST:
         lost(be, "its node is gone");
         break;
+    case ZK_MAY_DELETE:
+        conclude(be, zk_run_end(be));
+        break;
     case ZK_RELEASED:
         be->hold.grant = NOT_GRANTED;
         /* The lock is free. The command may have been shorter than the sweep that began with it. */
         be->release.sweeping = be->release.how == DLOCK_RELEASE_CLEAN && zk_sweep_goes_on(be);
         if (be->release.sweeping)
-            be->release.until = dlock_min(be->release.until, zk_now(be) + FAREWELL);
+            be->release.until = dlock_min(be->release.until, zk_now(be) + SWEEP_WAIT);
         else
             released(be, be->release.how);
         break;
     case ZK_FAILED:
-        if (be->op == OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
+        if (be->op == ZK_OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
             unclear(be);
         else
             give_up(be);
@@ -235,23 +233,21 @@ static void send_renewal(struct zk_backend *be)
 }
 
 /* Connected, or time to go on: do what the operation needs next. */
-static void step(struct zk_backend *be)
+static void advance(struct zk_backend *be)
 {
     be->err.code = 0;
-    be->again_at = DLOCK_NEVER;
+    be->advance_at = DLOCK_NEVER;
     if (be->release.sweeping)
         return;
-    if (be->op == OP_ACQUIRE || be->op == OP_RELEASE)
-        conclude(be, zk_node_step(be));
-    else if (be->op == OP_STATUS)
-        zk_status_ask(be);
-    else if (be->op == OP_STEP)
+    if (be->op == ZK_OP_ACQUIRE || be->op == ZK_OP_RELEASE)
+        conclude(be, zk_node_advance(be));
+    else if (be->op == ZK_OP_STEP)
         conclude(be, zk_step_ask(be));
-    else if (be->op == OP_LIST)
+    else if (be->op == ZK_OP_LIST)
         conclude(be, zk_list_ask(be));
-    else if (be->op == OP_CHECK && !(be->check && be->check->asking))
+    else if (be->op == ZK_OP_CHECK)
         conclude(be, zk_check_ask(be));
-    else if (be->op == OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
+    else if (be->op == ZK_OP_HOLD && be->hold.renew_until != DLOCK_NEVER)
         send_renewal(be);
 }
 
@@ -260,8 +256,8 @@ static void connect_or_fail(struct zk_backend *be)
     if (!zk_session_open(be))
         failed(be);
     /* The library sends the create as soon as there is a session; credentials must come first. */
-    else if (be->op == OP_ACQUIRE && !be->lock.credentials)
-        step(be);
+    else if (be->op == ZK_OP_ACQUIRE && !be->lock.credentials)
+        advance(be);
 }
 
 static void on_expired(struct zk_backend *be)
@@ -273,11 +269,11 @@ static void on_expired(struct zk_backend *be)
         return;
     }
     leave(be);
-    if (be->op == OP_ACQUIRE || zk_is_query(be)) { /* at the end of the queue, with a new session */
-        connect_or_fail(be);
-    } else if (be->op == OP_HOLD && held) {
+    if (be->op == ZK_OP_ACQUIRE || zk_is_query(be)) {
+        connect_or_fail(be); /* at the end of the queue, with a new session */
+    } else if (be->op == ZK_OP_HOLD && held) {
         lost(be, why);
-    } else if (be->op == OP_RELEASE) {
+    } else if (be->op == ZK_OP_RELEASE) {
         dlock_fail_at(&be->err, held ? DLOCK_ELOST : DLOCK_EUNAVAIL, 0, zk_where(be), "%s", why);
         released(be, !held                        ? DLOCK_RELEASE_NOTHING
                      : be->node.delete_unanswered ? DLOCK_RELEASE_UNCLEAR
@@ -285,26 +281,31 @@ static void on_expired(struct zk_backend *be)
     }
 }
 
-static void on_message(struct zk_backend *be, struct zk_msg *m)
+static void on_message(struct zk_backend *be, enum zk_news news, const struct zk_msg *m)
 {
     be->err.code = 0;
-    if (m->what == ZK_WATCH)
+    if (news == NEWS_BEAT)
+        conclude(be, zk_beat_answered(be, m));
+    else if (m->what == ZK_WATCH)
         conclude(be, zk_watch_fired(be, m));
     else if (m->answered) /* when the operation has failed, the answer to its create may come */
         conclude(be, m->answered(be, m));
-    zk_msg_done(m);
 }
 
 static void take_news(struct zk_backend *be)
 {
-    struct zk_msg m;
     /* The event queue is short: its events are handed out in between. */
     while (be->session.conn && be->events.n < EVENTS_MAX / 2) {
-        switch (zk_session_next(be, &m)) {
+        struct zk_msg m = {0};
+        enum zk_news news = zk_session_next(be, &m);
+        switch (news) {
         case NEWS_NONE:
             return;
         case NEWS_CONNECTED:
-            step(be);
+            advance(be);
+            break;
+        case NEWS_RESUMED:
+            zk_forget_requests(be);
             break;
         case NEWS_EXPIRED:
             on_expired(be);
@@ -312,13 +313,15 @@ static void take_news(struct zk_backend *be)
         case NEWS_SHORTER: /* the command cannot get less time than it was told */
             lost(be, "the server grants shorter sessions now");
             break;
-        case NEWS_USELESS:
+        case NEWS_FAILED:
             give_up(be);
             break;
+        case NEWS_BEAT:
         case NEWS_MESSAGE:
-            on_message(be, &m);
+            on_message(be, news, &m);
             break;
         }
+        zk_msg_done(&m);
     }
 }
 
@@ -345,26 +348,39 @@ static void timers(struct zk_backend *be)
             dlock_fail_at(&be->err, DLOCK_EUNAVAIL, 0, zk_where(be), "no answer");
         released(be, DLOCK_RELEASE_UNCLEAR);
     } else if (now >= be->hold.renew_until) {
-        no_answer(&be->err, be->spec, zk_patience(be));
+        no_answer(&be->err, be->spec, zk_answer_timeout(be));
         unclear(be);
     }
-    if (be->session.conn && be->session.connected && now >= be->again_at)
-        step(be);
+    if (be->session.conn && be->session.connected && now >= be->advance_at)
+        advance(be);
 }
 
 /* ---------------------------------------------------------------------- slots */
 
+void zk_done(struct zk_backend *be)
+{
+    drop_found(be);
+    zk_sweep_end(be);
+    zk_forget_requests(be);
+    dlock_wipe(be->lock.credentials);
+    free(be->lock.parent);
+    free(be->node.stem);
+    free(be->node.path);
+    free(be->acquire.watch.granted);
+    free(be->acquire.front.path);
+    free(be->run.path.base);
+    free(be->run.path.place);
+    free(be->run.path.record);
+    free(be->run.path.above);
+}
+
 static void be_close(struct dlock_be *b)
 {
-    struct zk_backend *be = self(b);
-    if (!be)
+    if (!b)
         return;
-    zk_session_close(be);
-    zk_status_drop(be);
-    zk_list_drop(be);
-    zk_check_drop(be);
-    zk_done(be);
-    free(be);
+    zk_session_close(self(b));
+    zk_done(self(b));
+    free(b);
 }
 
 static void be_close_in_child(struct dlock_be *b)
@@ -389,7 +405,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
     return zk_check_spec(be, err);
 }
 
-static void start(struct zk_backend *be, enum zk_job op)
+static void start(struct zk_backend *be, enum zk_op op)
 {
     leave(be); /* a lock not given back in time goes with its session */
     idle(be);
@@ -406,7 +422,7 @@ static void start(struct zk_backend *be, enum zk_job op)
 static void be_acquire(struct dlock_be *b, bool wait)
 {
     self(b)->acquire.wait = wait;
-    start(self(b), OP_ACQUIRE);
+    start(self(b), ZK_OP_ACQUIRE);
 }
 
 static const struct dlock_error *be_refusal(const struct dlock_be *b)
@@ -417,7 +433,7 @@ static const struct dlock_error *be_refusal(const struct dlock_be *b)
 static void be_renew(struct dlock_be *b)
 {
     struct zk_backend *be = self(b);
-    be->hold.renew_until = zk_now(be) + zk_patience(be);
+    be->hold.renew_until = zk_now(be) + zk_answer_timeout(be);
     send_renewal(be);
 }
 
@@ -425,54 +441,49 @@ static void be_release(struct dlock_be *b, int64_t until)
 {
     struct zk_backend *be = self(b);
     be->events.n = 0;
-    zk_status_drop(be);
-    zk_list_drop(be);
-    zk_check_drop(be);
+    drop_found(be);
     be->release.until = until;
-    if (be->op == OP_RELEASE)
+    if (be->op == ZK_OP_RELEASE)
         return;
-    be->op = OP_RELEASE;
+    be->op = ZK_OP_RELEASE;
     be->contact_until = be->hold.renew_until = DLOCK_NEVER;
     be->session.beat.next_at = be->session.beat.until = DLOCK_NEVER;
     be->acquire.stage = STAGE_QUEUE;
     be->making.len = 0;
     be->refusal.code = 0;
     outage_none(&be->outage);
-    step(be);
+    advance(be);
 }
 
 static void be_ask(struct dlock_be *b, const struct dlock_question *question)
 {
     self(b)->question = question;
-    start(self(b), question->what == ASK_LIST ? OP_LIST : OP_CHECK);
+    start(self(b), question->what == ASK_LIST ? ZK_OP_LIST : ZK_OP_CHECK);
 }
 
 static void be_step(struct dlock_be *b, const struct dlock_order *order)
 {
     struct zk_backend *be = self(b);
-    bool reads = order->what == STEP_READ;
     be->order = order;
-    if (reads)
-        zk_status_drop(be);
     if (be->session.conn && be->session.connected) { /* of the step before */
-        be->op = reads ? OP_STATUS : OP_STEP;
-        step(be);
+        be->op = ZK_OP_STEP;
+        advance(be);
     } else {
-        start(be, reads ? OP_STATUS : OP_STEP);
+        start(be, ZK_OP_STEP);
     }
-    if (be->op != OP_NONE)
+    if (be->op != ZK_OP_NONE)
         be->contact_until = order->until;
 }
 
 static bool be_next(struct dlock_be *b, struct dlock_info *info)
 {
-    return zk_status_next(self(b), info);
+    return zk_step_next(self(b), info);
 }
 
 static void be_rest(struct dlock_be *b)
 {
     leave(self(b));
-    zk_status_drop(self(b));
+    zk_step_drop(self(b));
 }
 
 static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t *wake_at)
@@ -482,22 +493,16 @@ static int be_interest(struct dlock_be *b, struct pollfd *pfd, int cap, int64_t 
     int n = 0;
     if (s->conn && cap > 0)
         pfd[n++] = (struct pollfd){.fd = s->fd, .events = POLLIN};
-    const struct zk_words *words = be->check ? &be->check->words : NULL;
-    if (words && words->fd >= 0) {
-        *wake_at = dlock_min(*wake_at, words->until);
-        if (n < cap)
-            pfd[n++] = (struct pollfd){.fd = words->fd, .events = zk_words_events(words)};
-    }
-    if (be->op != OP_NONE) {
+    n += zk_check_interest(be, pfd + n, cap - n, wake_at);
+    if (be->op != ZK_OP_NONE) {
         *wake_at = dlock_min(*wake_at, dlock_min(be->contact_until, be->release.until));
         *wake_at = dlock_min(*wake_at, be->hold.renew_until);
         *wake_at = dlock_min(*wake_at, dlock_min(s->beat.next_at, s->beat.until));
         *wake_at = dlock_min(*wake_at, dlock_min(s->servers.next_at, s->away_at));
     }
     if (s->connected)
-        *wake_at = dlock_min(*wake_at, be->again_at);
-    if (be->events.n > 0 || zk_list_ready(be) || be->found.ended ||
-        (words && be->check->asking && words->fd < 0))
+        *wake_at = dlock_min(*wake_at, be->advance_at);
+    if (be->events.n > 0 || zk_list_ready(be) || be->found.ended)
         *wake_at = 0;
     return n;
 }
@@ -511,11 +516,9 @@ static int be_process(struct dlock_be *b, const struct pollfd *pfd, int n, struc
     timers(be);
     if (events_take(&be->events, ev))
         return 1;
-    if (be->check && be->check->asking && zk_check_words(be)) {
-        zk_check_end(be);
+    if (zk_check_words(be)) {
         leave(be);
         idle(be);
-        be->found.ended = true;
     }
     if (findings_take(&be->found, ev))
         return 1;

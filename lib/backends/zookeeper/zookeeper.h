@@ -4,20 +4,18 @@
 
 #include "backends/networked.h"
 #include "backends/zookeeper/wire/conn.h"
-#include "backends/zookeeper/words.h"
 #include "findings.h"
 #include "run_record.h"
 
 /* The operation requested by the core. */
-enum zk_job {
-    OP_NONE,
-    OP_ACQUIRE,
-    OP_HOLD,
-    OP_RELEASE,
-    OP_STATUS, /* STEP_READ */
-    OP_STEP,   /* another step */
-    OP_LIST,
-    OP_CHECK
+enum zk_op {
+    ZK_OP_NONE,
+    ZK_OP_ACQUIRE,
+    ZK_OP_HOLD,
+    ZK_OP_RELEASE,
+    ZK_OP_STEP, /* of status, break or forget */
+    ZK_OP_LIST,
+    ZK_OP_CHECK
 };
 
 /* Does our node exist? */
@@ -25,11 +23,11 @@ enum zk_node_state { NODE_NONE, NODE_ASKED, NODE_UNCLEAR, NODE_THERE };
 
 /* How far an acquire with a node is. */
 enum zk_stage {
-    STAGE_QUEUE,    /* in the queue */
-    STAGE_RIPENING, /* our turn, but the lease is too old: a heartbeat renews the lease */
-    STAGE_RECORD,   /* our turn, with --once: reading or writing the run record */
-    STAGE_BUSY,     /* !wait, and not our turn: deleting our node */
-    STAGE_SKIPPED   /* our turn, but the run has succeeded already: deleting our node */
+    STAGE_QUEUE,  /* in the queue */
+    STAGE_LEASE,  /* our turn, but the lease is too old: a heartbeat renews the lease */
+    STAGE_RECORD, /* our turn, with --once: reading or writing the run record */
+    STAGE_BUSY,   /* !wait, and not our turn: deleting our node */
+    STAGE_SKIPPED /* our turn, but the run has succeeded already: deleting our node */
 };
 
 /*
@@ -58,10 +56,12 @@ enum zk_grant { NOT_GRANTED, GRANT_HELD, GRANT_LOST };
 enum zk_news {
     NEWS_NONE,
     NEWS_CONNECTED, /* for the first time, or again */
+    NEWS_RESUMED,   /* with a new handle: the requests so far are not answered */
     NEWS_EXPIRED,
     NEWS_SHORTER, /* a held lock: this server grants a shorter session than the lease assumes */
-    NEWS_USELESS, /* acquire, release, status: be->err says why this session cannot serve */
-    NEWS_MESSAGE  /* an answer or a watch, for the operation */
+    NEWS_FAILED,  /* acquire, release, status: be->err says why this session cannot serve */
+    NEWS_BEAT,    /* the answer to the heartbeat of our node */
+    NEWS_MESSAGE  /* a watch, or the answer to another request, for the operation */
 };
 
 #define ZK_BEATS 32
@@ -83,16 +83,6 @@ struct zk_mark {
 /* The node below the chroot under which the run records are. No lock's name begins so. */
 #define ZK_ONCE "dlock-once"
 #define ZK_DAY_LEN 10 /* "2026-12-31" */
-
-/* What one sweep looks at, at most. */
-#define SWEEP_MAX 20
-#define SWEEP_SHARDS 4
-
-/* A node in front of ours, with a watch. */
-struct zk_watched {
-    char *path;
-    unsigned serial; /* of the get with the watch; 0: none */
-};
 
 /* A run record's node, as it was read. */
 struct zk_run {
@@ -175,7 +165,7 @@ struct zk_acquire {
         struct zk_watched *nodes;     /* a single node, or the holders of all slots */
         int n;
         bool behind_slot; /* the watched node is a slot like ours: look again at its grant */
-        char *heard;      /* path of the slot with the last grant heard; NULL: none */
+        char *granted;    /* path of the slot whose grant was seen last; NULL: none */
     } watch;
     struct { /* the holder, shown to the user */
         unsigned serial;
@@ -209,11 +199,11 @@ struct zk_once {
 
 struct zk_backend {
     const struct dlock_spec *spec;
-    enum zk_job op;
+    enum zk_op op;
     /* Acquire, status: deadline of the first contact; DLOCK_NEVER: made. */
     int64_t contact_until;
-    /* When to take the next step, if connected; DLOCK_NEVER: an answer brings the step. */
-    int64_t again_at;
+    /* When to advance the operation, if connected; DLOCK_NEVER: an answer does. */
+    int64_t advance_at;
     unsigned list_serial; /* of the last list of the lock's children */
     struct outage outage;
     struct event_queue events;
@@ -246,70 +236,36 @@ struct zk_backend {
         enum dlock_release_how how;
     } release;
 
-    struct { /* the nodes, handed out singly */
-        struct zk_found {
-            struct dlock_info info;
-            char *path;      /* NULL: its data is not asked for */
-            unsigned serial; /* of the outstanding get; 0: none */
-            bool gone;
-        } * found;
-        int n, next, left;
-        bool read_run;             /* the get of the run record was answered, or is not needed */
-        bool has_run;              /* run.found has the record */
-        struct dlock_error record; /* why the record cannot be used; code 0: it can */
-        struct zk_hold {           /* ASK_BREAK: the node of the hold */
-            const char *path;      /* of found; NULL: the hold was not found */
-            char *data;
-            int len;
-            int32_t version;
-        } hold;
-    } status;
+    /* The operation's own state; NULL: it has not begun. */
+    struct zk_reading *reading; /* ZK_OP_STEP: what was read (status.c) */
+    struct zk_walk *walk;       /* ZK_OP_LIST (list.c) */
+    struct zk_check *check;     /* ZK_OP_CHECK (check.c) */
+    struct zk_sweep *sweep;     /* with a grant (sweep.c) */
 
-    const struct dlock_question *question; /* ASK_LIST, ASK_CHECK */
-    const struct dlock_order *order;       /* OP_STATUS, OP_STEP */
-    unsigned step_serial;                  /* of the set, delete or multi of OP_STEP */
-
-    struct {                   /* ASK_LIST */
-        struct zk_look *looks; /* NULL: the walk has not begun */
-        char **names;          /* to look at */
-        size_t n, cap;
-        int hidden; /* nodes without a right to read them */
-    } list;
-
-    struct findings found; /* of a check */
-    struct zk_check {
-        char *path;      /* of the node that tries the rights */
-        unsigned serial; /* of that multi */
-        int depth;       /* so many nodes above it are missing */
-        bool records;    /* the rights for run records are tried */
-        bool asking;     /* the servers, singly, for their words */
-        int asked;       /* how many words were asked for */
-        int alone;       /* servers that say that they stand alone */
-        struct zk_words words;
-    } * check; /* ASK_CHECK, once connected; else NULL */
-
-    struct {                  /* see sweep.c */
-        unsigned asked;       /* outstanding requests; 0: there is no sweep */
-        unsigned list_serial; /* of the list of the days, then of a day's shards */
-        char today[ZK_DAY_LEN + 1];
-        char day[ZK_DAY_LEN + 1]; /* "": not chosen, or done */
-        struct {
-            unsigned serial;
-            char name[3]; /* "": none */
-            bool emptied; /* all names of the shard were looked at */
-        } shards[SWEEP_SHARDS];
-        bool whole; /* the day has no further shards */
-        struct {
-            unsigned serial;
-            char *place; /* SHARD/NAME */
-        } records[SWEEP_MAX];
-        int n;
-    } sweep;
+    const struct dlock_order *order;       /* ZK_OP_STEP */
+    unsigned step_serial;                  /* of the set, delete or multi of ZK_OP_STEP */
+    const struct dlock_question *question; /* ZK_OP_LIST, ZK_OP_CHECK */
+    struct findings found;                 /* ZK_OP_CHECK */
 };
 
 static inline int64_t zk_now(const struct zk_backend *be)
 {
     return be->spec->env->now(be->spec->env->ctx);
+}
+/* A time from a Stat, limited: no value of the server may overflow our sums. */
+static inline int64_t zk_stat_ms(int64_t ms)
+{
+    return dlock_max(0, dlock_min(ms, INT64_MAX / 4));
+}
+/* The Stat of a just written node has this time. */
+static inline void zk_note_time(struct zk_backend *be, int64_t server_ms)
+{
+    be->clock_ms = zk_stat_ms(server_ms) - zk_now(be) / DLOCK_MSEC;
+}
+/* The server's time, in Unix ms, by the last Stat and our clock. */
+static inline int64_t zk_server_ms(const struct zk_backend *be)
+{
+    return zk_now(be) / DLOCK_MSEC + be->clock_ms;
 }
 static inline const char *zk_where(const struct zk_backend *be)
 {
@@ -318,13 +274,13 @@ static inline const char *zk_where(const struct zk_backend *be)
 /* Queries hold nothing: the length of their session means nothing. */
 static inline bool zk_is_query(const struct zk_backend *be)
 {
-    return be->op >= OP_STATUS;
+    return be->op >= ZK_OP_STEP;
 }
 /*
  * How long an answer may take. op_timeout was made for the ttl; the server may grant a shorter
  * session.
  */
-static inline int64_t zk_patience(const struct zk_backend *be)
+static inline int64_t zk_answer_timeout(const struct zk_backend *be)
 {
     return dlock_min(be->spec->op_timeout, be->session.timeout / 8);
 }
@@ -349,6 +305,11 @@ static inline void zk_ask_list(struct zk_backend *be, zk_answer_fn *answered)
 {
     be->list_serial = zk_ask(be, ZK_CHILDREN, answered, be->lock.parent);
 }
+/* Does a renewal write the begin of a run? Then it begins with a look at the record. */
+static inline bool zk_run_begins(const struct zk_backend *be)
+{
+    return be->op == ZK_OP_HOLD && be->spec->hold->begin == RUN_NOW;
+}
 /* Read the run record. */
 static inline void zk_ask_record(struct zk_backend *be, zk_answer_fn *answered)
 {
@@ -360,10 +321,6 @@ static inline void zk_ask_record(struct zk_backend *be, zk_answer_fn *answered)
 int zk_check_spec(struct zk_backend *be, struct dlock_error *err);
 /* Set be->lock.credentials, again for each new session. Results as above; an error sets nothing. */
 int zk_set_credentials(struct zk_backend *be, struct dlock_error *err);
-/* Compose our node's data, which the create and the heartbeats write. */
-void zk_set_record(struct zk_backend *be, enum dlock_record as, enum zk_word word);
-/* Free all memory but the session's and the status's. */
-void zk_done(struct zk_backend *be);
 /* Make a new token and a new stem, which must be NULL. 0, DLOCK_EOS, DLOCK_ENOMEM. */
 int zk_new_stem(struct zk_backend *be, struct dlock_error *err);
 
@@ -399,6 +356,8 @@ struct zk_wait zk_wait_of(const struct zk_child *line, int at);
  * the waiter behind takes itself for the next, which costs some more heartbeats.
  */
 enum zk_word zk_read_word(const char *data, int len);
+/* Compose our node's data, which the create and the heartbeats write. */
+void zk_set_data(struct zk_backend *be, enum dlock_record as, enum zk_word word);
 /* Compose a mark, behind the rest of a node's data. Returns its length. */
 size_t zk_format_mark(const struct zk_mark *, char text[ZK_MARK_MAX]);
 /* The mark in a node's data. False: none. */
@@ -415,8 +374,8 @@ bool zk_session_open(struct zk_backend *be);
 /* End the session, if there is a session. */
 void zk_session_close(struct zk_backend *be);
 /*
- * The next thing to report; handles messages for the session alone. After NEWS_MESSAGE the caller
- * frees m. NEWS_NONE: the mailbox is empty, and the session's timers were looked at.
+ * What has happened next; handles messages for the session alone. *m must be zeroed; the caller
+ * frees its contents. NEWS_NONE: the mailbox is empty, and the session's timers were looked at.
  */
 enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m);
 /*
@@ -425,25 +384,25 @@ enum zk_news zk_session_next(struct zk_backend *be, struct zk_msg *m);
  */
 void zk_beat(struct zk_backend *be);
 /* The server has answered a heartbeat sent at this time: a write, or a look behind a sync. */
-void zk_heard(struct zk_session *s, int64_t sent, bool write);
+void zk_lease_confirm(struct zk_session *s, int64_t sent, bool write);
 /* Must a heartbeat renew the lease before a grant? Else the command would be ended at once. */
 bool zk_lease_is_old(const struct zk_backend *be);
 /* Is the connection at fault, not the request? Then the request may be repeated. */
 bool zk_transient(int rc);
 /* Describe rc, of the library or the server, in be->err; what: the failed step. */
 void zk_error(struct zk_backend *be, int rc, const char *what);
-/* Repeat the step in a moment. */
-enum zk_verdict zk_again(struct zk_backend *be);
-/* A request has failed: repeat the step if the connection was at fault. what: as above. */
+/* Try again in a moment. */
+enum zk_verdict zk_retry(struct zk_backend *be);
+/* A request has failed: try again if the connection was at fault. what: as above. */
 enum zk_verdict zk_failed(struct zk_backend *be, int rc, const char *what);
 enum zk_verdict zk_no_memory(struct zk_backend *be);
 
 /* acquire.c: our node, which drives acquire and release. */
 /* The release has ended so. */
 enum zk_verdict zk_released(struct zk_backend *be, enum dlock_release_how how);
-/* Ignore all watches, and the answers to all requests but heartbeats. */
+/* Ignore all watches, and the answers to all requests but heartbeats. A create is unclear then. */
 void zk_forget_requests(struct zk_backend *be);
-/* Make the nodes of path, then take the next step. path must live until then. */
+/* Make the nodes of path, then advance. path must live until then. */
 enum zk_verdict zk_make(struct zk_backend *be, const char *path);
 /* Ask for the end of our node. */
 enum zk_verdict zk_delete_node(struct zk_backend *be);
@@ -451,8 +410,8 @@ enum zk_verdict zk_delete_node(struct zk_backend *be);
 enum zk_verdict zk_node_gone(struct zk_backend *be);
 /* Releasing: our node was gone before. */
 enum zk_verdict zk_not_ours(struct zk_backend *be);
-/* The next step: an acquire (connected) creates, finds or checks our node, a release deletes it. */
-enum zk_verdict zk_node_step(struct zk_backend *be);
+/* Go on: an acquire (connected) creates, finds or checks our node, a release deletes the node. */
+enum zk_verdict zk_node_advance(struct zk_backend *be);
 enum zk_verdict zk_beat_answered(struct zk_backend *be, const struct zk_msg *m);
 /* A write found our node changed by another client: read the node. */
 enum zk_verdict zk_node_touched(struct zk_backend *be);
@@ -468,11 +427,6 @@ char *zk_run_path(const struct zk_backend *be, const char *place);
  * the days. malloc'ed. NULL: out of memory.
  */
 char *zk_index_path(const struct zk_backend *be, const char *day, const char *place);
-/* A time from a Stat, limited: no value of the server may overflow our sums. */
-static inline int64_t zk_stat_ms(int64_t ms)
-{
-    return dlock_max(0, dlock_min(ms, INT64_MAX / 4));
-}
 /* The day, by UTC, of a time in Unix ms. */
 void zk_day(int64_t ms, char day[ZK_DAY_LEN + 1]);
 bool zk_is_day(const char *s);
@@ -485,19 +439,14 @@ void zk_format_run(const struct zk_backend *be, const struct dlock_run *r, const
 const char *zk_read_run(const struct zk_msg *m, int64_t now_ms, struct zk_run *r);
 
 /* once.c: the run record of our hold */
-/* The Stat of a just written node has this time. */
-void zk_note_time(struct zk_backend *be, int64_t server_ms);
 /* The answer to a get of the record: at our turn, when the run of a set begins, at the end. */
 enum zk_verdict zk_record_read(struct zk_backend *be, const struct zk_msg *m);
-/* The server's time, in Unix ms, by the last Stat and our clock. */
-int64_t zk_server_ms(const struct zk_backend *be);
 /* Our turn has come: ZK_GRANTED, or the record comes first. */
 enum zk_verdict zk_run_turn(struct zk_backend *be);
-/* Does a renewal write the begin of a run? Then it begins with a look at the record. */
-bool zk_run_begins(const struct zk_backend *be);
-/* Does the release write the end of a run? Then zk_run_end deletes our node. */
-bool zk_run_ends(const struct zk_backend *be);
+/* Delete our node, and record the end of its run, if a run has begun. */
 enum zk_verdict zk_run_end(struct zk_backend *be);
+/* The answer to a get of the record, into be->run.found. NULL, or a description of foreign data. */
+const char *zk_take_record(struct zk_backend *be, const struct zk_msg *m, int64_t now_ms);
 /* The record's node holds foreign data. */
 enum zk_verdict zk_foreign_run(struct zk_backend *be, const char *what);
 
@@ -506,10 +455,6 @@ enum zk_verdict zk_foreign_run(struct zk_backend *be, const char *what);
 void zk_sweep(struct zk_backend *be);
 bool zk_sweep_goes_on(const struct zk_backend *be);
 void zk_sweep_end(struct zk_backend *be);
-
-/* step.c */
-/* Connected: carry out the order, on what was read. */
-enum zk_verdict zk_step_ask(struct zk_backend *be);
 
 /* list.c */
 /* Connected: begin to walk, or go on. */
@@ -526,18 +471,24 @@ void zk_list_drop(struct zk_backend *be);
 /* check.c */
 /* Connected: look at the session and the rights. */
 enum zk_verdict zk_check_ask(struct zk_backend *be);
-/* While check->asking: ask the servers for their words. True: all is found. */
+/* Ask the servers for their words, when the rights are tried. True: the check is over. */
 bool zk_check_words(struct zk_backend *be);
-/* Free the state of the check; and drop the findings, too. */
-void zk_check_end(struct zk_backend *be);
+/* As interest(), for the words. */
+int zk_check_interest(const struct zk_backend *be, struct pollfd *, int cap, int64_t *wake_at);
+/* Forget what was found. */
 void zk_check_drop(struct zk_backend *be);
 
 /* status.c */
-/* Connected: ask for the nodes of the lock and for the run record. ZK_DONE: all was read. */
-void zk_status_ask(struct zk_backend *be);
-/* Then the next node. False: all were handed out. */
-bool zk_status_next(struct zk_backend *be, struct dlock_info *);
-/* Forget what was found. */
-void zk_status_drop(struct zk_backend *be);
+/* Connected: carry out the order. ZK_BUSY: it is not as read. */
+enum zk_verdict zk_step_ask(struct zk_backend *be);
+/* The step is over: queue its event. */
+void zk_step_end(struct zk_backend *be, bool done);
+/* After STEP_READ: the next node. False: all were handed out. */
+bool zk_step_next(struct zk_backend *be, struct dlock_info *);
+/* Forget what was read. */
+void zk_step_drop(struct zk_backend *be);
+
+/* zookeeper.c: free all memory but the session's. */
+void zk_done(struct zk_backend *be);
 
 #endif

@@ -177,7 +177,7 @@ TEST(reads_our_own_record)
 {
     struct dlock_info info;
     REQUIRE_INT(open_uri("zk://h#n"), 0);
-    zk_set_record(&u.be, RECORD_HOLDS, WORD_HELD);
+    zk_set_data(&u.be, RECORD_HOLDS, WORD_HELD);
     CHECK_HAS(u.be.node.data.text, "dlock1 ");
     info = info_of(UUID "-lock-0000000001", u.be.node.data.text);
     CHECK(!info.foreign);
@@ -225,7 +225,7 @@ TEST(a_node_says_who_waits_behind_whom)
         .host = "web1", .user = "joe", .command = "backup.sh -v", .pid = 7, .since_ms = 5};
     for (size_t i = 0; i < DLOCK_LEN(words); i++) {
         unsigned before = u.be.node.data.edition;
-        zk_set_record(&u.be, RECORD_WAITS, words[i].word);
+        zk_set_data(&u.be, RECORD_WAITS, words[i].word);
         snprintf(
             want, sizeof want,
             "dlock1 host=web1 pid=7 user=joe since=5 cmd=backup.sh%%20-v note= marks=1 state=%s",
@@ -238,7 +238,7 @@ TEST(a_node_says_who_waits_behind_whom)
     memset(u.identity.note, '%', sizeof u.identity.note - 1);
     memset(u.identity.command, '%', sizeof u.identity.command - 1);
     memset(u.identity.host, 'h', sizeof u.identity.host - 1);
-    zk_set_record(&u.be, RECORD_HOLDS, WORD_NEXT);
+    zk_set_data(&u.be, RECORD_HOLDS, WORD_NEXT);
     CHECK_INT(word_in(u.be.node.data.text), WORD_NEXT);
     CHECK_STR(strrchr(u.be.node.data.text, ' '), " state=next");
 }
@@ -250,12 +250,12 @@ TEST(a_mark_stays_in_the_data_and_is_shown)
     struct Stat stat = {.czxid = 9};
     REQUIRE_INT(open_uri("zk://h#n"), 0);
     u.identity = (struct dlock_identity){.host = "web1", .user = "joe", .pid = 7};
-    zk_set_record(&u.be, RECORD_HOLDS, WORD_HELD);
+    zk_set_data(&u.be, RECORD_HOLDS, WORD_HELD);
     const char *data = u.be.node.data.text;
     CHECK(zk_takes_marks(data, (int)strlen(data)));
     CHECK(!zk_read_mark(data, (int)strlen(data), &mark));
     u.be.node.mark = (struct zk_mark){.by = "root@db1, note \"5 % off\"", .at_ms = 1790000000000};
-    zk_set_record(&u.be, RECORD_HOLDS, WORD_HELD);
+    zk_set_data(&u.be, RECORD_HOLDS, WORD_HELD);
     CHECK_STR(strstr(data, " state="),
               " state=held break=1790000000000:root@db1,%20note%20\"5%20%25%20off\"");
     CHECK_INT(word_in(data), WORD_HELD);
@@ -266,7 +266,7 @@ TEST(a_mark_stays_in_the_data_and_is_shown)
     CHECK_STR(info.user, "joe");
     /* However long it is. */
     memset(u.be.node.mark.by, ' ', sizeof u.be.node.mark.by - 1);
-    zk_set_record(&u.be, RECORD_HOLDS, WORD_HELD);
+    zk_set_data(&u.be, RECORD_HOLDS, WORD_HELD);
     REQUIRE(zk_read_mark(data, (int)strlen(data), &mark));
     CHECK_STR(mark.by, u.be.node.mark.by);
 }
@@ -661,7 +661,7 @@ static void without_connection(int64_t id)
 {
     server = peer("192.0.2.1", 2181);
     REQUIRE_INT(open_uri("zk://h#n"), 0);
-    u.be.op = OP_ACQUIRE;
+    u.be.op = ZK_OP_ACQUIRE;
     u.be.contact_until = DLOCK_NEVER;
     outage_none(&u.be.outage);
     u.be.session =
@@ -706,9 +706,9 @@ TEST(an_outage_ends_no_wait_and_is_told_until_an_answer_comes)
     /* The first contact is over when all servers refuse it. */
     without_connection(0);
     u.be.contact_until = zk_now(&u.be) + DLOCK_SEC;
-    CHECK_INT(trouble(ECONNREFUSED), NEWS_USELESS);
+    CHECK_INT(trouble(ECONNREFUSED), NEWS_FAILED);
     CHECK_INT(u.be.err.code, DLOCK_EUNAVAIL);
-    CHECK_INT(trouble(EPROTO), NEWS_USELESS);
+    CHECK_INT(trouble(EPROTO), NEWS_FAILED);
     CHECK_INT(u.be.err.code, DLOCK_EPROTO);
     /* A bad answer in a session, of which we have not heard yet, is no refusal. */
     CHECK_INT(trouble(EBADMSG), NEWS_NONE);
@@ -743,7 +743,7 @@ TEST(a_waiter_resumes_its_session_by_a_new_handle_once_in_an_outage)
     u.be.session.resumed = true;
     CHECK(!must_resume(&u.be, late));
     u.be.session.resumed = false;
-    u.be.op = OP_HOLD;
+    u.be.op = ZK_OP_HOLD;
     CHECK(!must_resume(&u.be, late));
 }
 
@@ -769,7 +769,7 @@ TEST(computes_the_lease_as_a_simple_model_does)
             seed = seed * 1103515245 + 12345;
             /* At least a 30th of the time-out apart, so that all that count are remembered. */
             now += 100 + (int64_t)((seed >> 16) % (round % 2 ? 300 : 3000));
-            zk_heard(&z, now, true);
+            zk_lease_confirm(&z, now, true);
             all[n++] = now;
             int64_t want = 0;
             for (int i = 0; i < n; i++)
@@ -789,7 +789,7 @@ TEST(forgets_heartbeats_safely)
     struct zk_session z = with_session(0, timeout);
     int64_t last = 0;
     for (int64_t t = 1; t < 20000; t++) {
-        zk_heard(&z, t, true);
+        zk_lease_confirm(&z, t, true);
         REQUIRE(z.lease.sent[0] <= (t > timeout / 3 ? t - timeout / 3 : 0));
         REQUIRE(z.lease.sent[0] >= last);
         last = z.lease.sent[0];
@@ -803,9 +803,9 @@ TEST(looks_alone_never_move_the_lease)
 {
     const int64_t s = DLOCK_SEC;
     struct zk_session z = with_session(1, 6 * s);
-    zk_heard(&z, 2, true);
+    zk_lease_confirm(&z, 2, true);
     for (int64_t t = s; t < 10000 * s; t += s) {
-        zk_heard(&z, t, false);
+        zk_lease_confirm(&z, t, false);
         REQUIRE_INT(z.lease.sent[0], 1);
         REQUIRE(z.lease.n <= 6); /* the lease's, one that is old enough, those that are not */
     }
@@ -815,21 +815,21 @@ TEST(a_write_moves_the_lease_to_a_look_a_third_older)
 {
     const int64_t s = DLOCK_SEC;
     struct zk_session z = with_session(0, 6 * s);
-    zk_heard(&z, 1, true);
+    zk_lease_confirm(&z, 1, true);
     for (int64_t t = 100 * s; t <= 110 * s; t += s)
-        zk_heard(&z, t, false);
-    zk_heard(&z, 110 * s + s / 2, true);
+        zk_lease_confirm(&z, t, false);
+    zk_lease_confirm(&z, 110 * s + s / 2, true);
     CHECK_INT(z.lease.sent[0], 108 * s);
     /* None of the last third: the one before counts, however old it is. */
     z = with_session(0, 6 * s);
-    zk_heard(&z, 50 * s, false);
-    zk_heard(&z, 100 * s, false);
-    zk_heard(&z, 101 * s, true);
+    zk_lease_confirm(&z, 50 * s, false);
+    zk_lease_confirm(&z, 100 * s, false);
+    zk_lease_confirm(&z, 101 * s, true);
     CHECK_INT(z.lease.sent[0], 50 * s);
 }
 
 /* An operation on a lock whose node exists. */
-static bool with_node(enum zk_job op)
+static bool with_node(enum zk_op op)
 {
     bool opened = CHECK_INT(open_uri("zk://h#n"), 0);
     u.be.op = op;
@@ -841,16 +841,16 @@ static bool with_node(enum zk_job op)
 static int64_t look_answered(int sync)
 {
     struct zk_msg synced = {.what = ZK_ANSWER, .serial = 4, .rc = sync};
-    struct zk_msg seen = {.what = ZK_ANSWER, .answered = zk_beat_answered, .serial = 5, .rc = ZOK};
-    with_node(OP_NONE);
+    struct zk_msg seen = {.what = ZK_ANSWER, .serial = 5, .rc = ZOK};
+    with_node(ZK_OP_NONE);
     u.be.session = with_session(0, 6 * DLOCK_SEC);
     u.be.session.beat.serial = 5;
     u.be.session.beat.sync_serial = 4;
     u.be.session.beat.sent = 10 * DLOCK_SEC;
     if (sync != 1)
         CHECK_INT(on_answer(&u.be, &synced), NEWS_MESSAGE);
-    CHECK_INT(on_answer(&u.be, &seen), NEWS_MESSAGE);
-    zk_heard(&u.be.session, 13 * DLOCK_SEC, true);
+    CHECK_INT(on_answer(&u.be, &seen), NEWS_BEAT);
+    zk_lease_confirm(&u.be.session, 13 * DLOCK_SEC, true);
     return u.be.session.lease.sent[0];
 }
 
@@ -871,7 +871,7 @@ static enum zk_rank rank_after(int place, const char *data)
     snprintf(text, sizeof text, "%s", data);
     struct zk_msg m = {.what = ZK_ANSWER, .serial = 3, .data = text};
     m.len = (int)strlen(text);
-    if (!with_node(OP_ACQUIRE))
+    if (!with_node(ZK_OP_ACQUIRE))
         return RANK_BEHIND;
     u.be.acquire.place = place;
     u.be.acquire.rank_by_place = place == 1 ? RANK_NEXT : place == 2 ? RANK_SECOND : RANK_BEHIND;
@@ -881,7 +881,7 @@ static enum zk_rank rank_after(int place, const char *data)
         return RANK_BEHIND;
     u.be.acquire.watch.nodes[0].serial = 3;
     u.be.acquire.watch.n = 1;
-    zk_set_record(&u.be, RECORD_HOLDS, WORD_WAITS);
+    zk_set_data(&u.be, RECORD_HOLDS, WORD_WAITS);
     u.be.node.data.confirmed = u.be.node.data.edition;
     CHECK_INT(pred_read(&u.be, &m), ZK_GOES_ON);
     enum zk_rank rank = u.be.acquire.rank;
@@ -906,13 +906,26 @@ TEST(a_waiter_knows_its_rank_by_its_place_and_the_word_in_front)
     CHECK_INT(rank_after(7, "of kazoo"), RANK_NEXT);
 }
 
+/* After a new handle, no answer tells whether the node was created. */
+TEST(a_create_without_an_answer_is_unclear)
+{
+    REQUIRE(with_node(ZK_OP_ACQUIRE));
+    u.be.node.delete_serial = 7;
+    zk_forget_requests(&u.be);
+    CHECK_INT(u.be.node.state, NODE_THERE);
+    CHECK_INT(u.be.node.delete_serial, 0);
+    u.be.node.state = NODE_ASKED;
+    zk_forget_requests(&u.be);
+    CHECK_INT(u.be.node.state, NODE_UNCLEAR);
+}
+
 /* Without a write there is no grant: it must not wait indefinitely. */
 TEST(a_refused_proof_of_the_lease_ends_the_acquire)
 {
-    struct zk_msg m = {.what = ZK_ANSWER, .answered = zk_beat_answered, .serial = 6, .rc = ZNOAUTH};
-    REQUIRE(with_node(OP_ACQUIRE));
+    struct zk_msg m = {.what = ZK_ANSWER, .serial = 6, .rc = ZNOAUTH};
+    REQUIRE(with_node(ZK_OP_ACQUIRE));
     CHECK_INT(zk_beat_answered(&u.be, &m), ZK_GOES_ON);
-    u.be.acquire.stage = STAGE_RIPENING;
+    u.be.acquire.stage = STAGE_LEASE;
     CHECK_INT(zk_beat_answered(&u.be, &m), ZK_FAILED);
     CHECK_INT(u.be.err.code, DLOCK_EPERM);
     m.rc = ZCONNECTIONLOSS;
@@ -923,15 +936,14 @@ TEST(a_refused_proof_of_the_lease_ends_the_acquire)
  * deleted the node already. */
 TEST(is_busy_when_the_node_is_gone_before_the_delete)
 {
-    struct zk_msg beat = {
-        .what = ZK_ANSWER, .answered = zk_beat_answered, .serial = 6, .rc = ZNONODE};
+    struct zk_msg beat = {.what = ZK_ANSWER, .serial = 6, .rc = ZNONODE};
     struct zk_msg gone = {.what = ZK_ANSWER, .serial = 7, .rc = ZNONODE};
-    REQUIRE(with_node(OP_ACQUIRE));
-    u.be.again_at = DLOCK_NEVER;
+    REQUIRE(with_node(ZK_OP_ACQUIRE));
+    u.be.advance_at = DLOCK_NEVER;
     u.be.acquire.stage = STAGE_BUSY;
     u.be.node.delete_serial = 7;
     CHECK_INT(zk_beat_answered(&u.be, &beat), ZK_GOES_ON);
-    CHECK_INT(u.be.again_at, DLOCK_NEVER); /* no other node is created */
+    CHECK_INT(u.be.advance_at, DLOCK_NEVER); /* no other node is created */
     CHECK_INT(node_deleted(&u.be, &gone), ZK_BUSY);
 }
 
@@ -958,10 +970,10 @@ TEST(a_release_is_as_clean_as_its_answers)
     };
     for (size_t i = 0; i < DLOCK_LEN(rows); i++) {
         enum zk_verdict verdict = ZK_GOES_ON;
-        REQUIRE(with_node(OP_RELEASE));
+        REQUIRE(with_node(ZK_OP_RELEASE));
         u.be.hold.grant = GRANT_HELD;
         u.be.session = with_session(1, 6 * DLOCK_SEC);
-        zk_heard(&u.be.session, 10, true);
+        zk_lease_confirm(&u.be.session, 10, true);
         u.be.session.beat.sent = rows[i].unanswered ? rows[i].unanswered : 10;
         for (int k = 0; k < 2 && verdict == ZK_GOES_ON; k++) {
             struct zk_msg m = {.what = ZK_ANSWER, .serial = 7};

@@ -26,7 +26,7 @@ struct zk_conn {
     pthread_mutex_t lock; /* for all below but calls */
     struct zk_msg *first, **last;
     struct request *pending;
-    bool starved;      /* a message or a request was dropped, and no ZK_STARVED has said so yet */
+    bool dropped;      /* a message or a request was dropped, and no ZK_DROPPED has said so yet */
     clientid_t client; /* the session, as of its last connection */
 
     struct zk_calls calls;
@@ -74,22 +74,22 @@ static void post(struct zk_conn *c, struct zk_msg *m)
 }
 
 /* No memory for a message or a request: else the caller would wait until the lease ends. */
-static void starve(struct zk_conn *c)
+static void note_dropped(struct zk_conn *c)
 {
     pthread_mutex_lock(&c->lock);
-    c->starved = true;
+    c->dropped = true;
     pthread_mutex_unlock(&c->lock);
     wake(c);
 }
 
-/* A message besides answers; NULL: out of memory, and ZK_STARVED will tell the caller. */
+/* A message besides answers; NULL: out of memory, and ZK_DROPPED will tell the caller. */
 static struct zk_msg *msg_new(struct zk_conn *c, enum zk_what what)
 {
     struct zk_msg *m = calloc(1, sizeof(*m));
     if (m)
         m->what = what;
     else
-        starve(c);
+        note_dropped(c);
     return m;
 }
 
@@ -104,10 +104,10 @@ bool zk_conn_next(struct zk_conn *c, struct zk_msg *m)
     uint64_t n;
     pthread_mutex_lock(&c->lock);
     struct zk_msg *first = c->first;
-    bool starved = c->starved, any = starved || first;
-    c->starved = false;
-    if (starved) {
-        *m = (struct zk_msg){.what = ZK_STARVED, .state = zoo_state(c->zh)};
+    bool dropped = c->dropped, any = dropped || first;
+    c->dropped = false;
+    if (dropped) {
+        *m = (struct zk_msg){.what = ZK_DROPPED, .state = zoo_state(c->zh)};
         set_session(m, c->zh);
     } else if (first) {
         c->first = first->next;
@@ -416,7 +416,7 @@ unsigned zk_conn_ask(struct zk_conn *c, const struct zk_request *q)
     if (!r || !m) {
         free(r);
         free(m);
-        starve(c);
+        note_dropped(c);
         return serial;
     }
     *m =

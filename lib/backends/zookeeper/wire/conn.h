@@ -21,7 +21,7 @@ enum zk_what {
      * Out of memory: a request was not sent, or messages were dropped; state, session, timeout_ms
      * as now.
      */
-    ZK_STARVED
+    ZK_DROPPED
 };
 
 /* rc: there was no memory for the contents of the answer, or for sending the request. */
@@ -30,14 +30,16 @@ enum zk_what {
 /* The result of a step or an answer. Only zookeeper.c ends an operation. */
 enum zk_verdict {
     ZK_GOES_ON,
+    ZK_TURN, /* our node may hold the lock; the run record comes first */
     ZK_GRANTED,
     ZK_BUSY,
     ZK_SKIPPED,
     ZK_DONE, /* a query, or a step of one; ZK_BUSY: the step has found another hold or record */
     ZK_RENEWED,
-    ZK_LOST,     /* a held lock's node is gone */
-    ZK_RELEASED, /* be->release.how; a be->err with a code says why */
-    ZK_FAILED    /* be->err */
+    ZK_LOST,       /* a held lock's node is gone */
+    ZK_MAY_DELETE, /* a release: our node exists, and no request for it is outstanding */
+    ZK_RELEASED,   /* be->release.how; a be->err with a code says why */
+    ZK_FAILED      /* be->err */
 };
 
 /* The caller's function for the answer to a request. */
@@ -141,7 +143,7 @@ struct zk_request {
 /*
  * Send a request; returns the serial, which is never 0. Exactly one ZK_ANSWER with answered and
  * serial follows, also for an unsendable request, unless the session is closed before; out of
- * memory: a ZK_STARVED instead.
+ * memory: a ZK_DROPPED instead.
  */
 unsigned zk_conn_ask(struct zk_conn *c, const struct zk_request *q);
 
