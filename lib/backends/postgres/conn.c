@@ -622,27 +622,45 @@ int pg_conn_reply_error(const struct pg_conn *c, const struct pg_reply *r, struc
                              "the server did not confirm the commit: %s", r->warning);
     if (r->unheard && pg_conn_says_no_memory(r->text))
         return dlock_fail_at(err, DLOCK_ENOMEM, 0, c->where, "%s", r->text);
+    if (!r->sqlstate[0])
+        return dlock_fail_at(err, DLOCK_EPROTO, 0, c->where,
+                             "unexpected answer to the lock query");
     return dlock_fail_at(err, code_of(r->sqlstate, r->text), 0, c->where, "%s (SQLSTATE %s)",
                          r->text, r->sqlstate);
 }
 
-int64_t pg_number(const PGresult *res, int row, int col)
+bool pg_has(const PGresult *res, const char *columns)
 {
-    return strtoll(PQgetvalue(res, row, col), NULL, 10);
+    char name[32];
+    for (int n; sscanf(columns, " %31s%n", name, &n) == 1; columns += n)
+        if (PQfnumber(res, name) < 0)
+            return false;
+    return true;
 }
 
-int pg_count(const PGresult *res, int row, int col)
+bool pg_one_row(const struct pg_reply *r, const char *columns)
 {
-    return (int)dlock_max(0, dlock_min(pg_number(res, row, col), INT_MAX));
+    return !r->sqlstate[0] && r->rows && PQntuples(r->rows) == 1 && pg_has(r->rows, columns);
 }
 
-int64_t pg_ms(const PGresult *res, int row, int col)
+const char *pg_field(const PGresult *res, int row, const char *column)
+{
+    int n = PQfnumber(res, column);
+    return n < 0 || PQgetisnull(res, row, n) ? NULL : PQgetvalue(res, row, n);
+}
+
+int64_t pg_number(const PGresult *res, int row, const char *column)
+{
+    return strtoll(pg_text(res, row, column), NULL, 10);
+}
+
+int pg_count(const PGresult *res, int row, const char *column)
+{
+    return (int)dlock_max(0, dlock_min(pg_number(res, row, column), INT_MAX));
+}
+
+int64_t pg_ms(const PGresult *res, int row, const char *column)
 {
     const int64_t most = INT64_MAX / 4 / DLOCK_MSEC;
-    return dlock_max(-most, dlock_min(pg_number(res, row, col), most));
-}
-
-bool pg_one_row(const struct pg_reply *r, int n)
-{
-    return !r->sqlstate[0] && r->rows && PQntuples(r->rows) == 1 && PQnfields(r->rows) == n;
+    return dlock_max(-most, dlock_min(pg_number(res, row, column), most));
 }

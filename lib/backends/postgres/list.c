@@ -27,7 +27,7 @@ int pg_list_next(struct pg_backend *be, struct dlock_event *ev)
     }
     bool more = !be->protocol->session && n == LIST_PAGE;
     if (more)
-        snprintf(be->status.after, sizeof(be->status.after), "%s", pg_text(rows, n - 1, 0));
+        snprintf(be->status.after, sizeof(be->status.after), "%s", pg_text(rows, n - 1, "name"));
     PQclear(rows);
     be->status.rows = NULL;
     if (more) {

@@ -225,7 +225,8 @@ static void status_answered(struct pg_backend *be, struct pg_reply *r)
     /* Without a table no lock was ever taken. */
     bool no_table = strcmp(r->sqlstate, "42P01") == 0 && be->protocol->schema;
     bool lists = be->question->what == ASK_LIST;
-    if (!no_table && (r->sqlstate[0] || !r->rows)) {
+    const char *columns = lists ? be->protocol->list_columns : be->protocol->status_columns;
+    if (!no_table && (r->sqlstate[0] || !r->rows || !pg_has(r->rows, columns))) {
         pg_conn_reply_error(&be->conn, r, &err);
         pg_fail(be, &err);
         return;

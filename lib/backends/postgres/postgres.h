@@ -73,11 +73,13 @@ struct pg_protocol {
     /* May replace an answer to T_STATUS. True: the answer to a further request counts. NULL: no. */
     bool (*more_status)(struct pg_backend *, struct pg_reply *);
     /* A row of the answer to T_STATUS. False: neither a holder nor a waiter. */
+    const char *status_columns;
     bool (*read_info)(const PGresult *, int row, struct dlock_info *);
     /* Send T_STATUS for ASK_CHECK, the first or the second question. False: there is no second. */
     bool (*send_check)(struct pg_backend *, bool first);
     /* Send T_STATUS for a list, behind status.after; read a row of the answer. */
     void (*send_list)(struct pg_backend *);
+    const char *list_columns;
     void (*read_entry)(struct pg_backend *, int row, struct dlock_entry *);
     /* The statements that make the tables, malloc'ed or NULL. The slot is NULL: no table. */
     char *(*schema)(const struct pg_backend *);
@@ -115,7 +117,7 @@ struct adv_state {
         int64_t from; /* of the heartbeat that found the mark */
         char breaker[128];
     } broken;
-    /* We break the hold of this session: as S_SESSION of the status. "": none. */
+    /* We break the hold of this session: as in the status. "": none. */
     struct {
         char session[DLOCK_TOKEN_LEN + 1];
         bool keeps; /* the connection has the mark: keep it open until the close */

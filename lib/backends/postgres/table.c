@@ -71,26 +71,12 @@
 /* A client that is cut off keeps the row at most so long, and 2 s. */
 #define CUT_OFF (6 * DLOCK_SEC)
 
-/* The columns of the answer to a try; the first few are those of the statement take. */
-enum {
-    R_FENCE,
-    R_PID,
-    R_TOKEN,
-    R_TAKE_COLUMNS,
-    R_HOLDER = R_TAKE_COLUMNS,
-    R_HELD_FENCE,
-    R_LEFT,
-    R_GRACE,
-    R_OWNER,
-    R_TICKET,
-    R_AHEAD,
-    R_TURN, /* in ms: from now on, or of a held lock, from the expiry on */
-    R_NAMED,
-    R_FENCE_BEFORE, /* of the row; NULL: no row */
-    R_FAR,
-    R_BEFORE,
-    R_COLUMNS
-};
+/* Of the answers to the statements take, try and renew. */
+#define TAKE_COLUMNS "fence pid token"
+#define TRY_COLUMNS                                                                                \
+    TAKE_COLUMNS                                                                                   \
+    " holder held_fence left_ms grace_ms owner ticket ahead turn_ms fence_before far before"
+#define RENEW_COLUMNS "renewed holder token"
 /* As the statement check lists them: 23 is the type int. */
 static const char lock_columns[] = "name 25 950 t,fence 20 0 t,owner 25 100 t,expires 1184 0 t,"
                                    "holder 25 100 t,freed 1184 0 f,passed 20 0 f";
@@ -502,12 +488,12 @@ static void come_near(struct pg_backend *be)
 
 static void waited_far(struct pg_backend *be, const struct pg_reply *r)
 {
-    bool answered = pg_one_row(r, 2);
+    bool answered = pg_one_row(r, "gone held");
     if (!answered)
         be->table.line.impatient = true;
-    if (!answered || pg_true(r->rows, 0, 0)) {
+    if (!answered || pg_true(r->rows, 0, "gone")) {
         come_near(be);
-    } else if (pg_true(r->rows, 0, 1) && be->table.line.tries % LOOK_ONE_OF != 0) {
+    } else if (pg_true(r->rows, 0, "held") && be->table.line.tries % LOOK_ONE_OF != 0) {
         be->table.line.tries++;
         be->acquire.try_at = next_poll(be);
         stay_far(be);
@@ -518,7 +504,7 @@ static void waited_far(struct pg_backend *be, const struct pg_reply *r)
 
 static void came_near(struct pg_backend *be, const struct pg_reply *r)
 {
-    if (!pg_one_row(r, 1) || !pg_true(r->rows, 0, 0)) {
+    if (!pg_one_row(r, "in_line") || !pg_true(r->rows, 0, "in_line")) {
         send_try(be);
         return;
     }
@@ -599,27 +585,27 @@ void table_refused(struct pg_backend *be, const struct table_refusal *why)
 static void not_granted(struct pg_backend *be, const struct pg_reply *r)
 {
     struct table_refusal why = {
-        .owner = pg_text(r->rows, 0, R_OWNER),
-        .direct = pg_number(r->rows, 0, R_PID) == PQbackendPID(be->conn.pq),
-        .ticket = pg_number(r->rows, 0, R_TICKET),
-        .ahead = PQgetisnull(r->rows, 0, R_AHEAD) ? -1 : pg_number(r->rows, 0, R_AHEAD),
-        .held = !PQgetisnull(r->rows, 0, R_LEFT),
-        .left_ms = pg_ms(r->rows, 0, R_LEFT),
-        .turn_ms = pg_ms(r->rows, 0, R_TURN),
-        .far = (int)pg_number(r->rows, 0, R_FAR),
-        .before = (int)pg_number(r->rows, 0, R_BEFORE),
+        .owner = pg_text(r->rows, 0, "owner"),
+        .direct = pg_number(r->rows, 0, "pid") == PQbackendPID(be->conn.pq),
+        .ticket = pg_number(r->rows, 0, "ticket"),
+        .ahead = pg_null(r->rows, 0, "ahead") ? -1 : pg_number(r->rows, 0, "ahead"),
+        .held = !pg_null(r->rows, 0, "left_ms"),
+        .left_ms = pg_ms(r->rows, 0, "left_ms"),
+        .turn_ms = pg_ms(r->rows, 0, "turn_ms"),
+        .far = (int)pg_number(r->rows, 0, "far"),
+        .before = (int)pg_number(r->rows, 0, "before"),
     };
     be->table.try = TRY_NONE;
     if (why.held) {
-        table_read_holder(&be->info, pg_text(r->rows, 0, R_HOLDER), why.left_ms,
-                          pg_number(r->rows, 0, R_HELD_FENCE));
+        table_read_holder(&be->info, pg_text(r->rows, 0, "holder"), why.left_ms,
+                          pg_number(r->rows, 0, "held_fence"));
         bool shared = strncmp(why.owner, SHARED_OWNER, strlen(SHARED_OWNER)) == 0;
         if (shared && be->info.mode == DLOCK_MODE_EXCLUSIVE)
             be->info.mode = DLOCK_MODE_SHARED;
         why.info = &be->info;
     }
-    if (!why.held && pg_ms(r->rows, 0, R_GRACE) > 0)
-        pg_in_grace(be, pg_ms(r->rows, 0, R_GRACE));
+    if (!why.held && pg_ms(r->rows, 0, "grace_ms") > 0)
+        pg_in_grace(be, pg_ms(r->rows, 0, "grace_ms"));
     else
         table_refused(be, &why);
 }
@@ -676,9 +662,9 @@ void table_try_failed(struct pg_backend *be, const struct pg_reply *r)
 }
 
 /* See table_try_is_ours(). */
-static bool is_ours(const struct pg_backend *be, const struct pg_reply *r, int columns, int column)
+static bool is_ours(const struct pg_backend *be, const struct pg_reply *r, const char *columns)
 {
-    return pg_one_row(r, columns) && strcmp(pg_text(r->rows, 0, column), be->token) == 0;
+    return pg_one_row(r, columns) && strcmp(pg_text(r->rows, 0, "token"), be->token) == 0;
 }
 
 void table_not_ours(const struct pg_backend *be, const struct pg_reply *r, int code,
@@ -691,16 +677,15 @@ void table_not_ours(const struct pg_backend *be, const struct pg_reply *r, int c
                       "unexpected answer to the lock query: does a pooler mix up its sessions?");
 }
 
-bool table_try_is_ours(struct pg_backend *be, const struct pg_reply *r, int columns, int pid,
-                       int token)
+bool table_try_is_ours(struct pg_backend *be, const struct pg_reply *r, const char *columns)
 {
     struct dlock_error err;
-    if (!is_ours(be, r, columns, token)) {
+    if (!is_ours(be, r, columns)) {
         table_not_ours(be, r, DLOCK_EPROTO, &err);
         pg_fail(be, &err);
         return false;
     }
-    be->conn.one_by_one = pg_number(r->rows, 0, pid) != PQbackendPID(be->conn.pq);
+    be->conn.one_by_one = pg_number(r->rows, 0, "pid") != PQbackendPID(be->conn.pq);
     be->contact.pending = false;
     outage_over(&be->outage, &be->events);
     return true;
@@ -724,14 +709,14 @@ static void try_answered(struct pg_backend *be, const struct pg_reply *r)
         table_try_failed(be, r);
     } else if (be->spec->once > 0 && runs_answered(be, r)) {
         return;
-    } else if (table_try_is_ours(be, r, take ? R_TAKE_COLUMNS : R_COLUMNS, R_PID, R_TOKEN)) {
-        be->fence = (uint64_t)pg_number(r->rows, 0, R_FENCE);
-        if (PQgetisnull(r->rows, 0, R_FENCE))
+    } else if (table_try_is_ours(be, r, take ? TAKE_COLUMNS : TRY_COLUMNS)) {
+        be->fence = (uint64_t)pg_number(r->rows, 0, "fence");
+        if (pg_null(r->rows, 0, "fence"))
             not_granted(be, r);
         else {
             /* Else the call was forged, or another client has had the lock since. */
-            if (take || pg_number(r->rows, 0, R_FENCE_BEFORE) != be->table.line.called ||
-                pg_number(r->rows, 0, R_TICKET) != be->table.line.ticket)
+            if (take || pg_number(r->rows, 0, "fence_before") != be->table.line.called ||
+                pg_number(r->rows, 0, "ticket") != be->table.line.ticket)
                 forget_call(be);
             table_granted(be, r->sent);
         }
@@ -745,12 +730,12 @@ static void describe_row(const struct pg_backend *be, const struct pg_reply *r,
                          struct dlock_error *err)
 {
     struct dlock_info info;
-    if (PQgetisnull(r->rows, 0, U_HOLDER)) {
+    if (pg_null(r->rows, 0, "holder")) {
         dlock_fail_at(err, DLOCK_ELOST, 0, pg_where(be),
                       "the lease expired, or its row was changed");
         return;
     }
-    table_read_holder(&info, pg_text(r->rows, 0, U_HOLDER), 0, 0);
+    table_read_holder(&info, pg_text(r->rows, 0, "holder"), 0, 0);
     dlock_fail_at(err, DLOCK_ELOST, 0, pg_where(be), "%s@%s, pid %ld holds the lock now", info.user,
                   info.host, info.pid);
 }
@@ -759,8 +744,8 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     struct dlock_info info;
-    bool ours = is_ours(be, r, U_RENEW_COLUMNS, U_TOKEN), unconfirmed = pg_unconfirmed(r);
-    bool lost = ours && pg_number(r->rows, 0, U_OURS) == 0;
+    bool ours = is_ours(be, r, RENEW_COLUMNS), unconfirmed = pg_unconfirmed(r);
+    bool lost = ours && pg_number(r->rows, 0, "renewed") == 0;
     if (be->spec->hold->begin == RUN_NOW && !unconfirmed && runs_begun(be, r))
         return;
     if (!ours || (!lost && unconfirmed)) { /* the next renewal writes again, and so waits again */
@@ -768,8 +753,8 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
         /* Perhaps "read-only": by now another server may be the primary. */
         pg_conn_close(&be->conn);
         pg_unclear(be, &err);
-    } else if (!lost && !PQgetisnull(r->rows, 0, U_HOLDER)) {
-        table_read_holder(&info, pg_text(r->rows, 0, U_HOLDER), 0, 0);
+    } else if (!lost && !pg_null(r->rows, 0, "holder")) {
+        table_read_holder(&info, pg_text(r->rows, 0, "holder"), 0, 0);
         pg_renewed(be, r->sent, info.broken_by);
     } else if (!lost) {
         pg_renewed(be, r->sent, NULL);
@@ -830,10 +815,10 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
     struct dlock_error err;
     bool records = run_record_begun(be->spec) && be->granted; /* the end of a run */
     bool nothing = !r->sqlstate[0] && r->rows &&
-                   (PQntuples(r->rows) == 0 || pg_number(r->rows, 0, U_OURS) == 0);
-    int columns = records ? RUNS_END_COLUMNS : U_RELEASE_COLUMNS;
+                   (PQntuples(r->rows) == 0 || pg_number(r->rows, 0, "released") == 0);
+    const char *columns = records ? RUNS_END_COLUMNS : RELEASE_COLUMNS;
     enum table_end end = END_UNKNOWN;
-    if (records && is_ours(be, r, columns, U_TOKEN))
+    if (records && is_ours(be, r, columns))
         end = runs_ended(be, r, &err);
     if (r->tag == T_CALL) {
         pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
@@ -841,14 +826,14 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
         send_give_back(be, T_RELEASE, be->token, 0);
     } else if (end == END_NOT_RECORDED) {
         pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
-    } else if (!is_ours(be, r, columns, U_TOKEN) ||
+    } else if (!is_ours(be, r, columns) ||
                (pg_unconfirmed(r) && (!nothing || be->table.release == RELEASE_UNHEARD))) {
         table_not_ours(be, r, DLOCK_EUNAVAIL, &err);
         pg_conn_close(&be->conn);
         release_failed(be, r->unheard || !r->sqlstate[0], &err);
-    } else if (r->tag == T_LEAVE && pg_number(r->rows, 0, U_CALLED) > 0) {
+    } else if (r->tag == T_LEAVE && pg_number(r->rows, 0, "called") > 0) {
         call_waiters(be);
-    } else if (end == END_RECORDED || pg_number(r->rows, 0, U_OURS) == 1) {
+    } else if (end == END_RECORDED || pg_number(r->rows, 0, "released") == 1) {
         pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
     } else if (be->granted && be->table.release == RELEASE_UNHEARD) {
         /* The answer that was not heard may have asked for the call. */
@@ -1076,23 +1061,23 @@ static void read_kind(struct dlock_info *info, const char *kind, int64_t slot)
 
 static bool table_read_info(const PGresult *res, int i, struct dlock_info *info)
 {
-    const char *text = pg_text(res, i, S_HOLDER), *user = pg_text(res, i, S_USER), *begin;
-    if (pg_number(res, i, S_WAITER) == 2)
+    const char *text = pg_text(res, i, "holder"), *user = pg_text(res, i, "usename"), *begin;
+    if (pg_number(res, i, "what") == 2)
         return false;
-    if (!pg_number(res, i, S_WAITER)) {
-        table_read_holder(info, text, pg_ms(res, i, S_LEFT), pg_number(res, i, S_FENCE));
-        read_kind(info, pg_text(res, i, S_KIND), pg_number(res, i, S_SLOT));
-        table_read_owner(info, pg_text(res, i, S_OWNER));
+    if (!pg_number(res, i, "what")) {
+        table_read_holder(info, text, pg_ms(res, i, "left_ms"), pg_number(res, i, "fence"));
+        read_kind(info, pg_text(res, i, "kind"), pg_number(res, i, "slot"));
+        table_read_owner(info, pg_text(res, i, "owner"));
         return true;
     }
     *info = (struct dlock_info){.waiter = true, .left_ns = -1, .waited_ms = -1};
     if (pg_read_comment(text, info, &begin) == 0) { /* our role may not read this waiter's query */
-        info->pid = (long)pg_number(res, i, S_PID);
+        info->pid = (long)pg_number(res, i, "pid");
         info->server_pid = true;
         dlock_clean_text(info->user, sizeof(info->user), user, strlen(user));
     }
-    info->silent = pg_ms(res, i, S_LEFT) > SILENT_AFTER / DLOCK_MSEC;
-    read_kind(info, pg_text(res, i, S_KIND), 0);
+    info->silent = pg_ms(res, i, "left_ms") > SILENT_AFTER / DLOCK_MSEC;
+    read_kind(info, pg_text(res, i, "kind"), 0);
     return true;
 }
 
@@ -1126,20 +1111,20 @@ static void table_send_list(struct pg_backend *be)
 static void table_read_entry(struct pg_backend *be, int i, struct dlock_entry *entry)
 {
     const PGresult *rows = be->status.rows;
-    const char *name = pg_text(rows, i, LI_NAME);
-    bool held = pg_true(rows, i, LI_HELD);
+    const char *name = pg_text(rows, i, "name");
+    bool held = pg_true(rows, i, "held");
     dlock_clean_text(be->name, sizeof(be->name), name, strlen(name));
-    table_read_holder(&be->info, pg_text(rows, i, LI_HOLDER), pg_ms(rows, i, LI_LEFT),
-                      pg_number(rows, i, LI_FENCE));
-    read_kind(&be->info, pg_text(rows, i, LI_KIND), pg_number(rows, i, LI_SLOT));
-    table_read_owner(&be->info, pg_text(rows, i, LI_OWNER));
+    table_read_holder(&be->info, pg_text(rows, i, "holder"), pg_ms(rows, i, "left_ms"),
+                      pg_number(rows, i, "fence"));
+    read_kind(&be->info, pg_text(rows, i, "kind"), pg_number(rows, i, "slot"));
+    table_read_owner(&be->info, pg_text(rows, i, "owner"));
     *entry = (struct dlock_entry){
         .name = be->name,
         .holders = !held                                   ? 0
-                   : !PQgetisnull(rows, i, LI_HOLDERS)     ? pg_count(rows, i, LI_HOLDERS)
+                   : !pg_null(rows, i, "holders")     ? pg_count(rows, i, "holders")
                    : be->info.mode == DLOCK_MODE_EXCLUSIVE ? 1
                                                            : -1,
-        .waiters = pg_count(rows, i, LI_WAITERS),
+        .waiters = pg_count(rows, i, "waiters"),
         .holder = held ? &be->info : NULL,
     };
 }
@@ -1150,7 +1135,7 @@ static bool more_list(struct pg_backend *be, struct pg_reply *r)
     bool refused = be->table.look == LOOK_HOLDERS && strncmp(r->sqlstate, "42", 2) == 0;
     bool shared = false;
     for (int i = 0; r->rows && be->table.look == LOOK_FIRST && i < PQntuples(r->rows); i++)
-        shared = shared || pg_text(r->rows, i, LI_KIND)[0] == 's';
+        shared = shared || pg_text(r->rows, i, "kind")[0] == 's';
     if (refused)
         pg_list_dark(be, "of readers and slots this role sees one holder, and not how many there "
                          "are: the second table is not readable");
@@ -1191,8 +1176,8 @@ static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
     bool refused = be->table.look != LOOK_FIRST && strncmp(r->sqlstate, "42", 2) == 0;
     PGresult *first = be->table.look == LOOK_HOLDERS ? be->status.first : r->rows;
     int n = first ? PQntuples(first) : 0;
-    bool shared = n > 0 && !pg_number(first, 0, S_WAITER) && pg_text(first, 0, S_KIND)[0] == 's';
-    bool runs = n > 0 && pg_number(first, n - 1, S_WAITER) == 2 && be->question->what != ASK_BREAK;
+    bool shared = n > 0 && !pg_number(first, 0, "what") && pg_text(first, 0, "kind")[0] == 's';
+    bool runs = n > 0 && pg_number(first, n - 1, "what") == 2 && be->question->what != ASK_BREAK;
     if (be->table.look == LOOK_FIRST) {
         if (r->sqlstate[0])
             return false;
@@ -1229,9 +1214,11 @@ const struct pg_protocol pg_table = {
     .abandon = table_abandon,
     .timeout = table_timeout,
     .more_status = table_more_status,
+    .status_columns = "what holder fence left_ms usename pid kind slot owner",
     .read_info = table_read_info,
     .send_check = table_send_check,
     .send_list = table_send_list,
+    .list_columns = "name held holder fence left_ms owner kind slot holders waiters",
     .read_entry = table_read_entry,
     .schema = table_schema,
 };

@@ -19,28 +19,7 @@
 /* A marked hold: the owner, or the token of a reader or slot; the token follows. */
 #define BREAK_OWNER "break:"
 
-/*
- * The first columns of the answer to a renewal; then those of a release: the called waiters.
- * U_HOLDER: the record of another holder; or of ours, with the mark.
- */
-enum { U_OURS, U_HOLDER, U_TOKEN, U_RENEW_COLUMNS, U_CALLED = U_RENEW_COLUMNS, U_RELEASE_COLUMNS };
-
-/* A row of a status. Kind: as in the line. */
-enum { S_WAITER, S_HOLDER, S_FENCE, S_LEFT, S_USER, S_PID, S_KIND, S_SLOT, S_OWNER };
-
-/* A row of a list. Holders: NULL without the second table. */
-enum {
-    LI_NAME,
-    LI_HELD,
-    LI_HOLDER,
-    LI_FENCE,
-    LI_LEFT,
-    LI_OWNER,
-    LI_KIND,
-    LI_SLOT,
-    LI_HOLDERS,
-    LI_WAITERS
-};
+#define RELEASE_COLUMNS "released holder token called" /* of the answer to a release */
 
 /* ---------------------------------------------------------------- table.c */
 
@@ -59,12 +38,11 @@ void table_refused(struct pg_backend *, const struct table_refusal *);
 /* The answer was an error: nothing was granted, since the message was rolled back as a whole. */
 void table_try_failed(struct pg_backend *, const struct pg_reply *);
 /*
- * Does the reply answer our own statement, with our token in the given column? A pooler that mixes
- * up answers (see struct pg_conn) would make us believe in a foreign grant. False: the acquire has
- * failed. The first answer also tells whether there is a pooler.
+ * Does the reply answer our own statement: a row with these columns, and our token? A pooler that
+ * mixes up answers (see struct pg_conn) would make us believe in a foreign grant. False: the acquire
+ * has failed. The first answer also tells whether there is a pooler. The columns have pid and token.
  */
-bool table_try_is_ours(struct pg_backend *, const struct pg_reply *, int columns, int pid,
-                       int token);
+bool table_try_is_ours(struct pg_backend *, const struct pg_reply *, const char *columns);
 /* The error of an answer that is not ours, or unconfirmed; code: of an answer without sense. */
 void table_not_ours(const struct pg_backend *, const struct pg_reply *, int code,
                     struct dlock_error *);
@@ -120,7 +98,7 @@ enum table_end {
     END_RECORDED,
     END_NOT_RECORDED
 };
-#define RUNS_END_COLUMNS (U_RELEASE_COLUMNS + 2) /* in the answer to a release */
+#define RUNS_END_COLUMNS RELEASE_COLUMNS " written ended" /* of a release with the end of a run */
 
 /*
  * The answer to a try, or a renewal, with the statement runs_begin. False: the try or renewal in

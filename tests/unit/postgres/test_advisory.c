@@ -39,7 +39,7 @@ TEST(counts_what_a_row_says_within_bounds)
     REQUIRE(res && PQsetResultAttrs(res, 1, &column));
     for (size_t i = 0; i < DLOCK_LEN(cases); i++) {
         PQsetvalue(res, (int)i, 0, (char *)(uintptr_t)cases[i].text, (int)strlen(cases[i].text));
-        CHECK_INT(pg_count(res, (int)i, 0), cases[i].count);
+        CHECK_INT(pg_count(res, (int)i, "n"), cases[i].count);
     }
     PQclear(res);
 }
