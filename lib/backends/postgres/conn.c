@@ -623,8 +623,7 @@ int pg_conn_reply_error(const struct pg_conn *c, const struct pg_reply *r, struc
     if (r->unheard && pg_conn_says_no_memory(r->text))
         return dlock_fail_at(err, DLOCK_ENOMEM, 0, c->where, "%s", r->text);
     if (!r->sqlstate[0])
-        return dlock_fail_at(err, DLOCK_EPROTO, 0, c->where,
-                             "unexpected answer to the lock query");
+        return dlock_fail_at(err, DLOCK_EPROTO, 0, c->where, "unexpected answer to the lock query");
     return dlock_fail_at(err, code_of(r->sqlstate, r->text), 0, c->where, "%s (SQLSTATE %s)",
                          r->text, r->sqlstate);
 }

@@ -146,26 +146,26 @@ void table_send(struct pg_backend *be, enum pg_tag tag, enum table_more more,
     int pid = PQbackendPID(be->conn.pq);
     const char *grace_left = be->restart_grace > 0 ? "current_setting('dlock.grace')::bigint" : "0";
     const struct pg_place common[] = {
+        /* the lock and the hold */
         {"table", be->table.name, 0},
         {"holders", be->table.holders, 0},
         {"runs", be->table.runs, 0},
+        {"name", be->spec->uri->name, 0},
+        {"token", be->token, 0},
+        {"holder", be->holder, 0},
+        {"ttl", NULL, lasts_ms(be)},
+        {"grace", NULL, be->restart_grace / DLOCK_MSEC},
+        {"grace_left", grace_left, 0},
+        /* the line */
         {"app", be->app, 0},
         {"session", be->session, 0},
         {"channel", be->table.channel, 0},
         {"line_key", NULL, be->table.line_key},
         {"waiter", be->waiter, 0},
-        {"holder", be->holder, 0},
-        {"name", be->spec->uri->name, 0},
-        {"token", be->token, 0},
-        {"ttl", NULL, lasts_ms(be)},
-        {"fence", NULL, (int64_t)be->fence},
-        {"slots", NULL, be->spec->slots},
-        {"epoch", be->table.epoch, 0},
         {"ticket", NULL, be->table.line.ticket},
-        {"called", NULL, be->table.line.called},
-        {"next", be->table.line.next, 0},
-        {"grace", NULL, be->restart_grace / DLOCK_MSEC},
-        {"grace_left", grace_left, 0},
+        {"pid", NULL, pid},
+        {"pid_in_line", NULL, be->table.line.joined ? pid : 0},
+        /* the run record */
         {"once", NULL, be->spec->once / DLOCK_MSEC},
         {"begins", NULL, be->spec->hold->begin != RUN_LATER},
         {"host", who->host, 0},
@@ -173,11 +173,6 @@ void table_send(struct pg_backend *be, enum pg_tag tag, enum table_more more,
         {"command", who->command, 0},
         {"note", who->note, 0},
         {"client_pid", NULL, who->pid},
-        {"pid", NULL, pid},
-        {"pid_in_line", NULL, be->table.line.joined ? pid : 0},
-        {"idle", NULL, keep.idle},
-        {"interval", NULL, keep.interval},
-        {"count", NULL, keep.count},
         {NULL, NULL, 0},
     };
     if (be->conn.state != PC_UP)
@@ -191,7 +186,10 @@ void table_send(struct pg_backend *be, enum pg_tag tag, enum table_more more,
     if (runs)
         add_check(&m, be, be->table.runs, run_columns, 3);
     if (holders || runs)
-        sql_add(&m, sql_table_alive, NULL, common);
+        sql_add(&m, sql_table_alive,
+                PLACES({"idle", NULL, keep.idle}, {"interval", NULL, keep.interval},
+                       {"count", NULL, keep.count}, {"pid", NULL, pid}),
+                NULL);
     for (; *statements; statements++)
         if (*statements != sql_table_grace || be->restart_grace > 0)
             sql_add(&m, *statements, own, common);
@@ -224,12 +222,13 @@ static void send_try(struct pg_backend *be)
         table_send(be, T_TRY, NO_MORE, NULL, STATEMENTS(sql_table_take));
         return;
     }
-    const struct pg_place *look = PLACES({"look", NULL, be->table.line.tries++ % LOOK_ONE_OF == 0});
+    const struct pg_place *own = PLACES({"look", NULL, be->table.line.tries++ % LOOK_ONE_OF == 0},
+                                        {"called", NULL, be->table.line.called});
     if (be->spec->once > 0)
-        table_send(be, T_TRY, AND_RUNS, look,
+        table_send(be, T_TRY, AND_RUNS, own,
                    STATEMENTS(sql_table_grace, sql_table_try, sql_table_runs_begin));
     else
-        table_send(be, T_TRY, NO_MORE, look, STATEMENTS(sql_table_grace, sql_table_try));
+        table_send(be, T_TRY, NO_MORE, own, STATEMENTS(sql_table_grace, sql_table_try));
 }
 
 /* A release, or T_UNDO: of what a try with this token may have got. stays_ms: see table.h. */
@@ -277,7 +276,8 @@ static void send_release(struct pg_backend *be)
     else if (leave && is_shared(be))
         table_send(be, T_LEAVE, AND_HOLDERS, NULL, STATEMENTS(sql_table_lock_row, leave));
     else if (leave)
-        table_send(be, T_LEAVE, NO_MORE, NULL, STATEMENTS(leave));
+        table_send(be, T_LEAVE, NO_MORE, PLACES({"next", be->table.line.next, 0}),
+                   STATEMENTS(leave));
     else
         send_give_back(be, T_RELEASE, be->token, table_stays_ms(be));
 }
@@ -853,6 +853,7 @@ static bool table_send_check(struct pg_backend *be, bool first);
 
 static void table_ready(struct pg_backend *be)
 {
+    const struct pg_place *fence = PLACES({"fence", NULL, (int64_t)be->fence});
     be->table.line.joined = be->table.line.deaf = false;
     be->table.line.called = be->table.line.far = 0;
     /* A step of a query may follow a read, whose check of the second or third table has failed. */
@@ -874,13 +875,13 @@ static void table_ready(struct pg_backend *be)
         break;
     case OP_RENEW:
         if (is_shared(be))
-            table_send(be, T_RENEW, AND_HOLDERS, NULL,
+            table_send(be, T_RENEW, AND_HOLDERS, PLACES({"epoch", be->table.epoch, 0}),
                        STATEMENTS(sql_table_lock_row, sql_table_shared_renew));
         else if (be->spec->hold->begin == RUN_NOW)
-            table_send(be, T_RENEW, AND_RUNS, NULL,
+            table_send(be, T_RENEW, AND_RUNS, fence,
                        STATEMENTS(sql_table_renew, sql_table_runs_begin));
         else
-            table_send(be, T_RENEW, NO_MORE, NULL, STATEMENTS(sql_table_renew));
+            table_send(be, T_RENEW, NO_MORE, fence, STATEMENTS(sql_table_renew));
         break;
     case OP_RELEASE:
         send_release(be);
@@ -1121,7 +1122,7 @@ static void table_read_entry(struct pg_backend *be, int i, struct dlock_entry *e
     *entry = (struct dlock_entry){
         .name = be->name,
         .holders = !held                                   ? 0
-                   : !pg_null(rows, i, "holders")     ? pg_count(rows, i, "holders")
+                   : !pg_null(rows, i, "holders")          ? pg_count(rows, i, "holders")
                    : be->info.mode == DLOCK_MODE_EXCLUSIVE ? 1
                                                            : -1,
         .waiters = pg_count(rows, i, "waiters"),

@@ -72,8 +72,8 @@ void shared_send_try(struct pg_backend *be)
     bool look = be->table.line.tries++ % LOOK_ONE_OF == 0;
     shared_kind(be->spec, kind);
     table_send(be, T_TRY, AND_HOLDERS,
-               PLACES({"kind", kind, 0}, {"look", NULL, look}, {"orphan", be->table.orphan, 0},
-                      {"table_name", be->table.name, 0}),
+               PLACES({"slots", NULL, be->spec->slots}, {"kind", kind, 0}, {"look", NULL, look},
+                      {"orphan", be->table.orphan, 0}, {"table_name", be->table.name, 0}),
                STATEMENTS(sql_table_grace, sql_table_shared_look));
 }
 
@@ -83,7 +83,8 @@ static void send_grant(struct pg_backend *be, bool passed)
     table_trying(be);
     pg_describe(be, RECORD_HOLDS);
     table_send(be, T_CONFIRM, AND_HOLDERS,
-               PLACES({"passed", NULL, passed ? be->table.line.ticket - 1 : 0}),
+               PLACES({"slots", NULL, be->spec->slots},
+                      {"passed", NULL, passed ? be->table.line.ticket - 1 : 0}),
                STATEMENTS(sql_table_grace, sql_table_shared_lock, sql_table_shared_grant));
 }
 
