@@ -173,7 +173,7 @@ static void ask_or_wait(struct pg_backend *be)
         pause_try(be, dlock_min(CHUNK_MS, adv_wait_idle_ms(be) / 2));
     } else if (!be->advisory.has.gate || !be->advisory.has.main) {
         send_wait(be);
-    } else if (!be->advisory.has.hears) {
+    } else if (!be->advisory.has.listens) {
         /* All slots are taken: look when a slot is given back, and each second. */
         bound_answer(be, 0);
         adv_request(be, T_LISTEN);
@@ -198,8 +198,8 @@ static void adv_read_entry(struct pg_backend *be, int i, struct dlock_entry *ent
     if (held)
         read_status(rows, i, &be->info);
     if (held && strcmp(pg_text(rows, i, "query"), "<insufficient privilege>") == 0)
-        pg_list_dark(be, "the host and the command of other roles are not shown to this role "
-                         "(pg_read_all_stats)");
+        pg_list_partial(be, "the host and the command of other roles are not shown to this role "
+                            "(pg_read_all_stats)");
     *entry = (struct dlock_entry){.name = be->name,
                                   .holders = pg_count(rows, i, "holders"),
                                   .waiters = pg_count(rows, i, "waiters"),
@@ -218,15 +218,15 @@ static void adv_ready(struct pg_backend *be)
     int version = PQserverVersion(be->conn.pq);
     struct dlock_error err;
     memset(&be->advisory.has, 0, sizeof(be->advisory.has));
-    if (be->op == OP_STATUS && be->question->what == ASK_LIST)
+    if (be->op == PG_OP_STATUS && be->question->what == ASK_LIST)
         adv_send_list(be);
-    else if (be->op == OP_STATUS && be->question->what == ASK_CHECK)
+    else if (be->op == PG_OP_STATUS && be->question->what == ASK_CHECK)
         pg_check_begin(be);
-    else if (be->op == OP_STATUS && be->order->what == STEP_READ)
+    else if (be->op == PG_OP_STATUS && be->order->what == STEP_READ)
         adv_request(be, T_STATUS);
-    else if (be->op == OP_STATUS)
+    else if (be->op == PG_OP_STATUS)
         adv_break_send(be);
-    if (be->op != OP_ACQUIRE)
+    if (be->op != PG_OP_ACQUIRE)
         return;
     if (version < OLDEST) {
         dlock_fail_at(&err, DLOCK_EUNUSABLE, 0, pg_where(be),
@@ -234,8 +234,8 @@ static void adv_ready(struct pg_backend *be)
         pg_fail(be, &err);
         return;
     }
-    if (version < WITH_IDLE_TIMEOUT && !be->advisory.told_old) {
-        be->advisory.told_old = true;
+    if (version < WITH_IDLE_TIMEOUT && !be->advisory.warned_old) {
+        be->advisory.warned_old = true;
         dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, 0, 0, pg_where(be),
                       "PostgreSQL %d does not end a silent session: "
                       "if this machine stops, the lock stays held until TCP gives up "
@@ -447,7 +447,7 @@ static void wait_answered(struct pg_backend *be, const struct pg_reply *r)
 /* The session holds the lock still, by the heartbeat sent at this time. */
 static void renewed(struct pg_backend *be, int64_t from)
 {
-    if (be->op != OP_RENEW)
+    if (be->op != PG_OP_RENEW)
         be->advisory.renewed_from = from;
     else
         pg_renewed(be, from, be->advisory.broken.marked ? be->advisory.broken.breaker : NULL);
@@ -473,17 +473,17 @@ static void adv_renew(struct pg_backend *be)
 
 /*
  * An error (by pg_cancel_backend, say) ends no session: the next answer counts. 53200: the server
- * has no room for the key of a mark, and has heard us.
+ * has no room for the key of a mark, and has read the renewal.
  */
 static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     bool full = strcmp(r->sqlstate, "53200") == 0 && !be->advisory.renew_writes;
     if (!r->sqlstate[0])
-        be->advisory.has.hears = false;
+        be->advisory.has.listens = false;
     bool unconfirmed = be->advisory.renew_writes && pg_unconfirmed(r);
     if (unconfirmed || (!full && !pg_one_row(r, "unmarked"))) {
-        if (be->op != OP_RENEW)
+        if (be->op != PG_OP_RENEW)
             return;
         pg_conn_reply_error(&be->conn, r, &err);
         pg_unclear(be, &err);
@@ -498,10 +498,10 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 
 static void breaker_answered(struct pg_backend *be, const struct pg_reply *r)
 {
-    bool told = pg_one_row(r, "breaker");
+    bool known = pg_one_row(r, "breaker");
     be->advisory.broken.known = true;
     snprintf(be->advisory.broken.breaker, sizeof(be->advisory.broken.breaker), "%s",
-             told ? pg_text(r->rows, 0, "breaker") : "");
+             known ? pg_text(r->rows, 0, "breaker") : "");
     renewed(be, be->advisory.broken.from);
 }
 
@@ -555,11 +555,11 @@ static void adv_release(struct pg_backend *be)
 
 static void adv_answered(struct pg_backend *be, const struct pg_reply *r)
 {
-    if (be->op == OP_STATUS) {
+    if (be->op == PG_OP_STATUS) {
         adv_break_answered(be, r);
         return;
     }
-    if (be->op == OP_RELEASE) {
+    if (be->op == PG_OP_RELEASE) {
         if (r->tag == T_RELEASE)
             unlock_answered(be, r);
         else
@@ -581,7 +581,7 @@ static void adv_answered(struct pg_backend *be, const struct pg_reply *r)
             refused(be, r);
             break;
         }
-        be->advisory.has.hears = true;
+        be->advisory.has.listens = true;
         send_try(be);
         break;
     case T_CONFIRM:
@@ -604,11 +604,11 @@ static void adv_answered(struct pg_backend *be, const struct pg_reply *r)
 /* The session is gone, and with it the lock. */
 static void adv_failed(struct pg_backend *be, const struct dlock_error *err)
 {
-    if (be->op == OP_ACQUIRE && !be->acquire.wait && !be->contact.pending) {
+    if (be->op == PG_OP_ACQUIRE && !be->acquire.wait && !be->contact.pending) {
         pg_busy(be, NULL);
-    } else if (be->op == OP_ACQUIRE) {
+    } else if (be->op == PG_OP_ACQUIRE) {
         pg_try_later(be, err, be->conn.transient);
-    } else if (be->op == OP_RELEASE) {
+    } else if (be->op == PG_OP_RELEASE) {
         /* DLOCK_ENOMEM: we ended the session, which was alive as long as the command ran. */
         bool unclear = be->conn.unanswered == T_RELEASE || err->code == DLOCK_ENOMEM;
         pg_released(be,
@@ -629,24 +629,24 @@ static void adv_timeout(struct pg_backend *be, int64_t now)
 {
     /* The first client in line pauses, and was notified. */
     bool slot_is_back =
-        be->acquire.try_at != DLOCK_NEVER && be->advisory.has.hears && be->conn.notified >= 0;
+        be->acquire.try_at != DLOCK_NEVER && be->advisory.has.listens && be->conn.notified >= 0;
     struct dlock_error err;
-    if (be->op == OP_RELEASE && now >= be->release.until) {
+    if (be->op == PG_OP_RELEASE && now >= be->release.until) {
         dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "no answer");
         pg_released(be, be->granted ? DLOCK_RELEASE_UNCLEAR : DLOCK_RELEASE_NOTHING, &err);
-    } else if (be->op == OP_RENEW && now >= be->op_until) {
+    } else if (be->op == PG_OP_RENEW && now >= be->op_until) {
         /* The answer may still come, and on this session only. */
         no_answer(&err, be->spec, be->spec->op_timeout);
         pg_unclear(be, &err);
-    } else if (be->op == OP_ACQUIRE && now >= be->op_until && !be->acquire.wait) {
+    } else if (be->op == PG_OP_ACQUIRE && now >= be->op_until && !be->acquire.wait) {
         pg_busy(be, NULL); /* a try was answered: only the holder is unknown */
-    } else if (be->op == OP_ACQUIRE && now >= be->op_until) {
+    } else if (be->op == PG_OP_ACQUIRE && now >= be->op_until) {
         no_answer(&err, be->spec, pg_patience(be));
         pg_conn_cancel(&be->conn); /* as in adv_release() */
         pg_try_later(be, &err, true);
-    } else if (be->op == OP_ACQUIRE && (now >= be->acquire.try_at || slot_is_back)) {
+    } else if (be->op == PG_OP_ACQUIRE && (now >= be->acquire.try_at || slot_is_back)) {
         send_try(be);
-    } else if (be->op == OP_STATUS && now >= be->acquire.try_at) {
+    } else if (be->op == PG_OP_STATUS && now >= be->acquire.try_at) {
         adv_break_send(be);
     }
 }

@@ -215,8 +215,8 @@ static void add_renewal(struct chain *c, const struct pg_backend *be)
         add(c, sql_session_not_durable);
     if (be->advisory.renew_writes || be->restart_grace > 0)
         add(c, sql_advisory_emit);
-    if (be->advisory.has.hears)
-        add(c, sql_advisory_deaf);
+    if (be->advisory.has.listens)
+        add(c, sql_advisory_unlisten);
     add(c, sql_advisory_renew);
 }
 
@@ -224,8 +224,8 @@ char *adv_sql(const struct pg_backend *be, enum pg_tag tag)
 {
     bool locks = tag == T_TRY || tag == T_CONFIRM, waits = tag == T_WAIT || tag == T_LISTEN;
     bool with_slots = be->spec->mode == DLOCK_MODE_SLOTS;
-    bool checks = be->op == OP_STATUS && be->question->what == ASK_CHECK;
-    bool lists = be->op == OP_STATUS && be->question->what == ASK_LIST;
+    bool checks = be->op == PG_OP_STATUS && be->question->what == ASK_CHECK;
+    bool lists = be->op == PG_OP_STATUS && be->question->what == ASK_LIST;
     char more[80] = "", record[1200], *keys = NULL, *sql;
     struct chain c = {.n = 0};
     if (locks && with_slots && !(keys = slot_keys(be)))

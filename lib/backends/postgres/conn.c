@@ -51,7 +51,7 @@ static void drop(struct pg_conn *c, void (*finish)(PGconn *))
 static int conn_fail(struct pg_conn *c, int code, const char *text)
 {
     char line[256];
-    first_line(line, sizeof(line), c->last_words[0] ? c->last_words : text);
+    first_line(line, sizeof(line), c->why_ended[0] ? c->why_ended : text);
     if (!line[0])
         snprintf(line, sizeof(line), "the connection was closed");
     c->unanswered = c->requests.n > 0 ? c->requests.list[0].tag : 0;
@@ -65,7 +65,7 @@ void pg_conn_fail_no_memory(struct pg_conn *c)
 {
     if (c->state != PC_UP)
         return;
-    c->last_words[0] = '\0';
+    c->why_ended[0] = '\0';
     conn_fail(c, DLOCK_ENOMEM, "out of memory");
 }
 
@@ -74,7 +74,7 @@ static int fail_pq(struct pg_conn *c)
 {
     const char *text = PQerrorMessage(c->pq);
     bool ours =
-        PQstatus(c->pq) == CONNECTION_OK && !c->last_words[0] && pg_conn_says_no_memory(text);
+        PQstatus(c->pq) == CONNECTION_OK && !c->why_ended[0] && pg_conn_says_no_memory(text);
     return conn_fail(c, ours ? DLOCK_ENOMEM : DLOCK_EUNAVAIL, text);
 }
 
@@ -171,7 +171,7 @@ static void on_notice(void *arg, const PGresult *res)
     bool warns = severity && strcmp(severity, "WARNING") == 0;
     bool ends = severity && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0);
     if (text && (ends || (warns && state && strcmp(state, "57P01") == 0)))
-        snprintf(c->last_words, sizeof(c->last_words), "the server ended the session: %s", text);
+        snprintf(c->why_ended, sizeof(c->why_ended), "the server ended the session: %s", text);
     if (warns && c->requests.n > 0 && !is_harmless(res))
         first_line(c->requests.reply.warning, sizeof(c->requests.reply.warning),
                    text && *text ? text : "a warning without a text");
@@ -240,7 +240,7 @@ static bool address_failed(struct pg_conn *c, const char *why)
     take_state(text, sqlstate);
     /* 53: out of a resource ("too many clients"). 57P01..3: shutting down, crashed, starting. */
     c->transient = strncmp(sqlstate, "53", 2) == 0 || strncmp(sqlstate, "57P0", 4) == 0;
-    c->last_words[0] = '\0';
+    c->why_ended[0] = '\0';
     int code = c->settings->service ? code_of_service(text, sizeof(text)) : 0;
     if (code == 0 && c->settings->service && c->pq && pg_conn_loads_code(c->pq) > 0) {
         snprintf(text, sizeof(text), "the service's " PG_LOADS_CODE);
@@ -464,7 +464,7 @@ static void take_error(struct pg_conn *c, const PGresult *res)
     on_notice(c, res);
     if (r->sqlstate[0]) /* the first error is the cause */
         return;
-    r->unheard = !state;
+    r->unclear = !state;
     snprintf(r->sqlstate, sizeof(r->sqlstate), "%s", state ? state : "XX000");
     first_line(r->text, sizeof(r->text), text ? text : PQresultErrorMessage(res));
     if (!r->text[0])
@@ -568,7 +568,7 @@ void pg_conn_work(struct pg_conn *c)
     }
     c->requests.unflushed = left > 0;
     take_notifies(c);
-    if (PQstatus(c->pq) != CONNECTION_OK || (c->last_words[0] && c->requests.n == 0))
+    if (PQstatus(c->pq) != CONNECTION_OK || (c->why_ended[0] && c->requests.n == 0))
         fail_pq(c);
 }
 
@@ -620,7 +620,7 @@ int pg_conn_reply_error(const struct pg_conn *c, const struct pg_reply *r, struc
     if (pg_unconfirmed(r))
         return dlock_fail_at(err, DLOCK_EUNAVAIL, 0, c->where,
                              "the server did not confirm the commit: %s", r->warning);
-    if (r->unheard && pg_conn_says_no_memory(r->text))
+    if (r->unclear && pg_conn_says_no_memory(r->text))
         return dlock_fail_at(err, DLOCK_ENOMEM, 0, c->where, "%s", r->text);
     if (!r->sqlstate[0])
         return dlock_fail_at(err, DLOCK_EPROTO, 0, c->where, "unexpected answer to the lock query");

@@ -69,7 +69,7 @@ struct pg_reply {
     /* The last result with rows, or NULL. A result with a column set_config first is no answer. */
     PGresult *rows;
     char sqlstate[6]; /* "": no error */
-    bool unheard;   /* the error is libpq's, out of memory say: the request may have been served */
+    bool unclear;   /* the error is libpq's, out of memory say: the request may have been served */
     char text[256]; /* of the error */
     char warning[256]; /* see pg_unconfirmed(); "": none */
 };
@@ -133,9 +133,9 @@ struct pg_conn {
 
     /* PC_FAILED */
     struct dlock_error error;
-    bool transient;       /* the server is starting, or has no free connection: try again */
-    int unanswered;       /* the tag of the oldest request without an answer; 0: none */
-    char last_words[256]; /* why the server ends the session */
+    bool transient;      /* the server is starting, or has no free connection: try again */
+    int unanswered;      /* the tag of the oldest request without an answer; 0: none */
+    char why_ended[256]; /* why the server ends the session */
 };
 
 /*
@@ -211,7 +211,7 @@ static inline bool pg_conn_says_no_memory(const char *text)
 bool pg_has(const PGresult *, const char *columns);
 /* No error, and exactly one row, with these columns? */
 bool pg_one_row(const struct pg_reply *, const char *columns);
-/* A field of a row. NULL: it is NULL, or, by a mistake of ours, no pg_has() asked for the column. */
+/* A field of a row. NULL: it is NULL; or there is no such column, which pg_has() excludes. */
 const char *pg_field(const PGresult *, int row, const char *column);
 static inline bool pg_null(const PGresult *res, int row, const char *column)
 {

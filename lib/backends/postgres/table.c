@@ -42,7 +42,7 @@
  *     while no waiter can have joined before them. Readers and slots look at each try, unless the
  *     lock has been free for longer than the longest turn.
  *   - Only the first eight writers LISTEN. A writer that joins behind them waits in the server
- *     (stay_far), until the waiter eight places before it has left the line.
+ *     (await), until the waiter eight places before it has left the line.
  *
  * Not guaranteed: the server's clock decides; when the clock steps forward, a lease ends early.
  * When the clock steps back, new tickets are before old tickets. A foreign role can set such an
@@ -61,7 +61,7 @@
 #define POLL_IN_LINE (2500 * DLOCK_MSEC) /* between tries of a waiter in line */
 #define SILENT_AFTER (4 * POLL_IN_LINE)  /* --status: for a waiter in line, since the last try */
 #define JITTER (200 * DLOCK_MSEC)
-#define FAR_CHUNKS 3 /* as in stay_far */
+#define AWAIT_CHUNKS 3 /* as in await */
 #define SWEEP_ONE_OF 100
 /*
  * A name with a date leaves a row behind. The row goes with a run record that is a week old; for
@@ -75,7 +75,7 @@
 #define TAKE_COLUMNS "fence pid token"
 #define TRY_COLUMNS                                                                                \
     TAKE_COLUMNS                                                                                   \
-    " holder held_fence left_ms grace_ms owner ticket ahead turn_ms fence_before far before"
+    " holder held_fence left_ms grace_ms owner ticket ahead turn_ms fence_before awaited before"
 #define RENEW_COLUMNS "renewed holder token"
 /* As the statement check lists them: 23 is the type int. */
 static const char lock_columns[] = "name 25 950 t,fence 20 0 t,owner 25 100 t,expires 1184 0 t,"
@@ -236,7 +236,7 @@ static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *t
                            int64_t stays_ms)
 {
     /* Again: the lock on the row makes this commit wait for the standby as the first did. */
-    bool again = tag == T_RELEASE && be->table.release == RELEASE_UNHEARD;
+    bool again = tag == T_RELEASE && be->table.release == RELEASE_UNCLEAR;
     if (is_shared(be))
         shared_send_give_back(be, tag, token, stays_ms);
     else
@@ -270,7 +270,7 @@ static void send_release(struct pg_backend *be)
     bool brief = be->granted && table_stays_ms(be) == 0 && be->table.release == RELEASE_UNSENT;
     const char *leave = brief ? brief_release(be) : NULL;
     if (be->table.release == RELEASE_UNSENT)
-        be->table.release = RELEASE_SENT; /* once unheard, always unheard */
+        be->table.release = RELEASE_SENT; /* once unclear, always unclear */
     if (run_record_begun(be->spec) && be->granted)
         runs_send_release(be);
     else if (leave && is_shared(be))
@@ -363,7 +363,7 @@ void table_granted(struct pg_backend *be, int64_t from)
     }
     be->table.release = RELEASE_UNSENT;
     be->table.line.joined = false;
-    be->table.line.far = 0;
+    be->table.line.awaited = 0;
     shared_withdraw_notice(be);
     if (be->conn.one_by_one)
         maybe_sweep(be);
@@ -430,16 +430,17 @@ static int64_t next_poll(const struct pg_backend *be)
 }
 
 /* Far behind in line: wait in the server, at most until the next try is due. */
-static void stay_far(struct pg_backend *be)
+static void await_in_line(struct pg_backend *be)
 {
     int64_t ms = (be->acquire.try_at - pg_now(be)) / DLOCK_MSEC;
-    if (ms < FAR_CHUNKS)
+    if (ms < AWAIT_CHUNKS)
         return;
     be->op_until = be->acquire.try_at + pg_patience(be);
     be->acquire.try_at = DLOCK_NEVER;
-    table_send(be, T_WAIT, NO_MORE,
-               PLACES({"far", NULL, be->table.line.far}, {"chunk", NULL, ms / FAR_CHUNKS}),
-               STATEMENTS(sql_table_patient, sql_table_stay_far, sql_table_far_gone));
+    table_send(
+        be, T_WAIT, NO_MORE,
+        PLACES({"awaited", NULL, be->table.line.awaited}, {"chunk", NULL, ms / AWAIT_CHUNKS}),
+        STATEMENTS(sql_table_await_settings, sql_table_await, sql_table_awaited));
 }
 
 /* Wait for a call, and poll: also at our turn after the lease, as the holder may be dead. */
@@ -460,8 +461,8 @@ static void try_again_in_time(struct pg_backend *be, const struct table_refusal 
     else
         be->acquire.try_at = dlock_min(now + POLL_ALONE, turn + why->left_ms * DLOCK_MSEC) + jitter;
     heed_call(be);
-    if (be->table.line.far > 0)
-        stay_far(be);
+    if (be->table.line.awaited > 0)
+        await_in_line(be);
 }
 
 /*
@@ -471,38 +472,38 @@ static void try_again_in_time(struct pg_backend *be, const struct table_refusal 
 static void note_distance(struct pg_backend *be, const struct table_refusal *why)
 {
     if (why->ahead >= 0) {
-        be->table.line.far = why->far;
+        be->table.line.awaited = why->awaited;
         be->table.line.before = why->before;
     }
-    if (is_shared(be) || be->table.line.impatient || be->table.notice.at != 0)
-        be->table.line.far = 0;
+    if (is_shared(be) || be->table.line.no_await || be->table.notice.at != 0)
+        be->table.line.awaited = 0;
 }
 
-static void come_near(struct pg_backend *be)
+static void start_listening(struct pg_backend *be)
 {
-    be->table.line.far = 0;
+    be->table.line.awaited = 0;
     be->op_until = pg_now(be) + pg_patience(be);
-    table_send(be, T_NEAR, NO_MORE, PLACES({"before", NULL, be->table.line.before}),
-               STATEMENTS(sql_table_listen, sql_table_near));
+    table_send(be, T_LISTENING, NO_MORE, PLACES({"before", NULL, be->table.line.before}),
+               STATEMENTS(sql_table_listen, sql_table_next_in_line));
 }
 
-static void waited_far(struct pg_backend *be, const struct pg_reply *r)
+static void await_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     bool answered = pg_one_row(r, "gone held");
     if (!answered)
-        be->table.line.impatient = true;
+        be->table.line.no_await = true;
     if (!answered || pg_true(r->rows, 0, "gone")) {
-        come_near(be);
+        start_listening(be);
     } else if (pg_true(r->rows, 0, "held") && be->table.line.tries % LOOK_ONE_OF != 0) {
         be->table.line.tries++;
         be->acquire.try_at = next_poll(be);
-        stay_far(be);
+        await_in_line(be);
     } else {
         send_try(be);
     }
 }
 
-static void came_near(struct pg_backend *be, const struct pg_reply *r)
+static void listening(struct pg_backend *be, const struct pg_reply *r)
 {
     if (!pg_one_row(r, "in_line") || !pg_true(r->rows, 0, "in_line")) {
         send_try(be);
@@ -526,12 +527,12 @@ static void join_line(struct pg_backend *be, const struct table_refusal *why)
     shared_kind(be->spec, kind);
     snprintf(ticket, sizeof(ticket), "%016" PRId64, be->table.line.ticket);
     note_distance(be, why);
-    if (be->table.line.far == 0)
+    if (be->table.line.awaited == 0)
         table_send(be, T_LISTEN, NO_MORE, NULL, STATEMENTS(sql_table_listen));
     table_send(be, T_LISTEN, NO_MORE,
                PLACES({"ticket", ticket, 0}, {"kind", kind, 0}, {"fresh", NULL, fresh}),
                STATEMENTS(sql_table_stand_in_line));
-    if (be->table.line.far == 0)
+    if (be->table.line.awaited == 0)
         send_try(be);
     else
         try_again_in_time(be, why);
@@ -539,9 +540,9 @@ static void join_line(struct pg_backend *be, const struct table_refusal *why)
 
 static void wait_on(struct pg_backend *be, const struct table_refusal *why)
 {
-    bool direct = why->direct && !be->table.line.deaf;
+    bool direct = why->direct && !be->table.line.no_listen;
     bool stands = be->table.line.joined && be->table.line.ticket == why->ticket;
-    bool far = be->table.line.far > 0;
+    bool awaits = be->table.line.awaited > 0;
     bool shared = why->held && strncmp(why->owner, SHARED_OWNER, strlen(SHARED_OWNER)) == 0;
     struct dlock_event *ev = events_add(&be->events, EV_WAITING);
     ev->info = why->info;
@@ -560,10 +561,10 @@ static void wait_on(struct pg_backend *be, const struct table_refusal *why)
     } else if (direct && !stands) {
         join_line(be, why);
     } else {
-        if (far)
+        if (awaits)
             note_distance(be, why);
-        if (far && be->table.line.far == 0)
-            come_near(be);
+        if (awaits && be->table.line.awaited == 0)
+            start_listening(be);
         else
             try_again_in_time(be, why);
     }
@@ -592,7 +593,7 @@ static void not_granted(struct pg_backend *be, const struct pg_reply *r)
         .held = !pg_null(r->rows, 0, "left_ms"),
         .left_ms = pg_ms(r->rows, 0, "left_ms"),
         .turn_ms = pg_ms(r->rows, 0, "turn_ms"),
-        .far = (int)pg_number(r->rows, 0, "far"),
+        .awaited = (int)pg_number(r->rows, 0, "awaited"),
         .before = (int)pg_number(r->rows, 0, "before"),
     };
     be->table.try = TRY_NONE;
@@ -784,13 +785,13 @@ static void give_release_up(struct pg_backend *be, const struct dlock_error *err
         pg_released(be, DLOCK_RELEASE_UNCLEAR, err);
 }
 
-/* unheard: the release may have been served. */
-static void release_failed(struct pg_backend *be, bool unheard, const struct dlock_error *err)
+/* unclear: the release may have been served. */
+static void release_failed(struct pg_backend *be, bool unclear, const struct dlock_error *err)
 {
     int64_t now = pg_now(be);
     bool transient = err->code == DLOCK_EUNAVAIL || err->code == DLOCK_ENOMEM;
-    if (unheard && be->table.release == RELEASE_SENT)
-        be->table.release = RELEASE_UNHEARD;
+    if (unclear && be->table.release == RELEASE_SENT)
+        be->table.release = RELEASE_UNCLEAR;
     be->contact.refusal = *err;
     be->op_until = DLOCK_NEVER;
     if (now >= be->release.until || !transient || be->table.release == RELEASE_DONE)
@@ -800,7 +801,7 @@ static void release_failed(struct pg_backend *be, bool unheard, const struct dlo
                                         now + dlock_backoff_next(&be->outage.pause, be->spec->env));
 }
 
-/* The lock is released, and the waiters have not been told. */
+/* The lock is released, and the waiters have not been called. */
 static void call_waiters(struct pg_backend *be)
 {
     be->table.release = RELEASE_DONE;
@@ -827,16 +828,16 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
     } else if (end == END_NOT_RECORDED) {
         pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
     } else if (!is_ours(be, r, columns) ||
-               (pg_unconfirmed(r) && (!nothing || be->table.release == RELEASE_UNHEARD))) {
+               (pg_unconfirmed(r) && (!nothing || be->table.release == RELEASE_UNCLEAR))) {
         table_not_ours(be, r, DLOCK_EUNAVAIL, &err);
         pg_conn_close(&be->conn);
-        release_failed(be, r->unheard || !r->sqlstate[0], &err);
+        release_failed(be, r->unclear || !r->sqlstate[0], &err);
     } else if (r->tag == T_LEAVE && pg_number(r->rows, 0, "called") > 0) {
         call_waiters(be);
     } else if (end == END_RECORDED || pg_number(r->rows, 0, "released") == 1) {
         pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
-    } else if (be->granted && be->table.release == RELEASE_UNHEARD) {
-        /* The answer that was not heard may have asked for the call. */
+    } else if (be->granted && be->table.release == RELEASE_UNCLEAR) {
+        /* The answer that never came may have asked for the call. */
         call_waiters(be);
     } else if (be->granted) {
         describe_row(be, r, &err);
@@ -854,15 +855,15 @@ static bool table_send_check(struct pg_backend *be, bool first);
 static void table_ready(struct pg_backend *be)
 {
     const struct pg_place *fence = PLACES({"fence", NULL, (int64_t)be->fence});
-    be->table.line.joined = be->table.line.deaf = false;
-    be->table.line.called = be->table.line.far = 0;
+    be->table.line.joined = be->table.line.no_listen = false;
+    be->table.line.called = be->table.line.awaited = 0;
     /* A step of a query may follow a read, whose check of the second or third table has failed. */
-    if (be->op == OP_STATUS)
+    if (be->op == PG_OP_STATUS)
         be->conn.guarded = true;
     if (be->conn.guarded) /* nothing is checked yet */
         be->table.checked.holders = be->table.checked.runs = false;
     switch (be->op) {
-    case OP_ACQUIRE:
+    case PG_OP_ACQUIRE:
         /* Undo the try of the connection before, then try with another token. */
         if (be->table.try == TRY_ORPHANED) {
             send_give_back(be, T_UNDO, be->token, 0);
@@ -873,7 +874,7 @@ static void table_ready(struct pg_backend *be)
         }
         send_try(be);
         break;
-    case OP_RENEW:
+    case PG_OP_RENEW:
         if (is_shared(be))
             table_send(be, T_RENEW, AND_HOLDERS, PLACES({"epoch", be->table.epoch, 0}),
                        STATEMENTS(sql_table_lock_row, sql_table_shared_renew));
@@ -883,12 +884,12 @@ static void table_ready(struct pg_backend *be)
         else
             table_send(be, T_RENEW, NO_MORE, fence, STATEMENTS(sql_table_renew));
         break;
-    case OP_RELEASE:
+    case PG_OP_RELEASE:
         send_release(be);
         if (be->granted && !be->conn.one_by_one)
             maybe_sweep(be);
         break;
-    case OP_STATUS:
+    case PG_OP_STATUS:
         PQclear(be->status.first);
         be->status.first = NULL;
         be->status.run = false;
@@ -908,7 +909,7 @@ static void table_ready(struct pg_backend *be)
             table_send(be, T_STATUS, NO_MORE, PLACES({"runs_name", be->table.runs, 0}),
                        STATEMENTS(sql_table_status));
         break;
-    case OP_NONE:
+    case PG_OP_NONE:
         break;
     }
 }
@@ -939,7 +940,7 @@ static bool table_found(struct pg_backend *be, struct pg_reply *r)
         if (r->tag == T_NOTICE)
             be->table.notice.at = pg_now(be); /* comes again with the next refusal */
         else if (r->tag != T_SWEEP && first) {
-            if (be->op == OP_ACQUIRE && be->table.orphan[0])
+            if (be->op == PG_OP_ACQUIRE && be->table.orphan[0])
                 send_give_back(be, T_UNDO, be->table.orphan, 0);
             table_ready(be);
         }
@@ -973,44 +974,45 @@ static void table_answered(struct pg_backend *be, const struct pg_reply *r)
         if (r->tag == T_TRY && be->spec->once > 0)
             be->table.checked.runs = true;
     }
-    if ((r->tag == T_TRY || r->tag == T_CONFIRM) && be->op == OP_ACQUIRE)
+    if ((r->tag == T_TRY || r->tag == T_CONFIRM) && be->op == PG_OP_ACQUIRE)
         try_answered(be, r);
-    else if (r->tag == T_SCHEMA && be->op == OP_ACQUIRE)
+    else if (r->tag == T_SCHEMA && be->op == PG_OP_ACQUIRE)
         create_answered(be, r);
     else if (r->tag == T_NOTICE && strncmp(r->sqlstate, "42", 2) == 0)
         be->table.notice.at = DLOCK_NEVER; /* no right to the second table */
-    else if (r->tag == T_WAIT && be->op == OP_ACQUIRE)
-        waited_far(be, r);
-    else if ((r->tag == T_LISTEN || r->tag == T_NEAR) && r->sqlstate[0]) {
-        be->table.line.deaf = true; /* polling has to do */
+    else if (r->tag == T_WAIT && be->op == PG_OP_ACQUIRE)
+        await_answered(be, r);
+    else if ((r->tag == T_LISTEN || r->tag == T_LISTENING) && r->sqlstate[0]) {
+        be->table.line.no_listen = true; /* polling has to do */
         be->table.line.joined = false;
-        if (r->tag == T_NEAR && be->op == OP_ACQUIRE)
+        if (r->tag == T_LISTENING && be->op == PG_OP_ACQUIRE)
             send_try(be);
-    } else if (r->tag == T_NEAR && be->op == OP_ACQUIRE)
-        came_near(be, r);
-    else if (r->tag == T_RENEW && be->op == OP_RENEW)
+    } else if (r->tag == T_LISTENING && be->op == PG_OP_ACQUIRE)
+        listening(be, r);
+    else if (r->tag == T_RENEW && be->op == PG_OP_RENEW)
         renew_answered(be, r);
-    else if ((r->tag == T_RELEASE || r->tag == T_LEAVE || r->tag == T_CALL) && be->op == OP_RELEASE)
+    else if ((r->tag == T_RELEASE || r->tag == T_LEAVE || r->tag == T_CALL) &&
+             be->op == PG_OP_RELEASE)
         release_answered(be, r);
-    else if (r->tag == T_FORGET && be->op == OP_STATUS)
+    else if (r->tag == T_FORGET && be->op == PG_OP_STATUS)
         runs_forgotten(be, r);
-    else if ((r->tag == T_BREAK || r->tag == T_FREE) && be->op == OP_STATUS)
+    else if ((r->tag == T_BREAK || r->tag == T_FREE) && be->op == PG_OP_STATUS)
         break_answered(be, r);
 }
 
 /* A connection is only a way to the row: no lock is lost, but a holder asks now. */
 static void table_failed(struct pg_backend *be, const struct dlock_error *err)
 {
-    if (be->op == OP_ACQUIRE && be->contact.pending && !be->conn.transient) {
+    if (be->op == PG_OP_ACQUIRE && be->contact.pending && !be->conn.transient) {
         pg_fail(be, err); /* the core gives up; the release undoes this try */
-    } else if (be->op == OP_ACQUIRE) {
+    } else if (be->op == PG_OP_ACQUIRE) {
         orphan_try(be); /* a served try would make us wait for ourselves */
         pg_try_later(be, err, be->conn.transient);
-    } else if (be->op == OP_RENEW) {
+    } else if (be->op == PG_OP_RENEW) {
         pg_unclear(be, err);
-    } else if (be->op == OP_RELEASE) {
+    } else if (be->op == PG_OP_RELEASE) {
         release_failed(be, true, err);
-    } else if (be->op == OP_NONE && be->granted) {
+    } else if (be->op == PG_OP_NONE && be->granted) {
         events_add(&be->events, EV_AWAY)->error = *err;
     }
 }
@@ -1018,16 +1020,16 @@ static void table_failed(struct pg_backend *be, const struct dlock_error *err)
 static void table_timeout(struct pg_backend *be, int64_t now)
 {
     struct dlock_error err;
-    if (be->op == OP_RELEASE && now >= be->release.until) {
+    if (be->op == PG_OP_RELEASE && now >= be->release.until) {
         err = be->contact.refusal;
         if (err.code == 0)
             dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "no answer");
         give_release_up(be, &err);
-    } else if ((be->op == OP_RELEASE || be->op == OP_RENEW) && now >= be->op_until) {
-        no_answer(&err, be->spec, be->op == OP_RENEW ? be->spec->op_timeout : pg_patience(be));
+    } else if ((be->op == PG_OP_RELEASE || be->op == PG_OP_RENEW) && now >= be->op_until) {
+        no_answer(&err, be->spec, be->op == PG_OP_RENEW ? be->spec->op_timeout : pg_patience(be));
         pg_conn_close(&be->conn);
         table_failed(be, &err);
-    } else if (be->op == OP_ACQUIRE && now >= be->op_until) {
+    } else if (be->op == PG_OP_ACQUIRE && now >= be->op_until) {
         no_answer(&err, be->spec, pg_patience(be));
         if (be->conn.one_by_one) {
             orphan_try(be); /* nothing may follow the try: undo first on the next connection */
@@ -1038,7 +1040,7 @@ static void table_timeout(struct pg_backend *be, int64_t now)
         be->table.try = TRY_NONE;
         if (pg_new_token(be))
             pg_try_later(be, &err, true);
-    } else if (be->op == OP_ACQUIRE && be->conn.state == PC_UP && !pg_conn_busy(&be->conn)) {
+    } else if (be->op == PG_OP_ACQUIRE && be->conn.state == PC_UP && !pg_conn_busy(&be->conn)) {
         heed_call(be);
         if (now >= be->acquire.try_at)
             send_try(be);
@@ -1138,9 +1140,10 @@ static bool more_list(struct pg_backend *be, struct pg_reply *r)
     for (int i = 0; r->rows && be->table.look == LOOK_FIRST && i < PQntuples(r->rows); i++)
         shared = shared || pg_text(r->rows, i, "kind")[0] == 's';
     if (refused)
-        pg_list_dark(be, "of readers and slots this role sees one holder, and not how many there "
-                         "are: the second table is not readable");
-    if (!refused && (!shared || be->status.dark))
+        pg_list_partial(be,
+                        "of readers and slots this role sees one holder, and not how many there "
+                        "are: the second table is not readable");
+    if (!refused && (!shared || be->status.partial))
         return false;
     be->table.look = refused ? LOOK_FIRST : LOOK_HOLDERS;
     be->conn.guarded = be->conn.guarded && refused;

@@ -32,15 +32,15 @@ struct table_refusal {
     int64_t ahead;                 /* waiters before us in line; -1: unknown */
     bool held; /* try again in left_ms and turn_ms, or earlier; else in turn_ms (0: at once) */
     int64_t left_ms, turn_ms;
-    int far, before; /* if we looked: pids as in struct table_state; far may be 0 */
+    int awaited, before; /* if we looked: pids as in struct table_state; awaited may be 0 */
 };
 void table_refused(struct pg_backend *, const struct table_refusal *);
 /* The answer was an error: nothing was granted, since the message was rolled back as a whole. */
 void table_try_failed(struct pg_backend *, const struct pg_reply *);
 /*
- * Does the reply answer our own statement: a row with these columns, and our token? A pooler that
- * mixes up answers (see struct pg_conn) would make us believe in a foreign grant. False: the acquire
- * has failed. The first answer also tells whether there is a pooler. The columns have pid and token.
+ * Does the reply answer our own statement: a row with these columns, pid and token among them, and
+ * our token? A pooler that mixes up answers (see struct pg_conn) would make us believe in a foreign
+ * grant. False: the acquire has failed. The first answer also tells whether there is a pooler.
  */
 bool table_try_is_ours(struct pg_backend *, const struct pg_reply *, const char *columns);
 /* The error of an answer that is not ours, or unconfirmed; code: of an answer without sense. */

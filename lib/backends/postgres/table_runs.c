@@ -146,7 +146,7 @@ enum table_end runs_ended(const struct pg_backend *be, const struct pg_reply *r,
     bool ours = pg_number(r->rows, 0, "released") == 1, success = be->spec->hold->success;
     if (ours ? pg_number(r->rows, 0, "written") == 1 : pg_number(r->rows, 0, "ended") == 1)
         return END_RECORDED;
-    if (!ours && (be->table.release != RELEASE_UNHEARD || !success))
+    if (!ours && (be->table.release != RELEASE_UNCLEAR || !success))
         return END_UNKNOWN;
     dlock_fail_at(err, DLOCK_ELOST, 0, pg_where(be), "another client has changed the run record");
     return END_NOT_RECORDED;

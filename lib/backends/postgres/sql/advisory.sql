@@ -238,7 +238,7 @@ SELECT coalesce((
 -- A commit. Without synchronous_commit: a promoted standby has replayed the commit, see grace.
 SELECT pg_logical_emit_message(true, 'dlock', ''::text)
 
--- statement deaf
+-- statement unlisten
 UNLISTEN *
 
 -- statement unlock
@@ -286,7 +286,7 @@ s AS MATERIALIZED (
     FROM l WHERE l.what IS NOT NULL GROUP BY l.pid)
 
 -- fragment columns
--- Of a session that holds the lock or waits for it, with its last query. session: pid and begin, the
+-- A session that holds the lock or waits for it, and its last query. session: pid and begin, the
 -- begin only as far as our role may read it; breaker: NULL: not marked; broken_ms: since when.
 s.pid, s.granted, s.shared, s.slots, a.usename, a.query,
 coalesce(a.client_hostname, host(a.client_addr), '') AS client,

@@ -45,36 +45,36 @@ WHERE pg_backend_pid() = {pid}
 -- statement listen
 LISTEN "{channel}{pid}"
 
--- statement patient
--- Before stay_far. A role's statement_timeout is meant for queries. While the statement runs, the
+-- statement await_settings
+-- Before await. A role's statement_timeout is meant for queries. While the statement runs, the
 -- server notices a dead client only with the third setting.
 SELECT set_config('lock_timeout', '{chunk}', true), set_config('statement_timeout', '0', true),
     CASE WHEN current_setting('server_version_num')::int >= 140000 AND version() LIKE '%linux%'
         THEN set_config('client_connection_check_interval', '1s', true) END
 
--- statement stay_far
+-- statement await
 -- Each NOTIFY wakes all sessions of the database that LISTEN, so a waiter far behind does not
--- LISTEN yet. It waits until the waiter {far} (a pid), eight places before it, gives up the key of
--- its own pid; at most three times {chunk}, in ms. A chunk is shorter than the default of
+-- LISTEN yet. It waits until the waiter eight places before it, {awaited} (a pid), gives up the key
+-- of its own pid; at most three times {chunk}, in ms. A chunk is shorter than the default of
 -- deadlock_timeout, and the block catches the end of a chunk, else an error in the server's log.
 /* {waiter} */ DO $dlock$BEGIN
     FOR i IN 1..3 LOOP
         BEGIN
-            PERFORM pg_advisory_xact_lock_shared({line_key} # {far});
+            PERFORM pg_advisory_xact_lock_shared({line_key} # {awaited});
             RETURN;
         EXCEPTION WHEN lock_not_available THEN NULL;
         END;
     END LOOP;
 END$dlock$
 
--- statement far_gone
--- Behind stay_far: has the waiter left, and does the lock stay held so that a try would not look at
+-- statement awaited
+-- Behind await: has the waiter left, and does the lock stay held so that a try would not look at
 -- the line?
-/* {waiter} */ SELECT pg_try_advisory_xact_lock_shared({line_key} # {far}) AS gone, EXISTS (
+/* {waiter} */ SELECT pg_try_advisory_xact_lock_shared({line_key} # {awaited}) AS gone, EXISTS (
     SELECT 1 FROM {table} r
     WHERE r.name = '{name}' AND r.expires > clock_timestamp() + interval '3 seconds') AS held
 
--- statement near
+-- statement next_in_line
 -- Behind listen: is the next waiter before us, {before}, still in line? Then no release can have
 -- missed us.
 /* {waiter} */ SELECT NOT pg_try_advisory_xact_lock_shared({line_key} # {before}) AS in_line
@@ -157,7 +157,7 @@ h AS MATERIALIZED (
     FROM {table} r WHERE r.name = '{name}'),
 -- include ticket
 t AS MATERIALIZED (
-    SELECT w.line[1] AS ahead, w.line[2] AS far, w.line[3] AS before,
+    SELECT w.line[1] AS ahead, w.line[2] AS awaited, w.line[3] AS before,
         make_interval(secs => coalesce(w.line[1], 0)::float8 * float8 '2.8'
             / (coalesce(w.line[1], 0)::float8 + float8 '2.5')) AS turn
     FROM (
@@ -201,7 +201,7 @@ SELECT g.fence, pg_backend_pid() AS pid, '{token}'::text AS token, o.holder,
     CASE WHEN g.fence IS NOT NULL AND pg_backend_pid() = {pid_in_line}
         THEN concat(set_config('application_name', '{session}', false),
             pg_advisory_unlock({line_key} # {pid_in_line})) END,
-    (SELECT h.fence FROM h) AS fence_before, t.far, t.before
+    (SELECT h.fence FROM h) AS fence_before, t.awaited, t.before
 FROM t LEFT JOIN got g ON true LEFT JOIN h o ON o.expires > clock_timestamp()
 
 -- statement renew
