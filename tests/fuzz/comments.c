@@ -19,8 +19,8 @@ static void read_session(char *text, const char *granted)
     PQsetvalue(res, 0, 0, (char *)(uintptr_t)granted, (int)strlen(granted));
     for (int i = 1; i < (int)DLOCK_LEN(names); i++)
         PQsetvalue(res, 0, i, text, (int)strlen(text));
-    if (adv_read_info(res, 0, &info))
-        fuzz_clean_info(&info);
+    read_info(res, 0, &info);
+    fuzz_clean_info(&info);
     FUZZ_HOLDS(info.slots <= DLOCK_SLOTS_MAX && info.slot >= 0 && info.slot <= DLOCK_SLOTS_MAX);
     PQclear(res);
 }

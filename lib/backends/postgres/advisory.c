@@ -70,7 +70,7 @@ static void read_mark(const PGresult *res, int i, struct dlock_info *info)
     info->broken_ms = pg_number(res, i, "broken_ms");
 }
 
-bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
+static void read_info(const PGresult *res, int i, struct dlock_info *info)
 {
     const char *begin;
     *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1, .mode = DLOCK_MODE_EXCLUSIVE};
@@ -91,7 +91,7 @@ bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
             info->since_ms -= info->waited_ms;
             info->waited_ms = -1;
         }
-        return true;
+        return;
     }
     /* A foreign program, or a dlock whose queries our role may not read. */
     const char *app = pg_text(res, i, "application_name"), *user = pg_text(res, i, "usename");
@@ -104,31 +104,22 @@ bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
         /* A waiter begins a session to wait; the time of a grant is in the unreadable query. */
         if (info->waiter)
             info->since_ms = pg_number(res, i, "begin_ms");
-        return true;
+        return;
     }
     info->left_ns = DLOCK_NEVER;
     dlock_clean_text(info->host, sizeof(info->host), client, strlen(client));
     dlock_clean_text(info->command, sizeof(info->command), app, strlen(app));
-    return true;
 }
 
 /* The token is the session's: each hold has a session of its own. */
 static bool read_status(const PGresult *res, int i, struct dlock_info *info)
 {
-    adv_read_info(res, i, info);
+    read_info(res, i, info);
     snprintf(info->token, sizeof(info->token), "%.*s", DLOCK_TOKEN_LEN, pg_text(res, i, "session"));
     return true;
 }
 
 /* ---------------------------------------------------------------- acquire: send */
-
-void adv_request(struct pg_backend *be, enum pg_tag tag)
-{
-    char *sql = adv_sql(be, tag);
-    if (!pg_conn_send(&be->conn, (int)tag, sql))
-        pg_conn_fail_no_memory(&be->conn);
-    free(sql);
-}
 
 /* Bound the time for the next answer; the server takes more ns by itself. */
 static void bound_answer(struct pg_backend *be, int64_t more)
@@ -323,22 +314,6 @@ static bool check_session(struct pg_backend *be, const struct pg_reply *r)
     return false;
 }
 
-/* The meaning of an error. */
-void adv_refusal(const struct pg_backend *be, const struct pg_reply *r, struct dlock_error *err)
-{
-    if (strstr(r->text, FOUND_POOLER))
-        dlock_fail_at(
-            err, DLOCK_EUSAGE, 0, pg_where(be),
-            "this is a connection pooler, which would keep an advisory lock "
-            "for other clients: connect to the server itself, or write " URI_PARAM("?mode=lease"));
-    else if (strstr(r->text, FOUND_STANDBY))
-        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, pg_where(be), "the server is a standby");
-    else if (strstr(r->text, FOUND_READ_ONLY))
-        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, pg_where(be), PG_NO_WRITES);
-    else
-        pg_conn_reply_error(&be->conn, r, err);
-}
-
 /*
  * An error may leave the session's lock behind although the message was rolled back, so end the
  * session. The primary may have changed.
@@ -386,7 +361,7 @@ static void holder_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     const struct dlock_info *info = NULL; /* an error, or no holder any more: go on */
     if (pg_one_row(r, SESSION_COLUMNS)) {
-        adv_read_info(r->rows, 0, &be->info);
+        read_info(r->rows, 0, &be->info);
         info = &be->info;
     }
     if (!be->acquire.wait) {

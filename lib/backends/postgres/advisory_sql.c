@@ -24,6 +24,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* In the error of the statement gate. */
+#define FOUND_POOLER "dlock finding: pooler;"
+#define FOUND_STANDBY "dlock finding: standby;"
+#define FOUND_READ_ONLY "dlock finding: read-only;"
+
 /* The statements of a message, in order. */
 struct chain {
     const char *list[24];
@@ -261,4 +266,27 @@ char *adv_sql(const struct pg_backend *be, enum pg_tag tag)
                   tag == T_TRY && be->restart_grace > 0);
     free(keys);
     return sql;
+}
+
+void adv_request(struct pg_backend *be, enum pg_tag tag)
+{
+    char *sql = adv_sql(be, tag);
+    if (!pg_conn_send(&be->conn, (int)tag, sql))
+        pg_conn_fail_no_memory(&be->conn);
+    free(sql);
+}
+
+void adv_refusal(const struct pg_backend *be, const struct pg_reply *r, struct dlock_error *err)
+{
+    if (strstr(r->text, FOUND_POOLER))
+        dlock_fail_at(
+            err, DLOCK_EUSAGE, 0, pg_where(be),
+            "this is a connection pooler, which would keep an advisory lock "
+            "for other clients: connect to the server itself, or write " URI_PARAM("?mode=lease"));
+    else if (strstr(r->text, FOUND_STANDBY))
+        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, pg_where(be), "the server is a standby");
+    else if (strstr(r->text, FOUND_READ_ONLY))
+        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, pg_where(be), PG_NO_WRITES);
+    else
+        pg_conn_reply_error(&be->conn, r, err);
 }

@@ -8,11 +8,6 @@
 #define CHUNK_MS 900             /* one statement waits no longer */
 #define WAIT_IDLE_MS 3000 /* a waiter that is silent for so long, or for a ttl, loses its place */
 
-/* In the error of the statement gate. */
-#define FOUND_POOLER "dlock finding: pooler;"
-#define FOUND_STANDBY "dlock finding: standby;"
-#define FOUND_READ_ONLY "dlock finding: read-only;"
-
 /*
  * The message of a request, malloc'ed; NULL: out of memory.
  *
@@ -28,11 +23,10 @@
  *   T_STATUS          all holders and waiters
  */
 char *adv_sql(const struct pg_backend *, enum pg_tag);
-
-/* advisory.c */
+/* Send the request; for lack of memory the session ends. */
 void adv_request(struct pg_backend *, enum pg_tag);
+/* The meaning of an answer that is an error, or not ours. */
 void adv_refusal(const struct pg_backend *, const struct pg_reply *, struct dlock_error *);
-bool adv_read_info(const PGresult *, int row, struct dlock_info *);
 
 /* advisory_break.c: T_BREAK and T_FREE. */
 void adv_break_send(struct pg_backend *);

@@ -137,6 +137,20 @@ static int code_of(const char *sqlstate, const char *text)
 /* ---------------------------------------------------------------- connecting */
 
 /*
+ * TCP gives up at idle + count * interval. Not before the ttl is over: a server without
+ * TCP_USER_TIMEOUT (which only Linux has) would free the lock of a holder that is cut off but still
+ * runs. Linux takes an idle time and an interval of 32767 s, and 127 probes, at most.
+ */
+struct pg_keepalives pg_keepalives(int64_t ttl)
+{
+    int64_t all = dlock_max(2, (ttl + DLOCK_SEC - 1) / DLOCK_SEC);
+    struct pg_keepalives k = {.count = dlock_min(all / 2, 100)};
+    k.idle = dlock_min(all - k.count, 32767);
+    k.interval = (all - k.idle + k.count - 1) / k.count;
+    return k;
+}
+
+/*
  * Warnings that a statement of ours can cause, and that say nothing about the commit, by the
  * server's function: the SQLSTATE is 01000 for all, as for a cancelled wait, and the text is
  * translated.

@@ -74,6 +74,12 @@ struct pg_reply {
     char warning[256]; /* see pg_unconfirmed(); "": none */
 };
 
+/* In seconds: each end gives up a silent peer between ttl and ttl + 2 s. */
+struct pg_keepalives {
+    int64_t idle, interval, count;
+};
+struct pg_keepalives pg_keepalives(int64_t ttl);
+
 /* Read the password's file, if any, into settings. 0 or a negative code. */
 int pg_read_password(struct pg_settings *, struct dlock_error *);
 

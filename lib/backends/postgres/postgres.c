@@ -4,7 +4,7 @@
  * advisory.c  the default: a session's advisory lock, with the session's idle time-out as the
  *             lease; advisory_break.c: break a hold
  * table.c     ?mode=lease: a row in a table; table_shared.c: shared locks and slots in the table;
- *             table_break.c: break a hold; table_runs.c: run records
+ *             table_break.c: break a hold; table_runs.c: run records; table_sql.c: what is sent
  * operation.c what both modes do to the operation: connect, end, try again later
  * uri.c       the URI, and libpq's settings
  * list.c      the locks of the store; check.c: what a run would meet

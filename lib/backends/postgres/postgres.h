@@ -276,11 +276,6 @@ int pg_foreign_params(struct dlock_uri *, bool no_table, const char **sslmode,
 /* The refusal of run records in advisory mode; returns its code. */
 int pg_no_records(const struct pg_backend *, struct dlock_error *);
 void pg_settings_done(struct pg_backend *);
-/* In seconds: each end gives up a silent peer between ttl and ttl + 2 s. */
-struct pg_keepalives {
-    int64_t idle, interval, count;
-};
-struct pg_keepalives pg_keepalives(int64_t ttl);
 
 /* keys.c */
 /*

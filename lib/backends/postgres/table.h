@@ -1,7 +1,7 @@
 /*
  * table.h - shared by the files of the lease table: table.c (exclusive locks, and the parts common
- * to all kinds), table_shared.c (shared locks and slots), table_break.c and table_runs.c (run
- * records).
+ * to all kinds), table_shared.c (shared locks and slots), table_break.c, table_runs.c (run records)
+ * and table_sql.c (what is sent).
  */
 #ifndef DLOCK_PG_TABLE_H
 #define DLOCK_PG_TABLE_H
@@ -20,6 +20,24 @@
 #define BREAK_OWNER "break:"
 
 #define RELEASE_COLUMNS "released holder token called" /* of the answer to a release */
+
+/* ------------------------------------------------------------ table_sql.c */
+
+/* Beside the table of the locks. */
+enum table_more { NO_MORE, AND_HOLDERS, AND_RUNS };
+/*
+ * Send the statements in one message, behind a check of the tables once for each connection. own:
+ * further places, or NULL.
+ */
+void table_send(struct pg_backend *, enum pg_tag, enum table_more, const struct pg_place *own,
+                const char *const *statements);
+/* The error of an answer that is not ours, or unconfirmed; code: of an answer without sense. */
+void table_not_ours(const struct pg_backend *, const struct pg_reply *, int code,
+                    struct dlock_error *);
+/* --min-hold: the rest of the hold after our release, in ms; 0: none. */
+int64_t table_stays_ms(const struct pg_backend *);
+/* pg_protocol.schema */
+char *table_schema(const struct pg_backend *);
 
 /* ---------------------------------------------------------------- table.c */
 
@@ -43,9 +61,6 @@ void table_try_failed(struct pg_backend *, const struct pg_reply *);
  * grant. False: the acquire has failed. The first answer also tells whether there is a pooler.
  */
 bool table_try_is_ours(struct pg_backend *, const struct pg_reply *, const char *columns);
-/* The error of an answer that is not ours, or unconfirmed; code: of an answer without sense. */
-void table_not_ours(const struct pg_backend *, const struct pg_reply *, int code,
-                    struct dlock_error *);
 /* Granted; be->fence and be->slot are set. */
 void table_granted(struct pg_backend *, int64_t from);
 /* Before a try: set the state, and the time for the answer. */
@@ -56,17 +71,6 @@ unsigned table_slots_of(const char *kind);
 void table_read_holder(struct dlock_info *, const char *holder, int64_t left_ms, int64_t fence);
 /* The owner of a row, or the token of a reader or slot: token, over and broken. */
 void table_read_owner(struct dlock_info *, const char *owner);
-/* --min-hold: the rest of the hold after our release, in ms; 0: none. */
-int64_t table_stays_ms(const struct pg_backend *);
-
-/* Beside the table of the locks. */
-enum table_more { NO_MORE, AND_HOLDERS, AND_RUNS };
-/*
- * Send the statements in one message, behind a check of the tables once for each connection. own:
- * further places, or NULL.
- */
-void table_send(struct pg_backend *, enum pg_tag, enum table_more, const struct pg_place *own,
-                const char *const *statements);
 
 /* --------------------------------------------------------- table_shared.c */
 
