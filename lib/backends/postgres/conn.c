@@ -492,7 +492,7 @@ static bool take_result(struct pg_conn *c, PGresult *res)
     case PGRES_TUPLES_OK:
         /* A statement that sets something is no question. */
         if ((PQnfields(res) > 0 && strcmp(PQfname(res, 0), "set_config") == 0) ||
-            (PQntuples(res) == 0 && c->requests.reply.rows))
+            (PQntuples(res) == 0 && PQntuples(c->requests.reply.rows) > 0))
             break;
         PQclear(c->requests.reply.rows);
         c->requests.reply.rows = res;

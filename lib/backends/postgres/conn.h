@@ -66,7 +66,10 @@ struct pg_message {
 struct pg_reply {
     int tag;
     int64_t sent; /* the clock before the first byte of the request could leave */
-    /* The last result with rows, or NULL. A result with a column set_config first is no answer. */
+    /*
+     * The last result with rows; else the last without, or NULL. A result with a column set_config
+     * first is no answer.
+     */
     PGresult *rows;
     char sqlstate[6]; /* "": no error */
     bool unclear;   /* the error is libpq's, out of memory say: the request may have been served */

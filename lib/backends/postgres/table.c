@@ -691,7 +691,7 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     bool records = run_record_begun(be->spec) && be->granted; /* the end of a run */
-    bool nothing = !r->sqlstate[0] && r->rows &&
+    bool nothing = !r->sqlstate[0] && r->rows && pg_has(r->rows, RELEASE_COLUMNS) &&
                    (PQntuples(r->rows) == 0 || pg_number(r->rows, 0, "released") == 0);
     const char *columns = records ? RUNS_END_COLUMNS : RELEASE_COLUMNS;
     enum table_end end = END_UNKNOWN;
