@@ -129,7 +129,8 @@ static void refusal(struct pg_backend *be, const char *subject, const struct pg_
 {
     struct dlock_error err;
     int code = pg_conn_reply_error(&be->conn, r, &err);
-    finding_fail(&be->found, code, "%s: %.200s", subject, r->text);
+    finding_fail(&be->found, code, "%s: %.200s", subject,
+                 r->text[0] ? r->text : "unexpected answer");
 }
 
 static void finish(struct pg_backend *be)

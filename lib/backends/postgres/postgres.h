@@ -72,12 +72,12 @@ struct pg_protocol {
 
     /* May replace an answer to T_STATUS. True: the answer to a further request counts. NULL: no. */
     bool (*more_status)(struct pg_backend *, struct pg_reply *);
-    /* A row of the answer to T_STATUS. False: neither a holder nor a waiter. */
+    /* Of an answer to T_STATUS: its columns; a row. False: neither a holder nor a waiter. */
     const char *status_columns;
     bool (*read_info)(const PGresult *, int row, struct dlock_info *);
     /* Send T_STATUS for ASK_CHECK, the first or the second question. False: there is no second. */
     bool (*send_check)(struct pg_backend *, bool first);
-    /* Send T_STATUS for a list, behind status.after; read a row of the answer. */
+    /* Send T_STATUS for a list, behind status.after; the columns of the answer; read a row. */
     void (*send_list)(struct pg_backend *);
     const char *list_columns;
     void (*read_entry)(struct pg_backend *, int row, struct dlock_entry *);
@@ -164,7 +164,7 @@ struct table_state {
 
     enum { LOOK_FIRST, LOOK_HOLDERS, LOOK_RUN } look; /* the table that a status reads */
     /*
-     * UNHEARD: the answer never came, so the release may have been served. DONE: served, and the
+     * UNCLEAR: the answer never came, so the release may have been served. DONE: served, and the
      * waiters are being called.
      */
     enum { RELEASE_UNSENT, RELEASE_SENT, RELEASE_UNCLEAR, RELEASE_DONE } release;
