@@ -6,8 +6,6 @@
 
 #include "../../lib/backends/postgres/table_runs.c"
 
-#define COLUMNS 32
-
 static struct dlock_uri *uri;
 
 static void clean_up(void)
@@ -24,17 +22,19 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return 0;
 }
 
-/* More columns than any reader wants. */
-static PGresult *make_row(struct fuzz f)
+/* A row with these columns: "fence pid token". */
+static PGresult *make_row(struct fuzz f, const char *columns)
 {
-    static char name[] = "c";
-    PGresAttDesc columns[COLUMNS];
+    char names[256], *rest = names, *name;
+    PGresAttDesc list[32];
+    int n = 0;
     struct fuzz left = f;
     PGresult *res = PQmakeEmptyPGresult(NULL, PGRES_TUPLES_OK);
-    for (int i = 0; i < COLUMNS; i++)
-        columns[i] = (PGresAttDesc){.name = name};
-    FUZZ_HOLDS(res && PQsetResultAttrs(res, COLUMNS, columns));
-    for (int i = 0; i < COLUMNS; i++) {
+    snprintf(names, sizeof(names), "%s", columns);
+    while ((name = strtok_r(rest, " ", &rest)))
+        list[n++] = (PGresAttDesc){.name = name};
+    FUZZ_HOLDS(res && PQsetResultAttrs(res, n, list) && pg_has(res, columns));
+    for (int i = 0; i < n; i++) {
         char *text = fuzz_line(&left);
         if (!text) {
             left = f;
@@ -54,26 +54,32 @@ static void check_info(const struct dlock_info *i)
     FUZZ_HOLDS(i->left_ns >= -1 || !i->waiter);
 }
 
-static void read_rows(const struct pg_protocol *protocol, PGresult *res)
+static void read_rows(const struct pg_protocol *protocol, struct fuzz f)
 {
     static struct pg_backend be;
     const struct dlock_spec spec = {.env = &fuzz_env, .uri = uri, .ttl = 30 * DLOCK_SEC};
     struct dlock_info info;
     struct dlock_entry entry;
-    be = (struct pg_backend){.spec = &spec, .protocol = protocol, .status = {.rows = res}};
-    if (protocol->read_info(res, 0, &info))
+    PGresult *row = make_row(f, protocol->status_columns);
+    if (protocol->read_info(row, 0, &info))
         check_info(&info);
+    PQclear(row);
+    row = make_row(f, protocol->list_columns);
+    be = (struct pg_backend){.spec = &spec, .protocol = protocol, .status = {.rows = row}};
     protocol->read_entry(&be, 0, &entry);
     fuzz_clean(entry.name, sizeof(be.name));
     FUZZ_HOLDS(entry.holders >= -1 && entry.waiters >= 0);
     if (entry.holder)
         check_info(entry.holder);
+    PQclear(row);
 }
 
-static void read_run(const PGresult *res)
+static void read_run(struct fuzz f)
 {
     struct dlock_run run;
-    read_record(&run, res, 0);
+    PGresult *row = make_row(f, RECORD_COLUMNS);
+    read_record(&run, row);
+    PQclear(row);
     fuzz_clean(run.host, sizeof(run.host));
     fuzz_clean(run.user, sizeof(run.user));
     fuzz_clean(run.command, sizeof(run.command));
@@ -85,10 +91,9 @@ static void read_run(const PGresult *res)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    PGresult *res = make_row((struct fuzz){data, size});
-    read_rows(&pg_table, res);
-    read_rows(&pg_advisory, res);
-    read_run(res);
-    PQclear(res);
+    struct fuzz f = {data, size};
+    read_rows(&pg_table, f);
+    read_rows(&pg_advisory, f);
+    read_run(f);
     return 0;
 }

@@ -180,7 +180,8 @@ module() {
 @test "lint: SQL stands in its files, behind the path" {
     local d=lib/backends/postgres
     mkdir -p $d/sql
-    file $d/table.c '#include "sql.h"' '/* SELECT */' 'const char *a = "select a slot";'
+    file $d/table.c '#include "sql.h"' '/* SELECT */' 'const char *a = "select a slot";' \
+        'f(r, "fence slot"); pg_text(r, 0, "slot");'
     file $d/sql.h 'extern const char sql_session_path[];'
     file $d/sql/table.sql '-- SELECT x FROM public.y' \
         "SELECT pg_catalog.set_config('search_path', 'pg_catalog', true)" \
@@ -190,7 +191,8 @@ module() {
     [ "$status" = 0 ] || fail "$output"
     printf '%s\n' 'const char *a = "SELECT 1";' 'const char *b = "/* x */ UPDATE x";' \
         'f("LISTEN \"%s\"");' 'x = " pg_catalog.now()";' \
-        'pg_conn_send_all(c, 1, all, n);' 'x = sql_session_path;' >$d/table.c
+        'pg_conn_send_all(c, 1, all, n);' 'x = sql_session_path;' 'pg_text(r, 0, "far");' \
+        >$d/table.c
     printf '%s\n' 'SELECT pg_catalog.now()' 'SELECT 1 FROM public.t' \
         'UPDATE own.t SET x = 1' >$d/sql/table.sql
     run -1 tests/lint build/obj/lib/error.o
@@ -198,7 +200,8 @@ module() {
     for i in 5 6; do assert_out "$d/table.c:$i: SQL: only sql.c puts the path in front"; done
     assert_out "$d/sql/table.sql:1: SQL: a needless schema"
     for i in 2 3; do assert_out "$d/sql/table.sql:$i: SQL: a table that is no place: "; done
-    [ ${#lines[@]} = 9 ] || fail "$output"
+    assert_out "SQL: no answer is asked for the column far"
+    [ ${#lines[@]} = 10 ] || fail "$output"
 }
 
 # limit MESSAGE FILE N BEGIN EACH END: accepts the file with EACH N times, and not once more.

@@ -31,6 +31,11 @@
 
 /* ---------------------------------------------------------------------- status */
 
+#define TRY_COLUMNS "wal grace lease main turn lsn"
+#define SESSION_COLUMNS                                                                            \
+    "pid granted shared slots usename query client begin_ms idle_ms application_name session "     \
+    "breaker broken_ms"
+
 /* The number in our own " key=N" of a comment; -1: none. */
 static int64_t comment_number(const char *text, size_t len, const char *key)
 {
@@ -42,7 +47,7 @@ static int64_t comment_number(const char *text, size_t len, const char *key)
 static void read_kind(const PGresult *res, int i, const char *record, size_t len,
                       struct dlock_info *info)
 {
-    int64_t slots = pg_number(res, i, S_SLOTS);
+    int64_t slots = pg_number(res, i, "slots");
     if (slots == 0 && len > 0 && info->waiter)
         slots = dlock_max(0, comment_number(record, len, " slots="));
     if (slots > 0) {
@@ -51,7 +56,7 @@ static void read_kind(const PGresult *res, int i, const char *record, size_t len
         if (len > 0 && !info->waiter)
             info->slot = (int)dlock_min(dlock_max(0, comment_number(record, len, " slot=")),
                                         DLOCK_SLOTS_MAX);
-    } else if (pg_number(res, i, S_SHARED) ||
+    } else if (pg_true(res, i, "shared") ||
                (len > 0 && info->waiter && comment_number(record, len, " shared=") == 1)) {
         info->mode = DLOCK_MODE_SHARED;
     }
@@ -59,26 +64,26 @@ static void read_kind(const PGresult *res, int i, const char *record, size_t len
 
 static void read_mark(const PGresult *res, int i, struct dlock_info *info)
 {
-    const char *breaker = pg_text(res, i, S_BREAKER);
-    info->broken = !PQgetisnull(res, i, S_BREAKER);
+    const char *breaker = pg_text(res, i, "breaker");
+    info->broken = !pg_null(res, i, "breaker");
     dlock_clean_text(info->broken_by, sizeof(info->broken_by), breaker, strlen(breaker));
-    info->broken_ms = pg_number(res, i, S_BROKEN);
+    info->broken_ms = pg_number(res, i, "broken_ms");
 }
 
-bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
+static void read_info(const PGresult *res, int i, struct dlock_info *info)
 {
     const char *begin;
     *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1, .mode = DLOCK_MODE_EXCLUSIVE};
-    info->waiter = pg_number(res, i, S_GRANTED) == 0;
+    info->waiter = !pg_true(res, i, "granted");
     read_mark(res, i, info);
-    size_t len = pg_read_comment(pg_text(res, i, S_QUERY), info, &begin);
+    size_t len = pg_read_comment(pg_text(res, i, "query"), info, &begin);
     read_kind(res, i, begin, len, info);
     if (len > 0) {
         int64_t ttl = comment_number(begin, len, " ttl=");
         int64_t fence = comment_number(begin, len, " fence=");
         if (ttl > 0 && !info->waiter)
             info->left_ns =
-                dlock_max(0, dlock_min(ttl, INT32_MAX) - pg_ms(res, i, S_IDLE)) * DLOCK_MSEC;
+                dlock_max(0, dlock_min(ttl, INT32_MAX) - pg_ms(res, i, "idle_ms")) * DLOCK_MSEC;
         if (fence > 0 && !info->waiter)
             info->fence = (uint64_t)fence;
         /* The record of the newest try is a holder's. */
@@ -86,44 +91,35 @@ bool adv_read_info(const PGresult *res, int i, struct dlock_info *info)
             info->since_ms -= info->waited_ms;
             info->waited_ms = -1;
         }
-        return true;
+        return;
     }
     /* A foreign program, or a dlock whose queries our role may not read. */
-    const char *app = pg_text(res, i, S_APP), *user = pg_text(res, i, S_USER);
-    const char *client = pg_text(res, i, S_CLIENT);
+    const char *app = pg_text(res, i, "application_name"), *user = pg_text(res, i, "usename");
+    const char *client = pg_text(res, i, "client");
     info->foreign = strncmp(app, "dlock:", 6) != 0;
-    info->pid = (long)pg_number(res, i, S_PID);
+    info->pid = (long)pg_number(res, i, "pid");
     info->server_pid = true;
     dlock_clean_text(info->user, sizeof(info->user), user, strlen(user));
     if (!info->foreign) {
         /* A waiter begins a session to wait; the time of a grant is in the unreadable query. */
         if (info->waiter)
-            info->since_ms = pg_number(res, i, S_BEGIN);
-        return true;
+            info->since_ms = pg_number(res, i, "begin_ms");
+        return;
     }
     info->left_ns = DLOCK_NEVER;
     dlock_clean_text(info->host, sizeof(info->host), client, strlen(client));
     dlock_clean_text(info->command, sizeof(info->command), app, strlen(app));
-    return true;
 }
 
 /* The token is the session's: each hold has a session of its own. */
 static bool read_status(const PGresult *res, int i, struct dlock_info *info)
 {
-    adv_read_info(res, i, info);
-    snprintf(info->token, sizeof(info->token), "%.*s", DLOCK_TOKEN_LEN, pg_text(res, i, S_SESSION));
+    read_info(res, i, info);
+    snprintf(info->token, sizeof(info->token), "%.*s", DLOCK_TOKEN_LEN, pg_text(res, i, "session"));
     return true;
 }
 
 /* ---------------------------------------------------------------- acquire: send */
-
-void adv_request(struct pg_backend *be, enum pg_tag tag)
-{
-    char *sql = adv_sql(be, tag);
-    if (!pg_conn_send(&be->conn, (int)tag, sql))
-        pg_conn_fail_no_memory(&be->conn);
-    free(sql);
-}
 
 /* Bound the time for the next answer; the server takes more ns by itself. */
 static void bound_answer(struct pg_backend *be, int64_t more)
@@ -168,7 +164,7 @@ static void ask_or_wait(struct pg_backend *be)
         pause_try(be, dlock_min(CHUNK_MS, adv_wait_idle_ms(be) / 2));
     } else if (!be->advisory.has.gate || !be->advisory.has.main) {
         send_wait(be);
-    } else if (!be->advisory.has.hears) {
+    } else if (!be->advisory.has.listens) {
         /* All slots are taken: look when a slot is given back, and each second. */
         bound_answer(be, 0);
         adv_request(be, T_LISTEN);
@@ -187,17 +183,17 @@ static void adv_send_list(struct pg_backend *be)
 static void adv_read_entry(struct pg_backend *be, int i, struct dlock_entry *entry)
 {
     const PGresult *rows = be->status.rows;
-    const char *name = pg_text(rows, i, S_NAME);
-    bool held = pg_number(rows, i, S_HOLDERS) > 0;
+    const char *name = pg_text(rows, i, "name");
+    bool held = pg_number(rows, i, "holders") > 0;
     dlock_clean_text(be->name, sizeof(be->name), name, strlen(name));
     if (held)
         read_status(rows, i, &be->info);
-    if (held && strcmp(pg_text(rows, i, S_QUERY), "<insufficient privilege>") == 0)
-        pg_list_dark(be, "the host and the command of other roles are not shown to this role "
-                         "(pg_read_all_stats)");
+    if (held && strcmp(pg_text(rows, i, "query"), "<insufficient privilege>") == 0)
+        pg_list_partial(be, "the host and the command of other roles are not shown to this role "
+                            "(pg_read_all_stats)");
     *entry = (struct dlock_entry){.name = be->name,
-                                  .holders = pg_count(rows, i, S_HOLDERS),
-                                  .waiters = pg_count(rows, i, S_WAITERS),
+                                  .holders = pg_count(rows, i, "holders"),
+                                  .waiters = pg_count(rows, i, "waiters"),
                                   .holder = held ? &be->info : NULL};
 }
 
@@ -213,15 +209,15 @@ static void adv_ready(struct pg_backend *be)
     int version = PQserverVersion(be->conn.pq);
     struct dlock_error err;
     memset(&be->advisory.has, 0, sizeof(be->advisory.has));
-    if (be->op == OP_STATUS && be->question->what == ASK_LIST)
+    if (be->op == PG_OP_STATUS && be->question->what == ASK_LIST)
         adv_send_list(be);
-    else if (be->op == OP_STATUS && be->question->what == ASK_CHECK)
+    else if (be->op == PG_OP_STATUS && be->question->what == ASK_CHECK)
         pg_check_begin(be);
-    else if (be->op == OP_STATUS && be->order->what == STEP_READ)
+    else if (be->op == PG_OP_STATUS && be->order->what == STEP_READ)
         adv_request(be, T_STATUS);
-    else if (be->op == OP_STATUS)
+    else if (be->op == PG_OP_STATUS)
         adv_break_send(be);
-    if (be->op != OP_ACQUIRE)
+    if (be->op != PG_OP_ACQUIRE)
         return;
     if (version < OLDEST) {
         dlock_fail_at(&err, DLOCK_EUNUSABLE, 0, pg_where(be),
@@ -229,8 +225,8 @@ static void adv_ready(struct pg_backend *be)
         pg_fail(be, &err);
         return;
     }
-    if (version < WITH_IDLE_TIMEOUT && !be->advisory.told_old) {
-        be->advisory.told_old = true;
+    if (version < WITH_IDLE_TIMEOUT && !be->advisory.warned_old) {
+        be->advisory.warned_old = true;
         dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, 0, 0, pg_where(be),
                       "PostgreSQL %d does not end a silent session: "
                       "if this machine stops, the lock stays held until TCP gives up "
@@ -268,10 +264,10 @@ static uint64_t make_fence(const char *lsn, const char *wal)
 static void granted(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    const char *lsn = pg_text(r->rows, 0, R_LSN), *wal = pg_text(r->rows, 0, R_WAL);
+    const char *lsn = pg_text(r->rows, 0, "lsn"), *wal = pg_text(r->rows, 0, "wal");
     be->fence = make_fence(lsn, wal);
     if (be->spec->mode == DLOCK_MODE_SLOTS)
-        be->slot = (int)pg_number(r->rows, 0, R_SLOT);
+        be->slot = (int)pg_number(r->rows, 0, "slot");
     if (be->fence != 0) {
         pg_granted(be, r->sent);
         return;
@@ -303,36 +299,19 @@ static int64_t shown_ms(const char *text)
 static bool check_session(struct pg_backend *be, const struct pg_reply *r)
 {
     bool slots = be->spec->mode == DLOCK_MODE_SLOTS, unconfirmed = pg_unconfirmed(r);
+    bool ours = pg_one_row(r, slots ? TRY_COLUMNS " size other slot" : TRY_COLUMNS);
     struct dlock_error err;
-    if (!pg_one_row(r, slots ? R_SLOT_COLUMNS : R_COLUMNS))
-        dlock_fail_at(&err, DLOCK_EPROTO, 0, pg_where(be), "unexpected answer to the lock query");
-    else if (PQserverVersion(be->conn.pq) >= WITH_IDLE_TIMEOUT &&
-             shown_ms(pg_text(r->rows, 0, R_LEASE)) != adv_ttl_ms(be))
+    if (ours && PQserverVersion(be->conn.pq) >= WITH_IDLE_TIMEOUT &&
+        shown_ms(pg_text(r->rows, 0, "lease")) != adv_ttl_ms(be))
         dlock_fail_at(&err, DLOCK_EUNUSABLE, 0, pg_where(be),
                       "the server did not accept an idle_session_timeout of %" PRId64 " ms",
                       adv_ttl_ms(be));
-    else if (unconfirmed)
+    else if (!ours || unconfirmed)
         pg_conn_reply_error(&be->conn, r, &err);
     else
         return true;
     pg_try_later(be, &err, unconfirmed); /* the primary may have changed */
     return false;
-}
-
-/* The meaning of an error. */
-void adv_refusal(const struct pg_backend *be, const struct pg_reply *r, struct dlock_error *err)
-{
-    if (strstr(r->text, FOUND_POOLER))
-        dlock_fail_at(
-            err, DLOCK_EUSAGE, 0, pg_where(be),
-            "this is a connection pooler, which would keep an advisory lock "
-            "for other clients: connect to the server itself, or write " URI_PARAM("?mode=lease"));
-    else if (strstr(r->text, FOUND_STANDBY))
-        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, pg_where(be), "the server is a standby");
-    else if (strstr(r->text, FOUND_READ_ONLY))
-        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, pg_where(be), PG_NO_WRITES);
-    else
-        pg_conn_reply_error(&be->conn, r, err);
 }
 
 /*
@@ -359,18 +338,18 @@ static void try_answered(struct pg_backend *be, const struct pg_reply *r)
         return;
     be->contact.pending = false;
     outage_over(&be->outage, &be->events);
-    int64_t grace_ms = be->restart_grace > 0 ? pg_number(r->rows, 0, R_GRACE) : 0;
+    int64_t grace_ms = be->restart_grace > 0 ? pg_number(r->rows, 0, "grace") : 0;
     bool slots = be->spec->mode == DLOCK_MODE_SLOTS && grace_ms <= 0;
-    int64_t other = slots ? pg_number(r->rows, 0, R_OTHER) : 0;
+    int64_t other = slots ? pg_number(r->rows, 0, "other") : 0;
     if (grace_ms <= 0) {
-        be->advisory.has.turn = pg_true(r->rows, 0, R_TURN);
-        be->advisory.has.main = pg_true(r->rows, 0, R_MAIN);
-        be->advisory.has.size = slots && pg_true(r->rows, 0, R_SIZE);
+        be->advisory.has.turn = pg_true(r->rows, 0, "turn");
+        be->advisory.has.main = pg_true(r->rows, 0, "main");
+        be->advisory.has.size = slots && pg_true(r->rows, 0, "size");
     }
     if (other > 0) {
         other_slots(&err, be->spec, (unsigned)other);
         pg_fail(be, &err);
-    } else if (!PQgetisnull(r->rows, 0, R_LSN))
+    } else if (!pg_null(r->rows, 0, "lsn"))
         granted(be, r);
     else if (grace_ms > 0)
         pg_in_grace(be, grace_ms);
@@ -381,8 +360,8 @@ static void try_answered(struct pg_backend *be, const struct pg_reply *r)
 static void holder_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     const struct dlock_info *info = NULL; /* an error, or no holder any more: go on */
-    if (!r->sqlstate[0] && r->rows && PQntuples(r->rows) > 0) {
-        adv_read_info(r->rows, 0, &be->info);
+    if (pg_one_row(r, SESSION_COLUMNS)) {
+        read_info(r->rows, 0, &be->info);
         info = &be->info;
     }
     if (!be->acquire.wait) {
@@ -396,7 +375,7 @@ static void holder_answered(struct pg_backend *be, const struct pg_reply *r)
 /* Done: the answer is the token of this acquire. Any role may set dlock.got to other values. */
 static bool says_done(const struct pg_backend *be, const struct pg_reply *r)
 {
-    return strcmp(pg_text(r->rows, 0, 0), be->token) == 0;
+    return strcmp(pg_text(r->rows, 0, "got"), be->token) == 0;
 }
 
 static void wait_answered(struct pg_backend *be, const struct pg_reply *r)
@@ -407,7 +386,7 @@ static void wait_answered(struct pg_backend *be, const struct pg_reply *r)
         ask_or_wait(be);
         return;
     }
-    if (!pg_one_row(r, 1)) {
+    if (!pg_one_row(r, "got")) {
         refused(be, r);
         return;
     }
@@ -443,7 +422,7 @@ static void wait_answered(struct pg_backend *be, const struct pg_reply *r)
 /* The session holds the lock still, by the heartbeat sent at this time. */
 static void renewed(struct pg_backend *be, int64_t from)
 {
-    if (be->op != OP_RENEW)
+    if (be->op != PG_OP_RENEW)
         be->advisory.renewed_from = from;
     else
         pg_renewed(be, from, be->advisory.broken.marked ? be->advisory.broken.breaker : NULL);
@@ -469,21 +448,21 @@ static void adv_renew(struct pg_backend *be)
 
 /*
  * An error (by pg_cancel_backend, say) ends no session: the next answer counts. 53200: the server
- * has no room for the key of a mark, and has heard us.
+ * has no room for the key of a mark, and has read the renewal.
  */
 static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     bool full = strcmp(r->sqlstate, "53200") == 0 && !be->advisory.renew_writes;
     if (!r->sqlstate[0])
-        be->advisory.has.hears = false;
+        be->advisory.has.listens = false;
     bool unconfirmed = be->advisory.renew_writes && pg_unconfirmed(r);
-    if (unconfirmed || (r->sqlstate[0] && !full)) {
-        if (be->op != OP_RENEW)
+    if (unconfirmed || (!full && !pg_one_row(r, "unmarked"))) {
+        if (be->op != PG_OP_RENEW)
             return;
         pg_conn_reply_error(&be->conn, r, &err);
         pg_unclear(be, &err);
-    } else if (!full && pg_one_row(r, 1) && !pg_true(r->rows, 0, 0) && !be->advisory.broken.known) {
+    } else if (!full && !pg_true(r->rows, 0, "unmarked") && !be->advisory.broken.known) {
         be->advisory.broken.marked = true;
         be->advisory.broken.from = r->sent;
         adv_request(be, T_BREAKER);
@@ -494,10 +473,10 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 
 static void breaker_answered(struct pg_backend *be, const struct pg_reply *r)
 {
-    bool told = pg_one_row(r, 1);
+    bool known = pg_one_row(r, "breaker");
     be->advisory.broken.known = true;
     snprintf(be->advisory.broken.breaker, sizeof(be->advisory.broken.breaker), "%s",
-             told ? pg_text(r->rows, 0, 0) : "");
+             known ? pg_text(r->rows, 0, "breaker") : "");
     renewed(be, be->advisory.broken.from);
 }
 
@@ -517,10 +496,10 @@ static void unlock_answered(struct pg_backend *be, const struct pg_reply *r)
     struct dlock_error err;
     if (strcmp(r->sqlstate, "57014") == 0) {
         adv_request(be, T_RELEASE); /* our cancel of the request before came late */
-    } else if (!pg_one_row(r, 1)) {
+    } else if (!pg_one_row(r, "done")) {
         pg_conn_reply_error(&be->conn, r, &err);
         pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
-    } else if (pg_true(r->rows, 0, 0)) {
+    } else if (pg_true(r->rows, 0, "done")) {
         pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
     } else {
         dlock_fail_at(&err, DLOCK_ELOST, 0, pg_where(be), "the session no longer holds the lock");
@@ -551,11 +530,11 @@ static void adv_release(struct pg_backend *be)
 
 static void adv_answered(struct pg_backend *be, const struct pg_reply *r)
 {
-    if (be->op == OP_STATUS) {
+    if (be->op == PG_OP_STATUS) {
         adv_break_answered(be, r);
         return;
     }
-    if (be->op == OP_RELEASE) {
+    if (be->op == PG_OP_RELEASE) {
         if (r->tag == T_RELEASE)
             unlock_answered(be, r);
         else
@@ -573,11 +552,11 @@ static void adv_answered(struct pg_backend *be, const struct pg_reply *r)
         wait_answered(be, r);
         break;
     case T_LISTEN:
-        if (!pg_one_row(r, 1) || !says_done(be, r)) {
+        if (!pg_one_row(r, "got") || !says_done(be, r)) {
             refused(be, r);
             break;
         }
-        be->advisory.has.hears = true;
+        be->advisory.has.listens = true;
         send_try(be);
         break;
     case T_CONFIRM:
@@ -600,11 +579,11 @@ static void adv_answered(struct pg_backend *be, const struct pg_reply *r)
 /* The session is gone, and with it the lock. */
 static void adv_failed(struct pg_backend *be, const struct dlock_error *err)
 {
-    if (be->op == OP_ACQUIRE && !be->acquire.wait && !be->contact.pending) {
+    if (be->op == PG_OP_ACQUIRE && !be->acquire.wait && !be->contact.pending) {
         pg_busy(be, NULL);
-    } else if (be->op == OP_ACQUIRE) {
+    } else if (be->op == PG_OP_ACQUIRE) {
         pg_try_later(be, err, be->conn.transient);
-    } else if (be->op == OP_RELEASE) {
+    } else if (be->op == PG_OP_RELEASE) {
         /* DLOCK_ENOMEM: we ended the session, which was alive as long as the command ran. */
         bool unclear = be->conn.unanswered == T_RELEASE || err->code == DLOCK_ENOMEM;
         pg_released(be,
@@ -625,24 +604,24 @@ static void adv_timeout(struct pg_backend *be, int64_t now)
 {
     /* The first client in line pauses, and was notified. */
     bool slot_is_back =
-        be->acquire.try_at != DLOCK_NEVER && be->advisory.has.hears && be->conn.notified >= 0;
+        be->acquire.try_at != DLOCK_NEVER && be->advisory.has.listens && be->conn.notified >= 0;
     struct dlock_error err;
-    if (be->op == OP_RELEASE && now >= be->release.until) {
+    if (be->op == PG_OP_RELEASE && now >= be->release.until) {
         dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "no answer");
         pg_released(be, be->granted ? DLOCK_RELEASE_UNCLEAR : DLOCK_RELEASE_NOTHING, &err);
-    } else if (be->op == OP_RENEW && now >= be->op_until) {
+    } else if (be->op == PG_OP_RENEW && now >= be->op_until) {
         /* The answer may still come, and on this session only. */
         no_answer(&err, be->spec, be->spec->op_timeout);
         pg_unclear(be, &err);
-    } else if (be->op == OP_ACQUIRE && now >= be->op_until && !be->acquire.wait) {
+    } else if (be->op == PG_OP_ACQUIRE && now >= be->op_until && !be->acquire.wait) {
         pg_busy(be, NULL); /* a try was answered: only the holder is unknown */
-    } else if (be->op == OP_ACQUIRE && now >= be->op_until) {
+    } else if (be->op == PG_OP_ACQUIRE && now >= be->op_until) {
         no_answer(&err, be->spec, pg_patience(be));
         pg_conn_cancel(&be->conn); /* as in adv_release() */
         pg_try_later(be, &err, true);
-    } else if (be->op == OP_ACQUIRE && (now >= be->acquire.try_at || slot_is_back)) {
+    } else if (be->op == PG_OP_ACQUIRE && (now >= be->acquire.try_at || slot_is_back)) {
         send_try(be);
-    } else if (be->op == OP_STATUS && now >= be->acquire.try_at) {
+    } else if (be->op == PG_OP_STATUS && now >= be->acquire.try_at) {
         adv_break_send(be);
     }
 }
@@ -656,8 +635,10 @@ const struct pg_protocol pg_advisory = {
     .answered = adv_answered,
     .failed = adv_failed,
     .timeout = adv_timeout,
+    .status_columns = SESSION_COLUMNS,
     .read_info = read_status,
     .send_check = adv_send_check,
     .send_list = adv_send_list,
+    .list_columns = SESSION_COLUMNS " name holders waiters",
     .read_entry = adv_read_entry,
 };

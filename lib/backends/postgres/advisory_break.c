@@ -36,16 +36,16 @@ void adv_break_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     bool forced = r->tag == T_FREE;
-    if (!pg_one_row(r, B_COLUMNS)) {
+    if (!pg_one_row(r, forced ? "shown" : "shown old marked")) {
         adv_refusal(be, r, &err);
         pg_fail(be, &err);
-    } else if (!pg_true(r->rows, 0, B_SHOWN)) {
+    } else if (!pg_true(r->rows, 0, "shown")) {
         pg_stepped(be, be->advisory.breaks.ended);
-    } else if (pg_true(r->rows, 0, B_OLD)) {
+    } else if (!forced && pg_true(r->rows, 0, "old")) {
         dlock_fail_lock(&err, DLOCK_EUNUSABLE, 0, be->spec->uri,
                         "the holder is an older dlock, and would not notice a mark: use --force");
         pg_fail(be, &err);
-    } else if (!forced && (pg_true(r->rows, 0, B_DONE) || pg_true(r->rows, 0, B_OTHER))) {
+    } else if (!forced && pg_true(r->rows, 0, "marked")) {
         struct dlock_event *ev = pg_stepped(be, true);
         snprintf(ev->error.msg, sizeof(ev->error.msg), "the mark ends with this process");
         be->advisory.breaks.keeps = true;

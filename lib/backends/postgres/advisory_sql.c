@@ -24,6 +24,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* In the error of the statement gate. */
+#define FOUND_POOLER "dlock finding: pooler;"
+#define FOUND_STANDBY "dlock finding: standby;"
+#define FOUND_READ_ONLY "dlock finding: read-only;"
+
 /* The statements of a message, in order. */
 struct chain {
     const char *list[24];
@@ -215,8 +220,8 @@ static void add_renewal(struct chain *c, const struct pg_backend *be)
         add(c, sql_session_not_durable);
     if (be->advisory.renew_writes || be->restart_grace > 0)
         add(c, sql_advisory_emit);
-    if (be->advisory.has.hears)
-        add(c, sql_advisory_deaf);
+    if (be->advisory.has.listens)
+        add(c, sql_advisory_unlisten);
     add(c, sql_advisory_renew);
 }
 
@@ -224,8 +229,8 @@ char *adv_sql(const struct pg_backend *be, enum pg_tag tag)
 {
     bool locks = tag == T_TRY || tag == T_CONFIRM, waits = tag == T_WAIT || tag == T_LISTEN;
     bool with_slots = be->spec->mode == DLOCK_MODE_SLOTS;
-    bool checks = be->op == OP_STATUS && be->question->what == ASK_CHECK;
-    bool lists = be->op == OP_STATUS && be->question->what == ASK_LIST;
+    bool checks = be->op == PG_OP_STATUS && be->question->what == ASK_CHECK;
+    bool lists = be->op == PG_OP_STATUS && be->question->what == ASK_LIST;
     char more[80] = "", record[1200], *keys = NULL, *sql;
     struct chain c = {.n = 0};
     if (locks && with_slots && !(keys = slot_keys(be)))
@@ -261,4 +266,27 @@ char *adv_sql(const struct pg_backend *be, enum pg_tag tag)
                   tag == T_TRY && be->restart_grace > 0);
     free(keys);
     return sql;
+}
+
+void adv_request(struct pg_backend *be, enum pg_tag tag)
+{
+    char *sql = adv_sql(be, tag);
+    if (!pg_conn_send(&be->conn, (int)tag, sql))
+        pg_conn_fail_no_memory(&be->conn);
+    free(sql);
+}
+
+void adv_refusal(const struct pg_backend *be, const struct pg_reply *r, struct dlock_error *err)
+{
+    if (strstr(r->text, FOUND_POOLER))
+        dlock_fail_at(
+            err, DLOCK_EUSAGE, 0, pg_where(be),
+            "this is a connection pooler, which would keep an advisory lock "
+            "for other clients: connect to the server itself, or write " URI_PARAM("?mode=lease"));
+    else if (strstr(r->text, FOUND_STANDBY))
+        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, pg_where(be), "the server is a standby");
+    else if (strstr(r->text, FOUND_READ_ONLY))
+        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, pg_where(be), PG_NO_WRITES);
+    else
+        pg_conn_reply_error(&be->conn, r, err);
 }

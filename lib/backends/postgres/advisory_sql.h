@@ -1,4 +1,4 @@
-/* advisory_sql.h - what advisory mode sends to the server, and the columns of the answers. */
+/* advisory_sql.h - what advisory mode sends to the server. */
 #ifndef DLOCK_PG_ADVISORY_SQL_H
 #define DLOCK_PG_ADVISORY_SQL_H
 
@@ -7,11 +7,6 @@
 #define WITH_IDLE_TIMEOUT 140000 /* the first version that ends a silent session */
 #define CHUNK_MS 900             /* one statement waits no longer */
 #define WAIT_IDLE_MS 3000 /* a waiter that is silent for so long, or for a ttl, loses its place */
-
-/* In the error of the statement gate. */
-#define FOUND_POOLER "dlock finding: pooler;"
-#define FOUND_STANDBY "dlock finding: standby;"
-#define FOUND_READ_ONLY "dlock finding: read-only;"
 
 /*
  * The message of a request, malloc'ed; NULL: out of memory.
@@ -28,51 +23,14 @@
  *   T_STATUS          all holders and waiters
  */
 char *adv_sql(const struct pg_backend *, enum pg_tag);
-
-/* advisory.c */
+/* Send the request; for lack of memory the session ends. */
 void adv_request(struct pg_backend *, enum pg_tag);
+/* The meaning of an answer that is an error, or not ours. */
 void adv_refusal(const struct pg_backend *, const struct pg_reply *, struct dlock_error *);
-bool adv_read_info(const PGresult *, int row, struct dlock_info *);
 
 /* advisory_break.c: T_BREAK and T_FREE. */
 void adv_break_send(struct pg_backend *);
 void adv_break_answered(struct pg_backend *, const struct pg_reply *);
-
-/* The answer to a try, or to a confirmation. */
-enum {
-    R_WAL,
-    R_GRACE,
-    R_LEASE,
-    R_MAIN,
-    R_TURN,
-    R_LSN, /* NULL: not granted */
-    R_COLUMNS,
-    R_SIZE = R_COLUMNS, /* of a try for a slot */
-    R_OTHER,            /* a number of slots in use that differs from ours; 0: none */
-    R_SLOT,             /* counted from 1; 0: none */
-    R_SLOT_COLUMNS
-};
-/* Sessions that hold the lock or wait for it, and the last query of each. */
-enum {
-    S_PID,
-    S_GRANTED,
-    S_SHARED,
-    S_SLOTS,
-    S_USER,
-    S_QUERY,
-    S_CLIENT,
-    S_BEGIN,
-    S_IDLE,
-    S_APP,
-    S_SESSION, /* pid and begin of the session; the begin only as far as our role may read it */
-    S_BREAKER, /* NULL: not marked */
-    S_BROKEN,  /* since when, in ms */
-    S_NAME,    /* of a list: one holder of each lock */
-    S_HOLDERS,
-    S_WAITERS
-};
-/* The answer to T_BREAK and T_FREE. */
-enum { B_SHOWN, B_OLD, B_DONE, B_OTHER, B_COLUMNS };
 
 static inline int64_t adv_ttl_ms(const struct pg_backend *be)
 {

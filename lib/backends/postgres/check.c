@@ -9,8 +9,6 @@
 #include <string.h>
 #include <time.h>
 
-enum { C_PID, C_CLOCK, C_LEVEL, C_TEXT, C_COLUMNS };
-
 #define OLDEST 120000
 #define WITH_IDLE_TIMEOUT 140000
 
@@ -99,7 +97,7 @@ static void version(struct pg_backend *be)
 
 static void pooler(struct pg_backend *be, const PGresult *rows)
 {
-    if (pg_number(rows, 0, C_PID) == PQbackendPID(be->conn.pq))
+    if (pg_number(rows, 0, "pid") == PQbackendPID(be->conn.pq))
         finding_ok(&be->found, "pooler: none");
     else if (be->protocol->session)
         finding_fail(
@@ -114,7 +112,7 @@ static void pooler(struct pg_backend *be, const PGresult *rows)
 
 static void clock_of(struct pg_backend *be, const PGresult *rows)
 {
-    int64_t off = pg_ms(rows, 0, C_CLOCK) - dlock_wall() / DLOCK_MSEC;
+    int64_t off = pg_ms(rows, 0, "clock_ms") - dlock_wall() / DLOCK_MSEC;
     int64_t by = off < 0 ? -off : off;
     char text[32];
     if (by > FINDING_CLOCKS_APART / DLOCK_MSEC)
@@ -131,7 +129,8 @@ static void refusal(struct pg_backend *be, const char *subject, const struct pg_
 {
     struct dlock_error err;
     int code = pg_conn_reply_error(&be->conn, r, &err);
-    finding_fail(&be->found, code, "%s: %.200s", subject, r->text);
+    finding_fail(&be->found, code, "%s: %.200s", subject,
+                 r->text[0] ? r->text : "unexpected answer");
 }
 
 static void finish(struct pg_backend *be)
@@ -152,7 +151,8 @@ static void first_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     connection(be);
     version(be);
-    if (r->sqlstate[0] || !r->rows || PQntuples(r->rows) == 0 || PQnfields(r->rows) != C_COLUMNS) {
+    if (r->sqlstate[0] || !r->rows || PQntuples(r->rows) == 0 ||
+        !pg_has(r->rows, "pid clock_ms level text")) {
         refusal(be, "right", r);
         finish(be);
         return;
@@ -160,7 +160,7 @@ static void first_answered(struct pg_backend *be, const struct pg_reply *r)
     pooler(be, r->rows);
     clock_of(be, r->rows);
     for (int i = 0; i < PQntuples(r->rows); i++) {
-        int64_t level = pg_number(r->rows, i, C_LEVEL);
+        int64_t level = pg_number(r->rows, i, "level");
         findings_add(&be->found,
                      level == 0   ? DLOCK_FINDING_OK
                      : level == 1 ? DLOCK_FINDING_WARNING
@@ -168,7 +168,7 @@ static void first_answered(struct pg_backend *be, const struct pg_reply *r)
                      level > 2   ? DLOCK_EUNUSABLE
                      : level > 1 ? DLOCK_EPERM
                                  : 0,
-                     "%s", pg_text(r->rows, i, C_TEXT));
+                     "%s", pg_text(r->rows, i, "text"));
     }
     be->check_second = true;
     if (!be->protocol->send_check(be, false))

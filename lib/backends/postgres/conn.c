@@ -51,7 +51,7 @@ static void drop(struct pg_conn *c, void (*finish)(PGconn *))
 static int conn_fail(struct pg_conn *c, int code, const char *text)
 {
     char line[256];
-    first_line(line, sizeof(line), c->last_words[0] ? c->last_words : text);
+    first_line(line, sizeof(line), c->why_ended[0] ? c->why_ended : text);
     if (!line[0])
         snprintf(line, sizeof(line), "the connection was closed");
     c->unanswered = c->requests.n > 0 ? c->requests.list[0].tag : 0;
@@ -65,7 +65,7 @@ void pg_conn_fail_no_memory(struct pg_conn *c)
 {
     if (c->state != PC_UP)
         return;
-    c->last_words[0] = '\0';
+    c->why_ended[0] = '\0';
     conn_fail(c, DLOCK_ENOMEM, "out of memory");
 }
 
@@ -74,7 +74,7 @@ static int fail_pq(struct pg_conn *c)
 {
     const char *text = PQerrorMessage(c->pq);
     bool ours =
-        PQstatus(c->pq) == CONNECTION_OK && !c->last_words[0] && pg_conn_says_no_memory(text);
+        PQstatus(c->pq) == CONNECTION_OK && !c->why_ended[0] && pg_conn_says_no_memory(text);
     return conn_fail(c, ours ? DLOCK_ENOMEM : DLOCK_EUNAVAIL, text);
 }
 
@@ -137,6 +137,20 @@ static int code_of(const char *sqlstate, const char *text)
 /* ---------------------------------------------------------------- connecting */
 
 /*
+ * TCP gives up at idle + count * interval. Not before the ttl is over: a server without
+ * TCP_USER_TIMEOUT (which only Linux has) would free the lock of a holder that is cut off but still
+ * runs. Linux takes an idle time and an interval of 32767 s, and 127 probes, at most.
+ */
+struct pg_keepalives pg_keepalives(int64_t ttl)
+{
+    int64_t all = dlock_max(2, (ttl + DLOCK_SEC - 1) / DLOCK_SEC);
+    struct pg_keepalives k = {.count = dlock_min(all / 2, 100)};
+    k.idle = dlock_min(all - k.count, 32767);
+    k.interval = (all - k.idle + k.count - 1) / k.count;
+    return k;
+}
+
+/*
  * Warnings that a statement of ours can cause, and that say nothing about the commit, by the
  * server's function: the SQLSTATE is 01000 for all, as for a cancelled wait, and the text is
  * translated.
@@ -171,7 +185,7 @@ static void on_notice(void *arg, const PGresult *res)
     bool warns = severity && strcmp(severity, "WARNING") == 0;
     bool ends = severity && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0);
     if (text && (ends || (warns && state && strcmp(state, "57P01") == 0)))
-        snprintf(c->last_words, sizeof(c->last_words), "the server ended the session: %s", text);
+        snprintf(c->why_ended, sizeof(c->why_ended), "the server ended the session: %s", text);
     if (warns && c->requests.n > 0 && !is_harmless(res))
         first_line(c->requests.reply.warning, sizeof(c->requests.reply.warning),
                    text && *text ? text : "a warning without a text");
@@ -240,7 +254,7 @@ static bool address_failed(struct pg_conn *c, const char *why)
     take_state(text, sqlstate);
     /* 53: out of a resource ("too many clients"). 57P01..3: shutting down, crashed, starting. */
     c->transient = strncmp(sqlstate, "53", 2) == 0 || strncmp(sqlstate, "57P0", 4) == 0;
-    c->last_words[0] = '\0';
+    c->why_ended[0] = '\0';
     int code = c->settings->service ? code_of_service(text, sizeof(text)) : 0;
     if (code == 0 && c->settings->service && c->pq && pg_conn_loads_code(c->pq) > 0) {
         snprintf(text, sizeof(text), "the service's " PG_LOADS_CODE);
@@ -464,7 +478,7 @@ static void take_error(struct pg_conn *c, const PGresult *res)
     on_notice(c, res);
     if (r->sqlstate[0]) /* the first error is the cause */
         return;
-    r->unheard = !state;
+    r->unclear = !state;
     snprintf(r->sqlstate, sizeof(r->sqlstate), "%s", state ? state : "XX000");
     first_line(r->text, sizeof(r->text), text ? text : PQresultErrorMessage(res));
     if (!r->text[0])
@@ -478,7 +492,7 @@ static bool take_result(struct pg_conn *c, PGresult *res)
     case PGRES_TUPLES_OK:
         /* A statement that sets something is no question. */
         if ((PQnfields(res) > 0 && strcmp(PQfname(res, 0), "set_config") == 0) ||
-            (PQntuples(res) == 0 && c->requests.reply.rows))
+            (PQntuples(res) == 0 && PQntuples(c->requests.reply.rows) > 0))
             break;
         PQclear(c->requests.reply.rows);
         c->requests.reply.rows = res;
@@ -568,7 +582,7 @@ void pg_conn_work(struct pg_conn *c)
     }
     c->requests.unflushed = left > 0;
     take_notifies(c);
-    if (PQstatus(c->pq) != CONNECTION_OK || (c->last_words[0] && c->requests.n == 0))
+    if (PQstatus(c->pq) != CONNECTION_OK || (c->why_ended[0] && c->requests.n == 0))
         fail_pq(c);
 }
 
@@ -620,29 +634,46 @@ int pg_conn_reply_error(const struct pg_conn *c, const struct pg_reply *r, struc
     if (pg_unconfirmed(r))
         return dlock_fail_at(err, DLOCK_EUNAVAIL, 0, c->where,
                              "the server did not confirm the commit: %s", r->warning);
-    if (r->unheard && pg_conn_says_no_memory(r->text))
+    if (r->unclear && pg_conn_says_no_memory(r->text))
         return dlock_fail_at(err, DLOCK_ENOMEM, 0, c->where, "%s", r->text);
+    if (!r->sqlstate[0])
+        return dlock_fail_at(err, DLOCK_EPROTO, 0, c->where, "unexpected answer to the lock query");
     return dlock_fail_at(err, code_of(r->sqlstate, r->text), 0, c->where, "%s (SQLSTATE %s)",
                          r->text, r->sqlstate);
 }
 
-int64_t pg_number(const PGresult *res, int row, int col)
+bool pg_has(const PGresult *res, const char *columns)
 {
-    return strtoll(PQgetvalue(res, row, col), NULL, 10);
+    char name[32];
+    for (int n; sscanf(columns, " %31s%n", name, &n) == 1; columns += n)
+        if (PQfnumber(res, name) < 0)
+            return false;
+    return true;
 }
 
-int pg_count(const PGresult *res, int row, int col)
+bool pg_one_row(const struct pg_reply *r, const char *columns)
 {
-    return (int)dlock_max(0, dlock_min(pg_number(res, row, col), INT_MAX));
+    return !r->sqlstate[0] && r->rows && PQntuples(r->rows) == 1 && pg_has(r->rows, columns);
 }
 
-int64_t pg_ms(const PGresult *res, int row, int col)
+const char *pg_field(const PGresult *res, int row, const char *column)
+{
+    int n = PQfnumber(res, column);
+    return n < 0 || PQgetisnull(res, row, n) ? NULL : PQgetvalue(res, row, n);
+}
+
+int64_t pg_number(const PGresult *res, int row, const char *column)
+{
+    return strtoll(pg_text(res, row, column), NULL, 10);
+}
+
+int pg_count(const PGresult *res, int row, const char *column)
+{
+    return (int)dlock_max(0, dlock_min(pg_number(res, row, column), INT_MAX));
+}
+
+int64_t pg_ms(const PGresult *res, int row, const char *column)
 {
     const int64_t most = INT64_MAX / 4 / DLOCK_MSEC;
-    return dlock_max(-most, dlock_min(pg_number(res, row, col), most));
-}
-
-bool pg_one_row(const struct pg_reply *r, int n)
-{
-    return !r->sqlstate[0] && r->rows && PQntuples(r->rows) == 1 && PQnfields(r->rows) == n;
+    return dlock_max(-most, dlock_min(pg_number(res, row, column), most));
 }

@@ -66,13 +66,22 @@ struct pg_message {
 struct pg_reply {
     int tag;
     int64_t sent; /* the clock before the first byte of the request could leave */
-    /* The last result with rows, or NULL. A result with a column set_config first is no answer. */
+    /*
+     * The last result with rows; else the last without, or NULL. A result with a column set_config
+     * first is no answer.
+     */
     PGresult *rows;
     char sqlstate[6]; /* "": no error */
-    bool unheard;   /* the error is libpq's, out of memory say: the request may have been served */
+    bool unclear;   /* the error is libpq's, out of memory say: the request may have been served */
     char text[256]; /* of the error */
     char warning[256]; /* see pg_unconfirmed(); "": none */
 };
+
+/* In seconds: each end gives up a silent peer between ttl and ttl + 2 s. */
+struct pg_keepalives {
+    int64_t idle, interval, count;
+};
+struct pg_keepalives pg_keepalives(int64_t ttl);
 
 /* Read the password's file, if any, into settings. 0 or a negative code. */
 int pg_read_password(struct pg_settings *, struct dlock_error *);
@@ -133,9 +142,9 @@ struct pg_conn {
 
     /* PC_FAILED */
     struct dlock_error error;
-    bool transient;       /* the server is starting, or has no free connection: try again */
-    int unanswered;       /* the tag of the oldest request without an answer; 0: none */
-    char last_words[256]; /* why the server ends the session */
+    bool transient;      /* the server is starting, or has no free connection: try again */
+    int unanswered;      /* the tag of the oldest request without an answer; 0: none */
+    char why_ended[256]; /* why the server ends the session */
 };
 
 /*
@@ -186,7 +195,7 @@ void pg_conn_close(struct pg_conn *);
 /* The same in a child of the process that opened the connection: nothing is sent. */
 void pg_conn_close_in_child(struct pg_conn *);
 
-/* Fill err from an answer that is an error, or pg_unconfirmed(); returns its code. */
+/* Fill err from an answer that is an error, pg_unconfirmed() or not ours; returns its code. */
 int pg_conn_reply_error(const struct pg_conn *, const struct pg_reply *, struct dlock_error *err);
 /*
  * The answer to a request that has written: did the server warn before the end? Then what was
@@ -204,20 +213,33 @@ static inline bool pg_conn_says_no_memory(const char *text)
            strstr(text, "Memory allocation failure") != NULL;
 }
 
-/* A field of a row: text, "" when NULL; number, 0 when NULL; boolean, false when NULL. */
-static inline const char *pg_text(const PGresult *res, int row, int col)
+/*
+ * An answer is recognised by the names of its columns, "fence pid token": a server, a pooler or a
+ * proxy may send any. An answer that lacks one is not read at all, but is an error.
+ */
+bool pg_has(const PGresult *, const char *columns);
+/* No error, and exactly one row, with these columns? */
+bool pg_one_row(const struct pg_reply *, const char *columns);
+/* A field of a row. NULL: it is NULL; or there is no such column, which pg_has() excludes. */
+const char *pg_field(const PGresult *, int row, const char *column);
+static inline bool pg_null(const PGresult *res, int row, const char *column)
 {
-    return PQgetvalue(res, row, col);
+    return !pg_field(res, row, column);
 }
-static inline bool pg_true(const PGresult *res, int row, int col)
+/* The same as text, "" when NULL; a boolean, false when NULL; a number, 0 when NULL. */
+static inline const char *pg_text(const PGresult *res, int row, const char *column)
 {
-    return pg_text(res, row, col)[0] == 't';
+    const char *text = pg_field(res, row, column);
+    return text ? text : "";
 }
-int64_t pg_number(const PGresult *, int row, int col);
-int pg_count(const PGresult *, int row, int col); /* 0 to INT_MAX, whatever the server says */
+static inline bool pg_true(const PGresult *res, int row, const char *column)
+{
+    return pg_text(res, row, column)[0] == 't';
+}
+int64_t pg_number(const PGresult *, int row, const char *column);
+/* 0 to INT_MAX, whatever the server says. */
+int pg_count(const PGresult *, int row, const char *column);
 /* Milliseconds of any row: bounded, so that sums with the time fit 64 bits in nanoseconds. */
-int64_t pg_ms(const PGresult *, int row, int col);
-/* No error, and exactly one row of n columns? */
-bool pg_one_row(const struct pg_reply *, int n);
+int64_t pg_ms(const PGresult *, int row, const char *column);
 
 #endif

@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
-void pg_list_dark(struct pg_backend *be, const char *what)
+void pg_list_partial(struct pg_backend *be, const char *what)
 {
-    if (be->status.dark)
+    if (be->status.partial)
         return;
-    be->status.dark = true;
+    be->status.partial = true;
     dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EPERM, 0, pg_where(be), "%s",
                   what);
 }
@@ -27,7 +27,7 @@ int pg_list_next(struct pg_backend *be, struct dlock_event *ev)
     }
     bool more = !be->protocol->session && n == LIST_PAGE;
     if (more)
-        snprintf(be->status.after, sizeof(be->status.after), "%s", pg_text(rows, n - 1, 0));
+        snprintf(be->status.after, sizeof(be->status.after), "%s", pg_text(rows, n - 1, "name"));
     PQclear(rows);
     be->status.rows = NULL;
     if (more) {

@@ -73,8 +73,8 @@ struct dlock_event *pg_stepped(struct pg_backend *be, bool done)
 void pg_in_grace(struct pg_backend *be, int64_t left_ms)
 {
     char left[32];
-    if (!be->told_grace) {
-        be->told_grace = true;
+    if (!be->warned_grace) {
+        be->warned_grace = true;
         dlock_fail_at(
             &events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0, pg_where(be),
             "the server started or was promoted recently, and grants locks in %s (restart-grace)",
@@ -127,7 +127,7 @@ void pg_fail(struct pg_backend *be, const struct dlock_error *err)
 {
     struct dlock_error why = *err; /* err may be in the connection */
     /* The core calls release next, which cancels what the session is busy with. */
-    if (be->op != OP_ACQUIRE || !be->protocol->session || !pg_conn_busy(&be->conn))
+    if (be->op != PG_OP_ACQUIRE || !be->protocol->session || !pg_conn_busy(&be->conn))
         pg_conn_close(&be->conn);
     pg_op_done(be);
     events_add(&be->events, EV_FAILED)->error = why;

@@ -4,7 +4,7 @@
  * advisory.c  the default: a session's advisory lock, with the session's idle time-out as the
  *             lease; advisory_break.c: break a hold
  * table.c     ?mode=lease: a row in a table; table_shared.c: shared locks and slots in the table;
- *             table_break.c: break a hold; table_runs.c: run records
+ *             table_break.c: break a hold; table_runs.c: run records; table_sql.c: what is sent
  * operation.c what both modes do to the operation: connect, end, try again later
  * uri.c       the URI, and libpq's settings
  * list.c      the locks of the store; check.c: what a run would meet
@@ -84,11 +84,11 @@ static void start(struct pg_backend *be, enum pg_op op)
 static void slot_acquire(struct dlock_be *slot, bool wait)
 {
     struct pg_backend *be = self(slot);
-    start(be, OP_ACQUIRE);
+    start(be, PG_OP_ACQUIRE);
     be->acquire.wait = wait;
     be->acquire.try_at = DLOCK_NEVER;
     pg_describe(be, RECORD_WAITS);
-    be->granted = be->told_grace = false;
+    be->granted = be->warned_grace = false;
     be->fence = 0;
     be->slot = 0;
     if (pg_new_token(be))
@@ -108,7 +108,7 @@ static bool slot_stays(struct dlock_be *slot)
 static void slot_renew(struct dlock_be *slot)
 {
     struct pg_backend *be = self(slot);
-    be->op = OP_RENEW;
+    be->op = PG_OP_RENEW;
     be->op_until = pg_now(be) + be->spec->op_timeout;
     be->protocol->renew(be);
 }
@@ -127,9 +127,9 @@ static void slot_release(struct dlock_be *slot, int64_t until)
     drop_rows(be);
     findings_drop(&be->found);
     be->release.until = until;
-    if (be->op == OP_RELEASE)
+    if (be->op == PG_OP_RELEASE)
         return;
-    be->op = OP_RELEASE;
+    be->op = PG_OP_RELEASE;
     be->op_until = be->acquire.try_at = DLOCK_NEVER;
     be->contact.pending = false;
     be->contact.refusal.code = 0;
@@ -140,10 +140,10 @@ static void slot_release(struct dlock_be *slot, int64_t until)
 static void slot_ask(struct dlock_be *slot, const struct dlock_question *question)
 {
     struct pg_backend *be = self(slot);
-    start(be, OP_STATUS);
+    start(be, PG_OP_STATUS);
     be->question = question;
     be->status.after[0] = '\0';
-    be->status.dark = false;
+    be->status.partial = false;
     be->check_second = false;
     findings_drop(&be->found);
     pg_connect(be);
@@ -154,7 +154,7 @@ static void slot_step(struct dlock_be *slot, const struct dlock_order *order)
     struct pg_backend *be = self(slot);
     struct dlock_error err;
     drop_rows(be);
-    start(be, OP_STATUS);
+    start(be, PG_OP_STATUS);
     be->op_until = order->until;
     be->question = order->question;
     be->order = order;
@@ -225,7 +225,8 @@ static void status_answered(struct pg_backend *be, struct pg_reply *r)
     /* Without a table no lock was ever taken. */
     bool no_table = strcmp(r->sqlstate, "42P01") == 0 && be->protocol->schema;
     bool lists = be->question->what == ASK_LIST;
-    if (!no_table && (r->sqlstate[0] || !r->rows)) {
+    const char *columns = lists ? be->protocol->list_columns : be->protocol->status_columns;
+    if (!no_table && (r->sqlstate[0] || !r->rows || !pg_has(r->rows, columns))) {
         pg_conn_reply_error(&be->conn, r, &err);
         pg_fail(be, &err);
         return;
@@ -253,7 +254,7 @@ static void take_replies(struct pg_backend *be)
     while (be->conn.state != PC_CLOSED && (rc = pg_conn_next(&be->conn, &r)) == 1) {
         if (r.sqlstate[0] && be->protocol->found && be->protocol->found(be, &r))
             ; /* another answer follows */
-        else if (r.tag == T_STATUS && be->op == OP_STATUS)
+        else if (r.tag == T_STATUS && be->op == PG_OP_STATUS)
             status_answered(be, &r);
         else
             be->protocol->answered(be, &r);
@@ -262,7 +263,7 @@ static void take_replies(struct pg_backend *be)
     if (rc < 0 && be->conn.state == PC_FAILED) {
         struct dlock_error err = be->conn.error;
         pg_conn_close(&be->conn);
-        if (be->op == OP_STATUS)
+        if (be->op == PG_OP_STATUS)
             pg_try_later(be, &err, be->conn.transient);
         else
             be->protocol->failed(be, &err);
@@ -273,7 +274,7 @@ static void drive(struct pg_backend *be)
 {
     struct dlock_error err;
     bool connecting = be->conn.state == PC_CONNECTING;
-    bool first = be->op == OP_ACQUIRE || be->op == OP_STATUS;
+    bool first = be->op == PG_OP_ACQUIRE || be->op == PG_OP_STATUS;
     pg_conn_work(&be->conn);
     if (!connecting || be->conn.state != PC_UP)
         return;
@@ -295,7 +296,7 @@ static void timers(struct pg_backend *be)
     int64_t now = pg_now(be);
     if (be->conn.state == PC_CONNECTING && now >= be->conn.address.next_at)
         drive(be);
-    if (be->op == OP_NONE)
+    if (be->op == PG_OP_NONE)
         return;
     if (be->contact.pending && now >= be->op_until) {
         /* The time for the first contact is over. */
@@ -307,7 +308,7 @@ static void timers(struct pg_backend *be)
             dlock_fail_lock(&err, DLOCK_EUNAVAIL, 0, be->spec->uri,
                             "no answer within %s: is a PostgreSQL server there?",
                             dlock_format_duration(be->spec->connect_timeout, text, sizeof(text)));
-        if (be->op == OP_ACQUIRE && be->protocol->abandon)
+        if (be->op == PG_OP_ACQUIRE && be->protocol->abandon)
             be->protocol->abandon(be);
         pg_fail(be, &err);
     } else if (now >= be->outage.retry_at) {
@@ -320,14 +321,14 @@ static void timers(struct pg_backend *be)
 /* Rows of a list are handed out. */
 static bool lists(const struct pg_backend *be)
 {
-    return be->op == OP_STATUS && be->status.rows;
+    return be->op == PG_OP_STATUS && be->status.rows;
 }
 
 static int slot_interest(struct dlock_be *slot, struct pollfd *pfd, int cap, int64_t *wake_at)
 {
     struct pg_backend *be = self(slot);
     int n = cap > 0 ? pg_conn_interest(&be->conn, pfd, wake_at) : 0;
-    if (be->op != OP_NONE) {
+    if (be->op != PG_OP_NONE) {
         *wake_at = dlock_min(*wake_at, dlock_min(be->op_until, be->release.until));
         *wake_at = dlock_min(*wake_at, dlock_min(be->acquire.try_at, be->outage.retry_at));
     }

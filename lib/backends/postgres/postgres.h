@@ -7,7 +7,7 @@
 #include "findings.h"
 
 /* The unfinished operation that the core started. */
-enum pg_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS };
+enum pg_op { PG_OP_NONE, PG_OP_ACQUIRE, PG_OP_RENEW, PG_OP_RELEASE, PG_OP_STATUS };
 
 /* The purpose of a request. */
 enum pg_tag {
@@ -22,7 +22,7 @@ enum pg_tag {
     T_UNDO,
     T_STATUS,
     T_LISTEN,
-    T_NEAR,
+    T_LISTENING,
     T_SCHEMA,
     T_SWEEP,
     T_NOTICE,
@@ -72,12 +72,14 @@ struct pg_protocol {
 
     /* May replace an answer to T_STATUS. True: the answer to a further request counts. NULL: no. */
     bool (*more_status)(struct pg_backend *, struct pg_reply *);
-    /* A row of the answer to T_STATUS. False: neither a holder nor a waiter. */
+    /* Of an answer to T_STATUS: its columns; a row. False: neither a holder nor a waiter. */
+    const char *status_columns;
     bool (*read_info)(const PGresult *, int row, struct dlock_info *);
     /* Send T_STATUS for ASK_CHECK, the first or the second question. False: there is no second. */
     bool (*send_check)(struct pg_backend *, bool first);
-    /* Send T_STATUS for a list, behind status.after; read a row of the answer. */
+    /* Send T_STATUS for a list, behind status.after; the columns of the answer; read a row. */
     void (*send_list)(struct pg_backend *);
+    const char *list_columns;
     void (*read_entry)(struct pg_backend *, int row, struct dlock_entry *);
     /* The statements that make the tables, malloc'ed or NULL. The slot is NULL: no table. */
     char *(*schema)(const struct pg_backend *);
@@ -96,16 +98,16 @@ struct adv_state {
 
     /* What the session has in this acquire. */
     struct {
-        bool turn;  /* the turnstile, while the session waits for the main key */
-        bool main;  /* the main key */
-        bool size;  /* the key for the number of slots */
-        bool gate;  /* the gate: this client is the first in line for a slot */
-        bool hears; /* LISTEN: of each slot that is given back */
+        bool turn;    /* the turnstile, while the session waits for the main key */
+        bool main;    /* the main key */
+        bool size;    /* the key for the number of slots */
+        bool gate;    /* the gate: this client is the first in line for a slot */
+        bool listens; /* LISTEN: of each slot that is given back */
     } has;
     enum { WAIT_TURN, WAIT_MAIN, WAIT_GATE } awaits;
 
     bool polls; /* no DO blocks for this role: try once a second instead of waiting */
-    bool told_old;
+    bool warned_old;
     unsigned chunks;      /* in this acquire */
     int64_t renewed_from; /* of a heartbeat answered after its renew had ended; 0: none */
 
@@ -115,7 +117,7 @@ struct adv_state {
         int64_t from; /* of the heartbeat that found the mark */
         char breaker[128];
     } broken;
-    /* We break the hold of this session: as S_SESSION of the status. "": none. */
+    /* We break the hold of this session: as in the status. "": none. */
     struct {
         char session[DLOCK_TOKEN_LEN + 1];
         bool keeps; /* the connection has the mark: keep it open until the close */
@@ -147,12 +149,12 @@ struct table_state {
         int place;      /* in line, when we last looked; 0: unknown */
         int tries;      /* of this acquire */
         bool joined;    /* this session bears the ticket, and LISTENs */
-        bool deaf;      /* the server refused LISTEN */
-        int far;        /* the pid of the waiter that we wait for in the server; 0: we LISTEN */
+        bool no_listen; /* the server refused LISTEN */
+        int awaited;    /* the pid of the waiter that we wait for in the server; 0: we LISTEN */
         int before;     /* the pid of the next waiter before us */
-        bool impatient; /* the server refused that wait */
+        bool no_await;  /* the server refused that wait */
         int64_t called; /* the fence of the hold whose release called us as the first; 0: none */
-        char next[PG_NOTICE]; /* the waiters behind us, as that release told; "": unknown */
+        char next[PG_NOTICE]; /* the waiters behind us, as that release says; "": unknown */
     } line;
     struct {        /* of a waiting writer, to readers and slots */
         int64_t at; /* of the next notice; 0: none was written */
@@ -162,10 +164,10 @@ struct table_state {
 
     enum { LOOK_FIRST, LOOK_HOLDERS, LOOK_RUN } look; /* the table that a status reads */
     /*
-     * UNHEARD: the answer never came, so the release may have been served. DONE: served, and the
+     * UNCLEAR: the answer never came, so the release may have been served. DONE: served, and the
      * waiters are being called.
      */
-    enum { RELEASE_UNSENT, RELEASE_SENT, RELEASE_UNHEARD, RELEASE_DONE } release;
+    enum { RELEASE_UNSENT, RELEASE_SENT, RELEASE_UNCLEAR, RELEASE_DONE } release;
     bool take; /* the next try is the statement take, or free */
 };
 
@@ -199,7 +201,7 @@ struct pg_backend {
 
     /* From the URI: after a start or promotion a server grants nothing for so long. 0: off. */
     int64_t restart_grace;
-    bool told_grace; /* in this acquire */
+    bool warned_grace; /* in this acquire */
 
     /* An acquire until the first answer to a try; a status; refusal: of a release, too. */
     struct {
@@ -221,9 +223,9 @@ struct pg_backend {
         bool run;                  /* run holds a run record */
         struct dlock_error record; /* why the run record cannot be used; code 0: it can */
         char after[1024];          /* ASK_LIST: the last name of the page before */
-        bool dark;                 /* ASK_LIST: our role has not the right to see all; told */
+        bool partial;              /* ASK_LIST: our role may not see all; a notice says so */
     } status;
-    const struct dlock_question *question; /* OP_STATUS */
+    const struct dlock_question *question; /* PG_OP_STATUS */
     const struct dlock_order *order;       /* the same, of a question in steps */
 
     struct adv_state advisory;
@@ -255,7 +257,7 @@ static inline const char *pg_where(const struct pg_backend *be)
 /* The operation has ended. */
 static inline void pg_op_done(struct pg_backend *be)
 {
-    be->op = OP_NONE;
+    be->op = PG_OP_NONE;
     be->op_until = be->acquire.try_at = DLOCK_NEVER;
 }
 
@@ -274,11 +276,6 @@ int pg_foreign_params(struct dlock_uri *, bool no_table, const char **sslmode,
 /* The refusal of run records in advisory mode; returns its code. */
 int pg_no_records(const struct pg_backend *, struct dlock_error *);
 void pg_settings_done(struct pg_backend *);
-/* In seconds: each end gives up a silent peer between ttl and ttl + 2 s. */
-struct pg_keepalives {
-    int64_t idle, interval, count;
-};
-struct pg_keepalives pg_keepalives(int64_t ttl);
 
 /* keys.c */
 /*
@@ -331,7 +328,7 @@ void pg_try_later(struct pg_backend *, const struct dlock_error *, bool transien
 /* list.c: after an answer to ASK_LIST; 0: ask for the next page, which was sent. */
 int pg_list_next(struct pg_backend *, struct dlock_event *);
 /* Tell once that our role does not see all. */
-void pg_list_dark(struct pg_backend *, const char *what);
+void pg_list_partial(struct pg_backend *, const char *what);
 
 /* check.c: begin, once connected; the answer to T_STATUS of ASK_CHECK. */
 void pg_check_begin(struct pg_backend *);

@@ -42,7 +42,7 @@
  *     while no waiter can have joined before them. Readers and slots look at each try, unless the
  *     lock has been free for longer than the longest turn.
  *   - Only the first eight writers LISTEN. A writer that joins behind them waits in the server
- *     (stay_far), until the waiter eight places before it has left the line.
+ *     (await), until the waiter eight places before it has left the line.
  *
  * Not guaranteed: the server's clock decides; when the clock steps forward, a lease ends early.
  * When the clock steps back, new tickets are before old tickets. A foreign role can set such an
@@ -61,156 +61,26 @@
 #define POLL_IN_LINE (2500 * DLOCK_MSEC) /* between tries of a waiter in line */
 #define SILENT_AFTER (4 * POLL_IN_LINE)  /* --status: for a waiter in line, since the last try */
 #define JITTER (200 * DLOCK_MSEC)
-#define FAR_CHUNKS 3 /* as in stay_far */
+#define AWAIT_CHUNKS 3 /* as in await */
 #define SWEEP_ONE_OF 100
 /*
  * A name with a date leaves a row behind. The row goes with a run record that is a week old; for
  * shorter records each run deletes two rows on average.
  */
 #define SWEEP_ONE_OF_RUNS 10
-/* A client that is cut off keeps the row at most so long, and 2 s. */
-#define CUT_OFF (6 * DLOCK_SEC)
 
-/* The columns of the answer to a try; the first few are those of the statement take. */
-enum {
-    R_FENCE,
-    R_PID,
-    R_TOKEN,
-    R_TAKE_COLUMNS,
-    R_HOLDER = R_TAKE_COLUMNS,
-    R_HELD_FENCE,
-    R_LEFT,
-    R_GRACE,
-    R_OWNER,
-    R_TICKET,
-    R_AHEAD,
-    R_TURN, /* in ms: from now on, or of a held lock, from the expiry on */
-    R_NAMED,
-    R_FENCE_BEFORE, /* of the row; NULL: no row */
-    R_FAR,
-    R_BEFORE,
-    R_COLUMNS
-};
-/* As the statement check lists them: 23 is the type int. */
-static const char lock_columns[] = "name 25 950 t,fence 20 0 t,owner 25 100 t,expires 1184 0 t,"
-                                   "holder 25 100 t,freed 1184 0 f,passed 20 0 f";
-static const char holder_columns[] = "name 25 950 t,token 25 100 t,epoch 25 100 t,slots 23 0 t,"
-                                     "place 20 0 t,expires 1184 0 t,holder 25 100 t";
-static const char run_columns[] =
-    "name 25 950 t,state 25 100 t,status 23 0 f,fence 20 0 t,owner 25 100 t,host 25 100 t,"
-    "pid 20 0 t,username 25 100 t,command 25 100 t,note 25 100 t,began 1184 0 t,ended 1184 0 f,"
-    "expires 1184 0 t";
+/* Of the answers to the statements take, try and renew. */
+#define TAKE_COLUMNS "fence pid token"
+#define TRY_COLUMNS                                                                                \
+    TAKE_COLUMNS                                                                                   \
+    " holder held_fence left_ms grace_ms owner ticket ahead turn_ms fence_before awaited before"
+#define RENEW_COLUMNS "renewed holder token"
+
 /* Other clients thwart two, one for each table that we need; more only where tables are dropped. */
 #define CREATES_MAX 5
 #define FINDING "dlock finding: " /* in the error of the statement check */
 
-/* The rest of --min-hold, after the grant. */
-static int64_t min_hold_left(const struct pg_backend *be)
-{
-    return be->spec->min_hold > 0 ? dlock_max(0, be->spec->hold->until - pg_now(be)) : 0;
-}
-
-/* The duration of a grant or a renewal. */
-static int64_t lasts_ms(const struct pg_backend *be)
-{
-    int64_t least = be->granted ? min_hold_left(be) : be->spec->min_hold;
-    return dlock_max(be->spec->ttl, least) / DLOCK_MSEC;
-}
-
-int64_t table_stays_ms(const struct pg_backend *be)
-{
-    int64_t left = be->granted ? min_hold_left(be) : 0;
-    return left > 0 ? left / DLOCK_MSEC + 1 : 0;
-}
-
-static char *table_schema(const struct pg_backend *be)
-{
-    const struct table_state *t = &be->table;
-    char *schema = strndup(t->name, (size_t)(strstr(t->name, "\".\"") + 1 - t->name));
-    if (!schema)
-        return NULL;
-    char *text =
-        sql_text(NULL,
-                 STATEMENTS(sql_table_schema, sql_table_shared_schema, sql_table_runs_schema,
-                            sql_table_grant_schema),
-                 PLACES({"table", t->name, 0}, {"holders", t->holders, 0}, {"runs", t->runs, 0},
-                        {"schema", schema, 0}, {"mark", t->role ? "" : "-- ", 0},
-                        {"role", t->role ? t->role : "ROLE", 0}));
-    free(schema);
-    return text;
-}
-
 /* ----------------------------------------------------------------- what is sent */
-
-static void add_check(struct pg_message *m, const struct pg_backend *be, const char *table,
-                      const char *columns, int number)
-{
-    sql_add(m, be->table.unsure ? sql_table_check : sql_table_glance,
-            PLACES({"checked", table, 0}, {"owner", be->table.owner, 0}, {"columns", columns, 0},
-                   {"number", NULL, number}),
-            NULL);
-}
-
-void table_send(struct pg_backend *be, enum pg_tag tag, enum table_more more,
-                const struct pg_place *own, const char *const *statements)
-{
-    struct pg_message m = {.n = 0};
-    struct pg_keepalives keep = pg_keepalives(dlock_min(be->spec->ttl, CUT_OFF));
-    const struct dlock_identity *who = be->spec->identity;
-    int pid = PQbackendPID(be->conn.pq);
-    const char *grace_left = be->restart_grace > 0 ? "current_setting('dlock.grace')::bigint" : "0";
-    const struct pg_place common[] = {
-        {"table", be->table.name, 0},
-        {"holders", be->table.holders, 0},
-        {"runs", be->table.runs, 0},
-        {"app", be->app, 0},
-        {"session", be->session, 0},
-        {"channel", be->table.channel, 0},
-        {"line_key", NULL, be->table.line_key},
-        {"waiter", be->waiter, 0},
-        {"holder", be->holder, 0},
-        {"name", be->spec->uri->name, 0},
-        {"token", be->token, 0},
-        {"ttl", NULL, lasts_ms(be)},
-        {"fence", NULL, (int64_t)be->fence},
-        {"slots", NULL, be->spec->slots},
-        {"epoch", be->table.epoch, 0},
-        {"ticket", NULL, be->table.line.ticket},
-        {"called", NULL, be->table.line.called},
-        {"next", be->table.line.next, 0},
-        {"grace", NULL, be->restart_grace / DLOCK_MSEC},
-        {"grace_left", grace_left, 0},
-        {"once", NULL, be->spec->once / DLOCK_MSEC},
-        {"begins", NULL, be->spec->hold->begin != RUN_LATER},
-        {"host", who->host, 0},
-        {"user", who->user, 0},
-        {"command", who->command, 0},
-        {"note", who->note, 0},
-        {"client_pid", NULL, who->pid},
-        {"pid", NULL, pid},
-        {"pid_in_line", NULL, be->table.line.joined ? pid : 0},
-        {"idle", NULL, keep.idle},
-        {"interval", NULL, keep.interval},
-        {"count", NULL, keep.count},
-        {NULL, NULL, 0},
-    };
-    if (be->conn.state != PC_UP)
-        return;
-    if (be->conn.guarded)
-        add_check(&m, be, be->table.name, lock_columns, 1);
-    bool holders = more == AND_HOLDERS && !be->table.checked.holders;
-    bool runs = more == AND_RUNS && !be->table.checked.runs;
-    if (holders)
-        add_check(&m, be, be->table.holders, holder_columns, 2);
-    if (runs)
-        add_check(&m, be, be->table.runs, run_columns, 3);
-    if (holders || runs)
-        sql_add(&m, sql_table_alive, NULL, common);
-    for (; *statements; statements++)
-        if (*statements != sql_table_grace || be->restart_grace > 0)
-            sql_add(&m, *statements, own, common);
-    sql_send(&be->conn, (int)tag, &m);
-}
 
 static bool is_shared(const struct pg_backend *be)
 {
@@ -238,12 +108,13 @@ static void send_try(struct pg_backend *be)
         table_send(be, T_TRY, NO_MORE, NULL, STATEMENTS(sql_table_take));
         return;
     }
-    const struct pg_place *look = PLACES({"look", NULL, be->table.line.tries++ % LOOK_ONE_OF == 0});
+    const struct pg_place *own = PLACES({"look", NULL, be->table.line.tries++ % LOOK_ONE_OF == 0},
+                                        {"called", NULL, be->table.line.called});
     if (be->spec->once > 0)
-        table_send(be, T_TRY, AND_RUNS, look,
+        table_send(be, T_TRY, AND_RUNS, own,
                    STATEMENTS(sql_table_grace, sql_table_try, sql_table_runs_begin));
     else
-        table_send(be, T_TRY, NO_MORE, look, STATEMENTS(sql_table_grace, sql_table_try));
+        table_send(be, T_TRY, NO_MORE, own, STATEMENTS(sql_table_grace, sql_table_try));
 }
 
 /* A release, or T_UNDO: of what a try with this token may have got. stays_ms: see table.h. */
@@ -251,7 +122,7 @@ static void send_give_back(struct pg_backend *be, enum pg_tag tag, const char *t
                            int64_t stays_ms)
 {
     /* Again: the lock on the row makes this commit wait for the standby as the first did. */
-    bool again = tag == T_RELEASE && be->table.release == RELEASE_UNHEARD;
+    bool again = tag == T_RELEASE && be->table.release == RELEASE_UNCLEAR;
     if (is_shared(be))
         shared_send_give_back(be, tag, token, stays_ms);
     else
@@ -285,13 +156,14 @@ static void send_release(struct pg_backend *be)
     bool brief = be->granted && table_stays_ms(be) == 0 && be->table.release == RELEASE_UNSENT;
     const char *leave = brief ? brief_release(be) : NULL;
     if (be->table.release == RELEASE_UNSENT)
-        be->table.release = RELEASE_SENT; /* once unheard, always unheard */
+        be->table.release = RELEASE_SENT; /* once unclear, always unclear */
     if (run_record_begun(be->spec) && be->granted)
         runs_send_release(be);
     else if (leave && is_shared(be))
         table_send(be, T_LEAVE, AND_HOLDERS, NULL, STATEMENTS(sql_table_lock_row, leave));
     else if (leave)
-        table_send(be, T_LEAVE, NO_MORE, NULL, STATEMENTS(leave));
+        table_send(be, T_LEAVE, NO_MORE, PLACES({"next", be->table.line.next, 0}),
+                   STATEMENTS(leave));
     else
         send_give_back(be, T_RELEASE, be->token, table_stays_ms(be));
 }
@@ -377,7 +249,7 @@ void table_granted(struct pg_backend *be, int64_t from)
     }
     be->table.release = RELEASE_UNSENT;
     be->table.line.joined = false;
-    be->table.line.far = 0;
+    be->table.line.awaited = 0;
     shared_withdraw_notice(be);
     if (be->conn.one_by_one)
         maybe_sweep(be);
@@ -444,16 +316,17 @@ static int64_t next_poll(const struct pg_backend *be)
 }
 
 /* Far behind in line: wait in the server, at most until the next try is due. */
-static void stay_far(struct pg_backend *be)
+static void await_in_line(struct pg_backend *be)
 {
     int64_t ms = (be->acquire.try_at - pg_now(be)) / DLOCK_MSEC;
-    if (ms < FAR_CHUNKS)
+    if (ms < AWAIT_CHUNKS)
         return;
     be->op_until = be->acquire.try_at + pg_patience(be);
     be->acquire.try_at = DLOCK_NEVER;
-    table_send(be, T_WAIT, NO_MORE,
-               PLACES({"far", NULL, be->table.line.far}, {"chunk", NULL, ms / FAR_CHUNKS}),
-               STATEMENTS(sql_table_patient, sql_table_stay_far, sql_table_far_gone));
+    table_send(
+        be, T_WAIT, NO_MORE,
+        PLACES({"awaited", NULL, be->table.line.awaited}, {"chunk", NULL, ms / AWAIT_CHUNKS}),
+        STATEMENTS(sql_table_await_settings, sql_table_await, sql_table_awaited));
 }
 
 /* Wait for a call, and poll: also at our turn after the lease, as the holder may be dead. */
@@ -474,8 +347,8 @@ static void try_again_in_time(struct pg_backend *be, const struct table_refusal 
     else
         be->acquire.try_at = dlock_min(now + POLL_ALONE, turn + why->left_ms * DLOCK_MSEC) + jitter;
     heed_call(be);
-    if (be->table.line.far > 0)
-        stay_far(be);
+    if (be->table.line.awaited > 0)
+        await_in_line(be);
 }
 
 /*
@@ -485,40 +358,40 @@ static void try_again_in_time(struct pg_backend *be, const struct table_refusal 
 static void note_distance(struct pg_backend *be, const struct table_refusal *why)
 {
     if (why->ahead >= 0) {
-        be->table.line.far = why->far;
+        be->table.line.awaited = why->awaited;
         be->table.line.before = why->before;
     }
-    if (is_shared(be) || be->table.line.impatient || be->table.notice.at != 0)
-        be->table.line.far = 0;
+    if (is_shared(be) || be->table.line.no_await || be->table.notice.at != 0)
+        be->table.line.awaited = 0;
 }
 
-static void come_near(struct pg_backend *be)
+static void start_listening(struct pg_backend *be)
 {
-    be->table.line.far = 0;
+    be->table.line.awaited = 0;
     be->op_until = pg_now(be) + pg_patience(be);
-    table_send(be, T_NEAR, NO_MORE, PLACES({"before", NULL, be->table.line.before}),
-               STATEMENTS(sql_table_listen, sql_table_near));
+    table_send(be, T_LISTENING, NO_MORE, PLACES({"before", NULL, be->table.line.before}),
+               STATEMENTS(sql_table_listen, sql_table_next_in_line));
 }
 
-static void waited_far(struct pg_backend *be, const struct pg_reply *r)
+static void await_answered(struct pg_backend *be, const struct pg_reply *r)
 {
-    bool answered = pg_one_row(r, 2);
+    bool answered = pg_one_row(r, "gone held");
     if (!answered)
-        be->table.line.impatient = true;
-    if (!answered || pg_true(r->rows, 0, 0)) {
-        come_near(be);
-    } else if (pg_true(r->rows, 0, 1) && be->table.line.tries % LOOK_ONE_OF != 0) {
+        be->table.line.no_await = true;
+    if (!answered || pg_true(r->rows, 0, "gone")) {
+        start_listening(be);
+    } else if (pg_true(r->rows, 0, "held") && be->table.line.tries % LOOK_ONE_OF != 0) {
         be->table.line.tries++;
         be->acquire.try_at = next_poll(be);
-        stay_far(be);
+        await_in_line(be);
     } else {
         send_try(be);
     }
 }
 
-static void came_near(struct pg_backend *be, const struct pg_reply *r)
+static void listening(struct pg_backend *be, const struct pg_reply *r)
 {
-    if (!pg_one_row(r, 1) || !pg_true(r->rows, 0, 0)) {
+    if (!pg_one_row(r, "in_line") || !pg_true(r->rows, 0, "in_line")) {
         send_try(be);
         return;
     }
@@ -540,12 +413,12 @@ static void join_line(struct pg_backend *be, const struct table_refusal *why)
     shared_kind(be->spec, kind);
     snprintf(ticket, sizeof(ticket), "%016" PRId64, be->table.line.ticket);
     note_distance(be, why);
-    if (be->table.line.far == 0)
+    if (be->table.line.awaited == 0)
         table_send(be, T_LISTEN, NO_MORE, NULL, STATEMENTS(sql_table_listen));
     table_send(be, T_LISTEN, NO_MORE,
                PLACES({"ticket", ticket, 0}, {"kind", kind, 0}, {"fresh", NULL, fresh}),
                STATEMENTS(sql_table_stand_in_line));
-    if (be->table.line.far == 0)
+    if (be->table.line.awaited == 0)
         send_try(be);
     else
         try_again_in_time(be, why);
@@ -553,9 +426,9 @@ static void join_line(struct pg_backend *be, const struct table_refusal *why)
 
 static void wait_on(struct pg_backend *be, const struct table_refusal *why)
 {
-    bool direct = why->direct && !be->table.line.deaf;
+    bool direct = why->direct && !be->table.line.no_listen;
     bool stands = be->table.line.joined && be->table.line.ticket == why->ticket;
-    bool far = be->table.line.far > 0;
+    bool awaits = be->table.line.awaited > 0;
     bool shared = why->held && strncmp(why->owner, SHARED_OWNER, strlen(SHARED_OWNER)) == 0;
     struct dlock_event *ev = events_add(&be->events, EV_WAITING);
     ev->info = why->info;
@@ -574,10 +447,10 @@ static void wait_on(struct pg_backend *be, const struct table_refusal *why)
     } else if (direct && !stands) {
         join_line(be, why);
     } else {
-        if (far)
+        if (awaits)
             note_distance(be, why);
-        if (far && be->table.line.far == 0)
-            come_near(be);
+        if (awaits && be->table.line.awaited == 0)
+            start_listening(be);
         else
             try_again_in_time(be, why);
     }
@@ -599,27 +472,27 @@ void table_refused(struct pg_backend *be, const struct table_refusal *why)
 static void not_granted(struct pg_backend *be, const struct pg_reply *r)
 {
     struct table_refusal why = {
-        .owner = pg_text(r->rows, 0, R_OWNER),
-        .direct = pg_number(r->rows, 0, R_PID) == PQbackendPID(be->conn.pq),
-        .ticket = pg_number(r->rows, 0, R_TICKET),
-        .ahead = PQgetisnull(r->rows, 0, R_AHEAD) ? -1 : pg_number(r->rows, 0, R_AHEAD),
-        .held = !PQgetisnull(r->rows, 0, R_LEFT),
-        .left_ms = pg_ms(r->rows, 0, R_LEFT),
-        .turn_ms = pg_ms(r->rows, 0, R_TURN),
-        .far = (int)pg_number(r->rows, 0, R_FAR),
-        .before = (int)pg_number(r->rows, 0, R_BEFORE),
+        .owner = pg_text(r->rows, 0, "owner"),
+        .direct = pg_number(r->rows, 0, "pid") == PQbackendPID(be->conn.pq),
+        .ticket = pg_number(r->rows, 0, "ticket"),
+        .ahead = pg_null(r->rows, 0, "ahead") ? -1 : pg_number(r->rows, 0, "ahead"),
+        .held = !pg_null(r->rows, 0, "left_ms"),
+        .left_ms = pg_ms(r->rows, 0, "left_ms"),
+        .turn_ms = pg_ms(r->rows, 0, "turn_ms"),
+        .awaited = (int)pg_number(r->rows, 0, "awaited"),
+        .before = (int)pg_number(r->rows, 0, "before"),
     };
     be->table.try = TRY_NONE;
     if (why.held) {
-        table_read_holder(&be->info, pg_text(r->rows, 0, R_HOLDER), why.left_ms,
-                          pg_number(r->rows, 0, R_HELD_FENCE));
+        table_read_holder(&be->info, pg_text(r->rows, 0, "holder"), why.left_ms,
+                          pg_number(r->rows, 0, "held_fence"));
         bool shared = strncmp(why.owner, SHARED_OWNER, strlen(SHARED_OWNER)) == 0;
         if (shared && be->info.mode == DLOCK_MODE_EXCLUSIVE)
             be->info.mode = DLOCK_MODE_SHARED;
         why.info = &be->info;
     }
-    if (!why.held && pg_ms(r->rows, 0, R_GRACE) > 0)
-        pg_in_grace(be, pg_ms(r->rows, 0, R_GRACE));
+    if (!why.held && pg_ms(r->rows, 0, "grace_ms") > 0)
+        pg_in_grace(be, pg_ms(r->rows, 0, "grace_ms"));
     else
         table_refused(be, &why);
 }
@@ -676,31 +549,20 @@ void table_try_failed(struct pg_backend *be, const struct pg_reply *r)
 }
 
 /* See table_try_is_ours(). */
-static bool is_ours(const struct pg_backend *be, const struct pg_reply *r, int columns, int column)
+static bool is_ours(const struct pg_backend *be, const struct pg_reply *r, const char *columns)
 {
-    return pg_one_row(r, columns) && strcmp(pg_text(r->rows, 0, column), be->token) == 0;
+    return pg_one_row(r, columns) && strcmp(pg_text(r->rows, 0, "token"), be->token) == 0;
 }
 
-void table_not_ours(const struct pg_backend *be, const struct pg_reply *r, int code,
-                    struct dlock_error *err)
-{
-    if (r->sqlstate[0] || pg_unconfirmed(r))
-        pg_conn_reply_error(&be->conn, r, err);
-    else
-        dlock_fail_at(err, code, 0, pg_where(be),
-                      "unexpected answer to the lock query: does a pooler mix up its sessions?");
-}
-
-bool table_try_is_ours(struct pg_backend *be, const struct pg_reply *r, int columns, int pid,
-                       int token)
+bool table_try_is_ours(struct pg_backend *be, const struct pg_reply *r, const char *columns)
 {
     struct dlock_error err;
-    if (!is_ours(be, r, columns, token)) {
+    if (!is_ours(be, r, columns)) {
         table_not_ours(be, r, DLOCK_EPROTO, &err);
         pg_fail(be, &err);
         return false;
     }
-    be->conn.one_by_one = pg_number(r->rows, 0, pid) != PQbackendPID(be->conn.pq);
+    be->conn.one_by_one = pg_number(r->rows, 0, "pid") != PQbackendPID(be->conn.pq);
     be->contact.pending = false;
     outage_over(&be->outage, &be->events);
     return true;
@@ -724,14 +586,14 @@ static void try_answered(struct pg_backend *be, const struct pg_reply *r)
         table_try_failed(be, r);
     } else if (be->spec->once > 0 && runs_answered(be, r)) {
         return;
-    } else if (table_try_is_ours(be, r, take ? R_TAKE_COLUMNS : R_COLUMNS, R_PID, R_TOKEN)) {
-        be->fence = (uint64_t)pg_number(r->rows, 0, R_FENCE);
-        if (PQgetisnull(r->rows, 0, R_FENCE))
+    } else if (table_try_is_ours(be, r, take ? TAKE_COLUMNS : TRY_COLUMNS)) {
+        be->fence = (uint64_t)pg_number(r->rows, 0, "fence");
+        if (pg_null(r->rows, 0, "fence"))
             not_granted(be, r);
         else {
             /* Else the call was forged, or another client has had the lock since. */
-            if (take || pg_number(r->rows, 0, R_FENCE_BEFORE) != be->table.line.called ||
-                pg_number(r->rows, 0, R_TICKET) != be->table.line.ticket)
+            if (take || pg_number(r->rows, 0, "fence_before") != be->table.line.called ||
+                pg_number(r->rows, 0, "ticket") != be->table.line.ticket)
                 forget_call(be);
             table_granted(be, r->sent);
         }
@@ -745,12 +607,12 @@ static void describe_row(const struct pg_backend *be, const struct pg_reply *r,
                          struct dlock_error *err)
 {
     struct dlock_info info;
-    if (PQgetisnull(r->rows, 0, U_HOLDER)) {
+    if (pg_null(r->rows, 0, "holder")) {
         dlock_fail_at(err, DLOCK_ELOST, 0, pg_where(be),
                       "the lease expired, or its row was changed");
         return;
     }
-    table_read_holder(&info, pg_text(r->rows, 0, U_HOLDER), 0, 0);
+    table_read_holder(&info, pg_text(r->rows, 0, "holder"), 0, 0);
     dlock_fail_at(err, DLOCK_ELOST, 0, pg_where(be), "%s@%s, pid %ld holds the lock now", info.user,
                   info.host, info.pid);
 }
@@ -759,8 +621,8 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     struct dlock_info info;
-    bool ours = is_ours(be, r, U_RENEW_COLUMNS, U_TOKEN), unconfirmed = pg_unconfirmed(r);
-    bool lost = ours && pg_number(r->rows, 0, U_OURS) == 0;
+    bool ours = is_ours(be, r, RENEW_COLUMNS), unconfirmed = pg_unconfirmed(r);
+    bool lost = ours && pg_number(r->rows, 0, "renewed") == 0;
     if (be->spec->hold->begin == RUN_NOW && !unconfirmed && runs_begun(be, r))
         return;
     if (!ours || (!lost && unconfirmed)) { /* the next renewal writes again, and so waits again */
@@ -768,8 +630,8 @@ static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
         /* Perhaps "read-only": by now another server may be the primary. */
         pg_conn_close(&be->conn);
         pg_unclear(be, &err);
-    } else if (!lost && !PQgetisnull(r->rows, 0, U_HOLDER)) {
-        table_read_holder(&info, pg_text(r->rows, 0, U_HOLDER), 0, 0);
+    } else if (!lost && !pg_null(r->rows, 0, "holder")) {
+        table_read_holder(&info, pg_text(r->rows, 0, "holder"), 0, 0);
         pg_renewed(be, r->sent, info.broken_by);
     } else if (!lost) {
         pg_renewed(be, r->sent, NULL);
@@ -799,13 +661,13 @@ static void give_release_up(struct pg_backend *be, const struct dlock_error *err
         pg_released(be, DLOCK_RELEASE_UNCLEAR, err);
 }
 
-/* unheard: the release may have been served. */
-static void release_failed(struct pg_backend *be, bool unheard, const struct dlock_error *err)
+/* unclear: the release may have been served. */
+static void release_failed(struct pg_backend *be, bool unclear, const struct dlock_error *err)
 {
     int64_t now = pg_now(be);
     bool transient = err->code == DLOCK_EUNAVAIL || err->code == DLOCK_ENOMEM;
-    if (unheard && be->table.release == RELEASE_SENT)
-        be->table.release = RELEASE_UNHEARD;
+    if (unclear && be->table.release == RELEASE_SENT)
+        be->table.release = RELEASE_UNCLEAR;
     be->contact.refusal = *err;
     be->op_until = DLOCK_NEVER;
     if (now >= be->release.until || !transient || be->table.release == RELEASE_DONE)
@@ -815,7 +677,7 @@ static void release_failed(struct pg_backend *be, bool unheard, const struct dlo
                                         now + dlock_backoff_next(&be->outage.pause, be->spec->env));
 }
 
-/* The lock is released, and the waiters have not been told. */
+/* The lock is released, and the waiters have not been called. */
 static void call_waiters(struct pg_backend *be)
 {
     be->table.release = RELEASE_DONE;
@@ -829,11 +691,11 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     bool records = run_record_begun(be->spec) && be->granted; /* the end of a run */
-    bool nothing = !r->sqlstate[0] && r->rows &&
-                   (PQntuples(r->rows) == 0 || pg_number(r->rows, 0, U_OURS) == 0);
-    int columns = records ? RUNS_END_COLUMNS : U_RELEASE_COLUMNS;
+    bool nothing = !r->sqlstate[0] && r->rows && pg_has(r->rows, RELEASE_COLUMNS) &&
+                   (PQntuples(r->rows) == 0 || pg_number(r->rows, 0, "released") == 0);
+    const char *columns = records ? RUNS_END_COLUMNS : RELEASE_COLUMNS;
     enum table_end end = END_UNKNOWN;
-    if (records && is_ours(be, r, columns, U_TOKEN))
+    if (records && is_ours(be, r, columns))
         end = runs_ended(be, r, &err);
     if (r->tag == T_CALL) {
         pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
@@ -841,17 +703,17 @@ static void release_answered(struct pg_backend *be, const struct pg_reply *r)
         send_give_back(be, T_RELEASE, be->token, 0);
     } else if (end == END_NOT_RECORDED) {
         pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
-    } else if (!is_ours(be, r, columns, U_TOKEN) ||
-               (pg_unconfirmed(r) && (!nothing || be->table.release == RELEASE_UNHEARD))) {
+    } else if (!is_ours(be, r, columns) ||
+               (pg_unconfirmed(r) && (!nothing || be->table.release == RELEASE_UNCLEAR))) {
         table_not_ours(be, r, DLOCK_EUNAVAIL, &err);
         pg_conn_close(&be->conn);
-        release_failed(be, r->unheard || !r->sqlstate[0], &err);
-    } else if (r->tag == T_LEAVE && pg_number(r->rows, 0, U_CALLED) > 0) {
+        release_failed(be, r->unclear || !r->sqlstate[0], &err);
+    } else if (r->tag == T_LEAVE && pg_number(r->rows, 0, "called") > 0) {
         call_waiters(be);
-    } else if (end == END_RECORDED || pg_number(r->rows, 0, U_OURS) == 1) {
+    } else if (end == END_RECORDED || pg_number(r->rows, 0, "released") == 1) {
         pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
-    } else if (be->granted && be->table.release == RELEASE_UNHEARD) {
-        /* The answer that was not heard may have asked for the call. */
+    } else if (be->granted && be->table.release == RELEASE_UNCLEAR) {
+        /* The answer that never came may have asked for the call. */
         call_waiters(be);
     } else if (be->granted) {
         describe_row(be, r, &err);
@@ -868,15 +730,16 @@ static bool table_send_check(struct pg_backend *be, bool first);
 
 static void table_ready(struct pg_backend *be)
 {
-    be->table.line.joined = be->table.line.deaf = false;
-    be->table.line.called = be->table.line.far = 0;
+    const struct pg_place *fence = PLACES({"fence", NULL, (int64_t)be->fence});
+    be->table.line.joined = be->table.line.no_listen = false;
+    be->table.line.called = be->table.line.awaited = 0;
     /* A step of a query may follow a read, whose check of the second or third table has failed. */
-    if (be->op == OP_STATUS)
+    if (be->op == PG_OP_STATUS)
         be->conn.guarded = true;
     if (be->conn.guarded) /* nothing is checked yet */
         be->table.checked.holders = be->table.checked.runs = false;
     switch (be->op) {
-    case OP_ACQUIRE:
+    case PG_OP_ACQUIRE:
         /* Undo the try of the connection before, then try with another token. */
         if (be->table.try == TRY_ORPHANED) {
             send_give_back(be, T_UNDO, be->token, 0);
@@ -887,22 +750,22 @@ static void table_ready(struct pg_backend *be)
         }
         send_try(be);
         break;
-    case OP_RENEW:
+    case PG_OP_RENEW:
         if (is_shared(be))
-            table_send(be, T_RENEW, AND_HOLDERS, NULL,
+            table_send(be, T_RENEW, AND_HOLDERS, PLACES({"epoch", be->table.epoch, 0}),
                        STATEMENTS(sql_table_lock_row, sql_table_shared_renew));
         else if (be->spec->hold->begin == RUN_NOW)
-            table_send(be, T_RENEW, AND_RUNS, NULL,
+            table_send(be, T_RENEW, AND_RUNS, fence,
                        STATEMENTS(sql_table_renew, sql_table_runs_begin));
         else
-            table_send(be, T_RENEW, NO_MORE, NULL, STATEMENTS(sql_table_renew));
+            table_send(be, T_RENEW, NO_MORE, fence, STATEMENTS(sql_table_renew));
         break;
-    case OP_RELEASE:
+    case PG_OP_RELEASE:
         send_release(be);
         if (be->granted && !be->conn.one_by_one)
             maybe_sweep(be);
         break;
-    case OP_STATUS:
+    case PG_OP_STATUS:
         PQclear(be->status.first);
         be->status.first = NULL;
         be->status.run = false;
@@ -922,7 +785,7 @@ static void table_ready(struct pg_backend *be)
             table_send(be, T_STATUS, NO_MORE, PLACES({"runs_name", be->table.runs, 0}),
                        STATEMENTS(sql_table_status));
         break;
-    case OP_NONE:
+    case PG_OP_NONE:
         break;
     }
 }
@@ -953,7 +816,7 @@ static bool table_found(struct pg_backend *be, struct pg_reply *r)
         if (r->tag == T_NOTICE)
             be->table.notice.at = pg_now(be); /* comes again with the next refusal */
         else if (r->tag != T_SWEEP && first) {
-            if (be->op == OP_ACQUIRE && be->table.orphan[0])
+            if (be->op == PG_OP_ACQUIRE && be->table.orphan[0])
                 send_give_back(be, T_UNDO, be->table.orphan, 0);
             table_ready(be);
         }
@@ -987,44 +850,45 @@ static void table_answered(struct pg_backend *be, const struct pg_reply *r)
         if (r->tag == T_TRY && be->spec->once > 0)
             be->table.checked.runs = true;
     }
-    if ((r->tag == T_TRY || r->tag == T_CONFIRM) && be->op == OP_ACQUIRE)
+    if ((r->tag == T_TRY || r->tag == T_CONFIRM) && be->op == PG_OP_ACQUIRE)
         try_answered(be, r);
-    else if (r->tag == T_SCHEMA && be->op == OP_ACQUIRE)
+    else if (r->tag == T_SCHEMA && be->op == PG_OP_ACQUIRE)
         create_answered(be, r);
     else if (r->tag == T_NOTICE && strncmp(r->sqlstate, "42", 2) == 0)
         be->table.notice.at = DLOCK_NEVER; /* no right to the second table */
-    else if (r->tag == T_WAIT && be->op == OP_ACQUIRE)
-        waited_far(be, r);
-    else if ((r->tag == T_LISTEN || r->tag == T_NEAR) && r->sqlstate[0]) {
-        be->table.line.deaf = true; /* polling has to do */
+    else if (r->tag == T_WAIT && be->op == PG_OP_ACQUIRE)
+        await_answered(be, r);
+    else if ((r->tag == T_LISTEN || r->tag == T_LISTENING) && r->sqlstate[0]) {
+        be->table.line.no_listen = true; /* polling has to do */
         be->table.line.joined = false;
-        if (r->tag == T_NEAR && be->op == OP_ACQUIRE)
+        if (r->tag == T_LISTENING && be->op == PG_OP_ACQUIRE)
             send_try(be);
-    } else if (r->tag == T_NEAR && be->op == OP_ACQUIRE)
-        came_near(be, r);
-    else if (r->tag == T_RENEW && be->op == OP_RENEW)
+    } else if (r->tag == T_LISTENING && be->op == PG_OP_ACQUIRE)
+        listening(be, r);
+    else if (r->tag == T_RENEW && be->op == PG_OP_RENEW)
         renew_answered(be, r);
-    else if ((r->tag == T_RELEASE || r->tag == T_LEAVE || r->tag == T_CALL) && be->op == OP_RELEASE)
+    else if ((r->tag == T_RELEASE || r->tag == T_LEAVE || r->tag == T_CALL) &&
+             be->op == PG_OP_RELEASE)
         release_answered(be, r);
-    else if (r->tag == T_FORGET && be->op == OP_STATUS)
+    else if (r->tag == T_FORGET && be->op == PG_OP_STATUS)
         runs_forgotten(be, r);
-    else if ((r->tag == T_BREAK || r->tag == T_FREE) && be->op == OP_STATUS)
+    else if ((r->tag == T_BREAK || r->tag == T_FREE) && be->op == PG_OP_STATUS)
         break_answered(be, r);
 }
 
 /* A connection is only a way to the row: no lock is lost, but a holder asks now. */
 static void table_failed(struct pg_backend *be, const struct dlock_error *err)
 {
-    if (be->op == OP_ACQUIRE && be->contact.pending && !be->conn.transient) {
+    if (be->op == PG_OP_ACQUIRE && be->contact.pending && !be->conn.transient) {
         pg_fail(be, err); /* the core gives up; the release undoes this try */
-    } else if (be->op == OP_ACQUIRE) {
+    } else if (be->op == PG_OP_ACQUIRE) {
         orphan_try(be); /* a served try would make us wait for ourselves */
         pg_try_later(be, err, be->conn.transient);
-    } else if (be->op == OP_RENEW) {
+    } else if (be->op == PG_OP_RENEW) {
         pg_unclear(be, err);
-    } else if (be->op == OP_RELEASE) {
+    } else if (be->op == PG_OP_RELEASE) {
         release_failed(be, true, err);
-    } else if (be->op == OP_NONE && be->granted) {
+    } else if (be->op == PG_OP_NONE && be->granted) {
         events_add(&be->events, EV_AWAY)->error = *err;
     }
 }
@@ -1032,16 +896,16 @@ static void table_failed(struct pg_backend *be, const struct dlock_error *err)
 static void table_timeout(struct pg_backend *be, int64_t now)
 {
     struct dlock_error err;
-    if (be->op == OP_RELEASE && now >= be->release.until) {
+    if (be->op == PG_OP_RELEASE && now >= be->release.until) {
         err = be->contact.refusal;
         if (err.code == 0)
             dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "no answer");
         give_release_up(be, &err);
-    } else if ((be->op == OP_RELEASE || be->op == OP_RENEW) && now >= be->op_until) {
-        no_answer(&err, be->spec, be->op == OP_RENEW ? be->spec->op_timeout : pg_patience(be));
+    } else if ((be->op == PG_OP_RELEASE || be->op == PG_OP_RENEW) && now >= be->op_until) {
+        no_answer(&err, be->spec, be->op == PG_OP_RENEW ? be->spec->op_timeout : pg_patience(be));
         pg_conn_close(&be->conn);
         table_failed(be, &err);
-    } else if (be->op == OP_ACQUIRE && now >= be->op_until) {
+    } else if (be->op == PG_OP_ACQUIRE && now >= be->op_until) {
         no_answer(&err, be->spec, pg_patience(be));
         if (be->conn.one_by_one) {
             orphan_try(be); /* nothing may follow the try: undo first on the next connection */
@@ -1052,7 +916,7 @@ static void table_timeout(struct pg_backend *be, int64_t now)
         be->table.try = TRY_NONE;
         if (pg_new_token(be))
             pg_try_later(be, &err, true);
-    } else if (be->op == OP_ACQUIRE && be->conn.state == PC_UP && !pg_conn_busy(&be->conn)) {
+    } else if (be->op == PG_OP_ACQUIRE && be->conn.state == PC_UP && !pg_conn_busy(&be->conn)) {
         heed_call(be);
         if (now >= be->acquire.try_at)
             send_try(be);
@@ -1076,23 +940,23 @@ static void read_kind(struct dlock_info *info, const char *kind, int64_t slot)
 
 static bool table_read_info(const PGresult *res, int i, struct dlock_info *info)
 {
-    const char *text = pg_text(res, i, S_HOLDER), *user = pg_text(res, i, S_USER), *begin;
-    if (pg_number(res, i, S_WAITER) == 2)
+    const char *text = pg_text(res, i, "holder"), *user = pg_text(res, i, "usename"), *begin;
+    if (pg_number(res, i, "what") == 2)
         return false;
-    if (!pg_number(res, i, S_WAITER)) {
-        table_read_holder(info, text, pg_ms(res, i, S_LEFT), pg_number(res, i, S_FENCE));
-        read_kind(info, pg_text(res, i, S_KIND), pg_number(res, i, S_SLOT));
-        table_read_owner(info, pg_text(res, i, S_OWNER));
+    if (!pg_number(res, i, "what")) {
+        table_read_holder(info, text, pg_ms(res, i, "left_ms"), pg_number(res, i, "fence"));
+        read_kind(info, pg_text(res, i, "kind"), pg_number(res, i, "slot"));
+        table_read_owner(info, pg_text(res, i, "owner"));
         return true;
     }
     *info = (struct dlock_info){.waiter = true, .left_ns = -1, .waited_ms = -1};
     if (pg_read_comment(text, info, &begin) == 0) { /* our role may not read this waiter's query */
-        info->pid = (long)pg_number(res, i, S_PID);
+        info->pid = (long)pg_number(res, i, "pid");
         info->server_pid = true;
         dlock_clean_text(info->user, sizeof(info->user), user, strlen(user));
     }
-    info->silent = pg_ms(res, i, S_LEFT) > SILENT_AFTER / DLOCK_MSEC;
-    read_kind(info, pg_text(res, i, S_KIND), 0);
+    info->silent = pg_ms(res, i, "left_ms") > SILENT_AFTER / DLOCK_MSEC;
+    read_kind(info, pg_text(res, i, "kind"), 0);
     return true;
 }
 
@@ -1126,20 +990,20 @@ static void table_send_list(struct pg_backend *be)
 static void table_read_entry(struct pg_backend *be, int i, struct dlock_entry *entry)
 {
     const PGresult *rows = be->status.rows;
-    const char *name = pg_text(rows, i, LI_NAME);
-    bool held = pg_true(rows, i, LI_HELD);
+    const char *name = pg_text(rows, i, "name");
+    bool held = pg_true(rows, i, "held");
     dlock_clean_text(be->name, sizeof(be->name), name, strlen(name));
-    table_read_holder(&be->info, pg_text(rows, i, LI_HOLDER), pg_ms(rows, i, LI_LEFT),
-                      pg_number(rows, i, LI_FENCE));
-    read_kind(&be->info, pg_text(rows, i, LI_KIND), pg_number(rows, i, LI_SLOT));
-    table_read_owner(&be->info, pg_text(rows, i, LI_OWNER));
+    table_read_holder(&be->info, pg_text(rows, i, "holder"), pg_ms(rows, i, "left_ms"),
+                      pg_number(rows, i, "fence"));
+    read_kind(&be->info, pg_text(rows, i, "kind"), pg_number(rows, i, "slot"));
+    table_read_owner(&be->info, pg_text(rows, i, "owner"));
     *entry = (struct dlock_entry){
         .name = be->name,
         .holders = !held                                   ? 0
-                   : !PQgetisnull(rows, i, LI_HOLDERS)     ? pg_count(rows, i, LI_HOLDERS)
+                   : !pg_null(rows, i, "holders")          ? pg_count(rows, i, "holders")
                    : be->info.mode == DLOCK_MODE_EXCLUSIVE ? 1
                                                            : -1,
-        .waiters = pg_count(rows, i, LI_WAITERS),
+        .waiters = pg_count(rows, i, "waiters"),
         .holder = held ? &be->info : NULL,
     };
 }
@@ -1150,11 +1014,12 @@ static bool more_list(struct pg_backend *be, struct pg_reply *r)
     bool refused = be->table.look == LOOK_HOLDERS && strncmp(r->sqlstate, "42", 2) == 0;
     bool shared = false;
     for (int i = 0; r->rows && be->table.look == LOOK_FIRST && i < PQntuples(r->rows); i++)
-        shared = shared || pg_text(r->rows, i, LI_KIND)[0] == 's';
+        shared = shared || pg_text(r->rows, i, "kind")[0] == 's';
     if (refused)
-        pg_list_dark(be, "of readers and slots this role sees one holder, and not how many there "
-                         "are: the second table is not readable");
-    if (!refused && (!shared || be->status.dark))
+        pg_list_partial(be,
+                        "of readers and slots this role sees one holder, and not how many there "
+                        "are: the second table is not readable");
+    if (!refused && (!shared || be->status.partial))
         return false;
     be->table.look = refused ? LOOK_FIRST : LOOK_HOLDERS;
     be->conn.guarded = be->conn.guarded && refused;
@@ -1191,8 +1056,8 @@ static bool table_more_status(struct pg_backend *be, struct pg_reply *r)
     bool refused = be->table.look != LOOK_FIRST && strncmp(r->sqlstate, "42", 2) == 0;
     PGresult *first = be->table.look == LOOK_HOLDERS ? be->status.first : r->rows;
     int n = first ? PQntuples(first) : 0;
-    bool shared = n > 0 && !pg_number(first, 0, S_WAITER) && pg_text(first, 0, S_KIND)[0] == 's';
-    bool runs = n > 0 && pg_number(first, n - 1, S_WAITER) == 2 && be->question->what != ASK_BREAK;
+    bool shared = n > 0 && !pg_number(first, 0, "what") && pg_text(first, 0, "kind")[0] == 's';
+    bool runs = n > 0 && pg_number(first, n - 1, "what") == 2 && be->question->what != ASK_BREAK;
     if (be->table.look == LOOK_FIRST) {
         if (r->sqlstate[0])
             return false;
@@ -1229,9 +1094,11 @@ const struct pg_protocol pg_table = {
     .abandon = table_abandon,
     .timeout = table_timeout,
     .more_status = table_more_status,
+    .status_columns = "what holder fence left_ms usename pid kind slot owner",
     .read_info = table_read_info,
     .send_check = table_send_check,
     .send_list = table_send_list,
+    .list_columns = "name held holder fence left_ms owner kind slot holders waiters",
     .read_entry = table_read_entry,
     .schema = table_schema,
 };

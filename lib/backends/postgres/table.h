@@ -1,7 +1,7 @@
 /*
  * table.h - shared by the files of the lease table: table.c (exclusive locks, and the parts common
- * to all kinds), table_shared.c (shared locks and slots), table_break.c and table_runs.c (run
- * records).
+ * to all kinds), table_shared.c (shared locks and slots), table_break.c, table_runs.c (run records)
+ * and table_sql.c (what is sent).
  */
 #ifndef DLOCK_PG_TABLE_H
 #define DLOCK_PG_TABLE_H
@@ -19,28 +19,25 @@
 /* A marked hold: the owner, or the token of a reader or slot; the token follows. */
 #define BREAK_OWNER "break:"
 
+#define RELEASE_COLUMNS "released holder token called" /* of the answer to a release */
+
+/* ------------------------------------------------------------ table_sql.c */
+
+/* Beside the table of the locks. */
+enum table_more { NO_MORE, AND_HOLDERS, AND_RUNS };
 /*
- * The first columns of the answer to a renewal; then those of a release: the called waiters.
- * U_HOLDER: the record of another holder; or of ours, with the mark.
+ * Send the statements in one message, behind a check of the tables once for each connection. own:
+ * further places, or NULL.
  */
-enum { U_OURS, U_HOLDER, U_TOKEN, U_RENEW_COLUMNS, U_CALLED = U_RENEW_COLUMNS, U_RELEASE_COLUMNS };
-
-/* A row of a status. Kind: as in the line. */
-enum { S_WAITER, S_HOLDER, S_FENCE, S_LEFT, S_USER, S_PID, S_KIND, S_SLOT, S_OWNER };
-
-/* A row of a list. Holders: NULL without the second table. */
-enum {
-    LI_NAME,
-    LI_HELD,
-    LI_HOLDER,
-    LI_FENCE,
-    LI_LEFT,
-    LI_OWNER,
-    LI_KIND,
-    LI_SLOT,
-    LI_HOLDERS,
-    LI_WAITERS
-};
+void table_send(struct pg_backend *, enum pg_tag, enum table_more, const struct pg_place *own,
+                const char *const *statements);
+/* The error of an answer that is not ours, or unconfirmed; code: of an answer without sense. */
+void table_not_ours(const struct pg_backend *, const struct pg_reply *, int code,
+                    struct dlock_error *);
+/* --min-hold: the rest of the hold after our release, in ms; 0: none. */
+int64_t table_stays_ms(const struct pg_backend *);
+/* pg_protocol.schema */
+char *table_schema(const struct pg_backend *);
 
 /* ---------------------------------------------------------------- table.c */
 
@@ -53,21 +50,17 @@ struct table_refusal {
     int64_t ahead;                 /* waiters before us in line; -1: unknown */
     bool held; /* try again in left_ms and turn_ms, or earlier; else in turn_ms (0: at once) */
     int64_t left_ms, turn_ms;
-    int far, before; /* if we looked: pids as in struct table_state; far may be 0 */
+    int awaited, before; /* if we looked: pids as in struct table_state; awaited may be 0 */
 };
 void table_refused(struct pg_backend *, const struct table_refusal *);
 /* The answer was an error: nothing was granted, since the message was rolled back as a whole. */
 void table_try_failed(struct pg_backend *, const struct pg_reply *);
 /*
- * Does the reply answer our own statement, with our token in the given column? A pooler that mixes
- * up answers (see struct pg_conn) would make us believe in a foreign grant. False: the acquire has
- * failed. The first answer also tells whether there is a pooler.
+ * Does the reply answer our own statement: a row with these columns, pid and token among them, and
+ * our token? A pooler that mixes up answers (see struct pg_conn) would make us believe in a foreign
+ * grant. False: the acquire has failed. The first answer also tells whether there is a pooler.
  */
-bool table_try_is_ours(struct pg_backend *, const struct pg_reply *, int columns, int pid,
-                       int token);
-/* The error of an answer that is not ours, or unconfirmed; code: of an answer without sense. */
-void table_not_ours(const struct pg_backend *, const struct pg_reply *, int code,
-                    struct dlock_error *);
+bool table_try_is_ours(struct pg_backend *, const struct pg_reply *, const char *columns);
 /* Granted; be->fence and be->slot are set. */
 void table_granted(struct pg_backend *, int64_t from);
 /* Before a try: set the state, and the time for the answer. */
@@ -78,17 +71,6 @@ unsigned table_slots_of(const char *kind);
 void table_read_holder(struct dlock_info *, const char *holder, int64_t left_ms, int64_t fence);
 /* The owner of a row, or the token of a reader or slot: token, over and broken. */
 void table_read_owner(struct dlock_info *, const char *owner);
-/* --min-hold: the rest of the hold after our release, in ms; 0: none. */
-int64_t table_stays_ms(const struct pg_backend *);
-
-/* Beside the table of the locks. */
-enum table_more { NO_MORE, AND_HOLDERS, AND_RUNS };
-/*
- * Send the statements in one message, behind a check of the tables once for each connection. own:
- * further places, or NULL.
- */
-void table_send(struct pg_backend *, enum pg_tag, enum table_more, const struct pg_place *own,
-                const char *const *statements);
 
 /* --------------------------------------------------------- table_shared.c */
 
@@ -120,7 +102,7 @@ enum table_end {
     END_RECORDED,
     END_NOT_RECORDED
 };
-#define RUNS_END_COLUMNS (U_RELEASE_COLUMNS + 2) /* in the answer to a release */
+#define RUNS_END_COLUMNS RELEASE_COLUMNS " written ended" /* of a release with the end of a run */
 
 /*
  * The answer to a try, or a renewal, with the statement runs_begin. False: the try or renewal in

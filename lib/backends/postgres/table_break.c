@@ -15,9 +15,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The columns of the answer to a mark: marked; the hold's owner now; the holder of the lock now. */
-enum { B_MARKED, B_NOW, B_OWNER, B_HOLDER, B_FENCE, B_LEFT, B_COLUMNS };
-
 static void send_free(struct pg_backend *be)
 {
     const struct dlock_info *h = be->order->holder;
@@ -60,16 +57,13 @@ void break_send(struct pg_backend *be)
 
 void break_answered(struct pg_backend *be, const struct pg_reply *r)
 {
-    bool frees = r->tag == T_FREE, no_table = strcmp(r->sqlstate, "42P01") == 0;
-    struct dlock_info was = {0};
+    const char *done = r->tag == T_FREE ? "released" : "marked";
+    bool no_table = strcmp(r->sqlstate, "42P01") == 0;
     struct dlock_error err;
-    if (!no_table && (!pg_one_row(r, frees ? U_RELEASE_COLUMNS : B_COLUMNS) || pg_unconfirmed(r))) {
+    if (!no_table && (!pg_one_row(r, done) || pg_unconfirmed(r))) {
         table_not_ours(be, r, DLOCK_EPROTO, &err);
         pg_fail(be, &err);
         return;
     }
-    bool done = !no_table && pg_number(r->rows, 0, frees ? U_OURS : B_MARKED) == 1;
-    if (!no_table && !frees) /* an earlier mark counts, too */
-        table_read_owner(&was, pg_text(r->rows, 0, B_NOW));
-    pg_stepped(be, done || (was.broken && strcmp(was.token, be->order->holder->token) == 0));
+    pg_stepped(be, !no_table && pg_number(r->rows, 0, done) == 1);
 }

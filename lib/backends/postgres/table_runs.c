@@ -25,37 +25,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The columns of the fragment record, V_..., come last in the statements begin and status. */
-enum {
-    V_STATE,
-    V_STATUS,
-    V_FENCE,
-    V_OWNER,
-    V_HOST,
-    V_PID,
-    V_USER,
-    V_COMMAND,
-    V_NOTE,
-    V_BEGAN,
-    V_ENDED,
-    V_AGE,
-    V_KEPT,
-    V_COLUMNS
-};
-enum {
-    B_PID,
-    B_TOKEN,
-    B_FENCE,
-    B_WHAT,
-    B_BEGAN,
-    B_CALLED,
-    B_RECORD,
-    B_COLUMNS = B_RECORD + V_COLUMNS
-};
-enum { WHAT_RUN, WHAT_AHEAD, WHAT_SKIP, WHAT_FOREIGN };
-enum { E_WRITTEN = U_RELEASE_COLUMNS, E_ENDED };
-enum { Q_VALID, Q_RECORD };
-enum { F_FORGOTTEN, F_OTHER, F_VALID, F_COLUMNS }; /* only the first is needed */
+/* Of the fragment record, of the statement begin, and of status. */
+#define RECORD_COLUMNS                                                                             \
+    "state status run_fence owner host run_pid username command note run_began_ms run_ended_ms "   \
+    "age_ms kept_ms"
+#define BEGIN_COLUMNS "pid token fence outcome began_ms " RECORD_COLUMNS
+#define STATUS_COLUMNS "valid " RECORD_COLUMNS
+
+/* The outcome of the statement begin. */
+enum { OUTCOME_RUN, OUTCOME_AHEAD, OUTCOME_SKIP, OUTCOME_FOREIGN };
 
 /* ----------------------------------------------------------------- what is sent */
 
@@ -80,33 +58,33 @@ void runs_send_forget(struct pg_backend *be)
 
 /* --------------------------------------------------------------------- answers */
 
-static void copy(char *dst, size_t size, const PGresult *rows, int column)
+static void copy(char *dst, size_t size, const PGresult *rows, const char *column)
 {
     const char *text = pg_text(rows, 0, column);
     dlock_clean_text(dst, size, text, strlen(text));
 }
 
-/* The record in a row, VALID, from this column on. */
-static void read_record(struct dlock_run *run, const PGresult *rows, int at)
+/* The record in a row, which the fragment valid has let through. */
+static void read_record(struct dlock_run *run, const PGresult *rows)
 {
     *run = (struct dlock_run){
         .state = DLOCK_RUN_SUCCEEDED,
-        .status = PQgetisnull(rows, 0, at + V_STATUS) ? -1 : (int)pg_number(rows, 0, at + V_STATUS),
-        .begin_ms = pg_number(rows, 0, at + V_BEGAN),
-        .end_ms = pg_number(rows, 0, at + V_ENDED),
-        .age_ns = run_record_age(pg_number(rows, 0, at + V_AGE)),
-        .kept_ns = dlock_max(0, run_record_age(pg_number(rows, 0, at + V_KEPT))),
-        .fence = (uint64_t)pg_number(rows, 0, at + V_FENCE),
-        .pid = (long)pg_number(rows, 0, at + V_PID),
+        .status = pg_null(rows, 0, "status") ? -1 : (int)pg_number(rows, 0, "status"),
+        .begin_ms = pg_number(rows, 0, "run_began_ms"),
+        .end_ms = pg_number(rows, 0, "run_ended_ms"),
+        .age_ns = run_record_age(pg_number(rows, 0, "age_ms")),
+        .kept_ns = dlock_max(0, run_record_age(pg_number(rows, 0, "kept_ms"))),
+        .fence = (uint64_t)pg_number(rows, 0, "run_fence"),
+        .pid = (long)pg_number(rows, 0, "run_pid"),
     };
     while (run->state > DLOCK_RUN_RUNNING &&
-           strcmp(pg_text(rows, 0, at + V_STATE), run_record_state(run->state)) != 0)
+           strcmp(pg_text(rows, 0, "state"), run_record_state(run->state)) != 0)
         run->state--;
-    copy(run->token, sizeof(run->token), rows, at + V_OWNER);
-    copy(run->host, sizeof(run->host), rows, at + V_HOST);
-    copy(run->user, sizeof(run->user), rows, at + V_USER);
-    copy(run->command, sizeof(run->command), rows, at + V_COMMAND);
-    copy(run->note, sizeof(run->note), rows, at + V_NOTE);
+    copy(run->token, sizeof(run->token), rows, "owner");
+    copy(run->host, sizeof(run->host), rows, "host");
+    copy(run->user, sizeof(run->user), rows, "username");
+    copy(run->command, sizeof(run->command), rows, "command");
+    copy(run->note, sizeof(run->note), rows, "note");
 }
 
 static int foreign(const struct pg_backend *be, struct dlock_error *err)
@@ -119,26 +97,26 @@ static int foreign(const struct pg_backend *be, struct dlock_error *err)
 bool runs_answered(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    if (!r->rows || PQnfields(r->rows) != B_COLUMNS)
+    if (!r->rows || !pg_has(r->rows, "outcome"))
         return false;
-    if (!table_try_is_ours(be, r, B_COLUMNS, B_PID, B_TOKEN))
+    if (!table_try_is_ours(be, r, BEGIN_COLUMNS))
         return true;
-    be->fence = (uint64_t)pg_number(r->rows, 0, B_FENCE);
-    int64_t what = pg_number(r->rows, 0, B_WHAT), began = pg_number(r->rows, 0, B_BEGAN);
-    if (what == WHAT_AHEAD) {
-        read_record(&be->run, r->rows, B_RECORD);
+    be->fence = (uint64_t)pg_number(r->rows, 0, "fence");
+    int64_t outcome = pg_number(r->rows, 0, "outcome"), began = pg_number(r->rows, 0, "began_ms");
+    if (outcome == OUTCOME_AHEAD) {
+        read_record(&be->run, r->rows);
         if (run_record_ahead(&be->run, be->spec, &err))
             events_add(&be->events, EV_NOTICE)->error = err;
     }
     be->run.begin_ms = began;
-    if (what < WHAT_SKIP) {
+    if (outcome < OUTCOME_SKIP) {
         table_granted(be, r->sent);
         return true;
     }
     be->table.try = TRY_NONE;
     shared_withdraw_notice(be);
-    if (what == WHAT_SKIP) {
-        read_record(&be->run, r->rows, B_RECORD);
+    if (outcome == OUTCOME_SKIP) {
+        read_record(&be->run, r->rows);
         pg_skipped(be);
     } else {
         foreign(be, &err);
@@ -150,10 +128,10 @@ bool runs_answered(struct pg_backend *be, const struct pg_reply *r)
 bool runs_begun(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
-    if (!pg_one_row(r, B_COLUMNS) || strcmp(pg_text(r->rows, 0, B_TOKEN), be->token) != 0)
+    if (!pg_one_row(r, BEGIN_COLUMNS) || strcmp(pg_text(r->rows, 0, "token"), be->token) != 0)
         return false;
-    be->run.begin_ms = pg_number(r->rows, 0, B_BEGAN);
-    if (pg_number(r->rows, 0, B_WHAT) < WHAT_SKIP) {
+    be->run.begin_ms = pg_number(r->rows, 0, "began_ms");
+    if (pg_number(r->rows, 0, "outcome") < OUTCOME_SKIP) {
         pg_renewed(be, r->sent, NULL);
     } else {
         foreign(be, &err);
@@ -165,10 +143,10 @@ bool runs_begun(struct pg_backend *be, const struct pg_reply *r)
 enum table_end runs_ended(const struct pg_backend *be, const struct pg_reply *r,
                           struct dlock_error *err)
 {
-    bool ours = pg_number(r->rows, 0, U_OURS) == 1, success = be->spec->hold->success;
-    if (ours ? pg_number(r->rows, 0, E_WRITTEN) == 1 : pg_number(r->rows, 0, E_ENDED) == 1)
+    bool ours = pg_number(r->rows, 0, "released") == 1, success = be->spec->hold->success;
+    if (ours ? pg_number(r->rows, 0, "written") == 1 : pg_number(r->rows, 0, "ended") == 1)
         return END_RECORDED;
-    if (!ours && (be->table.release != RELEASE_UNHEARD || !success))
+    if (!ours && (be->table.release != RELEASE_UNCLEAR || !success))
         return END_UNKNOWN;
     dlock_fail_at(err, DLOCK_ELOST, 0, pg_where(be), "another client has changed the run record");
     return END_NOT_RECORDED;
@@ -176,11 +154,13 @@ enum table_end runs_ended(const struct pg_backend *be, const struct pg_reply *r,
 
 int runs_read_status(struct pg_backend *be, const struct pg_reply *r, struct dlock_error *err)
 {
-    if (!r->rows || PQntuples(r->rows) == 0)
+    if (!r->rows || !pg_has(r->rows, STATUS_COLUMNS))
+        return pg_conn_reply_error(&be->conn, r, err);
+    if (PQntuples(r->rows) == 0)
         return 0;
-    if (pg_number(r->rows, 0, Q_VALID) != 1)
+    if (!pg_true(r->rows, 0, "valid"))
         return foreign(be, err);
-    read_record(&be->run, r->rows, Q_RECORD);
+    read_record(&be->run, r->rows);
     return 1;
 }
 
@@ -188,10 +168,10 @@ void runs_forgotten(struct pg_backend *be, const struct pg_reply *r)
 {
     struct dlock_error err;
     bool no_table = strcmp(r->sqlstate, "42P01") == 0; /* the record has gone with it */
-    if (!no_table && (!pg_one_row(r, F_COLUMNS) || pg_unconfirmed(r))) {
+    if (!no_table && (!pg_one_row(r, "forgotten") || pg_unconfirmed(r))) {
         pg_conn_reply_error(&be->conn, r, &err);
         pg_fail(be, &err);
         return;
     }
-    pg_stepped(be, !no_table && pg_number(r->rows, 0, F_FORGOTTEN) == 1);
+    pg_stepped(be, !no_table && pg_number(r->rows, 0, "forgotten") == 1);
 }

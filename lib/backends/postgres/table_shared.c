@@ -41,36 +41,15 @@
 
 #define NOTICE_LIFE (9 * DLOCK_SEC)
 
-/* The columns of the answer to a look. */
-enum {
-    L_PID,
-    L_TOKEN,
-    L_GRACE,
-    L_STATE,
-    L_OWNER,
-    L_HOLDER,
-    L_FENCE,
-    L_LEFT,
-    L_FREE, /* ms since the lock became free */
-    L_YOUNG,
-    L_ORPHAN,
-    L_TICKET,
-    L_BARRED, /* the rest of a writer's notice in ms; 0: no notice */
-    L_USED,
-    L_OTHER, /* a different number of slots is held */
-    L_SLOT_LEFT,
-    L_SLOT_FREE, /* ms since the last slot came back */
-    L_AHEAD,
-    L_WRITERS,
-    L_SLOTS,
-    L_OTHER_KIND, /* a different number of slots is waited for */
-    L_COLUMNS
-};
+/* Of the answers to the statements free, look and grant. */
+#define FREE_COLUMNS "pid token ticket"
+#define LOOK_COLUMNS                                                                               \
+    "pid token grace_ms state owner holder fence left_ms free_ms young orphan ticket barred_ms "   \
+    "used other slot_left_ms slot_free_ms ahead writers slots other_kind"
+#define GRANT_COLUMNS "fence slot epoch pid token"
+
+/* As the statement look tells it. */
 enum state { FREE, EXCLUSIVE, SHARED };
-/* The columns of the answer to the first look, of the statement free. */
-enum { F_PID, F_TOKEN, F_TICKET, F_COLUMNS };
-/* The columns of the answer to a grant. */
-enum { G_FENCE, G_SLOT, G_EPOCH, G_PID, G_TOKEN, G_NAMED, G_COLUMNS };
 
 /* ----------------------------------------------------------------- what is sent */
 
@@ -93,8 +72,8 @@ void shared_send_try(struct pg_backend *be)
     bool look = be->table.line.tries++ % LOOK_ONE_OF == 0;
     shared_kind(be->spec, kind);
     table_send(be, T_TRY, AND_HOLDERS,
-               PLACES({"kind", kind, 0}, {"look", NULL, look}, {"orphan", be->table.orphan, 0},
-                      {"table_name", be->table.name, 0}),
+               PLACES({"slots", NULL, be->spec->slots}, {"kind", kind, 0}, {"look", NULL, look},
+                      {"orphan", be->table.orphan, 0}, {"table_name", be->table.name, 0}),
                STATEMENTS(sql_table_grace, sql_table_shared_look));
 }
 
@@ -104,7 +83,8 @@ static void send_grant(struct pg_backend *be, bool passed)
     table_trying(be);
     pg_describe(be, RECORD_HOLDS);
     table_send(be, T_CONFIRM, AND_HOLDERS,
-               PLACES({"passed", NULL, passed ? be->table.line.ticket - 1 : 0}),
+               PLACES({"slots", NULL, be->spec->slots},
+                      {"passed", NULL, passed ? be->table.line.ticket - 1 : 0}),
                STATEMENTS(sql_table_grace, sql_table_shared_lock, sql_table_shared_grant));
 }
 
@@ -150,7 +130,7 @@ static int64_t turn(int64_t ahead)
     return ahead * LONGEST_TURN / DLOCK_MSEC * 2 / (ahead * 2 + 5);
 }
 
-static int64_t number(const struct pg_reply *r, int column)
+static int64_t number(const struct pg_reply *r, const char *column)
 {
     return pg_number(r->rows, 0, column);
 }
@@ -158,56 +138,56 @@ static int64_t number(const struct pg_reply *r, int column)
 /* The waiters in our way, with room free slots. */
 static int64_t in_our_way(const struct pg_backend *be, const struct pg_reply *r, int64_t room)
 {
-    int64_t slots = be->spec->slots > 0 ? dlock_max(0, number(r, L_SLOTS) + 1 - room) : 0;
-    return number(r, L_WRITERS) + slots;
+    int64_t slots = be->spec->slots > 0 ? dlock_max(0, number(r, "slots") + 1 - room) : 0;
+    return number(r, "writers") + slots;
 }
 
 /* Is there room for a further holder of our kind? */
 static void judge_shared(const struct pg_backend *be, const struct pg_reply *r,
                          struct table_refusal *why)
 {
-    int64_t room = (int64_t)be->spec->slots - number(r, L_USED);
+    int64_t room = (int64_t)be->spec->slots - number(r, "used");
     why->held = true;
-    if (number(r, L_WRITERS) > 0 && number(r, L_YOUNG)) {
+    if (number(r, "writers") > 0 && number(r, "young")) {
         why->left_ms = LONGEST_TURN / DLOCK_MSEC;
     } else if (be->spec->slots == 0) {
         why->held = false;
     } else if (room <= 0) {
-        why->left_ms = pg_ms(r->rows, 0, L_SLOT_LEFT);
-        why->turn_ms = turn(number(r, L_SLOTS));
+        why->left_ms = pg_ms(r->rows, 0, "slot_left_ms");
+        why->turn_ms = turn(number(r, "slots"));
     } else {
         why->held = false;
         why->turn_ms =
-            turn(dlock_max(0, number(r, L_SLOTS) + 1 - room)) - pg_ms(r->rows, 0, L_SLOT_FREE);
+            turn(dlock_max(0, number(r, "slots") + 1 - room)) - pg_ms(r->rows, 0, "slot_free_ms");
     }
 }
 
 /* When may we have it? Now: not held, and no turn to wait for. */
 static void judge(struct pg_backend *be, const struct pg_reply *r, struct table_refusal *why)
 {
-    enum state state = (enum state)number(r, L_STATE);
+    enum state state = (enum state)number(r, "state");
     *why = (struct table_refusal){
-        .owner = number(r, L_ORPHAN) > 0 ? be->table.orphan : pg_text(r->rows, 0, L_OWNER),
-        .direct = number(r, L_PID) == PQbackendPID(be->conn.pq),
-        .ticket = number(r, L_TICKET),
-        .ahead = PQgetisnull(r->rows, 0, L_AHEAD) ? -1 : number(r, L_AHEAD),
+        .owner = number(r, "orphan") > 0 ? be->table.orphan : pg_text(r->rows, 0, "owner"),
+        .direct = number(r, "pid") == PQbackendPID(be->conn.pq),
+        .ticket = number(r, "ticket"),
+        .ahead = pg_null(r->rows, 0, "ahead") ? -1 : number(r, "ahead"),
     };
     if (state != FREE) {
-        table_read_holder(&be->info, pg_text(r->rows, 0, L_HOLDER), pg_ms(r->rows, 0, L_LEFT),
-                          number(r, L_FENCE));
+        table_read_holder(&be->info, pg_text(r->rows, 0, "holder"), pg_ms(r->rows, 0, "left_ms"),
+                          number(r, "fence"));
         if (state == SHARED && be->info.mode == DLOCK_MODE_EXCLUSIVE)
             be->info.mode = DLOCK_MODE_SHARED;
         why->info = &be->info;
     }
     if (state == EXCLUSIVE) {
         why->held = true;
-        why->left_ms = pg_ms(r->rows, 0, L_LEFT);
+        why->left_ms = pg_ms(r->rows, 0, "left_ms");
         why->turn_ms = turn(in_our_way(be, r, be->spec->slots));
-    } else if (pg_ms(r->rows, 0, L_BARRED) > 0) {
+    } else if (pg_ms(r->rows, 0, "barred_ms") > 0) {
         why->held = true;
-        why->left_ms = pg_ms(r->rows, 0, L_BARRED);
+        why->left_ms = pg_ms(r->rows, 0, "barred_ms");
     } else if (state == FREE) {
-        why->turn_ms = turn(in_our_way(be, r, be->spec->slots)) - pg_ms(r->rows, 0, L_FREE);
+        why->turn_ms = turn(in_our_way(be, r, be->spec->slots)) - pg_ms(r->rows, 0, "free_ms");
     } else {
         judge_shared(be, r, why);
     }
@@ -219,9 +199,9 @@ static void looked(struct pg_backend *be, const struct pg_reply *r)
     struct dlock_error err;
     int64_t room = be->spec->slots;
     /* The number of slots that other clients hold or wait for, if not ours. */
-    unsigned other = (unsigned)number(r, L_OTHER);
+    unsigned other = (unsigned)number(r, "other");
     if (other == 0)
-        other = table_slots_of(pg_text(r->rows, 0, L_OTHER_KIND));
+        other = table_slots_of(pg_text(r->rows, 0, "other_kind"));
     be->table.try = TRY_NONE;
     judge(be, r, &why);
     if (other > 0 && room > 0) {
@@ -229,32 +209,32 @@ static void looked(struct pg_backend *be, const struct pg_reply *r)
         pg_fail(be, &err);
     } else if (why.held || why.turn_ms > 0) {
         table_refused(be, &why);
-    } else if (number(r, L_GRACE) > 0) {
-        pg_in_grace(be, number(r, L_GRACE));
+    } else if (number(r, "grace_ms") > 0) {
+        pg_in_grace(be, number(r, "grace_ms"));
     } else {
         be->table.line.ticket = why.ticket;
-        send_grant(be, in_our_way(be, r, room - number(r, L_USED)) > 0);
+        send_grant(be, in_our_way(be, r, room - number(r, "used")) > 0);
     }
 }
 
 static void grant_answered(struct pg_backend *be, const struct pg_reply *r)
 {
-    if (PQgetisnull(r->rows, 0, G_FENCE)) { /* another client was faster */
+    if (pg_null(r->rows, 0, "fence")) { /* another client was faster */
         be->table.try = TRY_NONE;
         be->acquire.try_at = pg_now(be) + DLOCK_MSEC;
         return;
     }
-    be->fence = (uint64_t)number(r, G_FENCE);
-    be->slot = (int)number(r, G_SLOT);
-    snprintf(be->table.epoch, sizeof(be->table.epoch), "%s", pg_text(r->rows, 0, G_EPOCH));
+    be->fence = (uint64_t)number(r, "fence");
+    be->slot = (int)number(r, "slot");
+    snprintf(be->table.epoch, sizeof(be->table.epoch), "%s", pg_text(r->rows, 0, "epoch"));
     table_granted(be, r->sent);
 }
 
 static void found_free(struct pg_backend *be, const struct pg_reply *r)
 {
-    if (!table_try_is_ours(be, r, F_COLUMNS, F_PID, F_TOKEN))
+    if (!table_try_is_ours(be, r, FREE_COLUMNS))
         return;
-    be->table.line.ticket = number(r, F_TICKET);
+    be->table.line.ticket = number(r, "ticket");
     send_grant(be, false);
 }
 
@@ -265,8 +245,7 @@ void shared_answered(struct pg_backend *be, const struct pg_reply *r, bool first
         table_try_failed(be, r);
     else if (first)
         found_free(be, r);
-    else if (!table_try_is_ours(be, r, look ? L_COLUMNS : G_COLUMNS, look ? L_PID : G_PID,
-                                look ? L_TOKEN : G_TOKEN))
+    else if (!table_try_is_ours(be, r, look ? LOOK_COLUMNS : GRANT_COLUMNS))
         return;
     else if (look)
         looked(be, r);

@@ -149,20 +149,6 @@ static bool may_block(const struct pg_backend *be, const PQconninfoOption *known
 }
 
 /*
- * TCP gives up at idle + count * interval. Not before the ttl is over: a server without
- * TCP_USER_TIMEOUT (which only Linux has) would free the lock of a holder that is cut off but still
- * runs. Linux takes an idle time and an interval of 32767 s, and 127 probes, at most.
- */
-struct pg_keepalives pg_keepalives(int64_t ttl)
-{
-    int64_t all = dlock_max(2, (ttl + DLOCK_SEC - 1) / DLOCK_SEC);
-    struct pg_keepalives k = {.count = dlock_min(all / 2, 100)};
-    k.idle = dlock_min(all - k.count, 32767);
-    k.interval = (all - k.idle + k.count - 1) / k.count;
-    return k;
-}
-
-/*
  * Variables that name a file, or a host for the passwords in one, must not come from a user with
  * fewer rights; a key that loads code from no user.
  */

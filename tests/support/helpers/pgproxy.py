@@ -13,6 +13,7 @@ FAULT  cut TEXT          a client that says TEXT is cut off; the server never he
                          it hangs up
        warn FUNCTION     the client hears a warning of that function of the server at the end of
                          each answer, with the severity in another language
+       rename OLD NEW    the server's column OLD has the name NEW, of the same length
        gather TEXT MORE  after a client's TEXT the server's words are kept until they contain MORE,
                          and then passed on in one piece
 """
@@ -92,6 +93,8 @@ def answers(client, server, pair):
             while True:
                 client.sendall(b"x" * 65536)
         kept += data
+        if fault == "rename":
+            kept = kept.replace(text + b"\0", more.encode() + b"\0")
         if fault == "warn":
             said, kept = warned(kept)
             client.sendall(said)

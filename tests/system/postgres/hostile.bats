@@ -151,6 +151,24 @@ soft_data() { awk '/^Max data size/ { print $4 }' "/proc/$1/limits"; }
     how=odd
     fake odd
     odd 76 "$P"
+    for mode in advisory lease; do
+        says 76 "unexpected answer" --status "$P&mode=$mode#$NAME"
+        says 76 "unexpected answer" --break --yes "$P&mode=$mode#$NAME"
+        says 76 "unexpected answer" --list "$P&mode=$mode"
+    done
+}
+
+@test "an answer with other columns grants and renews nothing" {
+    for column in advisory:lsn advisory:wal advisory:main lease:fence lease:pid lease:token; do
+        proxy rename "${column#*:}" "$(tr a-z x <<<"${column#*:}")"
+        says 76 "unexpected answer" -n "$P?mode=${column%:*}#$NAME.${column#*:}" touch ran
+        [ ! -e ran ]
+    done
+    for column in advisory:unmarked lease:renewed; do
+        proxy rename "${column#*:}" "$(tr a-z x <<<"${column#*:}")"
+        run -79 run_t 20 "$DLOCK" --ttl 3 "$P?mode=${column%:*}#$NAME" sleep 20
+        assert_out "unexpected answer"
+    done
 }
 
 # --- related, or old ------------------------------------------------------------------------------

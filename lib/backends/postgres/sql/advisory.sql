@@ -212,18 +212,18 @@ EXCEPTION
     WHEN query_canceled THEN
         BEGIN PERFORM pg_sleep(0.01); EXCEPTION WHEN query_canceled THEN NULL; END;
 END$dlock$;
-SELECT current_setting('dlock.got', true)
+SELECT current_setting('dlock.got', true) AS got
 
 -- statement listen
 -- Hear of each slot that is given back.
 LISTEN {channel};
-SELECT '{token}'
+SELECT '{token}' AS got
 
 -- statement renew
 -- Any statement restarts the idle time of the session. A primary becomes a standby only by a
 -- restart, which ends the session: a renewal need not ask. This one fails to get the key of a mark
 -- while a session that breaks this hold has the key. Comes last in its message, since it answers.
-SELECT pg_try_advisory_xact_lock_shared('{mark_key}')
+SELECT pg_try_advisory_xact_lock_shared('{mark_key}') AS unmarked
 
 -- statement breaker
 -- Who has the key of our mark: a session that breaks a hold has this name. Every role may read it.
@@ -232,17 +232,17 @@ SELECT coalesce((
     WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.classid = '{mark_high}'
         AND l.objid = '{mark_low}' AND l.mode = 'ExclusiveLock' AND l.granted
         AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-    LIMIT 1), '')
+    LIMIT 1), '') AS breaker
 
 -- statement emit
 -- A commit. Without synchronous_commit: a promoted standby has replayed the commit, see grace.
 SELECT pg_logical_emit_message(true, 'dlock', ''::text)
 
--- statement deaf
+-- statement unlisten
 UNLISTEN *
 
 -- statement unlock
-SELECT pg_advisory_unlock{_shared}({key})
+SELECT pg_advisory_unlock{_shared}({key}) AS done
 
 -- statement unlock_slot
 -- Give the slot back before the look at the gate for waiters: a later client finds the slot.
@@ -254,7 +254,7 @@ SELECT CASE WHEN pg_try_advisory_lock_shared('{gate}')
     THEN pg_advisory_unlock_shared('{gate}')::text
     ELSE pg_notify('{channel}', '')::text END;
 SELECT current_setting('dlock.slot')::bool AND current_setting('dlock.size')::bool
-    AND current_setting('dlock.main')::bool
+    AND current_setting('dlock.main')::bool AS done
 
 -- fragment sessions
 -- l: the advisory locks, with the kind of each key of this name; s: a row for each session. A
@@ -286,13 +286,17 @@ s AS MATERIALIZED (
     FROM l WHERE l.what IS NOT NULL GROUP BY l.pid)
 
 -- fragment columns
-s.pid, s.granted::int, s.shared::int, s.slots, a.usename, a.query,
-coalesce(a.client_hostname, host(a.client_addr), ''),
-(extract(epoch FROM a.backend_start) * 1000.0)::bigint,
+-- A session that holds the lock or waits for it, and its last query. session: pid and begin, the
+-- begin only as far as our role may read it; breaker: NULL: not marked; broken_ms: since when.
+s.pid, s.granted, s.shared, s.slots, a.usename, a.query,
+coalesce(a.client_hostname, host(a.client_addr), '') AS client,
+(extract(epoch FROM a.backend_start) * 1000.0)::bigint AS begin_ms,
 CASE a.state WHEN 'idle'
-    THEN (extract(epoch FROM clock_timestamp() - a.state_change) * 1000.0)::bigint ELSE 0 END,
-a.application_name, concat(s.pid, '.', (extract(epoch FROM a.backend_start) * 1000000.0)::bigint),
-m.application_name, (extract(epoch FROM m.backend_start) * 1000.0)::bigint
+    THEN (extract(epoch FROM clock_timestamp() - a.state_change) * 1000.0)::bigint ELSE 0 END
+    AS idle_ms,
+a.application_name,
+concat(s.pid, '.', (extract(epoch FROM a.backend_start) * 1000000.0)::bigint) AS session,
+m.application_name AS breaker, (extract(epoch FROM m.backend_start) * 1000.0)::bigint AS broken_ms
 
 -- fragment marks
 -- m: the session that breaks the hold of session s has the key of the mark; see renew.
@@ -335,10 +339,12 @@ LEFT JOIN pg_stat_activity a ON a.pid = s.pid
 ORDER BY s.granted DESC, s.ahead DESC, a.query_start, s.pid
 
 -- fragment shown
--- h: the session '{session_id}' (see columns), if it still holds the lock.
+-- h: the session '{session_id}' (see columns), if it still holds the lock. old: its dlock does not
+-- try the key of a mark, as far as our role may read this.
 -- include sessions
 , h AS MATERIALIZED (
-    SELECT s.pid, a.query FROM s JOIN pg_stat_activity a ON a.pid = s.pid
+    SELECT s.pid, a.query LIKE '/* dlock1 %' AND a.query NOT LIKE '/* dlock1 % holds=%' AS old
+    FROM s JOIN pg_stat_activity a ON a.pid = s.pid
     WHERE s.granted AND '{session_id}'
         = concat(s.pid, '.', (extract(epoch FROM a.backend_start) * 1000000.0)::bigint))
 
@@ -349,22 +355,20 @@ SELECT set_config('application_name', '{breaker}', false)
 -- statement mark
 -- Break a hold: get the key of the mark, for as long as our session lasts. The holder gets the key
 -- for a moment with each renewal, so this may have to come again; unless another session breaks the
--- hold. old: the holder is a dlock that does not try the key, as far as our role may read this.
+-- hold.
 WITH
 -- include shown
-SELECT EXISTS (SELECT 1 FROM h),
-    (SELECT h.query LIKE '/* dlock1 %' AND h.query NOT LIKE '/* dlock1 % holds=%' FROM h),
-    (SELECT CASE WHEN h.query LIKE '/* dlock1 %' AND h.query NOT LIKE '/* dlock1 % holds=%'
-        THEN false ELSE pg_try_advisory_lock('{mark_key}') END FROM h),
-    EXISTS (
+SELECT EXISTS (SELECT 1 FROM h) AS shown, (SELECT h.old FROM h) AS old, (
+        SELECT CASE WHEN h.old THEN false ELSE pg_try_advisory_lock('{mark_key}') END FROM h)
+    OR EXISTS (
         SELECT 1 FROM l WHERE l.key = '{mark_hex}' AND l.objsubid = 1
-            AND l.mode = 'ExclusiveLock' AND l.granted)
+            AND l.mode = 'ExclusiveLock' AND l.granted) AS marked
 
 -- statement terminate
 -- By force: the end of its session ends the hold, as soon as the server's process has ended.
 WITH
 -- include shown
-SELECT EXISTS (SELECT 1 FROM h), false, false, (SELECT pg_terminate_backend(h.pid) FROM h)
+SELECT EXISTS (SELECT 1 FROM h) AS shown, (SELECT pg_terminate_backend(h.pid) FROM h)
 
 -- statement list
 -- All locks of which a session of dlock tells the name, or at least the key, with a holder of each.
@@ -427,7 +431,7 @@ c AS MATERIALIZED (
     FROM s GROUP BY s.id)
 SELECT
 -- include columns
-, coalesce(n.name, concat('key:', substr(n.id, 1, 16))), c.holders, c.waiters
+, coalesce(n.name, concat('key:', substr(n.id, 1, 16))) AS name, c.holders, c.waiters
 FROM c JOIN n ON n.id = c.id LEFT JOIN s ON s.id = c.id AND s.pid = c.pid
 LEFT JOIN pg_stat_activity a ON a.pid = s.pid
 LEFT JOIN LATERAL (

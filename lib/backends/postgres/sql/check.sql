@@ -4,8 +4,10 @@
 -- the text for people.
 
 -- fragment server
--- f: settings of the server. The first columns of each row: our session, and the time in ms.
-SELECT pg_backend_pid(), (extract(epoch FROM clock_timestamp()) * 1000.0)::bigint, f.level, f.text
+-- f: settings of the server. The first columns of each row: our session, and the time.
+SELECT pg_backend_pid() AS pid,
+    (extract(epoch FROM clock_timestamp()) * 1000.0)::bigint AS clock_ms,
+    f.level, f.text
 FROM (
     SELECT 1 AS nth, CASE o.on WHEN true THEN 0 ELSE 1 END AS level, concat(o.name, CASE o.on
         WHEN true THEN ': on'

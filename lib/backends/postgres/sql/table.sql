@@ -45,39 +45,39 @@ WHERE pg_backend_pid() = {pid}
 -- statement listen
 LISTEN "{channel}{pid}"
 
--- statement patient
--- Before stay_far. A role's statement_timeout is meant for queries. While the statement runs, the
+-- statement await_settings
+-- Before await. A role's statement_timeout is meant for queries. While the statement runs, the
 -- server notices a dead client only with the third setting.
 SELECT set_config('lock_timeout', '{chunk}', true), set_config('statement_timeout', '0', true),
     CASE WHEN current_setting('server_version_num')::int >= 140000 AND version() LIKE '%linux%'
         THEN set_config('client_connection_check_interval', '1s', true) END
 
--- statement stay_far
+-- statement await
 -- Each NOTIFY wakes all sessions of the database that LISTEN, so a waiter far behind does not
--- LISTEN yet. It waits until the waiter {far} (a pid), eight places before it, gives up the key of
--- its own pid; at most three times {chunk}, in ms. A chunk is shorter than the default of
+-- LISTEN yet. It waits until the waiter eight places before it, {awaited} (a pid), gives up the key
+-- of its own pid; at most three times {chunk}, in ms. A chunk is shorter than the default of
 -- deadlock_timeout, and the block catches the end of a chunk, else an error in the server's log.
 /* {waiter} */ DO $dlock$BEGIN
     FOR i IN 1..3 LOOP
         BEGIN
-            PERFORM pg_advisory_xact_lock_shared({line_key} # {far});
+            PERFORM pg_advisory_xact_lock_shared({line_key} # {awaited});
             RETURN;
         EXCEPTION WHEN lock_not_available THEN NULL;
         END;
     END LOOP;
 END$dlock$
 
--- statement far_gone
--- Behind stay_far: has the waiter left, and does the lock stay held so that a try would not look at
+-- statement awaited
+-- Behind await: has the waiter left, and does the lock stay held so that a try would not look at
 -- the line?
-/* {waiter} */ SELECT pg_try_advisory_xact_lock_shared({line_key} # {far}), EXISTS (
+/* {waiter} */ SELECT pg_try_advisory_xact_lock_shared({line_key} # {awaited}) AS gone, EXISTS (
     SELECT 1 FROM {table} r
-    WHERE r.name = '{name}' AND r.expires > clock_timestamp() + interval '3 seconds')
+    WHERE r.name = '{name}' AND r.expires > clock_timestamp() + interval '3 seconds') AS held
 
--- statement near
+-- statement next_in_line
 -- Behind listen: is the next waiter before us, {before}, still in line? Then no release can have
 -- missed us.
-/* {waiter} */ SELECT NOT pg_try_advisory_xact_lock_shared({line_key} # {before})
+/* {waiter} */ SELECT NOT pg_try_advisory_xact_lock_shared({line_key} # {before}) AS in_line
 
 -- statement grace
 -- Before a try, with a grace: a promoted standby may lack the newest rows. The row of the empty
@@ -116,7 +116,7 @@ WHERE NOT EXISTS (
 ON CONFLICT (name) DO UPDATE SET fence = greatest(l.fence + 1, excluded.fence),
     owner = excluded.owner, expires = excluded.expires, holder = excluded.holder
 WHERE l.expires <= clock_timestamp()
-RETURNING l.fence, pg_backend_pid(), '{token}'::text
+RETURNING l.fence, pg_backend_pid() AS pid, '{token}'::text AS token
 
 -- fragment ticket
 -- m: our ticket from now on, by the row h.
@@ -148,13 +148,16 @@ WHERE a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_datab
 -- the lock has been free for longer than the longest turn, and is there for all; when the lock
 -- stays held for longer, until our next try or call; and where a release has looked for us: no
 -- client has had the lock since, and no other waiter was before us.
+--
+-- turn_ms: from now on, or of a held lock, from the expiry on. fence_before: of the row; NULL: no
+-- row.
 /* {waiter} */ WITH
 h AS MATERIALIZED (
     SELECT r.holder, r.fence, r.owner, r.expires, r.passed, greatest(r.expires, r.freed) AS since
     FROM {table} r WHERE r.name = '{name}'),
 -- include ticket
 t AS MATERIALIZED (
-    SELECT w.line[1] AS ahead, w.line[2] AS far, w.line[3] AS before,
+    SELECT w.line[1] AS ahead, w.line[2] AS awaited, w.line[3] AS before,
         make_interval(secs => coalesce(w.line[1], 0)::float8 * float8 '2.8'
             / (coalesce(w.line[1], 0)::float8 + float8 '2.5')) AS turn
     FROM (
@@ -186,18 +189,19 @@ got AS (
     WHERE l.expires <= clock_timestamp() AND (greatest(l.expires, l.freed) > clock_timestamp()
         OR greatest(l.expires, l.freed) <= clock_timestamp() - (SELECT t.turn FROM t))
     RETURNING l.fence)
-SELECT g.fence, pg_backend_pid(), '{token}'::text, o.holder, o.fence,
-    (extract(epoch FROM o.expires - clock_timestamp()) * 1000.0)::bigint, {grace_left}, o.owner,
-    (SELECT m.ticket FROM m), t.ahead,
+SELECT g.fence, pg_backend_pid() AS pid, '{token}'::text AS token, o.holder,
+    o.fence AS held_fence,
+    (extract(epoch FROM o.expires - clock_timestamp()) * 1000.0)::bigint AS left_ms,
+    {grace_left} AS grace_ms, o.owner, (SELECT m.ticket FROM m), t.ahead,
     (extract(epoch FROM CASE WHEN o.expires IS NULL THEN
         least(t.turn, coalesce((SELECT h.since FROM h
             WHERE h.since > clock_timestamp() - interval '3 seconds'),
             clock_timestamp()) + t.turn - clock_timestamp())
-        ELSE t.turn END) * 1000.0)::bigint,
+        ELSE t.turn END) * 1000.0)::bigint AS turn_ms,
     CASE WHEN g.fence IS NOT NULL AND pg_backend_pid() = {pid_in_line}
         THEN concat(set_config('application_name', '{session}', false),
             pg_advisory_unlock({line_key} # {pid_in_line})) END,
-    (SELECT h.fence FROM h), t.far, t.before
+    (SELECT h.fence FROM h) AS fence_before, t.awaited, t.before
 FROM t LEFT JOIN got g ON true LEFT JOIN h o ON o.expires > clock_timestamp()
 
 -- statement renew
@@ -207,7 +211,8 @@ WITH u AS (
     WHERE l.name = '{name}' AND l.owner IN ('{token}', concat('break:', '{token}'::text))
         AND l.fence = {fence} AND l.expires > clock_timestamp()
     RETURNING CASE WHEN l.owner <> '{token}' THEN l.holder END AS mark)
-SELECT (SELECT count(*) FROM u), coalesce((SELECT u.mark FROM u), o.holder), '{token}'::text
+SELECT (SELECT count(*) FROM u) AS renewed, coalesce((SELECT u.mark FROM u), o.holder) AS holder,
+    '{token}'::text AS token
 FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
 
@@ -285,27 +290,29 @@ u AS (
 -- statement release
 WITH
 -- include give_back
-SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text, (SELECT count(*) FROM c)
+SELECT (SELECT count(*) FROM u) AS released, o.holder, '{token}'::text AS token,
+    (SELECT count(*) FROM c) AS called
 FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
 
 -- statement leave
 -- The release of a client that has not waited: release costs a new server process four times as
--- much. A waiter that joins the line later tries again by itself. With waiters (1 in the last
--- column), or a foreign session that holds their key, call follows; no row: release tells why. The
+-- much. A waiter that joins the line later tries again by itself. With waiters (called: 1), or a
+-- foreign session that holds their key, call follows; no row: release tells why. The
 -- waiters of the first dlocks have no key, and are not called: they poll, each in its turn.
 UPDATE {table} l SET expires = '-infinity', owner = '', freed = clock_timestamp()
 WHERE l.name = '{name}' AND l.owner IN ('{token}', concat('break:', '{token}'::text))
     AND l.expires > clock_timestamp()
-RETURNING 1, NULL, '{token}'::text, CASE WHEN pg_try_advisory_lock({line_key})
-    THEN (NOT pg_advisory_unlock({line_key}))::int ELSE 1 END
+RETURNING 1 AS released, NULL AS holder, '{token}'::text AS token,
+    CASE WHEN pg_try_advisory_lock({line_key})
+        THEN (NOT pg_advisory_unlock({line_key}))::int ELSE 1 END AS called
 
 -- statement hand_on
 -- The release of a client that a release has told the waiters behind: '{next}', time and pids, at
 -- least four (see calls). Without a look at all sessions, so that the cost does not grow with the
 -- waiters. w: the first four, as far as they are still in line. If one is not, or if a waiter has
 -- joined since then whose ticket may be before theirs (of the same time, or the next), or if too
--- much time has passed, call follows (1 in the last column). No row: release tells why.
+-- much time has passed, call follows (called: 1). No row: release tells why.
 WITH
 u AS (
     UPDATE {table} l SET expires = '-infinity', owner = '', freed = clock_timestamp()
@@ -330,7 +337,8 @@ c AS (
     WHERE (SELECT count(*) FROM w) = 4 AND (SELECT count(*) FROM k) BETWEEN 1 AND 2
         AND NOT EXISTS (SELECT 1 FROM k WHERE CASE WHEN pg_try_advisory_lock(k.key)
             THEN NOT pg_advisory_unlock(k.key) ELSE true END))
-SELECT 1, NULL, '{token}'::text, CASE WHEN EXISTS (SELECT 1 FROM c) THEN 0 ELSE 1 END FROM u
+SELECT 1 AS released, NULL AS holder, '{token}'::text AS token,
+    CASE WHEN EXISTS (SELECT 1 FROM c) THEN 0 ELSE 1 END AS called FROM u
 
 -- statement call
 WITH u AS (
@@ -345,18 +353,17 @@ SELECT 1 FROM {table} l WHERE l.name = '{name}' FOR UPDATE
 
 -- statement mark
 -- Break the hold '{token}': the owner becomes "break:" and the token, which only a dlock that knows
--- of marks takes for its own; the expiry stays. Behind lock_row. Finds what became of the hold, and
--- the holder now. '{breaker}': by whom; values in a record have no
--- spaces.
+-- of marks takes for its own; the expiry stays. Behind lock_row. An earlier mark counts, too.
+-- '{breaker}': by whom; values in a record have no spaces.
 WITH u AS (
     UPDATE {table} h SET owner = concat('break:', h.owner), holder = concat(h.holder, ' broken=',
         (extract(epoch FROM clock_timestamp()) * 1000.0)::bigint, ' by=',
         replace(replace('{breaker}'::text, '%', '%25'), ' ', '%20'))
     WHERE h.name = '{name}' AND h.owner = '{token}' AND h.expires > clock_timestamp()
     RETURNING 1)
-SELECT (SELECT count(*) FROM u), o.owner, o.owner, o.holder, o.fence,
-    (extract(epoch FROM o.expires - clock_timestamp()) * 1000.0)::bigint
-FROM (SELECT 1) x LEFT JOIN {table} o ON o.name = '{name}' AND o.expires > clock_timestamp()
+SELECT (SELECT count(*) FROM u) + (
+    SELECT count(*) FROM {table} o WHERE o.name = '{name}' AND o.expires > clock_timestamp()
+        AND o.owner = concat('break:', '{token}'::text)) AS marked
 
 -- statement sweep
 -- Rows without use for a week.
@@ -383,9 +390,10 @@ DELETE FROM {table} d WHERE d.name = ANY (
 -- statement status
 -- Holders (0), waiters (1), and behind them a row (2) where {runs} exists. Of a shared lock this
 -- row stands for all holders; see table_more_status().
-SELECT 0, t.holder, t.fence, (extract(epoch FROM t.expires - clock_timestamp()) * 1000.0)::bigint,
-    ''::text, 0,
-    CASE WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END, 0, t.owner
+SELECT 0 AS what, t.holder, t.fence,
+    (extract(epoch FROM t.expires - clock_timestamp()) * 1000.0)::bigint AS left_ms,
+    ''::text AS usename, 0 AS pid,
+    CASE WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END AS kind, 0 AS slot, t.owner
 FROM {table} t WHERE t.name = '{name}' AND t.expires > clock_timestamp()
 UNION ALL
 -- include waiters
@@ -411,24 +419,26 @@ ORDER BY t.name LIMIT {page}
 -- A free lock expired at -infinity, from which no time can be subtracted.
 WITH
 -- include in_line
-SELECT t.name, t.expires > clock_timestamp(), t.holder, t.fence,
-    (extract(epoch FROM greatest(t.expires, 'epoch') - clock_timestamp()) * 1000.0)::bigint,
-    t.owner, CASE WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END, 0, NULL, coalesce(w.n, 0)
+SELECT t.name, t.expires > clock_timestamp() AS held, t.holder, t.fence,
+    (extract(epoch FROM greatest(t.expires, 'epoch') - clock_timestamp()) * 1000.0)::bigint
+        AS left_ms,
+    t.owner, CASE WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END AS kind, 0 AS slot,
+    NULL AS holders, coalesce(w.n, 0) AS waiters
 FROM {table} t
 -- include waited_for
 
 -- statement list_shared
--- The same, with the holders in the second table.
+-- The same, with the holders in the second table. Of several the first stands for all.
 WITH
 -- include in_line
-SELECT t.name, t.expires > clock_timestamp(), coalesce(h.holder, t.holder), t.fence,
-    (extract(epoch FROM greatest(coalesce(h.expires, t.expires), 'epoch') - clock_timestamp())
-        * 1000.0)::bigint, coalesce(h.token, t.owner),
-    CASE WHEN h.slots > 0 THEN concat('n', h.slots)
-        WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END,
-    h.place, CASE WHEN t.owner LIKE 'shared:%' THEN (
+SELECT t.name, t.expires > clock_timestamp() AS held, coalesce(h.holder, t.holder) AS holder,
+    t.fence, (extract(epoch FROM greatest(coalesce(h.expires, t.expires), 'epoch')
+        - clock_timestamp()) * 1000.0)::bigint AS left_ms,
+    coalesce(h.token, t.owner) AS owner, CASE WHEN h.slots > 0 THEN concat('n', h.slots)
+        WHEN t.owner LIKE 'shared:%' THEN 's' ELSE '' END AS kind,
+    h.place AS slot, CASE WHEN t.owner LIKE 'shared:%' THEN (
         SELECT count(*) FROM {holders} c WHERE c.name = t.name AND c.epoch = t.owner
-            AND c.expires > clock_timestamp()) END, coalesce(w.n, 0)
+            AND c.expires > clock_timestamp()) END AS holders, coalesce(w.n, 0) AS waiters
 FROM {table} t
 LEFT JOIN LATERAL (
     SELECT c.holder, c.expires, c.token, c.slots, c.place FROM {holders} c

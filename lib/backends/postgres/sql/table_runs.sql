@@ -23,10 +23,12 @@ AND octet_length(r.command) < 256 AND octet_length(r.note) < 256
 AND concat(r.host, r.username, r.command, r.note) COLLATE "C" !~ '[[:cntrl:]]'
 
 -- fragment record
-r.state, r.status, r.fence, r.owner, r.host, r.pid, r.username, r.command, r.note,
-(extract(epoch FROM r.began) * 1000.0)::bigint, (extract(epoch FROM r.ended) * 1000.0)::bigint,
-(extract(epoch FROM clock_timestamp() - coalesce(r.ended, r.began)) * 1000.0)::bigint,
-(extract(epoch FROM r.expires - coalesce(r.ended, r.began)) * 1000.0)::bigint
+-- run_...: what a hold has, too.
+r.state, r.status, r.fence AS run_fence, r.owner, r.host, r.pid AS run_pid, r.username, r.command,
+r.note, (extract(epoch FROM r.began) * 1000.0)::bigint AS run_began_ms,
+(extract(epoch FROM r.ended) * 1000.0)::bigint AS run_ended_ms,
+(extract(epoch FROM clock_timestamp() - coalesce(r.ended, r.began)) * 1000.0)::bigint AS age_ms,
+(extract(epoch FROM r.expires - coalesce(r.ended, r.began)) * 1000.0)::bigint AS kept_ms
 
 -- statement begin
 -- Behind a granted try (g), or a renewal. k: the present record; s: the outcome: 0 we run, 1 we
@@ -47,11 +49,11 @@ k AS MATERIALIZED (
             ELSE 0 END AS done
     FROM {runs} r WHERE r.name = '{name}' AND EXISTS (SELECT 1 FROM g)),
 s AS MATERIALIZED (
-    SELECT g.fence, g.began, CASE WHEN NOT k.valid THEN 3 ELSE coalesce(k.done, 0) END AS what
+    SELECT g.fence, g.began, CASE WHEN NOT k.valid THEN 3 ELSE coalesce(k.done, 0) END AS outcome
     FROM g LEFT JOIN k ON true),
 u AS (
     UPDATE {table} l SET expires = '-infinity', owner = '', freed = clock_timestamp()
-    FROM s WHERE s.what > 1 AND l.name = '{name}'
+    FROM s WHERE s.outcome > 1 AND l.name = '{name}'
         AND l.owner IN ('{token}', concat('break:', '{token}'::text))
     RETURNING coalesce(l.passed, 0) AS passed, true AS whole, 0 AS used, 0 AS stays,
         pg_backend_pid() AS me, l.fence),
@@ -62,17 +64,17 @@ u AS (
     SELECT '{name}'::text, 'running', NULL, s.fence, '{token}'::text, '{host}'::text, {client_pid},
         '{user}'::text, '{command}'::text, '{note}'::text, s.began, NULL,
         s.began + '{once}'::float8 * interval '1 ms'
-    FROM s WHERE s.what < 2 AND {begins} = 1
+    FROM s WHERE s.outcome < 2 AND {begins} = 1
     ON CONFLICT (name) DO UPDATE SET state = excluded.state, status = excluded.status,
         fence = excluded.fence, owner = excluded.owner, host = excluded.host, pid = excluded.pid,
         username = excluded.username, command = excluded.command, note = excluded.note,
         began = excluded.began, ended = excluded.ended,
         expires = excluded.expires)
-SELECT pg_backend_pid(), '{token}'::text, s.fence, s.what,
-    (extract(epoch FROM s.began) * 1000.0)::bigint,
+SELECT pg_backend_pid() AS pid, '{token}'::text AS token, s.fence, s.outcome,
+    (extract(epoch FROM s.began) * 1000.0)::bigint AS began_ms,
     (SELECT count(*) FROM c),
 -- include record
-FROM s LEFT JOIN {runs} r ON s.what IN (1, 2) AND r.name = '{name}'
+FROM s LEFT JOIN {runs} r ON s.outcome IN (1, 2) AND r.name = '{name}'
 
 -- statement end
 -- '{state}', {status} (-1: unknown): the end of the run. {began}: its begin, in ms. A record that a
@@ -92,10 +94,10 @@ WITH
         ended = excluded.ended,
         expires = excluded.expires
     WHERE o.owner = '{token}' RETURNING 1)
-SELECT (SELECT count(*) FROM u), o.holder, '{token}'::text, (SELECT count(*) FROM c),
-    (SELECT count(*) FROM n),
+SELECT (SELECT count(*) FROM u) AS released, o.holder, '{token}'::text AS token,
+    (SELECT count(*) FROM c) AS called, (SELECT count(*) FROM n) AS written,
     (SELECT count(*) FROM {runs} e WHERE e.name = '{name}' AND e.owner = '{token}'
-        AND e.state <> 'running')
+        AND e.state <> 'running') AS ended
 FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{token}' AND o.expires > clock_timestamp()
 
@@ -115,7 +117,7 @@ DELETE FROM {table} l WHERE l.name = ANY (
 
 -- statement status
 -- v: a row is there; only a valid record is sent.
-SELECT CASE WHEN v.valid THEN 1 ELSE 0 END,
+SELECT v.valid,
 -- include record
 FROM (
     SELECT
@@ -124,7 +126,7 @@ FROM (
 LEFT JOIN {runs} r ON v.valid AND r.name = '{name}'
 
 -- statement forget
--- '{token}': of the record.
+-- '{token}': of the record. A run that has begun since the look at its hold stays.
 WITH d AS (
     DELETE FROM {runs} r WHERE r.name = '{name}' AND r.owner = '{token}'
         AND NOT (r.state = 'running' AND EXISTS (
@@ -132,9 +134,4 @@ WITH d AS (
                 AND l.owner IN ('{token}', concat('break:', '{token}'::text))
                 AND l.expires > clock_timestamp()))
     RETURNING 1)
-SELECT (SELECT count(*) FROM d),
-    CASE WHEN r.owner <> '{token}' THEN 1 WHEN r.owner = '{token}' THEN 0 END,
-    CASE WHEN
--- include valid
-    THEN 1 ELSE 0 END
-FROM (SELECT 1) x LEFT JOIN {runs} r ON r.name = '{name}'
+SELECT count(*) AS forgotten FROM d

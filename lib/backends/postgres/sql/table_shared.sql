@@ -12,8 +12,8 @@ CREATE TABLE IF NOT EXISTS {holders} (
 -- times as much. Finds a ticket if the lock is there for all: never used, free for longer than the
 -- longest turn, or no waiter is in line (asked as by leave), and no waiting writer keeps a notice.
 -- Finds no row otherwise, and look follows.
-SELECT pg_backend_pid(), '{token}'::text,
-    (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint
+SELECT pg_backend_pid() AS pid, '{token}'::text AS token,
+    (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint AS ticket
 WHERE NOT EXISTS (
         SELECT 1 FROM {table} r WHERE r.name = '{name}'
             AND greatest(r.expires, r.freed) > clock_timestamp() - interval '3 seconds'
@@ -33,6 +33,10 @@ WHERE NOT EXISTS (
 -- notices of writers before us; s: does the line decide anything? A lock that has been free for
 -- longer than the longest turn is there for all, and a look takes the server milliseconds per 1000
 -- connections; q: the line before us.
+--
+-- state: 0 free, 1 exclusive, 2 shared; free_ms: since the lock became free; barred_ms: the rest of
+-- a writer's notice; other, other_kind: a different number of slots that is held, or waited for;
+-- slot_free_ms: since the last slot came back.
 /* {waiter} */ WITH
 h AS MATERIALIZED (
     SELECT r.holder, r.fence, r.owner, r.expires, r.passed, r.freed,
@@ -70,20 +74,24 @@ q AS MATERIALIZED (
         SELECT a.usesysid, a.application_name AS place, substr(a.application_name, 40) AS kind
 -- include before
             AND (SELECT s.looks FROM s)) a)
-SELECT pg_backend_pid(), '{token}'::text, {grace_left},
-    CASE WHEN h.held IS NOT TRUE THEN 0 WHEN h.shared THEN 2 ELSE 1 END, h.owner, h.holder, h.fence,
-    CASE WHEN h.held THEN (extract(epoch FROM h.expires - clock_timestamp()) * 1000.0)::bigint END,
+SELECT pg_backend_pid() AS pid, '{token}'::text AS token, {grace_left} AS grace_ms,
+    CASE WHEN h.held IS NOT TRUE THEN 0 WHEN h.shared THEN 2 ELSE 1 END AS state,
+    h.owner, h.holder, h.fence,
+    CASE WHEN h.held THEN (extract(epoch FROM h.expires - clock_timestamp()) * 1000.0)::bigint END
+        AS left_ms,
     CASE WHEN h.held THEN 0 ELSE coalesce((extract(epoch FROM clock_timestamp()
-        - greatest(h.expires, h.freed, timestamptz '2000-01-01')) * 1000.0)::bigint, 3600000) END,
+        - greatest(h.expires, h.freed, timestamptz '2000-01-01')) * 1000.0)::bigint, 3600000) END
+        AS free_ms,
     CASE WHEN h.owner COLLATE "C" < concat('shared:',
             lpad(((extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint - 2800000)::text,
-                16, '0')) THEN 0 ELSE 1 END,
+                16, '0')) THEN 0 ELSE 1 END AS young,
     o.orphan, m.ticket, coalesce((extract(epoch FROM w.until - clock_timestamp())
-        * 1000.0)::bigint + 1, 0),
-    o.used, o.other, (extract(epoch FROM o.ends - clock_timestamp()) * 1000.0)::bigint,
+        * 1000.0)::bigint + 1, 0) AS barred_ms,
+    o.used, o.other,
+    (extract(epoch FROM o.ends - clock_timestamp()) * 1000.0)::bigint AS slot_left_ms,
     coalesce((extract(epoch FROM clock_timestamp() - greatest(o.ended, h.freed)) * 1000.0)::bigint,
-        3600000),
-    CASE WHEN s.looks THEN q.ahead END, q.writers, q.slots, q.other
+        3600000) AS slot_free_ms,
+    CASE WHEN s.looks THEN q.ahead END AS ahead, q.writers, q.slots, q.other AS other_kind
 FROM m CROSS JOIN o CROSS JOIN w CROSS JOIN s CROSS JOIN q LEFT JOIN h ON true
 
 -- statement lock
@@ -132,7 +140,7 @@ i AS (
     INSERT INTO {holders} (name, token, epoch, slots, place, expires, holder)
     SELECT '{name}'::text, '{token}'::text, g.epoch, {slots}, coalesce(g.slot, 0), g.until,
         '{holder}'::text FROM g)
-SELECT g.fence, g.slot, g.epoch, pg_backend_pid(), '{token}'::text,
+SELECT g.fence, g.slot, g.epoch, pg_backend_pid() AS pid, '{token}'::text AS token,
     CASE WHEN g.fence IS NOT NULL AND pg_backend_pid() = {pid_in_line}
         THEN concat(set_config('application_name', '{session}', false),
             pg_advisory_unlock({line_key} # {pid_in_line})) END
@@ -151,7 +159,8 @@ WITH u AS (
 v AS (
     UPDATE {table} l SET expires = greatest(l.expires, u.expires) FROM u WHERE l.name = '{name}'
     RETURNING 1)
-SELECT (SELECT count(*) FROM v), coalesce((SELECT u.mark FROM u), o.holder), '{token}'::text
+SELECT (SELECT count(*) FROM v) AS renewed, coalesce((SELECT u.mark FROM u), o.holder) AS holder,
+    '{token}'::text AS token
 FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner <> '{epoch}' AND o.expires > clock_timestamp()
 
@@ -181,7 +190,8 @@ u AS (
     FROM y WHERE (y.whole OR y.slots > 0) AND CASE WHEN pg_try_advisory_lock({line_key})
         THEN NOT pg_advisory_unlock({line_key}) ELSE true END),
 -- include calls
-SELECT (SELECT count(*) FROM y WHERE y.live), o.holder, '{token}'::text, (SELECT count(*) FROM c)
+SELECT (SELECT count(*) FROM y WHERE y.live) AS released, o.holder, '{token}'::text AS token,
+    (SELECT count(*) FROM c) AS called
 FROM (SELECT 1) x
 LEFT JOIN {table} o ON o.name = '{name}' AND o.owner NOT LIKE 'shared:%'
     AND o.expires > clock_timestamp()
@@ -210,9 +220,10 @@ z AS (
 -- include others
 -- include name_freed
     RETURNING k.n = 0 OR z.slots > 0 AS calls)
-SELECT (y.calls IS NOT NULL)::int, NULL, '{token}'::text, CASE WHEN y.calls IS NOT TRUE THEN 0
-    WHEN pg_try_advisory_lock({line_key}) THEN (NOT pg_advisory_unlock({line_key}))::int
-    ELSE 1 END
+SELECT (y.calls IS NOT NULL)::int AS released, NULL AS holder, '{token}'::text AS token,
+    CASE WHEN y.calls IS NOT TRUE THEN 0
+        WHEN pg_try_advisory_lock({line_key}) THEN (NOT pg_advisory_unlock({line_key}))::int
+        ELSE 1 END AS called
 FROM (SELECT 1) x LEFT JOIN y ON true
 
 -- statement call
@@ -254,13 +265,10 @@ WITH u AS (
     WHERE h.name = '{name}' AND h.token = '{token}' AND h.expires > clock_timestamp()
         AND l.name = h.name AND l.owner = h.epoch AND l.expires > clock_timestamp()
     RETURNING 1)
-SELECT (SELECT count(*) FROM u), (
-        SELECT c.token FROM {holders} c
-        WHERE c.name = '{name}' AND c.epoch = o.owner AND c.expires > clock_timestamp()
-            AND c.token IN (concat('break:', '{token}'::text), concat('over:', '{token}'::text))),
-    o.owner, o.holder, o.fence,
-    (extract(epoch FROM o.expires - clock_timestamp()) * 1000.0)::bigint
-FROM (SELECT 1) x LEFT JOIN {table} o ON o.name = '{name}' AND o.expires > clock_timestamp()
+SELECT (SELECT count(*) FROM u) + (
+    SELECT count(*) FROM {holders} c JOIN {table} o ON o.name = c.name AND o.owner = c.epoch
+    WHERE c.name = '{name}' AND c.token = concat('break:', '{token}'::text)
+        AND c.expires > clock_timestamp() AND o.expires > clock_timestamp()) AS marked
 
 -- statement sweep
 DELETE FROM {holders} d WHERE d.token = ANY (
@@ -268,9 +276,10 @@ DELETE FROM {holders} d WHERE d.token = ANY (
     LIMIT 20 FOR UPDATE SKIP LOCKED)
 
 -- statement status
-(SELECT 0, c.holder, t.fence, (extract(epoch FROM c.expires - clock_timestamp()) * 1000.0)::bigint,
-    ''::text, 0,
-        CASE c.slots WHEN 0 THEN 's' ELSE concat('n', c.slots) END, c.place, c.token
+(SELECT 0 AS what, c.holder, t.fence,
+        (extract(epoch FROM c.expires - clock_timestamp()) * 1000.0)::bigint AS left_ms,
+        ''::text AS usename, 0 AS pid, CASE c.slots WHEN 0 THEN 's' ELSE concat('n', c.slots) END
+        AS kind, c.place AS slot, c.token AS owner
     FROM {table} t JOIN {holders} c ON c.name = t.name AND c.epoch = t.owner
     WHERE t.name = '{name}' AND t.expires > clock_timestamp() AND c.expires > clock_timestamp()
     ORDER BY c.slots, c.place, c.token)
