@@ -53,7 +53,7 @@ static void failed(struct redis_backend *be, const struct dlock_error *err)
 void redis_foreign_record(const struct redis_backend *be, struct dlock_error *err, const char *type)
 {
     char what[256];
-    snprintf(what, sizeof(what), "a %.32s at the key '%.180s%s'", type, be->script.prefix, "once");
+    snprintf(what, sizeof(what), "a %.32s at the key '%.184s'", type, be->script.once);
     (void)run_record_foreign(err, be->spec, what);
 }
 
@@ -76,7 +76,7 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     redisReply *r = rep->r;
     enum dlock_step step = be->status.order->what;
-    enum redis_script_stepped what = STEPPED_NOT;
+    enum redis_script_stepped what = STEPPED_CHANGED;
     struct dlock_error err;
     if (be->node.cmd.auth_failed) {
         err = be->node.cmd.error;
@@ -100,7 +100,7 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
         was_read(be, rep);
         return;
     } else {
-        redis_end(be, EV_STEPPED)->stepped = redis_script_counts(what, step);
+        redis_end(be, EV_STEPPED)->stepped = what == STEPPED_DONE;
         return;
     }
     fail(be, &err);
