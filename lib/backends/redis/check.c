@@ -35,7 +35,7 @@ void redis_check(struct redis_backend *be)
         redis_end(be, EV_FAILED)->error = err;
         return;
     }
-    be->op = OP_CHECK;
+    be->op = &redis_op_check;
     redis_sentinel_ask_quorum(&be->route, true);
     *c = (struct redis_check){.spec = be->spec,
                               .script = &be->script,

@@ -95,7 +95,7 @@ static void send_renew(struct redis_backend *be)
 void redis_renew(struct dlock_be *dlock_be)
 {
     struct redis_backend *be = redis_of(dlock_be);
-    be->op = OP_RENEW;
+    be->op = &redis_op_renew;
     be->until = spec_now(be->spec) + be->spec->op_timeout;
     redis_cluster_begin(&be->route);
     send_renew(be);
@@ -254,17 +254,17 @@ void redis_release(struct redis_backend *be, int64_t until)
 {
     struct redis_conn *cmd = &be->node.cmd;
     /* A connection that waits for replicas serves nothing else; the request has been answered. */
-    if (be->op == OP_STATUS || be->op == OP_LIST ||
+    if (be->op == &redis_op_status || be->op == &redis_op_list ||
         (redis_conn_is_open(cmd) && redis_conn_waits(cmd, T_WAIT)) || redis_conn_has_ended(cmd))
         redis_conn_close(cmd);
     if (be->claim == CLAIM_TRIED && !cmd->written) {
         redis_conn_close(cmd); /* the try has never left: a value is used on one connection only */
         be->claim = CLAIM_NONE;
     }
-    be->op = OP_RELEASE;
+    be->op = &redis_op_release;
     be->answer.what = ANSWER_NONE;
     be->checks.due = false;
-    be->until = be->acquire.try_at = DLOCK_NEVER;
+    be->until = be->acquire.next_at = DLOCK_NEVER;
     be->release.until = until;
     be->release.answer_lost = false;
     be->release.doubt.code = 0;
