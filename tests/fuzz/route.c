@@ -137,7 +137,7 @@ static void take_reply(struct redis_route *r, redisReply *reply)
     struct dlock_error err;
     if (reply->type == REDIS_REPLY_ERROR) {
         enum redis_verdict v = redis_cluster_judge(r, reply, true);
-        FUZZ_HOLDS((v == ROUTE_ASK) == (cl->ask != 0) && cl->hops <= CLUSTER_HOPS);
+        FUZZ_HOLDS((v == ROUTE_ASK) == (cl->redirect != 0) && cl->hops <= CLUSTER_HOPS);
         check_error((redis_cluster_error(r, &err, reply->str), &err));
         redis_cluster_lost(r, reply->str);
         redis_cluster_begin(r);
@@ -148,8 +148,8 @@ static void take_reply(struct redis_route *r, redisReply *reply)
     }
     if (reply->type == REDIS_REPLY_STRING)
         list_masters(r, reply->str);
-    FUZZ_HOLDS(cl->n >= 0 && cl->n <= CLUSTER_NODES && cl->at >= 0 && cl->at <= cl->n);
-    FUZZ_HOLDS(cl->guide >= 0 && cl->guide <= cl->n && cl->ask == 0);
+    FUZZ_HOLDS(cl->n >= 0 && cl->n <= CLUSTER_NODES && cl->owner >= 0 && cl->owner <= cl->n);
+    FUZZ_HOLDS(cl->fallback >= 0 && cl->fallback <= cl->n && cl->redirect == 0);
     for (int i = 1; i <= cl->n; i++)
         check_named(&cl->nodes[i]);
 }

@@ -484,7 +484,7 @@ static void not_granted(struct redis_backend *be, const struct redis_script_trie
     }
     be->acquire.refresh_at = spec_now(be->spec) + be->spec->ttl / 3;
     redis_sentinel_listen(&be->route, spec_now(be->spec));
-    if (redis_cluster_strayed(&be->route))
+    if (redis_cluster_nodes_differ(&be->route))
         wake_close(be);
     if (be->acquire.stage == STAGE_UNSUBSCRIBED)
         wake_start(be);
