@@ -91,7 +91,7 @@ static int fail_reader(struct redis_conn *c)
     if (c->reader->err == REDIS_ERR_OOM && !c->out_of_bounds)
         return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
     snprintf(t, sizeof(t), "the answer is %s: %.127s",
-             c->stranger ? c->stranger : "not the Redis protocol",
+             c->other_protocol ? c->other_protocol : "not the Redis protocol",
              c->out_of_bounds ? "an array is too large" : c->reader->errstr);
     return conn_fail(c, DLOCK_EPROTO, 0, t);
 }
@@ -434,7 +434,7 @@ static ssize_t receive(struct redis_conn *c, char *buf, size_t size)
 }
 
 /* The other protocol that the first bytes of a server belong to, or NULL. */
-static const char *find_stranger(const char *buf, size_t n)
+static const char *find_protocol(const char *buf, size_t n)
 {
     static const struct {
         const char *bytes;
@@ -515,7 +515,7 @@ void redis_conn_work(struct redis_conn *c)
     redis_conn_flush(c);
     while (c->state == RC_UP && (n = receive(c, buf, sizeof(buf))) > 0) {
         if (!c->answered)
-            c->stranger = find_stranger(buf, (size_t)n);
+            c->other_protocol = find_protocol(buf, (size_t)n);
         c->answered = true;
         if (feed(c, buf, (size_t)n) != REDIS_OK)
             fail_reader(c);

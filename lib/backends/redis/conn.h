@@ -95,9 +95,9 @@ struct redis_conn {
     char address[REDIS_PEER_TEXT]; /* of the current peer, for errors; "": where has the address */
     struct tls *session;           /* from RC_HANDSHAKE on */
 
-    bool answered;        /* the server has sent something */
-    const char *stranger; /* the other protocol that those bytes seem to be; or NULL */
-    bool written;         /* something has left: the server may have seen it */
+    bool answered;              /* the server has sent something */
+    const char *other_protocol; /* of those bytes, as it seems; or NULL */
+    bool written;               /* something has left: the server may have seen it */
     /* error keeps these reasons, also when more fails afterwards. */
     bool tls_failed; /* the handshake with an earlier address failed */
     /* AUTH was refused. A default user may still have served the commands behind AUTH. */

@@ -132,7 +132,7 @@ bool redis_checks_take(struct redis_checks *c, const struct event_queue *events,
 
 /* ---------------------------------------------------------------------- clock */
 
-int64_t redis_clock_told(struct redis_clock *c, int64_t theirs_ms, int64_t sent, int64_t received)
+int64_t redis_clock_jump(struct redis_clock *c, int64_t theirs_ms, int64_t sent, int64_t received)
 {
     struct redis_clock old = *c;
     /* The bound, in 2116, keeps every sum and difference below within 64 bits. */

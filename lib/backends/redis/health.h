@@ -69,7 +69,7 @@ struct redis_clock {
  * clock theirs_ms (Unix, ms; 0: not told). Returns the jump of this clock since the last reply, ns;
  * 0: no more than round trips, drift and 0.5 s explain.
  */
-int64_t redis_clock_told(struct redis_clock *, int64_t theirs_ms, int64_t sent, int64_t received);
+int64_t redis_clock_jump(struct redis_clock *, int64_t theirs_ms, int64_t sent, int64_t received);
 /* "the server's clock was set forward by 60 s": a part of a message. */
 const char *redis_clock_text(int64_t jump, char *buf, size_t size);
 /* The whole warning. */

@@ -77,7 +77,7 @@ void redis_node_work(struct redis_node *node, const struct pollfd *pfd, int n)
 
 void redis_node_close(struct redis_node *n)
 {
-    redis_script_last_words(&n->cmd);
+    redis_script_resend_undo(&n->cmd);
     redis_conn_close(&n->cmd);
     n->tracking = TRACK_OFF;
 }
@@ -89,7 +89,7 @@ int64_t redis_node_clock(struct redis_node *n, int64_t theirs_ms, int64_t sent, 
     if (!redis_same_peer(&n->clock_of, p))
         n->clock = (struct redis_clock){0};
     n->clock_of = *p;
-    return redis_clock_told(&n->clock, theirs_ms, sent, now);
+    return redis_clock_jump(&n->clock, theirs_ms, sent, now);
 }
 
 /* ------------------------------------------------------------------- wake-ups */

@@ -67,7 +67,7 @@ static inline bool redis_same_peer(const struct dlock_peer *a, const struct dloc
 {
     return a->len == b->len && memcmp(&a->addr, &b->addr, a->len) == 0;
 }
-/* As redis_clock_told for an answer on cmd; begins anew when the address has changed. */
+/* As redis_clock_jump for an answer on cmd; begins anew when the address has changed. */
 int64_t redis_node_clock(struct redis_node *, int64_t theirs_ms, int64_t sent, int64_t now);
 
 /* ------------------------------------------------------------------- wake-ups */

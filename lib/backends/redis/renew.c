@@ -37,7 +37,7 @@ static void name_found(const struct redis_backend *be, struct dlock_error *err,
  * An error reply (a replica now, or no rights on this connection): fill err. The next attempt needs
  * a new connection, unless the error is transient.
  */
-static void refused(struct redis_backend *be, const redisReply *r, struct dlock_error *err)
+static void read_refusal(struct redis_backend *be, const redisReply *r, struct dlock_error *err)
 {
     struct redis_conn *cmd = &be->node.cmd;
     if (cmd->auth_failed) {
@@ -147,7 +147,7 @@ static void renew_answered(struct redis_backend *be, struct redis_conn_reply *re
     struct redis_script_owned o;
     struct dlock_error err;
     if (cmd->auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
-        refused(be, rep->r, &err);
+        read_refusal(be, rep->r, &err);
         unclear(be, &err);
         return;
     }
@@ -350,7 +350,7 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
     struct redis_script_owned o;
     struct dlock_error err;
     if (r->type == REDIS_REPLY_ERROR) {
-        refused(be, r, &err);
+        read_refusal(be, r, &err);
         leave_later(be, &err);
     } else if (redis_script_owned(r, &o) != 0) {
         dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a release");

@@ -228,7 +228,7 @@ int redis_script_next(struct redis_conn *c, struct redis_conn_reply *rep)
     return 1;
 }
 
-void redis_script_last_words(struct redis_conn *c)
+void redis_script_resend_undo(struct redis_conn *c)
 {
     if (c->state == RC_UP && c->script && is_undo(c->script->op))
         (void)send_text(c, 0, c->script);
@@ -674,7 +674,7 @@ const char *redis_script_value_at(const struct redis_script_state *s, size_t i, 
 }
 
 /* The rest that the state knows of a holder: who has broken the hold, or which value it is. */
-static void read_mark(const struct redis_script_state *s, struct dlock_info *info)
+static void find_mark(const struct redis_script_state *s, struct dlock_info *info)
 {
     for (size_t i = 0; i < s->nmarks; i++) {
         const redisReply *m = s->marks[i];
@@ -704,7 +704,7 @@ bool redis_script_holder_at(const struct redis_script_state *s, size_t i, struct
         info->left_ns = s->left_ms < 0 ? DLOCK_NEVER : s->left_ms * DLOCK_MSEC;
     }
     info->fence = info->foreign ? 0 : s->fence;
-    read_mark(s, info);
+    find_mark(s, info);
     return true;
 }
 

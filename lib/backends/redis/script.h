@@ -146,7 +146,7 @@ int redis_script_next(struct redis_conn *, struct redis_conn_reply *);
  */
 int redis_script_why(const struct redis_script *, struct redis_conn *, int tag, bool together);
 /* Before the connection is closed: the text of an unanswered LEAVE, DROP or UNVOTE. */
-void redis_script_last_words(struct redis_conn *);
+void redis_script_resend_undo(struct redis_conn *);
 
 /*
  * Plain commands: is the lock held? A free lock: does another waiter have a claim? shared_tag (0:

@@ -252,7 +252,7 @@ static void judge_no_contact(struct redis_check *c)
 }
 
 /* An error reply as a failure. Returns false. */
-static bool refused(struct redis_check *c, const char *subject, const redisReply *r)
+static bool found_refusal(struct redis_check *c, const char *subject, const redisReply *r)
 {
     const struct redis_conn *cmd = &c->node->cmd;
     struct dlock_error err;
@@ -281,9 +281,9 @@ static bool judge_script(struct redis_check *c)
         return false;
     }
     if (class == RE_PERM || (why && redis_conn_explains(why)))
-        return refused(c, topic, why);
+        return found_refusal(c, topic, why);
     if (is_refused(status) && redis_conn_classify(status->str) != RE_REPLICA)
-        return refused(c, "script", status);
+        return found_refusal(c, "script", status);
     return true;
 }
 
@@ -366,7 +366,7 @@ static bool judge_role(struct redis_check *c)
         return false;
     }
     if (is_refused(c->said[Q_STATUS]) && redis_conn_classify(c->said[Q_STATUS]->str) == RE_REPLICA)
-        return refused(c, "role", c->said[Q_STATUS]);
+        return found_refusal(c, "role", c->said[Q_STATUS]);
     if (*role != '\0')
         finding_ok(c->found, "role: master");
     return true;
@@ -378,7 +378,7 @@ static bool judge_replicas(struct redis_check *c)
     int64_t replicas = number(c, Q_INFO, "connected_slaves");
     int64_t in_step = replicas_in_step(c);
     if (c->wait_replicas > 0 && is_refused(c->said[Q_WAIT]))
-        return refused(c, "replicas", c->said[Q_WAIT]);
+        return found_refusal(c, "replicas", c->said[Q_WAIT]);
     if (replicas >= 0 && replicas < (int64_t)c->wait_replicas) {
         finding_fail(c->found, DLOCK_EUNAVAIL,
                      "replicas: %lld, and wait-replicas=%u needs more; start replicas, or lower "
