@@ -63,7 +63,7 @@ static void start_round(struct redis_sentinel *m)
                    redis_conn_open_later(wake, NULL, DLOCK_NEVER) == 0 &&
                    redis_conn_send(cmd, TAG_QUORUM, 1, argv) == 0 &&
                    redis_conn_send(cmd, TAG_ASK, 1, argv) == 0 &&
-                   redis_conn_send(wake, TAG_HEAR, 1, argv) == 0);
+                   redis_conn_send(wake, TAG_LISTEN, 1, argv) == 0);
         cmd->peers[0].len = (socklen_t)(i + 1); /* three servers, and not one by three names */
     }
 }
@@ -112,7 +112,7 @@ static void ask_sentinels(struct fuzz *f)
         f->p += len;
         f->n -= len;
         take_answers(r.sentinel, one, FUZZ_NOW);
-        work_hear(r.sentinel, one, FUZZ_NOW);
+        read_announcements(r.sentinel, one, FUZZ_NOW);
     }
     check_sentinels(&r);
     redis_sentinel_close(&r);

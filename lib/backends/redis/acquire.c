@@ -631,23 +631,23 @@ static void woken(struct redis_backend *be, const redisReply *r)
     }
 }
 
-void redis_acquire_heard(struct redis_backend *be, const struct redis_conn_reply *rep)
+void redis_acquire_wake_answered(struct redis_backend *be, const struct redis_conn_reply *rep)
 {
     struct dlock_error err;
-    switch (redis_node_heard(&be->node, rep, &err)) {
-    case HEARD_MESSAGE:
+    switch (redis_node_wake_answered(&be->node, rep, &err)) {
+    case REPLY_MESSAGE:
         woken(be, rep->r);
         break;
-    case HEARD_READY:
+    case REPLY_SUBSCRIBED:
         be->acquire.stage = STAGE_QUEUED;
         be->acquire.wake_failures = 0;
         dlock_backoff_reset(&be->acquire.wake_pause);
         try_now(be);
         break;
-    case HEARD_FAILED:
+    case REPLY_REFUSED:
         redis_acquire_wake_failed(be, &err);
         break;
-    case HEARD_NOTHING:
+    case REPLY_NOTHING:
         break;
     }
 }

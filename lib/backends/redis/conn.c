@@ -146,15 +146,15 @@ int redis_conn_send(struct redis_conn *c, int tag, int argc, const char *const *
     return 0;
 }
 
-void redis_conn_tell(struct redis_conn *c, int hello_tag)
+void redis_conn_track(struct redis_conn *c, int hello_tag)
 {
     /* RESP3: in RESP2 a connection that hears of changes takes no other commands. */
     static const char *const hello[] = {"HELLO", "3"};
     static const char *const track[] = {"CLIENT", "TRACKING", "ON", "NOLOOP"};
-    if (c->told)
+    if (c->tracks)
         return;
-    c->told = true;
-    (void)redis_conn_send(c, REDIS_CONN_TELL, 4, track);
+    c->tracks = true;
+    (void)redis_conn_send(c, REDIS_CONN_TRACK, 4, track);
     (void)redis_conn_send(c, hello_tag, 2, hello);
 }
 
@@ -586,7 +586,7 @@ static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *
             c->error.code = as_outage(c, c->error.code);
         }
         return 0;
-    case REDIS_CONN_TELL: /* refused: the regular renewals have to do */
+    case REDIS_CONN_TRACK: /* refused: the regular renewals have to do */
         /* "-ERR max number of clients reached" answers no command. */
         if (r->type == REDIS_REPLY_ERROR && redis_conn_classify(r->str) == RE_REFUSED)
             return fail_with_reply(c, r);
@@ -671,7 +671,7 @@ void redis_conn_close(struct redis_conn *c)
     }
     drop_socket(c);
     if (c->state != RC_CLOSED)
-        c->told = redis_conn_waits(c, REDIS_CONN_TELL);
+        c->tracks = redis_conn_waits(c, REDIS_CONN_TRACK);
     c->state = RC_CLOSED;
     drop_reader(c);
     if (c->out)

@@ -36,8 +36,8 @@ bool redis_check_password(const struct redis_conn *, struct dlock_error *warning
  */
 struct redis_checks {
     bool due, asked, refused, evicts;
-    struct dlock_error told[3]; /* not taken yet */
-    int ntold;
+    struct dlock_error warnings[3]; /* not taken yet */
+    int nwarnings;
 };
 
 /* The lock was granted: redis_checks_ask is due once the command has been started. */

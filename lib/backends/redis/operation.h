@@ -208,7 +208,7 @@ void redis_acquire_looked(struct redis_backend *, int tag, const redisReply *);
 /* wake is useless: join the queue again through a new connection. */
 void redis_wake_drop(struct redis_backend *);
 /* A reply on wake; wake has failed. */
-void redis_acquire_heard(struct redis_backend *, const struct redis_conn_reply *);
+void redis_acquire_wake_answered(struct redis_backend *, const struct redis_conn_reply *);
 void redis_acquire_wake_failed(struct redis_backend *, const struct dlock_error *);
 
 /* renew.c */
@@ -218,7 +218,7 @@ void redis_release(struct redis_backend *, int64_t until);
 
 /* check.c: as status.c. Begin; a reply on wake, or wake has failed. */
 void redis_check(struct redis_backend *);
-void redis_check_wake_heard(struct redis_backend *, const struct redis_conn_reply *);
+void redis_check_wake_answered(struct redis_backend *, const struct redis_conn_reply *);
 void redis_check_wake_failed(struct redis_backend *, const struct dlock_error *);
 /* Cancelled: forget the findings. */
 void redis_check_drop(struct redis_backend *);

@@ -236,9 +236,9 @@ static void take_replies(struct redis_backend *be)
     rc = 0;
     while (wake->state != RC_CLOSED && (rc = redis_conn_next(wake, &rep)) == 1) {
         if (be->op == &redis_op_check)
-            redis_check_wake_heard(be, &rep);
+            redis_check_wake_answered(be, &rep);
         else
-            redis_acquire_heard(be, &rep);
+            redis_acquire_wake_answered(be, &rep);
         freeReplyObject(rep.r);
     }
     if (rc < 0 && wake->state == RC_FAILED && be->op == &redis_op_check)
@@ -264,7 +264,7 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
     if (op && op->unanswered)
         *wake_at = dlock_min(*wake_at, be->out.retry_at);
     if (be->events.n > 0 || be->found.ended || redis_list_ready(be) || be->checks.due ||
-        be->checks.ntold > 0)
+        be->checks.nwarnings > 0)
         *wake_at = 0;
     return n;
 }

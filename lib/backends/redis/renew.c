@@ -75,7 +75,7 @@ static void send_renew(struct redis_backend *be)
     redis_route_connect(&be->route, cmd, be->until);
     /* Readers and slots renew the same key for each other. */
     if (exclusive) {
-        redis_conn_tell(cmd, T_HELLO);
+        redis_conn_track(cmd, T_HELLO);
         be->route.cluster.hello_sent = true;
     }
     if (redis_cluster_asks(&be->route))

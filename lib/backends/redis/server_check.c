@@ -61,8 +61,8 @@ void redis_check_begin(struct redis_check *c)
         c->said[q] = NULL;
     }
     c->nasked = c->nsaid = 0;
-    c->hear = HEAR_NOT;
-    c->error.code = c->hear_error.code = 0;
+    c->wake = SUB_NOT;
+    c->error.code = c->wake_error.code = 0;
 }
 
 static bool is_text(const redisReply *r)
@@ -163,37 +163,37 @@ void redis_check_answered(struct redis_check *c, struct redis_conn_reply *rep)
 
 /* -------------------------------------------------------- the second connection */
 
-void redis_check_hear(struct redis_check *c, int64_t until)
+void redis_check_subscribe(struct redis_check *c, int64_t until)
 {
     char id[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 1] = "";
     char *channel = redis_script_channel(c->script, c->spec, id);
-    c->hear = channel ? HEAR_ASKED : HEAR_OVER;
+    c->wake = channel ? SUB_ASKED : SUB_OVER;
     if (channel)
         redis_node_subscribe(c->node, channel, until);
     else
-        dlock_fail(&c->hear_error, DLOCK_ENOMEM, 0, "out of memory");
+        dlock_fail(&c->wake_error, DLOCK_ENOMEM, 0, "out of memory");
     free(channel);
 }
 
-void redis_check_deaf(struct redis_check *c, const struct dlock_error *err)
+void redis_check_subscribe_failed(struct redis_check *c, const struct dlock_error *err)
 {
-    c->hear_error = *err;
-    c->hear = HEAR_OVER;
+    c->wake_error = *err;
+    c->wake = SUB_OVER;
 }
 
-void redis_check_heard(struct redis_check *c, const struct redis_conn_reply *rep)
+void redis_check_subscribe_answered(struct redis_check *c, const struct redis_conn_reply *rep)
 {
     struct dlock_error err;
-    enum redis_heard heard = redis_node_heard(c->node, rep, &err);
-    if (heard == HEARD_FAILED)
-        redis_check_deaf(c, &err);
-    else if (heard == HEARD_READY)
-        c->hear = HEAR_OVER;
+    enum redis_wake_reply reply = redis_node_wake_answered(c->node, rep, &err);
+    if (reply == REPLY_REFUSED)
+        redis_check_subscribe_failed(c, &err);
+    else if (reply == REPLY_SUBSCRIBED)
+        c->wake = SUB_OVER;
 }
 
 bool redis_check_is_complete(const struct redis_check *c)
 {
-    return c->error.code != 0 || (c->nasked > 0 && c->nsaid == c->nasked && c->hear == HEAR_OVER);
+    return c->error.code != 0 || (c->nasked > 0 && c->nsaid == c->nasked && c->wake == SUB_OVER);
 }
 
 void redis_check_done(struct redis_check *c)
@@ -319,11 +319,11 @@ static bool judge_calls(struct redis_check *c)
 /* A waiter's connection. */
 static bool judge_wake(struct redis_check *c)
 {
-    if (c->hear_error.code != 0)
+    if (c->wake_error.code != 0)
         found_error(
-            c, c->hear_error.code == DLOCK_EUNAVAIL ? DLOCK_FINDING_WARNING : DLOCK_FINDING_FAILURE,
-            "waiting", &c->hear_error);
-    else if (c->hear == HEAR_ASKED)
+            c, c->wake_error.code == DLOCK_EUNAVAIL ? DLOCK_FINDING_WARNING : DLOCK_FINDING_FAILURE,
+            "waiting", &c->wake_error);
+    else if (c->wake == SUB_ASKED)
         finding_warn(c->found,
                      "waiting: no answer on the second connection; see the server's maxclients");
     else if (!c->node->can_track)
@@ -333,7 +333,7 @@ static bool judge_wake(struct redis_check *c)
             "once a second; ACL SETUSER USER +client|id &" REDIS_SCRIPT_INVALIDATE);
     else
         return true;
-    return c->hear_error.code == 0 || c->hear_error.code == DLOCK_EUNAVAIL;
+    return c->wake_error.code == 0 || c->wake_error.code == DLOCK_EUNAVAIL;
 }
 
 static bool judge_rights(struct redis_check *c)

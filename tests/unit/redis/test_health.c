@@ -99,9 +99,9 @@ TEST(warnings_come_one_after_the_other)
     struct dlock_event ev;
     redis_checks_answered(&c, &memory, "h:1", DLOCK_SEC, 0);
     redis_checks_answered(&c, &persistence, "h:1", DLOCK_SEC, 0);
-    c.ntold = DLOCK_LEN(c.told); /* no room: dropped */
+    c.nwarnings = DLOCK_LEN(c.warnings); /* no room: dropped */
     redis_checks_answered(&c, &memory, "h:1", DLOCK_SEC, 0);
-    c.ntold = 2;
+    c.nwarnings = 2;
     REQUIRE(redis_checks_take(&c, &none, &ev));
     CHECK_HAS(ev.error.msg, "maxmemory-policy");
     REQUIRE(redis_checks_take(&c, &none, &ev));
