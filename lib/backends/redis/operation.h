@@ -48,11 +48,11 @@ struct redis_answer {
 
 /* Where an acquire is. */
 enum redis_stage {
-    STAGE_FIRST_TRY,    /* no try has been answered: errors end the acquire */
-    STAGE_UNSUBSCRIBED, /* wake is closed: tries, without joining the queue */
+    STAGE_FIRST_TRY,    /* no try has been answered: until is the end of the first contact */
+    STAGE_UNSUBSCRIBED, /* wake is closed: tries do not join the queue, and open wake again */
     STAGE_SUBSCRIBING,  /* wake opens: the try that joins the queue follows */
-    STAGE_MOVING,       /* the same, at the node to which the slot has moved: no try before */
-    STAGE_QUEUED        /* subscribed: woken by messages, and by next_at */
+    STAGE_MOVING,       /* as SUBSCRIBING, at the node that has the slot now: no try before */
+    STAGE_QUEUED        /* subscribed: woken by messages, and at next_at */
 };
 
 struct redis_backend {
