@@ -294,10 +294,9 @@ static void try_there(struct redis_backend *be)
 void redis_acquire(struct dlock_be *dlock_be, bool wait)
 {
     struct redis_backend *be = redis_of(dlock_be);
-    be->op = &redis_op_acquire;
+    redis_begin(be, &redis_op_acquire);
     be->queued = false;
     be->release.answer_lost = false;
-    outage_none(&be->out);
     /* The first try needs no id: only waiters are in the queue. */
     free(be->acquire.channel);
     be->acquire = (struct redis_acquiring){
@@ -305,9 +304,6 @@ void redis_acquire(struct dlock_be *dlock_be, bool wait)
         .next_at = DLOCK_NEVER,
         .wake_pause = be->out.pause,
     };
-    be->refused.code = 0;
-    redis_cluster_begin(&be->route);
-    be->until = spec_now(be->spec) + be->spec->connect_timeout;
     if (new_value(be))
         try_now(be);
 }

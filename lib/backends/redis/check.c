@@ -26,16 +26,12 @@ void redis_check(struct redis_backend *be)
 {
     struct redis_check *c = be->checking = calloc(1, sizeof(*c));
     struct dlock_error err;
-    be->until = spec_now(be->spec) + be->spec->connect_timeout;
-    be->refused.code = 0;
-    outage_none(&be->out);
-    redis_cluster_begin(&be->route);
+    redis_begin(be, &redis_op_check);
     if (!c) {
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
         redis_end(be, EV_FAILED)->error = err;
         return;
     }
-    be->op = &redis_op_check;
     redis_sentinel_ask_quorum(&be->route, true);
     *c = (struct redis_check){.spec = be->spec,
                               .script = &be->script,

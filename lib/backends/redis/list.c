@@ -77,7 +77,7 @@ static void ask(struct redis_backend *be, enum list_step step)
 void redis_list(struct redis_backend *be)
 {
     struct dlock_error err;
-    redis_question_begin(be, &redis_op_list);
+    redis_begin(be, &redis_op_list);
     be->list = calloc(1, sizeof(*be->list));
     if (!be->list) {
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");

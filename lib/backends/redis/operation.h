@@ -168,8 +168,8 @@ static inline struct dlock_event *redis_end(struct redis_backend *be, enum dlock
     redis_idle(be);
     return events_add(&be->events, type);
 }
-/* A question begins. */
-static inline void redis_question_begin(struct redis_backend *be, const struct redis_operation *op)
+/* An operation with a first contact begins: an acquire, a question. */
+static inline void redis_begin(struct redis_backend *be, const struct redis_operation *op)
 {
     be->op = op;
     be->until = spec_now(be->spec) + be->spec->connect_timeout;

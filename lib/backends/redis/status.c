@@ -34,7 +34,7 @@ void redis_step(struct dlock_be *dlock_be, const struct dlock_order *order)
     struct redis_backend *be = redis_of(dlock_be);
     redis_drop_listing(be);
     be->status.order = order;
-    redis_question_begin(be, &redis_op_status);
+    redis_begin(be, &redis_op_status);
     be->until = order->until;
     send_step(be);
 }
