@@ -242,8 +242,7 @@ int redis_script_state(const redisReply *, struct redis_script_state *);
 const char *redis_script_mark(const char *text, size_t *len, int64_t *when_ms);
 
 enum redis_script_stepped {
-    STEPPED_DONE,    /* the hold has a mark: ours, or an earlier one; or it was freed; or the record
-                        was removed, or there is none any more */
+    STEPPED_DONE,    /* marked, also by an earlier mark; freed; removed, or there is no record */
     STEPPED_CHANGED, /* nothing was done: not the hold or the record that was read */
     STEPPED_FOREIGN, /* the holder is not dlock: no mark reaches it */
     STEPPED_RECORD   /* forget_vote: foreign data is in the record's place */

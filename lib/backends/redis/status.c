@@ -53,7 +53,7 @@ static void failed(struct redis_backend *be, const struct dlock_error *err)
 void redis_foreign_record(const struct redis_backend *be, struct dlock_error *err, const char *type)
 {
     char what[256];
-    snprintf(what, sizeof(what), "a %.32s at the key '%.184s'", type, be->script.once);
+    snprintf(what, sizeof(what), "a %.32s at the key '%.180s%s'", type, be->script.prefix, "once");
     (void)run_record_foreign(err, be->spec, what);
 }
 
