@@ -65,7 +65,7 @@ static char *receive_all(unsigned how, size_t piece, const uint8_t *p, size_t n)
     FILE *f = open_memstream(&text, &size);
     FUZZ_HOLDS(f && redis_conn_open_later(&c, NULL, DLOCK_NEVER) == 0);
     if (how & 8)
-        redis_conn_tell(&c, 9);
+        redis_conn_track(&c, 9);
     for (int tag = 1; tag < 6; tag++)
         FUZZ_HOLDS(redis_conn_send(&c, tag, 1, argv) == 0);
     for (int rc = 0; n > 0 && rc >= 0;) {
@@ -89,7 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char *pieces = receive_all(how, piece, f.p, f.n);
     FUZZ_HOLDS(strcmp(whole, pieces) == 0);
     if (f.n > 0)
-        find_stranger((const char *)f.p, f.n);
+        find_protocol((const char *)f.p, f.n);
     free(whole);
     free(pieces);
     return 0;

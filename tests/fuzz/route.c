@@ -63,7 +63,7 @@ static void start_round(struct redis_sentinel *m)
                    redis_conn_open_later(wake, NULL, DLOCK_NEVER) == 0 &&
                    redis_conn_send(cmd, TAG_QUORUM, 1, argv) == 0 &&
                    redis_conn_send(cmd, TAG_ASK, 1, argv) == 0 &&
-                   redis_conn_send(wake, TAG_HEAR, 1, argv) == 0);
+                   redis_conn_send(wake, TAG_LISTEN, 1, argv) == 0);
         cmd->peers[0].len = (socklen_t)(i + 1); /* three servers, and not one by three names */
     }
 }
@@ -112,7 +112,7 @@ static void ask_sentinels(struct fuzz *f)
         f->p += len;
         f->n -= len;
         take_answers(r.sentinel, one, FUZZ_NOW);
-        work_hear(r.sentinel, one, FUZZ_NOW);
+        read_announcements(r.sentinel, one, FUZZ_NOW);
     }
     check_sentinels(&r);
     redis_sentinel_close(&r);
@@ -137,7 +137,7 @@ static void take_reply(struct redis_route *r, redisReply *reply)
     struct dlock_error err;
     if (reply->type == REDIS_REPLY_ERROR) {
         enum redis_verdict v = redis_cluster_judge(r, reply, true);
-        FUZZ_HOLDS((v == ROUTE_ASK) == (cl->ask != 0) && cl->hops <= CLUSTER_HOPS);
+        FUZZ_HOLDS((v == ROUTE_ASK) == (cl->redirect != 0) && cl->hops <= CLUSTER_HOPS);
         check_error((redis_cluster_error(r, &err, reply->str), &err));
         redis_cluster_lost(r, reply->str);
         redis_cluster_begin(r);
@@ -148,8 +148,8 @@ static void take_reply(struct redis_route *r, redisReply *reply)
     }
     if (reply->type == REDIS_REPLY_STRING)
         list_masters(r, reply->str);
-    FUZZ_HOLDS(cl->n >= 0 && cl->n <= CLUSTER_NODES && cl->at >= 0 && cl->at <= cl->n);
-    FUZZ_HOLDS(cl->guide >= 0 && cl->guide <= cl->n && cl->ask == 0);
+    FUZZ_HOLDS(cl->n >= 0 && cl->n <= CLUSTER_NODES && cl->owner >= 0 && cl->owner <= cl->n);
+    FUZZ_HOLDS(cl->fallback >= 0 && cl->fallback <= cl->n && cl->redirect == 0);
     for (int i = 1; i <= cl->n; i++)
         check_named(&cl->nodes[i]);
 }

@@ -63,7 +63,7 @@ static void judge_redis(struct fuzz *f, unsigned how)
     redisReaderFeed(node.cmd.reader, (const char *)f->p, f->n);
     redis_check_begin(&c);
     redis_check_asked(&c, Q_STATUS);
-    c.hear = HEAR_OVER;
+    c.wake = SUB_OVER;
     while (c.nsaid < c.nasked && redisReaderGetReply(node.cmd.reader, &r) == REDIS_OK && r) {
         struct redis_conn_reply rep = {.tag = 1, .sent = FUZZ_NOW - DLOCK_MSEC, .r = r};
         redis_check_answered(&c, &rep);

@@ -25,13 +25,23 @@
 #define LISTEN_LATER DLOCK_SEC          /* most commands have ended by then */
 #define FIRST_VERDICT DLOCK_SEC         /* how old the sentinels' verdict on a first try may be */
 
+/* Try or look at that time, unless something is due before. */
+static void plan(struct redis_backend *be, enum redis_next what, int64_t at)
+{
+    if (at >= be->acquire.next_at)
+        return;
+    be->acquire.next_at = at;
+    be->acquire.next = what;
+}
+
 /* ----------------------------------------------------------------------- ends */
 
 static void wake_close(struct redis_backend *be)
 {
     redis_node_unsubscribe(&be->node);
     be->acquire.back = be->acquire.ticket > 0;
-    be->acquire.back_told = false;
+    if (be->acquire.stage != STAGE_FIRST_TRY)
+        be->acquire.stage = STAGE_UNSUBSCRIBED;
 }
 
 static void fail(struct redis_backend *be, const struct dlock_error *err)
@@ -72,7 +82,7 @@ static bool give_up_cmd(struct redis_backend *be)
         (void)redis_script_send(&be->script, cmd, T_UNDO, SCRIPT_LEAVE,
                                 &(struct redis_script_args){.value = be->value, .at_once = true});
     redis_node_close(&be->node);
-    be->until = be->acquire.look_at = DLOCK_NEVER;
+    be->until = be->acquire.next_at = DLOCK_NEVER;
     be->claim = CLAIM_NONE;
     if (!unclear)
         return true;
@@ -96,7 +106,7 @@ static void trouble(struct redis_backend *be, const struct dlock_error *why)
 {
     struct dlock_error err = *why; /* of cmd, which is closed here */
     const struct redis_conn *cmd = &be->node.cmd;
-    if (!be->acquire.first) {
+    if (be->acquire.stage != STAGE_FIRST_TRY) {
         if (give_up_cmd(be))
             ride_out(be, &err);
         return;
@@ -133,6 +143,7 @@ static void wake_start(struct redis_backend *be)
         fail(be, &err);
         return;
     }
+    be->acquire.stage = STAGE_SUBSCRIBING;
     redis_route_connect(&be->route, &be->node.wake, until);
     redis_node_subscribe(&be->node, be->acquire.channel, until);
     /* For the loss of this node. */
@@ -144,7 +155,7 @@ void redis_wake_drop(struct redis_backend *be)
 {
     wake_close(be);
     /* Join the queue again when the waiter can be reached again. */
-    be->acquire.try_at = be->acquire.look_at = DLOCK_NEVER;
+    be->acquire.next_at = DLOCK_NEVER;
 }
 
 /*
@@ -153,14 +164,15 @@ void redis_wake_drop(struct redis_backend *be)
  */
 void redis_acquire_wake_failed(struct redis_backend *be, const struct dlock_error *err)
 {
+    bool moving = be->acquire.stage == STAGE_MOVING;
     redis_wake_drop(be);
-    if (be->op != OP_ACQUIRE)
+    if (be->op != &redis_op_acquire)
         return;
     if (err->code != DLOCK_EUNAVAIL) {
         fail(be, err);
         return;
     }
-    if (be->acquire.moved) { /* the node that has the lock is away, and the others only say so */
+    if (moving) { /* the node that has the lock is away, and the others only say so */
         ride_out(be, err);
         return;
     }
@@ -171,15 +183,10 @@ void redis_acquire_wake_failed(struct redis_backend *be, const struct dlock_erro
                    err->msg);
     int64_t pause = dlock_backoff_next(&be->acquire.wake_pause, be->spec->env);
     if (be->out.since == 0) /* an outage has its own time */
-        be->acquire.try_at = spec_now(be->spec) + pause;
+        plan(be, NEXT_TRY, spec_now(be->spec) + pause);
 }
 
 /* ---------------------------------------------------------------------- tries */
-
-static bool subscribed(const struct redis_backend *be)
-{
-    return be->node.wake_state == WAKE_READY;
-}
 
 static bool may_track(const struct redis_backend *be)
 {
@@ -189,18 +196,17 @@ static bool may_track(const struct redis_backend *be)
 static void try_now(struct redis_backend *be)
 {
     struct redis_node *node = &be->node;
-    if (be->answer.what != ANSWER_NONE) { /* probably granted already */
-        be->acquire.try_at = DLOCK_NEVER;
+    bool queued = be->acquire.stage == STAGE_QUEUED;
+    be->acquire.next_at = DLOCK_NEVER;
+    if (be->answer.what != ANSWER_NONE) /* probably granted already */
         return;
-    }
     if (redis_conn_is_open(&node->cmd) && redis_conn_waits(&node->cmd, T_TRY)) {
         be->acquire.again = true; /* the answer may be older than what woke us */
-        be->acquire.try_at = DLOCK_NEVER;
         return;
     }
-    be->acquire.again = be->acquire.moved = false;
-    be->acquire.try_at = be->acquire.look_at = be->out.retry_at = DLOCK_NEVER;
-    if (!be->acquire.first)
+    be->acquire.again = false;
+    be->out.retry_at = DLOCK_NEVER;
+    if (be->acquire.stage != STAGE_FIRST_TRY)
         be->until = spec_now(be->spec) + be->spec->op_timeout;
     redis_route_connect(&be->route, &node->cmd, be->until);
     redis_node_undo(node, &be->script, T_UNDO, redis_cluster_asks(&be->route));
@@ -218,12 +224,11 @@ static void try_now(struct redis_backend *be)
         }
     }
     be->claim = CLAIM_TRIED;
-    be->queued = be->queued || subscribed(be);
-    be->acquire.back_told = be->acquire.back;
+    be->queued = be->queued || queued;
     (void)redis_script_send(&be->script, &node->cmd, T_TRY, SCRIPT_TRY,
                             &(struct redis_script_args){
                                 .value = be->value,
-                                .id = subscribed(be) ? be->acquire.id : NULL,
+                                .id = queued ? be->acquire.id : NULL,
                                 .ticket = be->acquire.back ? be->acquire.ticket : 0,
                                 .ttl = be->spec->ttl,
                                 .grace = be->restart_grace,
@@ -238,7 +243,6 @@ static void try_now(struct redis_backend *be)
 static void look_now(struct redis_backend *be)
 {
     struct redis_node *node = &be->node;
-    be->acquire.look_at = DLOCK_NEVER;
     if (node->cmd.state != RC_UP || redis_conn_waits(&node->cmd, T_TRY) ||
         be->answer.what != ANSWER_NONE || redis_cluster_asks(&be->route)) {
         try_now(be);
@@ -271,9 +275,9 @@ static void moved_slot(struct redis_backend *be)
     }
     be->claim = CLAIM_NONE;
     wake_close(be);
-    be->until = be->acquire.try_at = be->acquire.look_at = be->out.retry_at = DLOCK_NEVER;
-    be->acquire.moved = true;
+    be->until = be->acquire.next_at = be->out.retry_at = DLOCK_NEVER;
     wake_start(be);
+    be->acquire.stage = STAGE_MOVING;
 }
 
 /* The master is another server now. */
@@ -290,22 +294,16 @@ static void try_there(struct redis_backend *be)
 void redis_acquire(struct dlock_be *dlock_be, bool wait)
 {
     struct redis_backend *be = redis_of(dlock_be);
-    be->op = OP_ACQUIRE;
+    redis_begin(be, &redis_op_acquire);
     be->queued = false;
     be->release.answer_lost = false;
-    outage_none(&be->out);
     /* The first try needs no id: only waiters are in the queue. */
     free(be->acquire.channel);
     be->acquire = (struct redis_acquiring){
         .wait = wait,
-        .first = true,
-        .try_at = DLOCK_NEVER,
-        .look_at = DLOCK_NEVER,
+        .next_at = DLOCK_NEVER,
         .wake_pause = be->out.pause,
     };
-    be->refused.code = 0;
-    redis_cluster_begin(&be->route);
-    be->until = spec_now(be->spec) + be->spec->connect_timeout;
     if (new_value(be))
         try_now(be);
 }
@@ -320,12 +318,12 @@ static void try_refused(struct redis_backend *be, const char *text)
     redis_cluster_error(&be->route, &err, text);
     if (redis_cluster_lost(&be->route, text))
         redis_node_close(&be->node);
-    if (be->acquire.first && err.code == DLOCK_EUNAVAIL &&
-        (class == RE_TRANSIENT || class == RE_CLUSTER)) {
+    bool first = be->acquire.stage == STAGE_FIRST_TRY;
+    if (first && err.code == DLOCK_EUNAVAIL && (class == RE_TRANSIENT || class == RE_CLUSTER)) {
         redis_retry_later(be, &err);
         return;
     }
-    if (be->acquire.first) {
+    if (first) {
         if (class == RE_REPLICA && redis_sentinel_worth_retry(&be->route, &err, be->until))
             start_over(be, &err);
         else
@@ -345,7 +343,8 @@ static void try_refused(struct redis_backend *be, const char *text)
 /* An answer has been understood, and counts. */
 static void contacted(struct redis_backend *be)
 {
-    be->acquire.first = false;
+    if (be->acquire.stage == STAGE_FIRST_TRY)
+        be->acquire.stage = STAGE_UNSUBSCRIBED;
     be->until = DLOCK_NEVER;
     outage_over(&be->out, &be->events);
 }
@@ -441,20 +440,21 @@ static void wait_on(struct redis_backend *be, const struct redis_script_tried *t
     int64_t over =
         spec_now(be->spec) + t->left_ms * DLOCK_MSEC + DLOCK_MSEC + behind(be) * PLACE_STEP;
     /* The first waiter watches the lease. A restart grace ends for all: they try in turn. */
-    be->acquire.try_at = be->acquire.refresh_at;
+    be->acquire.next_at = DLOCK_NEVER;
+    plan(be, NEXT_TRY, be->acquire.refresh_at);
     if (t->left_ms >= 0 && t->status != RS_CLAIM && (t->status != RS_BUSY || behind(be) == 0))
-        be->acquire.try_at = dlock_min(be->acquire.try_at, over);
+        plan(be, NEXT_TRY, over);
     if (may_track(be) || (!read && be->node.tracking == TRACK_ON))
         look_now(be); /* the key may have changed before the tracking */
     else
-        be->acquire.look_at = next_look(be, t);
+        plan(be, NEXT_LOOK, next_look(be, t));
 }
 
 static void not_granted(struct redis_backend *be, const struct redis_script_tried *t)
 {
     char left[32];
-    if (t->status == RS_GRACE && be->restart_grace > 0 && !be->acquire.told_grace) {
-        be->acquire.told_grace = true;
+    if (t->status == RS_GRACE && be->restart_grace > 0 && !be->acquire.grace_reported) {
+        be->acquire.grace_reported = true;
         dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0, redis_where(be),
                       "restart-grace: the server started recently "
                       "and grants nothing for another %s",
@@ -471,24 +471,23 @@ static void not_granted(struct redis_backend *be, const struct redis_script_trie
     /*
      * The server may have dropped an unreachable waiter, or lost the queue. So a waiter that comes
      * back tells its ticket, until the waiter stands in the queue again and may get the lock.
+     * (again: the try may be older than the subscription, and without the ticket.)
      */
     if (t->ticket != 0) {
         be->acquire.ticket = t->ticket;
-        if (be->acquire.back_told && t->status != RS_GRACE)
+        if (be->acquire.stage == STAGE_QUEUED && !be->acquire.again && t->status != RS_GRACE)
             be->acquire.back = false;
     }
     be->acquire.refresh_at = spec_now(be->spec) + be->spec->ttl / 3;
     redis_sentinel_listen(&be->route, spec_now(be->spec));
-    if (redis_cluster_strayed(&be->route))
+    if (redis_cluster_nodes_differ(&be->route))
         wake_close(be);
-    if (!subscribed(be)) {
-        if (be->node.wake_state == WAKE_OFF)
-            wake_start(be);
-    } else if (be->acquire.again) {
+    if (be->acquire.stage == STAGE_UNSUBSCRIBED)
+        wake_start(be);
+    else if (be->acquire.stage == STAGE_QUEUED && be->acquire.again)
         try_now(be);
-    } else {
+    else if (be->acquire.stage == STAGE_QUEUED)
         wait_on(be, t, true);
-    }
 }
 
 void redis_acquire_looked(struct redis_backend *be, int tag, const redisReply *r)
@@ -501,12 +500,12 @@ void redis_acquire_looked(struct redis_backend *be, int tag, const redisReply *r
         return;
     }
     /* An answer is old with another request behind. */
-    if (be->op != OP_ACQUIRE || redis_conn_waits(cmd, T_TRY) || redis_conn_waits(cmd, T_LOOK) ||
-        redis_conn_waits(cmd, T_LOOK_CLAIM))
+    if (be->op != &redis_op_acquire || redis_conn_waits(cmd, T_TRY) ||
+        redis_conn_waits(cmd, T_LOOK) || redis_conn_waits(cmd, T_LOOK_CLAIM))
         return;
     be->until = DLOCK_NEVER;
     /* wake has failed meanwhile: the next try has its own time. */
-    if (!subscribed(be))
+    if (be->acquire.stage != STAGE_QUEUED)
         return;
     if (tag == T_LOOK && yes && !be->acquire.together) {
         wait_on(be, &t, true);
@@ -517,7 +516,7 @@ void redis_acquire_looked(struct redis_backend *be, int tag, const redisReply *r
     } else if (tag == T_LOOK_CLAIM && yes && t.left_ms >= 0 &&
                t.left_ms <= REDIS_SCRIPT_CLAIM / DLOCK_MSEC) {
         /* A longer claim: the server's clock was set back, or a foreign key. */
-        be->acquire.look_at = claims_over(be, t.left_ms);
+        plan(be, NEXT_LOOK, claims_over(be, t.left_ms));
     } else {
         try_now(be);
     }
@@ -545,12 +544,13 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
     }
     if (t.status == RS_GRANTED) {
         int64_t now = spec_now(be->spec);
+        bool first = be->acquire.stage == STAGE_FIRST_TRY;
         if (run_record_parse(t.holder, t.holder_len, t.now_ms, &be->run) &&
             run_record_ahead(&be->run, be->spec, &err))
             events_add(&be->events, EV_NOTICE)->error = err;
         be->node.clock = (struct redis_clock){0};
         (void)redis_node_clock(&be->node, t.now_ms, rep->sent, now);
-        if (!be->acquire.first)
+        if (!first)
             be->until = now + be->spec->op_timeout;
         be->answer = (struct redis_answer){
             .what = ANSWER_GRANT, .sent = rep->sent, .fence = t.fence, .slot = t.slot};
@@ -559,7 +559,7 @@ static void try_answered(struct redis_backend *be, struct redis_conn_reply *rep)
          * promoted behind a cut network meanwhile. For a first try the round that opened its
          * connection is enough.
          */
-        int64_t fresh = be->acquire.first ? dlock_min(rep->sent, now - FIRST_VERDICT) : rep->sent;
+        int64_t fresh = first ? dlock_min(rep->sent, now - FIRST_VERDICT) : rep->sent;
         redis_route_ask_confirmation(&be->route, true, fresh, be->until);
         return;
     }
@@ -602,12 +602,12 @@ static void woken(struct redis_backend *be, const redisReply *r)
         if (at == now)
             try_now(be);
         else
-            be->acquire.try_at = dlock_min(be->acquire.try_at, at);
+            plan(be, NEXT_TRY, at);
         break;
     case RS_SECOND:
         be->acquire.place = 2;
-        if (be->acquire.look_at != DLOCK_NEVER)
-            be->acquire.look_at = dlock_min(be->acquire.look_at, now + LOOK_SECOND);
+        if (be->acquire.next_at != DLOCK_NEVER)
+            plan(be, NEXT_LOOK, now + LOOK_SECOND);
         break;
     case RS_HEAD:
     case RS_GO:
@@ -627,22 +627,23 @@ static void woken(struct redis_backend *be, const redisReply *r)
     }
 }
 
-void redis_acquire_heard(struct redis_backend *be, const struct redis_conn_reply *rep)
+void redis_acquire_wake_answered(struct redis_backend *be, const struct redis_conn_reply *rep)
 {
     struct dlock_error err;
-    switch (redis_node_heard(&be->node, rep, &err)) {
-    case HEARD_MESSAGE:
+    switch (redis_node_wake_answered(&be->node, rep, &err)) {
+    case REPLY_MESSAGE:
         woken(be, rep->r);
         break;
-    case HEARD_READY:
+    case REPLY_SUBSCRIBED:
+        be->acquire.stage = STAGE_QUEUED;
         be->acquire.wake_failures = 0;
         dlock_backoff_reset(&be->acquire.wake_pause);
         try_now(be);
         break;
-    case HEARD_FAILED:
+    case REPLY_REFUSED:
         redis_acquire_wake_failed(be, &err);
         break;
-    case HEARD_NOTHING:
+    case REPLY_NOTHING:
         break;
     }
 }
@@ -651,13 +652,12 @@ void redis_acquire_heard(struct redis_backend *be, const struct redis_conn_reply
 
 static int64_t wake_at(const struct redis_backend *be)
 {
-    int64_t at = dlock_min(be->node.wake_until, be->out.retry_at);
-    return dlock_min(at, dlock_min(be->acquire.try_at, be->acquire.look_at));
+    return dlock_min(be->acquire.next_at, dlock_min(be->node.wake_until, be->out.retry_at));
 }
 
 static void due(struct redis_backend *be, int64_t now)
 {
-    bool first = be->acquire.first;
+    bool first = be->acquire.stage == STAGE_FIRST_TRY;
     struct dlock_error err;
     if (now >= be->until) { /* no answer on cmd, or no confirmation */
         redis_no_answer(be, &err, first ? be->spec->connect_timeout : be->spec->op_timeout);
@@ -674,10 +674,13 @@ static void due(struct redis_backend *be, int64_t now)
     } else if (now >= be->node.wake_until) { /* no subscription in time */
         no_answer(&err, be->spec, be->spec->connect_timeout);
         redis_acquire_wake_failed(be, &err);
-    } else if (now >= dlock_min(be->acquire.try_at, be->out.retry_at)) {
+    } else if (now >= be->out.retry_at ||
+               (now >= be->acquire.next_at && be->acquire.next == NEXT_TRY)) {
         redis_cluster_begin(&be->route);
         try_now(be);
-    } else if (now >= be->acquire.look_at) {
+    } else if (now >= be->acquire.next_at) {
+        be->acquire.next_at = DLOCK_NEVER;
+        plan(be, NEXT_TRY, be->acquire.refresh_at);
         look_now(be);
     }
 }
@@ -688,11 +691,11 @@ static void due(struct redis_backend *be, int64_t now)
  */
 static bool idle_closed(struct redis_backend *be, const struct dlock_error *err)
 {
-    if (be->acquire.first || be->claim != CLAIM_NONE || be->node.cmd.ntags > 0 ||
+    if (be->acquire.stage == STAGE_FIRST_TRY || be->claim != CLAIM_NONE || be->node.cmd.ntags > 0 ||
         err->code != DLOCK_EUNAVAIL)
         return false;
-    if (be->acquire.place == 1 && be->acquire.try_at != DLOCK_NEVER)
-        be->acquire.try_at = dlock_min(be->acquire.try_at, spec_now(be->spec) + POLL_PAUSE);
+    if (be->acquire.place == 1 && be->acquire.next_at != DLOCK_NEVER)
+        plan(be, NEXT_TRY, spec_now(be->spec) + POLL_PAUSE);
     return true;
 }
 

@@ -26,16 +26,12 @@ void redis_check(struct redis_backend *be)
 {
     struct redis_check *c = be->checking = calloc(1, sizeof(*c));
     struct dlock_error err;
-    be->until = spec_now(be->spec) + be->spec->connect_timeout;
-    be->refused.code = 0;
-    outage_none(&be->out);
-    redis_cluster_begin(&be->route);
+    redis_begin(be, &redis_op_check);
     if (!c) {
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
         redis_end(be, EV_FAILED)->error = err;
         return;
     }
-    be->op = OP_CHECK;
     redis_sentinel_ask_quorum(&be->route, true);
     *c = (struct redis_check){.spec = be->spec,
                               .script = &be->script,
@@ -145,21 +141,21 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
         if (answered_first(be, rep->r))
             return;
         redis_route_connect(&be->route, &be->node.wake, be->until);
-        redis_check_hear(c, be->until);
+        redis_check_subscribe(c, be->until);
     }
     redis_check_answered(c, rep);
 }
 
-void redis_check_wake_heard(struct redis_backend *be, const struct redis_conn_reply *rep)
+void redis_check_wake_answered(struct redis_backend *be, const struct redis_conn_reply *rep)
 {
-    redis_check_heard(be->checking, rep);
+    redis_check_subscribe_answered(be->checking, rep);
 }
 
 void redis_check_wake_failed(struct redis_backend *be, const struct dlock_error *err)
 {
     struct dlock_error why = *err;
     redis_wake_drop(be);
-    redis_check_deaf(be->checking, &why);
+    redis_check_subscribe_failed(be->checking, &why);
 }
 
 static void due(struct redis_backend *be, int64_t now)

@@ -178,7 +178,7 @@ static int add_node(struct redis_cluster *cl, const struct redis_named *node)
     } else {
         do
             i = 1 + cl->evict++ % CLUSTER_NODES;
-        while (i == cl->at || i == cl->guide || i == cl->ask);
+        while (i == cl->owner || i == cl->fallback || i == cl->redirect);
         if (cl->addr_of == i)
             drop_address(cl);
     }
@@ -199,18 +199,18 @@ void redis_cluster_failed(struct redis_route *r)
                       "looking for the lock's node again");
         redis_conn_give_up(&r->node->wake, &err);
     }
-    if (cl->ask == 0 && cl->at == cl->guide)
-        cl->guide = (cl->guide + 1) % (cl->n + 1);
-    cl->at = cl->ask != 0 ? cl->at : cl->guide;
-    cl->ask = 0;
+    if (cl->redirect == 0 && cl->owner == cl->fallback)
+        cl->fallback = (cl->fallback + 1) % (cl->n + 1);
+    cl->owner = cl->redirect != 0 ? cl->owner : cl->fallback;
+    cl->redirect = 0;
 }
 
 void redis_cluster_visit(struct redis_route *r, const struct redis_named *node)
 {
     redis_node_close(r->node);
     r->cluster.known = true;
-    r->cluster.ask = 0;
-    r->cluster.at = add_node(&r->cluster, node);
+    r->cluster.redirect = 0;
+    r->cluster.owner = add_node(&r->cluster, node);
 }
 
 /* --------------------------------------------------------------- connecting */
@@ -218,16 +218,16 @@ void redis_cluster_visit(struct redis_route *r, const struct redis_named *node)
 void redis_cluster_begin(struct redis_route *r)
 {
     r->cluster.hops = 0;
-    if (r->cluster.ask != 0)
+    if (r->cluster.redirect != 0)
         redis_node_close(r->node);
-    r->cluster.ask = 0;
+    r->cluster.redirect = 0;
 }
 
 bool redis_cluster_connect(struct redis_route *r, struct redis_conn *c, int64_t until)
 {
     struct redis_cluster *cl = &r->cluster;
     const struct redis_conn *cmd = &r->node->cmd;
-    int node = cl->ask != 0 ? cl->ask : cl->at, rc = 1;
+    int node = cl->redirect != 0 ? cl->redirect : cl->owner, rc = 1;
     bool to_cmd = c == &r->node->wake && cl->known && cmd->state == RC_UP;
     struct dlock_error err;
     if (!to_cmd && node == 0)
@@ -282,7 +282,7 @@ void redis_cluster_work(struct redis_route *r)
         drop_address(cl);
 }
 
-bool redis_cluster_strayed(const struct redis_route *r)
+bool redis_cluster_nodes_differ(const struct redis_route *r)
 {
     const struct redis_conn *cmd = &r->node->cmd, *wake = &r->node->wake;
     return r->cluster.known && cmd->state == RC_UP && wake->state == RC_UP &&
@@ -327,7 +327,7 @@ enum redis_verdict redis_cluster_judge(struct redis_route *r, const redisReply *
     cl->hops++;
     if (node.host[0] == '\0') { /* left out: the host that cmd is connected to */
         const struct dlock_uri *uri = r->spec->uri;
-        int from = cl->ask != 0 ? cl->ask : cl->at;
+        int from = cl->redirect != 0 ? cl->redirect : cl->owner;
         int host = r->node->cmd.peers[r->node->cmd.good].host;
         snprintf(node.host, sizeof(node.host), "%s",
                  from != 0            ? cl->nodes[from].host
@@ -337,11 +337,11 @@ enum redis_verdict redis_cluster_judge(struct redis_route *r, const redisReply *
     }
     int to = add_node(cl, &node);
     if (hint == HINT_ASK) {
-        cl->ask = to;
+        cl->redirect = to;
         return ROUTE_ASK;
     }
-    cl->at = to;
-    cl->ask = 0;
+    cl->owner = to;
+    cl->redirect = 0;
     cl->listed_at = 0;
     return ROUTE_MOVED;
 }
@@ -400,6 +400,17 @@ int redis_cluster_error(struct redis_route *r, struct dlock_error *err, const ch
 
 /* ------------------------------------------------------------- further nodes */
 
+bool redis_cluster_mode(const redisReply *hello)
+{
+    for (size_t i = 0; hello->type == REDIS_REPLY_ARRAY && i + 1 < hello->elements; i += 2) {
+        const redisReply *k = hello->element[i], *v = hello->element[i + 1];
+        if (k->type == REDIS_REPLY_STRING && v->type == REDIS_REPLY_STRING &&
+            strcmp(k->str, "mode") == 0 && strcmp(v->str, "cluster") == 0)
+            return true;
+    }
+    return false;
+}
+
 /*
  * HELLO needs no permission and answers "mode cluster". So a server outside a cluster is asked
  * nothing else, and its ACL log does not fill up with our questions.
@@ -416,7 +427,7 @@ void redis_cluster_learn(struct redis_route *r)
 {
     struct redis_cluster *cl = &r->cluster;
     int64_t now = spec_now(r->spec);
-    if (r->node->cmd.state != RC_UP || cl->ask != 0)
+    if (r->node->cmd.state != RC_UP || cl->redirect != 0)
         return;
     redis_cluster_hello(r);
     if (cl->known && (cl->listed_at == 0 || now - cl->listed_at >= LIST_AGAIN)) {
@@ -428,17 +439,17 @@ void redis_cluster_learn(struct redis_route *r)
 static void keep_nodes(struct redis_route *r, const char *nodes)
 {
     struct redis_cluster *cl = &r->cluster;
-    struct redis_named at = cl->nodes[cl->at], told[CLUSTER_NODES];
+    struct redis_named owner = cl->nodes[cl->owner], listed[CLUSTER_NODES];
     bool names = strncmp(r->spec->uri->scheme, "rediss", 6) == 0;
-    int n = cluster_parse_nodes(nodes, names, told, CLUSTER_NODES - 1);
-    if (n == 0 || cl->ask != 0)
+    int n = cluster_parse_nodes(nodes, names, listed, CLUSTER_NODES - 1);
+    if (n == 0 || cl->redirect != 0)
         return;
-    cl->n = cl->guide = 0;
-    cl->addr_of = cl->addr_of == cl->at && cl->at != 0 ? 1 : 0;
-    if (cl->at != 0)
-        cl->at = add_node(cl, &at);
+    cl->n = cl->fallback = 0;
+    cl->addr_of = cl->addr_of == cl->owner && cl->owner != 0 ? 1 : 0;
+    if (cl->owner != 0)
+        cl->owner = add_node(cl, &owner);
     for (int i = 0; i < n; i++)
-        (void)add_node(cl, &told[i]);
+        (void)add_node(cl, &listed[i]);
 }
 
 bool redis_cluster_answered(struct redis_route *r, const struct redis_conn_reply *rep,
@@ -450,12 +461,7 @@ bool redis_cluster_answered(struct redis_route *r, const struct redis_conn_reply
     /* CLUSTER NODES refused for want of a permission: the URI's hosts must do. */
     if (rep->tag != T_HELLO || reply->type != REDIS_REPLY_ARRAY)
         return true;
-    for (size_t i = 0; i + 1 < reply->elements; i += 2) {
-        const redisReply *k = reply->element[i], *v = reply->element[i + 1];
-        if (k->type == REDIS_REPLY_STRING && v->type == REDIS_REPLY_STRING &&
-            strcmp(k->str, "mode") == 0 && strcmp(v->str, "cluster") == 0)
-            r->cluster.known = true;
-    }
+    r->cluster.known = r->cluster.known || redis_cluster_mode(reply);
     if (r->cluster.known && refuses(r, err))
         return false;
     redis_cluster_learn(r);

@@ -91,7 +91,7 @@ static int fail_reader(struct redis_conn *c)
     if (c->reader->err == REDIS_ERR_OOM && !c->out_of_bounds)
         return conn_fail(c, DLOCK_ENOMEM, 0, "out of memory");
     snprintf(t, sizeof(t), "the answer is %s: %.127s",
-             c->stranger ? c->stranger : "not the Redis protocol",
+             c->other_protocol ? c->other_protocol : "not the Redis protocol",
              c->out_of_bounds ? "an array is too large" : c->reader->errstr);
     return conn_fail(c, DLOCK_EPROTO, 0, t);
 }
@@ -146,15 +146,15 @@ int redis_conn_send(struct redis_conn *c, int tag, int argc, const char *const *
     return 0;
 }
 
-void redis_conn_tell(struct redis_conn *c, int hello_tag)
+void redis_conn_track(struct redis_conn *c, int hello_tag)
 {
     /* RESP3: in RESP2 a connection that hears of changes takes no other commands. */
     static const char *const hello[] = {"HELLO", "3"};
     static const char *const track[] = {"CLIENT", "TRACKING", "ON", "NOLOOP"};
-    if (c->told)
+    if (c->tracks)
         return;
-    c->told = true;
-    (void)redis_conn_send(c, REDIS_CONN_TELL, 4, track);
+    c->tracks = true;
+    (void)redis_conn_send(c, REDIS_CONN_TRACK, 4, track);
     (void)redis_conn_send(c, hello_tag, 2, hello);
 }
 
@@ -434,7 +434,7 @@ static ssize_t receive(struct redis_conn *c, char *buf, size_t size)
 }
 
 /* The other protocol that the first bytes of a server belong to, or NULL. */
-static const char *find_stranger(const char *buf, size_t n)
+static const char *find_protocol(const char *buf, size_t n)
 {
     static const struct {
         const char *bytes;
@@ -515,7 +515,7 @@ void redis_conn_work(struct redis_conn *c)
     redis_conn_flush(c);
     while (c->state == RC_UP && (n = receive(c, buf, sizeof(buf))) > 0) {
         if (!c->answered)
-            c->stranger = find_stranger(buf, (size_t)n);
+            c->other_protocol = find_protocol(buf, (size_t)n);
         c->answered = true;
         if (feed(c, buf, (size_t)n) != REDIS_OK)
             fail_reader(c);
@@ -586,7 +586,7 @@ static int assign(struct redis_conn *c, redisReply *r, struct redis_conn_reply *
             c->error.code = as_outage(c, c->error.code);
         }
         return 0;
-    case REDIS_CONN_TELL: /* refused: the regular renewals have to do */
+    case REDIS_CONN_TRACK: /* refused: the regular renewals have to do */
         /* "-ERR max number of clients reached" answers no command. */
         if (r->type == REDIS_REPLY_ERROR && redis_conn_classify(r->str) == RE_REFUSED)
             return fail_with_reply(c, r);
@@ -671,7 +671,7 @@ void redis_conn_close(struct redis_conn *c)
     }
     drop_socket(c);
     if (c->state != RC_CLOSED)
-        c->told = redis_conn_waits(c, REDIS_CONN_TELL);
+        c->tracks = redis_conn_waits(c, REDIS_CONN_TRACK);
     c->state = RC_CLOSED;
     drop_reader(c);
     if (c->out)

@@ -22,7 +22,7 @@
 #define REDIS_CONN_PUSH (-1) /* tag of a pub/sub message, or of changed keys */
 #define REDIS_CONN_AUTH (-2) /* tags of our own AUTH and ROLE; the caller never sees them */
 #define REDIS_CONN_ROLE (-3)
-#define REDIS_CONN_TELL (-4) /* redis_conn_tell() */
+#define REDIS_CONN_TRACK (-4) /* redis_conn_track() */
 #define REDIS_CONN_MAX_REPLY (1024 * 1024)
 #define REDIS_CONN_PEERS 8 /* addresses tried at most */
 #define REDIS_PEER_TEXT 64
@@ -79,8 +79,8 @@ struct redis_conn {
     bool only_master; /* send ROLE first, and fail unless the server is a master */
 
     /* These stay as well. */
-    bool told; /* redis_conn_tell() has queued its commands, or did in vain on the last */
-    int good;  /* index of the address that worked last */
+    bool tracks; /* redis_conn_track() has queued its commands, or did in vain on the last */
+    int good;    /* index of the address that worked last */
     /* The lock is held: a refused secret, or a file that cannot be read, is an outage. */
     bool held;
     char *secret; /* what auth.file had; redis_node_done() frees it */
@@ -95,9 +95,9 @@ struct redis_conn {
     char address[REDIS_PEER_TEXT]; /* of the current peer, for errors; "": where has the address */
     struct tls *session;           /* from RC_HANDSHAKE on */
 
-    bool answered;        /* the server has sent something */
-    const char *stranger; /* the other protocol that those bytes seem to be; or NULL */
-    bool written;         /* something has left: the server may have seen it */
+    bool answered;              /* the server has sent something */
+    const char *other_protocol; /* of those bytes, as it seems; or NULL */
+    bool written;               /* something has left: the server may have seen it */
     /* error keeps these reasons, also when more fails afterwards. */
     bool tls_failed; /* the handshake with an earlier address failed */
     /* AUTH was refused. A default user may still have served the commands behind AUTH. */
@@ -162,7 +162,7 @@ int redis_conn_send(struct redis_conn *, int tag, int argc, const char *const *a
  * REDIS_CONN_PUSH: "invalidate", and the keys (no array: all keys). A server that refuses does not
  * tell. A proxy may hang up: where the answer never came, the next connection does without.
  */
-void redis_conn_tell(struct redis_conn *, int hello_tag);
+void redis_conn_track(struct redis_conn *, int hello_tag);
 /*
  * The server has closed the connection, or has ended, and no read has told us yet. A command that
  * is sent now is lost; afterwards it looks like one that was served and whose answer is lost.

@@ -93,8 +93,8 @@ void redis_checks_ask(struct redis_checks *c, struct redis_conn *conn, int tag, 
     if (conn->state != RC_UP)
         return;
     c->asked = true;
-    if (c->ntold == 0)
-        c->ntold += redis_check_password(conn, &c->told[0]);
+    if (c->nwarnings == 0)
+        c->nwarnings += redis_check_password(conn, &c->warnings[0]);
     if (redis_conn_send(conn, tag, 2, memory) == 0 && persistence)
         (void)redis_conn_send(conn, tag, 2, loss);
     redis_conn_flush(conn);
@@ -103,9 +103,9 @@ void redis_checks_ask(struct redis_checks *c, struct redis_conn *conn, int tag, 
 void redis_checks_answered(struct redis_checks *c, const redisReply *r, const char *where,
                            int64_t ttl, int64_t grace)
 {
-    struct dlock_error *warning = &c->told[c->ntold];
+    struct dlock_error *warning = &c->warnings[c->nwarnings];
     bool warn = false;
-    if (c->ntold == (int)DLOCK_LEN(c->told))
+    if (c->nwarnings == (int)DLOCK_LEN(c->warnings))
         return;
     /* The user lacks the right, the command was renamed, or a proxy does not know INFO. */
     if (r->type == REDIS_REPLY_ERROR && !c->refused) {
@@ -117,22 +117,22 @@ void redis_checks_answered(struct redis_checks *c, const redisReply *r, const ch
     } else if (r->type == REDIS_REPLY_STRING) {
         warn = redis_check_persistence(r->str, (size_t)r->len, where, ttl, grace, warning);
     }
-    c->ntold += warn;
+    c->nwarnings += warn;
 }
 
 bool redis_checks_take(struct redis_checks *c, const struct event_queue *events,
                        struct dlock_event *ev)
 {
-    if (c->ntold == 0 || (events->n > 0 && events->at[0].type != EV_RELEASED))
+    if (c->nwarnings == 0 || (events->n > 0 && events->at[0].type != EV_RELEASED))
         return false;
-    *ev = (struct dlock_event){.type = EV_NOTICE, .error = c->told[0]};
-    memmove(c->told, c->told + 1, sizeof(c->told[0]) * (size_t)--c->ntold);
+    *ev = (struct dlock_event){.type = EV_NOTICE, .error = c->warnings[0]};
+    memmove(c->warnings, c->warnings + 1, sizeof(c->warnings[0]) * (size_t)--c->nwarnings);
     return true;
 }
 
 /* ---------------------------------------------------------------------- clock */
 
-int64_t redis_clock_told(struct redis_clock *c, int64_t theirs_ms, int64_t sent, int64_t received)
+int64_t redis_clock_jump(struct redis_clock *c, int64_t theirs_ms, int64_t sent, int64_t received)
 {
     struct redis_clock old = *c;
     /* The bound, in 2116, keeps every sum and difference below within 64 bits. */

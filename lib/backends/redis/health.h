@@ -36,8 +36,8 @@ bool redis_check_password(const struct redis_conn *, struct dlock_error *warning
  */
 struct redis_checks {
     bool due, asked, refused, evicts;
-    struct dlock_error told[3]; /* not taken yet */
-    int ntold;
+    struct dlock_error warnings[3]; /* not taken yet */
+    int nwarnings;
 };
 
 /* The lock was granted: redis_checks_ask is due once the command has been started. */
@@ -69,7 +69,7 @@ struct redis_clock {
  * clock theirs_ms (Unix, ms; 0: not told). Returns the jump of this clock since the last reply, ns;
  * 0: no more than round trips, drift and 0.5 s explain.
  */
-int64_t redis_clock_told(struct redis_clock *, int64_t theirs_ms, int64_t sent, int64_t received);
+int64_t redis_clock_jump(struct redis_clock *, int64_t theirs_ms, int64_t sent, int64_t received);
 /* "the server's clock was set forward by 60 s": a part of a message. */
 const char *redis_clock_text(int64_t jump, char *buf, size_t size);
 /* The whole warning. */

@@ -11,7 +11,6 @@
 #include "seen.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum list_step { LIST_MODE, LIST_NODES, LIST_PAGE };
 
@@ -78,7 +77,7 @@ static void ask(struct redis_backend *be, enum list_step step)
 void redis_list(struct redis_backend *be)
 {
     struct dlock_error err;
-    redis_question_begin(be, OP_LIST);
+    redis_begin(be, &redis_op_list);
     be->list = calloc(1, sizeof(*be->list));
     if (!be->list) {
         dlock_fail(&err, DLOCK_ENOMEM, 0, "out of memory");
@@ -103,18 +102,6 @@ static bool next_master(struct redis_backend *be)
     redis_paging_start(&l->paging);
     ask(be, LIST_PAGE);
     return true;
-}
-
-/* The answer to HELLO; an old server knows no HELLO, and is in no cluster. */
-static bool in_cluster(const redisReply *r)
-{
-    for (size_t i = 0; r->type == REDIS_REPLY_ARRAY && i + 1 < r->elements; i += 2) {
-        const redisReply *k = r->element[i], *v = r->element[i + 1];
-        if (k->type == REDIS_REPLY_STRING && v->type == REDIS_REPLY_STRING &&
-            strcmp(k->str, "mode") == 0 && strcmp(v->str, "cluster") == 0)
-            return true;
-    }
-    return false;
 }
 
 /* The answer to CLUSTER NODES. False: err says why. */
@@ -157,7 +144,7 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
     if (be->node.cmd.auth_failed) {
         err = be->node.cmd.error;
     } else if (l->step == LIST_MODE) {
-        ask(be, in_cluster(r) ? LIST_NODES : LIST_PAGE);
+        ask(be, redis_cluster_mode(r) ? LIST_NODES : LIST_PAGE);
         return;
     } else if (r->type == REDIS_REPLY_ERROR) {
         redis_cluster_error(&be->route, &err, r->str);

@@ -77,7 +77,7 @@ void redis_node_work(struct redis_node *node, const struct pollfd *pfd, int n)
 
 void redis_node_close(struct redis_node *n)
 {
-    redis_script_last_words(&n->cmd);
+    redis_script_resend_undo(&n->cmd);
     redis_conn_close(&n->cmd);
     n->tracking = TRACK_OFF;
 }
@@ -89,7 +89,7 @@ int64_t redis_node_clock(struct redis_node *n, int64_t theirs_ms, int64_t sent, 
     if (!redis_same_peer(&n->clock_of, p))
         n->clock = (struct redis_clock){0};
     n->clock_of = *p;
-    return redis_clock_told(&n->clock, theirs_ms, sent, now);
+    return redis_clock_jump(&n->clock, theirs_ms, sent, now);
 }
 
 /* ------------------------------------------------------------------- wake-ups */
@@ -120,34 +120,35 @@ void redis_node_unsubscribe(struct redis_node *n)
         n->tracking = TRACK_OFF;
 }
 
-enum redis_heard redis_node_heard(struct redis_node *n, const struct redis_conn_reply *rep,
-                                  struct dlock_error *err)
+enum redis_wake_reply redis_node_wake_answered(struct redis_node *n,
+                                               const struct redis_conn_reply *rep,
+                                               struct dlock_error *err)
 {
     const redisReply *r = rep->r;
     if (n->wake.auth_failed) {
         *err = n->wake.error;
-        return HEARD_FAILED;
+        return REPLY_REFUSED;
     }
     switch (rep->tag) {
     case REDIS_CONN_PUSH:
-        return n->wake_state == WAKE_READY ? HEARD_MESSAGE : HEARD_NOTHING;
+        return n->wake_state == WAKE_READY ? REPLY_MESSAGE : REPLY_NOTHING;
     case TAG_ID:
         n->wake_id = r->type == REDIS_REPLY_INTEGER ? r->integer : 0;
-        return HEARD_NOTHING;
+        return REPLY_NOTHING;
     case TAG_WAKE:
         if (r->type != REDIS_REPLY_ERROR)
-            return HEARD_NOTHING;
+            return REPLY_NOTHING;
         redis_conn_reply_error(err, &n->wake, r->str);
-        return HEARD_FAILED;
+        return REPLY_REFUSED;
     case TAG_CHANGED:
         /* Without the number, or the permission: the first waiter polls. */
         n->can_track = r->type != REDIS_REPLY_ERROR && n->wake_id > 0;
         n->wake_state = WAKE_READY;
         n->wake_until = DLOCK_NEVER;
         n->tracking = TRACK_OFF;
-        return HEARD_READY;
+        return REPLY_SUBSCRIBED;
     default:
-        return HEARD_NOTHING;
+        return REPLY_NOTHING;
     }
 }
 
@@ -156,7 +157,7 @@ void redis_node_track(struct redis_node *n, int tag)
     char id[24];
     const char *argv[] = {"CLIENT", "TRACKING", "ON", "REDIRECT", id, "NOLOOP"};
     snprintf(id, sizeof(id), "%lld", n->wake_id);
-    n->cmd.told = false; /* no longer on this connection */
+    n->cmd.tracks = false; /* no longer on this connection */
     if (redis_conn_send(&n->cmd, tag, DLOCK_LEN(argv), argv) == 0)
         n->tracking = TRACK_ON;
 }

@@ -67,7 +67,7 @@ static inline bool redis_same_peer(const struct dlock_peer *a, const struct dloc
 {
     return a->len == b->len && memcmp(&a->addr, &b->addr, a->len) == 0;
 }
-/* As redis_clock_told for an answer on cmd; begins anew when the address has changed. */
+/* As redis_clock_jump for an answer on cmd; begins anew when the address has changed. */
 int64_t redis_node_clock(struct redis_node *, int64_t theirs_ms, int64_t sent, int64_t now);
 
 /* ------------------------------------------------------------------- wake-ups */
@@ -76,15 +76,15 @@ int64_t redis_node_clock(struct redis_node *, int64_t theirs_ms, int64_t sent, i
 void redis_node_subscribe(struct redis_node *, const char *channel, int64_t until);
 void redis_node_unsubscribe(struct redis_node *);
 
-enum redis_heard {
-    HEARD_NOTHING,
-    HEARD_READY,  /* subscribed: a waiter can be woken here */
-    HEARD_FAILED, /* refused: err says why; the caller closes wake */
-    HEARD_MESSAGE /* see redis_script_called */
+enum redis_wake_reply {
+    REPLY_NOTHING,
+    REPLY_SUBSCRIBED, /* subscribed: a waiter can be woken here */
+    REPLY_REFUSED,    /* refused: err says why; the caller closes wake */
+    REPLY_MESSAGE     /* see redis_script_called */
 };
 /* A reply on wake. */
-enum redis_heard redis_node_heard(struct redis_node *, const struct redis_conn_reply *,
-                                  struct dlock_error *err);
+enum redis_wake_reply redis_node_wake_answered(struct redis_node *, const struct redis_conn_reply *,
+                                               struct dlock_error *err);
 
 /* The slot of both backends: keys expire, and no renewal of ours prolongs another value. */
 static inline bool redis_stays(struct dlock_be *be)

@@ -12,8 +12,6 @@
 
 #define REDIS_CLAIM_SLACK (20 * DLOCK_MSEC) /* beyond what a waiter that was woken may take */
 
-enum redis_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS, OP_CHECK, OP_LIST };
-
 /* Tags of commands on cmd; see also redis_route_tag. */
 enum redis_tag {
     T_NONE,
@@ -48,6 +46,15 @@ struct redis_answer {
     struct dlock_error why; /* LOSS: why; RENEWAL: by whom the hold is broken, or code 0 */
 };
 
+/* Where an acquire is. */
+enum redis_stage {
+    STAGE_FIRST_TRY,    /* no try has been answered: until is the end of the first contact */
+    STAGE_UNSUBSCRIBED, /* wake is closed: tries do not join the queue, and open wake again */
+    STAGE_SUBSCRIBING,  /* wake opens: the try that joins the queue follows */
+    STAGE_MOVING,       /* as SUBSCRIBING, at the node that has the slot now: no try before */
+    STAGE_QUEUED        /* subscribed: woken by messages, and at next_at */
+};
+
 struct redis_backend {
     const struct dlock_spec *spec;
     struct redis_script script;
@@ -57,10 +64,10 @@ struct redis_backend {
     struct redis_node node;
     struct redis_route route;
 
-    enum redis_op op;
-    int64_t until;              /* when what is outstanding on cmd counts as unanswered */
-    struct redis_answer answer; /* waits for a confirmation */
-    struct outage out;          /* no answer on cmd; retry_at: when to send again */
+    const struct redis_operation *op; /* under way; NULL: none */
+    int64_t until;                    /* when what is outstanding on cmd counts as unanswered */
+    struct redis_answer answer;       /* waits for a confirmation */
+    struct outage out;                /* no answer on cmd; retry_at: when to send again */
     struct dlock_error refused; /* first contact: what the server said instead of an answer; or 0 */
 
     /* New for each acquire, and after a connection was given up with a try unanswered. */
@@ -71,21 +78,20 @@ struct redis_backend {
     bool queued;           /* we have an entry in the queue, or may have */
 
     struct redis_acquiring {
+        enum redis_stage stage;
         bool wait;
-        bool first; /* no answer to a try yet */
         bool again; /* woken while a try was outstanding */
-        bool moved; /* the try was redirected: wake goes first, and no try is under way */
-        bool told_grace;
+        bool grace_reported;
         /* Of the waiter; kept across reconnects. "": not needed yet. */
         char id[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 1];
         char *channel;
         int64_t ticket; /* of our place in the queue, as the server last said; 0: none yet */
         bool back; /* wake was closed since: the place may be lost, so a try tells the ticket */
-        bool back_told; /* the last try did */
-        int64_t try_at, look_at;
-        bool together;      /* the last look: shared holders have the lock, or those of slots */
-        int64_t changed_at; /* of the last try because NAME had changed */
+        enum redis_next { NEXT_TRY, NEXT_LOOK } next;
+        int64_t next_at;    /* a look: is the lock still held? */
         int64_t refresh_at; /* when our entry in the queue needs another try */
+        int64_t changed_at; /* of the last try because NAME had changed */
+        bool together;      /* the last look: shared holders have the lock, or those of slots */
         struct dlock_backoff wake_pause; /* between failures of wake */
         int wake_failures;               /* since the last subscription */
         int place;
@@ -116,7 +122,7 @@ struct redis_backend {
     struct event_queue events;
 };
 
-/* The operation under way, for redis.c. NULL: never happens. */
+/* An operation, for redis.c. NULL: never happens. */
 struct redis_operation {
     enum redis_tag tag; /* of the command */
     /* Send the command again, to another node. moved_slot: the lock's slot has moved there. */
@@ -153,7 +159,7 @@ static inline const char *redis_where(const struct redis_backend *be)
 /* The operation is over; and with a last event, for the caller to fill in. */
 static inline void redis_idle(struct redis_backend *be)
 {
-    be->op = OP_NONE;
+    be->op = NULL;
     be->until = DLOCK_NEVER;
     be->answer.what = ANSWER_NONE;
 }
@@ -162,8 +168,8 @@ static inline struct dlock_event *redis_end(struct redis_backend *be, enum dlock
     redis_idle(be);
     return events_add(&be->events, type);
 }
-/* A question begins. */
-static inline void redis_question_begin(struct redis_backend *be, enum redis_op op)
+/* An operation with a first contact begins: an acquire, a question. */
+static inline void redis_begin(struct redis_backend *be, const struct redis_operation *op)
 {
     be->op = op;
     be->until = spec_now(be->spec) + be->spec->connect_timeout;
@@ -202,7 +208,7 @@ void redis_acquire_looked(struct redis_backend *, int tag, const redisReply *);
 /* wake is useless: join the queue again through a new connection. */
 void redis_wake_drop(struct redis_backend *);
 /* A reply on wake; wake has failed. */
-void redis_acquire_heard(struct redis_backend *, const struct redis_conn_reply *);
+void redis_acquire_wake_answered(struct redis_backend *, const struct redis_conn_reply *);
 void redis_acquire_wake_failed(struct redis_backend *, const struct dlock_error *);
 
 /* renew.c */
@@ -212,7 +218,7 @@ void redis_release(struct redis_backend *, int64_t until);
 
 /* check.c: as status.c. Begin; a reply on wake, or wake has failed. */
 void redis_check(struct redis_backend *);
-void redis_check_wake_heard(struct redis_backend *, const struct redis_conn_reply *);
+void redis_check_wake_answered(struct redis_backend *, const struct redis_conn_reply *);
 void redis_check_wake_failed(struct redis_backend *, const struct dlock_error *);
 /* Cancelled: forget the findings. */
 void redis_check_drop(struct redis_backend *);

@@ -21,16 +21,6 @@
 #include <string.h>
 #include <sys/un.h>
 
-static const struct redis_operation *const operations[] = {
-    [OP_NONE] = NULL,
-    [OP_ACQUIRE] = &redis_op_acquire,
-    [OP_RENEW] = &redis_op_renew,
-    [OP_RELEASE] = &redis_op_release,
-    [OP_STATUS] = &redis_op_status,
-    [OP_CHECK] = &redis_op_check,
-    [OP_LIST] = &redis_op_list,
-};
-
 /* ------------------------------------------------------------- open and close */
 
 static int read_spec(struct redis_backend *be, struct dlock_error *err)
@@ -106,7 +96,7 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
     if (!be)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     be->spec = spec;
-    be->until = be->acquire.try_at = be->acquire.look_at = be->release.until = DLOCK_NEVER;
+    be->until = be->acquire.next_at = be->release.until = DLOCK_NEVER;
     outage_none(&be->out);
     be->route.spec = spec;
     be->route.script = &be->script;
@@ -127,10 +117,10 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
 
 static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
-    const struct redis_operation *op = operations[be->op];
+    const struct redis_operation *op = be->op;
     struct dlock_error err;
     if (op && rep->tag == (int)op->tag && !be->node.cmd.auth_failed) {
-        enum redis_verdict v = redis_cluster_judge(&be->route, rep->r, be->op != OP_ACQUIRE);
+        enum redis_verdict v = redis_cluster_judge(&be->route, rep->r, be->op != &redis_op_acquire);
         if (v != ROUTE_PASS) { /* a redirection: send the command again, to another node */
             redis_node_close(&be->node);
             (v == ROUTE_MOVED && op->moved_slot ? op->moved_slot : op->again)(be);
@@ -162,7 +152,7 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
         break;
     case T_HELLO:
     case T_NODES:
-        if (!redis_cluster_answered(&be->route, rep, &err) && be->op == OP_ACQUIRE)
+        if (!redis_cluster_answered(&be->route, rep, &err) && be->op == &redis_op_acquire)
             redis_op_acquire.refused(be, &err, true); /* the release undoes the try behind */
         break;
     default:
@@ -182,7 +172,7 @@ static void ask_now(struct redis_backend *be, const struct dlock_error *err)
 /* The master has moved: say so, and take the operation under way there. */
 static void follow(struct redis_backend *be)
 {
-    const struct redis_operation *op = operations[be->op];
+    const struct redis_operation *op = be->op;
     struct dlock_error *note = &events_add(&be->events, EV_NOTICE)->error;
     redis_sentinel_doubt(&be->route, note);
     note->code = 0;
@@ -195,7 +185,7 @@ static void follow(struct redis_backend *be)
 /* Does the operation's pending answer count? */
 static void confirm(struct redis_backend *be)
 {
-    const struct redis_operation *op = operations[be->op];
+    const struct redis_operation *op = be->op;
     struct redis_answer a = be->answer;
     struct dlock_error err;
     if (a.what == ANSWER_NONE)
@@ -216,7 +206,7 @@ static void confirm(struct redis_backend *be)
 
 static void cmd_failed(struct redis_backend *be)
 {
-    const struct redis_operation *op = operations[be->op];
+    const struct redis_operation *op = be->op;
     struct dlock_error err = be->node.cmd.error;
     /* A server may close an idle connection: the next request opens a new one. */
     if (!op) {
@@ -245,13 +235,13 @@ static void take_replies(struct redis_backend *be)
         cmd_failed(be);
     rc = 0;
     while (wake->state != RC_CLOSED && (rc = redis_conn_next(wake, &rep)) == 1) {
-        if (be->op == OP_CHECK)
-            redis_check_wake_heard(be, &rep);
+        if (be->op == &redis_op_check)
+            redis_check_wake_answered(be, &rep);
         else
-            redis_acquire_heard(be, &rep);
+            redis_acquire_wake_answered(be, &rep);
         freeReplyObject(rep.r);
     }
-    if (rc < 0 && wake->state == RC_FAILED && be->op == OP_CHECK)
+    if (rc < 0 && wake->state == RC_FAILED && be->op == &redis_op_check)
         redis_check_wake_failed(be, &wake->error);
     else if (rc < 0 && wake->state == RC_FAILED)
         redis_acquire_wake_failed(be, &wake->error); /* stays when wake is closed */
@@ -266,7 +256,7 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
     n += redis_sentinel_interest(&be->route, pfd + n, cap - n, wake_at);
     if (cap > n)
         n += redis_cluster_interest(&be->route, &pfd[n]);
-    const struct redis_operation *op = operations[be->op];
+    const struct redis_operation *op = be->op;
     if (op)
         *wake_at = dlock_min(*wake_at, be->until);
     if (op && op->wake_at)
@@ -274,7 +264,7 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
     if (op && op->unanswered)
         *wake_at = dlock_min(*wake_at, be->out.retry_at);
     if (be->events.n > 0 || be->found.ended || redis_list_ready(be) || be->checks.due ||
-        be->checks.ntold > 0)
+        be->checks.nwarnings > 0)
         *wake_at = 0;
     return n;
 }
@@ -300,8 +290,9 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
     redis_sentinel_work(&be->route, pfd, n);
     if (redis_sentinel_seek(&be->route))
         redis_wake_drop(be);
-    enum redis_watch watch = redis_sentinel_watch(&be->route, be->op == OP_ACQUIRE,
-                                                  be->claim == CLAIM_GRANTED, be->op == OP_RENEW);
+    enum redis_watch watch =
+        redis_sentinel_watch(&be->route, be->op == &redis_op_acquire, be->claim == CLAIM_GRANTED,
+                             be->op == &redis_op_renew);
     if (watch == WATCH_MOVED)
         follow(be);
     else if (watch == WATCH_RETRY)
@@ -310,7 +301,7 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
     take_replies(be);
     confirm(be);
     int64_t now = spec_now(be->spec);
-    const struct redis_operation *op = operations[be->op];
+    const struct redis_operation *op = be->op;
     if (op && op->unanswered)
         question_due(be, op, now);
     else if (op)
@@ -347,7 +338,7 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
     redis_list_drop(be);
     redis_node_unsubscribe(&be->node);
     redis_sentinel_listen(&be->route, DLOCK_NEVER);
-    if (be->op == OP_RELEASE)
+    if (be->op == &redis_op_release)
         be->release.until = until;
     else
         redis_release(be, until);

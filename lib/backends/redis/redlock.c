@@ -181,7 +181,7 @@ static int be_interest(struct dlock_be *dlock_be, struct pollfd *pfd, int cap, i
     if (be->found.ended || redlock_list_ready(be))
         *wake_at = 0;
     for_each_server (be, s)
-        if (be->events.n > 0 || be->checks.ntold > 0 || s->doubt != EV_NONE)
+        if (be->events.n > 0 || be->checks.nwarnings > 0 || s->doubt != EV_NONE)
             *wake_at = 0;
     return n;
 }

@@ -78,7 +78,7 @@ static void check_answered(struct redlock_backend *be, struct redlock_server *s,
     }
     if (c->nsaid == 0) {
         redlock_connect(be, s, &s->node.wake, be->until);
-        redis_check_hear(c, be->until);
+        redis_check_subscribe(c, be->until);
     }
     redis_check_answered(c, rep);
 }
@@ -86,14 +86,14 @@ static void check_answered(struct redlock_backend *be, struct redlock_server *s,
 void redlock_check_heard(struct redlock_backend *be, struct redlock_server *s,
                          const struct redis_conn_reply *rep)
 {
-    redis_check_heard(check_of(be, s), rep);
+    redis_check_subscribe_answered(check_of(be, s), rep);
 }
 
 void redlock_check_deaf(struct redlock_backend *be, struct redlock_server *s)
 {
     struct dlock_error why = s->node.wake.error;
     redis_node_unsubscribe(&s->node);
-    redis_check_deaf(check_of(be, s), &why);
+    redis_check_subscribe_failed(check_of(be, s), &why);
 }
 
 /* ----------------------------------------------------------------- all servers */

@@ -138,7 +138,7 @@ void redlock_keep(struct redlock_backend *be, struct redlock_server *s, enum red
         args.ttl = dlock_max(spec->ttl, spec_stay(spec));
         args.grace = be->restart_grace;
         if (spec->mode == DLOCK_MODE_EXCLUSIVE)
-            redis_conn_tell(&s->node.cmd, REDIS_CONN_TELL);
+            redis_conn_track(&s->node.cmd, REDIS_CONN_TRACK);
     }
     if (record)
         (void)redis_script_run(&args, spec, be->token, be->fence, false, text);

@@ -83,7 +83,7 @@ static void status_answered(struct redlock_backend *be, struct redlock_server *s
         s->answer = A_TYPE;
         redlock_run_foreign(be, s, &s->error);
     } else {
-        s->answer = redis_script_counts(what, step) ? A_YES : A_GONE;
+        s->answer = what == STEPPED_DONE ? A_YES : A_GONE;
     }
 }
 

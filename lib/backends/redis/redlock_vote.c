@@ -224,11 +224,11 @@ void redlock_wake_heard(struct redlock_backend *be, struct redlock_server *s,
                         const struct redis_conn_reply *rep)
 {
     struct dlock_error err;
-    enum redis_heard heard = redis_node_heard(&s->node, rep, &err);
+    enum redis_wake_reply reply = redis_node_wake_answered(&s->node, rep, &err);
     int64_t now = spec_now(be->spec);
-    if (heard == HEARD_FAILED)
+    if (reply == REPLY_REFUSED)
         redlock_wake_failed(be, s);
-    if (heard == HEARD_READY) {
+    if (reply == REPLY_SUBSCRIBED) {
         /* The next round joins this server's queue. */
         int ready = 0, starting = 0;
         dlock_backoff_reset(&s->wake_pause);
@@ -238,7 +238,7 @@ void redlock_wake_heard(struct redlock_backend *be, struct redlock_server *s,
         }
         ask_at(be, now + (starting == 0 ? 0 : ready >= be->quorum ? FEW_PAUSE : POLL_PAUSE));
     }
-    if (heard != HEARD_MESSAGE)
+    if (reply != REPLY_MESSAGE)
         return;
     switch (redis_script_called(&be->script, rep->r)) {
     case RS_CHANGED:

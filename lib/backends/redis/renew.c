@@ -37,7 +37,7 @@ static void name_found(const struct redis_backend *be, struct dlock_error *err,
  * An error reply (a replica now, or no rights on this connection): fill err. The next attempt needs
  * a new connection, unless the error is transient.
  */
-static void refused(struct redis_backend *be, const redisReply *r, struct dlock_error *err)
+static void read_refusal(struct redis_backend *be, const redisReply *r, struct dlock_error *err)
 {
     struct redis_conn *cmd = &be->node.cmd;
     if (cmd->auth_failed) {
@@ -75,7 +75,7 @@ static void send_renew(struct redis_backend *be)
     redis_route_connect(&be->route, cmd, be->until);
     /* Readers and slots renew the same key for each other. */
     if (exclusive) {
-        redis_conn_tell(cmd, T_HELLO);
+        redis_conn_track(cmd, T_HELLO);
         be->route.cluster.hello_sent = true;
     }
     if (redis_cluster_asks(&be->route))
@@ -95,7 +95,7 @@ static void send_renew(struct redis_backend *be)
 void redis_renew(struct dlock_be *dlock_be)
 {
     struct redis_backend *be = redis_of(dlock_be);
-    be->op = OP_RENEW;
+    be->op = &redis_op_renew;
     be->until = spec_now(be->spec) + be->spec->op_timeout;
     redis_cluster_begin(&be->route);
     send_renew(be);
@@ -147,7 +147,7 @@ static void renew_answered(struct redis_backend *be, struct redis_conn_reply *re
     struct redis_script_owned o;
     struct dlock_error err;
     if (cmd->auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
-        refused(be, rep->r, &err);
+        read_refusal(be, rep->r, &err);
         unclear(be, &err);
         return;
     }
@@ -254,17 +254,17 @@ void redis_release(struct redis_backend *be, int64_t until)
 {
     struct redis_conn *cmd = &be->node.cmd;
     /* A connection that waits for replicas serves nothing else; the request has been answered. */
-    if (be->op == OP_STATUS || be->op == OP_LIST ||
+    if (be->op == &redis_op_status || be->op == &redis_op_list ||
         (redis_conn_is_open(cmd) && redis_conn_waits(cmd, T_WAIT)) || redis_conn_has_ended(cmd))
         redis_conn_close(cmd);
     if (be->claim == CLAIM_TRIED && !cmd->written) {
         redis_conn_close(cmd); /* the try has never left: a value is used on one connection only */
         be->claim = CLAIM_NONE;
     }
-    be->op = OP_RELEASE;
+    be->op = &redis_op_release;
     be->answer.what = ANSWER_NONE;
     be->checks.due = false;
-    be->until = be->acquire.try_at = DLOCK_NEVER;
+    be->until = be->acquire.next_at = DLOCK_NEVER;
     be->release.until = until;
     be->release.answer_lost = false;
     be->release.doubt.code = 0;
@@ -350,7 +350,7 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
     struct redis_script_owned o;
     struct dlock_error err;
     if (r->type == REDIS_REPLY_ERROR) {
-        refused(be, r, &err);
+        read_refusal(be, r, &err);
         leave_later(be, &err);
     } else if (redis_script_owned(r, &o) != 0) {
         dlock_fail_at(&err, DLOCK_EPROTO, 0, redis_where(be), "unexpected answer to a release");

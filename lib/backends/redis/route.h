@@ -20,11 +20,11 @@ struct redis_cluster {
     bool hello_sent;                             /* the server was asked */
     struct redis_named nodes[1 + CLUSTER_NODES]; /* a certificate must have the same host, too */
     int n;
-    int at;    /* the node with the slot, as far as we know */
-    int guide; /* the node to ask when node at does not answer */
-    int ask;   /* not 0: this operation was redirected to this node, once (ASK) */
-    int hops;  /* redirections in a row */
-    int evict; /* the next node to forget where there are too many */
+    int owner;    /* of the slot, as far as we know */
+    int fallback; /* the node to ask when the owner does not answer */
+    int redirect; /* not 0: this operation was redirected to this node, once (ASK) */
+    int hops;     /* redirections in a row */
+    int evict;    /* the next node to forget where there are too many */
     int64_t listed_at;
     struct redis_addr addr; /* of node addr_of; 0: none */
     int addr_of;
@@ -107,12 +107,14 @@ bool redis_cluster_lost(struct redis_route *, const char *text);
 /* Is the operation redirected by ASK, so that its commands need redis_node_asking? */
 static inline bool redis_cluster_asks(const struct redis_route *r)
 {
-    return r->cluster.ask != 0;
+    return r->cluster.redirect != 0;
 }
 /* Are wake and cmd connected to different nodes? */
-bool redis_cluster_strayed(const struct redis_route *);
+bool redis_cluster_nodes_differ(const struct redis_route *);
 /* As redis_conn_reply_error, also for the errors of a cluster. */
 int redis_cluster_error(struct redis_route *, struct dlock_error *err, const char *text);
+/* Is the server in a cluster, by its reply to HELLO? An old server knows no HELLO, and is not. */
+bool redis_cluster_mode(const redisReply *);
 /* Queue on cmd, once: is the server in a cluster? */
 void redis_cluster_hello(struct redis_route *);
 /* Queue the same question and, in a cluster, now and then CLUSTER NODES. Only in RC_UP. */

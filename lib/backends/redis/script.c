@@ -31,9 +31,11 @@ int redis_script_init(struct redis_script *s, const char *name, int db)
     bool tag = shut && shut > open + 1;
     /* The second colon keeps the name "{x}" apart from the name "x". */
     *s = (struct redis_script){.name = strdup(name)};
-    if (!s->name ||
-        asprintf(&s->prefix, "%s%s%s:dlock:", tag ? "" : "{", name, tag ? ":" : "}") < 0) {
+    if (asprintf(&s->prefix, "%s%s%s:dlock:", tag ? "" : "{", name, tag ? ":" : "}") < 0)
         s->prefix = NULL;
+    if (!s->prefix || asprintf(&s->once, "%sonce", s->prefix) < 0)
+        s->once = NULL;
+    if (!s->name || !s->once) {
         redis_script_done(s);
         return DLOCK_ENOMEM;
     }
@@ -46,6 +48,7 @@ void redis_script_done(struct redis_script *s)
 {
     free(s->name);
     free(s->prefix);
+    free(s->once);
     *s = (struct redis_script){0};
 }
 
@@ -71,7 +74,7 @@ const struct lua *redis_script_lua(enum redis_script_op op)
     return scripts[op];
 }
 
-/* The command, the script, the number of KEYS, KEYS[1], ARGV. */
+/* The command, the script, the number of KEYS, KEYS, ARGV. */
 struct words {
     int n;
     const char *at[WORDS];
@@ -225,42 +228,38 @@ int redis_script_next(struct redis_conn *c, struct redis_conn_reply *rep)
     return 1;
 }
 
-void redis_script_last_words(struct redis_conn *c)
+void redis_script_resend_undo(struct redis_conn *c)
 {
     if (c->state == RC_UP && c->script && is_undo(c->script->op))
         (void)send_text(c, 0, c->script);
 }
 
-static const char *msec(char *buf, int64_t ns)
+/* In ms, rounded up: the server's lease must not be shorter than the core's. */
+static long long msec(int64_t ns)
 {
-    /* Rounded up: the server's lease must not be shorter than the core's. */
-    snprintf(buf, 24, "%lld", (long long)((ns + DLOCK_MSEC - 1) / DLOCK_MSEC));
-    return buf;
+    return (ns + DLOCK_MSEC - 1) / DLOCK_MSEC;
 }
 
 /* The last argument of a script, of several words: see scripts/NAME.lua. */
 static void last_argument(char last[LAST], enum redis_script_op op,
                           const struct redis_script_args *a)
 {
-    char grace[24], least[24], time[24];
-    size_t n = 0;
-    msec(grace, a->grace);
-    msec(least, a->least);
+    long long grace = msec(a->grace), least = msec(a->least), once = msec(a->once);
+    char run[RUN_RECORD_MAX + 32] = "";
+    if (a->record)
+        snprintf(run, sizeof(run), " %lld %s", msec(a->kept), a->record);
     if (op == SCRIPT_TRY)
-        snprintf(last, LAST, "%s %s %s%s", grace, msec(time, a->once), least,
-                 a->later ? " later" : "");
+        snprintf(last, LAST, "%lld %lld %lld%s", grace, once, least, a->later ? " later" : "");
     else if (op == SCRIPT_VOTE)
-        snprintf(last, LAST, "%s%s", grace, a->once > 0 ? " run" : "");
-    else if ((op == SCRIPT_LEAVE || op == SCRIPT_DROP) && a->once > 0)
-        snprintf(last, LAST, "%s %s %d %s", least, run_record_state(a->state), a->status,
-                 msec(time, a->once));
-    else if (op == SCRIPT_LEAVE || op == SCRIPT_DROP)
-        snprintf(last, LAST, "%s", least);
+        snprintf(last, LAST, "%lld%s", grace, a->once > 0 ? " run" : "");
+    else if (op == SCRIPT_KEEP)
+        snprintf(last, LAST, "%lld%s", grace, run);
+    else if (op == SCRIPT_UNVOTE)
+        snprintf(last, LAST, "%lld %lld%s", grace, least, run);
+    else if (a->once > 0) /* leave, drop: parts/finish.lua */
+        snprintf(last, LAST, "%lld %s %d %lld", least, run_record_state(a->state), a->status, once);
     else
-        n = (size_t)snprintf(last, LAST, "%s%s%s", grace, op == SCRIPT_UNVOTE ? " " : "",
-                             op == SCRIPT_UNVOTE ? least : "");
-    if (n > 0 && a->record)
-        snprintf(last + n, LAST - n, " %s %s", msec(time, a->kept), a->record);
+        snprintf(last, LAST, "%lld", least);
 }
 
 bool redis_script_run(struct redis_script_args *args, const struct dlock_spec *spec,
@@ -304,10 +303,10 @@ int redis_script_send(const struct redis_script *s, struct redis_conn *c, int ta
     char ttl[24], kept[24], fence[24], count[24], last[LAST];
     char back[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 24];
     const char *id = a->id ? a->id : "";
-    char *key = NULL;
-    msec(ttl, a->ttl);
-    msec(kept, a->kept);
+    snprintf(ttl, sizeof(ttl), "%lld", msec(a->ttl));
+    snprintf(kept, sizeof(kept), "%lld", msec(a->kept));
     snprintf(fence, sizeof(fence), "%llu", (unsigned long long)a->fence);
+    snprintf(count, sizeof(count), "%u", a->count);
     snprintf(back, sizeof(back), "%s@%lld", id, (long long)a->ticket);
     last_argument(last, op, a);
     const char *const own[][5] = {
@@ -322,29 +321,21 @@ int redis_script_send(const struct redis_script *s, struct redis_conn *c, int ta
         [SCRIPT_BREAK] = {a->token, a->by, a->how},
         [SCRIPT_FORGET] = {a->token},
         [SCRIPT_FORGET_VOTE] = {a->token, fence},
-        [SCRIPT_LIST] = {s->db, a->cursor, count, a->all ? "all" : ""},
+        [SCRIPT_LIST] = {a->cursor, count, a->all ? "all" : ""},
     };
-    snprintf(count, sizeof(count), "%u", a->count);
-    /* scripts/list.lua: no keys, no name, no prefix */
-    struct words w = {.n = op == SCRIPT_LIST ? 3 : 6,
-                      .at = {NULL, NULL, op == SCRIPT_LIST ? "0" : "1", s->name, s->db, s->prefix}};
+    struct words w = {.n = 6, .at = {NULL, NULL, "1", s->name, s->db, s->prefix}};
+    if (op == SCRIPT_LIST) /* no keys, no prefix */
+        w = (struct words){.n = 4, .at = {NULL, NULL, "0", s->db}};
+    else if (op == SCRIPT_FORGET || a->with_record)
+        w = (struct words){.n = 7, .at = {NULL, NULL, "2", s->name, s->once, s->db, s->prefix}};
     for (int i = 0; i < 5 && own[op][i]; i++)
         w.at[w.n++] = own[op][i];
-    if ((op == SCRIPT_FORGET || a->with_record) && asprintf(&key, "%sonce", s->prefix) < 0)
-        return DLOCK_ENOMEM;
-    if (op == SCRIPT_FORGET) { /* scripts/forget.lua */
-        w.at[3] = key;
-        w.at[5] = s->name;
-    } else if (key) {
-        w = (struct words){.n = 7, .at = {NULL, NULL, "2", s->name, key, s->db, s->prefix}};
-    }
     int rc = send_script(c, tag, op, a->at_once, &w);
     if (rc == 0) {
         c->lock = s;
         c->together = a->value && strchr("sn", *a->value);
         c->tags[c->ntags - 1].why = a->at_once || op == SCRIPT_LIST ? WHY_NOT : WHY_MAY;
     }
-    free(key);
     return rc;
 }
 
@@ -521,17 +512,13 @@ int redis_script_state(const redisReply *r, struct redis_script_state *s)
 
 int redis_script_stepped(const redisReply *r, enum redis_script_stepped *what)
 {
-    static const char *const words[] = {"marked",  "already", "freed",   "done",  "free",
-                                        "changed", "busy",    "foreign", "record"};
-    static const enum redis_script_stepped meanings[] = {
-        STEPPED_MARKED, STEPPED_MARKED, STEPPED_REMOVED, STEPPED_REMOVED, STEPPED_NOT,
-        STEPPED_NOT,    STEPPED_NOT,    STEPPED_FOREIGN, STEPPED_RECORD};
+    static const char *const words[] = {"done", "changed", "foreign", "record"};
     if (r->type != REDIS_REPLY_ARRAY || r->elements < 1 || !is_string(r->element[0]))
         return DLOCK_EPROTO;
     size_t word = first_word(r, words, DLOCK_LEN(words));
     if (word == DLOCK_LEN(words))
         return DLOCK_EPROTO;
-    *what = meanings[word];
+    *what = (enum redis_script_stepped)word;
     return 0;
 }
 
@@ -570,11 +557,11 @@ const char *redis_script_kind(const struct dlock_spec *spec, char buf[REDIS_SCRI
 
 char *redis_script_value(const struct dlock_spec *spec, int64_t ttl, const char *token)
 {
-    char record[1024], ms[24], kind[REDIS_SCRIPT_KIND], *p;
+    char record[1024], kind[REDIS_SCRIPT_KIND], *p;
     if (dlock_identity_format(spec->identity, RECORD_HOLDS, record, sizeof(record)) < 0)
         snprintf(record, sizeof(record), "dlock1");
-    return asprintf(&p, "%s%s %s ttl=%s", redis_script_kind(spec, kind), token, record,
-                    msec(ms, ttl)) < 0
+    return asprintf(&p, "%s%s %s ttl=%lld", redis_script_kind(spec, kind), token, record,
+                    msec(ttl)) < 0
                ? NULL
                : p;
 }
@@ -687,7 +674,7 @@ const char *redis_script_value_at(const struct redis_script_state *s, size_t i, 
 }
 
 /* The rest that the state knows of a holder: who has broken the hold, or which value it is. */
-static void read_mark(const struct redis_script_state *s, struct dlock_info *info)
+static void find_mark(const struct redis_script_state *s, struct dlock_info *info)
 {
     for (size_t i = 0; i < s->nmarks; i++) {
         const redisReply *m = s->marks[i];
@@ -717,7 +704,7 @@ bool redis_script_holder_at(const struct redis_script_state *s, size_t i, struct
         info->left_ns = s->left_ms < 0 ? DLOCK_NEVER : s->left_ms * DLOCK_MSEC;
     }
     info->fence = info->foreign ? 0 : s->fence;
-    read_mark(s, info);
+    find_mark(s, info);
     return true;
 }
 

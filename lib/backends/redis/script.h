@@ -45,7 +45,7 @@
 #define REDIS_SCRIPT_MAX_WAITERS 1000          /* listed by status */
 
 struct redis_script {
-    char *name, *prefix; /* malloc'ed */
+    char *name, *prefix, *once; /* malloc'ed; once: the key PREFIXonce */
     char db[16];
     bool torn; /* in a cluster the other keys of this NAME would be in another slot */
 };
@@ -146,7 +146,7 @@ int redis_script_next(struct redis_conn *, struct redis_conn_reply *);
  */
 int redis_script_why(const struct redis_script *, struct redis_conn *, int tag, bool together);
 /* Before the connection is closed: the text of an unanswered LEAVE, DROP or UNVOTE. */
-void redis_script_last_words(struct redis_conn *);
+void redis_script_resend_undo(struct redis_conn *);
 
 /*
  * Plain commands: is the lock held? A free lock: does another waiter have a claim? shared_tag (0:
@@ -242,19 +242,13 @@ int redis_script_state(const redisReply *, struct redis_script_state *);
 const char *redis_script_mark(const char *text, size_t *len, int64_t *when_ms);
 
 enum redis_script_stepped {
-    STEPPED_MARKED,  /* the hold has a mark: ours, or an earlier one */
-    STEPPED_REMOVED, /* the lock was freed, or there is no such record any more */
-    STEPPED_NOT,     /* nothing was done: not this holder or record, or the run goes on */
+    STEPPED_DONE,    /* marked, also by an earlier mark; freed; removed, or there is no record */
+    STEPPED_CHANGED, /* nothing was done: not the hold or the record that was read */
     STEPPED_FOREIGN, /* the holder is not dlock: no mark reaches it */
-    STEPPED_RECORD   /* foreign data is in the record's place */
+    STEPPED_RECORD   /* forget_vote: foreign data is in the record's place */
 };
 /* break, forget, forget_vote. */
 int redis_script_stepped(const redisReply *, enum redis_script_stepped *);
-/* Does this answer count as the step? */
-static inline bool redis_script_counts(enum redis_script_stepped what, enum dlock_step step)
-{
-    return what == (step == STEP_MARK ? STEPPED_MARKED : STEPPED_REMOVED);
-}
 /* The error of STEPPED_FOREIGN. */
 int redis_script_no_mark(const struct dlock_spec *, struct dlock_error *);
 

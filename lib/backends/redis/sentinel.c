@@ -23,7 +23,7 @@
 #define SENTINEL_MAX 8
 #define SENTINEL_PAUSE (100 * DLOCK_MSEC) /* between rounds caused by announcements */
 #define TAG_ASK 1
-#define TAG_HEAR 2
+#define TAG_LISTEN 2
 #define TAG_QUORUM 3
 #define LISTEN_AGAIN (5 * DLOCK_SEC)
 
@@ -51,7 +51,7 @@ struct redis_sentinel {
     int n, quorum;
     int64_t since, until; /* of the round; since 0: there was none yet */
     int64_t listen_at;    /* when to subscribe where we are not; DLOCK_NEVER */
-    bool heard;           /* a switch was announced */
+    bool announced;       /* a switch was announced */
     bool asks_quorum;     /* of a check */
 
     enum { SEEK_NOTHING, SEEK_ASKING, SEEK_RESOLVING } seek; /* for connections in RC_WAITING */
@@ -365,15 +365,15 @@ void redis_sentinel_listen(struct redis_route *r, int64_t at)
         return;
     }
     m->listen_at = DLOCK_NEVER;
-    m->heard = m->checking = false;
+    m->announced = m->checking = false;
     for (int i = 0; i < m->n; i++)
         redis_conn_close(&m->one[i].node.wake);
 }
 
 /* Not while a round is young: a repeated announcement would keep every round from its end. */
-static int64_t heeded_at(const struct redis_sentinel *m)
+static int64_t announcement_due(const struct redis_sentinel *m)
 {
-    return m->heard ? m->since + SENTINEL_PAUSE : DLOCK_NEVER;
+    return m->announced ? m->since + SENTINEL_PAUSE : DLOCK_NEVER;
 }
 
 /*
@@ -382,13 +382,13 @@ static int64_t heeded_at(const struct redis_sentinel *m)
  */
 static bool take_announcement(struct redis_sentinel *m)
 {
-    if (spec_now(m->spec) < heeded_at(m))
+    if (spec_now(m->spec) < announcement_due(m))
         return false;
-    m->heard = false;
+    m->announced = false;
     return true;
 }
 
-static void work_hear(struct redis_sentinel *m, struct sentinel *one, int64_t now)
+static void read_announcements(struct redis_sentinel *m, struct sentinel *one, int64_t now)
 {
     size_t len = strlen(m->service);
     struct redis_conn_reply rep;
@@ -398,12 +398,12 @@ static void work_hear(struct redis_sentinel *m, struct sentinel *one, int64_t no
         if (rep.tag == REDIS_CONN_PUSH) {
             /* "SERVICE OLD-HOST OLD-PORT HOST PORT". A round tells the new master. */
             const redisReply *text = rep.r->element[2];
-            m->heard |= text->type == REDIS_REPLY_STRING && (size_t)text->len > len &&
-                        memcmp(text->str, m->service, len) == 0 && text->str[len] == ' ';
+            m->announced |= text->type == REDIS_REPLY_STRING && (size_t)text->len > len &&
+                            memcmp(text->str, m->service, len) == 0 && text->str[len] == ' ';
         } else if (one->node.wake.auth_failed || rep.r->type == REDIS_REPLY_ERROR) {
             rc = DLOCK_EPERM;
         } else {
-            m->heard = true; /* an announcement may have come before we listened */
+            m->announced = true; /* an announcement may have come before we listened */
         }
         freeReplyObject(rep.r);
     }
@@ -428,8 +428,8 @@ int redis_sentinel_interest(const struct redis_route *r, struct pollfd *pfd, int
             *wake_at = dlock_min(*wake_at, m->until);
         n += redis_node_interest(&one->node, &pfd[n], cap - n, wake_at);
     }
-    if (spec_now(m->spec) < heeded_at(m))
-        *wake_at = dlock_min(*wake_at, heeded_at(m));
+    if (spec_now(m->spec) < announcement_due(m))
+        *wake_at = dlock_min(*wake_at, announcement_due(m));
     *wake_at = dlock_min(*wake_at, m->listen_at);
     if (m->seek == SEEK_RESOLVING && n < cap)
         pfd[n++] = (struct pollfd){.fd = redis_addr_fd(&m->addr), .events = POLLIN};
@@ -451,14 +451,14 @@ void redis_sentinel_work(struct redis_route *r, const struct pollfd *pfd, int n)
         if (redis_conn_is_open(c))
             continue;
         open_conn(m, i, c, now + m->spec->connect_timeout);
-        (void)redis_conn_send(c, TAG_HEAR, 2, argv);
+        (void)redis_conn_send(c, TAG_LISTEN, 2, argv);
         redis_conn_flush(c);
     }
     for (int i = 0; i < m->n; i++) {
         struct sentinel *one = &m->one[i];
         redis_node_work(&one->node, pfd, n);
         take_answers(m, one, now);
-        work_hear(m, one, now);
+        read_announcements(m, one, now);
     }
 }
 
@@ -492,7 +492,7 @@ bool redis_sentinel_seek(struct redis_route *r)
     struct redis_sentinel *m = r->sentinel;
     struct redis_conn *cmd = &r->node->cmd, *wake = &r->node->wake;
     struct dlock_error err;
-    bool for_good = true, found = false, strayed = false;
+    bool for_good = true, found = false, nodes_differ = false;
     int rc = 0;
     if (!m)
         return false;
@@ -520,12 +520,12 @@ bool redis_sentinel_seek(struct redis_route *r)
     for (int i = 0; i < m->addr.npeers; i++)
         found |= redis_same_peer(&m->addr.peers[i], &wake->peers[wake->good]);
     if (cmd->state == RC_WAITING) {
-        strayed = wake->state == RC_CONNECTING || (wake->state == RC_UP && !found);
+        nodes_differ = wake->state == RC_CONNECTING || (wake->state == RC_UP && !found);
         (void)redis_conn_aim(cmd, m->addr.peers, m->addr.npeers);
     }
     if (wake->state == RC_WAITING)
         (void)redis_conn_aim(wake, m->addr.peers, m->addr.npeers);
-    return strayed;
+    return nodes_differ;
 }
 
 bool redis_sentinel_worth_retry(const struct redis_route *r, const struct dlock_error *err,

@@ -61,8 +61,8 @@ void redis_check_begin(struct redis_check *c)
         c->said[q] = NULL;
     }
     c->nasked = c->nsaid = 0;
-    c->hear = HEAR_NOT;
-    c->error.code = c->hear_error.code = 0;
+    c->wake = SUB_NOT;
+    c->error.code = c->wake_error.code = 0;
 }
 
 static bool is_text(const redisReply *r)
@@ -163,37 +163,37 @@ void redis_check_answered(struct redis_check *c, struct redis_conn_reply *rep)
 
 /* -------------------------------------------------------- the second connection */
 
-void redis_check_hear(struct redis_check *c, int64_t until)
+void redis_check_subscribe(struct redis_check *c, int64_t until)
 {
     char id[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 1] = "";
     char *channel = redis_script_channel(c->script, c->spec, id);
-    c->hear = channel ? HEAR_ASKED : HEAR_OVER;
+    c->wake = channel ? SUB_ASKED : SUB_OVER;
     if (channel)
         redis_node_subscribe(c->node, channel, until);
     else
-        dlock_fail(&c->hear_error, DLOCK_ENOMEM, 0, "out of memory");
+        dlock_fail(&c->wake_error, DLOCK_ENOMEM, 0, "out of memory");
     free(channel);
 }
 
-void redis_check_deaf(struct redis_check *c, const struct dlock_error *err)
+void redis_check_subscribe_failed(struct redis_check *c, const struct dlock_error *err)
 {
-    c->hear_error = *err;
-    c->hear = HEAR_OVER;
+    c->wake_error = *err;
+    c->wake = SUB_OVER;
 }
 
-void redis_check_heard(struct redis_check *c, const struct redis_conn_reply *rep)
+void redis_check_subscribe_answered(struct redis_check *c, const struct redis_conn_reply *rep)
 {
     struct dlock_error err;
-    enum redis_heard heard = redis_node_heard(c->node, rep, &err);
-    if (heard == HEARD_FAILED)
-        redis_check_deaf(c, &err);
-    else if (heard == HEARD_READY)
-        c->hear = HEAR_OVER;
+    enum redis_wake_reply reply = redis_node_wake_answered(c->node, rep, &err);
+    if (reply == REPLY_REFUSED)
+        redis_check_subscribe_failed(c, &err);
+    else if (reply == REPLY_SUBSCRIBED)
+        c->wake = SUB_OVER;
 }
 
 bool redis_check_is_complete(const struct redis_check *c)
 {
-    return c->error.code != 0 || (c->nasked > 0 && c->nsaid == c->nasked && c->hear == HEAR_OVER);
+    return c->error.code != 0 || (c->nasked > 0 && c->nsaid == c->nasked && c->wake == SUB_OVER);
 }
 
 void redis_check_done(struct redis_check *c)
@@ -252,7 +252,7 @@ static void judge_no_contact(struct redis_check *c)
 }
 
 /* An error reply as a failure. Returns false. */
-static bool refused(struct redis_check *c, const char *subject, const redisReply *r)
+static bool found_refusal(struct redis_check *c, const char *subject, const redisReply *r)
 {
     const struct redis_conn *cmd = &c->node->cmd;
     struct dlock_error err;
@@ -281,9 +281,9 @@ static bool judge_script(struct redis_check *c)
         return false;
     }
     if (class == RE_PERM || (why && redis_conn_explains(why)))
-        return refused(c, topic, why);
+        return found_refusal(c, topic, why);
     if (is_refused(status) && redis_conn_classify(status->str) != RE_REPLICA)
-        return refused(c, "script", status);
+        return found_refusal(c, "script", status);
     return true;
 }
 
@@ -319,11 +319,11 @@ static bool judge_calls(struct redis_check *c)
 /* A waiter's connection. */
 static bool judge_wake(struct redis_check *c)
 {
-    if (c->hear_error.code != 0)
+    if (c->wake_error.code != 0)
         found_error(
-            c, c->hear_error.code == DLOCK_EUNAVAIL ? DLOCK_FINDING_WARNING : DLOCK_FINDING_FAILURE,
-            "waiting", &c->hear_error);
-    else if (c->hear == HEAR_ASKED)
+            c, c->wake_error.code == DLOCK_EUNAVAIL ? DLOCK_FINDING_WARNING : DLOCK_FINDING_FAILURE,
+            "waiting", &c->wake_error);
+    else if (c->wake == SUB_ASKED)
         finding_warn(c->found,
                      "waiting: no answer on the second connection; see the server's maxclients");
     else if (!c->node->can_track)
@@ -333,7 +333,7 @@ static bool judge_wake(struct redis_check *c)
             "once a second; ACL SETUSER USER +client|id &" REDIS_SCRIPT_INVALIDATE);
     else
         return true;
-    return c->hear_error.code == 0 || c->hear_error.code == DLOCK_EUNAVAIL;
+    return c->wake_error.code == 0 || c->wake_error.code == DLOCK_EUNAVAIL;
 }
 
 static bool judge_rights(struct redis_check *c)
@@ -366,7 +366,7 @@ static bool judge_role(struct redis_check *c)
         return false;
     }
     if (is_refused(c->said[Q_STATUS]) && redis_conn_classify(c->said[Q_STATUS]->str) == RE_REPLICA)
-        return refused(c, "role", c->said[Q_STATUS]);
+        return found_refusal(c, "role", c->said[Q_STATUS]);
     if (*role != '\0')
         finding_ok(c->found, "role: master");
     return true;
@@ -378,7 +378,7 @@ static bool judge_replicas(struct redis_check *c)
     int64_t replicas = number(c, Q_INFO, "connected_slaves");
     int64_t in_step = replicas_in_step(c);
     if (c->wait_replicas > 0 && is_refused(c->said[Q_WAIT]))
-        return refused(c, "replicas", c->said[Q_WAIT]);
+        return found_refusal(c, "replicas", c->said[Q_WAIT]);
     if (replicas >= 0 && replicas < (int64_t)c->wait_replicas) {
         finding_fail(c->found, DLOCK_EUNAVAIL,
                      "replicas: %lld, and wait-replicas=%u needs more; start replicas, or lower "

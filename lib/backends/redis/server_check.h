@@ -43,9 +43,9 @@ struct redis_check {
 
     enum redis_question asked[QUESTIONS]; /* in this order, and answered so */
     int nasked, nsaid;
-    redisReply *said[QUESTIONS];                   /* NULL: not asked, or no answer */
-    enum { HEAR_NOT, HEAR_ASKED, HEAR_OVER } hear; /* the second connection, of a waiter */
-    struct dlock_error hear_error;                 /* code 0: a waiter can be woken */
+    redisReply *said[QUESTIONS];                /* NULL: not asked, or no answer */
+    enum { SUB_NOT, SUB_ASKED, SUB_OVER } wake; /* the second connection, of a waiter */
+    struct dlock_error wake_error;              /* code 0: a waiter can be woken */
     struct dlock_error error; /* code 0; no connection, or the log-in was refused */
 
     /* For comparisons; "" or 0: not known. */
@@ -63,10 +63,10 @@ static inline void redis_check_asked(struct redis_check *c, enum redis_question 
 /* A reply in this order; r becomes NULL. The next questions are queued under the same tag. */
 void redis_check_answered(struct redis_check *, struct redis_conn_reply *);
 /* wake begins to connect: subscribe as a waiter would. */
-void redis_check_hear(struct redis_check *, int64_t until);
+void redis_check_subscribe(struct redis_check *, int64_t until);
 /* A reply on wake; wake has failed, for this reason. */
-void redis_check_heard(struct redis_check *, const struct redis_conn_reply *);
-void redis_check_deaf(struct redis_check *, const struct dlock_error *);
+void redis_check_subscribe_answered(struct redis_check *, const struct redis_conn_reply *);
+void redis_check_subscribe_failed(struct redis_check *, const struct dlock_error *);
 /* Has all been answered, or can no more come? */
 bool redis_check_is_complete(const struct redis_check *);
 /* The findings of all answers so far; closes wake. False: a run could not use the server. */

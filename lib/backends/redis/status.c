@@ -34,7 +34,7 @@ void redis_step(struct dlock_be *dlock_be, const struct dlock_order *order)
     struct redis_backend *be = redis_of(dlock_be);
     redis_drop_listing(be);
     be->status.order = order;
-    redis_question_begin(be, OP_STATUS);
+    redis_begin(be, &redis_op_status);
     be->until = order->until;
     send_step(be);
 }
@@ -76,7 +76,7 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
 {
     redisReply *r = rep->r;
     enum dlock_step step = be->status.order->what;
-    enum redis_script_stepped what = STEPPED_NOT;
+    enum redis_script_stepped what = STEPPED_CHANGED;
     struct dlock_error err;
     if (be->node.cmd.auth_failed) {
         err = be->node.cmd.error;
@@ -100,7 +100,7 @@ static void answered(struct redis_backend *be, struct redis_conn_reply *rep)
         was_read(be, rep);
         return;
     } else {
-        redis_end(be, EV_STEPPED)->stepped = redis_script_counts(what, step);
+        redis_end(be, EV_STEPPED)->stepped = what == STEPPED_DONE;
         return;
     }
     fail(be, &err);

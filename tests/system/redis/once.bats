@@ -44,10 +44,10 @@ proxy() {
     listener proxy "$REDIS_PORT" "$@"
     P="redis://127.0.0.1:$LISTENS#$NAME"
 }
-# lua SCRIPT KEY ARG...: one of dlock's scripts, sent by hand.
+# lua SCRIPT KEYS KEY... ARG...: one of dlock's scripts, sent by hand.
 lua() {
     local dir=$ROOT/lib/backends/redis/scripts
-    rcli eval "$(awk -v plain=1 -f "$dir/embed.awk" "$dir/$1.lua")" 1 "${@:2}"
+    rcli eval "$(awk -v plain=1 -f "$dir/embed.awk" "$dir/$1.lua")" "${@:2}"
 }
 free() { [ "$(rcli exists "$NAME")" = 0 ]; }
 
@@ -133,12 +133,12 @@ free() { [ "$(rcli exists "$NAME")" = 0 ]; }
     hold --ttl 2 --once
     local token
     token=$(rcli get "$NAME") token=${token%% *}
-    [ "$(lua forget "$R" 0 "$NAME" "$token")" = busy ]
     let_go
-    [ "$(lua forget "$R" 0 "$NAME" "${token:1}0")" = changed ]
+    forget() { lua forget 2 "$NAME" "$R" 0 "{$NAME}:dlock:" "$1"; }
+    [ "$(forget "${token:1}0")" = changed ]
     record_is succeeded
-    [ "$(lua forget "$R" 0 "$NAME" "$token")" = "done" ]
-    [ "$(lua forget "$R" 0 "$NAME" "$token")" = "done" ]
+    [ "$(forget "$token")" = "done" ]
+    [ "$(forget "$token")" = "done" ]
     [ "$(rcli exists "$R")" = 0 ]
     # A run that crashed holds no lock: another one may hold it.
     hold --ttl 1 --once
@@ -348,8 +348,11 @@ asks_end() {
     [ "$(rcli get "$NAME")" = "$value over=1" ]
     left=$(rcli pttl "$NAME")
     [ "$left" -lt 2500 ]
-    [ "$(lua renew "$NAME" 0 "{$NAME}:dlock:" "$value" 60000 | head -n 1)" = 0 ]
-    [ "$(lua leave "$NAME" 0 "{$NAME}:dlock:" "$value" '' 0 | head -n 1)" = 0 ]
+    [ "$(lua renew 1 "$NAME" 0 "{$NAME}:dlock:" "$value" 60000 | head -n 1)" = 0 ]
+    [ "$(lua leave 1 "$NAME" 0 "{$NAME}:dlock:" "$value" '' 0 | head -n 1)" = 0 ]
+    # A break reads again, and frees the lock instead.
+    [ "$(lua break 1 "$NAME" 0 "{$NAME}:dlock:" "${value%% *}" me mark)" = changed ]
+    [ "$(rcli get "$NAME")" = "$value over=1" ]
     [ "$(rcli pttl "$NAME")" -le "$left" ]
     run -75 run_t 5 "$DLOCK" --status "$L"
     assert_out "$HOLDER"

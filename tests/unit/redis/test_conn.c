@@ -200,8 +200,8 @@ TEST(changes_are_told_between_replies)
         int tag, elements;
     } want[] = {{7, 2}, {REDIS_CONN_PUSH, 2}, {1, 2}, {REDIS_CONN_PUSH, 2}};
     REQUIRE(begin(NULL, false));
-    redis_conn_tell(&c, 7);
-    redis_conn_tell(&c, 7); /* once for each connection */
+    redis_conn_track(&c, 7);
+    redis_conn_track(&c, 7); /* once for each connection */
     ping(1);
     REQUIRE(settle());
     for (size_t i = 0, got = 0; i < strlen(text); i++) {
@@ -226,7 +226,7 @@ TEST(a_server_that_hangs_up_instead_of_telling_is_not_asked_on_the_next_connecti
 {
     REQUIRE(begin(NULL, false));
     for (int i = 0; i < 3; i++) {
-        redis_conn_tell(&c, 7);
+        redis_conn_track(&c, 7);
         CHECK_INT(c.ntags, i == 1 ? 0 : 2);
         ping(1);
         REQUIRE(settle());

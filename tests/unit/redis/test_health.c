@@ -99,9 +99,9 @@ TEST(warnings_come_one_after_the_other)
     struct dlock_event ev;
     redis_checks_answered(&c, &memory, "h:1", DLOCK_SEC, 0);
     redis_checks_answered(&c, &persistence, "h:1", DLOCK_SEC, 0);
-    c.ntold = DLOCK_LEN(c.told); /* no room: dropped */
+    c.nwarnings = DLOCK_LEN(c.warnings); /* no room: dropped */
     redis_checks_answered(&c, &memory, "h:1", DLOCK_SEC, 0);
-    c.ntold = 2;
+    c.nwarnings = 2;
     REQUIRE(redis_checks_take(&c, &none, &ev));
     CHECK_HAS(ev.error.msg, "maxmemory-policy");
     REQUIRE(redis_checks_take(&c, &none, &ev));
@@ -157,8 +157,8 @@ TEST(finds_jumps_of_the_clock)
     for (size_t i = 0; i < DLOCK_LEN(t); i++) {
         struct redis_clock c = {0};
         int64_t base = 5 * DLOCK_SEC, sent = base + t[i].ours * DLOCK_MSEC;
-        CHECK_INT(redis_clock_told(&c, WALL, base, base + DLOCK_MSEC), 0);
-        int64_t got = redis_clock_told(&c, WALL + t[i].theirs + t[i].trip / 2, sent,
+        CHECK_INT(redis_clock_jump(&c, WALL, base, base + DLOCK_MSEC), 0);
+        int64_t got = redis_clock_jump(&c, WALL + t[i].theirs + t[i].trip / 2, sent,
                                        sent + t[i].trip * DLOCK_MSEC);
         int64_t off = got - t[i].jump * DLOCK_MSEC;
         if (!CHECK(t[i].jump == 0 ? got == 0
@@ -167,7 +167,7 @@ TEST(finds_jumps_of_the_clock)
         /* Reported once: from now on the new time counts. */
         sent += 1000 * DLOCK_MSEC + t[i].trip * DLOCK_MSEC;
         CHECK_INT(
-            redis_clock_told(&c, WALL + t[i].theirs + t[i].trip + 1000, sent, sent + DLOCK_MSEC),
+            redis_clock_jump(&c, WALL + t[i].theirs + t[i].trip + 1000, sent, sent + DLOCK_MSEC),
             0);
     }
 }
@@ -175,17 +175,17 @@ TEST(finds_jumps_of_the_clock)
 TEST(ignores_impossible_clocks)
 {
     struct redis_clock c = {0};
-    CHECK_INT(redis_clock_told(&c, WALL, 10 * DLOCK_SEC, 10 * DLOCK_SEC), 0);
+    CHECK_INT(redis_clock_jump(&c, WALL, 10 * DLOCK_SEC, 10 * DLOCK_SEC), 0);
     struct redis_clock before = c;
-    CHECK_INT(redis_clock_told(&c, 0, 20 * DLOCK_SEC, 20 * DLOCK_SEC), 0);
-    CHECK_INT(redis_clock_told(&c, -1, 20 * DLOCK_SEC, 20 * DLOCK_SEC), 0);
-    CHECK_INT(redis_clock_told(&c, INT64_MAX, 20 * DLOCK_SEC, 20 * DLOCK_SEC), 0);
-    CHECK_INT(redis_clock_told(&c, WALL, 0, 20 * DLOCK_SEC), 0);
-    CHECK_INT(redis_clock_told(&c, WALL, 20 * DLOCK_SEC, 10 * DLOCK_SEC), 0);
+    CHECK_INT(redis_clock_jump(&c, 0, 20 * DLOCK_SEC, 20 * DLOCK_SEC), 0);
+    CHECK_INT(redis_clock_jump(&c, -1, 20 * DLOCK_SEC, 20 * DLOCK_SEC), 0);
+    CHECK_INT(redis_clock_jump(&c, INT64_MAX, 20 * DLOCK_SEC, 20 * DLOCK_SEC), 0);
+    CHECK_INT(redis_clock_jump(&c, WALL, 0, 20 * DLOCK_SEC), 0);
+    CHECK_INT(redis_clock_jump(&c, WALL, 20 * DLOCK_SEC, 10 * DLOCK_SEC), 0);
     CHECK(memcmp(&c, &before, sizeof(c)) == 0);
     /* The extremes that are accepted. */
-    CHECK(redis_clock_told(&c, INT64_MAX / 2 / DLOCK_MSEC - 1, 20 * DLOCK_SEC, 20 * DLOCK_SEC) > 0);
-    CHECK(redis_clock_told(&c, 1, 30 * DLOCK_SEC, 30 * DLOCK_SEC) < 0);
+    CHECK(redis_clock_jump(&c, INT64_MAX / 2 / DLOCK_MSEC - 1, 20 * DLOCK_SEC, 20 * DLOCK_SEC) > 0);
+    CHECK(redis_clock_jump(&c, 1, 30 * DLOCK_SEC, 30 * DLOCK_SEC) < 0);
 }
 
 TEST(messages_about_a_jump)

@@ -398,11 +398,11 @@ TEST(answers_to_a_step_of_a_query)
     static const struct {
         const char *word;
         enum redis_script_stepped what;
-    } answers[] = {
-        {"marked", STEPPED_MARKED}, {"already", STEPPED_MARKED},  {"freed", STEPPED_REMOVED},
-        {"done", STEPPED_REMOVED},  {"free", STEPPED_NOT},        {"changed", STEPPED_NOT},
-        {"busy", STEPPED_NOT},      {"foreign", STEPPED_FOREIGN}, {"record", STEPPED_RECORD}};
-    static const char *const odd[] = {"$6\r\nmarked\r\n", "*0\r\n", "*1\r\n:1\r\n",
+    } answers[] = {{"done", STEPPED_DONE},
+                   {"changed", STEPPED_CHANGED},
+                   {"foreign", STEPPED_FOREIGN},
+                   {"record", STEPPED_RECORD}};
+    static const char *const odd[] = {"$4\r\ndone\r\n", "*0\r\n", "*1\r\n:1\r\n",
                                       "*1\r\n$4\r\nwhat\r\n"};
     enum redis_script_stepped what;
     char text[64];
@@ -414,17 +414,6 @@ TEST(answers_to_a_step_of_a_query)
     }
     for (size_t i = 0; i < DLOCK_LEN(odd); i++)
         CHECK_INT(redis_script_stepped(parse(odd[i]), &what), DLOCK_EPROTO);
-}
-
-/* A hold that has come to its end meanwhile is freed instead of marked: it is read again. */
-TEST(a_step_counts_if_it_has_done_what_was_ordered)
-{
-    CHECK(redis_script_counts(STEPPED_MARKED, STEP_MARK));
-    CHECK(!redis_script_counts(STEPPED_REMOVED, STEP_MARK));
-    CHECK(redis_script_counts(STEPPED_REMOVED, STEP_FREE));
-    CHECK(redis_script_counts(STEPPED_REMOVED, STEP_FORGET));
-    CHECK(!redis_script_counts(STEPPED_NOT, STEP_FREE));
-    CHECK(!redis_script_counts(STEPPED_RECORD, STEP_FORGET));
 }
 
 /* The hash of the embedded text, by another program. */

@@ -1,9 +1,9 @@
 -- break.lua - take the lock away from a holder: mark the hold (parts/mark.lua), or free it.
 --
 -- ARGV: db, prefix, the token of the holder as shown, who breaks the hold, how: 'mark', 'force'
--- (free the lock at once) or 'undo' (remove our mark) -> 'marked', 'already' (by an earlier mark),
--- 'freed' (by force, or released before), 'free' (there is no holder), 'foreign' (a mark does not
--- reach another program), 'undone', or 'changed' and another holder
+-- (free the lock at once) or 'undo' (remove our mark) -> 'done' (also by an earlier mark),
+-- 'changed' (the hold is over, and nothing was done) or 'foreign' (a mark does not reach another
+-- program)
 -- include parts/role.lua
 -- include parts/lock.lua
 -- include parts/clock.lua
@@ -30,17 +30,17 @@ local function holder()
   end
 end
 
-if not value then return {'free'} end
-local found, score = holder()
-if not found then return {'changed', shown()} end
+local found, score
+if value then found, score = holder() end
+if not found then return {'changed'} end
 ARGV[3] = found
 local mine, line = value == found
 -- include parts/quit.lua
-if how ~= 'force' and foreign_token(found) == token then return {'foreign'} end
-if how == 'force' or string.find(found, ' over=1$') then
+if how == 'force' then
   quit('')
-  return {'freed'}
+  return {'done'}
 end
+if foreign_token(found) == token then return {'foreign'} end
 
 -- Write the holder's value anew, with the same expiry. A reader's new value first: in a cluster, an
 -- empty zset could not be written any more while the slot is being moved.
@@ -56,9 +56,10 @@ if how == 'undo' then
     unmark(found)
     rename(string.sub(found, 1, -#BREAK - 1))
   end
-  return {'undone'}
+  return {'done'}
 end
-if is_marked(found) then return {'already'} end
+if string.find(found, ' over=1$') then return {'changed'} end
+if is_marked(found) then return {'done'} end
 -- The holder reads the text within a third of its ttl, or is dead.
 local left = score and expiry(score) - now or redis.call('PTTL', name)
 local kept = math.max(left, 0) + 1000 + (tonumber(string.match(found, ' ttl=(%d+)')) or 0)
@@ -70,4 +71,4 @@ if type(done) == 'table' and done.err then
   unmark(found .. BREAK)
   return done
 end
-return {'marked'}
+return {'done'}
