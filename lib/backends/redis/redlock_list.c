@@ -1,9 +1,9 @@
 /*
- * redlock_list.c - --list: each server tells a page of names (paging.h); then all servers are asked
+ * redlock_list.c - --list: each server sends a page of names (paging.h); then all servers are asked
  * for the status of each new name, and redlock_status.c decides as for --status. So a lock that
  * fewer servers than a majority have is free here, too. Then the next pages.
  *
- * A server that fails or stays silent is told once, and not asked again.
+ * A server that fails or stays silent is reported once, and not asked again.
  */
 #include "paging.h"
 #include "redlock_servers.h"
@@ -21,7 +21,7 @@ struct redlock_list {
     enum list_round round;
     struct list_server {
         struct redis_paging paging;
-        bool last; /* the server has told its last page */
+        bool last; /* the server has sent its last page */
         bool out;
         int64_t hidden;
     } server[REDLOCK_NODES];
@@ -96,7 +96,7 @@ static void ask_all(struct redlock_backend *be, enum list_round round)
     l->round = round;
     for_each_server (be, s) {
         const struct list_server *part = part_of(be, s);
-        int tag = REDLOCK_TAG(be->serial, K_LIST);
+        int tag = REDLOCK_TAG(be->serial, KIND_LIST);
         if (part->out) {
             s->answer = A_FAILED;
             s->error = s->last;
@@ -219,7 +219,7 @@ static void list_answered(struct redlock_backend *be, struct redlock_server *s,
 {
     struct redis_script_state state;
     bool refused = rep->r->type == REDIS_REPLY_ERROR;
-    if (be->op != OP_LIST || rep->tag != REDLOCK_TAG(be->serial, K_LIST) || be->list->ready)
+    if (be->op != OP_LIST || rep->tag != REDLOCK_TAG(be->serial, KIND_LIST) || be->list->ready)
         return;
     if (s->node.cmd.auth_failed || (refused && be->list->round == ROUND_PAGES)) {
         redlock_refused(be, s, rep->r);
@@ -262,7 +262,7 @@ static void list_step(struct redlock_backend *be, int64_t now)
         if (s->answer == A_FAILED || (s->answer == A_REFUSED && l->round == ROUND_PAGES))
             part->out = true;
         if (part->out)
-            redlock_tell_down(be, s);
+            redlock_report_down(be, s);
         usable += !part->out;
     }
     if (l->no_memory) {

@@ -36,7 +36,7 @@ static void send_step(struct redlock_backend *be, struct redlock_server *s, bool
         op = SCRIPT_FORGET_VOTE;
     if (undo)
         args.how = "undo";
-    redlock_send(be, s, K_STATUS, op, &args);
+    redlock_send(be, s, KIND_STATUS, op, &args);
 }
 
 void redlock_step(struct dlock_be *dlock_be, const struct dlock_order *order)
@@ -64,7 +64,7 @@ static void status_answered(struct redlock_backend *be, struct redlock_server *s
 {
     struct redis_script_state state;
     enum redis_script_stepped what;
-    if (be->op != OP_STATUS || rep->tag != REDLOCK_TAG(be->serial, K_STATUS))
+    if (be->op != OP_STATUS || rep->tag != REDLOCK_TAG(be->serial, KIND_STATUS))
         return;
     enum dlock_step step = be->status.order->what;
     if (s->node.cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
@@ -77,10 +77,10 @@ static void status_answered(struct redlock_backend *be, struct redlock_server *s
         be->status.replies[s - be->servers] = rep->r;
         rep->r = NULL;
     } else if (what == STEPPED_FOREIGN) {
-        s->answer = A_TYPE;
+        s->answer = A_FOREIGN;
         redis_script_no_mark(be->spec, &s->error);
     } else if (what == STEPPED_RECORD) {
-        s->answer = A_TYPE;
+        s->answer = A_FOREIGN;
         redlock_run_foreign(be, s, &s->error);
     } else {
         s->answer = redis_script_counts(what, step) ? A_YES : A_GONE;
@@ -270,7 +270,7 @@ static void was_read(struct redlock_backend *be)
         int i = (int)(s - be->servers);
         if (!state_of(be, i, &state) || state.run_len == 0 || run_of(be, i, &run))
             continue;
-        s->answer = A_TYPE;
+        s->answer = A_FOREIGN;
         redlock_run_foreign(be, s, &s->error);
         if (err.code == 0) /* the first server's: the others' say the same */
             err = s->error;
@@ -292,8 +292,8 @@ static void was_read(struct redlock_backend *be)
 static void conclude(struct redlock_backend *be)
 {
     enum dlock_step step = be->status.order->what;
-    int yes = redlock_count(be, A_YES), told = yes + redlock_count(be, A_GONE);
-    bool done = step == STEP_FREE ? yes > 0 && told >= be->quorum : yes >= be->quorum;
+    int yes = redlock_count(be, A_YES), answered = yes + redlock_count(be, A_GONE);
+    bool done = step == STEP_FREE ? yes > 0 && answered >= be->quorum : yes >= be->quorum;
     struct dlock_error err;
     /* No majority has the mark. A server that is still asked may set the mark after the step. */
     for_each_server (be, s)
@@ -306,11 +306,11 @@ static void conclude(struct redlock_backend *be)
                       "only %d of %d servers have removed the record, and a success that another "
                       "one has counts: forget it again when all can be reached",
                       yes, be->n);
-    if (done || told >= be->quorum) {
+    if (done || answered >= be->quorum) {
         redlock_end(be, EV_STEPPED)->stepped = done;
         return;
     }
-    if (step == STEP_MARK && redlock_count(be, A_TYPE) >= be->quorum)
+    if (step == STEP_MARK && redlock_count(be, A_FOREIGN) >= be->quorum)
         redis_script_no_mark(be->spec, &err);
     else
         redlock_no_quorum(be, &err);
@@ -323,7 +323,7 @@ static void status_step(struct redlock_backend *be, int64_t now)
     int yes = redlock_count(be, A_YES), answered = yes + redlock_count(be, A_GONE);
     struct dlock_error err;
     if (step == STEP_MARK)
-        answered += redlock_count(be, A_TYPE);
+        answered += redlock_count(be, A_FOREIGN);
     bool pending = redlock_count(be, A_PENDING) > 0;
     if (pending && redlock_patient(be, answered, now))
         return;
