@@ -36,7 +36,6 @@ static void ask_first(struct redlock_backend *be, struct redlock_server *s)
         c->error = s->error;
         return;
     }
-    s->answer = A_PENDING;
     redlock_send(be, s, KIND_STATUS, SCRIPT_STATUS, &(struct redis_script_args){0});
     redis_check_asked(c, Q_STATUS);
 }

@@ -103,7 +103,6 @@ static void ask_all(struct redlock_backend *be, enum list_round round)
         } else if (round == ROUND_PAGES && part->last) {
             s->answer = A_YES;
         } else if (redlock_reach(be, s, be->until)) {
-            s->answer = A_PENDING;
             if (round == ROUND_PAGES)
                 redis_paging_send(&part->paging, &be->script, &s->node.cmd, tag,
                                   be->status.question->all);

@@ -1,7 +1,6 @@
 /* redlock_servers.c - the servers of a Redlock: reach each server, and count the answers. */
 #include "redlock_servers.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* A server that leaves so many commands unanswered gets no new commands. */
@@ -110,6 +109,7 @@ bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t
         s->from = 0;
         s->retry_at = 0;
     }
+    s->answer = A_PENDING;
     if (redis_conn_is_open(c))
         return true;
     if (now < s->retry_at) {

@@ -234,8 +234,8 @@ void redlock_begin(struct redlock_backend *, enum redlock_op);
 void redlock_connect(struct redlock_backend *, struct redlock_server *, struct redis_conn *,
                      int64_t until);
 /*
- * True: commands can be queued for the server in this operation. If not, the answer says why: a
- * failure to connect a moment ago, or earlier commands without an answer.
+ * True: the operation's commands can be queued for the server, and its answer is pending. If not,
+ * the answer says why: a failure to connect a moment ago, or earlier commands without an answer.
  */
 bool redlock_reach(struct redlock_backend *, struct redlock_server *, int64_t until);
 /* Send the script that raises the fence counter (KIND_RAISE), renews, or heals. */

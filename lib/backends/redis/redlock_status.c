@@ -9,7 +9,6 @@
  */
 #include "redlock_servers.h"
 
-#include <stdio.h>
 #include <string.h>
 
 void redlock_drop_listing(struct redlock_backend *be)
@@ -51,12 +50,9 @@ void redlock_step(struct dlock_be *dlock_be, const struct dlock_order *order)
         fail(be, &err);
         return;
     }
-    for_each_server (be, s) {
-        if (!redlock_reach(be, s, be->until))
-            continue;
-        s->answer = A_PENDING;
-        send_step(be, s, false);
-    }
+    for_each_server (be, s)
+        if (redlock_reach(be, s, be->until))
+            send_step(be, s, false);
 }
 
 static void status_answered(struct redlock_backend *be, struct redlock_server *s,

@@ -445,7 +445,6 @@ static void start_round(struct redlock_backend *be)
         redlock_undo(be, s);
         if (may_track(s))
             redis_node_track(&s->node, REDLOCK_TAG(be->serial, KIND_TRACK));
-        s->answer = A_PENDING;
         s->touched = true;
         s->queued = s->queued || in_queue;
         redlock_send(be, s, KIND_VOTE, SCRIPT_VOTE,
