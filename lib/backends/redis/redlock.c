@@ -80,7 +80,7 @@ static void be_close(struct dlock_be *dlock_be)
     struct redlock_backend *be = redlock_of(dlock_be);
     if (!be)
         return;
-    redlock_drop_listing(be);
+    redlock_status_drop(be);
     redlock_list_drop(be);
     redlock_check_drop(be);
     redlock_wait_close(be);
@@ -243,7 +243,6 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
     be->events.n = 0;
     for_each_server (be, s)
         s->doubt = EV_NONE;
-    redlock_drop_listing(be);
     redlock_list_drop(be);
     redlock_check_drop(be);
     redlock_wait_close(be);

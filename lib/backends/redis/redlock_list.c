@@ -59,7 +59,6 @@ void redlock_list_drop(struct redlock_backend *be)
     for_each_server (be, s)
         if (s->answer == A_PENDING)
             redlock_drop(be, s);
-    redlock_drop_listing(be);
     drop_names(l);
     free(l->names);
     redis_seen_done(&l->seen);
@@ -277,7 +276,6 @@ static void list_step(struct redlock_backend *be, int64_t now)
     } else {
         redlock_no_quorum(be, &l->why);
         l->unread++;
-        redlock_drop_listing(be);
         go_on(be);
     }
 }
@@ -293,14 +291,12 @@ static void decide(struct redlock_backend *be)
 {
     struct redlock_list *l = be->list;
     l->entry = (struct dlock_entry){.name = l->names[l->at - 1]};
-    redlock_status_first(be);
     while (redlock_status_entry(be)) {
         if (be->info.waiter)
             l->entry.waiters++;
         else if (l->entry.holders++ == 0)
             l->holder = be->info;
     }
-    redlock_drop_listing(be);
     if (l->entry.holders > 1)
         l->holder.left_ns = -1;
     if (l->entry.holders > 0)

@@ -337,9 +337,9 @@ int redlock_list_next(struct redlock_backend *, struct dlock_event *);
 bool redlock_list_ready(const struct redlock_backend *);
 /* The connections with unanswered requests of the list are closed. */
 void redlock_list_drop(struct redlock_backend *);
-void redlock_drop_listing(struct redlock_backend *);
-/* Of status.replies, one of a server: start anew; the next holder or waiter, as be->info. */
-void redlock_status_first(struct redlock_backend *);
+/* Of status.replies, one of a server: the next holder or waiter, as be->info. */
 bool redlock_status_entry(struct redlock_backend *);
+/* Free the replies; the next entry is the first one. */
+void redlock_status_drop(struct redlock_backend *);
 
 #endif

@@ -11,19 +11,15 @@
 
 #include <string.h>
 
-void redlock_drop_listing(struct redlock_backend *be)
+void redlock_status_drop(struct redlock_backend *be)
 {
     for (int i = 0; i < be->n; i++) {
-        if (be->status.replies[i])
-            freeReplyObject(be->status.replies[i]);
+        freeReplyObject(be->status.replies[i]);
         be->status.replies[i] = NULL;
     }
-}
-
-static void fail(struct redlock_backend *be, const struct dlock_error *err)
-{
-    redlock_drop_listing(be);
-    redlock_end(be, EV_FAILED)->error = *err;
+    be->status.part = LIST_HOLDERS;
+    be->status.server = 0;
+    be->status.at = be->status.nlisted = 0;
 }
 
 static void send_step(struct redlock_backend *be, struct redlock_server *s, bool undo)
@@ -42,12 +38,11 @@ void redlock_step(struct dlock_be *dlock_be, const struct dlock_order *order)
 {
     struct redlock_backend *be = redlock_of(dlock_be);
     struct dlock_error err;
-    redlock_drop_listing(be);
     redlock_begin(be, OP_STATUS);
     be->status.order = order;
     be->until = order->until;
     if (redlock_check_peers(be, &err) != 0) {
-        fail(be, &err);
+        redlock_end(be, EV_FAILED)->error = err;
         return;
     }
     for_each_server (be, s)
@@ -118,13 +113,6 @@ static bool find_run(struct redlock_backend *be)
     else if (found[0])
         be->run = newest[0];
     return found[0] || found[1];
-}
-
-void redlock_status_first(struct redlock_backend *be)
-{
-    be->status.part = LIST_HOLDERS;
-    be->status.server = 0;
-    be->status.at = be->status.nlisted = 0;
 }
 
 /* ------------------------------------------------------------------ holders, waiters */
@@ -225,7 +213,7 @@ bool redlock_next(struct dlock_be *dlock_be, struct dlock_info *info)
 
 void redlock_rest(struct dlock_be *dlock_be)
 {
-    redlock_drop_listing(redlock_of(dlock_be));
+    redlock_status_drop(redlock_of(dlock_be));
 }
 
 /* ----------------------------------------------------------------------- the answers */
@@ -251,17 +239,13 @@ static bool is_unsure(struct redlock_backend *be, struct dlock_error *err)
     return true;
 }
 
-/* A majority has answered. */
+/* A majority has answered, and is sure. */
 static void was_read(struct redlock_backend *be)
 {
     bool forgets = be->status.order->question->what == ASK_FORGET, found = find_run(be);
     struct redis_script_state state;
     struct dlock_run run;
     struct dlock_error err = {0};
-    if (is_unsure(be, &err)) {
-        fail(be, &err);
-        return;
-    }
     for_each_server (be, s) {
         int i = (int)(s - be->servers);
         if (!state_of(be, i, &state) || state.run_len == 0 || run_of(be, i, &run))
@@ -273,12 +257,10 @@ static void was_read(struct redlock_backend *be)
     }
     /* "No record" needs a majority, too: foreign data may have replaced a record. */
     if (forgets && !found && redlock_count(be, A_YES) < be->quorum) {
-        redlock_no_quorum(be, &err);
-        fail(be, &err);
+        redlock_no_quorum(be, &redlock_end(be, EV_FAILED)->error);
         return;
     }
     struct dlock_event *ev = redlock_end(be, EV_READ);
-    redlock_status_first(be);
     ev->run = found ? &be->run : NULL;
     if (!forgets)
         ev->error = err;
@@ -290,7 +272,6 @@ static void conclude(struct redlock_backend *be)
     enum dlock_step step = be->status.order->what;
     int yes = redlock_count(be, A_YES), answered = yes + redlock_count(be, A_GONE);
     bool done = step == STEP_FREE ? yes > 0 && answered >= be->quorum : yes >= be->quorum;
-    struct dlock_error err;
     /* No majority has the mark. A server that is still asked may set the mark after the step. */
     for_each_server (be, s)
         if (step == STEP_MARK && !done && (s->answer == A_YES || s->answer == A_PENDING))
@@ -302,15 +283,12 @@ static void conclude(struct redlock_backend *be)
                       "only %d of %d servers have removed the record, and a success that another "
                       "one has counts: forget it again when all can be reached",
                       yes, be->n);
-    if (done || answered >= be->quorum) {
+    if (done || answered >= be->quorum)
         redlock_end(be, EV_STEPPED)->stepped = done;
-        return;
-    }
-    if (step == STEP_MARK && redlock_count(be, A_FOREIGN) >= be->quorum)
-        redis_script_no_mark(be->spec, &err);
+    else if (step == STEP_MARK && redlock_count(be, A_FOREIGN) >= be->quorum)
+        redis_script_no_mark(be->spec, &redlock_end(be, EV_FAILED)->error);
     else
-        redlock_no_quorum(be, &err);
-    fail(be, &err);
+        redlock_no_quorum(be, &redlock_end(be, EV_FAILED)->error);
 }
 
 static void status_step(struct redlock_backend *be, int64_t now)
@@ -323,17 +301,14 @@ static void status_step(struct redlock_backend *be, int64_t now)
     bool pending = redlock_count(be, A_PENDING) > 0;
     if (pending && redlock_patient(be, answered, now))
         return;
-    /* A missing answer that decides is waited for. */
-    if (pending && step == STEP_READ && now < be->until && is_unsure(be, &err))
-        return;
-    if (step != STEP_READ) {
+    if (step != STEP_READ)
         conclude(be);
-    } else if (yes >= be->quorum) {
+    else if (yes < be->quorum)
+        redlock_no_quorum(be, &redlock_end(be, EV_FAILED)->error);
+    else if (!is_unsure(be, &err))
         was_read(be);
-    } else {
-        redlock_no_quorum(be, &err);
-        fail(be, &err);
-    }
+    else if (!pending || now >= be->until) /* a missing answer that decides is waited for */
+        redlock_end(be, EV_FAILED)->error = err;
 }
 
 const struct redlock_operation redlock_op_status = {
