@@ -11,8 +11,8 @@
  *
  * This file runs the operation under way: redlock_vote.c acquires, redlock_renew.c renews and
  * releases, redlock_status.c carries out the steps of a query, redlock_list.c asks for all locks.
- * redlock_servers.c reaches the servers and counts their answers, redlock_young.c
- * knows which votes count after a restart. Each server is a node (node.c).
+ * redlock_servers.c reaches the servers, each of which is a node (node.c). quorum.c counts their
+ * answers, redlock_young.c knows which votes count after a restart.
  *
  * Not guaranteed: the same as with one server, for a majority of the servers. A server that comes
  * back without its data does not vote for a ttl (restart-grace), so that it cannot vote for a
@@ -59,7 +59,7 @@ static int read_spec(struct redlock_backend *be, struct dlock_error *err)
     if (!be->servers)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     be->n = uri->nhosts;
-    be->quorum = be->n / 2 + 1;
+    be->quorum = quorum_of(be->n);
     for (int i = 0; i < be->n; i++) {
         const struct dlock_host *h = &uri->hosts[i];
         struct redlock_server *s = &be->servers[i];

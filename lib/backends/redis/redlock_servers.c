@@ -246,25 +246,12 @@ int redlock_count(const struct redlock_backend *be, enum redlock_answer what)
     return count;
 }
 
-int64_t redlock_reached(const int64_t *values, int n, int count)
-{
-    int64_t best = 0;
-    for (int i = 0; i < n; i++) {
-        int reached = 0;
-        for (int k = 0; k < n; k++)
-            reached += values[k] >= values[i];
-        if (reached >= count)
-            best = dlock_max(best, values[i]);
-    }
-    return best;
-}
-
 int64_t redlock_from(const struct redlock_backend *be)
 {
     int64_t from[REDLOCK_NODES];
     for (int i = 0; i < be->n; i++)
         from[i] = be->servers[i].from;
-    return redlock_reached(from, be->n, be->quorum);
+    return quorum_reached(from, be->n, be->quorum);
 }
 
 bool redlock_patient(struct redlock_backend *be, int answered, int64_t now)

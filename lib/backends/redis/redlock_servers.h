@@ -8,6 +8,7 @@
 #include "backends/networked.h"
 #include "findings.h"
 #include "node.h"
+#include "quorum.h"
 #include "redlock_young.h"
 #include "run_record.h"
 
@@ -45,20 +46,6 @@ enum redlock_kind {
 #define REDLOCK_TAG(serial, kind) ((int)(((serial)&REDLOCK_SERIALS) << 4 | (unsigned)(kind)))
 #define REDLOCK_TAG_SERIAL(tag) ((unsigned)(tag) >> 4 & REDLOCK_SERIALS)
 #define REDLOCK_TAG_KIND(tag) ((enum redlock_kind)((tag)&15))
-
-/* What a server has said in the operation under way. */
-enum redlock_answer {
-    A_NONE,    /* not asked */
-    A_PENDING, /* asked */
-    A_YES,     /* vote, renewal, release: ours; a step of a query: read, or done */
-    A_BUSY,    /* a different client holds the lock */
-    A_GONE,    /* renewal, release: there is no lock; a step: the hold or record is another */
-    A_GRACE,   /* vote: not up for long enough; the server may have our value all the same */
-    A_FOREIGN, /* another program's data: fence counter, run record, or holder to be marked */
-    A_REFUSED, /* an error reply */
-    A_FAILED,  /* not reachable */
-    A_LATE     /* still busy with earlier commands: not asked */
-};
 
 /* Is the granted lock still there? */
 enum redlock_loss {
@@ -155,7 +142,7 @@ struct redlock_backend {
         struct outage out;
         struct dlock_backoff split_pause;
         struct redlock_server *holder; /* a server with the holder's record, or NULL */
-        bool definite, split; /* a majority names the same holder; no client has a majority */
+        bool split;                    /* no client has a majority */
         uint64_t reported_holder;
     } acquire;
     struct {
@@ -269,8 +256,6 @@ uint64_t redlock_digest(const char *, size_t len);
 int redlock_count(const struct redlock_backend *, enum redlock_answer);
 /* When a majority had last confirmed: the lease counts from there. 0: no majority has. */
 int64_t redlock_from(const struct redlock_backend *);
-/* The largest value that is reached by count of the n values; 0: none is. */
-int64_t redlock_reached(const int64_t *values, int n, int count);
 /* May the operation still wait with so many answers? After a majority, only for a moment. */
 bool redlock_patient(struct redlock_backend *, int answered, int64_t now);
 /* When this wait, or the operation's time, is over. */

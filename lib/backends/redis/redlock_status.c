@@ -94,42 +94,29 @@ static bool run_of(const struct redlock_backend *be, int i, struct dlock_run *ru
 /* The last run, as be->run. False: there is no record. */
 static bool find_run(struct redlock_backend *be)
 {
-    struct dlock_run run, newest[2]; /* of the runs that have ended, and that still run */
-    bool found[2] = {false, false};
-    int recorded = 0;
-    for (int i = 0; i < be->n; i++) {
-        if (!run_of(be, i, &run))
-            continue;
-        int running = run.state == DLOCK_RUN_RUNNING;
-        if (!found[running] || run.fence > newest[running].fence)
-            newest[running] = run;
-        found[running] = true;
-    }
-    /* Fewer servers than a majority may have recorded a run that was never granted the lock. */
-    for (int i = 0; i < be->n && found[1]; i++)
-        recorded += run_of(be, i, &run) && strcmp(run.token, newest[1].token) == 0;
-    if (found[1] && (!found[0] || (recorded >= be->quorum && newest[1].fence > newest[0].fence)))
-        be->run = newest[1];
-    else if (found[0])
-        be->run = newest[0];
-    return found[0] || found[1];
+    struct dlock_run runs[REDLOCK_NODES];
+    int n = 0;
+    for (int i = 0; i < be->n; i++)
+        n += run_of(be, i, &runs[n]);
+    const struct dlock_run *last = quorum_run(runs, n, be->quorum);
+    if (last)
+        be->run = *last;
+    return last;
 }
 
 /* ------------------------------------------------------------------ holders, waiters */
 
 /*
  * How many servers name holder at of server i, which is be->info then. 0: an earlier server names
- * the holder, too. The fence is the lowest of their counters: failed rounds raise single counters,
- * and no counter is below the token.
+ * the holder, too.
  */
 static int named(struct redlock_backend *be, int i, size_t at)
 {
     struct redis_script_state s, other;
-    int64_t left_ns[REDLOCK_NODES];
-    uint64_t fence = UINT64_MAX;
+    struct quorum_hold holds[REDLOCK_NODES], hold;
+    struct dlock_info marked = {0};
     size_t len, n;
-    int count = 0, marks = 0;
-    struct dlock_info marked;
+    int count = 0;
     const char *value = state_of(be, i, &s) ? redis_script_value_at(&s, at, &len) : NULL;
     for (int k = 0; k < be->n && value; k++) {
         size_t holders = state_of(be, k, &other) ? redis_script_holders(&other) : 0;
@@ -140,22 +127,18 @@ static int named(struct redlock_backend *be, int i, size_t at)
                 continue;
             if (k < i)
                 return 0;
-            fence = other.fence < fence ? other.fence : fence;
-            left_ns[count++] = be->info.left_ns;
-            if (be->info.broken) {
+            holds[count++] = (struct quorum_hold){be->info.left_ns, other.fence, be->info.broken};
+            if (be->info.broken)
                 marked = be->info;
-                marks++;
-            }
             break;
         }
     }
-    /* Fewer marks break no hold. */
-    if (marks >= be->quorum)
+    hold = quorum_hold(holds, count, be->quorum);
+    if (hold.marked)
         be->info = marked;
-    else
-        be->info.broken = false;
-    be->info.left_ns = redlock_reached(left_ns, count, be->quorum);
-    be->info.fence = be->info.foreign ? 0 : fence;
+    be->info.broken = hold.marked; /* fewer marks break no hold */
+    be->info.left_ns = hold.left_ns;
+    be->info.fence = be->info.foreign ? 0 : hold.fence;
     return count;
 }
 

@@ -22,7 +22,7 @@
  * token: see end_raise().
  *
  * A counter far ahead of the other voters' was written by another program: its server has no vote
- * in this round, and its counter does not become the token (count_votes). Tokens grow all the same.
+ * in this round, and its counter does not become the token (quorum.h). Tokens grow all the same.
  * The two arguments need the votes that count, in each round a majority, and the majority that
  * confirms: the server in common has a vote that counts, and the counter behind this vote was at
  * least the earlier token since its server confirmed the token.
@@ -108,16 +108,15 @@ static struct redlock_young young_of(const struct redlock_backend *be)
 }
 
 /*
- * True: the server has voted, and has been up for less than least_ms. The vote does not count: the
- * value stays there as long as the lock is ours; otherwise the value is undone with the round.
+ * The vote of a server that has been up for less than least_ms does not count: the value stays
+ * there as long as the lock is ours; otherwise the value is undone with the round.
  */
-static bool discount(struct redlock_server *s, int64_t least_ms)
+static void discount(struct redlock_server *s, int64_t least_ms)
 {
     if (s->answer != A_YES || s->up_ms >= least_ms)
-        return false;
+        return;
     s->answer = A_GRACE;
     s->from = 0;
-    return true;
 }
 
 /* When a young server is old enough, by the reports in this round. */
@@ -129,25 +128,20 @@ static int64_t grace_left_ms(const struct redlock_backend *be, const struct redl
 
 /* ------------------------------------------------------------------ fence counters */
 
-/* Ten years: the counters follow the servers' clocks, in us. */
-#define FENCE_LEAD (INT64_C(10) * 366 * 86400 * 1000000)
-
-/*
- * How many votes count: with a counter of at most FENCE_LEAD above the median (the lower one of two
- * middle counters). decided: the remaining votes are void for the round, as in discount().
- */
-static int count_votes(struct redlock_backend *be, bool decided)
+static struct quorum_tally tally(const struct redlock_backend *be)
 {
-    int64_t fences[REDLOCK_NODES], median;
-    int n = 0, count = 0;
-    for_each_server (be, s)
-        if (s->answer == A_YES)
-            fences[n++] = (int64_t)s->fence;
-    median = redlock_reached(fences, n, n / 2 + 1);
+    struct quorum_vote votes[REDLOCK_NODES];
+    for (int i = 0; i < be->n; i++)
+        votes[i] = (struct quorum_vote){be->servers[i].answer, be->servers[i].fence};
+    return quorum_tally(votes, be->n);
+}
+
+/* The votes with a counter far ahead are void for the round, as in discount(). */
+static void void_ahead(struct redlock_backend *be)
+{
+    struct quorum_tally t = tally(be);
     for_each_server (be, s) {
-        bool ahead = (int64_t)s->fence - median > FENCE_LEAD;
-        count += s->answer == A_YES && !ahead;
-        if (s->answer != A_YES || !ahead || !decided)
+        if (!t.ahead[s - be->servers])
             continue;
         s->answer = A_FOREIGN;
         s->from = 0;
@@ -157,7 +151,6 @@ static int count_votes(struct redlock_backend *be, bool decided)
                       be->script.prefix, (unsigned long long)s->fence);
         redlock_notice(be, &s->error);
     }
-    return count;
 }
 
 /* ------------------------------------------------------- subscriptions and wake-ups */
@@ -338,21 +331,18 @@ static int64_t free_at(const struct redlock_backend *be, const struct redlock_se
 /* When the next round begins, and when a waiter looks before. */
 static void plan_round(struct redlock_backend *be)
 {
-    int64_t now = spec_now(be->spec), at = DLOCK_NEVER;
-    int place = INT32_MAX, unknown = 0;
+    int64_t now = spec_now(be->spec), when_free[REDLOCK_NODES];
+    int n = 0, place = INT32_MAX, unknown = 0;
     for_each_server (be, s) {
-        int earlier = 0;
-        int64_t t = free_at(be, s, now);
-        for_each_server (be, o)
-            earlier += free_at(be, o, now) <= t;
-        if (earlier >= be->quorum)
-            at = dlock_min(at, t);
+        when_free[n++] = free_at(be, s, now);
         if (s->answer == A_BUSY)
             place = s->place < place ? s->place : place;
         unknown += s->answer == A_BUSY && may_track(s);
     }
     if (place == INT32_MAX)
         place = 1;
+    /* When a majority is free: all servers but those of a minority. */
+    int64_t at = quorum_reached(when_free, n, n - be->quorum + 1);
     if (at != DLOCK_NEVER)
         at += (place - 1) * PLACE_STEP + jitter(be, 10 * DLOCK_MSEC);
     at = dlock_min(at, now + be->spec->ttl / 3);
@@ -369,7 +359,7 @@ static void plan_round(struct redlock_backend *be)
 
 /* Defined below, in their stage. */
 static void give_votes_back(struct redlock_backend *be, const struct redlock_server *success);
-static void round_failed(struct redlock_backend *be);
+static void round_lost(struct redlock_backend *be);
 static void pause_round(struct redlock_backend *be);
 
 static void fail_acquire(struct redlock_backend *be, const struct dlock_error *err)
@@ -571,61 +561,61 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
         return;
     /* The counters of a majority are being raised: this voter's, too. */
     struct redlock_young y = young_of(be);
-    (void)discount(s, redlock_young_needed_ms(&y, spec_now(be->spec)));
-    (void)count_votes(be, true);
+    discount(s, redlock_young_needed_ms(&y, spec_now(be->spec)));
+    void_ahead(be);
     if (s->answer == A_YES)
         redlock_keep(be, s, KIND_RAISE);
 }
 
-/* With a majority of votes that count: skip the run, or begin to raise the fences. */
+/* A majority has voted: skip the run, or begin to raise the fence counters to the token. */
+static void round_won(struct redlock_backend *be, uint64_t token, bool more_may_answer)
+{
+    bool sure;
+    const struct redlock_server *success = redlock_run_success(be, &sure);
+    if (!sure && more_may_answer)
+        return;
+    if (success) {
+        be->run = success->once.run;
+        be->acquire.outcome = EV_SKIPPED;
+        outage_over(&be->acquire.out, &be->events);
+        give_votes_back(be, success);
+        return;
+    }
+    be->acquire.stage = STAGE_RAISE;
+    be->until = dlock_min(be->acquire.first ? be->until : DLOCK_NEVER,
+                          spec_now(be->spec) + be->spec->op_timeout);
+    be->fence = token;
+    for_each_server (be, s)
+        if (s->answer == A_YES)
+            redlock_keep(be, s, KIND_RAISE);
+}
+
+/* Count the votes so far: is the round won, lost, or still open? */
 static void end_votes(struct redlock_backend *be, int64_t now)
 {
-    int yes = redlock_count(be, A_YES);
     struct redlock_young y = young_of(be);
-    if (yes >= be->quorum && !be->acquire.twice) {
-        /* The patience with the remaining servers begins when a majority has voted. */
-        (void)redlock_patient(be, be->quorum, now);
-        int64_t needed_ms = redlock_young_needed_ms(&y, now);
+    struct quorum_tally t = tally(be);
+    /* The patience with the remaining servers begins when a majority can be used. */
+    bool patient = redlock_patient(be, t.voted + t.denied, now);
+    if (be->acquire.twice) {
+        round_lost(be);
+        return;
+    }
+    if (t.voted >= be->quorum) {
         if (!redlock_young_decides(&y, now))
             return;
         for_each_server (be, s)
-            (void)discount(s, needed_ms);
-        yes = count_votes(be, false);
+            discount(s, redlock_young_needed_ms(&y, now));
+        t = tally(be);
     }
-    if (yes >= be->quorum && !be->acquire.twice) {
-        bool sure;
-        (void)count_votes(be, true);
-        const struct redlock_server *success = redlock_run_success(be, &sure);
-        if (!sure && now < redlock_young_complete_at(&y))
-            return;
-        if (success) {
-            be->run = success->once.run;
-            be->acquire.outcome = EV_SKIPPED;
-            outage_over(&be->acquire.out, &be->events);
-            give_votes_back(be, success);
-            return;
-        }
-        be->acquire.stage = STAGE_RAISE;
-        be->until = dlock_min(be->acquire.first ? be->until : DLOCK_NEVER,
-                              spec_now(be->spec) + be->spec->op_timeout);
-        for_each_server (be, s)
-            if (s->answer == A_YES && s->fence > be->fence)
-                be->fence = s->fence;
-        for_each_server (be, s)
-            if (s->answer == A_YES)
-                redlock_keep(be, s, KIND_RAISE);
+    enum quorum_round round = quorum_round(&t, now >= be->began + ERRORS_TIME);
+    if (round == ROUND_OPEN && patient)
         return;
-    }
-    /* Where no majority can be used, the round waits for all answers, for the message. */
-    int possible = yes + redlock_count(be, A_PENDING);
-    int usable = yes + redlock_count(be, A_BUSY) + redlock_count(be, A_GRACE);
-    bool patient = redlock_patient(be, usable, now);
-    bool all_heard = possible == yes || now >= be->began + ERRORS_TIME;
-    if (be->acquire.twice || !patient ||
-        (possible < be->quorum && (usable >= be->quorum || all_heard))) {
-        (void)count_votes(be, true);
-        round_failed(be);
-    }
+    void_ahead(be);
+    if (round == ROUND_WON)
+        round_won(be, t.token, now < redlock_young_complete_at(&y));
+    else
+        round_lost(be);
 }
 
 /* ----------------------------------------------------------- stage: raise the fences */
@@ -655,7 +645,7 @@ static void end_raise(struct redlock_backend *be, int64_t now)
     /* A server may have reported a larger ttl after its time-out. */
     struct redlock_young y = young_of(be);
     for_each_server (be, s)
-        (void)discount(s, redlock_young_age_ms(&y));
+        discount(s, redlock_young_age_ms(&y));
     int raised = 0, open = redlock_count(be, A_PENDING);
     /*
      * For half a ttl the votes behind the token stand, whatever the clocks: nobody else can have
@@ -672,7 +662,7 @@ static void end_raise(struct redlock_backend *be, int64_t now)
     }
     if (be->acquire.twice || raised < be->quorum) {
         if (be->acquire.twice || raised + open < be->quorum || now >= be->until)
-            round_failed(be);
+            round_lost(be);
         return;
     }
     be->claim = CLAIM_GRANTED;
@@ -695,7 +685,7 @@ static void end_raise(struct redlock_backend *be, int64_t now)
 
 /* ------------------------------------------------- stage: give the votes back */
 
-static void round_failed(struct redlock_backend *be)
+static void round_lost(struct redlock_backend *be)
 {
     int yes = redlock_count(be, A_YES) + redlock_count(be, A_GONE);
     int busy = redlock_count(be, A_BUSY), usable = yes + busy + redlock_count(be, A_GRACE);
@@ -710,7 +700,6 @@ static void round_failed(struct redlock_backend *be)
             be->acquire.holder = s;
         }
     }
-    be->acquire.definite = most >= be->quorum;
     if (be->acquire.holder && be->acquire.holder->holder == 0)
         be->acquire.holder = NULL;
     if (be->acquire.twice) {
@@ -724,7 +713,7 @@ static void round_failed(struct redlock_backend *be)
     } else {
         be->acquire.first = false;
         be->acquire.why.code = 0;
-        be->acquire.split = !be->acquire.definite && yes + busy >= be->quorum;
+        be->acquire.split = most < be->quorum && yes + busy >= be->quorum;
         outage_over(&be->acquire.out, &be->events);
         /* A majority within its restart grace counts as held. Split votes do not. */
         bool again = be->acquire.wait || (be->acquire.split && be->acquire.splits < SPLITS);

@@ -11,10 +11,8 @@
 #ifndef DLOCK_REDLOCK_YOUNG_H
 #define DLOCK_REDLOCK_YOUNG_H
 
-#include "dlock.h"
+#include "quorum.h"
 #include "util.h"
-
-#define REDLOCK_NODES ((DLOCK_POLL_MAX - 1) / 2 < 15 ? (DLOCK_POLL_MAX - 1) / 2 : 15)
 
 /* The ttl of a client with an unknown ttl: another program's, or unreported by a silent server. */
 #define REDLOCK_LONGEST_TTL (24 * 3600 * DLOCK_SEC)
