@@ -80,7 +80,7 @@ static void be_close(struct dlock_be *dlock_be)
     struct redlock_backend *be = redlock_of(dlock_be);
     if (!be)
         return;
-    redlock_status_drop(be);
+    redlock_rest(dlock_be);
     redlock_list_drop(be);
     redlock_check_drop(be);
     redlock_wait_close(be);

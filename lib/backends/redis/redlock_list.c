@@ -194,6 +194,7 @@ static void take_page(struct redlock_backend *be, struct redlock_server *s, cons
     struct list_server *part = part_of(be, s);
     struct redis_script_page page;
     struct dlock_entry entry;
+    struct dlock_info info;
     if (redis_paging_take(&part->paging, r, &page) != 0) {
         redlock_misread(s, "a list");
         s->last = s->error;
@@ -204,7 +205,7 @@ static void take_page(struct redlock_backend *be, struct redlock_server *s, cons
     part->hidden += page.hidden;
     for (size_t i = 0; i < page.nlocks && !l->no_memory; i++) {
         /* The core drops other names, but their status would be asked for first. */
-        if (!redis_script_listed(page.locks[i], &entry, &be->info) ||
+        if (!redis_script_listed(page.locks[i], &entry, &info) ||
             fnmatch(be->spec->uri->name, entry.name, 0) != 0)
             continue;
         enum redis_seen_add seen = redis_seen_add(&l->seen, entry.name);
@@ -230,7 +231,7 @@ static void list_answered(struct redlock_backend *be, struct redlock_server *s,
         redlock_misread(s, "a query");
     } else {
         s->answer = A_YES;
-        be->status.replies[s - be->servers] = rep->r;
+        s->reply = rep->r;
         rep->r = NULL;
     }
 }
@@ -290,12 +291,13 @@ const struct redlock_operation redlock_op_list = {
 static void decide(struct redlock_backend *be)
 {
     struct redlock_list *l = be->list;
+    struct dlock_info info;
     l->entry = (struct dlock_entry){.name = l->names[l->at - 1]};
-    while (redlock_status_entry(be)) {
-        if (be->info.waiter)
+    while (redlock_next((struct dlock_be *)be, &info)) {
+        if (info.waiter)
             l->entry.waiters++;
         else if (l->entry.holders++ == 0)
-            l->holder = be->info;
+            l->holder = info;
     }
     if (l->entry.holders > 1)
         l->holder.left_ns = -1;

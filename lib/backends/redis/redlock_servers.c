@@ -29,7 +29,7 @@ void redlock_begin(struct redlock_backend *be, enum redlock_op op)
     be->serial++;
     be->began = spec_now(be->spec);
     be->patient_until = DLOCK_NEVER;
-    redlock_status_drop(be);
+    redlock_rest((struct dlock_be *)be);
     for_each_server (be, s) {
         s->answer = A_NONE;
         s->raise = RAISE_NONE;

@@ -80,6 +80,7 @@ struct redlock_server {
     uint64_t holder; /* a digest of the holder's value, the same for all readers; 0: free */
     struct dlock_error error;
     struct dlock_info info; /* A_BUSY: the holder */
+    redisReply *reply;      /* of the last read: redlock_next() hands it out entry by entry */
 
     struct {
         bool found; /* a run record came with the vote */
@@ -148,7 +149,6 @@ struct redlock_backend {
     struct {
         const struct dlock_question *question; /* a list */
         const struct dlock_order *order;
-        redisReply *replies[REDLOCK_NODES]; /* of the last STEP_READ, handed out entry by entry */
         enum { LIST_HOLDERS, LIST_WAITERS, LIST_SILENT } part;
         int server;
         size_t at, nlisted;
@@ -161,7 +161,6 @@ struct redlock_backend {
     struct findings found;        /* of a check */
 
     struct dlock_run run; /* of EV_SKIPPED, EV_RUN */
-    struct dlock_info info;
     struct event_queue events;
 };
 
@@ -322,9 +321,5 @@ int redlock_list_next(struct redlock_backend *, struct dlock_event *);
 bool redlock_list_ready(const struct redlock_backend *);
 /* The connections with unanswered requests of the list are closed. */
 void redlock_list_drop(struct redlock_backend *);
-/* Of status.replies, one of a server: the next holder or waiter, as be->info. */
-bool redlock_status_entry(struct redlock_backend *);
-/* Free the replies; the next entry is the first one. */
-void redlock_status_drop(struct redlock_backend *);
 
 #endif

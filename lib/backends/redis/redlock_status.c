@@ -11,11 +11,12 @@
 
 #include <string.h>
 
-void redlock_status_drop(struct redlock_backend *be)
+void redlock_rest(struct dlock_be *dlock_be)
 {
-    for (int i = 0; i < be->n; i++) {
-        freeReplyObject(be->status.replies[i]);
-        be->status.replies[i] = NULL;
+    struct redlock_backend *be = redlock_of(dlock_be);
+    for_each_server (be, s) {
+        freeReplyObject(s->reply);
+        s->reply = NULL;
     }
     be->status.part = LIST_HOLDERS;
     be->status.server = 0;
@@ -65,7 +66,7 @@ static void status_answered(struct redlock_backend *be, struct redlock_server *s
         redlock_misread(s, step == STEP_MARK || step == STEP_FREE ? "a break" : "a query");
     } else if (step == STEP_READ) {
         s->answer = A_YES;
-        be->status.replies[s - be->servers] = rep->r;
+        s->reply = rep->r;
         rep->r = NULL;
     } else if (what == STEPPED_FOREIGN) {
         s->answer = A_FOREIGN;
@@ -80,15 +81,15 @@ static void status_answered(struct redlock_backend *be, struct redlock_server *s
 
 /* ------------------------------------------------------------------- the run record */
 
-static bool state_of(const struct redlock_backend *be, int i, struct redis_script_state *s)
+static bool state_of(const struct redlock_server *s, struct redis_script_state *state)
 {
-    return be->status.replies[i] && redis_script_state(be->status.replies[i], s) == 0;
+    return s->reply && redis_script_state(s->reply, state) == 0;
 }
 
-static bool run_of(const struct redlock_backend *be, int i, struct dlock_run *run)
+static bool run_of(const struct redlock_server *s, struct dlock_run *run)
 {
-    struct redis_script_state s;
-    return state_of(be, i, &s) && run_record_parse(s.run, s.run_len, s.now_ms, run);
+    struct redis_script_state state;
+    return state_of(s, &state) && run_record_parse(state.run, state.run_len, state.now_ms, run);
 }
 
 /* The last run, as be->run. False: there is no record. */
@@ -96,8 +97,8 @@ static bool find_run(struct redlock_backend *be)
 {
     struct dlock_run runs[REDLOCK_NODES];
     int n = 0;
-    for (int i = 0; i < be->n; i++)
-        n += run_of(be, i, &runs[n]);
+    for_each_server (be, s)
+        n += run_of(s, &runs[n]);
     const struct dlock_run *last = quorum_run(runs, n, be->quorum);
     if (last)
         be->run = *last;
@@ -107,45 +108,49 @@ static bool find_run(struct redlock_backend *be)
 /* ------------------------------------------------------------------ holders, waiters */
 
 /*
- * How many servers name holder at of server i, which is be->info then. 0: an earlier server names
+ * How many servers name holder at of this server, which is info then. 0: an earlier server names
  * the holder, too.
  */
-static int named(struct redlock_backend *be, int i, size_t at)
+static int named(const struct redlock_backend *be, const struct redlock_server *server, size_t at,
+                 struct dlock_info *info)
 {
     struct redis_script_state s, other;
     struct quorum_hold holds[REDLOCK_NODES], hold;
     struct dlock_info marked = {0};
     size_t len, n;
     int count = 0;
-    const char *value = state_of(be, i, &s) ? redis_script_value_at(&s, at, &len) : NULL;
-    for (int k = 0; k < be->n && value; k++) {
-        size_t holders = state_of(be, k, &other) ? redis_script_holders(&other) : 0;
+    const char *value = state_of(server, &s) ? redis_script_value_at(&s, at, &len) : NULL;
+    for_each_server (be, o) {
+        size_t holders = value && state_of(o, &other) ? redis_script_holders(&other) : 0;
         for (size_t h = 0; h < holders; h++) {
             const char *same = redis_script_value_at(&other, h, &n);
             if (!same || n != len || memcmp(same, value, len) != 0 ||
-                !redis_script_holder_at(&other, h, &be->info))
+                !redis_script_holder_at(&other, h, info))
                 continue;
-            if (k < i)
+            if (o < server)
                 return 0;
-            holds[count++] = (struct quorum_hold){be->info.left_ns, other.fence, be->info.broken};
-            if (be->info.broken)
-                marked = be->info;
+            holds[count++] = (struct quorum_hold){info->left_ns, other.fence, info->broken};
+            if (info->broken)
+                marked = *info;
             break;
         }
     }
+    if (count == 0)
+        return 0;
     hold = quorum_hold(holds, count, be->quorum);
     if (hold.marked)
-        be->info = marked;
-    be->info.broken = hold.marked; /* fewer marks break no hold */
-    be->info.left_ns = hold.left_ns;
-    be->info.fence = be->info.foreign ? 0 : hold.fence;
+        *info = marked;
+    info->broken = hold.marked; /* fewer marks break no hold */
+    info->left_ns = hold.left_ns;
+    info->fence = info->foreign ? 0 : hold.fence;
     return count;
 }
 
-static bool next_holder(struct redlock_backend *be, const struct redis_script_state *s)
+static bool next_holder(struct redlock_backend *be, const struct redlock_server *server,
+                        const struct redis_script_state *s, struct dlock_info *info)
 {
     while (be->status.at < redis_script_holders(s))
-        if (named(be, be->status.server, be->status.at++) >= be->quorum)
+        if (named(be, server, be->status.at++, info) >= be->quorum)
             return true;
     return false;
 }
@@ -154,13 +159,14 @@ static bool next_holder(struct redlock_backend *be, const struct redis_script_st
  * The next waiter of this server, unless an earlier server has named the waiter. (Records differ: a
  * server may have missed the last tries.) Without a place: the queues of the servers may differ.
  */
-static bool next_waiter(struct redlock_backend *be, const struct redis_script_state *s)
+static bool next_waiter(struct redlock_backend *be, const struct redis_script_state *s,
+                        struct dlock_info *info)
 {
     while (be->status.at < s->nwaiters) {
         const redisReply *w = s->waiters[be->status.at++];
         if (w->type != REDIS_REPLY_STRING ||
-            !redis_script_waiter(w->str, (size_t)w->len, s->now_ms, &be->info) ||
-            be->info.silent != (be->status.part == LIST_SILENT))
+            !redis_script_waiter(w->str, (size_t)w->len, s->now_ms, info) ||
+            info->silent != (be->status.part == LIST_SILENT))
             continue;
         uint64_t id = redlock_digest(w->str, redis_script_waiter_id(w->str));
         size_t i = 0, n = be->status.nlisted;
@@ -175,42 +181,35 @@ static bool next_waiter(struct redlock_backend *be, const struct redis_script_st
 }
 
 /* The holders, then the waiters of all servers, each once; the silent ones of every server last. */
-bool redlock_status_entry(struct redlock_backend *be)
-{
-    struct redis_script_state s;
-    for (; be->status.part <= LIST_SILENT; be->status.part++, be->status.server = 0)
-        for (; be->status.server < be->n; be->status.server++, be->status.at = 0)
-            if (state_of(be, be->status.server, &s) &&
-                (be->status.part == LIST_HOLDERS ? next_holder(be, &s) : next_waiter(be, &s)))
-                return true;
-    return false;
-}
-
 bool redlock_next(struct dlock_be *dlock_be, struct dlock_info *info)
 {
     struct redlock_backend *be = redlock_of(dlock_be);
-    bool more = redlock_status_entry(be);
-    *info = be->info;
-    return more;
-}
-
-void redlock_rest(struct dlock_be *dlock_be)
-{
-    redlock_status_drop(redlock_of(dlock_be));
+    struct redis_script_state state;
+    for (; be->status.part <= LIST_SILENT; be->status.part++, be->status.server = 0) {
+        for (; be->status.server < be->n; be->status.server++, be->status.at = 0) {
+            const struct redlock_server *s = &be->servers[be->status.server];
+            if (state_of(s, &state) &&
+                (be->status.part == LIST_HOLDERS ? next_holder(be, s, &state, info)
+                                                 : next_waiter(be, &state, info)))
+                return true;
+        }
+    }
+    return false;
 }
 
 /* ----------------------------------------------------------------------- the answers */
 
 /* No holder has a majority, but one may have: by the servers that have not answered. */
-static bool is_unsure(struct redlock_backend *be, struct dlock_error *err)
+static bool is_unsure(const struct redlock_backend *be, struct dlock_error *err)
 {
-    struct redis_script_state s;
-    int most = 0, silent = be->n;
-    for (int i = 0; i < be->n; i++) {
-        size_t holders = state_of(be, i, &s) ? redis_script_holders(&s) : 0;
-        silent -= be->status.replies[i] != NULL;
+    struct redis_script_state state;
+    struct dlock_info info;
+    int most = 0, silent = 0;
+    for_each_server (be, s) {
+        size_t holders = state_of(s, &state) ? redis_script_holders(&state) : 0;
+        silent += !s->reply;
         for (size_t at = 0; at < holders; at++)
-            most = (int)dlock_max(most, named(be, i, at));
+            most = (int)dlock_max(most, named(be, s, at, &info));
     }
     if (most == 0 || most >= be->quorum || most + silent < be->quorum)
         return false;
@@ -230,8 +229,7 @@ static void was_read(struct redlock_backend *be)
     struct dlock_run run;
     struct dlock_error err = {0};
     for_each_server (be, s) {
-        int i = (int)(s - be->servers);
-        if (!state_of(be, i, &state) || state.run_len == 0 || run_of(be, i, &run))
+        if (!state_of(s, &state) || state.run_len == 0 || run_of(s, &run))
             continue;
         s->answer = A_FOREIGN;
         redlock_run_foreign(be, s, &s->error);
