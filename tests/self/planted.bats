@@ -118,7 +118,7 @@ caught() {
 }
 
 @test "planted: a majority of N/2" {
-    plant lib/backends/redis/redlock.c 's,be->n / 2 \+ 1,(be->n + 1) / 2,'
+    plant lib/backends/redis/quorum.c 's,n / 2 \+ 1,(n + 1) / 2,'
     caught redlock/lock "a majority of 1, 2, 3, 4 or 5 servers is enough, one less is not"
 }
 

@@ -11,8 +11,8 @@
  *
  * This file runs the operation under way: redlock_vote.c acquires, redlock_renew.c renews and
  * releases, redlock_status.c carries out the steps of a query, redlock_list.c asks for all locks.
- * redlock_servers.c reaches the servers and counts their answers, redlock_young.c
- * knows which votes count after a restart. Each server is a node (node.c).
+ * redlock_servers.c reaches the servers, each of which is a node (node.c). quorum.c counts their
+ * answers, redlock_young.c knows which votes count after a restart.
  *
  * Not guaranteed: the same as with one server, for a majority of the servers. A server that comes
  * back without its data does not vote for a ttl (restart-grace), so that it cannot vote for a
@@ -52,14 +52,14 @@ static int read_spec(struct redlock_backend *be, struct dlock_error *err)
         (rc = redis_param_secret(spec, &be->secret, err)) != 0)
         return rc;
     /* A given restart-grace promises that no client has a larger ttl. */
-    be->unheard_ttl = be->restart_grace < 0 ? REDLOCK_LONGEST_TTL : be->restart_grace;
+    be->unreported_ttl = be->restart_grace < 0 ? REDLOCK_LONGEST_TTL : be->restart_grace;
     if (be->restart_grace < 0)
         be->restart_grace = redlock_lease(spec);
     be->servers = calloc((size_t)uri->nhosts, sizeof(*be->servers));
     if (!be->servers)
         return dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
     be->n = uri->nhosts;
-    be->quorum = be->n / 2 + 1;
+    be->quorum = quorum_of(be->n);
     for (int i = 0; i < be->n; i++) {
         const struct dlock_host *h = &uri->hosts[i];
         struct redlock_server *s = &be->servers[i];
@@ -80,7 +80,7 @@ static void be_close(struct dlock_be *dlock_be)
     struct redlock_backend *be = redlock_of(dlock_be);
     if (!be)
         return;
-    redlock_drop_listing(be);
+    redlock_rest(dlock_be);
     redlock_list_drop(be);
     redlock_check_drop(be);
     redlock_wait_close(be);
@@ -127,12 +127,12 @@ static int be_open(struct dlock_be **out, const struct dlock_spec *spec, struct 
 static void take_replies(struct redlock_backend *be, struct redlock_server *s)
 {
     static const struct redlock_operation *const of_kind[16] = {
-        [K_VOTE] = &redlock_op_acquire,  [K_RAISE] = &redlock_op_acquire,
-        [K_UNDO] = &redlock_op_acquire,  [K_TRACK] = &redlock_op_acquire,
-        [K_LOOK] = &redlock_op_acquire,  [K_CLAIM] = &redlock_op_acquire,
-        [K_RENEW] = &redlock_op_renew,   [K_HEAL] = &redlock_op_renew,
-        [K_LEAVE] = &redlock_op_release, [K_STATUS] = &redlock_op_status,
-        [K_LIST] = &redlock_op_list,
+        [KIND_VOTE] = &redlock_op_acquire,  [KIND_RAISE] = &redlock_op_acquire,
+        [KIND_UNDO] = &redlock_op_acquire,  [KIND_TRACK] = &redlock_op_acquire,
+        [KIND_LOOK] = &redlock_op_acquire,  [KIND_CLAIM] = &redlock_op_acquire,
+        [KIND_RENEW] = &redlock_op_renew,   [KIND_HEAL] = &redlock_op_renew,
+        [KIND_LEAVE] = &redlock_op_release, [KIND_STATUS] = &redlock_op_status,
+        [KIND_LIST] = &redlock_op_list,
     };
     struct redis_conn *cmd = &s->node.cmd, *wake = &s->node.wake;
     struct redis_conn_reply rep;
@@ -142,11 +142,11 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
         if (rep.tag == REDIS_CONN_PUSH && be->claim == CLAIM_GRANTED &&
             redis_script_changed(&be->script, rep.r))
             s->doubt = EV_CHANGED;
-        else if (kind == K_STALE)
+        else if (kind == KIND_STALE)
             redis_node_undo_answered(&s->node, rep.r);
-        else if (kind == K_INFO)
+        else if (kind == KIND_INFO)
             redis_checks_answered(&be->checks, rep.r, s->where, 0, 0);
-        else if (kind == K_STATUS && be->op == OP_CHECK)
+        else if (kind == KIND_STATUS && be->op == OP_CHECK)
             redlock_op_check.answered(be, s, &rep);
         else if (of_kind[kind])
             of_kind[kind]->answered(be, s, &rep);
@@ -157,13 +157,13 @@ static void take_replies(struct redlock_backend *be, struct redlock_server *s)
     rc = 0;
     while (wake->state != RC_CLOSED && (rc = redis_conn_next(wake, &rep)) == 1) {
         if (be->op == OP_CHECK)
-            redlock_check_heard(be, s, &rep);
+            redlock_check_wake_answered(be, s, &rep);
         else
-            redlock_wake_heard(be, s, &rep);
+            redlock_wake_answered(be, s, &rep);
         freeReplyObject(rep.r);
     }
     if (rc < 0 && wake->state == RC_FAILED && be->op == OP_CHECK)
-        redlock_check_deaf(be, s);
+        redlock_check_wake_failed(be, s);
     else if (rc < 0 && wake->state == RC_FAILED)
         redlock_wake_failed(be, s);
 }
@@ -211,7 +211,7 @@ static int be_process(struct dlock_be *dlock_be, const struct pollfd *pfd, int n
     bool ask = be->claim != CLAIM_NONE && be->checks.due;
     for_each_server (be, s)
         if (ask && s->node.cmd.ntags < 4)
-            redis_checks_ask(&be->checks, &s->node.cmd, REDLOCK_TAG(be->serial, K_INFO), false);
+            redis_checks_ask(&be->checks, &s->node.cmd, REDLOCK_TAG(be->serial, KIND_INFO), false);
     if (redis_checks_take(&be->checks, &be->events, ev))
         return 1;
     if (findings_take(&be->found, ev))
@@ -243,7 +243,6 @@ static void be_release(struct dlock_be *dlock_be, int64_t until)
     be->events.n = 0;
     for_each_server (be, s)
         s->doubt = EV_NONE;
-    redlock_drop_listing(be);
     redlock_list_drop(be);
     redlock_check_drop(be);
     redlock_wait_close(be);

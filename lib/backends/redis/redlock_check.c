@@ -36,8 +36,7 @@ static void ask_first(struct redlock_backend *be, struct redlock_server *s)
         c->error = s->error;
         return;
     }
-    s->answer = A_PENDING;
-    redlock_send(be, s, K_STATUS, SCRIPT_STATUS, &(struct redis_script_args){0});
+    redlock_send(be, s, KIND_STATUS, SCRIPT_STATUS, &(struct redis_script_args){0});
     redis_check_asked(c, Q_STATUS);
 }
 
@@ -70,7 +69,7 @@ static void check_answered(struct redlock_backend *be, struct redlock_server *s,
                            struct redis_conn_reply *rep)
 {
     struct redis_check *c = check_of(be, s);
-    if (be->op != OP_CHECK || rep->tag != REDLOCK_TAG(be->serial, K_STATUS))
+    if (be->op != OP_CHECK || rep->tag != REDLOCK_TAG(be->serial, KIND_STATUS))
         return;
     if (s->node.cmd.auth_failed) {
         c->error = s->node.cmd.error;
@@ -83,13 +82,13 @@ static void check_answered(struct redlock_backend *be, struct redlock_server *s,
     redis_check_answered(c, rep);
 }
 
-void redlock_check_heard(struct redlock_backend *be, struct redlock_server *s,
-                         const struct redis_conn_reply *rep)
+void redlock_check_wake_answered(struct redlock_backend *be, struct redlock_server *s,
+                                 const struct redis_conn_reply *rep)
 {
     redis_check_subscribe_answered(check_of(be, s), rep);
 }
 
-void redlock_check_deaf(struct redlock_backend *be, struct redlock_server *s)
+void redlock_check_wake_failed(struct redlock_backend *be, struct redlock_server *s)
 {
     struct dlock_error why = s->node.wake.error;
     redis_node_unsubscribe(&s->node);

@@ -1,9 +1,9 @@
 /*
- * redlock_list.c - --list: each server tells a page of names (paging.h); then all servers are asked
+ * redlock_list.c - --list: each server sends a page of names (paging.h); then all servers are asked
  * for the status of each new name, and redlock_status.c decides as for --status. So a lock that
  * fewer servers than a majority have is free here, too. Then the next pages.
  *
- * A server that fails or stays silent is told once, and not asked again.
+ * A server that fails or stays silent is reported once, and not asked again.
  */
 #include "paging.h"
 #include "redlock_servers.h"
@@ -21,7 +21,7 @@ struct redlock_list {
     enum list_round round;
     struct list_server {
         struct redis_paging paging;
-        bool last; /* the server has told its last page */
+        bool last; /* the server has sent its last page */
         bool out;
         int64_t hidden;
     } server[REDLOCK_NODES];
@@ -59,7 +59,6 @@ void redlock_list_drop(struct redlock_backend *be)
     for_each_server (be, s)
         if (s->answer == A_PENDING)
             redlock_drop(be, s);
-    redlock_drop_listing(be);
     drop_names(l);
     free(l->names);
     redis_seen_done(&l->seen);
@@ -96,14 +95,13 @@ static void ask_all(struct redlock_backend *be, enum list_round round)
     l->round = round;
     for_each_server (be, s) {
         const struct list_server *part = part_of(be, s);
-        int tag = REDLOCK_TAG(be->serial, K_LIST);
+        int tag = REDLOCK_TAG(be->serial, KIND_LIST);
         if (part->out) {
             s->answer = A_FAILED;
             s->error = s->last;
         } else if (round == ROUND_PAGES && part->last) {
             s->answer = A_YES;
         } else if (redlock_reach(be, s, be->until)) {
-            s->answer = A_PENDING;
             if (round == ROUND_PAGES)
                 redis_paging_send(&part->paging, &be->script, &s->node.cmd, tag,
                                   be->status.question->all);
@@ -196,6 +194,7 @@ static void take_page(struct redlock_backend *be, struct redlock_server *s, cons
     struct list_server *part = part_of(be, s);
     struct redis_script_page page;
     struct dlock_entry entry;
+    struct dlock_info info;
     if (redis_paging_take(&part->paging, r, &page) != 0) {
         redlock_misread(s, "a list");
         s->last = s->error;
@@ -206,7 +205,7 @@ static void take_page(struct redlock_backend *be, struct redlock_server *s, cons
     part->hidden += page.hidden;
     for (size_t i = 0; i < page.nlocks && !l->no_memory; i++) {
         /* The core drops other names, but their status would be asked for first. */
-        if (!redis_script_listed(page.locks[i], &entry, &be->info) ||
+        if (!redis_script_listed(page.locks[i], &entry, &info) ||
             fnmatch(be->spec->uri->name, entry.name, 0) != 0)
             continue;
         enum redis_seen_add seen = redis_seen_add(&l->seen, entry.name);
@@ -219,7 +218,7 @@ static void list_answered(struct redlock_backend *be, struct redlock_server *s,
 {
     struct redis_script_state state;
     bool refused = rep->r->type == REDIS_REPLY_ERROR;
-    if (be->op != OP_LIST || rep->tag != REDLOCK_TAG(be->serial, K_LIST) || be->list->ready)
+    if (be->op != OP_LIST || rep->tag != REDLOCK_TAG(be->serial, KIND_LIST) || be->list->ready)
         return;
     if (s->node.cmd.auth_failed || (refused && be->list->round == ROUND_PAGES)) {
         redlock_refused(be, s, rep->r);
@@ -232,7 +231,7 @@ static void list_answered(struct redlock_backend *be, struct redlock_server *s,
         redlock_misread(s, "a query");
     } else {
         s->answer = A_YES;
-        be->status.replies[s - be->servers] = rep->r;
+        s->reply = rep->r;
         rep->r = NULL;
     }
 }
@@ -262,7 +261,7 @@ static void list_step(struct redlock_backend *be, int64_t now)
         if (s->answer == A_FAILED || (s->answer == A_REFUSED && l->round == ROUND_PAGES))
             part->out = true;
         if (part->out)
-            redlock_tell_down(be, s);
+            redlock_report_down(be, s);
         usable += !part->out;
     }
     if (l->no_memory) {
@@ -278,7 +277,6 @@ static void list_step(struct redlock_backend *be, int64_t now)
     } else {
         redlock_no_quorum(be, &l->why);
         l->unread++;
-        redlock_drop_listing(be);
         go_on(be);
     }
 }
@@ -293,15 +291,14 @@ const struct redlock_operation redlock_op_list = {
 static void decide(struct redlock_backend *be)
 {
     struct redlock_list *l = be->list;
+    struct dlock_info info;
     l->entry = (struct dlock_entry){.name = l->names[l->at - 1]};
-    redlock_status_first(be);
-    while (redlock_status_entry(be)) {
-        if (be->info.waiter)
+    while (redlock_next((struct dlock_be *)be, &info)) {
+        if (info.waiter)
             l->entry.waiters++;
         else if (l->entry.holders++ == 0)
-            l->holder = be->info;
+            l->holder = info;
     }
-    redlock_drop_listing(be);
     if (l->entry.holders > 1)
         l->holder.left_ns = -1;
     if (l->entry.holders > 0)

@@ -23,7 +23,7 @@ void redlock_renew(struct dlock_be *dlock_be)
         s->mark = MARK_NONE;
         s->retry_at = 0; /* the lease has its own pauses */
         if (redlock_reach(be, s, be->until))
-            redlock_keep(be, s, K_RENEW);
+            redlock_keep(be, s, KIND_RENEW);
     }
 }
 
@@ -35,7 +35,7 @@ static int count_lost(const struct redlock_backend *be)
     return lost;
 }
 
-static void say_lost(const struct redlock_backend *be, struct dlock_error *err)
+static void lost_error(const struct redlock_backend *be, struct dlock_error *err)
 {
     const struct dlock_info *info = NULL;
     int lost = count_lost(be);
@@ -60,12 +60,12 @@ static void say_lost(const struct redlock_backend *be, struct dlock_error *err)
  * even where the remaining servers have confirmed the renewal. Half of an even number is no
  * majority: as long as half of the servers are ours, no client can get the lock.
  */
-static bool tell_lost(struct redlock_backend *be)
+static bool report_lost(struct redlock_backend *be)
 {
     if (be->claim == CLAIM_LOST || count_lost(be) < be->quorum)
         return false;
     be->claim = CLAIM_LOST;
-    say_lost(be, &events_add(&be->events, EV_LOST)->error);
+    lost_error(be, &events_add(&be->events, EV_LOST)->error);
     return true;
 }
 
@@ -93,11 +93,11 @@ static void not_ours(struct redlock_backend *be, struct redlock_server *s,
         redis_script_holder(o->found, o->len, &s->info);
     } else if (was_valid && count_lost(be) < be->quorum) {
         s->touched = true;
-        redlock_keep(be, s, K_HEAL);
+        redlock_keep(be, s, KIND_HEAL);
     }
     /* The renewal has ended before this answer. */
     if (be->op == OP_NONE)
-        tell_lost(be);
+        report_lost(be);
 }
 
 static void read_mark(struct redlock_backend *be, struct redlock_server *s,
@@ -131,8 +131,8 @@ static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
                            struct redis_conn_reply *rep)
 {
     struct redis_script_owned o;
-    bool current =
-        rep->tag == REDLOCK_TAG(be->serial, K_RENEW) || rep->tag == REDLOCK_TAG(be->serial, K_HEAL);
+    bool current = rep->tag == REDLOCK_TAG(be->serial, KIND_RENEW) ||
+                   rep->tag == REDLOCK_TAG(be->serial, KIND_HEAL);
     if (s->node.cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
         if (current)
             redlock_refused(be, s, rep->r);
@@ -161,8 +161,8 @@ static void renew_answered(struct redlock_backend *be, struct redlock_server *s,
         read_mark(be, s, &o);
         /* With RUN_NOW the server must have the record, too. Before it is healed it has none. */
         bool recorded = o.recorded || be->spec->hold->begin != RUN_NOW;
-        s->answer = recorded ? A_YES : s->loss != LOSS_NONE ? A_GONE : A_TYPE;
-        if (s->answer == A_TYPE)
+        s->answer = recorded ? A_YES : s->loss != LOSS_NONE ? A_GONE : A_FOREIGN;
+        if (s->answer == A_FOREIGN)
             redlock_run_foreign(be, s, &s->error);
     } else if (current && be->claim != CLAIM_NONE) {
         not_ours(be, s, &o);
@@ -194,15 +194,15 @@ static void renew_step(struct redlock_backend *be, int64_t now)
     struct dlock_error doubt;
     for_each_server (be, s)
         healed += s->answer == A_YES && s->loss != LOSS_NONE;
-    bool patient = redlock_patient(be, yes, now), heard = pending == 0 || !patient;
+    bool patient = redlock_patient(be, yes, now), complete = pending == 0 || !patient;
     bool open, broken = is_broken(be, &open);
-    if (tell_lost(be)) {
+    if (report_lost(be)) {
         ;
     } else if (open && patient) {
         return;
     } else if (yes - healed >= be->quorum ||
-               (yes >= be->quorum && heard && !doubtful(be, &doubt))) {
-        /* A majority with healed servers counts once all are heard: more may have lost it. */
+               (yes >= be->quorum && complete && !doubtful(be, &doubt))) {
+        /* A majority with healed servers counts once all have answered: more may have lost it. */
         struct dlock_event *ev = events_add(&be->events, EV_RENEWED);
         ev->from = redlock_from(be);
         ev->ttl = be->spec->ttl;
@@ -280,7 +280,7 @@ static void leave_answered(struct redlock_backend *be, struct redlock_server *s,
                            struct redis_conn_reply *rep)
 {
     struct redis_script_owned o;
-    if (rep->tag != REDLOCK_TAG(be->serial, K_LEAVE) || be->op != OP_RELEASE)
+    if (rep->tag != REDLOCK_TAG(be->serial, KIND_LEAVE) || be->op != OP_RELEASE)
         return;
     s->error.code = 0;
     if (s->node.cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
@@ -352,7 +352,7 @@ static int64_t release_wake_at(const struct redlock_backend *be)
 static void release_step(struct redlock_backend *be, int64_t now)
 {
     int yes = 0, answered = 0, pending = 0, recorded = 0, recordable = 0, retried = 0;
-    bool owed = false; /* a server possibly with a vote for us could not be reached */
+    bool unreached = false; /* a server possibly with a vote for us could not be reached */
     const struct dlock_error *forbidden = NULL;
     struct dlock_error err, why;
     for_each_server (be, s) {
@@ -362,13 +362,13 @@ static void release_step(struct redlock_backend *be, int64_t now)
         recorded += s->once.written;
         recordable += s->once.written || again(s) || s->answer == A_PENDING || s->answer == A_LATE;
         retried += again(s);
-        owed = owed || (again(s) && (s->touched || s->node.undo.n > 0));
+        unreached = unreached || (again(s) && (s->touched || s->node.undo.n > 0));
         if (forbids(s))
             forbidden = &s->error;
     }
-    owed = owed && now < release_patience(be);
+    unreached = unreached && now < release_patience(be);
     if (be->claim == CLAIM_NONE) {
-        if ((pending == 0 && !owed) || now >= release_patience(be))
+        if ((pending == 0 && !unreached) || now >= release_patience(be))
             end_release(be, DLOCK_RELEASE_NOTHING, NULL);
         else
             leave_again(be, now);
@@ -376,20 +376,20 @@ static void release_step(struct redlock_backend *be, int64_t now)
     }
     /* Wait for all servers, for a moment: an unconfirmed server keeps the key for its ttl. */
     bool patient = redlock_patient(be, answered, now);
-    bool heard = !owed && (pending == 0 || !patient);
+    bool complete = !unreached && (pending == 0 || !patient);
     /* Without the servers that were ours no majority is left; or all servers have answered. */
     bool clean = (answered >= be->quorum && yes > be->n - be->quorum) || answered == be->n;
     bool unrecorded = redlock_run_must_record(be) && recorded < be->quorum;
     if (unrecorded && recordable >= be->quorum && now < be->until) {
         leave_again(be, now);
-    } else if (count_lost(be) >= be->quorum && heard) {
-        say_lost(be, &err);
+    } else if (count_lost(be) >= be->quorum && complete) {
+        lost_error(be, &err);
         end_release(be, DLOCK_RELEASE_NOT_OURS, &err);
-    } else if (clean && heard && !unrecorded) {
+    } else if (clean && complete && !unrecorded) {
         end_release(be, DLOCK_RELEASE_CLEAN, NULL);
     } else if (pending == 0 && forbidden && retried == 0) {
         end_release(be, DLOCK_RELEASE_UNCLEAR, forbidden);
-    } else if ((answered >= be->quorum && heard) || now >= be->until) {
+    } else if ((answered >= be->quorum && complete) || now >= be->until) {
         redlock_why(be, 0, &why);
         dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, be->spec->uri->where,
                       unrecorded ? "%d of %d servers have recorded the end of the run, a majority "

@@ -6,7 +6,7 @@
  * servers' clocks differ. The age of a record is measured by the clock of its server.
  *
  * A record counts if it may be on so many servers that no majority is without it (2 of 3, 2 of 4,
- * 3 of 5): on the voters that tell it and on the servers that have not voted. So a single server
+ * 3 of 5): on the voters that have it and on the servers that have not voted. So a single server
  * of three, with a forged record or with the record of a success that was never confirmed (79),
  * decides nothing. A missing vote that could decide is waited for, as for the votes of young
  * servers. If it does not come, the record counts: rather is a run skipped than a success repeated.
@@ -51,29 +51,29 @@ void redlock_run_read(struct redlock_backend *be, struct redlock_server *s,
         s->once.text[t->run_len] = '\0';
         s->once.kept = t->kept_ms > 0 ? t->kept_ms * DLOCK_MSEC : s->once.run.kept_ns;
         s->once.found = !run_record_ahead(&s->once.run, be->spec, &err);
-        if (!s->once.found && !be->acquire.told_ahead)
+        if (!s->once.found && !be->acquire.ahead_reported)
             events_add(&be->events, EV_NOTICE)->error = err;
-        be->acquire.told_ahead |= !s->once.found;
+        be->acquire.ahead_reported |= !s->once.found;
         return;
     }
     /* The server keeps our vote until the round or the lock is given back. */
     s->once.found = false;
-    s->answer = A_TYPE;
+    s->answer = A_FOREIGN;
     redlock_run_foreign(be, s, &s->error);
 }
 
-static bool tells(const struct redlock_server *s)
+static bool has_record(const struct redlock_server *s)
 {
     return s->answer == A_YES && s->once.found;
 }
 
-/* Both servers tell the same end of the same run, and both or neither skip ours. */
+/* Both servers have the same end of the same run, and both or neither skip ours. */
 static bool same_end(const struct redlock_backend *be, const struct redlock_server *s,
                      const struct redlock_server *o)
 {
     const struct dlock_run *a = &s->once.run, *b = &o->once.run;
-    return tells(s) && tells(o) && strcmp(a->token, b->token) == 0 && a->fence == b->fence &&
-           a->state == b->state &&
+    return has_record(s) && has_record(o) && strcmp(a->token, b->token) == 0 &&
+           a->fence == b->fence && a->state == b->state &&
            run_record_skips(a, be->spec->once) == run_record_skips(b, be->spec->once);
 }
 
@@ -86,7 +86,7 @@ static const struct redlock_server *last_end(const struct redlock_backend *be, i
         int with = silent;
         for (int k = 0; k < be->n; k++)
             with += same_end(be, s, &be->servers[k]);
-        if (tells(s) && with > be->n - be->quorum && s->once.run.state != DLOCK_RUN_RUNNING &&
+        if (has_record(s) && with > be->n - be->quorum && s->once.run.state != DLOCK_RUN_RUNNING &&
             (!newest || s->once.run.fence > newest->once.run.fence))
             newest = s;
     }
@@ -108,7 +108,7 @@ void redlock_run_skip(struct redlock_backend *be, struct redlock_server *s,
         args.record = success->once.text;
         args.kept = success->once.kept;
     }
-    redlock_send(be, s, K_UNDO, SCRIPT_UNVOTE, &args);
+    redlock_send(be, s, KIND_UNDO, SCRIPT_UNVOTE, &args);
 }
 
 void redlock_run_end(struct redlock_backend *be, struct redlock_server *s)
@@ -122,5 +122,5 @@ void redlock_run_end(struct redlock_backend *be, struct redlock_server *s)
             !redis_script_run(&args, be->spec, be->token, be->fence, true, text))
             args.record = NULL;
     }
-    redlock_send(be, s, K_LEAVE, SCRIPT_UNVOTE, &args);
+    redlock_send(be, s, KIND_LEAVE, SCRIPT_UNVOTE, &args);
 }

@@ -1,7 +1,6 @@
 /* redlock_servers.c - the servers of a Redlock: reach each server, and count the answers. */
 #include "redlock_servers.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* A server that leaves so many commands unanswered gets no new commands. */
@@ -30,6 +29,7 @@ void redlock_begin(struct redlock_backend *be, enum redlock_op op)
     be->serial++;
     be->began = spec_now(be->spec);
     be->patient_until = DLOCK_NEVER;
+    redlock_rest((struct dlock_be *)be);
     for_each_server (be, s) {
         s->answer = A_NONE;
         s->raise = RAISE_NONE;
@@ -59,7 +59,7 @@ static bool taken(const struct redlock_backend *be, const struct dlock_peer *p, 
 }
 
 /* Does cmd's address belong to a different name by now? (Moved servers reuse addresses.) */
-static bool strayed(const struct redlock_backend *be, const struct redlock_server *s)
+static bool reassigned(const struct redlock_backend *be, const struct redlock_server *s)
 {
     const struct redis_conn *c = &s->node.cmd;
     const struct dlock_peer *p =
@@ -105,11 +105,12 @@ bool redlock_reach(struct redlock_backend *be, struct redlock_server *s, int64_t
         drop_silent(be, s);
         s->retry_at = 0;
     }
-    if (redis_conn_is_open(c) && strayed(be, s)) {
+    if (redis_conn_is_open(c) && reassigned(be, s)) {
         redlock_drop(be, s);
         s->from = 0;
         s->retry_at = 0;
     }
+    s->answer = A_PENDING;
     if (redis_conn_is_open(c))
         return true;
     if (now < s->retry_at) {
@@ -126,10 +127,10 @@ void redlock_keep(struct redlock_backend *be, struct redlock_server *s, enum red
 {
     const struct dlock_spec *spec = be->spec;
     struct redis_script_args args = {
-        .value = be->value, .fence = be->fence, .heal = kind == K_HEAL};
+        .value = be->value, .fence = be->fence, .heal = kind == KIND_HEAL};
     bool record = spec->hold->begin == RUN_NOW;
     char text[RUN_RECORD_MAX];
-    if (kind == K_RAISE) {
+    if (kind == KIND_RAISE) {
         s->raise = RAISE_ASKED;
         args.ttl = redlock_lease(spec);
         record = run_record_begun(spec);
@@ -152,7 +153,7 @@ void redlock_well(struct redlock_server *s)
     dlock_backoff_reset(&s->pause);
 }
 
-void redlock_tell_down(struct redlock_backend *be, struct redlock_server *s)
+void redlock_report_down(struct redlock_backend *be, struct redlock_server *s)
 {
     struct dlock_error err;
     if (s->down || be->op == OP_CHECK || be->events.n > EVENTS_MAX / 2)
@@ -167,12 +168,12 @@ void redlock_drop(struct redlock_backend *be, struct redlock_server *s)
     /* The server may have a vote for us, or set it later (node.c). */
     if (be->op == OP_ACQUIRE && s->touched && s->node.cmd.written) {
         if (s->node.cmd.state == RC_UP && !s->undo_sent)
-            redlock_send(be, s, K_UNDO, SCRIPT_LEAVE,
+            redlock_send(be, s, KIND_UNDO, SCRIPT_LEAVE,
                          &(struct redis_script_args){.value = be->value});
         redlock_remember(be, s);
     }
     if (be->op == OP_RELEASE && s->node.cmd.written &&
-        redis_conn_waits(&s->node.cmd, REDLOCK_TAG(be->serial, K_LEAVE)) &&
+        redis_conn_waits(&s->node.cmd, REDLOCK_TAG(be->serial, KIND_LEAVE)) &&
         !s->node.cmd.unclear.r) /* refused */
         s->left = true;
     redis_node_close(&s->node);
@@ -183,12 +184,12 @@ void redlock_silent(struct redlock_backend *be, struct redlock_server *s)
     s->answer = A_FAILED;
     drop_silent(be, s);
     s->last = s->error;
-    redlock_tell_down(be, s);
+    redlock_report_down(be, s);
 }
 
 void redlock_failed(struct redlock_backend *be, struct redlock_server *s)
 {
-    /* Servers and proxies close idle connections: told only when the next attempt fails, too. */
+    /* Servers and proxies close idle connections: reported when the next attempt fails, too. */
     bool idle = s->node.cmd.answered && s->node.cmd.error.code == DLOCK_EUNAVAIL && !s->hung_up;
     bool pending = s->answer == A_PENDING;
     s->error = s->last = s->node.cmd.error;
@@ -199,7 +200,7 @@ void redlock_failed(struct redlock_backend *be, struct redlock_server *s)
     redlock_drop(be, s);
     s->retry_at = spec_now(be->spec) + dlock_backoff_next(&s->pause, be->spec->env);
     if (!idle)
-        redlock_tell_down(be, s);
+        redlock_report_down(be, s);
     /* Once for each good answer: the other servers are well, and are asked, too. */
     if (be->claim == CLAIM_GRANTED && !s->hung_up &&
         (be->op == OP_NONE || (be->op == OP_RENEW && !pending)))
@@ -218,7 +219,7 @@ void redlock_refused(struct redlock_backend *be, struct redlock_server *s, const
     if (s->node.cmd.auth_failed || redis_conn_classify(r->str) != RE_TRANSIENT)
         redlock_drop(be, s);
     s->retry_at = spec_now(be->spec) + dlock_backoff_next(&s->pause, be->spec->env);
-    redlock_tell_down(be, s);
+    redlock_report_down(be, s);
 }
 
 void redlock_misread(struct redlock_server *s, const char *what)
@@ -245,25 +246,12 @@ int redlock_count(const struct redlock_backend *be, enum redlock_answer what)
     return count;
 }
 
-int64_t redlock_reached(const int64_t *values, int n, int count)
-{
-    int64_t best = 0;
-    for (int i = 0; i < n; i++) {
-        int reached = 0;
-        for (int k = 0; k < n; k++)
-            reached += values[k] >= values[i];
-        if (reached >= count)
-            best = dlock_max(best, values[i]);
-    }
-    return best;
-}
-
 int64_t redlock_from(const struct redlock_backend *be)
 {
     int64_t from[REDLOCK_NODES];
     for (int i = 0; i < be->n; i++)
         from[i] = be->servers[i].from;
-    return redlock_reached(from, be->n, be->quorum);
+    return quorum_reached(from, be->n, be->quorum);
 }
 
 bool redlock_patient(struct redlock_backend *be, int answered, int64_t now)

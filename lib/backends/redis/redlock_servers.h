@@ -8,6 +8,7 @@
 #include "backends/networked.h"
 #include "findings.h"
 #include "node.h"
+#include "quorum.h"
 #include "redlock_young.h"
 #include "run_record.h"
 
@@ -17,48 +18,34 @@ enum redlock_op { OP_NONE, OP_ACQUIRE, OP_RENEW, OP_RELEASE, OP_STATUS, OP_CHECK
 
 /* Where an acquire is. */
 enum redlock_stage {
-    ST_VOTE,  /* all servers are asked for their vote */
-    ST_RAISE, /* a majority has voted: their fence counters are raised to the token */
-    ST_UNDO,  /* no majority: votes are given back */
-    ST_PAUSE  /* until try_at, or until a majority may be free */
+    STAGE_VOTE,  /* all servers are asked for their vote */
+    STAGE_RAISE, /* a majority has voted: their fence counters are raised to the token */
+    STAGE_UNDO,  /* no majority: votes are given back */
+    STAGE_PAUSE  /* until try_at, or until a majority may be free */
 };
 
 /* The tag of a command is its kind and the serial number of its operation. */
 enum redlock_kind {
-    /* Up to K_CLAIM: looks of a waiter. The answer to SELECT is not read. */
-    K_SELECT,
-    K_LOOK,
-    K_CLAIM, /* does a waiter that was called have a claim to the free lock? */
-    K_VOTE,
-    K_RAISE,
-    K_UNDO,
-    K_STALE,
-    K_RENEW,
-    K_HEAL,
-    K_LEAVE,
-    K_STATUS, /* a step of a query; of a check, too */
-    K_TRACK,
-    K_INFO,
-    K_LIST
+    /* Up to KIND_CLAIM: looks of a waiter. The answer to SELECT is not read. */
+    KIND_SELECT,
+    KIND_LOOK,
+    KIND_CLAIM, /* does a waiter that was called have a claim to the free lock? */
+    KIND_VOTE,
+    KIND_RAISE,
+    KIND_UNDO,
+    KIND_STALE,
+    KIND_RENEW,
+    KIND_HEAL,
+    KIND_LEAVE,
+    KIND_STATUS, /* a step of a query; of a check, too */
+    KIND_TRACK,
+    KIND_INFO,
+    KIND_LIST
 };
 #define REDLOCK_SERIALS 0x7ffffffu
 #define REDLOCK_TAG(serial, kind) ((int)(((serial)&REDLOCK_SERIALS) << 4 | (unsigned)(kind)))
 #define REDLOCK_TAG_SERIAL(tag) ((unsigned)(tag) >> 4 & REDLOCK_SERIALS)
 #define REDLOCK_TAG_KIND(tag) ((enum redlock_kind)((tag)&15))
-
-/* What a server has said in the operation under way. */
-enum redlock_answer {
-    A_NONE,    /* not asked */
-    A_PENDING, /* asked */
-    A_YES,     /* vote, renewal, release: ours; a step of a query: read, or done */
-    A_BUSY,    /* a different client holds the lock */
-    A_GONE,    /* renewal, release: there is no lock; a step: the hold or record is another */
-    A_GRACE,   /* vote: not up for long enough; the server may have our value all the same */
-    A_TYPE,    /* foreign type, or no run record; a mark: the holder is not dlock */
-    A_REFUSED, /* an error reply */
-    A_FAILED,  /* not reachable */
-    A_LATE     /* still busy with earlier commands: not asked */
-};
 
 /* Is the granted lock still there? */
 enum redlock_loss {
@@ -82,7 +69,7 @@ struct redlock_server {
 
     /* The operation under way. */
     enum redlock_answer answer;
-    enum { RAISE_NONE, RAISE_ASKED, RAISE_DONE } raise; /* ST_RAISE */
+    enum { RAISE_NONE, RAISE_ASKED, RAISE_DONE } raise; /* STAGE_RAISE */
     enum redlock_loss loss;
     enum redlock_mark mark;
     bool undo_sent; /* a vote of the round is being given back */
@@ -93,9 +80,10 @@ struct redlock_server {
     uint64_t holder; /* a digest of the holder's value, the same for all readers; 0: free */
     struct dlock_error error;
     struct dlock_info info; /* A_BUSY: the holder */
+    redisReply *reply;      /* of the last read: redlock_next() hands it out entry by entry */
 
     struct {
-        bool found; /* the vote told a run record */
+        bool found; /* a run record came with the vote */
         struct dlock_run run;
         char text[RUN_RECORD_MAX];
         int64_t kept; /* for how long the record stays there */
@@ -122,7 +110,7 @@ struct redlock_backend {
     const struct dlock_spec *spec;
     struct redis_script script;
     int64_t restart_grace;
-    int64_t unheard_ttl; /* the largest possible ttl of an unreported client */
+    int64_t unreported_ttl; /* the largest possible ttl of an unreported client */
     char *secret;
     struct tls_config *tls; /* NULL: without */
     struct redlock_server *servers;
@@ -143,25 +131,24 @@ struct redlock_backend {
 
     struct redlock_acquiring {
         enum redlock_stage stage;
-        bool wait, first, told_grace, told_waiting, told_ahead;
+        bool wait, first, grace_reported, wait_reported, ahead_reported;
         char id[REDIS_SCRIPT_KIND + DLOCK_TOKEN_LEN + 1], *channel;
         int splits; /* rounds in a row without a winner */
         int64_t not_before, try_at;
-        int64_t told_at; /* the latest try_at: a server has woken us in the middle of a round */
-        int64_t look_at; /* ST_PAUSE: is the lock free? */
-        enum dlock_ev outcome;  /* ST_UNDO: what follows; EV_WAITING: a new round */
+        int64_t try_by;  /* the latest try_at: a server has woken us in the middle of a round */
+        int64_t look_at; /* STAGE_PAUSE: is the lock free? */
+        enum dlock_ev outcome;  /* STAGE_UNDO: what follows; EV_WAITING: a new round */
         struct dlock_error why; /* the last round had no usable majority (else code 0) */
         bool twice;             /* a server has two names */
         struct outage out;
         struct dlock_backoff split_pause;
         struct redlock_server *holder; /* a server with the holder's record, or NULL */
-        bool definite, split; /* a majority names the same holder; no client has a majority */
-        uint64_t told_holder;
+        bool split;                    /* no client has a majority */
+        uint64_t reported_holder;
     } acquire;
     struct {
         const struct dlock_question *question; /* a list */
         const struct dlock_order *order;
-        redisReply *replies[REDLOCK_NODES]; /* of the last STEP_READ, handed out entry by entry */
         enum { LIST_HOLDERS, LIST_WAITERS, LIST_SILENT } part;
         int server;
         size_t at, nlisted;
@@ -174,7 +161,6 @@ struct redlock_backend {
     struct findings found;        /* of a check */
 
     struct dlock_run run; /* of EV_SKIPPED, EV_RUN */
-    struct dlock_info info;
     struct event_queue events;
 };
 
@@ -234,11 +220,11 @@ void redlock_begin(struct redlock_backend *, enum redlock_op);
 void redlock_connect(struct redlock_backend *, struct redlock_server *, struct redis_conn *,
                      int64_t until);
 /*
- * True: commands can be queued for the server in this operation. If not, the answer says why: a
- * failure to connect a moment ago, or earlier commands without an answer.
+ * True: the operation's commands can be queued for the server, and its answer is pending. If not,
+ * the answer says why: a failure to connect a moment ago, or earlier commands without an answer.
  */
 bool redlock_reach(struct redlock_backend *, struct redlock_server *, int64_t until);
-/* Send the script that raises the fence counter (K_RAISE), renews, or heals. */
+/* Send the script that raises the fence counter (KIND_RAISE), renews, or heals. */
 void redlock_keep(struct redlock_backend *, struct redlock_server *, enum redlock_kind);
 /* The server may still set the round's value: undo the value in front of the next vote. */
 static inline void redlock_remember(const struct redlock_backend *be, struct redlock_server *s)
@@ -248,14 +234,14 @@ static inline void redlock_remember(const struct redlock_backend *be, struct red
 /* Undo such values now. */
 static inline void redlock_undo(const struct redlock_backend *be, struct redlock_server *s)
 {
-    redis_node_undo(&s->node, &be->script, REDLOCK_TAG(0, K_STALE), false);
+    redis_node_undo(&s->node, &be->script, REDLOCK_TAG(0, KIND_STALE), false);
 }
 /* Close cmd. An unanswered vote may still be served: its undo is sent now and on the next cmd. */
 void redlock_drop(struct redlock_backend *, struct redlock_server *);
 /* The server has left a request unanswered. */
 void redlock_silent(struct redlock_backend *, struct redlock_server *);
 /* A warning with the server's error; one until its next good answer. */
-void redlock_tell_down(struct redlock_backend *, struct redlock_server *);
+void redlock_report_down(struct redlock_backend *, struct redlock_server *);
 /* cmd has failed. */
 void redlock_failed(struct redlock_backend *, struct redlock_server *);
 /* A good answer. */
@@ -269,8 +255,6 @@ uint64_t redlock_digest(const char *, size_t len);
 int redlock_count(const struct redlock_backend *, enum redlock_answer);
 /* When a majority had last confirmed: the lease counts from there. 0: no majority has. */
 int64_t redlock_from(const struct redlock_backend *);
-/* The largest value that is reached by count of the n values; 0: none is. */
-int64_t redlock_reached(const int64_t *values, int n, int count);
 /* May the operation still wait with so many answers? After a majority, only for a moment. */
 bool redlock_patient(struct redlock_backend *, int answered, int64_t now);
 /* When this wait, or the operation's time, is over. */
@@ -314,17 +298,17 @@ void redlock_acquire(struct dlock_be *, bool wait);
 /* Close all connections on which a waiter is woken. */
 void redlock_wait_close(struct redlock_backend *);
 /* On wake: a reply; the connection has failed. */
-void redlock_wake_heard(struct redlock_backend *, struct redlock_server *,
-                        const struct redis_conn_reply *);
+void redlock_wake_answered(struct redlock_backend *, struct redlock_server *,
+                           const struct redis_conn_reply *);
 void redlock_wake_failed(struct redlock_backend *, struct redlock_server *);
 void redlock_renew(struct dlock_be *);
 /* The caller has cancelled what was under way. */
 void redlock_release(struct redlock_backend *, int64_t until);
 /* Begin; on wake: a reply; the connection has failed. */
 void redlock_check(struct redlock_backend *);
-void redlock_check_heard(struct redlock_backend *, struct redlock_server *,
-                         const struct redis_conn_reply *);
-void redlock_check_deaf(struct redlock_backend *, struct redlock_server *);
+void redlock_check_wake_answered(struct redlock_backend *, struct redlock_server *,
+                                 const struct redis_conn_reply *);
+void redlock_check_wake_failed(struct redlock_backend *, struct redlock_server *);
 /* Cancelled: forget the findings. */
 void redlock_check_drop(struct redlock_backend *);
 /* redlock_status.c: slots of the contract. */
@@ -337,9 +321,5 @@ int redlock_list_next(struct redlock_backend *, struct dlock_event *);
 bool redlock_list_ready(const struct redlock_backend *);
 /* The connections with unanswered requests of the list are closed. */
 void redlock_list_drop(struct redlock_backend *);
-void redlock_drop_listing(struct redlock_backend *);
-/* Of status.replies, one of a server: start anew; the next holder or waiter, as be->info. */
-void redlock_status_first(struct redlock_backend *);
-bool redlock_status_entry(struct redlock_backend *);
 
 #endif

@@ -9,22 +9,18 @@
  */
 #include "redlock_servers.h"
 
-#include <stdio.h>
 #include <string.h>
 
-void redlock_drop_listing(struct redlock_backend *be)
+void redlock_rest(struct dlock_be *dlock_be)
 {
-    for (int i = 0; i < be->n; i++) {
-        if (be->status.replies[i])
-            freeReplyObject(be->status.replies[i]);
-        be->status.replies[i] = NULL;
+    struct redlock_backend *be = redlock_of(dlock_be);
+    for_each_server (be, s) {
+        freeReplyObject(s->reply);
+        s->reply = NULL;
     }
-}
-
-static void fail(struct redlock_backend *be, const struct dlock_error *err)
-{
-    redlock_drop_listing(be);
-    redlock_end(be, EV_FAILED)->error = *err;
+    be->status.part = LIST_HOLDERS;
+    be->status.server = 0;
+    be->status.at = be->status.nlisted = 0;
 }
 
 static void send_step(struct redlock_backend *be, struct redlock_server *s, bool undo)
@@ -36,27 +32,23 @@ static void send_step(struct redlock_backend *be, struct redlock_server *s, bool
         op = SCRIPT_FORGET_VOTE;
     if (undo)
         args.how = "undo";
-    redlock_send(be, s, K_STATUS, op, &args);
+    redlock_send(be, s, KIND_STATUS, op, &args);
 }
 
 void redlock_step(struct dlock_be *dlock_be, const struct dlock_order *order)
 {
     struct redlock_backend *be = redlock_of(dlock_be);
     struct dlock_error err;
-    redlock_drop_listing(be);
     redlock_begin(be, OP_STATUS);
     be->status.order = order;
     be->until = order->until;
     if (redlock_check_peers(be, &err) != 0) {
-        fail(be, &err);
+        redlock_end(be, EV_FAILED)->error = err;
         return;
     }
-    for_each_server (be, s) {
-        if (!redlock_reach(be, s, be->until))
-            continue;
-        s->answer = A_PENDING;
-        send_step(be, s, false);
-    }
+    for_each_server (be, s)
+        if (redlock_reach(be, s, be->until))
+            send_step(be, s, false);
 }
 
 static void status_answered(struct redlock_backend *be, struct redlock_server *s,
@@ -64,7 +56,7 @@ static void status_answered(struct redlock_backend *be, struct redlock_server *s
 {
     struct redis_script_state state;
     enum redis_script_stepped what;
-    if (be->op != OP_STATUS || rep->tag != REDLOCK_TAG(be->serial, K_STATUS))
+    if (be->op != OP_STATUS || rep->tag != REDLOCK_TAG(be->serial, KIND_STATUS))
         return;
     enum dlock_step step = be->status.order->what;
     if (s->node.cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
@@ -74,13 +66,13 @@ static void status_answered(struct redlock_backend *be, struct redlock_server *s
         redlock_misread(s, step == STEP_MARK || step == STEP_FREE ? "a break" : "a query");
     } else if (step == STEP_READ) {
         s->answer = A_YES;
-        be->status.replies[s - be->servers] = rep->r;
+        s->reply = rep->r;
         rep->r = NULL;
     } else if (what == STEPPED_FOREIGN) {
-        s->answer = A_TYPE;
+        s->answer = A_FOREIGN;
         redis_script_no_mark(be->spec, &s->error);
     } else if (what == STEPPED_RECORD) {
-        s->answer = A_TYPE;
+        s->answer = A_FOREIGN;
         redlock_run_foreign(be, s, &s->error);
     } else {
         s->answer = what == STEPPED_DONE ? A_YES : A_GONE;
@@ -89,96 +81,76 @@ static void status_answered(struct redlock_backend *be, struct redlock_server *s
 
 /* ------------------------------------------------------------------- the run record */
 
-static bool state_of(const struct redlock_backend *be, int i, struct redis_script_state *s)
+static bool state_of(const struct redlock_server *s, struct redis_script_state *state)
 {
-    return be->status.replies[i] && redis_script_state(be->status.replies[i], s) == 0;
+    return s->reply && redis_script_state(s->reply, state) == 0;
 }
 
-static bool run_of(const struct redlock_backend *be, int i, struct dlock_run *run)
+static bool run_of(const struct redlock_server *s, struct dlock_run *run)
 {
-    struct redis_script_state s;
-    return state_of(be, i, &s) && run_record_parse(s.run, s.run_len, s.now_ms, run);
+    struct redis_script_state state;
+    return state_of(s, &state) && run_record_parse(state.run, state.run_len, state.now_ms, run);
 }
 
 /* The last run, as be->run. False: there is no record. */
 static bool find_run(struct redlock_backend *be)
 {
-    struct dlock_run run, newest[2]; /* of the runs that have ended, and that still run */
-    bool found[2] = {false, false};
-    int recorded = 0;
-    for (int i = 0; i < be->n; i++) {
-        if (!run_of(be, i, &run))
-            continue;
-        int running = run.state == DLOCK_RUN_RUNNING;
-        if (!found[running] || run.fence > newest[running].fence)
-            newest[running] = run;
-        found[running] = true;
-    }
-    /* Fewer servers than a majority may have recorded a run that was never granted the lock. */
-    for (int i = 0; i < be->n && found[1]; i++)
-        recorded += run_of(be, i, &run) && strcmp(run.token, newest[1].token) == 0;
-    if (found[1] && (!found[0] || (recorded >= be->quorum && newest[1].fence > newest[0].fence)))
-        be->run = newest[1];
-    else if (found[0])
-        be->run = newest[0];
-    return found[0] || found[1];
-}
-
-void redlock_status_first(struct redlock_backend *be)
-{
-    be->status.part = LIST_HOLDERS;
-    be->status.server = 0;
-    be->status.at = be->status.nlisted = 0;
+    struct dlock_run runs[REDLOCK_NODES];
+    int n = 0;
+    for_each_server (be, s)
+        n += run_of(s, &runs[n]);
+    const struct dlock_run *last = quorum_run(runs, n, be->quorum);
+    if (last)
+        be->run = *last;
+    return last;
 }
 
 /* ------------------------------------------------------------------ holders, waiters */
 
 /*
- * How many servers name holder at of server i, which is be->info then. 0: an earlier server names
- * the holder, too. The fence is the lowest of their counters: failed rounds raise single counters,
- * and no counter is below the token.
+ * How many servers name holder at of this server, which is info then. 0: an earlier server names
+ * the holder, too.
  */
-static int named(struct redlock_backend *be, int i, size_t at)
+static int named(const struct redlock_backend *be, const struct redlock_server *server, size_t at,
+                 struct dlock_info *info)
 {
     struct redis_script_state s, other;
-    int64_t left_ns[REDLOCK_NODES];
-    uint64_t fence = UINT64_MAX;
+    struct quorum_hold holds[REDLOCK_NODES], hold;
+    struct dlock_info marked = {0};
     size_t len, n;
-    int count = 0, marks = 0;
-    struct dlock_info marked;
-    const char *value = state_of(be, i, &s) ? redis_script_value_at(&s, at, &len) : NULL;
-    for (int k = 0; k < be->n && value; k++) {
-        size_t holders = state_of(be, k, &other) ? redis_script_holders(&other) : 0;
+    int count = 0;
+    const char *value = state_of(server, &s) ? redis_script_value_at(&s, at, &len) : NULL;
+    for_each_server (be, o) {
+        size_t holders = value && state_of(o, &other) ? redis_script_holders(&other) : 0;
         for (size_t h = 0; h < holders; h++) {
             const char *same = redis_script_value_at(&other, h, &n);
             if (!same || n != len || memcmp(same, value, len) != 0 ||
-                !redis_script_holder_at(&other, h, &be->info))
+                !redis_script_holder_at(&other, h, info))
                 continue;
-            if (k < i)
+            if (o < server)
                 return 0;
-            fence = other.fence < fence ? other.fence : fence;
-            left_ns[count++] = be->info.left_ns;
-            if (be->info.broken) {
-                marked = be->info;
-                marks++;
-            }
+            holds[count++] = (struct quorum_hold){info->left_ns, other.fence, info->broken};
+            if (info->broken)
+                marked = *info;
             break;
         }
     }
-    /* Fewer marks break no hold. */
-    if (marks >= be->quorum)
-        be->info = marked;
-    else
-        be->info.broken = false;
-    be->info.left_ns = redlock_reached(left_ns, count, be->quorum);
-    be->info.fence = be->info.foreign ? 0 : fence;
+    if (count == 0)
+        return 0;
+    hold = quorum_hold(holds, count, be->quorum);
+    if (hold.marked)
+        *info = marked;
+    info->broken = hold.marked; /* fewer marks break no hold */
+    info->left_ns = hold.left_ns;
+    info->fence = info->foreign ? 0 : hold.fence;
     return count;
 }
 
-static bool next_holder(struct redlock_backend *be, const struct redis_script_state *s)
+static bool next_holder(struct redlock_backend *be, const struct redlock_server *server,
+                        const struct redis_script_state *s, struct dlock_info *info)
 {
     while (be->status.at < redis_script_holders(s))
-        if (named(be, be->status.server, be->status.at++) >= be->quorum)
+        if (named(be, server, be->status.at++, info) >= be->quorum)
             return true;
     return false;
 }
@@ -187,13 +159,14 @@ static bool next_holder(struct redlock_backend *be, const struct redis_script_st
  * The next waiter of this server, unless an earlier server has named the waiter. (Records differ: a
  * server may have missed the last tries.) Without a place: the queues of the servers may differ.
  */
-static bool next_waiter(struct redlock_backend *be, const struct redis_script_state *s)
+static bool next_waiter(struct redlock_backend *be, const struct redis_script_state *s,
+                        struct dlock_info *info)
 {
     while (be->status.at < s->nwaiters) {
         const redisReply *w = s->waiters[be->status.at++];
         if (w->type != REDIS_REPLY_STRING ||
-            !redis_script_waiter(w->str, (size_t)w->len, s->now_ms, &be->info) ||
-            be->info.silent != (be->status.part == LIST_SILENT))
+            !redis_script_waiter(w->str, (size_t)w->len, s->now_ms, info) ||
+            info->silent != (be->status.part == LIST_SILENT))
             continue;
         uint64_t id = redlock_digest(w->str, redis_script_waiter_id(w->str));
         size_t i = 0, n = be->status.nlisted;
@@ -208,42 +181,35 @@ static bool next_waiter(struct redlock_backend *be, const struct redis_script_st
 }
 
 /* The holders, then the waiters of all servers, each once; the silent ones of every server last. */
-bool redlock_status_entry(struct redlock_backend *be)
-{
-    struct redis_script_state s;
-    for (; be->status.part <= LIST_SILENT; be->status.part++, be->status.server = 0)
-        for (; be->status.server < be->n; be->status.server++, be->status.at = 0)
-            if (state_of(be, be->status.server, &s) &&
-                (be->status.part == LIST_HOLDERS ? next_holder(be, &s) : next_waiter(be, &s)))
-                return true;
-    return false;
-}
-
 bool redlock_next(struct dlock_be *dlock_be, struct dlock_info *info)
 {
     struct redlock_backend *be = redlock_of(dlock_be);
-    bool more = redlock_status_entry(be);
-    *info = be->info;
-    return more;
-}
-
-void redlock_rest(struct dlock_be *dlock_be)
-{
-    redlock_drop_listing(redlock_of(dlock_be));
+    struct redis_script_state state;
+    for (; be->status.part <= LIST_SILENT; be->status.part++, be->status.server = 0) {
+        for (; be->status.server < be->n; be->status.server++, be->status.at = 0) {
+            const struct redlock_server *s = &be->servers[be->status.server];
+            if (state_of(s, &state) &&
+                (be->status.part == LIST_HOLDERS ? next_holder(be, s, &state, info)
+                                                 : next_waiter(be, &state, info)))
+                return true;
+        }
+    }
+    return false;
 }
 
 /* ----------------------------------------------------------------------- the answers */
 
 /* No holder has a majority, but one may have: by the servers that have not answered. */
-static bool is_unsure(struct redlock_backend *be, struct dlock_error *err)
+static bool is_unsure(const struct redlock_backend *be, struct dlock_error *err)
 {
-    struct redis_script_state s;
-    int most = 0, silent = be->n;
-    for (int i = 0; i < be->n; i++) {
-        size_t holders = state_of(be, i, &s) ? redis_script_holders(&s) : 0;
-        silent -= be->status.replies[i] != NULL;
+    struct redis_script_state state;
+    struct dlock_info info;
+    int most = 0, silent = 0;
+    for_each_server (be, s) {
+        size_t holders = state_of(s, &state) ? redis_script_holders(&state) : 0;
+        silent += !s->reply;
         for (size_t at = 0; at < holders; at++)
-            most = (int)dlock_max(most, named(be, i, at));
+            most = (int)dlock_max(most, named(be, s, at, &info));
     }
     if (most == 0 || most >= be->quorum || most + silent < be->quorum)
         return false;
@@ -255,34 +221,27 @@ static bool is_unsure(struct redlock_backend *be, struct dlock_error *err)
     return true;
 }
 
-/* A majority has answered. */
+/* A majority has answered, and is sure. */
 static void was_read(struct redlock_backend *be)
 {
     bool forgets = be->status.order->question->what == ASK_FORGET, found = find_run(be);
     struct redis_script_state state;
     struct dlock_run run;
     struct dlock_error err = {0};
-    if (is_unsure(be, &err)) {
-        fail(be, &err);
-        return;
-    }
     for_each_server (be, s) {
-        int i = (int)(s - be->servers);
-        if (!state_of(be, i, &state) || state.run_len == 0 || run_of(be, i, &run))
+        if (!state_of(s, &state) || state.run_len == 0 || run_of(s, &run))
             continue;
-        s->answer = A_TYPE;
+        s->answer = A_FOREIGN;
         redlock_run_foreign(be, s, &s->error);
         if (err.code == 0) /* the first server's: the others' say the same */
             err = s->error;
     }
     /* "No record" needs a majority, too: foreign data may have replaced a record. */
     if (forgets && !found && redlock_count(be, A_YES) < be->quorum) {
-        redlock_no_quorum(be, &err);
-        fail(be, &err);
+        redlock_no_quorum(be, &redlock_end(be, EV_FAILED)->error);
         return;
     }
     struct dlock_event *ev = redlock_end(be, EV_READ);
-    redlock_status_first(be);
     ev->run = found ? &be->run : NULL;
     if (!forgets)
         ev->error = err;
@@ -292,9 +251,8 @@ static void was_read(struct redlock_backend *be)
 static void conclude(struct redlock_backend *be)
 {
     enum dlock_step step = be->status.order->what;
-    int yes = redlock_count(be, A_YES), told = yes + redlock_count(be, A_GONE);
-    bool done = step == STEP_FREE ? yes > 0 && told >= be->quorum : yes >= be->quorum;
-    struct dlock_error err;
+    int yes = redlock_count(be, A_YES), answered = yes + redlock_count(be, A_GONE);
+    bool done = step == STEP_FREE ? yes > 0 && answered >= be->quorum : yes >= be->quorum;
     /* No majority has the mark. A server that is still asked may set the mark after the step. */
     for_each_server (be, s)
         if (step == STEP_MARK && !done && (s->answer == A_YES || s->answer == A_PENDING))
@@ -306,15 +264,12 @@ static void conclude(struct redlock_backend *be)
                       "only %d of %d servers have removed the record, and a success that another "
                       "one has counts: forget it again when all can be reached",
                       yes, be->n);
-    if (done || told >= be->quorum) {
+    if (done || answered >= be->quorum)
         redlock_end(be, EV_STEPPED)->stepped = done;
-        return;
-    }
-    if (step == STEP_MARK && redlock_count(be, A_TYPE) >= be->quorum)
-        redis_script_no_mark(be->spec, &err);
+    else if (step == STEP_MARK && redlock_count(be, A_FOREIGN) >= be->quorum)
+        redis_script_no_mark(be->spec, &redlock_end(be, EV_FAILED)->error);
     else
-        redlock_no_quorum(be, &err);
-    fail(be, &err);
+        redlock_no_quorum(be, &redlock_end(be, EV_FAILED)->error);
 }
 
 static void status_step(struct redlock_backend *be, int64_t now)
@@ -323,21 +278,18 @@ static void status_step(struct redlock_backend *be, int64_t now)
     int yes = redlock_count(be, A_YES), answered = yes + redlock_count(be, A_GONE);
     struct dlock_error err;
     if (step == STEP_MARK)
-        answered += redlock_count(be, A_TYPE);
+        answered += redlock_count(be, A_FOREIGN);
     bool pending = redlock_count(be, A_PENDING) > 0;
     if (pending && redlock_patient(be, answered, now))
         return;
-    /* A missing answer that decides is waited for. */
-    if (pending && step == STEP_READ && now < be->until && is_unsure(be, &err))
-        return;
-    if (step != STEP_READ) {
+    if (step != STEP_READ)
         conclude(be);
-    } else if (yes >= be->quorum) {
+    else if (yes < be->quorum)
+        redlock_no_quorum(be, &redlock_end(be, EV_FAILED)->error);
+    else if (!is_unsure(be, &err))
         was_read(be);
-    } else {
-        redlock_no_quorum(be, &err);
-        fail(be, &err);
-    }
+    else if (!pending || now >= be->until) /* a missing answer that decides is waited for */
+        redlock_end(be, EV_FAILED)->error = err;
 }
 
 const struct redlock_operation redlock_op_status = {

@@ -22,7 +22,7 @@
  * token: see end_raise().
  *
  * A counter far ahead of the other voters' was written by another program: its server has no vote
- * in this round, and its counter does not become the token (count_votes). Tokens grow all the same.
+ * in this round, and its counter does not become the token (quorum.h). Tokens grow all the same.
  * The two arguments need the votes that count, in each round a majority, and the majority that
  * confirms: the server in common has a vote that counts, and the counter behind this vote was at
  * least the earlier token since its server confirmed the token.
@@ -49,7 +49,7 @@
 /* How long the next round waits for an unconfirmed undo. */
 #define UNDO_TIME (50 * DLOCK_MSEC)
 /* How long a hopeless round waits for all servers, for its message. */
-#define HEAR_ALL (200 * DLOCK_MSEC)
+#define ERRORS_TIME (200 * DLOCK_MSEC)
 #define SPLITS 10                      /* rounds of a client without -w while the votes are split */
 #define POLL_PAUSE (200 * DLOCK_MSEC)  /* between the looks of a first waiter without reports */
 #define LOOK_PAUSE (1500 * DLOCK_MSEC) /* between the looks of all other waiters */
@@ -71,13 +71,13 @@ static int64_t jitter(const struct redlock_backend *be, int64_t max)
 
 /* ------------------------------------------------------------------- young servers */
 
-/* Since when the server owes an answer (but to AUTH or a look), from began on; 0: to no request. */
-static int64_t owes_since(const struct redlock_server *s, int64_t began)
+/* The oldest request (but AUTH and looks) without an answer, from began on; 0: all are answered. */
+static int64_t unanswered_since(const struct redlock_server *s, int64_t began)
 {
     const struct redis_conn *cmd = &s->node.cmd;
     int64_t since = 0;
     for (int i = 0; i < cmd->ntags; i++)
-        if (cmd->tags[i].tag >= 0 && REDLOCK_TAG_KIND(cmd->tags[i].tag) > K_CLAIM)
+        if (cmd->tags[i].tag >= 0 && REDLOCK_TAG_KIND(cmd->tags[i].tag) > KIND_CLAIM)
             since = dlock_min(since == 0 ? began : since,
                               cmd->tags[i].sent == 0 ? began : cmd->tags[i].sent);
     return since;
@@ -87,7 +87,7 @@ static int64_t owes_since(const struct redlock_server *s, int64_t began)
 static struct redlock_young young_of(const struct redlock_backend *be)
 {
     struct redlock_young y = {.grace = be->restart_grace,
-                              .unheard_ttl = be->unheard_ttl,
+                              .unreported_ttl = be->unreported_ttl,
                               .began = be->began,
                               .until = be->until,
                               .first_contact = be->acquire.first,
@@ -102,22 +102,21 @@ static struct redlock_young young_of(const struct redlock_backend *be)
         if (s->answer == A_PENDING)
             y.server[i].asked = be->began;
         else if (s->answer == A_LATE)
-            y.server[i].asked = owes_since(s, be->began);
+            y.server[i].asked = unanswered_since(s, be->began);
     }
     return y;
 }
 
 /*
- * True: the server has voted, and has been up for less than least_ms. The vote does not count: the
- * value stays there as long as the lock is ours; otherwise the value is undone with the round.
+ * The vote of a server that has been up for less than least_ms does not count: the value stays
+ * there as long as the lock is ours; otherwise the value is undone with the round.
  */
-static bool discount(struct redlock_server *s, int64_t least_ms)
+static void discount(struct redlock_server *s, int64_t least_ms)
 {
     if (s->answer != A_YES || s->up_ms >= least_ms)
-        return false;
+        return;
     s->answer = A_GRACE;
     s->from = 0;
-    return true;
 }
 
 /* When a young server is old enough, by the reports in this round. */
@@ -129,27 +128,22 @@ static int64_t grace_left_ms(const struct redlock_backend *be, const struct redl
 
 /* ------------------------------------------------------------------ fence counters */
 
-/* Ten years: the counters follow the servers' clocks, in us. */
-#define FENCE_LEAD (INT64_C(10) * 366 * 86400 * 1000000)
-
-/*
- * How many votes count: with a counter of at most FENCE_LEAD above the median (the lower one of two
- * middle counters). decided: the remaining votes are void for the round, as in discount().
- */
-static int count_votes(struct redlock_backend *be, bool decided)
+static struct quorum_tally tally(const struct redlock_backend *be)
 {
-    int64_t fences[REDLOCK_NODES], median;
-    int n = 0, count = 0;
-    for_each_server (be, s)
-        if (s->answer == A_YES)
-            fences[n++] = (int64_t)s->fence;
-    median = redlock_reached(fences, n, n / 2 + 1);
+    struct quorum_vote votes[REDLOCK_NODES];
+    for (int i = 0; i < be->n; i++)
+        votes[i] = (struct quorum_vote){be->servers[i].answer, be->servers[i].fence};
+    return quorum_tally(votes, be->n);
+}
+
+/* The votes with a counter far ahead are void for the round, as in discount(). */
+static void void_ahead(struct redlock_backend *be)
+{
+    struct quorum_tally t = tally(be);
     for_each_server (be, s) {
-        bool ahead = (int64_t)s->fence - median > FENCE_LEAD;
-        count += s->answer == A_YES && !ahead;
-        if (s->answer != A_YES || !ahead || !decided)
+        if (!t.ahead[s - be->servers])
             continue;
-        s->answer = A_TYPE;
+        s->answer = A_FOREIGN;
         s->from = 0;
         dlock_fail_at(&s->error, DLOCK_EDATA, 0, s->where,
                       "the key '%sfence' holds %llu, more than ten years ahead of the other "
@@ -157,7 +151,6 @@ static int count_votes(struct redlock_backend *be, bool decided)
                       be->script.prefix, (unsigned long long)s->fence);
         redlock_notice(be, &s->error);
     }
-    return count;
 }
 
 /* ------------------------------------------------------- subscriptions and wake-ups */
@@ -206,7 +199,7 @@ static int count_freed(const struct redlock_backend *be)
 /* Ask for votes then, also after a round under way: its votes may be older than the wake-up. */
 static void ask_at(struct redlock_backend *be, int64_t at)
 {
-    int64_t *when = be->acquire.stage == ST_PAUSE ? &be->acquire.try_at : &be->acquire.told_at;
+    int64_t *when = be->acquire.stage == STAGE_PAUSE ? &be->acquire.try_at : &be->acquire.try_by;
     if (be->op == OP_ACQUIRE)
         *when = dlock_min(*when, at);
 }
@@ -220,8 +213,8 @@ static void server_freed(struct redlock_backend *be, struct redlock_server *s)
     ask_at(be, count_freed(be) >= be->quorum ? now : now + FEW_PAUSE + jitter(be, 2 * FEW_PAUSE));
 }
 
-void redlock_wake_heard(struct redlock_backend *be, struct redlock_server *s,
-                        const struct redis_conn_reply *rep)
+void redlock_wake_answered(struct redlock_backend *be, struct redlock_server *s,
+                           const struct redis_conn_reply *rep)
 {
     struct dlock_error err;
     enum redis_wake_reply reply = redis_node_wake_answered(&s->node, rep, &err);
@@ -290,7 +283,7 @@ static void look(struct redlock_backend *be)
         struct redis_conn *cmd = &s->node.cmd;
         if (!to_look_at(s) || cmd->state != RC_UP || cmd->ntags > 0)
             continue;
-        (void)redis_script_look(&be->script, cmd, REDLOCK_TAG(be->serial, K_LOOK), 0);
+        (void)redis_script_look(&be->script, cmd, REDLOCK_TAG(be->serial, KIND_LOOK), 0);
         redis_conn_flush(cmd);
     }
 }
@@ -299,10 +292,10 @@ static void look(struct redlock_backend *be)
 static void looked(struct redlock_backend *be, struct redlock_server *s,
                    const struct redis_conn_reply *rep)
 {
-    bool claims = REDLOCK_TAG_KIND(rep->tag) == K_CLAIM;
+    bool claims = REDLOCK_TAG_KIND(rep->tag) == KIND_CLAIM;
     int64_t left_ms = 0, now = spec_now(be->spec);
     bool yes = redis_script_looked(rep->r, &left_ms);
-    if (be->op != OP_ACQUIRE || be->acquire.stage != ST_PAUSE ||
+    if (be->op != OP_ACQUIRE || be->acquire.stage != STAGE_PAUSE ||
         REDLOCK_TAG_SERIAL(rep->tag) != (be->serial & REDLOCK_SERIALS) ||
         rep->r->type == REDIS_REPLY_ERROR)
         return;
@@ -314,7 +307,7 @@ static void looked(struct redlock_backend *be, struct redlock_server *s,
         if (count_freed(be) >= be->quorum)
             ask_at(be, now);
     } else if (!yes) {
-        int tag = REDLOCK_TAG(be->serial, K_CLAIM);
+        int tag = REDLOCK_TAG(be->serial, KIND_CLAIM);
         (void)redis_script_look_claim(&be->script, &s->node.cmd, tag);
         redis_conn_flush(&s->node.cmd);
     }
@@ -338,21 +331,18 @@ static int64_t free_at(const struct redlock_backend *be, const struct redlock_se
 /* When the next round begins, and when a waiter looks before. */
 static void plan_round(struct redlock_backend *be)
 {
-    int64_t now = spec_now(be->spec), at = DLOCK_NEVER;
-    int place = INT32_MAX, unknown = 0;
+    int64_t now = spec_now(be->spec), when_free[REDLOCK_NODES];
+    int n = 0, place = INT32_MAX, unknown = 0;
     for_each_server (be, s) {
-        int earlier = 0;
-        int64_t t = free_at(be, s, now);
-        for_each_server (be, o)
-            earlier += free_at(be, o, now) <= t;
-        if (earlier >= be->quorum)
-            at = dlock_min(at, t);
+        when_free[n++] = free_at(be, s, now);
         if (s->answer == A_BUSY)
             place = s->place < place ? s->place : place;
         unknown += s->answer == A_BUSY && may_track(s);
     }
     if (place == INT32_MAX)
         place = 1;
+    /* When a majority is free: all servers but those of a minority. */
+    int64_t at = quorum_reached(when_free, n, n - be->quorum + 1);
     if (at != DLOCK_NEVER)
         at += (place - 1) * PLACE_STEP + jitter(be, 10 * DLOCK_MSEC);
     at = dlock_min(at, now + be->spec->ttl / 3);
@@ -360,7 +350,7 @@ static void plan_round(struct redlock_backend *be)
         at = now;
     else if (unknown > 0) /* the key may have changed before the server tracked it */
         at = now + HEAD_PAUSE;
-    be->acquire.try_at = dlock_min(at, be->acquire.told_at);
+    be->acquire.try_at = dlock_min(at, be->acquire.try_by);
     if (be->acquire.wait)
         plan_look(be);
 }
@@ -369,7 +359,7 @@ static void plan_round(struct redlock_backend *be)
 
 /* Defined below, in their stage. */
 static void give_votes_back(struct redlock_backend *be, const struct redlock_server *success);
-static void round_failed(struct redlock_backend *be);
+static void round_lost(struct redlock_backend *be);
 static void pause_round(struct redlock_backend *be);
 
 static void fail_acquire(struct redlock_backend *be, const struct dlock_error *err)
@@ -384,14 +374,14 @@ static void leave_queues(struct redlock_backend *be)
     for_each_server (be, s) {
         /* "-" is no client's value: the command only takes us out of the queue. */
         if (s->queued && redis_conn_is_open(&s->node.cmd))
-            redlock_send(be, s, K_UNDO, SCRIPT_LEAVE,
+            redlock_send(be, s, KIND_UNDO, SCRIPT_LEAVE,
                          &(struct redis_script_args){.value = "-", .id = be->acquire.id});
         s->queued = false;
     }
     redlock_wait_close(be);
 }
 
-static void tell_grace(struct redlock_backend *be)
+static void report_grace(struct redlock_backend *be)
 {
     char left[32];
     int64_t ms = 0;
@@ -401,9 +391,9 @@ static void tell_grace(struct redlock_backend *be)
         grace += t > 0; /* 0: refused for a client gone since; the next round asks again */
         ms = dlock_max(ms, t);
     }
-    if (be->acquire.told_grace || grace == 0 || be->n - grace >= be->quorum)
+    if (be->acquire.grace_reported || grace == 0 || be->n - grace >= be->quorum)
         return;
-    be->acquire.told_grace = true;
+    be->acquire.grace_reported = true;
     dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, DLOCK_EBUSY, 0, be->spec->uri->where,
                   "restart-grace: %d of %d servers started recently and do not vote for another %s",
                   grace, be->n, dlock_format_duration(ms * DLOCK_MSEC, left, sizeof(left)));
@@ -417,8 +407,8 @@ static void start_round(struct redlock_backend *be)
     struct redlock_young last = young_of(be);
     int64_t grace = redlock_young_age_ms(&last) * DLOCK_MSEC;
     redlock_begin(be, OP_ACQUIRE);
-    be->acquire.stage = ST_VOTE;
-    be->acquire.try_at = be->acquire.not_before = be->acquire.told_at = DLOCK_NEVER;
+    be->acquire.stage = STAGE_VOTE;
+    be->acquire.try_at = be->acquire.not_before = be->acquire.try_by = DLOCK_NEVER;
     be->acquire.look_at = DLOCK_NEVER;
     be->acquire.twice = false;
     be->fence = 0;
@@ -437,18 +427,17 @@ static void start_round(struct redlock_backend *be)
         s->longest_ms = redlock_young_kept_ms(s->longest_ms);
         if (!redlock_reach(be, s, be->until))
             continue;
-        if (owes_since(s, be->began) != 0) { /* maybe stopped: commands would pile up there */
+        if (unanswered_since(s, be->began) != 0) { /* maybe stopped: commands would pile up there */
             s->answer = A_LATE;
             continue;
         }
         bool in_queue = be->acquire.id[0] != '\0' && s->node.wake_state == WAKE_READY;
         redlock_undo(be, s);
         if (may_track(s))
-            redis_node_track(&s->node, REDLOCK_TAG(be->serial, K_TRACK));
-        s->answer = A_PENDING;
+            redis_node_track(&s->node, REDLOCK_TAG(be->serial, KIND_TRACK));
         s->touched = true;
         s->queued = s->queued || in_queue;
-        redlock_send(be, s, K_VOTE, SCRIPT_VOTE,
+        redlock_send(be, s, KIND_VOTE, SCRIPT_VOTE,
                      &(struct redis_script_args){.value = be->value,
                                                  .id = in_queue ? be->acquire.id : NULL,
                                                  .ttl = ttl,
@@ -526,7 +515,7 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
                           const struct redis_conn_reply *rep)
 {
     struct redis_script_tried t;
-    bool current = rep->tag == REDLOCK_TAG(be->serial, K_VOTE) && be->op == OP_ACQUIRE;
+    bool current = rep->tag == REDLOCK_TAG(be->serial, KIND_VOTE) && be->op == OP_ACQUIRE;
     if (s->node.cmd.auth_failed || rep->r->type == REDIS_REPLY_ERROR) {
         /* AUTH refused: a default user without a password may still have been served. */
         s->touched = rep->r->type != REDIS_REPLY_ERROR;
@@ -555,10 +544,10 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
     bool held = t.status == RS_BUSY;
     int64_t ttl_ms = held ? redis_script_ttl(t.holder, t.holder_len) : 0;
     s->longest_ms = redlock_young_longest_ms(held, ttl_ms, t.left_ms, t.longest_ms);
-    if (!current || be->acquire.stage == ST_UNDO) {
+    if (!current || be->acquire.stage == STAGE_UNDO) {
         /* A vote for the granted lock, after the majority's. */
         if (be->claim != CLAIM_NONE && t.status == RS_GRANTED &&
-            rep->tag == REDLOCK_TAG(be->vote_serial, K_VOTE))
+            rep->tag == REDLOCK_TAG(be->vote_serial, KIND_VOTE))
             s->from = dlock_max(s->from, rep->sent);
         return;
     }
@@ -568,65 +557,65 @@ static void vote_answered(struct redlock_backend *be, struct redlock_server *s,
     if (s->answer != A_YES)
         return;
     s->from = rep->sent;
-    if (be->acquire.stage != ST_RAISE)
+    if (be->acquire.stage != STAGE_RAISE)
         return;
     /* The counters of a majority are being raised: this voter's, too. */
     struct redlock_young y = young_of(be);
-    (void)discount(s, redlock_young_needed_ms(&y, spec_now(be->spec)));
-    (void)count_votes(be, true);
+    discount(s, redlock_young_needed_ms(&y, spec_now(be->spec)));
+    void_ahead(be);
     if (s->answer == A_YES)
-        redlock_keep(be, s, K_RAISE);
+        redlock_keep(be, s, KIND_RAISE);
 }
 
-/* With a majority of votes that count: skip the run, or begin to raise the fences. */
+/* A majority has voted: skip the run, or begin to raise the fence counters to the token. */
+static void round_won(struct redlock_backend *be, uint64_t token, bool more_may_answer)
+{
+    bool sure;
+    const struct redlock_server *success = redlock_run_success(be, &sure);
+    if (!sure && more_may_answer)
+        return;
+    if (success) {
+        be->run = success->once.run;
+        be->acquire.outcome = EV_SKIPPED;
+        outage_over(&be->acquire.out, &be->events);
+        give_votes_back(be, success);
+        return;
+    }
+    be->acquire.stage = STAGE_RAISE;
+    be->until = dlock_min(be->acquire.first ? be->until : DLOCK_NEVER,
+                          spec_now(be->spec) + be->spec->op_timeout);
+    be->fence = token;
+    for_each_server (be, s)
+        if (s->answer == A_YES)
+            redlock_keep(be, s, KIND_RAISE);
+}
+
+/* Count the votes so far: is the round won, lost, or still open? */
 static void end_votes(struct redlock_backend *be, int64_t now)
 {
-    int yes = redlock_count(be, A_YES);
     struct redlock_young y = young_of(be);
-    if (yes >= be->quorum && !be->acquire.twice) {
-        /* The patience with the remaining servers begins when a majority has voted. */
-        (void)redlock_patient(be, be->quorum, now);
-        int64_t needed_ms = redlock_young_needed_ms(&y, now);
+    struct quorum_tally t = tally(be);
+    /* The patience with the remaining servers begins when a majority can be used. */
+    bool patient = redlock_patient(be, t.voted + t.denied, now);
+    if (be->acquire.twice) {
+        round_lost(be);
+        return;
+    }
+    if (t.voted >= be->quorum) {
         if (!redlock_young_decides(&y, now))
             return;
         for_each_server (be, s)
-            (void)discount(s, needed_ms);
-        yes = count_votes(be, false);
+            discount(s, redlock_young_needed_ms(&y, now));
+        t = tally(be);
     }
-    if (yes >= be->quorum && !be->acquire.twice) {
-        bool sure;
-        (void)count_votes(be, true);
-        const struct redlock_server *success = redlock_run_success(be, &sure);
-        if (!sure && now < redlock_young_heard_at(&y))
-            return;
-        if (success) {
-            be->run = success->once.run;
-            be->acquire.outcome = EV_SKIPPED;
-            outage_over(&be->acquire.out, &be->events);
-            give_votes_back(be, success);
-            return;
-        }
-        be->acquire.stage = ST_RAISE;
-        be->until = dlock_min(be->acquire.first ? be->until : DLOCK_NEVER,
-                              spec_now(be->spec) + be->spec->op_timeout);
-        for_each_server (be, s)
-            if (s->answer == A_YES && s->fence > be->fence)
-                be->fence = s->fence;
-        for_each_server (be, s)
-            if (s->answer == A_YES)
-                redlock_keep(be, s, K_RAISE);
+    enum quorum_round round = quorum_round(&t, now >= be->began + ERRORS_TIME);
+    if (round == ROUND_OPEN && patient)
         return;
-    }
-    /* Where no majority can be used, the round waits for all answers, for the message. */
-    int possible = yes + redlock_count(be, A_PENDING);
-    int usable = yes + redlock_count(be, A_BUSY) + redlock_count(be, A_GRACE);
-    bool patient = redlock_patient(be, usable, now);
-    bool all_heard = possible == yes || now >= be->began + HEAR_ALL;
-    if (be->acquire.twice || !patient ||
-        (possible < be->quorum && (usable >= be->quorum || all_heard))) {
-        (void)count_votes(be, true);
-        round_failed(be);
-    }
+    void_ahead(be);
+    if (round == ROUND_WON)
+        round_won(be, t.token, now < redlock_young_complete_at(&y));
+    else
+        round_lost(be);
 }
 
 /* ----------------------------------------------------------- stage: raise the fences */
@@ -635,8 +624,8 @@ static void raise_answered(struct redlock_backend *be, struct redlock_server *s,
                            const struct redis_conn_reply *rep)
 {
     struct redis_script_owned o;
-    if (rep->tag != REDLOCK_TAG(be->serial, K_RAISE) || be->op != OP_ACQUIRE ||
-        be->acquire.stage != ST_RAISE)
+    if (rep->tag != REDLOCK_TAG(be->serial, KIND_RAISE) || be->op != OP_ACQUIRE ||
+        be->acquire.stage != STAGE_RAISE)
         return;
     if (rep->r->type == REDIS_REPLY_ERROR) {
         redlock_refused(be, s, rep->r);
@@ -656,7 +645,7 @@ static void end_raise(struct redlock_backend *be, int64_t now)
     /* A server may have reported a larger ttl after its time-out. */
     struct redlock_young y = young_of(be);
     for_each_server (be, s)
-        (void)discount(s, redlock_young_age_ms(&y));
+        discount(s, redlock_young_age_ms(&y));
     int raised = 0, open = redlock_count(be, A_PENDING);
     /*
      * For half a ttl the votes behind the token stand, whatever the clocks: nobody else can have
@@ -669,11 +658,11 @@ static void end_raise(struct redlock_backend *be, int64_t now)
             continue;
         raised += s->answer == A_YES && s->raise == RAISE_DONE;
         open += s->answer == A_YES && s->raise == RAISE_ASKED &&
-                redis_conn_waits(&s->node.cmd, REDLOCK_TAG(be->serial, K_RAISE));
+                redis_conn_waits(&s->node.cmd, REDLOCK_TAG(be->serial, KIND_RAISE));
     }
     if (be->acquire.twice || raised < be->quorum) {
         if (be->acquire.twice || raised + open < be->quorum || now >= be->until)
-            round_failed(be);
+            round_lost(be);
         return;
     }
     be->claim = CLAIM_GRANTED;
@@ -696,7 +685,7 @@ static void end_raise(struct redlock_backend *be, int64_t now)
 
 /* ------------------------------------------------- stage: give the votes back */
 
-static void round_failed(struct redlock_backend *be)
+static void round_lost(struct redlock_backend *be)
 {
     int yes = redlock_count(be, A_YES) + redlock_count(be, A_GONE);
     int busy = redlock_count(be, A_BUSY), usable = yes + busy + redlock_count(be, A_GRACE);
@@ -711,7 +700,6 @@ static void round_failed(struct redlock_backend *be)
             be->acquire.holder = s;
         }
     }
-    be->acquire.definite = most >= be->quorum;
     if (be->acquire.holder && be->acquire.holder->holder == 0)
         be->acquire.holder = NULL;
     if (be->acquire.twice) {
@@ -725,7 +713,7 @@ static void round_failed(struct redlock_backend *be)
     } else {
         be->acquire.first = false;
         be->acquire.why.code = 0;
-        be->acquire.split = !be->acquire.definite && yes + busy >= be->quorum;
+        be->acquire.split = most < be->quorum && yes + busy >= be->quorum;
         outage_over(&be->acquire.out, &be->events);
         /* A majority within its restart grace counts as held. Split votes do not. */
         bool again = be->acquire.wait || (be->acquire.split && be->acquire.splits < SPLITS);
@@ -745,7 +733,7 @@ static void give_votes_back(struct redlock_backend *be, const struct redlock_ser
     /* As long as the round took, less the time in which young votes waited for silent servers. */
     int64_t took = dlock_min(now, be->patient_until) - be->began;
     be->patient_until = now + dlock_max(UNDO_TIME, dlock_min(took, be->spec->op_timeout));
-    be->acquire.stage = ST_UNDO;
+    be->acquire.stage = STAGE_UNDO;
     for_each_server (be, s) {
         if (!s->touched || !redis_conn_is_open(&s->node.cmd))
             continue;
@@ -758,7 +746,7 @@ static void give_votes_back(struct redlock_backend *be, const struct redlock_ser
         if (success)
             redlock_run_skip(be, s, success);
         else
-            redlock_send(be, s, K_UNDO, SCRIPT_LEAVE,
+            redlock_send(be, s, KIND_UNDO, SCRIPT_LEAVE,
                          &(struct redis_script_args){.value = be->value});
     }
 }
@@ -766,7 +754,7 @@ static void give_votes_back(struct redlock_backend *be, const struct redlock_ser
 static bool undo_waits(const struct redlock_backend *be, const struct redlock_server *s)
 {
     return s->undo_sent && redis_conn_is_open(&s->node.cmd) &&
-           redis_conn_waits(&s->node.cmd, REDLOCK_TAG(be->serial, K_UNDO));
+           redis_conn_waits(&s->node.cmd, REDLOCK_TAG(be->serial, KIND_UNDO));
 }
 
 static void end_undo(struct redlock_backend *be, int64_t now)
@@ -787,7 +775,7 @@ static void end_undo(struct redlock_backend *be, int64_t now)
         leave_queues(be);
         redlock_end(be, EV_SKIPPED)->run = &be->run;
     } else {
-        tell_grace(be);
+        report_grace(be);
         redlock_end(be, EV_BUSY)->info = be->acquire.holder ? &be->acquire.holder->info : NULL;
     }
 }
@@ -797,7 +785,7 @@ static void end_undo(struct redlock_backend *be, int64_t now)
 static void pause_round(struct redlock_backend *be)
 {
     int64_t now = spec_now(be->spec);
-    be->acquire.stage = ST_PAUSE;
+    be->acquire.stage = STAGE_PAUSE;
     be->acquire.not_before = now;
     if (be->acquire.why.code != 0 && be->acquire.first) {
         be->acquire.not_before = be->acquire.try_at =
@@ -815,11 +803,11 @@ static void pause_round(struct redlock_backend *be)
     if (be->acquire.wait) {
         const struct redlock_server *named = be->acquire.holder;
         uint64_t holder = named ? named->holder : 0;
-        tell_grace(be);
-        if (!be->acquire.told_waiting || holder != be->acquire.told_holder)
+        report_grace(be);
+        if (!be->acquire.wait_reported || holder != be->acquire.reported_holder)
             events_add(&be->events, EV_WAITING)->info = named ? &named->info : NULL;
-        be->acquire.told_holder = holder;
-        be->acquire.told_waiting = true;
+        be->acquire.reported_holder = holder;
+        be->acquire.wait_reported = true;
         bool subscribed = be->acquire.channel;
         if (!subscribed)
             be->acquire.channel = redis_script_channel(&be->script, be->spec, be->acquire.id);
@@ -844,15 +832,16 @@ static void pause_round(struct redlock_backend *be)
 
 static void acquire_step(struct redlock_backend *be, int64_t now)
 {
-    if (be->acquire.stage == ST_PAUSE && now >= be->acquire.try_at && now >= be->acquire.not_before)
+    if (be->acquire.stage == STAGE_PAUSE && now >= be->acquire.try_at &&
+        now >= be->acquire.not_before)
         start_round(be);
-    else if (be->acquire.stage == ST_PAUSE && now >= be->acquire.look_at)
+    else if (be->acquire.stage == STAGE_PAUSE && now >= be->acquire.look_at)
         look(be);
-    else if (be->acquire.stage == ST_VOTE)
+    else if (be->acquire.stage == STAGE_VOTE)
         end_votes(be, now);
-    else if (be->acquire.stage == ST_RAISE)
+    else if (be->acquire.stage == STAGE_RAISE)
         end_raise(be, now);
-    if (be->op == OP_ACQUIRE && be->acquire.stage == ST_UNDO)
+    if (be->op == OP_ACQUIRE && be->acquire.stage == STAGE_UNDO)
         end_undo(be, now);
     for (int i = 0; i < be->n && be->op == OP_ACQUIRE; i++) {
         struct redlock_server *s = &be->servers[i];
@@ -866,22 +855,22 @@ static void acquire_step(struct redlock_backend *be, int64_t now)
 static int64_t acquire_wake_at(const struct redlock_backend *be)
 {
     struct redlock_young y = young_of(be);
-    int64_t at = DLOCK_NEVER, heard = redlock_young_heard_at(&y);
+    int64_t at = DLOCK_NEVER, complete = redlock_young_complete_at(&y);
     switch (be->acquire.stage) {
-    case ST_VOTE:
+    case STAGE_VOTE:
         at = redlock_wake_at(be);
-        if (heard > be->stepped)
-            at = dlock_min(at, heard);
-        if (be->stepped < be->began + HEAR_ALL)
-            at = dlock_min(at, be->began + HEAR_ALL);
+        if (complete > be->stepped)
+            at = dlock_min(at, complete);
+        if (be->stepped < be->began + ERRORS_TIME)
+            at = dlock_min(at, be->began + ERRORS_TIME);
         break;
-    case ST_RAISE:
+    case STAGE_RAISE:
         at = be->until;
         break;
-    case ST_UNDO:
+    case STAGE_UNDO:
         at = be->patient_until;
         break;
-    case ST_PAUSE:
+    case STAGE_PAUSE:
         at = dlock_max(be->acquire.try_at, be->acquire.not_before);
         at = dlock_min(at, be->acquire.look_at);
         break;
@@ -895,22 +884,22 @@ static void acquire_answered(struct redlock_backend *be, struct redlock_server *
                              struct redis_conn_reply *rep)
 {
     switch (REDLOCK_TAG_KIND(rep->tag)) {
-    case K_VOTE:
+    case KIND_VOTE:
         vote_answered(be, s, rep);
         break;
-    case K_RAISE:
+    case KIND_RAISE:
         raise_answered(be, s, rep);
         break;
-    case K_UNDO:
-        if (be->op == OP_ACQUIRE && rep->tag == REDLOCK_TAG(be->serial, K_UNDO) &&
+    case KIND_UNDO:
+        if (be->op == OP_ACQUIRE && rep->tag == REDLOCK_TAG(be->serial, KIND_UNDO) &&
             rep->r->type == REDIS_REPLY_ERROR)
             redlock_remember(be, s);
         break;
-    case K_TRACK:
+    case KIND_TRACK:
         redis_node_track_answered(&s->node, rep->r);
         break;
-    case K_LOOK:
-    case K_CLAIM:
+    case KIND_LOOK:
+    case KIND_CLAIM:
         looked(be, s, rep);
         break;
     default:

@@ -2,7 +2,7 @@
 #include "redlock_young.h"
 
 /* A silent server has timed out after this time at the latest. */
-#define HEAR_OTHERS DLOCK_SEC
+#define ANSWER_TIME DLOCK_SEC
 
 static int64_t in_ms(int64_t ns)
 {
@@ -34,13 +34,13 @@ int64_t redlock_young_age_ms(const struct redlock_young *y)
     return age;
 }
 
-int64_t redlock_young_heard_at(const struct redlock_young *y)
+int64_t redlock_young_complete_at(const struct redlock_young *y)
 {
     /* The second round needs time, too, before the first contact ends. */
     int64_t until = y->first_contact ? y->until - (y->until - y->began) / 2 : y->until;
     int64_t at = 0;
     for (int i = 0; i < y->n; i++) {
-        int64_t silent_at = y->server[i].asked + dlock_min(y->op_timeout, HEAR_OTHERS);
+        int64_t silent_at = y->server[i].asked + dlock_min(y->op_timeout, ANSWER_TIME);
         if (y->server[i].asked != 0)
             at = dlock_max(at, dlock_min(until, silent_at));
     }
@@ -50,7 +50,8 @@ int64_t redlock_young_heard_at(const struct redlock_young *y)
 int64_t redlock_young_needed_ms(const struct redlock_young *y, int64_t now)
 {
     int64_t age = redlock_young_age_ms(y);
-    return age > 0 && now < redlock_young_heard_at(y) ? dlock_max(age, in_ms(y->unheard_ttl)) : age;
+    return age > 0 && now < redlock_young_complete_at(y) ? dlock_max(age, in_ms(y->unreported_ttl))
+                                                         : age;
 }
 
 bool redlock_young_decides(const struct redlock_young *y, int64_t now)
@@ -59,5 +60,5 @@ bool redlock_young_decides(const struct redlock_young *y, int64_t now)
     int old = 0;
     for (int i = 0; i < y->n; i++)
         old += y->server[i].voted && y->server[i].up_ms >= needed;
-    return old >= y->quorum || now >= redlock_young_heard_at(y);
+    return old >= y->quorum || now >= redlock_young_complete_at(y);
 }

@@ -11,20 +11,18 @@
 #ifndef DLOCK_REDLOCK_YOUNG_H
 #define DLOCK_REDLOCK_YOUNG_H
 
-#include "dlock.h"
+#include "quorum.h"
 #include "util.h"
-
-#define REDLOCK_NODES ((DLOCK_POLL_MAX - 1) / 2 < 15 ? (DLOCK_POLL_MAX - 1) / 2 : 15)
 
 /* The ttl of a client with an unknown ttl: another program's, or unreported by a silent server. */
 #define REDLOCK_LONGEST_TTL (24 * 3600 * DLOCK_SEC)
 
 /* A round of votes, as far as the servers have answered. Times are ns. */
 struct redlock_young {
-    int64_t grace;       /* the restart grace: our ttl, or the user's value; 0: off */
-    int64_t unheard_ttl; /* the largest ttl possibly known to a silent server */
-    int64_t began;       /* when the votes were asked */
-    int64_t until;       /* the end of the round, or of the first contact */
+    int64_t grace;          /* the restart grace: our ttl, or the user's value; 0: off */
+    int64_t unreported_ttl; /* the largest ttl possibly known to a silent server */
+    int64_t began;          /* when the votes were asked */
+    int64_t until;          /* the end of the round, or of the first contact */
     bool first_contact;
     int64_t op_timeout;
     int n, quorum;
@@ -47,10 +45,10 @@ int64_t redlock_young_kept_ms(int64_t longest_ms);
 /* The uptime at which a vote counts, by the reports so far. 0: the restart grace is off. */
 int64_t redlock_young_age_ms(const struct redlock_young *);
 /* When every server will have answered or timed out. 0: no answer is missing. */
-int64_t redlock_young_heard_at(const struct redlock_young *);
+int64_t redlock_young_complete_at(const struct redlock_young *);
 /* The uptime at which a vote counts now: also by the ttl possibly known to a silent server. */
 int64_t redlock_young_needed_ms(const struct redlock_young *, int64_t now);
-/* False: wait until redlock_young_heard_at(), because only young votes make the majority. */
+/* False: wait until redlock_young_complete_at(), because only young votes make the majority. */
 bool redlock_young_decides(const struct redlock_young *, int64_t now);
 
 #endif

@@ -12,7 +12,7 @@
 static struct redlock_young round_of(int n)
 {
     struct redlock_young y = {.grace = 10 * S,
-                              .unheard_ttl = REDLOCK_LONGEST_TTL,
+                              .unreported_ttl = REDLOCK_LONGEST_TTL,
                               .began = BEGAN,
                               .until = BEGAN + 4 * S,
                               .op_timeout = 4 * S,
@@ -93,7 +93,7 @@ TEST(a_silent_servers_last_report_is_kept_but_not_an_unknown_ttl)
 TEST(no_restart_grace_needs_no_age)
 {
     struct redlock_young y = round_of(3);
-    y.grace = y.unheard_ttl = 0;
+    y.grace = y.unreported_ttl = 0;
     y.server[0].longest_ms = 60000;
     y.server[0].up_ms = y.server[1].up_ms = -5;
     y.server[2].longest_ms = DAY_MS;
@@ -101,7 +101,7 @@ TEST(no_restart_grace_needs_no_age)
     CHECK_INT(redlock_young_needed_ms(&y, BEGAN), 0);
     silence(&y, 2);
     CHECK_INT(redlock_young_needed_ms(&y, BEGAN), 0);
-    y.unheard_ttl = REDLOCK_LONGEST_TTL;
+    y.unreported_ttl = REDLOCK_LONGEST_TTL;
     CHECK_INT(redlock_young_needed_ms(&y, BEGAN), 0);
     y.server[0].up_ms = y.server[1].up_ms = 0;
     CHECK(redlock_young_decides(&y, BEGAN));
@@ -111,7 +111,7 @@ TEST(no_restart_grace_needs_no_age)
 TEST(a_round_in_which_every_server_has_answered_decides)
 {
     struct redlock_young y = round_of(3);
-    CHECK_INT(redlock_young_heard_at(&y), 0);
+    CHECK_INT(redlock_young_complete_at(&y), 0);
     CHECK(redlock_young_decides(&y, BEGAN));
     y.server[0].up_ms = y.server[1].up_ms = y.server[2].up_ms = 500;
     CHECK(redlock_young_decides(&y, BEGAN));
@@ -136,7 +136,7 @@ TEST(servers_up_for_less_than_a_day_wait_for_silent_servers)
     CHECK(!redlock_young_decides(&y, BEGAN + S - 1));
     CHECK_INT(redlock_young_needed_ms(&y, BEGAN + S - 1), DAY_MS);
     /* It has timed out: the reported ttls decide. */
-    CHECK_INT(redlock_young_heard_at(&y), BEGAN + S);
+    CHECK_INT(redlock_young_complete_at(&y), BEGAN + S);
     CHECK(redlock_young_decides(&y, BEGAN + S));
     CHECK_INT(redlock_young_needed_ms(&y, BEGAN + S), 10000);
     /* It has answered. */
@@ -171,7 +171,7 @@ TEST(a_reported_ttl_above_a_day_needs_that_age_while_a_server_is_silent)
 TEST(a_given_restart_grace_waits_for_no_silent_server)
 {
     struct redlock_young y = round_of(3);
-    y.grace = y.unheard_ttl = 20 * S;
+    y.grace = y.unreported_ttl = 20 * S;
     silence(&y, 2);
     y.server[0].up_ms = y.server[1].up_ms = 20000;
     CHECK_INT(redlock_young_needed_ms(&y, BEGAN), 20000);
@@ -185,7 +185,7 @@ TEST(a_given_restart_grace_waits_for_no_silent_server)
 TEST(a_given_restart_grace_that_a_server_has_not_reached_is_no_vote)
 {
     struct redlock_young y = round_of(3);
-    y.grace = y.unheard_ttl = 40 * S;
+    y.grace = y.unreported_ttl = 40 * S;
     y.server[0].up_ms = 39999;
     CHECK(y.server[0].up_ms < redlock_young_needed_ms(&y, BEGAN));
     y.server[0].up_ms = 40000;
@@ -198,16 +198,16 @@ TEST(a_server_times_out_after_the_shortest_of_its_three_times)
 {
     struct redlock_young y = round_of(3);
     silence(&y, 0);
-    CHECK_INT(redlock_young_heard_at(&y), BEGAN + S);
+    CHECK_INT(redlock_young_complete_at(&y), BEGAN + S);
     y.op_timeout = 250 * MS;
-    CHECK_INT(redlock_young_heard_at(&y), BEGAN + 250 * MS);
+    CHECK_INT(redlock_young_complete_at(&y), BEGAN + 250 * MS);
     y.until = BEGAN + 100 * MS;
-    CHECK_INT(redlock_young_heard_at(&y), BEGAN + 100 * MS);
+    CHECK_INT(redlock_young_complete_at(&y), BEGAN + 100 * MS);
     /* Half of the first contact: the second round needs the rest. */
     y.first_contact = true;
-    CHECK_INT(redlock_young_heard_at(&y), BEGAN + 50 * MS);
+    CHECK_INT(redlock_young_complete_at(&y), BEGAN + 50 * MS);
     y.until = BEGAN + 30 * S;
-    CHECK_INT(redlock_young_heard_at(&y), BEGAN + 250 * MS);
+    CHECK_INT(redlock_young_complete_at(&y), BEGAN + 250 * MS);
 }
 
 /* The time of a server that owes an older answer began earlier. */
@@ -218,13 +218,13 @@ TEST(the_last_silent_server_ends_the_wait)
     silence(&y, 3);
     silence(&y, 4);
     y.server[4].asked = BEGAN - 700 * MS;
-    CHECK_INT(redlock_young_heard_at(&y), BEGAN + S);
+    CHECK_INT(redlock_young_complete_at(&y), BEGAN + S);
     y.server[3].asked = BEGAN - 700 * MS;
     y.server[4].asked = BEGAN;
-    CHECK_INT(redlock_young_heard_at(&y), BEGAN + S);
+    CHECK_INT(redlock_young_complete_at(&y), BEGAN + S);
     CHECK(!redlock_young_decides(&y, BEGAN + 300 * MS));
     y.server[4].asked = 0;
-    CHECK_INT(redlock_young_heard_at(&y), BEGAN + 300 * MS);
+    CHECK_INT(redlock_young_complete_at(&y), BEGAN + 300 * MS);
     CHECK(!redlock_young_decides(&y, BEGAN + 300 * MS - 1));
     CHECK(redlock_young_decides(&y, BEGAN + 300 * MS));
 }
