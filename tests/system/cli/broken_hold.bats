@@ -79,18 +79,3 @@ told_of_mark() {
     [ "$(count_seen main sig 15)" = 1 ]
     [ "$(last_beat)" -lt "$(at release)" ]
 }
-
-@test "a broken hold is freed before its --min-hold is over" {
-    starts 1 --ttl 3 --min-hold 1h "$L" $SUBJECT
-    tell renew broken
-    ends_with 79
-    [ ! -e "$S/held" ]
-}
-
-@test "a run with --once that is broken counts as failed" {
-    starts 1 --ttl 3 --once "$L" $SUBJECT
-    tell renew broken
-    ends_with 79
-    run -0 run_t 5 "$DLOCK" --status "$L"
-    assert_out "last run: failed"
-}
