@@ -34,13 +34,15 @@ told_of_mark() {
     settle 1
 }
 
-@test "a command that obeys TERM costs no grace" {
-    starts 1 --ttl 9 "$L" $SUBJECT
+@test "a command that obeys TERM costs no grace, nor the rest of --min-hold" {
+    starts 1 --ttl 9 --min-hold 1h "$L" $SUBJECT
     tell renew broken
     told_of_mark 12
     ends_with 79
     assert_between "$MARKED" "$(at release)" $((MARKED + 1000 * NS)) release
+    [ ! -e "$S/held" ]
 }
+
 @test "--on-lost warn and kill: a broken hold ends the command with 79 as well" {
     starts 4 --ttl 3 --grace 500ms --on-lost warn "$L" $SUBJECT -t -k
     tell renew broken
