@@ -21,7 +21,7 @@ clock_rounds              3    1    1   jumps of the clock of a PostgreSQL serve
 once_names           10000  300   60   of locks with --once, one run each
 once_crowd              50   25   12   processes that start one command with --once
 once_days               30   10    3   on which three hosts with other clocks start one job
-min_hold_late           50  500  500   ms after --min-hold by which three waiters have started
+min_hold_late           50  500  500   ms after --min-hold by which a waiter has started
 once_dated            10000  300  100   run records of files that have expired
 also_turns               50    3    1   of each of 20 processes that take the same three locks
 first_uses               30    2    1   of lease tables, each by eight clients at once

@@ -189,6 +189,24 @@ says() {
     run "-$1" run_t 5 "$DLOCK" "${@:3}"
     assert_out "$2"
 }
+# says_yes CODE TEXT CMD ARG...: dlock ARG... asks at a terminal, and the answer is yes once CMD, of
+# the test, has run: it ends with CODE, and TEXT is in its output.
+says_yes() {
+    local keyboard
+    fresh keyboard asked.log
+    mkfifo keyboard
+    exec {keyboard}<>keyboard
+    start bash -c 'exec script -qec "$0" /dev/null <keyboard >asked.log' \
+        "$(printf '%q ' "$DLOCK" "${@:4}")"
+    local asks=$STARTED
+    wait_for 5 file_has asked.log '[y/N]' || fail "$(cat asked.log)" || return
+    "$3" || return
+    echo y >&"$keyboard"
+    exec {keyboard}>&-
+    exits "$1" 10 "$asks" || return
+    output=$(cat asked.log)
+    assert_out "$2"
+}
 timed_run() {
     local t0
     now_ms t0
@@ -292,35 +310,17 @@ ends_while_stopped() {
     : >go
     wait_for 5 pid_gone "$(<held)"
 }
-# ended_late STATUS CODE OPTION...: the command exits with CODE, dlock with STATUS. The store stands
-# still from the grant until the lease is over.
-ended_late() {
-    local over
-    fresh held go
-    start_log hold.log "$DLOCK" --ttl 4 "${@:3}" "$L" \
-        sh -c ': >held; "$HELPERS/await" go; exit "$1"' - "$2"
-    wait_for 5 test -e held
-    store_stops
-    over=$(($(now_ms) + 4100))
-    : >go
-    wait_for 6 beyond "$over"
-    store_goes_on
-    exits "$1" 8 "$STARTED"
-}
-# ends_late: a release that is answered after the lease keeps the command's status. store_stops and
-# store_goes_on are the test's.
-ends_late() {
-    ended_late 3 3
-    file_has hold.log "is not confirmed: the answer came after the end of the lease" ||
-        fail "$(cat hold.log)" || return
-    ended_late 3 3 --once
-    # A success that is not recorded.
-    ended_late 79 0 --once
-    file_has hold.log "is not recorded" || fail "$(cat hold.log)"
-}
 let_go() { # [CODE]: the holder's exit code, 0
     : >go
     exits "${1:-0}" 8 "$HOLDER"
+}
+
+# waiters_are N [LOCK]: so many wait for it, $L, by --status.
+waiters_are() {
+    local status rest
+    status=$("$DLOCK" --status --json "${2:-$L}") || :
+    rest=${status//\"place\"/}
+    [ $(((${#status} - ${#rest}) / 7)) -eq "$1" ]
 }
 
 # until_ready SECONDS PID CMD...: until CMD succeeds. If the job PID, a server, ends before that, or

@@ -6,7 +6,6 @@
 
 # stays_out MS: until the store has been away for that long.
 stays_out() { [ "$(now_ms)" -ge $((OUT + $1)) ]; }
-waiting() { [ "$("$DLOCK" --status --json "$L" | grep -o '"place"' | wc -l)" -eq "$1" ]; }
 # last_line FILE REGEX: the last line of dlock's messages.
 last_line() {
     local line
@@ -24,7 +23,7 @@ ride_out() {
     joins short -q --ttl 1 -w 4 "$L" touch ran
     joins both --ttl 1 -w 10 "$L" touch ran
     joins cancelled --ttl 1 "$L" touch ran
-    wait_for 5 waiting 4
+    wait_for 5 waiters_are 4
     store_out
     OUT=$(now_ms)
     # Without --retry that is the end at once, with it a wait. A signal needs no undo there.

@@ -42,6 +42,12 @@ role_named() {
 # is_sql EXPRESSION...: is it true?
 is_sql() { [ "$(pgsql -c "select $1")" = t ]; }
 
+# The manual's statement, for the name $1.
+key_of() {
+    pgsql -v name="$1" <<<"SELECT ('x' || substr(encode(sha256(
+        convert_to(:'name', 'UTF8')), 'hex'), 1, 16))::bit(64)::bigint"
+}
+
 app_of() { echo "dlock: $1"; }
 
 # Sessions of $NAME: those that wait (also in the moment between two chunks), the one that holds.

@@ -46,6 +46,3 @@ wait_in_line() {
     WAITER=$STARTED
     wait_for 5 queue_is "$1"
 }
-
-# That time (of now_ms) is over, or dlock ($K, of fake.bash) is.
-beyond() { [ "$(now_ms)" -ge "$1" ] || pid_gone "$K"; }

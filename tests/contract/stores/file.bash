@@ -13,7 +13,7 @@ store_clean() { flock -n "$DISK/locks/$1.lock" true; }
 
 store_record() { ls -ld "$DISK/locks/$NAME.once"; }
 store_ends() {
-    ended "$1" <"$DISK/locks/$NAME.once" >changed
+    ended_at "$1" <"$DISK/locks/$NAME.once" >changed
     { cat changed; echo; } >"$DISK/locks/$NAME.once"
 }
 store_spoil() {

@@ -19,7 +19,7 @@ store_take() { rcli del "$1"; }
 R() { echo "{$NAME}:dlock:once"; }
 store_has_run() { [[ $(rcli get "$(R)") == "dlock-run1 $1 "* ]]; }
 store_record() { rcli dump "$(R)" | md5sum; }
-store_ends() { rcli get "$(R)" | ended "$1" | rcli -x set "$(R)"; }
+store_ends() { rcli get "$(R)" | ended_at "$1" | rcli -x set "$(R)"; }
 store_spoil() {
     local token=0123456789abcdef0123456789abcdef at=1700000000000 good texts
     good="succeeded 0 5 $token $at $at 86400000 dlock1 pid=7"

@@ -23,7 +23,7 @@ store_record() {
 store_ends() {
     local k
     for k in $(rl_all); do
-        rl "$k" get "$(R)" | ended "$1" | rl "$k" -x set "$(R)"
+        rl "$k" get "$(R)" | ended_at "$1" | rl "$k" -x set "$(R)"
     done
 }
 store_spoil() {

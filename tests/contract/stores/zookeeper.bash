@@ -29,7 +29,7 @@ store_record() { zk_stat "$RECORD" | grep -E 'mzxid|numChildren'; }
 store_ends() {
     local record
     record=$(record)
-    zk_get "$record" | ended "$1" | zk_set "$record" -
+    zk_get "$record" | ended_at "$1" | zk_set "$record" -
 }
 store_spoil() {
     local what="a node with other data"

@@ -25,7 +25,6 @@ var() { sed -n "s/^$1=//p" in; }
 file_held() { ! flock -n "$F" true; }
 blanked() { tr '\0' ' ' <"/proc/$1/cmdline" | grep -q -- "--also redis://xxx*@127"; }
 refused_again() { [ "$(grep -c "'a-$NAME': waiting without a connection" wait.log)" -eq 2 ]; }
-waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
 
 @test "all of them are held, and the command knows their fences" {
     DLOCK_FENCE_4=9 DLOCK_SLOT=1 holds --also "$F" --also "file://$T#named" "$B"
@@ -59,7 +58,7 @@ waits_for() { "$DLOCK" --status --json "$1" | grep -q '"place":1'; }
     [ ! -e ran ]
     # In this order: the name b-... is behind a-....
     start_log wait.log "$DLOCK" -v --events ev --ttl 2 --also "$B" "$A" touch ran
-    wait_for 5 waits_for "$B"
+    wait_for 5 waiters_are 1 "$B"
     is_held "$A"
     # The names of the lock that was asked for, and of that which is in the way.
     wait_for 5 file_has wait.log \

@@ -34,13 +34,15 @@ told_of_mark() {
     settle 1
 }
 
-@test "a command that obeys TERM costs no grace" {
-    starts 1 --ttl 9 "$L" $SUBJECT
+@test "a command that obeys TERM costs no grace, nor the rest of --min-hold" {
+    starts 1 --ttl 9 --min-hold 1h "$L" $SUBJECT
     tell renew broken
     told_of_mark 12
     ends_with 79
     assert_between "$MARKED" "$(at release)" $((MARKED + 1000 * NS)) release
+    [ ! -e "$S/held" ]
 }
+
 @test "--on-lost warn and kill: a broken hold ends the command with 79 as well" {
     starts 4 --ttl 3 --grace 500ms --on-lost warn "$L" $SUBJECT -t -k
     tell renew broken
@@ -78,19 +80,4 @@ told_of_mark() {
     ends_with 79
     [ "$(count_seen main sig 15)" = 1 ]
     [ "$(last_beat)" -lt "$(at release)" ]
-}
-
-@test "a broken hold is freed before its --min-hold is over" {
-    starts 1 --ttl 3 --min-hold 1h "$L" $SUBJECT
-    tell renew broken
-    ends_with 79
-    [ ! -e "$S/held" ]
-}
-
-@test "a run with --once that is broken counts as failed" {
-    starts 1 --ttl 3 --once "$L" $SUBJECT
-    tell renew broken
-    ends_with 79
-    run -0 run_t 5 "$DLOCK" --status "$L"
-    assert_out "last run: failed"
 }

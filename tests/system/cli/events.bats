@@ -85,6 +85,8 @@ assert names == ['granted', 'lost', 'kill', 'released', 'end'], names" \
 assert end['outcome'] == 'lost' and end['exit_status'] == 4, end" \
         79 --ttl 1 --on-lost warn "$L" $SUBJECT -m 1200 -r 4
     rm "$S/renew"
+    told "assert names == $ran and end['renewals'] >= 2 and end['hold_ms'] >= 1000, events" \
+        0 --ttl 1 "$L" $SUBJECT -m 1000
     told "assert names == ['granted', 'lost', 'kill', 'released', 'end'], end
 assert end['reason'] == 'lost unasked', end" \
         79 --ttl 1 "$L" sh -c ": >'$S/lost'; sleep 10"

@@ -32,7 +32,6 @@ outlived() { # LOCK [ARG...]: of the inner one
     wait_for 5 pid_gone "$(cat outer)"
     I=$(cat inner)
 }
-queued() { "$DLOCK" --status --json "$L" | grep -q '"place":1'; }
 command_gone() { pid_gone "$(cat in)"; }
 
 @test "refuses a grace that the ttl above is too short for" {
@@ -134,7 +133,7 @@ END
     wait_for 5 test -e in
     start_log writer.log "$DLOCK" "$L" true
     I=$STARTED
-    wait_for 5 queued
+    wait_for 5 waiters_are 1
     : >go
     exits 0 5 "$K"
     exits 0 5 "$I"

@@ -428,19 +428,6 @@ PY
     [ ! -e "$S/record" ]
 }
 
-@test "--forget: a record that has changed while it asked stays" {
-    record failed 3
-    ask <<'PY'
-text = read(S + '/record').replace('0123456789', '9876543210')
-tell('record', text)
-t.type(b'y\n')
-check(j.status(), 'exit 75', 'dlock')
-changed = "the record has changed: it is that of another run now (lock '"
-t.until(lambda: changed in t.output, name='the reason')
-PY
-    recorded failed 3
-}
-
 # --- refused -----------------------------------------------------------------
 
 @test "an inner dlock of the same lock has no record, and may have a least time" {

@@ -164,15 +164,6 @@ CODES='64 65 69 71 73 75 76 77 79 124 126 127'
     done
 }
 
-@test "mandoc finds no fault in the manual" {
-    command -v mandoc >/dev/null || skip "no mandoc"
-    for page in "$ROOT"/man/*.[1-8]; do
-        run mandoc -T lint -W warning "$page"
-        [ -z "$output" ] || fail "$output"
-        assert_rc 0
-    done
-}
-
 @test "the manual shows no prose as options" {
     # "Fl" takes all words behind it for options: three in a row are a sentence that lost its "No".
     for page in "$ROOT"/man/dlock*.[1-8]; do

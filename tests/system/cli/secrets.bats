@@ -327,6 +327,10 @@ END
     printf 'c4n4ry/app' >app # no end of line
     chmod 400 app
     works env
+    # As Kubernetes mounts a secret.
+    mkdir ..2026 && cp -p app ..2026 && chmod 440 ..2026/app
+    ln -s ..2026 ..data && ln -sf ..data/app app
+    works env
 }
 
 @test "refuses an unsafe password file without showing it" {

@@ -52,30 +52,6 @@ hold_by() {
     exits 143 5 "$HOLDER"
 }
 
-@test "one of several holders is picked, and the others stay" {
-    for i in 1 2 3; do
-        hold_by "$DLOCK" -s x sh -c 'echo >held; exec sleep 60'
-        pids[i]=$HOLDER
-    done
-    breaks 64 x
-    assert_out "has 3 holders: pick one with --holder HOST:PID"
-    breaks 75 --holder "$(host):1" x
-    assert_out "has no holder $(host):1"
-    breaks 0 --holder "$(host):${pids[2]}" x
-    exits 143 5 "${pids[2]}"
-    for i in 1 3; do pid_alive "${pids[i]}"; done
-    rm -f held
-    for i in 1 2; do
-        hold_by "$DLOCK" --slots 2 y sh -c 'echo >held; exec sleep 60'
-        pids[i]=$HOLDER
-    done
-    breaks 0 --holder "$(host):${pids[1]}" y
-    exits 143 5 "${pids[1]}"
-    pid_alive "${pids[2]}"
-    run -75 run_t 5 "$DLOCK" --status y
-    assert_out "1 of 2 slots"
-}
-
 @test "a command that ignores TERM keeps the lock until --force" {
     hold_by "$DLOCK" --min-hold 1s "$DIR#n" sh -c 'trap "" TERM; echo >held; sleep 60'
     breaks 75 -w 0.3 "$DIR#n"
@@ -171,23 +147,6 @@ check(j.status(), 'exit 0', 'dlock')
 check('broken: ' in t.output, True, t.output)
 PY
     exits 143 5 "$HOLDER"
-}
-
-@test "a lock that changes hands while it asks is left alone" {
-    hold_by "$DLOCK" x sh -c 'echo >held; read y <go'
-    first=$HOLDER
-    start_log second.log "$DLOCK" x sh -c 'echo >second; exec sleep 60'
-    second=$STARTED
-    wait_for 5 queued x
-    asks x <<'PY'
-open('go', 'w').close()
-t.until(lambda: os.path.exists('second'), name='the next holder')
-t.type(b'y\n')
-check(j.status(), 'exit 75', 'dlock')
-t.until(lambda: 'has changed hands, nothing was done: held' in t.output, name='the reason')
-PY
-    exits 1 5 "$first" || :
-    pid_alive "$second"
 }
 
 @test "Ctrl-C leaves the holder with TERM, and says so" {

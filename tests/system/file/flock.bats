@@ -599,13 +599,16 @@ export USE_UP='f=$(sed -n "1s/^dlock-fence1 \([0-9]*\).*/\1/p" "$1")
         rc=0; "$DLOCK" -n "$1#n" touch ran || rc=$?
         test $rc -eq 73
         flock -n full/n.lock true
+        rc=0; "$DLOCK" -n full/bare touch ran || rc=$?
+        test $rc -eq 73
+        "$DLOCK" -n full/n.lock true
         ls -A full
         mount -o remount,nr_inodes=10 full
         head -c 20000 /dev/zero >full/fill 2>/dev/null || :
         rc=0; "$DLOCK" -n "$1#n" touch ran || rc=$?
         test $rc -eq 73
         ls -A full' sh "file://$T/full"
-    assert_out "n.fence"
+    assert_out "n.fence" "cannot open the lock file full/bare: No space left"
     refute_out ".dlock-"
     [ ! -e ran ]
 }

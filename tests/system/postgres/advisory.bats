@@ -6,12 +6,6 @@
 # bats file_tags=long
 load ../../support/pgtests
 
-# The manual's statement, for the name $1.
-key_of() {
-    pgsql -v name="$1" <<<"SELECT ('x' || substr(encode(sha256(
-        convert_to(:'name', 'UTF8')), 'hex'), 1, 16))::bit(64)::bigint"
-}
-
 # wait_in_line N CMD...: a waiter for $L, the N-th of them.
 wait_in_line() {
     local n=$1

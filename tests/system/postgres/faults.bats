@@ -21,21 +21,6 @@ waiter() {
 
 # --- the client's processes -----------------------------------------------------------------------
 
-@test "the server frees a stopped keeper's lock after its tree is gone" {
-    tree --ttl 2 "$L"
-    waiter got
-    pid=$(holder_pid)
-    kill -STOP "$K"
-    t0=$(now_ms)
-    follows got
-    # A renewal had begun the lease at most a third of it before; its idle time began with the
-    # answer.
-    assert_between 1000 $(($(now_ms) - t0)) $((2400 + SLOW)) "take-over (ms)"
-    log_has "$pid" "idle-session timeout"
-    kill -CONT "$K"
-    lost 1
-}
-
 # All of them keep the witness.
 CROWD='exec 9>"$1/witness"; flock -n 9 || echo overlap >>violations
     i=0; while [ $i -lt 300 ]; do i=$((i + 1)); sleep 60 & done; echo >held; wait'
@@ -174,46 +159,6 @@ cancel_all_the_time() { # PID MILLISECONDS
         esac
     done
     [ "$(fence)" -gt "$last" ]
-}
-
-@test "a stopped server process ends the hold in time" {
-    tree --ttl 2 "$L"
-    pid=$(holder_pid)
-    waiter got
-    STOPPED=("$pid")
-    kill -STOP "$pid"
-    times_out 2000 "$(now_ns)"
-    go_on
-    wait_exit 5 "$WAITER"
-    no_violations
-}
-
-@test "a stopped server ends no wait, unless -w does" {
-    own_server
-    job 0 --ttl 30 "$L"
-    waiter got --ttl 1 --connect-timeout 1
-    start_log w.log "$DLOCK" --ttl 1 --connect-timeout 1 -w 3.5 "$L" touch ran
-    wait_for 3 waiting_is 2
-    # One whose time ends a moment after the server was stopped. `wait_exit` looks only now and
-    # then, so the clock is read by the program that starts it.
-    start_log short.log sh -c \
-        '"$0" before; "$1" -w 1.2 "$2" touch ran; echo $? >code; exec "$0" after' \
-        "$HELPERS/clock" "$DLOCK" "$L"
-    wait_for 5 waiting_is 3
-    stop_server
-    wait_exit 5 "$STARTED"
-    [ "$(cat code)" = 75 ] || fail "$(cat code short.log)"
-    assert_between 1200 $((($(cat after) - $(cat before)) / NS)) $((1500 + SLOW + BUSY)) "-w (ms)"
-    exits 69 5 "${STARTED_PIDS[-2]}"
-    file_has w.log "no answer"
-    pid_alive "$WAITER" || fail "$(cat got.log)"
-    go_on
-    wait_for 5 waiting_is 1
-    [ ! -e got ]
-    [ ! -e ran ]
-    job_ends
-    wait_exit 5 "$WAITER" || fail "$(cat got.log)"
-    no_violations
 }
 
 # --- the network: more is in network.bats ---------------------------------------------------------

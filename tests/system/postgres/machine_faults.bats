@@ -10,7 +10,6 @@ load ../../support/keeper_killed
 MODES='advisory lease'
 
 lock_of() { echo "postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=$1#$NAME.$1${2:+.$2}"; }
-beyond() { [ "$(now_ms)" -ge "$1" ] || pid_gone "$K"; }
 
 # --- killed ---------------------------------------------------------------------------------------
 

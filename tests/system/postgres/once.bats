@@ -378,25 +378,3 @@ swept() {
     [ "$(pgsql -c "update dlock_locks set expires = clock_timestamp() + '1 h' where name = '$NAME'
         and owner ~ '^[0-9a-f]' returning 1")" = '' ]
 }
-
-@test "--min-hold: a shared lock and a slot stay held, and what waits comes at that moment" {
-    local first next after began
-    while read -r first next; do
-        NAME=$NAME.k
-        L="postgres://$AT/postgres?mode=lease#$NAME"
-        rm -f in
-        began=$(now_ms)
-        hold --ttl 30 $first --min-hold 1200ms
-        after=$(now_ms)
-        start_log w1.log "$DLOCK" --ttl 30 $next "$L" "$HELPERS/clock" in
-        wait_for 5 called_are 1
-        : >go
-        exits 0 4 "$STARTED"
-        # The grant was between these two.
-        [ $(($(cat in) / NS - began)) -ge 1200 ] || fail "too early ($first)"
-        assert_between 0 $(($(cat in) / NS - after)) $((1300 + SLOW + BUSY)) "wait in ms ($first)"
-    done <<'EOT'
--s -x
---slots=1 --slots=1
-EOT
-}

@@ -13,7 +13,6 @@ setup() {
     KEY=$((0x$(printf %s "$NAME" | sha256sum | cut -c 1-16)))
 }
 
-waiters_are() { [ "$("$DLOCK" --status --json "$L" | grep -o '"place"' | wc -l)" -eq "$1" ]; }
 # After each way out. The server may not have seen yet that a psql with a lock is gone.
 nothing_left() { wait_for 3 sessions_are 0 && wait_for 3 locks_are true 0; }
 # sql_try EXPR: t or f
@@ -83,27 +82,6 @@ keys_are_expected() {
     run -65 run_t 5 "$DLOCK" -n --slots 2 "$U?key=42#two" true
     run -0 run_t 5 "$DLOCK" -n --slots 1 "$U?key=0,42#one" true
     end a
-}
-
-# bats test_tags=slow
-@test "a writer comes in beside 20 readers without pause" {
-    local i n
-    for i in $(seq 20); do
-        start_log "r$i.log" sh \
-            -c 'until [ -e stop ]; do "$1" -s "$2" sh -c ": >in.$3; sleep 1.2" - || exit; done' - \
-            "$DLOCK" "$L" "$i"
-        PIDS[$i]=$STARTED
-    done
-    for i in $(seq 20); do wait_for 20 test -e "in.$i"; done
-    # Their holds are longer than the writer waits at a time.
-    for n in 1 2; do
-        t0=$(now_ms)
-        run -0 run_t 20 "$DLOCK" -w 15 "$L" "$HELPERS/clock" got
-        assert_between 0 $(($(now_ms) - t0)) $((4000 + SLOW + BUSY)) "a writer's wait (ms)"
-    done
-    : >stop
-    for i in $(seq 20); do exits 0 10 "${PIDS[$i]}"; done
-    nothing_left
 }
 
 @test "of two numbers of slots that race only one is granted" {

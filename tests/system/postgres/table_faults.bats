@@ -124,30 +124,21 @@ read_only() {
     file_has hold.log "is not confirmed: " && file_has hold.log "Connection refused"
 }
 
-store_stops() { stop_server; }
-store_goes_on() { go_on; }
-
-@test "a release that is answered after the end of the lease keeps the command's status" {
+# bats test_tags=plain
+@test "a server that is gone for longer ends the tree in time" {
+    local gone expires offset
     own_server
-    ends_late
-}
-
-# outage COMMAND MEND: the server is away for good; TERM when nothing else is left, the tree gone in
-# time.
-outage() {
-    local gone
     tree --ttl 3 "$L"
     # The lease of a renewal: a new session takes its time between the begin of a try and the row's
     # clock.
     renewed 6
-    "$1"
+    pg_kill own
     wait_for 5 tree_gone
     gone=$(wall_ms)
     ends 79
     assert_out "could not be renewed in time"
-    "$2"
+    pg_restart own fast
     # The row has survived, and says when somebody else may be given the lock.
-    local expires offset
     expires=$(row "$EXPIRES")
     assert_between $((expires - 700)) "$gone" $((expires + SLOW)) "end of the tree (Unix ms)"
     # TERM at term_at, on its clock.
@@ -156,35 +147,6 @@ outage() {
     assert_between $(($(ms $TERM_AT) - 60)) "$(ms "$(seen main sig 15)")" \
         $(($(ms $TERM_AT) + 100)) "TERM (ms)"
     no_overlap
-}
-own_off() { pg_kill own; }
-own_on() { pg_restart own fast; }
-
-# bats test_tags=plain
-@test "a server that is away for longer ends the tree in time" {
-    own_server
-    outage own_off own_on
-    outage stop_server go_on
-    called_are 0
-}
-
-@test "a stopped keeper's lease expires after its tree is gone" {
-    local expires
-    start_log hold.log "$DLOCK" --ttl $((2 + SLOW / 500)) --grace 0.2 "$L" \
-        "$HELPERS/witness" "$T" 60000 tree
-    HOLDER=$STARTED
-    wait_for 5 file_has history enter
-    TTL=2 waiter 1 sh -c "date +%s%3N >at; exec '$HELPERS/witness' '$T' 10"
-    kill -STOP "$HOLDER"
-    wait_for 5 pid_stopped "$HOLDER"
-    expires=$(row "$EXPIRES")
-    exits 0 6 "$WAITER"
-    [ ! -e violations ]
-    assert_between "$expires" "$(cat at)" $((expires + 1000)) "take-over (Unix ms)"
-    kill -CONT "$HOLDER"
-    exits 79 5 "$HOLDER"
-    # Its release did not touch what is another's.
-    [ "$(row fence)" = "$(sed -n '/enter/h; ${x;s/^[a-z]* [0-9]* \([0-9]*\) .*/\1/p}' history)" ]
 }
 
 # --------------------------------------------------------- lost for certain ---

@@ -232,19 +232,6 @@ looks() {
     done
 }
 
-@test "a slot that comes back while others stay held calls the next waiter" {
-    local t0
-    held a --slots 2 --ttl 60
-    held b --slots 2 --ttl 60
-    holds w --slots 2 --ttl 60
-    wait_for 5 called_are 1
-    t0=$(now_ms)
-    end a
-    is_in w
-    assert_between 0 $(($(now_ms) - t0)) $((1000 + SLOW + BUSY)) "hand-off (ms)"
-    end b w
-}
-
 # bats test_tags=slow
 @test "the cost of a grant does not grow with the readers" {
     local i before n per=()

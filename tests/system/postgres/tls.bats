@@ -23,8 +23,6 @@ setup() {
     BASE="postgres://postgres@localhost:$PG_PORT/postgres"
 }
 
-waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
-
 # bats test_tags=thread
 @test "both modes work over TLS with a verified certificate" {
     before=$(wc -l <"$PG_LOG")
@@ -34,7 +32,7 @@ waits() { "$DLOCK" --status "$1" | grep -q 'waiting 1'; }
         run -75 run_t 5 "$DLOCK" -w $((SLOW > 0 ? 2 : 0)).3 "$L" true
         start_log waiter.log "$DLOCK" "$L" true
         waiter=$STARTED
-        wait_for 5 waits "$L"
+        wait_for 5 waiters_are 1
         let_go
         wait_exit 5 "$waiter"
     done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # break_failover.bats - --break behind Sentinel and in a cluster: the holder's tree is gone before
-# the next holder starts, also when another server becomes the master behind the mark.
+# the next holder starts when another server becomes the master behind the mark.
 
 # bats file_tags=long,plain
 load ../../support/holders
@@ -36,15 +36,6 @@ value_at() { # a cluster's replica answers a READONLY client alone
 held_at() { [ "$(value_at "$1")" ]; }
 marked_at() { [[ $(value_at "$1") == *" break=1" ]]; }
 
-breaks_living() {
-    tree --ttl 9 "$L"
-    start_waiter next --ttl 9
-    run -0 run_t 20 "$DLOCK" --break --yes --note stuck "$L"
-    ended
-    assert_rc 79
-    assert_out "was broken by $(id -un)@$(uname -n), note \"stuck\"; ending the command"
-    follows next
-}
 # breaks_over FAILOVER...: FAILOVER makes the replica, which has the mark, the master before the
 # holder's next renewal.
 breaks_over() {
@@ -61,11 +52,6 @@ breaks_over() {
     assert_rc 79
     assert_out "was broken by"
     follows next
-}
-
-@test "Sentinel: a living holder's tree is gone before the next one starts" {
-    with_sentinel
-    breaks_living
 }
 
 @test "Sentinel: a mark that the new master has ends the hold" {
@@ -101,11 +87,6 @@ sentinel_fails_over() {
     ended
     assert_rc 79
     follows next
-}
-
-@test "Cluster: a living holder's tree is gone before the next one starts" {
-    with_cluster
-    breaks_living
 }
 
 @test "Cluster: a mark that the new master has ends the hold" {

@@ -82,26 +82,6 @@ rival_is_in() { [ "$(wc -l <rival)" = 3 ]; }
     [ "$(own get "$NAME")" = rival ]
 }
 
-@test "a server stopped for longer than the ttl ends the tree in time" {
-    own_server
-    starts 4 -q --ttl 2 "$L" $SUBJECT -t -k
-    kill -STOP "${REDIS_PIDS[own]}"
-    stopped=$(now_ns)
-    ended
-    assert_rc 79
-    assert_out "could not be renewed in time"
-    # What was confirmed had been sent before.
-    lease_times 2000 "$stopped"
-    [ "$(last_beat)" -lt "$DEADLINE" ] ||
-        fail "$((($(last_beat) - DEADLINE) / NS)) ms after the deadline"
-    assert_between 1 "$(last_beat)" $((KILL_AT + 60 * NS)) "last sign of life"
-    for who in main child session daemon; do
-        assert_between 1 "$(seen $who sig 15)" $((TERM_AT + 250 * NS)) "TERM for $who"
-    done
-    kill -CONT "${REDIS_PIDS[own]}"
-    wait_for 4 own_gone
-}
-
 # gone MS TTL HOW...: without the key by HOW, the tree ends within MS.
 gone() {
     own del "$NAME"
@@ -156,14 +136,6 @@ refused_once() { [ "$(own acl log | grep -cx 'client|tracking')" = 1 ]; }
     kill -CONT "$HOLDER"
     exits 79 8 "$HOLDER"
     grep -q 'was not ours any more when it was released' hold.log || fail "$(cat hold.log)"
-}
-
-store_stops() { stop_pid "${REDIS_PIDS[own]}"; }
-store_goes_on() { kill -CONT "${REDIS_PIDS[own]}"; }
-
-@test "a release that is answered after the end of the lease keeps the command's status" {
-    own_server
-    ends_late
 }
 
 # as PASSWORD ARG...: redis-cli with this password. late PASSWORD NEXT: the server has the next one,

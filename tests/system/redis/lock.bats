@@ -142,11 +142,18 @@ refused() {
     says 65 "a hash at the key '${p}once'" --forget --yes "$L"
 }
 
-@test "a holder whose key turns into another type has lost the lock" {
+@test "a holder whose key another client has, or of another type, has lost the lock" {
     hold --ttl 1
     rcli eval 'redis.call("DEL", KEYS[1]); return redis.call("HSET", KEYS[1], "f", "v")' 1 "$NAME"
     exits 79 5 "$HOLDER"
     file_has hold.log "another program took the lock"
+    rcli del "$NAME"
+    hold --ttl 1
+    rcli set "$NAME" "$(printf %032d 7) dlock1 host=h9 pid=77 user=ann since=1 waited=0 cmd=x \
+note= ttl=9000" px 9000
+    exits 79 5 "$HOLDER"
+    file_has hold.log "ann@h9, pid 77 holds the lock now" || fail "$(cat hold.log)"
+    rcli del "$NAME"
 }
 
 @test "refuses a wrong password and does not show it" {
@@ -184,26 +191,6 @@ refused() {
     run -77 run_t 5 "$DLOCK" "redis://nobody:wr0ng@127.0.0.1:${REDIS_PORTS[own]}#$NAME" touch ran
     [ ! -e ran ]
     own_gone
-}
-
-@test "?password-file= may be readable by the group, but not by others" {
-    own_server --requirepass right
-    L="redis://127.0.0.1:${REDIS_PORTS[own]}?password-file=$T/pw#$NAME"
-    printf 'right\n' >pw
-    chmod 644 pw
-    says 77 "password-file $T/pw: others have access to it (mode 0644): use chmod 600" "$L" true
-    chmod 660 pw
-    says 77 "its group, or a user in its ACL, can write to it (mode 0660): use chmod go-w" "$L" true
-    for mode in 600 440; do
-        chmod $mode pw
-        run -0 run_t 5 "$DLOCK" "$L" true
-    done
-    rm pw
-    run -77 run_t 5 "$DLOCK" "$L" true
-    # As Kubernetes mounts a secret.
-    mkdir ..2026 && printf 'right\n' >..2026/pw && chmod 440 ..2026/pw
-    ln -s ..2026 ..data && ln -s ..data/pw pw
-    run -0 run_t 5 "$DLOCK" "$L" true
 }
 
 @test "a user without tracking polls" {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # machine_faults.bats - faults of the machine around a lock in a real redis-server: the keeper
-# killed or failed at each of its system calls, limits, clocks that jump, a full file system.
+# killed or failed at each of its system calls, limits, clocks that jump.
 # Servers that lie, refuse or hang are in hostile.bats, network faults in network.bats.
 
 # bats file_tags=long
@@ -241,38 +241,4 @@ one_line() {
     assert_rc 5
     [ "$(count_seen main sig 15)" = 0 ]
     [ "$(rcli exists "$NAME")" = 0 ]
-}
-
-# --- files -------------------------------------------------------------------
-
-@test "a full file system refuses a file lock or it works" {
-    need_mounts
-    mkdir "$T/small"
-    cat >"$T/full" <<'SH'
-mount -t tmpfs -o size=16k,nr_inodes=3 none "$1/small" || exit 99
-cd "$1/small" || exit 99
-try() {
-    rc=0
-    out=$("$DLOCK" "$@" echo ran 2>&1) || rc=$?
-    echo "$rc $out"
-}
-try file:///"$PWD"/one.lock
-: >two
-# No inode is left.
-try "$PWD/three.lock"
-try "file://$PWD#three"
-try "$PWD/one.lock"
-rm two
-# No block is left.
-head -c 100000 /dev/zero >two 2>/dev/null
-try "file://$PWD#one"
-SH
-    run -0 run_t 10 unshare -m --propagation private sh "$T/full" "$T"
-    echo "$output"
-    [ "${lines[0]}" = "0 ran" ]
-    [[ ${lines[1]} == "73 dlock: "*"No space left"* ]]
-    [[ ${lines[2]} == "73 dlock: "*"No space left"* ]]
-    [ "${lines[3]}" = "0 ran" ]
-    case ${lines[4]} in "0 "*ran | "73 dlock: "*"No space left"*) ;; *) fail "${lines[4]}" ;; esac
-    [ "${#lines[@]}" -le 6 ]
 }

@@ -247,14 +247,6 @@ refused_as() { REDISCLI_AUTH=$2 rl "$1" acl log | grep -qx auth; }
     REDISCLI_AUTH=new nothing_left
 }
 
-store_stops() { rl_freeze 1 2 3; }
-store_goes_on() { rl_thaw 1 2 3; }
-
-@test "a release that is answered after the end of the lease keeps the command's status" {
-    own_nodes 3
-    ends_late
-}
-
 @test "three hung or killed nodes end the tree before the deadline" {
     local how least since
     for how in rl_freeze rl_die; do

@@ -226,26 +226,3 @@ up_for() {
     rl_ask "$2" info server && [[ $ANSWER =~ uptime_in_seconds:([0-9]+) ]] &&
         [ "${BASH_REMATCH[1]}" -ge "$1" ]
 }
-
-# bats test_tags=slow
-@test "a writer comes in beside 20 readers without pause" {
-    local i t0 took worst=0 pids=()
-    for ((i = 0; i < 20; i++)); do
-        start_log "reader$i.log" sh -c 'until [ -e stop ]; do
-            "$1" -s --ttl 5 "$2" sh -c "echo >>ran; sleep .1" || exit
-        done' - "$DLOCK" "$L"
-        pids+=("$STARTED")
-    done
-    wait_for 30 eval '[ "$(wc -l <ran)" -ge 40 ]'
-    for i in 1 2 3; do
-        t0=$(clock)
-        run -0 run_t 20 "$DLOCK" --ttl 5 "$L" "$HELPERS/clock" "$T/got"
-        took=$((($(cat got) - t0) / 1000000))
-        [ $took -le $worst ] || worst=$took
-    done
-    : >stop
-    for i in "${pids[@]}"; do exits 0 10 "$i"; done
-    echo "# the writer waited for $worst ms at most, beside $(wc -l <ran) readers" >&3
-    assert_between 0 $worst $((5000 + SLOW)) "ms"
-    nothing_left
-}

@@ -80,14 +80,6 @@ marked() { [[ $(zk_get "$1") == *" state=held break="*:*"@"*",%20note%20\"a%20%2
     job_ends_silently
 }
 
-@test "a run of --once that was broken has failed" {
-    job 0 --ttl 3 --once "$L"
-    breaks 0
-    lost 1 "was broken by"
-    run -0 run_t 5 "$DLOCK" --status "$L"
-    assert_out "last run: failed"
-}
-
 @test "a mark set right before the grant is found, by the run record's write first" {
     hold --ttl 3
     waiter got --ttl 12 --once
@@ -112,18 +104,6 @@ marked() { [[ $(zk_get "$1") == *" state=held break="*:*"@"*",%20note%20\"a%20%2
         kill "$STARTED"
     done
     assert_out "may still run"
-}
-
-@test "--force deletes the node, and the old holder's next heartbeat kills its tree" {
-    tree --ttl 3 "$L"
-    touch stay
-    waiter got
-    breaks 0 --force
-    assert_out "was freed by force"
-    killed 1 "is lost: its node is gone"
-    wait_for 5 test -s got
-    rm stay
-    wait_exit 5 "$WAITER"
 }
 
 @test "a client without the right to write breaks nothing" {

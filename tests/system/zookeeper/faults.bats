@@ -277,36 +277,3 @@ unharmed() {
     [ "$(last_beat)" -lt "$DEADLINE" ]
     run -0 run_t 10 "$DLOCK" -n "$L" true
 }
-
-@test "a stopped server delays no -w, and the wait ends by that alone" {
-    job 0 --ttl 30 "$L"
-    waiter got --ttl 1 --connect-timeout 1 -w 5
-    pids=()
-    for i in 1 2 3; do
-        start_log w$i.log sh -c '"$0" before$3
-            "$1" --ttl 30 -w 1.5 "$2" touch ran; echo $? >code$3; exec "$0" after$3' \
-            "$HELPERS/clock" "$DLOCK" "$L" $i
-        pids+=("$STARTED")
-    done
-    wait_for 5 line_is 5
-    # Who has not heard yet that the lock is held cannot say that it is: they watch now, so they
-    # have.
-    wait_for 5 watches_are 4
-    freeze
-    # It has noticed by then.
-    exits 69 8 "$WAITER"
-    file_has got.log "no answer"
-    [ "$(grep -vc '^dlock: ' got.log)" = 0 ] || fail "$(cat got.log)"
-    for i in "${pids[@]}"; do wait_exit 5 "$i"; done
-    thaw
-    # What a busy machine adds to the end of a process is not dlock's: the best of three.
-    best=99999
-    for i in 1 2 3; do
-        [ "$(cat code$i)" = 75 ]
-        took=$((($(cat after$i) - $(cat before$i)) / NS))
-        [ "$took" -ge 1500 ]
-        [ "$took" -ge "$best" ] || best=$took
-    done
-    assert_between 1500 "$best" $((1600 + SLOW)) "-w 1.5 (ms)"
-    [ ! -e got ] && [ ! -e ran ]
-}

@@ -98,21 +98,6 @@ zk_moves() {
     done
 }
 
-@test "a server stopped at the end does not delay the exit code" {
-    for timeout in 1 2; do
-        job 3 --ttl 20 --connect-timeout $timeout "$L"
-        freeze
-        t0=$(now_ms)
-        job_ends
-        assert_between 0 $(($(now_ms) - t0)) $((timeout * 1000 + 700 + SLOW)) "time to the end (ms)"
-        [ "$(grep -c '' "$T/out")" = 1 ] || fail "$output"
-        assert_out "is not confirmed"
-        thaw
-        # The delete was on its way, and the connection has ended.
-        run -0 run_t 15 "$DLOCK" -w 12 --ttl 20 "$L" true
-    done
-}
-
 @test "an unconfirmed release keeps the last words of the last server" {
     own_server
     job 3 --ttl 20 --connect-timeout 2 "$L"
