@@ -202,13 +202,12 @@ struct pollfd pg_attempt_pollfd(const struct pg_attempt *a)
 }
 
 /*
- * Will PQconnectPoll() only read what the server has sent, and perhaps send a password? Not
- * harmless are TLS (reads files, computes, may use a token, and hides what follows), SCRAM
- * (computes for as long as the server says), GSS (asks a Kerberos server) and an incomplete
- * message. No server sends a request between this look and libpq's: each request follows our answer
- * to the request before.
+ * Will PQconnectPoll() only read what the server has sent, and perhaps send a password? TLS may
+ * block (reads files, computes, may use a token, and hides what follows), SCRAM (computes for as
+ * long as the server says), GSS (asks a Kerberos server) and an incomplete message. No server sends
+ * a request between this look and libpq's: each request follows our answer to the request before.
  */
-static bool is_harmless(PGconn *pq)
+static bool cannot_block(PGconn *pq)
 {
     unsigned char in[4096];
     ConnStatusType at = PQstatus(pq);
@@ -241,7 +240,7 @@ int pg_attempt_work(struct pg_attempt *a, PGconn **out)
         struct pollfd p = server(a);
         if (poll(&p, 1, 0) <= 0)
             return 0;
-        if (!is_harmless(a->pq))
+        if (!cannot_block(a->pq))
             return start_thread(a);
         a->want = PQconnectPoll(a->pq);
     }

@@ -18,9 +18,9 @@ writes, so the zxid moves on), and a sync precedes reads, so that no follower gi
   set PATH DATA           whatever the version; DATA "-": from standard input
   rm [-r] PATH            -r: with all below
   kill SESSION            closes that session (0x...), as another client with its password would
-  hold [-t MS] [-s] PATH [DATA]   an ephemeral node, and its parents: prints "held PATH SESSION" and
-                          stays until killed; then the server waits for the time-out (-t, 4000).
-                          SIGTERM closes cleanly
+  hold [-t MS] [-s] PATH [DATA]   an ephemeral node (no DATA: it has none), and its parents:
+                          prints "held PATH SESSION" and stays until killed; then the server waits
+                          for the time-out (-t, 4000). SIGTERM closes cleanly
   cmd WORD                a four-letter word
 
 -a USER:PASSWORD before the other arguments: as that user (digest), who alone may use the new nodes.
@@ -49,7 +49,7 @@ class Refused(Exception):
 
 
 def buf(data):
-    return struct.pack(">i", len(data)) + data
+    return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
 
 
 def text(s):
@@ -241,7 +241,7 @@ def main(where, what, *args):
         may = sum(1 << "rwcda".index(c) for c in options["-p"])
         zk.acls = struct.pack(">ii", 1, may) + OPEN_ACL[8:]
     if what == "hold":
-        return hold(zk, path, data, "-s" in options)
+        return hold(zk, path, data if len(args) > 1 else None, "-s" in options)
     try:
         if what in ("ls", "tree", "get", "stat", "acl", "gone"):
             zk.sync(path)

@@ -94,8 +94,9 @@ marked() { [[ $(zk_get "$1") == *" state=held break="*:*"@"*",%20note%20\"a%20%2
 
 @test "holders that heed no marks end only by force" {
     local data
-    for data in 'dlock1 host=h pid=5 user=u since=1 waited=0 cmd=x note= state=held' other; do
-        foreign_hold foreign.log -s "/$NAME/_c_01234567-0123-0123-0123-0123456789ab-lock-" "$data"
+    for data in 'dlock1 host=h pid=5 user=u since=1 waited=0 cmd=x note= state=held' other ''; do
+        foreign_hold foreign.log -s "/$NAME/_c_01234567-0123-0123-0123-0123456789ab-lock-" \
+            ${data:+"$data"}
         breaks 69
         assert_out "use --force"
         [ "$(zk_get "$(node 1)")" = "$data" ]
