@@ -144,6 +144,7 @@ class Operation:
         if self.process.poll() is not None:
             write("end", self.number, self.process.returncode)
             self.cont()
+            self.read_out()
             return True
         since = self.entered if self.fault and self.since_entry else self.started
         if self.fault and since and now >= since + self.delay:
@@ -153,6 +154,7 @@ class Operation:
         if now > self.started + BOUND + 4 * LINGER:
             self.process.kill()
             self.process.wait()
+            self.read_out()
             return True
         return False
 
@@ -211,9 +213,11 @@ class Operation:
         """Its command, below the guard if there is one."""
         return child(self.guard() or self.process.pid, os.path.basename(witness))
 
-    def said(self):
+    def read_out(self):
+        """There may be thousands of operations: none keeps its file open."""
         self.out.seek(0)
-        return self.out.read().decode(errors="replace").strip()
+        self.said = self.out.read().decode(errors="replace").strip()
+        self.out.close()
 
 
 def child(pid, name):
@@ -397,7 +401,7 @@ for op in todo:
     if hasattr(op, "process"):
         codes[op.process.returncode] = codes.get(op.process.returncode, 0) + 1
         if op.process.returncode not in USUAL and not op.was_hit:
-            said.append(f"operation {op.number} ends with {op.process.returncode}: {op.said()}")
+            said.append(f"operation {op.number} ends with {op.process.returncode}: {op.said}")
 print(*said[:20], sep="\n", end="\n" * bool(said))
 total, took = sum(hits.values()), time.monotonic() - began
 if STORM and not seen.refused:
