@@ -86,7 +86,7 @@ static enum zk_verdict node_read(struct zk_backend *be, const struct zk_msg *m)
         r->hold.path = r->nodes[i].path;
         r->hold.version = m->stat.version;
         r->hold.len = m->len;
-        if (m->data && m->len < (int)sizeof(r->hold.data)) /* another program's may have none */
+        if (m->len < (int)sizeof(r->hold.data))
             memcpy(r->hold.data, m->data, (size_t)m->len + 1);
     }
     r->nodes[i].serial = 0;
