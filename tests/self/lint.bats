@@ -181,7 +181,7 @@ module() {
     local d=lib/backends/postgres
     mkdir -p $d/sql
     file $d/table.c '#include "sql.h"' '/* SELECT */' 'const char *a = "select a slot";' \
-        'f(r, "fence slot"); pg_text(r, 0, "slot");'
+        'static void f(void) { g("fence slot"); pg_text(0, 0, "slot"); }'
     file $d/sql.h 'extern const char sql_session_path[];'
     file $d/sql/table.sql '-- SELECT x FROM public.y' \
         "SELECT pg_catalog.set_config('search_path', 'pg_catalog', true)" \
