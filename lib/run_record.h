@@ -53,6 +53,12 @@ static inline bool run_record_begun(const struct dlock_spec *spec)
     return spec->once > 0 && spec->hold->begin == RUN_BEGINS;
 }
 
+/* Does the release record a success? It counts once the store has confirmed the record. */
+static inline bool run_record_must(const struct dlock_spec *spec)
+{
+    return spec->once > 0 && spec->hold->ended && spec->hold->success;
+}
+
 /* Set state and status of r at the end of a hold, by spec->hold. */
 void run_record_end(const struct dlock_spec *, struct dlock_run *r);
 

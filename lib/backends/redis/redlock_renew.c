@@ -280,6 +280,7 @@ static void leave_answered(struct redlock_backend *be, struct redlock_server *s,
                            struct redis_conn_reply *rep)
 {
     struct redis_script_owned o;
+    bool granted = be->claim == CLAIM_GRANTED;
     if (rep->tag != REDLOCK_TAG(be->serial, KIND_LEAVE) || be->op != OP_RELEASE)
         return;
     s->error.code = 0;
@@ -288,7 +289,7 @@ static void leave_answered(struct redlock_backend *be, struct redlock_server *s,
     } else if (redis_script_owned(rep->r, &o) != 0) {
         redlock_misread(s, "a release");
         s->retry_at = spec_now(be->spec) + dlock_backoff_next(&s->pause, be->spec->env);
-    } else if (o.ours || o.recorded || (s->left && !redlock_run_must_record(be))) {
+    } else if (o.ours || o.recorded || (s->left && !(granted && run_record_must(be->spec)))) {
         s->answer = A_YES; /* left: an earlier release was served, its answer lost */
         s->once.written = o.recorded;
     } else {
@@ -379,7 +380,8 @@ static void release_step(struct redlock_backend *be, int64_t now)
     bool complete = !unreached && (pending == 0 || !patient);
     /* Without the servers that were ours no majority is left; or all servers have answered. */
     bool clean = (answered >= be->quorum && yes > be->n - be->quorum) || answered == be->n;
-    bool unrecorded = redlock_run_must_record(be) && recorded < be->quorum;
+    bool must_record = be->claim == CLAIM_GRANTED && run_record_must(be->spec);
+    bool unrecorded = must_record && recorded < be->quorum;
     if (unrecorded && recordable >= be->quorum && now < be->until) {
         leave_again(be, now);
     } else if (count_lost(be) >= be->quorum && complete) {

@@ -285,13 +285,6 @@ void redlock_run_skip(struct redlock_backend *, struct redlock_server *,
                       const struct redlock_server *success);
 /* Release the lock there, or keep it for the rest of --min-hold; record the end of the run. */
 void redlock_run_end(struct redlock_backend *, struct redlock_server *);
-/* Must a majority confirm the record before the release counts? */
-static inline bool redlock_run_must_record(const struct redlock_backend *be)
-{
-    return be->claim == CLAIM_GRANTED && be->spec->once > 0 && be->spec->hold->ended &&
-           be->spec->hold->success;
-}
-
 /* ---------------------------------------------------------------- the operations */
 
 void redlock_acquire(struct dlock_be *, bool wait);

@@ -288,16 +288,6 @@ static void leave_later(struct redis_backend *be, const struct dlock_error *err)
             dlock_min(be->release.until, now + dlock_backoff_next(&be->out.pause, be->spec->env));
 }
 
-/*
- * Does the release record a success? It counts once the server has said so and the route confirms
- * the answer: a failover would lose what only the old master has.
- */
-static bool must_record(const struct redis_backend *be)
-{
-    return be->claim == CLAIM_GRANTED && be->spec->once > 0 && be->spec->hold->ended &&
-           be->spec->hold->success;
-}
-
 static void drop_answer(struct redis_backend *be)
 {
     be->answer.what = ANSWER_NONE;
@@ -364,9 +354,10 @@ static void leave_answered(struct redis_backend *be, struct redis_conn_reply *re
     } else if (o.foreign) {
         redis_foreign_record(be, &err, o.found);
         end_release(be, DLOCK_RELEASE_UNCLEAR, &err);
-    } else if (o.ours && must_record(be)) {
+    } else if (o.ours && granted && run_record_must(be->spec)) {
+        /* A failover would lose what only the old master has: the route confirms the answer. */
         confirm_record(be, rep->sent);
-    } else if (o.ours || (granted && be->release.answer_lost && !must_record(be))) {
+    } else if (o.ours || (granted && be->release.answer_lost && !run_record_must(be->spec))) {
         end_release(be, DLOCK_RELEASE_CLEAN, NULL);
     } else if (granted) {
         name_found(be, &err, &o,
