@@ -77,7 +77,9 @@ while True:
     [ "$(count_seen main sig 15)" = 0 ]
     [ ! -e order ]
     job_ends
-    exits 0 5 "${pids[1]}"
+    # Its lease counts again when a heartbeat since the outage is a third of the ttl old: 10 s, and
+    # heartbeats are 5 s apart.
+    exits 0 16 "${pids[1]}"
     exits 0 5 "${pids[2]}"
     [ "$(tr '\n' ' ' <order)" = "1 2 " ] || fail "order: $(tr '\n' ' ' <order)"
     [ ! -e ran ]
