@@ -101,7 +101,8 @@ marked_in() {
     wait_for 5 waiters_are 1
 }
 
-OUTAGE='refused\|ended the session'
+# A server that stops may first refuse new sessions, or close the connection without a word.
+OUTAGE='refused\|ended the session\|shutting down\|closed the connection'
 is_told() { grep -q "$OUTAGE" breaker.log; }
 
 @test "a break outlasts a restart of the server before the holder's next renewal" {
