@@ -72,7 +72,7 @@ struct file_backend {
         int64_t from;
         char token[DLOCK_TOKEN_LEN + 1];
         bool reported; /* the wait */
-        int rounds; /* how often the file was replaced meanwhile */
+        int rounds;    /* how often the file was replaced meanwhile */
         int64_t retry_at;
         bool leased; /* the lease on the file was reported */
         struct dlock_backoff pause;
