@@ -1306,12 +1306,12 @@ signal_ends_it() { kill -TERM "$STARTED" 2>/dev/null; ! kill -0 "$STARTED" 2>/de
 # ---------------------------------------------------------------- break, list ---
 
 # broken RC [ARG...]: --break of the lock exits with RC.
-broken() { run "-$1" run_t 40 "$DLOCK" --break --yes --note "100% stuck" "${@:2}" "$L"; }
+broken() { run "-$1" run_t 40 "$DLOCK" --break --yes --note "100%41 stuck" "${@:2}" "$L"; }
 
 # was_broken PID LOG: that dlock ended as one does whose hold was broken. Only TERM reaches the
 # holder of a file.
 was_broken() {
-    local line="'$NAME' was broken by $(id -un)@$(uname -n), note \"100% stuck\"; ending the"
+    local line="'$NAME' was broken by $(id -un)@$(uname -n), note \"100%41 stuck\"; ending the"
     needs LEASE || { exits 143 5 "$1"; return; }
     exits 79 5 "$1"
     [ "$(grep -c "$line" "$2")" = 1 ] || fail "$(cat "$2")"
