@@ -26,8 +26,8 @@ skips() {
     [ ! -e ran ] || final "run again: $output"
     assert_out "not run: "
 }
-# healed N: N nodes have the success. A majority is enough for a run, and for a skip, which gives the
-# record to the others: on a busy machine they may not have been asked when it ends.
+# healed N: N nodes have the success. A majority is enough for a run, and for a skip, which gives
+# the record to the others: on a busy machine they may not have been asked when it ends.
 healed() {
     local i
     for i in 1 2 3; do
