@@ -6,7 +6,8 @@
 # STORE_ONCE: it has run records; STORE_STAYS: it keeps the lock for --min-hold by an expiry of its
 # own; STORE_TICKS: seconds by which a crash is noticed later;
 # STORE_TWIN: but for TLS it is the store of another file; STORE_KIN: the same server and scripts as
-# in another file, found by another way. Hooks that a store may have, for the records of --once:
+# in another file, found by another way. store_end_sessions: of clients that have gone while the
+# server was silent, where such a session outlasts the test. Hooks for the records of --once:
 #     store_has_run STATE         the store has a record of a run in that state
 #     store_record                the record, or what is in its place, as text
 #     store_spoil N      puts foreign data number N in the record's place; WHAT: what messages say
@@ -617,6 +618,7 @@ ended_late() {
     exits 0 20 "$long"
     [ -e got ] && [ ! -e ran ]
     ! needs STAYS || store_clean "$NAME" # elsewhere a session may be left, until its ttl is over
+    ! offers end_sessions || store_end_sessions
 }
 
 # ---------------------------------------------------------------- shared, slots ---

@@ -153,7 +153,7 @@ caught() {
 
 @test "planted: the release comes before the tree is gone" {
     plant cli/keeper.c \
-        's/if \(must_end && !k->tree_empty\)/if (must_end \&\& k->phase == KEEPER_OVER)/'
+        's/if \(is_ending\(k\) && !k->tree_empty\)/if (is_ending(k) \&\& k->phase == KEEPER_OVER)/'
     caught cli/lease "a command that TERM ends for want of a renewal is followed by its descendants"
 }
 

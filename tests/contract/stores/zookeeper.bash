@@ -19,6 +19,12 @@ store_clean() {
     wait_for 40 no_session || :
     fail "sessions are left: $left"
 }
+# Of clients that have gone while the server was silent.
+store_end_sessions() {
+    local session
+    for session in $(zk_sessions); do zk_kill_session "$session" || :; done
+    wait_for 5 no_session
+}
 store_pids() { echo "$ZK_PID"; }
 store_take() { zk_rm "/$1/$(zk_ls "/$1")"; }
 
