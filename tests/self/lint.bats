@@ -184,7 +184,8 @@ module() {
     mkdir -p $d/sql
     file $d/table.c '#include "sql.h"' '/* SELECT */' 'const char *a = "select a slot";' \
         'static void f(void) { g("fence slot"); pg_text(0, 0, "slot"); }'
-    file $d/sql.h 'extern const char sql_session_path[];'
+    file $d/sql.h 'extern const char sql_session_path[];' 'int g(const char *);' \
+        'int pg_text(int, int, const char *);'
     file $d/sql/table.sql '-- SELECT x FROM public.y' \
         "SELECT pg_catalog.set_config('search_path', 'pg_catalog', true)" \
         'SELECT count(*), extract(epoch FROM t.x) FROM {table} t' \

@@ -130,7 +130,7 @@ class Operation:
     # ------------------------------------------------------------- run ---
 
     def begin(self):
-        self.was_hit = False
+        self.was_hit, self.victims = False, []
         self.out = tempfile.TemporaryFile(dir=directory)
         self.entered = self.left = self.resume = None
         write("start", self.number, self.kind, self.n, self.wait, *["also"] * self.also,
@@ -167,9 +167,14 @@ class Operation:
         keeper = self.process.pid
         find = {"guard": self.guard, "witness": self.witness, "command": self.runs}
         try:
-            victims = [os.pidfd_open(find.get(name, lambda: keeper)()) for name in whom.split("+")]
-        except (OSError, TypeError):
-            return  # there is no guard yet
+            pids = [find.get(name, lambda: keeper)() for name in whom.split("+")]
+            if None in pids:
+                return  # there is no guard yet
+            for pid in pids:
+                self.victims.append(os.pidfd_open(pid))
+        except OSError:
+            self.let_go()
+            return
         write("hit", self.number, self.fault.replace("waiter", "keeper"))
         self.was_hit = True
         try:
@@ -178,13 +183,12 @@ class Operation:
             elif what == "cut":
                 cut(keeper)
             else:
-                for victim in victims:
+                for victim in self.victims:
                     signal.pidfd_send_signal(victim, getattr(signal, "SIG" + what.upper()))
         except ProcessLookupError:  # the guard has ended since, and the keeper has waited for it
             self.fault = None
             return
         self.count()
-        self.victim = victims[0]
         if what == "stop":
             self.resume = now + self.stop
 
@@ -198,7 +202,7 @@ class Operation:
             self.resume = None
             write("cont", self.number)
             try:
-                signal.pidfd_send_signal(self.victim, signal.SIGCONT)
+                signal.pidfd_send_signal(self.victims[0], signal.SIGCONT)
             except ProcessLookupError:
                 pass
 
@@ -213,8 +217,13 @@ class Operation:
         """Its command, below the guard if there is one."""
         return child(self.guard() or self.process.pid, os.path.basename(witness))
 
+    def let_go(self):
+        while self.victims:
+            os.close(self.victims.pop())
+
     def read_out(self):
-        """There may be thousands of operations: none keeps its file open."""
+        """There may be thousands of operations: none keeps a file open."""
+        self.let_go()
         self.out.seek(0)
         self.said = self.out.read().decode(errors="replace").strip()
         self.out.close()
