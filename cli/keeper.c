@@ -319,15 +319,15 @@ static bool is_ending(const struct keeper *k)
 
 /*
  * The command has ended. Processes that the command left in the background are left alone, as with
- * flock -o, unless dlock ends the tree.
+ * flock -o, unless dlock ends the tree. hold_left: min_hold_left().
  */
-static enum keeper_wait waits_for(const struct keeper *k)
+static enum keeper_wait waits_for(const struct keeper *k, int64_t hold_left)
 {
     if (is_ending(k) && !k->tree_empty)
         return WAIT_TREE;
     if (inner_count(k->inner) > 0)
         return WAIT_INNER;
-    return min_hold_left(k) > 0 ? WAIT_HOLD : WAIT_NOTHING;
+    return hold_left > 0 ? WAIT_HOLD : WAIT_NOTHING;
 }
 
 /* After each turn, and each message of the guard: release the lock as soon as nothing runs. */
@@ -336,8 +336,9 @@ static void after_exit(struct keeper *k)
     if (!k->c->exited || k->phase >= KEEPER_RELEASING)
         return;
     inner_settle(k->inner);
+    int64_t left = min_hold_left(k);
     k->at[STAY_ENDS] = DLOCK_NEVER;
-    switch (waits_for(k)) {
+    switch (waits_for(k, left)) {
     case WAIT_TREE:
         if (k->phase < KEEPER_ENDING)
             end_tree(k, SIGTERM, lease_now(k) + command_grace(k->c));
@@ -349,10 +350,10 @@ static void after_exit(struct keeper *k)
         k->inner_asked |= is_ending(k);
         break;
     case WAIT_HOLD:
-        k->at[STAY_ENDS] = dlock_now() + min_hold_left(k);
+        k->at[STAY_ENDS] = dlock_now() + left;
         if (k->phase == KEEPER_STAYING)
             break;
-        report_stays(&k->report, min_hold_left(k));
+        report_stays(&k->report, left);
         dismiss_guard(k);
         k->phase = KEEPER_STAYING;
         k->at[GUARD_ENDS_RUN] = DLOCK_NEVER;
@@ -376,7 +377,7 @@ static void on_overrun(struct keeper *k, int sig)
 {
     int64_t grace = sig == SIGTERM ? command_grace(k->c) : 0;
     bool staying = k->phase == KEEPER_STAYING;
-    if (k->phase >= KEEPER_RELEASING || (k->c->exited && waits_for(k) >= WAIT_HOLD))
+    if (k->phase >= KEEPER_RELEASING || (k->c->exited && waits_for(k, 0) == WAIT_NOTHING))
         return;
     if (!k->overrun) {
         k->overrun = k->inner_asked = true;
