@@ -123,6 +123,7 @@ while True:
     own_server
     job 0 --ttl 40 "$L"
     waiter got --ttl 1 --connect-timeout 1
+    wait_for 5 watches_are 1 # with its node alone its first contact is not over
     freeze
     t0=$(now_ms)
     after 2200 "$t0"
