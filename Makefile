@@ -122,7 +122,9 @@ TLS_HEADERS := openssl/ssl.h
 TLS_CFLAGS  ?= $(shell $(PKG_CONFIG) --cflags libssl 2>/dev/null)
 TLS_LIBS    ?= $(or $(shell $(PKG_CONFIG) --libs libssl 2>/dev/null),-lssl) -lcrypto
 
-POSTGRES_SRC     := $(sort $(wildcard lib/backends/postgres/*.c))
+# The engine of the SQL stores: each module has a copy.
+TABLE_SRC := $(sort $(wildcard lib/backends/table/*.c))
+POSTGRES_SRC     := $(sort $(wildcard lib/backends/postgres/*.c) $(TABLE_SRC))
 POSTGRES_HEADERS := libpq-fe.h sha2.h
 PG_CFLAGS ?= $(or $(shell $(PKG_CONFIG) --cflags libpq 2>/dev/null),$(addprefix -I,$(shell pg_config --includedir 2>/dev/null)))
 PG_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs libpq 2>/dev/null),$(addprefix -L,$(shell pg_config --libdir 2>/dev/null)) -lpq) -lmd
@@ -382,11 +384,11 @@ $(BUILD)/gen/redis_scripts.h: lib/backends/redis/scripts/embed.awk $(LUA_SRC) $(
 $(call each_obj,lib/backends/redis/script.c): $(BUILD)/gen/redis_scripts.h
 
 # The SQL for PostgreSQL, as C strings.
-$(BUILD)/gen/postgres_sql.h: lib/backends/postgres/sql/embed.awk $(SQL_SRC) $(BUILD)/sources
+$(BUILD)/gen/postgres_sql.h: lib/backends/table/embed.awk $(SQL_SRC) $(BUILD)/sources
 	$(call say,SQL,$@)
 	@mkdir -p $(@D)
 	$(Q)awk -f $< $(SQL_SRC) > $@
-$(call each_obj,$(POSTGRES_SRC)): $(BUILD)/gen/postgres_sql.h
+$(call each_obj,$(filter-out $(TABLE_SRC),$(POSTGRES_SRC))): $(BUILD)/gen/postgres_sql.h
 
 # A guard that does not see all of the library's traffic is none.
 ifneq ($(ZK_WRAP),)

@@ -19,10 +19,12 @@ static void read_session(char *text, const char *granted)
     PQsetvalue(res, 0, 0, (char *)(uintptr_t)granted, (int)strlen(granted));
     for (int i = 1; i < (int)DLOCK_LEN(names); i++)
         PQsetvalue(res, 0, i, text, (int)strlen(text));
-    read_info(res, 0, &info);
+    struct sql_rows *rows = pg_rows(res);
+    FUZZ_HOLDS(rows);
+    read_info(rows, 0, &info);
     fuzz_clean_info(&info);
     FUZZ_HOLDS(info.slots <= DLOCK_SLOTS_MAX && info.slot >= 0 && info.slot <= DLOCK_SLOTS_MAX);
-    PQclear(res);
+    sql_rows_free(rows);
 }
 
 /* Each half of the fencing token, and the lease that the server keeps. */

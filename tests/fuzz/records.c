@@ -5,7 +5,7 @@
 #include "fuzz.h"
 
 #include "backends/file/file.h"
-#include "backends/postgres/table.h"
+#include "backends/table/table.h"
 #include "run_record.h"
 
 #include <fcntl.h>

@@ -4,7 +4,8 @@
  */
 #include "fuzz.h"
 
-#include "../../lib/backends/postgres/table_runs.c"
+#include "../../lib/backends/table/runs.c"
+#include "backends/postgres/postgres.h"
 
 static struct dlock_uri *uri;
 
@@ -23,7 +24,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 }
 
 /* A row with these columns: "fence pid token". */
-static PGresult *make_row(struct fuzz f, const char *columns)
+static struct sql_rows *make_row(struct fuzz f, const char *columns)
 {
     char names[256], *rest = names, *name;
     PGresAttDesc list[32];
@@ -33,7 +34,7 @@ static PGresult *make_row(struct fuzz f, const char *columns)
     snprintf(names, sizeof(names), "%s", columns);
     while ((name = strtok_r(rest, " ", &rest)))
         list[n++] = (PGresAttDesc){.name = name};
-    FUZZ_HOLDS(res && PQsetResultAttrs(res, n, list) && pg_has(res, columns));
+    FUZZ_HOLDS(res && PQsetResultAttrs(res, n, list));
     for (int i = 0; i < n; i++) {
         char *text = fuzz_line(&left);
         if (!text) {
@@ -44,7 +45,9 @@ static PGresult *make_row(struct fuzz f, const char *columns)
         FUZZ_HOLDS(PQsetvalue(res, 0, i, text, null ? -1 : (int)strlen(text)));
         free(text);
     }
-    return res;
+    struct sql_rows *rows = pg_rows(res);
+    FUZZ_HOLDS(rows && sql_has(rows, columns));
+    return rows;
 }
 
 static void check_info(const struct dlock_info *i)
@@ -54,32 +57,32 @@ static void check_info(const struct dlock_info *i)
     FUZZ_HOLDS(i->left_ns >= -1 || !i->waiter);
 }
 
-static void read_rows(const struct pg_protocol *protocol, struct fuzz f)
+static void read_rows(const struct sql_protocol *protocol, struct fuzz f)
 {
-    static struct pg_backend be;
+    static struct sql_store be;
     const struct dlock_spec spec = {.env = &fuzz_env, .uri = uri, .ttl = 30 * DLOCK_SEC};
     struct dlock_info info;
     struct dlock_entry entry;
-    PGresult *row = make_row(f, protocol->status_columns);
+    struct sql_rows *row = make_row(f, protocol->status_columns);
     if (protocol->read_info(row, 0, &info))
         check_info(&info);
-    PQclear(row);
+    sql_rows_free(row);
     row = make_row(f, protocol->list_columns);
-    be = (struct pg_backend){.spec = &spec, .protocol = protocol, .status = {.rows = row}};
+    be = (struct sql_store){.spec = &spec, .protocol = protocol, .status = {.rows = row}};
     protocol->read_entry(&be, 0, &entry);
     fuzz_clean(entry.name, sizeof(be.name));
     FUZZ_HOLDS(entry.holders >= -1 && entry.waiters >= 0);
     if (entry.holder)
         check_info(entry.holder);
-    PQclear(row);
+    sql_rows_free(row);
 }
 
 static void read_run(struct fuzz f)
 {
     struct dlock_run run;
-    PGresult *row = make_row(f, RECORD_COLUMNS);
+    struct sql_rows *row = make_row(f, RECORD_COLUMNS);
     read_record(&run, row);
-    PQclear(row);
+    sql_rows_free(row);
     fuzz_clean(run.host, sizeof(run.host));
     fuzz_clean(run.user, sizeof(run.user));
     fuzz_clean(run.command, sizeof(run.command));
@@ -92,7 +95,7 @@ static void read_run(struct fuzz f)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct fuzz f = {data, size};
-    read_rows(&pg_table, f);
+    read_rows(&table_lease, f);
     read_rows(&pg_advisory, f);
     read_run(f);
     return 0;

@@ -180,12 +180,14 @@ module() {
 }
 
 @test "lint: SQL stands in its files, behind the path" {
-    local d=lib/backends/postgres
-    mkdir -p $d/sql
-    file $d/table.c '#include "sql.h"' '/* SELECT */' 'const char *a = "select a slot";' \
-        'static void f(void) { g("fence slot"); pg_text(0, 0, "slot"); }'
-    file $d/sql.h 'extern const char sql_session_path[];' 'int g(const char *);' \
-        'int pg_text(int, int, const char *);'
+    local d=lib/backends/postgres engine=lib/backends/table
+    mkdir -p $d/sql $engine
+    file $d/line.c '#include "line.h"' '/* SELECT */' 'const char *a = "select a slot";' \
+        'static void f(void) { g("fence slot"); sql_text(0, 0, "slot"); }'
+    file $d/line.h 'extern const char sql_session_path[];' 'int g(const char *);' \
+        'int sql_text(int, int, const char *);'
+    file $engine/send.c '/* of PQexec() */' 'struct d { void (*send)(int); };' \
+        'static void f(struct d *driver) { driver->send(0); }'
     file $d/sql/table.sql '-- SELECT x FROM public.y' \
         "SELECT pg_catalog.set_config('search_path', 'pg_catalog', true)" \
         'SELECT count(*), extract(epoch FROM t.x) FROM {table} t' \
@@ -194,17 +196,19 @@ module() {
     [ "$status" = 0 ] || fail "$output"
     printf '%s\n' 'const char *a = "SELECT 1";' 'const char *b = "/* x */ UPDATE x";' \
         'f("LISTEN \"%s\"");' 'x = " pg_catalog.now()";' \
-        'pg_conn_send_all(c, 1, all, n);' 'x = sql_session_path;' 'pg_text(r, 0, "far");' \
-        >$d/table.c
+        'be->driver->send(c, 1, all, n);' 'x = sql_session_path;' 'sql_text(r, 0, "far");' \
+        >$d/line.c
+    echo 'x = PQerrorMessage(y);' >$engine/table.c
     printf '%s\n' 'SELECT pg_catalog.now()' 'SELECT 1 FROM public.t' \
         'UPDATE own.t SET x = 1' >$d/sql/table.sql
     run -1 tests/lint build/obj/lib/error.o
-    for i in 1 2 3 4; do assert_out "$d/table.c:$i: SQL outside sql/*.sql"; done
-    for i in 5 6; do assert_out "$d/table.c:$i: SQL: only sql.c puts the path in front"; done
+    for i in 1 2 3 4; do assert_out "$d/line.c:$i: SQL outside sql/*.sql"; done
+    for i in 5 6; do assert_out "$d/line.c:$i: SQL: only send.c and advisory_sql.c put"; done
+    assert_out "$engine/table.c:1: the engine knows no store"
     assert_out "$d/sql/table.sql:1: SQL: a needless schema"
     for i in 2 3; do assert_out "$d/sql/table.sql:$i: SQL: a table that is no place: "; done
     assert_out "SQL: no answer is asked for the column far"
-    [ ${#lines[@]} = 10 ] || fail "$output"
+    [ ${#lines[@]} = 11 ] || fail "$output"
 }
 
 # limit MESSAGE FILE N BEGIN EACH END: accepts the file with EACH N times, and not once more.

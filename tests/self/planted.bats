@@ -23,7 +23,7 @@ command_with() {
 }
 
 # plant SOURCE SED: the program with that change is $PLANTED. A Lua script is a part of
-# redis/script.c, the SQL of postgres/sql.c.
+# redis/script.c, the SQL of postgres/lease.c.
 plant() {
     local source=$1 object compile link
     mkdir "$T/planted"
@@ -33,7 +33,7 @@ plant() {
         fail "the plant does not apply to $source: $2" || return
     case $source in
     *.lua) plant_text "$source" redis_scripts.h lib/backends/redis/script.c || return ;;
-    *.sql) plant_text "$source" postgres_sql.h lib/backends/postgres/sql.c || return ;;
+    *.sql) plant_text "$source" postgres_sql.h lib/backends/postgres/lease.c || return ;;
     *) mv "$T/planted/source" "$T/planted/source.c" ;;
     esac
     object=$BUILD/obj/${source%.c}.o
@@ -192,7 +192,7 @@ caught() {
 }
 
 @test "planted: nothing in a module" {
-    plant lib/backends/postgres/table_runs.c '1s/^/\n/'
+    plant lib/backends/table/runs.c '1s/^/\n/'
     try postgres/once "who waits for the row of one that succeeds does not run"
     [[ ${lines[1]} == "ok 1 "* ]] || fail "$output"
 }
@@ -204,7 +204,7 @@ caught() {
 }
 
 @test "planted: a release that reads its record before it has waited for the row" {
-    plant lib/backends/postgres/table_runs.c 's/sql_table_lock_row, (sql_table_runs_end)/\1/'
+    plant lib/backends/table/runs.c 's/be->sql->lock_row, (be->sql->runs_end)/\1/'
     caught postgres/once "an end that comes twice at once is recorded once"
 }
 

@@ -44,10 +44,10 @@ static int64_t comment_number(const char *text, size_t len, const char *key)
 }
 
 /* The locks tell the kind of a session; of a waiter without locks for a moment, the comment. */
-static void read_kind(const PGresult *res, int i, const char *record, size_t len,
+static void read_kind(const struct sql_rows *res, int i, const char *record, size_t len,
                       struct dlock_info *info)
 {
-    int64_t slots = pg_number(res, i, "slots");
+    int64_t slots = sql_number(res, i, "slots");
     if (slots == 0 && len > 0 && info->waiter)
         slots = dlock_max(0, comment_number(record, len, " slots="));
     if (slots > 0) {
@@ -56,34 +56,34 @@ static void read_kind(const PGresult *res, int i, const char *record, size_t len
         if (len > 0 && !info->waiter)
             info->slot = (int)dlock_min(dlock_max(0, comment_number(record, len, " slot=")),
                                         DLOCK_SLOTS_MAX);
-    } else if (pg_true(res, i, "shared") ||
+    } else if (sql_true(res, i, "shared") ||
                (len > 0 && info->waiter && comment_number(record, len, " shared=") == 1)) {
         info->mode = DLOCK_MODE_SHARED;
     }
 }
 
-static void read_mark(const PGresult *res, int i, struct dlock_info *info)
+static void read_mark(const struct sql_rows *res, int i, struct dlock_info *info)
 {
-    const char *breaker = pg_text(res, i, "breaker");
-    info->broken = !pg_null(res, i, "breaker");
+    const char *breaker = sql_text(res, i, "breaker");
+    info->broken = !sql_null(res, i, "breaker");
     dlock_clean_text(info->broken_by, sizeof(info->broken_by), breaker, strlen(breaker));
-    info->broken_ms = pg_number(res, i, "broken_ms");
+    info->broken_ms = sql_number(res, i, "broken_ms");
 }
 
-static void read_info(const PGresult *res, int i, struct dlock_info *info)
+static void read_info(const struct sql_rows *res, int i, struct dlock_info *info)
 {
     const char *begin;
     *info = (struct dlock_info){.left_ns = -1, .waited_ms = -1, .mode = DLOCK_MODE_EXCLUSIVE};
-    info->waiter = !pg_true(res, i, "granted");
+    info->waiter = !sql_true(res, i, "granted");
     read_mark(res, i, info);
-    size_t len = pg_read_comment(pg_text(res, i, "query"), info, &begin);
+    size_t len = sql_read_comment(sql_text(res, i, "query"), info, &begin);
     read_kind(res, i, begin, len, info);
     if (len > 0) {
         int64_t ttl = comment_number(begin, len, " ttl=");
         int64_t fence = comment_number(begin, len, " fence=");
         if (ttl > 0 && !info->waiter)
             info->left_ns =
-                dlock_max(0, dlock_min(ttl, INT32_MAX) - pg_ms(res, i, "idle_ms")) * DLOCK_MSEC;
+                dlock_max(0, dlock_min(ttl, INT32_MAX) - sql_ms(res, i, "idle_ms")) * DLOCK_MSEC;
         if (fence > 0 && !info->waiter)
             info->fence = (uint64_t)fence;
         /* The record of the newest try is a holder's. */
@@ -94,16 +94,16 @@ static void read_info(const PGresult *res, int i, struct dlock_info *info)
         return;
     }
     /* A foreign program, or a dlock whose queries our role may not read. */
-    const char *app = pg_text(res, i, "application_name"), *user = pg_text(res, i, "usename");
-    const char *client = pg_text(res, i, "client");
+    const char *app = sql_text(res, i, "application_name"), *user = sql_text(res, i, "usename");
+    const char *client = sql_text(res, i, "client");
     info->foreign = strncmp(app, "dlock:", 6) != 0;
-    info->pid = (long)pg_number(res, i, "pid");
+    info->pid = (long)sql_number(res, i, "pid");
     info->server_pid = true;
     dlock_clean_text(info->user, sizeof(info->user), user, strlen(user));
     if (!info->foreign) {
         /* A waiter begins a session to wait; the time of a grant is in the unreadable query. */
         if (info->waiter)
-            info->since_ms = pg_number(res, i, "begin_ms");
+            info->since_ms = sql_number(res, i, "begin_ms");
         return;
     }
     info->left_ns = DLOCK_NEVER;
@@ -112,122 +112,123 @@ static void read_info(const PGresult *res, int i, struct dlock_info *info)
 }
 
 /* The token is the session's: each hold has a session of its own. */
-static bool read_status(const PGresult *res, int i, struct dlock_info *info)
+static bool read_status(const struct sql_rows *res, int i, struct dlock_info *info)
 {
     read_info(res, i, info);
-    snprintf(info->token, sizeof(info->token), "%.*s", DLOCK_TOKEN_LEN, pg_text(res, i, "session"));
+    snprintf(info->token, sizeof(info->token), "%.*s", DLOCK_TOKEN_LEN,
+             sql_text(res, i, "session"));
     return true;
 }
 
 /* ---------------------------------------------------------------- acquire: send */
 
 /* Bound the time for the next answer; the server takes more ns by itself. */
-static void bound_answer(struct pg_backend *be, int64_t more)
+static void bound_answer(struct sql_store *be, int64_t more)
 {
     if (!be->contact.pending)
-        be->op_until = pg_now(be) + more + pg_patience(be);
+        be->op_until = sql_now(be) + more + sql_patience(be);
 }
 
-static void send_try(struct pg_backend *be)
+static void send_try(struct sql_store *be)
 {
     be->acquire.try_at = DLOCK_NEVER;
-    be->conn.notified = -1;
+    pg(be)->conn.notified = -1;
     bound_answer(be, 0);
-    pg_describe(be, RECORD_HOLDS);
+    sql_describe(be, RECORD_HOLDS);
     adv_request(be, T_TRY);
 }
 
-static void pause_try(struct pg_backend *be, int64_t ms)
+static void pause_try(struct sql_store *be, int64_t ms)
 {
     be->op_until = DLOCK_NEVER;
-    be->acquire.try_at = pg_now(be) + ms * DLOCK_MSEC;
+    be->acquire.try_at = sql_now(be) + ms * DLOCK_MSEC;
 }
 
 /* Wait for the next key. */
-static void send_wait(struct pg_backend *be)
+static void send_wait(struct sql_store *be)
 {
-    bool gate = be->spec->mode == DLOCK_MODE_SLOTS && !be->advisory.has.gate;
-    be->advisory.awaits = gate ? WAIT_GATE : be->advisory.has.turn ? WAIT_MAIN : WAIT_TURN;
+    bool gate = be->spec->mode == DLOCK_MODE_SLOTS && !pg(be)->advisory.has.gate;
+    pg(be)->advisory.awaits = gate ? WAIT_GATE : pg(be)->advisory.has.turn ? WAIT_MAIN : WAIT_TURN;
     bound_answer(be, CHUNK_MS * DLOCK_MSEC);
-    if (be->advisory.fair)
+    if (pg(be)->advisory.fair)
         be->op_until = DLOCK_NEVER;
     adv_request(be, T_WAIT);
 }
 
 /* The lock is held: ask for the holder, or wait for the lock. */
-static void ask_or_wait(struct pg_backend *be)
+static void ask_or_wait(struct sql_store *be)
 {
-    if (!be->acquire.wait || be->advisory.chunks++ % HOLDER_EVERY == 0) {
+    if (!be->acquire.wait || pg(be)->advisory.chunks++ % HOLDER_EVERY == 0) {
         bound_answer(be, 0);
         adv_request(be, T_HOLDER);
-    } else if (be->advisory.polls) {
+    } else if (pg(be)->advisory.polls) {
         pause_try(be, dlock_min(CHUNK_MS, adv_wait_idle_ms(be) / 2));
-    } else if (!be->advisory.has.gate || !be->advisory.has.main) {
+    } else if (!pg(be)->advisory.has.gate || !pg(be)->advisory.has.main) {
         send_wait(be);
-    } else if (!be->advisory.has.listens) {
+    } else if (!pg(be)->advisory.has.listens) {
         /* All slots are taken: look when a slot is given back, and each second. */
         bound_answer(be, 0);
         adv_request(be, T_LISTEN);
-    } else if (be->conn.notified >= 0) {
+    } else if (pg(be)->conn.notified >= 0) {
         send_try(be);
     } else {
         pause_try(be, dlock_min(POLL_MS, adv_wait_idle_ms(be) / 2));
     }
 }
 
-static void adv_send_list(struct pg_backend *be)
+static void adv_send_list(struct sql_store *be)
 {
     adv_request(be, T_STATUS);
 }
 
-static void adv_read_entry(struct pg_backend *be, int i, struct dlock_entry *entry)
+static void adv_read_entry(struct sql_store *be, int i, struct dlock_entry *entry)
 {
-    const PGresult *rows = be->status.rows;
-    const char *name = pg_text(rows, i, "name");
-    bool held = pg_number(rows, i, "holders") > 0;
+    const struct sql_rows *rows = be->status.rows;
+    const char *name = sql_text(rows, i, "name");
+    bool held = sql_number(rows, i, "holders") > 0;
     dlock_clean_text(be->name, sizeof(be->name), name, strlen(name));
     if (held)
         read_status(rows, i, &be->info);
-    if (held && strcmp(pg_text(rows, i, "query"), "<insufficient privilege>") == 0)
-        pg_list_partial(be, "the host and the command of other roles are not shown to this role "
-                            "(pg_read_all_stats)");
+    if (held && strcmp(sql_text(rows, i, "query"), "<insufficient privilege>") == 0)
+        sql_list_partial(be, "the host and the command of other roles are not shown to this role "
+                             "(pg_read_all_stats)");
     *entry = (struct dlock_entry){.name = be->name,
-                                  .holders = pg_count(rows, i, "holders"),
-                                  .waiters = pg_count(rows, i, "waiters"),
+                                  .holders = sql_count(rows, i, "holders"),
+                                  .waiters = sql_count(rows, i, "waiters"),
                                   .holder = held ? &be->info : NULL};
 }
 
-static bool adv_send_check(struct pg_backend *be, bool first)
+static bool adv_send_check(struct sql_store *be, bool first)
 {
     if (first)
         adv_request(be, T_STATUS);
     return first;
 }
 
-static void adv_ready(struct pg_backend *be)
+static void adv_ready(struct sql_store *be)
 {
-    int version = PQserverVersion(be->conn.pq);
+    int version = PQserverVersion(pg(be)->conn.pq);
     struct dlock_error err;
-    memset(&be->advisory.has, 0, sizeof(be->advisory.has));
-    if (be->op == PG_OP_STATUS && be->question->what == ASK_LIST)
+    memset(&pg(be)->advisory.has, 0, sizeof(pg(be)->advisory.has));
+    if (be->op == SQL_OP_STATUS && be->question->what == ASK_LIST)
         adv_send_list(be);
-    else if (be->op == PG_OP_STATUS && be->question->what == ASK_CHECK)
-        pg_check_begin(be);
-    else if (be->op == PG_OP_STATUS && be->order->what == STEP_READ)
+    else if (be->op == SQL_OP_STATUS && be->question->what == ASK_CHECK)
+        sql_check_begin(be);
+    else if (be->op == SQL_OP_STATUS && be->order->what == STEP_READ)
         adv_request(be, T_STATUS);
-    else if (be->op == PG_OP_STATUS)
+    else if (be->op == SQL_OP_STATUS)
         adv_break_send(be);
-    if (be->op != PG_OP_ACQUIRE)
+    if (be->op != SQL_OP_ACQUIRE)
         return;
     if (version < OLDEST) {
-        dlock_fail_at(&err, DLOCK_EUNUSABLE, 0, pg_where(be),
+        dlock_fail_at(&err, DLOCK_EUNUSABLE, 0, sql_where(be),
                       "PostgreSQL %d is too old: 12 or later is needed", version / 10000);
-        pg_fail(be, &err);
+        sql_fail(be, &err);
         return;
     }
-    if (version < WITH_IDLE_TIMEOUT && !be->advisory.warned_old) {
-        be->advisory.warned_old = true;
-        dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, 0, 0, pg_where(be),
+    if (version < WITH_IDLE_TIMEOUT && !pg(be)->advisory.warned_old) {
+        pg(be)->advisory.warned_old = true;
+        dlock_fail_at(&events_add(&be->events, EV_NOTICE)->error, 0, 0, sql_where(be),
                       "PostgreSQL %d does not end a silent session: "
                       "if this machine stops, the lock stays held until TCP gives up "
                       "(14 and later end it after the ttl)",
@@ -236,12 +237,24 @@ static void adv_ready(struct pg_backend *be)
     send_try(be);
 }
 
-static void adv_acquire(struct pg_backend *be)
+/* A step of a query begins. */
+static bool adv_step(struct sql_store *be)
 {
-    be->advisory.chunks = 0;
-    be->advisory.renewed_from = 0;
-    memset(&be->advisory.broken, 0, sizeof(be->advisory.broken));
-    pg_connect(be);
+    struct dlock_error err;
+    pg(be)->advisory.breaks.ended = false;
+    if (be->question->what != ASK_FORGET)
+        return true;
+    pg_no_records(be, &err);
+    sql_fail(be, &err);
+    return false;
+}
+
+static void adv_acquire(struct sql_store *be)
+{
+    pg(be)->advisory.chunks = 0;
+    pg(be)->advisory.renewed_from = 0;
+    memset(&pg(be)->advisory.broken, 0, sizeof(pg(be)->advisory.broken));
+    sql_connect(be);
 }
 
 /* ------------------------------------------------------------- acquire: answers */
@@ -261,20 +274,20 @@ static uint64_t make_fence(const char *lsn, const char *wal)
     return timeline << 48 | position;
 }
 
-static void granted(struct pg_backend *be, const struct pg_reply *r)
+static void granted(struct sql_store *be, const struct sql_reply *r)
 {
     struct dlock_error err;
-    const char *lsn = pg_text(r->rows, 0, "lsn"), *wal = pg_text(r->rows, 0, "wal");
+    const char *lsn = sql_text(r->rows, 0, "lsn"), *wal = sql_text(r->rows, 0, "wal");
     be->fence = make_fence(lsn, wal);
     if (be->spec->mode == DLOCK_MODE_SLOTS)
-        be->slot = (int)pg_number(r->rows, 0, "slot");
+        be->slot = (int)sql_number(r->rows, 0, "slot");
     if (be->fence != 0) {
-        pg_granted(be, r->sent);
+        sql_granted(be, r->sent);
         return;
     }
-    dlock_fail_at(&err, DLOCK_EPROTO, 0, pg_where(be),
+    dlock_fail_at(&err, DLOCK_EPROTO, 0, sql_where(be),
                   "cannot make a fencing token from log position '%.20s' in '%.30s'", lsn, wal);
-    pg_fail(be, &err);
+    sql_fail(be, &err);
 }
 
 /* A time as the server's text: "1500ms", "30s", "2min". -1: not understood. */
@@ -296,21 +309,21 @@ static int64_t shown_ms(const char *text)
  * Does the server keep our lease, and is the record of a grant on the standby? Otherwise leave the
  * session; acquire goes on or fails.
  */
-static bool check_session(struct pg_backend *be, const struct pg_reply *r)
+static bool check_session(struct sql_store *be, const struct sql_reply *r)
 {
-    bool slots = be->spec->mode == DLOCK_MODE_SLOTS, unconfirmed = pg_unconfirmed(r);
-    bool ours = pg_one_row(r, slots ? TRY_COLUMNS " size other slot" : TRY_COLUMNS);
+    bool slots = be->spec->mode == DLOCK_MODE_SLOTS, unconfirmed = sql_unconfirmed(r);
+    bool ours = sql_one_row(r, slots ? TRY_COLUMNS " size other slot" : TRY_COLUMNS);
     struct dlock_error err;
-    if (ours && PQserverVersion(be->conn.pq) >= WITH_IDLE_TIMEOUT &&
-        shown_ms(pg_text(r->rows, 0, "lease")) != adv_ttl_ms(be))
-        dlock_fail_at(&err, DLOCK_EUNUSABLE, 0, pg_where(be),
+    if (ours && PQserverVersion(pg(be)->conn.pq) >= WITH_IDLE_TIMEOUT &&
+        shown_ms(sql_text(r->rows, 0, "lease")) != adv_ttl_ms(be))
+        dlock_fail_at(&err, DLOCK_EUNUSABLE, 0, sql_where(be),
                       "the server did not accept an idle_session_timeout of %" PRId64 " ms",
                       adv_ttl_ms(be));
     else if (!ours || unconfirmed)
-        pg_conn_reply_error(&be->conn, r, &err);
+        sql_error(be, r, &err);
     else
         return true;
-    pg_try_later(be, &err, unconfirmed); /* the primary may have changed */
+    sql_try_later(be, &err, unconfirmed); /* the primary may have changed */
     return false;
 }
 
@@ -318,19 +331,19 @@ static bool check_session(struct pg_backend *be, const struct pg_reply *r)
  * An error may leave the session's lock behind although the message was rolled back, so end the
  * session. The primary may have changed.
  */
-static void refused(struct pg_backend *be, const struct pg_reply *r)
+static void refused(struct sql_store *be, const struct sql_reply *r)
 {
     struct dlock_error err;
-    bool transient = strncmp(r->sqlstate, "53", 2) == 0 || strncmp(r->sqlstate, "57", 2) == 0 ||
-                     strncmp(r->sqlstate, "40", 2) == 0;
+    bool transient = strncmp(r->state, "53", 2) == 0 || strncmp(r->state, "57", 2) == 0 ||
+                     strncmp(r->state, "40", 2) == 0;
     adv_refusal(be, r, &err);
-    pg_try_later(be, &err, transient);
+    sql_try_later(be, &err, transient);
 }
 
-static void try_answered(struct pg_backend *be, const struct pg_reply *r)
+static void try_answered(struct sql_store *be, const struct sql_reply *r)
 {
     struct dlock_error err;
-    if (r->sqlstate[0]) {
+    if (r->fault != SQL_OK) {
         refused(be, r);
         return;
     }
@@ -338,34 +351,34 @@ static void try_answered(struct pg_backend *be, const struct pg_reply *r)
         return;
     be->contact.pending = false;
     outage_over(&be->outage, &be->events);
-    int64_t grace_ms = be->restart_grace > 0 ? pg_number(r->rows, 0, "grace") : 0;
+    int64_t grace_ms = be->restart_grace > 0 ? sql_number(r->rows, 0, "grace") : 0;
     bool slots = be->spec->mode == DLOCK_MODE_SLOTS && grace_ms <= 0;
-    int64_t other = slots ? pg_number(r->rows, 0, "other") : 0;
+    int64_t other = slots ? sql_number(r->rows, 0, "other") : 0;
     if (grace_ms <= 0) {
-        be->advisory.has.turn = pg_true(r->rows, 0, "turn");
-        be->advisory.has.main = pg_true(r->rows, 0, "main");
-        be->advisory.has.size = slots && pg_true(r->rows, 0, "size");
+        pg(be)->advisory.has.turn = sql_true(r->rows, 0, "turn");
+        pg(be)->advisory.has.main = sql_true(r->rows, 0, "main");
+        pg(be)->advisory.has.size = slots && sql_true(r->rows, 0, "size");
     }
     if (other > 0) {
         other_slots(&err, be->spec, (unsigned)other);
-        pg_fail(be, &err);
-    } else if (!pg_null(r->rows, 0, "lsn"))
+        sql_fail(be, &err);
+    } else if (!sql_null(r->rows, 0, "lsn"))
         granted(be, r);
     else if (grace_ms > 0)
-        pg_in_grace(be, grace_ms);
+        sql_in_grace(be, grace_ms);
     else
         ask_or_wait(be);
 }
 
-static void holder_answered(struct pg_backend *be, const struct pg_reply *r)
+static void holder_answered(struct sql_store *be, const struct sql_reply *r)
 {
     const struct dlock_info *info = NULL; /* an error, or no holder any more: go on */
-    if (pg_one_row(r, SESSION_COLUMNS)) {
+    if (sql_one_row(r, SESSION_COLUMNS)) {
         read_info(r->rows, 0, &be->info);
         info = &be->info;
     }
     if (!be->acquire.wait) {
-        pg_busy(be, info);
+        sql_busy(be, info);
         return;
     }
     events_add(&be->events, EV_WAITING)->info = info;
@@ -373,20 +386,20 @@ static void holder_answered(struct pg_backend *be, const struct pg_reply *r)
 }
 
 /* Done: the answer is the token of this acquire. Any role may set dlock.got to other values. */
-static bool says_done(const struct pg_backend *be, const struct pg_reply *r)
+static bool says_done(const struct sql_store *be, const struct sql_reply *r)
 {
-    return strcmp(pg_text(r->rows, 0, "got"), be->token) == 0;
+    return strcmp(sql_text(r->rows, 0, "got"), be->token) == 0;
 }
 
-static void wait_answered(struct pg_backend *be, const struct pg_reply *r)
+static void wait_answered(struct sql_store *be, const struct sql_reply *r)
 {
-    if (strcmp(r->sqlstate, "42501") == 0 || strcmp(r->sqlstate, "42704") == 0 ||
-        strcmp(r->sqlstate, "0A000") == 0) { /* no PL/pgSQL for this role or in this database */
-        be->advisory.polls = true;
+    if (strcmp(r->state, "42501") == 0 || strcmp(r->state, "42704") == 0 ||
+        strcmp(r->state, "0A000") == 0) { /* no PL/pgSQL for this role or in this database */
+        pg(be)->advisory.polls = true;
         ask_or_wait(be);
         return;
     }
-    if (!pg_one_row(r, "got")) {
+    if (!sql_one_row(r, "got")) {
         refused(be, r);
         return;
     }
@@ -394,24 +407,24 @@ static void wait_answered(struct pg_backend *be, const struct pg_reply *r)
         ask_or_wait(be);
         return;
     }
-    switch (be->advisory.awaits) {
+    switch (pg(be)->advisory.awaits) {
     case WAIT_TURN:
-        be->advisory.has.turn = true;
+        pg(be)->advisory.has.turn = true;
         send_wait(be);
         break;
     case WAIT_GATE:
-        be->advisory.has.gate = true;
+        pg(be)->advisory.has.gate = true;
         send_try(be);
         break;
     case WAIT_MAIN:
-        be->advisory.has.main = true;
+        pg(be)->advisory.has.main = true;
         if (be->spec->mode == DLOCK_MODE_SLOTS) {
             send_try(be);
             break;
         }
         /* With the main key a lease begins, and counts from the following request. */
         bound_answer(be, 0);
-        pg_describe(be, RECORD_HOLDS);
+        sql_describe(be, RECORD_HOLDS);
         adv_request(be, T_CONFIRM);
         break;
     }
@@ -420,27 +433,28 @@ static void wait_answered(struct pg_backend *be, const struct pg_reply *r)
 /* ----------------------------------------------------------------------- renew */
 
 /* The session holds the lock still, by the heartbeat sent at this time. */
-static void renewed(struct pg_backend *be, int64_t from)
+static void renewed(struct sql_store *be, int64_t from)
 {
-    if (be->op != PG_OP_RENEW)
-        be->advisory.renewed_from = from;
+    if (be->op != SQL_OP_RENEW)
+        pg(be)->advisory.renewed_from = from;
     else
-        pg_renewed(be, from, be->advisory.broken.marked ? be->advisory.broken.breaker : NULL);
+        sql_renewed(be, from,
+                    pg(be)->advisory.broken.marked ? pg(be)->advisory.broken.breaker : NULL);
 }
 
 /* A renewal is sent to the session that holds the lock. When the session ends, so does the lock. */
-static void adv_renew(struct pg_backend *be)
+static void adv_renew(struct sql_store *be)
 {
-    int64_t from = be->advisory.renewed_from;
-    be->advisory.renewed_from = 0;
+    int64_t from = pg(be)->advisory.renewed_from;
+    pg(be)->advisory.renewed_from = 0;
     if (from != 0) {
         renewed(be, from);
-    } else if (!pg_conn_busy(&be->conn)) { /* else the answer to the last renewal still counts */
+    } else if (!sql_is_busy(be)) { /* else the answer to the last renewal still counts */
         char *sql = adv_sql(be, T_RENEW);
         struct dlock_error err;
-        if (!pg_conn_send(&be->conn, T_RENEW, sql)) {
-            dlock_fail_at(&err, DLOCK_ENOMEM, 0, pg_where(be), "out of memory");
-            pg_unclear(be, &err);
+        if (!pg_conn_send(&pg(be)->conn, T_RENEW, sql)) {
+            dlock_fail_at(&err, DLOCK_ENOMEM, 0, sql_where(be), "out of memory");
+            sql_unclear(be, &err);
         }
         free(sql);
     }
@@ -450,91 +464,91 @@ static void adv_renew(struct pg_backend *be)
  * An error (by pg_cancel_backend, say) ends no session: the next answer counts. 53200: the server
  * has no room for the key of a mark, and has read the renewal.
  */
-static void renew_answered(struct pg_backend *be, const struct pg_reply *r)
+static void renew_answered(struct sql_store *be, const struct sql_reply *r)
 {
     struct dlock_error err;
-    bool full = strcmp(r->sqlstate, "53200") == 0 && !be->advisory.renew_writes;
-    if (!r->sqlstate[0])
-        be->advisory.has.listens = false;
-    bool unconfirmed = be->advisory.renew_writes && pg_unconfirmed(r);
-    if (unconfirmed || (!full && !pg_one_row(r, "unmarked"))) {
-        if (be->op != PG_OP_RENEW)
+    bool full = strcmp(r->state, "53200") == 0 && !pg(be)->advisory.renew_writes;
+    if (r->fault == SQL_OK)
+        pg(be)->advisory.has.listens = false;
+    bool unconfirmed = pg(be)->advisory.renew_writes && sql_unconfirmed(r);
+    if (unconfirmed || (!full && !sql_one_row(r, "unmarked"))) {
+        if (be->op != SQL_OP_RENEW)
             return;
-        pg_conn_reply_error(&be->conn, r, &err);
-        pg_unclear(be, &err);
-    } else if (!full && !pg_true(r->rows, 0, "unmarked") && !be->advisory.broken.known) {
-        be->advisory.broken.marked = true;
-        be->advisory.broken.from = r->sent;
+        sql_error(be, r, &err);
+        sql_unclear(be, &err);
+    } else if (!full && !sql_true(r->rows, 0, "unmarked") && !pg(be)->advisory.broken.known) {
+        pg(be)->advisory.broken.marked = true;
+        pg(be)->advisory.broken.from = r->sent;
         adv_request(be, T_BREAKER);
     } else {
         renewed(be, r->sent);
     }
 }
 
-static void breaker_answered(struct pg_backend *be, const struct pg_reply *r)
+static void breaker_answered(struct sql_store *be, const struct sql_reply *r)
 {
-    bool known = pg_one_row(r, "breaker");
-    be->advisory.broken.known = true;
-    snprintf(be->advisory.broken.breaker, sizeof(be->advisory.broken.breaker), "%s",
-             known ? pg_text(r->rows, 0, "breaker") : "");
-    renewed(be, be->advisory.broken.from);
+    bool known = sql_one_row(r, "breaker");
+    pg(be)->advisory.broken.known = true;
+    snprintf(pg(be)->advisory.broken.breaker, sizeof(pg(be)->advisory.broken.breaker), "%s",
+             known ? sql_text(r->rows, 0, "breaker") : "");
+    renewed(be, pg(be)->advisory.broken.from);
 }
 
 /* --------------------------------------------------------------------- release */
 
 /* The connection is idle. Where nothing was granted, the end of the session undoes the rest. */
-static void unlock_or_end(struct pg_backend *be)
+static void unlock_or_end(struct sql_store *be)
 {
     if (be->granted)
         adv_request(be, T_RELEASE);
     else
-        pg_released(be, DLOCK_RELEASE_NOTHING, NULL);
+        sql_released(be, DLOCK_RELEASE_NOTHING, NULL);
 }
 
-static void unlock_answered(struct pg_backend *be, const struct pg_reply *r)
+static void unlock_answered(struct sql_store *be, const struct sql_reply *r)
 {
     struct dlock_error err;
-    if (strcmp(r->sqlstate, "57014") == 0) {
+    if (strcmp(r->state, "57014") == 0) {
         adv_request(be, T_RELEASE); /* our cancel of the request before came late */
-    } else if (!pg_one_row(r, "done")) {
-        pg_conn_reply_error(&be->conn, r, &err);
-        pg_released(be, DLOCK_RELEASE_UNCLEAR, &err);
-    } else if (pg_true(r->rows, 0, "done")) {
-        pg_released(be, DLOCK_RELEASE_CLEAN, NULL);
+    } else if (!sql_one_row(r, "done")) {
+        sql_error(be, r, &err);
+        sql_released(be, DLOCK_RELEASE_UNCLEAR, &err);
+    } else if (sql_true(r->rows, 0, "done")) {
+        sql_released(be, DLOCK_RELEASE_CLEAN, NULL);
     } else {
-        dlock_fail_at(&err, DLOCK_ELOST, 0, pg_where(be), "the session no longer holds the lock");
-        pg_released(be, DLOCK_RELEASE_NOT_OURS, &err);
+        dlock_fail_at(&err, DLOCK_ELOST, 0, sql_where(be), "the session no longer holds the lock");
+        sql_released(be, DLOCK_RELEASE_NOT_OURS, &err);
     }
 }
 
-static void adv_release(struct pg_backend *be)
+static void adv_release(struct sql_store *be)
 {
-    if (be->conn.state == PC_UP)
-        pg_conn_work(&be->conn); /* has the session ended just now? */
-    if (be->conn.state == PC_FAILED)
+    if (be->conn->state == CONN_UP)
+        be->driver->work(be->conn); /* has the session ended just now? */
+    if (be->conn->state == CONN_FAILED)
         return; /* adv_failed() follows */
-    if (be->conn.state != PC_UP) {
-        pg_released(be, DLOCK_RELEASE_NOTHING, NULL);
-    } else if (!pg_conn_busy(&be->conn)) {
+    if (be->conn->state != CONN_UP) {
+        sql_released(be, DLOCK_RELEASE_NOTHING, NULL);
+    } else if (!sql_is_busy(be)) {
         unlock_or_end(be);
-    } else if (!be->granted || be->advisory.renew_writes) {
+    } else if (!be->granted || pg(be)->advisory.renew_writes) {
         /*
          * Leave the queue at once, not at the end of the chunk; and end a commit that waits for a
          * standby: such a session watches neither socket nor idle time, and would keep the lock.
          */
-        pg_conn_cancel(&be->conn);
+        pg_conn_cancel(&pg(be)->conn);
     }
 }
 
 /* ----------------------------------------------------------------------- slots */
 
-static void adv_answered(struct pg_backend *be, const struct pg_reply *r)
+static void adv_answered(struct sql_store *be, const struct sql_reply *r)
 {
-    if (be->op == PG_OP_STATUS) {
+    if (be->op == SQL_OP_STATUS) {
         adv_break_answered(be, r);
         return;
     }
-    if (be->op == PG_OP_RELEASE) {
+    if (be->op == SQL_OP_RELEASE) {
         if (r->tag == T_RELEASE)
             unlock_answered(be, r);
         else
@@ -552,15 +566,15 @@ static void adv_answered(struct pg_backend *be, const struct pg_reply *r)
         wait_answered(be, r);
         break;
     case T_LISTEN:
-        if (!pg_one_row(r, "got") || !says_done(be, r)) {
+        if (!sql_one_row(r, "got") || !says_done(be, r)) {
             refused(be, r);
             break;
         }
-        be->advisory.has.listens = true;
+        pg(be)->advisory.has.listens = true;
         send_try(be);
         break;
     case T_CONFIRM:
-        if (r->sqlstate[0])
+        if (r->fault != SQL_OK)
             refused(be, r);
         else if (check_session(be, r))
             granted(be, r);
@@ -577,22 +591,22 @@ static void adv_answered(struct pg_backend *be, const struct pg_reply *r)
 }
 
 /* The session is gone, and with it the lock. */
-static void adv_failed(struct pg_backend *be, const struct dlock_error *err)
+static void adv_failed(struct sql_store *be, const struct dlock_error *err)
 {
-    if (be->op == PG_OP_ACQUIRE && !be->acquire.wait && !be->contact.pending) {
-        pg_busy(be, NULL);
-    } else if (be->op == PG_OP_ACQUIRE) {
-        pg_try_later(be, err, be->conn.transient);
-    } else if (be->op == PG_OP_RELEASE) {
+    if (be->op == SQL_OP_ACQUIRE && !be->acquire.wait && !be->contact.pending) {
+        sql_busy(be, NULL);
+    } else if (be->op == SQL_OP_ACQUIRE) {
+        sql_try_later(be, err, be->conn->transient);
+    } else if (be->op == SQL_OP_RELEASE) {
         /* DLOCK_ENOMEM: we ended the session, which was alive as long as the command ran. */
-        bool unclear = be->conn.unanswered == T_RELEASE || err->code == DLOCK_ENOMEM;
-        pg_released(be,
-                    !be->granted ? DLOCK_RELEASE_NOTHING
-                    : unclear    ? DLOCK_RELEASE_UNCLEAR
-                                 : DLOCK_RELEASE_NOT_OURS,
-                    err);
+        bool unclear = pg(be)->conn.unanswered_tag == T_RELEASE || err->code == DLOCK_ENOMEM;
+        sql_released(be,
+                     !be->granted ? DLOCK_RELEASE_NOTHING
+                     : unclear    ? DLOCK_RELEASE_UNCLEAR
+                                  : DLOCK_RELEASE_NOT_OURS,
+                     err);
     } else if (be->granted) {
-        pg_op_done(be);
+        sql_op_done(be);
         be->granted = false;
         struct dlock_event *ev = events_add(&be->events, EV_LOST);
         ev->error = *err;
@@ -600,37 +614,38 @@ static void adv_failed(struct pg_backend *be, const struct dlock_error *err)
     }
 }
 
-static void adv_timeout(struct pg_backend *be, int64_t now)
+static void adv_timeout(struct sql_store *be, int64_t now)
 {
     /* The first client in line pauses, and was notified. */
-    bool slot_is_back =
-        be->acquire.try_at != DLOCK_NEVER && be->advisory.has.listens && be->conn.notified >= 0;
+    bool slot_is_back = be->acquire.try_at != DLOCK_NEVER && pg(be)->advisory.has.listens &&
+                        pg(be)->conn.notified >= 0;
     struct dlock_error err;
-    if (be->op == PG_OP_RELEASE && now >= be->release.until) {
-        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, pg_where(be), "no answer");
-        pg_released(be, be->granted ? DLOCK_RELEASE_UNCLEAR : DLOCK_RELEASE_NOTHING, &err);
-    } else if (be->op == PG_OP_RENEW && now >= be->op_until) {
+    if (be->op == SQL_OP_RELEASE && now >= be->release.until) {
+        dlock_fail_at(&err, DLOCK_EUNAVAIL, 0, sql_where(be), "no answer");
+        sql_released(be, be->granted ? DLOCK_RELEASE_UNCLEAR : DLOCK_RELEASE_NOTHING, &err);
+    } else if (be->op == SQL_OP_RENEW && now >= be->op_until) {
         /* The answer may still come, and on this session only. */
         no_answer(&err, be->spec, be->spec->op_timeout);
-        pg_unclear(be, &err);
-    } else if (be->op == PG_OP_ACQUIRE && now >= be->op_until && !be->acquire.wait) {
-        pg_busy(be, NULL); /* a try was answered: only the holder is unknown */
-    } else if (be->op == PG_OP_ACQUIRE && now >= be->op_until) {
-        no_answer(&err, be->spec, pg_patience(be));
-        pg_conn_cancel(&be->conn); /* as in adv_release() */
-        pg_try_later(be, &err, true);
-    } else if (be->op == PG_OP_ACQUIRE && (now >= be->acquire.try_at || slot_is_back)) {
+        sql_unclear(be, &err);
+    } else if (be->op == SQL_OP_ACQUIRE && now >= be->op_until && !be->acquire.wait) {
+        sql_busy(be, NULL); /* a try was answered: only the holder is unknown */
+    } else if (be->op == SQL_OP_ACQUIRE && now >= be->op_until) {
+        no_answer(&err, be->spec, sql_patience(be));
+        pg_conn_cancel(&pg(be)->conn); /* as in adv_release() */
+        sql_try_later(be, &err, true);
+    } else if (be->op == SQL_OP_ACQUIRE && (now >= be->acquire.try_at || slot_is_back)) {
         send_try(be);
-    } else if (be->op == PG_OP_STATUS && now >= be->acquire.try_at) {
+    } else if (be->op == SQL_OP_STATUS && now >= be->acquire.try_at) {
         adv_break_send(be);
     }
 }
 
-const struct pg_protocol pg_advisory = {
+const struct sql_protocol pg_advisory = {
     .session = true,
     .acquire = adv_acquire,
     .renew = adv_renew,
     .release = adv_release,
+    .step = adv_step,
     .ready = adv_ready,
     .answered = adv_answered,
     .failed = adv_failed,

@@ -16,7 +16,7 @@
 
 #define AGAIN (20 * DLOCK_MSEC)
 
-void adv_break_send(struct pg_backend *be)
+void adv_break_send(struct sql_store *be)
 {
     const struct dlock_info *h = be->order->holder;
     struct dlock_error err;
@@ -25,32 +25,33 @@ void adv_break_send(struct pg_backend *be)
     if (h->foreign && !force) {
         dlock_fail_lock(&err, DLOCK_EUNUSABLE, 0, be->spec->uri,
                         "the holder is no dlock, and would not notice a mark: use --force");
-        pg_fail(be, &err);
+        sql_fail(be, &err);
         return;
     }
-    snprintf(be->advisory.breaks.session, sizeof(be->advisory.breaks.session), "%s", h->token);
+    snprintf(pg(be)->advisory.breaks.session, sizeof(pg(be)->advisory.breaks.session), "%s",
+             h->token);
     adv_request(be, force ? T_FREE : T_BREAK);
 }
 
-void adv_break_answered(struct pg_backend *be, const struct pg_reply *r)
+void adv_break_answered(struct sql_store *be, const struct sql_reply *r)
 {
     struct dlock_error err;
     bool forced = r->tag == T_FREE;
-    if (!pg_one_row(r, forced ? "shown" : "shown old marked")) {
+    if (!sql_one_row(r, forced ? "shown" : "shown old marked")) {
         adv_refusal(be, r, &err);
-        pg_fail(be, &err);
-    } else if (!pg_true(r->rows, 0, "shown")) {
-        pg_stepped(be, be->advisory.breaks.ended);
-    } else if (!forced && pg_true(r->rows, 0, "old")) {
+        sql_fail(be, &err);
+    } else if (!sql_true(r->rows, 0, "shown")) {
+        sql_stepped(be, pg(be)->advisory.breaks.ended);
+    } else if (!forced && sql_true(r->rows, 0, "old")) {
         dlock_fail_lock(&err, DLOCK_EUNUSABLE, 0, be->spec->uri,
                         "the holder is an older dlock, and would not notice a mark: use --force");
-        pg_fail(be, &err);
-    } else if (!forced && pg_true(r->rows, 0, "marked")) {
-        struct dlock_event *ev = pg_stepped(be, true);
+        sql_fail(be, &err);
+    } else if (!forced && sql_true(r->rows, 0, "marked")) {
+        struct dlock_event *ev = sql_stepped(be, true);
         snprintf(ev->error.msg, sizeof(ev->error.msg), "the mark ends with this process");
-        be->advisory.breaks.keeps = true;
+        be->status.keeps = true;
     } else { /* the holder renews just now, or its session is about to end */
-        be->advisory.breaks.ended = forced;
-        be->acquire.try_at = pg_now(be) + AGAIN;
+        pg(be)->advisory.breaks.ended = forced;
+        be->acquire.try_at = sql_now(be) + AGAIN;
     }
 }

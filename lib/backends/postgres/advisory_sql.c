@@ -17,7 +17,6 @@
 #include "advisory_sql.h"
 
 #include "postgres_sql.h"
-#include "sql.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -44,7 +43,7 @@ static void add(struct chain *c, const char *statement)
  * A record for pg_stat_activity. more: further " key=value" pairs. The lock's name comes last, if
  * it fits into the 1024 bytes that a server keeps of a query by default.
  */
-static void comment(const struct pg_backend *be, const char *record, const char *more,
+static void comment(const struct sql_store *be, const char *record, const char *more,
                     char buf[1200])
 {
     const int room = 1024 - (int)strlen("/*  */ ");
@@ -56,15 +55,15 @@ static void comment(const struct pg_backend *be, const char *record, const char 
     else if (be->spec->mode == DLOCK_MODE_SLOTS)
         snprintf(kind, sizeof(kind), " slots=%u", be->spec->slots);
     int n = snprintf(buf, 1200, "%s ttl=%" PRId64 "%s%s", record, adv_ttl_ms(be), more, kind);
-    const char *name = be->session + strlen(SESSION_NAME);
-    if (strncmp(be->session, SESSION_NAME, strlen(SESSION_NAME)) == 0 &&
+    const char *name = pg(be)->session + strlen(SESSION_NAME);
+    if (strncmp(pg(be)->session, SESSION_NAME, strlen(SESSION_NAME)) == 0 &&
         n + (int)strlen(name) + (int)strlen(" lock=") < room)
         snprintf(buf + n, (size_t)(1200 - n), " lock=%s", name);
 }
 
-static bool has_idle(const struct pg_backend *be)
+static bool has_idle(const struct sql_store *be)
 {
-    return PQserverVersion(be->conn.pq) >= WITH_IDLE_TIMEOUT;
+    return PQserverVersion(pg(be)->conn.pq) >= WITH_IDLE_TIMEOUT;
 }
 
 static const char *truth(bool b)
@@ -73,7 +72,7 @@ static const char *truth(bool b)
 }
 
 /* "{1,2,3}": the keys of the slots; NULL: out of memory. */
-static char *slot_keys(const struct pg_backend *be)
+static char *slot_keys(const struct sql_store *be)
 {
     char *text = NULL;
     size_t size;
@@ -81,21 +80,23 @@ static char *slot_keys(const struct pg_backend *be)
     if (!f)
         return NULL;
     for (unsigned i = 0; i < be->spec->slots; i++)
-        fprintf(f, "%c%" PRId64, i > 0 ? ',' : '{', pg_slot_key(&be->advisory.keys, (int)i));
+        fprintf(f, "%c%" PRId64, i > 0 ? ',' : '{', pg_slot_key(&pg(be)->advisory.keys, (int)i));
     fputc('}', f);
     return fclose(f) == 0 ? text : (free(text), NULL);
 }
 
-/* The message, malloc'ed, or NULL. record: a comment, or "". grace: is in the chain. */
-static char *text_of(const struct pg_backend *be, const char *record, struct chain *c,
+/* The message, malloc'ed, or NULL. first: its begin. grace: is in the chain. */
+static char *text_of(const struct sql_store *be, const char *first, struct chain *c,
                      const char *slots, bool grace)
 {
-    const struct pg_keys *keys = &be->advisory.keys;
+    const struct pg_keys *keys = &pg(be)->advisory.keys;
     struct pg_keepalives keep = pg_keepalives(be->spec->ttl);
-    bool with_slots = be->spec->mode == DLOCK_MODE_SLOTS, gate = be->advisory.awaits == WAIT_GATE;
+    bool with_slots = be->spec->mode == DLOCK_MODE_SLOTS,
+         gate = pg(be)->advisory.awaits == WAIT_GATE;
     char number[32];
-    long broken = be->advisory.breaks.session[0] ? strtol(be->advisory.breaks.session, NULL, 10)
-                                                 : PQbackendPID(be->conn.pq);
+    long broken = pg(be)->advisory.breaks.session[0]
+                      ? strtol(pg(be)->advisory.breaks.session, NULL, 10)
+                      : be->conn->session;
     int64_t mark = pg_mark_key(keys, broken);
     char mark_begin[2 * sizeof(keys->name) + 32], mark_hex[17], breaker[DLOCK_BREAKER_SIZE];
     snprintf(mark_hex, sizeof(mark_hex), "%016" PRIx64, (uint64_t)mark);
@@ -105,9 +106,9 @@ static char *text_of(const struct pg_backend *be, const char *record, struct cha
         *at = '?';
     pg_mark_begin(keys, mark_begin);
     snprintf(number, sizeof(number), "'%" PRId64 "'", gate ? keys->gate : keys->turnstile);
-    const struct pg_place places[] = {
-        {"pid", NULL, PQbackendPID(be->conn.pq)},
-        {"key", be->advisory.key, 0},
+    const struct sql_place places[] = {
+        {"pid", NULL, be->conn->session},
+        {"key", pg(be)->advisory.key, 0},
         {"_shared", be->spec->mode == DLOCK_MODE_EXCLUSIVE ? "" : "_shared", 0},
         {"_wait", gate || be->spec->mode == DLOCK_MODE_EXCLUSIVE ? "" : "_shared", 0},
         {"turnstile", NULL, keys->turnstile},
@@ -120,9 +121,9 @@ static char *text_of(const struct pg_backend *be, const char *record, struct cha
         {"low", NULL, (uint32_t)keys->first_size},
         {"most", NULL, DLOCK_SLOTS_MAX},
         {"slots", NULL, be->spec->slots},
-        {"main_high", NULL, be->advisory.high},
-        {"main_low", NULL, be->advisory.low},
-        {"main_sub", NULL, be->advisory.sub},
+        {"main_high", NULL, pg(be)->advisory.high},
+        {"main_low", NULL, pg(be)->advisory.low},
+        {"main_sub", NULL, pg(be)->advisory.sub},
         {"turn_high", NULL, (uint32_t)((uint64_t)keys->turnstile >> 32)},
         {"turn_low", NULL, (uint32_t)keys->turnstile},
         {"gate_high", NULL, (uint32_t)((uint64_t)keys->gate >> 32)},
@@ -133,15 +134,15 @@ static char *text_of(const struct pg_backend *be, const char *record, struct cha
         {"mark_hex", mark_hex, 0},
         {"mark_begin", mark_begin, 0},
         {"breaker", breaker, 0},
-        {"session_id", be->advisory.breaks.session, 0},
-        {"key_id", be->advisory.key_id, 0},
+        {"session_id", pg(be)->advisory.breaks.session, 0},
+        {"key_id", pg(be)->advisory.key_id, 0},
         {"channel", keys->channel, 0},
         {"token", be->token, 0},
-        {"turn", truth(be->advisory.has.turn), 0},
-        {"main", truth(be->advisory.has.main), 0},
-        {"size", truth(be->advisory.has.size), 0},
+        {"turn", truth(pg(be)->advisory.has.turn), 0},
+        {"main", truth(pg(be)->advisory.has.main), 0},
+        {"size", truth(pg(be)->advisory.has.size), 0},
         {"wait", truth(be->acquire.wait), 0},
-        {"keep", truth(with_slots ? be->advisory.has.gate : be->acquire.wait), 0},
+        {"keep", truth(with_slots ? pg(be)->advisory.has.gate : be->acquire.wait), 0},
         {"may",
          with_slots ? "current_setting('dlock.may')::bool"
          : grace    ? "current_setting('dlock.grace')::bigint <= 0"
@@ -161,21 +162,20 @@ static char *text_of(const struct pg_backend *be, const char *record, struct cha
         {"count", NULL, keep.count},
         {"user_timeout", NULL, dlock_min(adv_ttl_ms(be), INT32_MAX)},
         {"grace", NULL, be->restart_grace / DLOCK_MSEC},
-        {"wait_key", be->advisory.awaits == WAIT_MAIN ? be->advisory.key : number, 0},
-        {"chunk", NULL, be->advisory.fair ? 0 : CHUNK_MS},
+        {"wait_key", pg(be)->advisory.awaits == WAIT_MAIN ? pg(be)->advisory.key : number, 0},
+        {"chunk", NULL, pg(be)->advisory.fair ? 0 : CHUNK_MS},
         {NULL, NULL, 0},
     };
-    c->list[c->n] = NULL;
-    return sql_text(record, c->list, places);
+    return sql_compose(first, "; ", c->list, (size_t)c->n, places);
 }
 
 /* ------------------------------------------------------------------------- try */
 
-static void add_slots(struct chain *c, const struct pg_backend *be)
+static void add_slots(struct chain *c, const struct sql_store *be)
 {
-    bool first = be->advisory.has.gate, pass = !first && !be->advisory.polls;
+    bool first = pg(be)->advisory.has.gate, pass = !first && !pg(be)->advisory.polls;
     add(c, sql_advisory_begin_slots);
-    if (!be->advisory.has.size)
+    if (!pg(be)->advisory.has.size)
         add(c, sql_advisory_take_size);
     if (pass)
         add(c, sql_advisory_pass_gate);
@@ -190,9 +190,9 @@ static void add_slots(struct chain *c, const struct pg_backend *be)
 }
 
 /* A try, with all settings, or a confirmation. */
-static void add_lock(struct chain *c, const struct pg_backend *be, bool all_settings)
+static void add_lock(struct chain *c, const struct sql_store *be, bool all_settings)
 {
-    int version = PQserverVersion(be->conn.pq);
+    int version = PQserverVersion(pg(be)->conn.pq);
     bool with_slots = be->spec->mode == DLOCK_MODE_SLOTS;
     if (all_settings) {
         add(c, sql_advisory_settings);
@@ -214,24 +214,24 @@ static void add_lock(struct chain *c, const struct pg_backend *be, bool all_sett
                                                    : sql_advisory_try_exclusive);
 }
 
-static void add_renewal(struct chain *c, const struct pg_backend *be)
+static void add_renewal(struct chain *c, const struct sql_store *be)
 {
-    if (!be->advisory.renew_writes && be->restart_grace > 0)
+    if (!pg(be)->advisory.renew_writes && be->restart_grace > 0)
         add(c, sql_session_not_durable);
-    if (be->advisory.renew_writes || be->restart_grace > 0)
+    if (pg(be)->advisory.renew_writes || be->restart_grace > 0)
         add(c, sql_advisory_emit);
-    if (be->advisory.has.listens)
+    if (pg(be)->advisory.has.listens)
         add(c, sql_advisory_unlisten);
     add(c, sql_advisory_renew);
 }
 
-char *adv_sql(const struct pg_backend *be, enum pg_tag tag)
+char *adv_sql(const struct sql_store *be, enum sql_tag tag)
 {
     bool locks = tag == T_TRY || tag == T_CONFIRM, waits = tag == T_WAIT || tag == T_LISTEN;
     bool with_slots = be->spec->mode == DLOCK_MODE_SLOTS;
-    bool checks = be->op == PG_OP_STATUS && be->question->what == ASK_CHECK;
-    bool lists = be->op == PG_OP_STATUS && be->question->what == ASK_LIST;
-    char more[80] = "", record[1200], *keys = NULL, *sql;
+    bool checks = be->op == SQL_OP_STATUS && be->question->what == ASK_CHECK;
+    bool lists = be->op == SQL_OP_STATUS && be->question->what == ASK_LIST;
+    char more[80] = "", record[1200], first[1600], *keys = NULL, *sql;
     struct chain c = {.n = 0};
     if (locks && with_slots && !(keys = slot_keys(be)))
         return NULL;
@@ -256,37 +256,40 @@ char *adv_sql(const struct pg_backend *be, enum pg_tag tag)
                 : checks           ? sql_check_advisory
                                    : sql_advisory_status);
     if (waits)
-        snprintf(more, sizeof(more), " wait=%s", be->advisory.key_id);
+        snprintf(more, sizeof(more), " wait=%s", pg(be)->advisory.key_id);
     else if (tag == T_RENEW)
-        snprintf(more, sizeof(more), " fence=%" PRIu64 " holds=%s", be->fence, be->advisory.key_id);
+        snprintf(more, sizeof(more), " fence=%" PRIu64 " holds=%s", be->fence,
+                 pg(be)->advisory.key_id);
     else if (locks)
-        snprintf(more, sizeof(more), " holds=%s", be->advisory.key_id);
+        snprintf(more, sizeof(more), " holds=%s", pg(be)->advisory.key_id);
     comment(be, waits ? be->waiter : be->holder, more, record);
-    sql = text_of(be, locks || waits || tag == T_RENEW ? record : "", &c, keys,
-                  tag == T_TRY && be->restart_grace > 0);
+    bool described = locks || waits || tag == T_RENEW;
+    snprintf(first, sizeof(first), described ? "/* %s */ %s; " : "%s%s; ", described ? record : "",
+             sql_session_local_path);
+    sql = text_of(be, first, &c, keys, tag == T_TRY && be->restart_grace > 0);
     free(keys);
     return sql;
 }
 
-void adv_request(struct pg_backend *be, enum pg_tag tag)
+void adv_request(struct sql_store *be, enum sql_tag tag)
 {
     char *sql = adv_sql(be, tag);
-    if (!pg_conn_send(&be->conn, (int)tag, sql))
-        pg_conn_fail_no_memory(&be->conn);
+    if (!pg_conn_send(&pg(be)->conn, (int)tag, sql))
+        pg_conn_fail_no_memory(&pg(be)->conn);
     free(sql);
 }
 
-void adv_refusal(const struct pg_backend *be, const struct pg_reply *r, struct dlock_error *err)
+void adv_refusal(const struct sql_store *be, const struct sql_reply *r, struct dlock_error *err)
 {
     if (strstr(r->text, FOUND_POOLER))
         dlock_fail_at(
-            err, DLOCK_EUSAGE, 0, pg_where(be),
+            err, DLOCK_EUSAGE, 0, sql_where(be),
             "this is a connection pooler, which would keep an advisory lock "
             "for other clients: connect to the server itself, or write " URI_PARAM("?mode=lease"));
     else if (strstr(r->text, FOUND_STANDBY))
-        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, pg_where(be), "the server is a standby");
+        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, sql_where(be), "the server is a standby");
     else if (strstr(r->text, FOUND_READ_ONLY))
-        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, pg_where(be), PG_NO_WRITES);
+        dlock_fail_at(err, DLOCK_EUNAVAIL, 0, sql_where(be), PG_NO_WRITES);
     else
-        pg_conn_reply_error(&be->conn, r, err);
+        sql_error(be, r, err);
 }

@@ -22,22 +22,22 @@
  *   T_HOLDER          at most a single holder
  *   T_STATUS          all holders and waiters
  */
-char *adv_sql(const struct pg_backend *, enum pg_tag);
+char *adv_sql(const struct sql_store *, enum sql_tag);
 /* Send the request; for lack of memory the session ends. */
-void adv_request(struct pg_backend *, enum pg_tag);
+void adv_request(struct sql_store *, enum sql_tag);
 /* The meaning of an answer that is an error, or not ours. */
-void adv_refusal(const struct pg_backend *, const struct pg_reply *, struct dlock_error *);
+void adv_refusal(const struct sql_store *, const struct sql_reply *, struct dlock_error *);
 
 /* advisory_break.c: T_BREAK and T_FREE. */
-void adv_break_send(struct pg_backend *);
-void adv_break_answered(struct pg_backend *, const struct pg_reply *);
+void adv_break_send(struct sql_store *);
+void adv_break_answered(struct sql_store *, const struct sql_reply *);
 
-static inline int64_t adv_ttl_ms(const struct pg_backend *be)
+static inline int64_t adv_ttl_ms(const struct sql_store *be)
 {
     return be->spec->ttl / DLOCK_MSEC;
 }
 /* The longest silence of a waiter. */
-static inline int64_t adv_wait_idle_ms(const struct pg_backend *be)
+static inline int64_t adv_wait_idle_ms(const struct sql_store *be)
 {
     return dlock_min(adv_ttl_ms(be), WAIT_IDLE_MS);
 }

@@ -1,8 +1,4 @@
-/*
- * check.c - --check: what a run would meet on this server. The questions are SELECTs of catalogues
- * and settings (sql/check.sql); nothing is locked or written. The lease table is then looked at by
- * the statement that also precedes each run (table_found).
- */
+/* check.c - --check: the connection, the server's version, and a pooler. */
 #include "postgres.h"
 
 #include <dlfcn.h>
@@ -53,18 +49,18 @@ static int64_t certificate_ends(PGconn *pq)
 }
 
 /* near: the server is on this machine. */
-static void certificate(struct pg_backend *be, bool near)
+static void certificate(struct sql_store *be, bool near)
 {
-    int64_t ends = certificate_ends(be->conn.pq);
-    if (!near && !verifies(be->conn.pq))
+    int64_t ends = certificate_ends(pg(be)->conn.pq);
+    if (!near && !verifies(pg(be)->conn.pq))
         finding_warn(&be->found, "certificate: not verified; use sslmode=verify-full");
     else if (ends > 0)
         findings_add_certificate(&be->found, ends);
 }
 
-static void connection(struct pg_backend *be)
+static void connection(struct sql_store *be)
 {
-    PGconn *pq = be->conn.pq;
+    PGconn *pq = pg(be)->conn.pq;
     const char *at = PQhost(pq), *tls = PQsslAttribute(pq, "protocol");
     const char *address = PQhostaddr(pq);
     bool near =
@@ -78,10 +74,10 @@ static void connection(struct pg_backend *be)
         certificate(be, near);
 }
 
-static void version(struct pg_backend *be)
+static void version(struct sql_store *be)
 {
-    int n = PQserverVersion(be->conn.pq);
-    const char *text = PQparameterStatus(be->conn.pq, "server_version");
+    int n = PQserverVersion(pg(be)->conn.pq);
+    const char *text = PQparameterStatus(pg(be)->conn.pq, "server_version");
     if (n < OLDEST)
         finding_fail(&be->found, DLOCK_EUNUSABLE,
                      "version: PostgreSQL %s is too old; 12 or later is needed", text ? text : "?");
@@ -95,9 +91,9 @@ static void version(struct pg_backend *be)
         finding_ok(&be->found, "version: PostgreSQL %s", text ? text : "?");
 }
 
-static void pooler(struct pg_backend *be, const PGresult *rows)
+static void pooler(struct sql_store *be, const struct sql_rows *rows)
 {
-    if (pg_number(rows, 0, "pid") == PQbackendPID(be->conn.pq))
+    if (sql_number(rows, 0, "pid") == be->conn->session)
         finding_ok(&be->found, "pooler: none");
     else if (be->protocol->session)
         finding_fail(
@@ -110,80 +106,10 @@ static void pooler(struct pg_backend *be, const PGresult *rows)
             "pooler: waiters poll once a second, in no order; connect to the server itself");
 }
 
-static void clock_of(struct pg_backend *be, const PGresult *rows)
-{
-    int64_t off = pg_ms(rows, 0, "clock_ms") - dlock_wall() / DLOCK_MSEC;
-    int64_t by = off < 0 ? -off : off;
-    char text[32];
-    if (by > FINDING_CLOCKS_APART / DLOCK_MSEC)
-        finding_warn(
-            &be->found,
-            "clock: the server is %s %s this machine, so times are shown wrong; set the clocks",
-            dlock_format_duration(by * DLOCK_MSEC, text, sizeof(text)),
-            off > 0 ? "ahead of" : "behind");
-    else
-        finding_ok(&be->found, "clock: as this machine's");
-}
-
-static void refusal(struct pg_backend *be, const char *subject, const struct pg_reply *r)
-{
-    struct dlock_error err;
-    int code = pg_conn_reply_error(&be->conn, r, &err);
-    finding_fail(&be->found, code, "%s: %.200s", subject,
-                 r->text[0] ? r->text : "unexpected answer");
-}
-
-static void finish(struct pg_backend *be)
-{
-    pg_conn_close(&be->conn);
-    pg_op_done(be);
-    be->found.ended = true;
-}
-
-void pg_check_begin(struct pg_backend *be)
-{
-    findings_drop(&be->found);
-    be->check_second = false;
-    be->protocol->send_check(be, true);
-}
-
-static void first_answered(struct pg_backend *be, const struct pg_reply *r)
+void pg_check(struct sql_store *be, const struct sql_rows *rows)
 {
     connection(be);
     version(be);
-    if (r->sqlstate[0] || !r->rows || PQntuples(r->rows) == 0 ||
-        !pg_has(r->rows, "pid clock_ms level text")) {
-        refusal(be, "right", r);
-        finish(be);
-        return;
-    }
-    pooler(be, r->rows);
-    clock_of(be, r->rows);
-    for (int i = 0; i < PQntuples(r->rows); i++) {
-        int64_t level = pg_number(r->rows, i, "level");
-        findings_add(&be->found,
-                     level == 0   ? DLOCK_FINDING_OK
-                     : level == 1 ? DLOCK_FINDING_WARNING
-                                  : DLOCK_FINDING_FAILURE,
-                     level > 2   ? DLOCK_EUNUSABLE
-                     : level > 1 ? DLOCK_EPERM
-                                 : 0,
-                     "%s", pg_text(r->rows, i, "text"));
-    }
-    be->check_second = true;
-    if (!be->protocol->send_check(be, false))
-        finish(be);
-}
-
-void pg_check_answered(struct pg_backend *be, const struct pg_reply *r)
-{
-    if (!be->check_second) {
-        first_answered(be, r);
-        return;
-    }
-    if (!r->sqlstate[0])
-        finding_ok(&be->found, "table: as --schema prints it");
-    else if (strcmp(r->sqlstate, "42P01") != 0) /* missing: told already */
-        refusal(be, "table", r);
-    finish(be);
+    if (rows)
+        pooler(be, rows);
 }

@@ -24,27 +24,19 @@ static void first_line(char *dst, size_t size, const char *text)
     dlock_clean_words(dst, size, text, strcspn(text, "\n"));
 }
 
-static void free_message(struct pg_message *m)
-{
-    for (int i = 0; i < m->n; i++) {
-        free(m->list[i].sql);
-        for (int v = 0; v < m->list[i].n; v++)
-            free(m->list[i].values[v]);
-    }
-    m->n = 0;
-}
-
 static void drop(struct pg_conn *c, void (*finish)(PGconn *))
 {
     pg_attempt_drop(c->address.attempt);
     c->address.attempt = NULL;
-    pg_conn_done(&c->requests.reply);
+    PQclear(c->requests.rows);
+    c->requests.rows = NULL;
+    sql_reply_done(&c->requests.reply);
     while (c->queue.n > 0)
-        free_message(&c->queue.list[--c->queue.n]);
+        sql_message_free(&c->queue.list[--c->queue.n]);
     if (c->pq)
         finish(c->pq);
     c->pq = NULL;
-    c->requests.n = 0;
+    c->base.unanswered = 0;
     c->requests.unflushed = false;
 }
 
@@ -54,16 +46,16 @@ static int conn_fail(struct pg_conn *c, int code, const char *text)
     first_line(line, sizeof(line), c->why_ended[0] ? c->why_ended : text);
     if (!line[0])
         snprintf(line, sizeof(line), "the connection was closed");
-    c->unanswered = c->requests.n > 0 ? c->requests.list[0].tag : 0;
+    c->unanswered_tag = c->base.unanswered > 0 ? c->requests.list[0].tag : 0;
     /* A session that is alive has its lock until the guard, too, has closed the connection. */
     drop(c, pg_finish_silently);
-    c->state = PC_FAILED;
-    return dlock_fail_at(&c->error, code, 0, c->where, "%s", line);
+    c->base.state = CONN_FAILED;
+    return dlock_fail_at(&c->base.error, code, 0, c->where, "%s", line);
 }
 
 void pg_conn_fail_no_memory(struct pg_conn *c)
 {
-    if (c->state != PC_UP)
+    if (c->base.state != CONN_UP)
         return;
     c->why_ended[0] = '\0';
     conn_fail(c, DLOCK_ENOMEM, "out of memory");
@@ -186,7 +178,7 @@ static void on_notice(void *arg, const PGresult *res)
     bool ends = severity && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0);
     if (text && (ends || (warns && state && strcmp(state, "57P01") == 0)))
         snprintf(c->why_ended, sizeof(c->why_ended), "the server ended the session: %s", text);
-    if (warns && c->requests.n > 0 && !is_harmless(res))
+    if (warns && c->base.unanswered > 0 && !is_harmless(res))
         first_line(c->requests.reply.warning, sizeof(c->requests.reply.warning),
                    text && *text ? text : "a warning without a text");
 }
@@ -253,7 +245,7 @@ static bool address_failed(struct pg_conn *c, const char *why)
     c->address.read_only |= strstr(text, "session is read-only") != NULL;
     take_state(text, sqlstate);
     /* 53: out of a resource ("too many clients"). 57P01..3: shutting down, crashed, starting. */
-    c->transient = strncmp(sqlstate, "53", 2) == 0 || strncmp(sqlstate, "57P0", 4) == 0;
+    c->base.transient = strncmp(sqlstate, "53", 2) == 0 || strncmp(sqlstate, "57P0", 4) == 0;
     c->why_ended[0] = '\0';
     int code = c->settings->service ? code_of_service(text, sizeof(text)) : 0;
     if (code == 0 && c->settings->service && c->pq && pg_conn_loads_code(c->pq) > 0) {
@@ -272,10 +264,11 @@ static void connected(struct pg_conn *c)
 {
     int pid = PQbackendPID(c->pq);
     /* No pid on Linux: a pooler makes up a random number, to recognise a request to cancel. */
-    c->one_by_one = pid <= 0 || pid > 4194304;
-    c->guarded = true;
+    c->base.session = pid;
+    c->base.one_by_one = pid <= 0 || pid > 4194304;
+    c->base.guarded = true;
     c->address.good = (c->address.good + c->address.tried - 1) % c->address.n;
-    c->state = PC_UP;
+    c->base.state = CONN_UP;
     /* Of PG_SERVICE_PATIENCE; on a Unix socket the call fails. */
     if (c->settings->by_libpq)
         setsockopt(PQsocket(c->pq), IPPROTO_TCP, TCP_USER_TIMEOUT, &(int){0}, sizeof(int));
@@ -295,7 +288,7 @@ static void work_connect(struct pg_conn *c)
         int rc;
         if (c->address.attempt) {
             rc = pg_attempt_work(c->address.attempt, &c->pq);
-            if (rc == 0 && now < c->address.next_at)
+            if (rc == 0 && now < c->base.next_at)
                 return;
             if (rc > 0)
                 c->address.attempt = NULL;
@@ -309,9 +302,9 @@ static void work_connect(struct pg_conn *c)
             const struct pg_address *a =
                 &c->address.list[(c->address.good + c->address.tried++) % c->address.n];
             /* Equal shares of the remaining time: a silent address does not use up all of it. */
-            c->address.next_at =
+            c->base.next_at =
                 left == 1 ? c->address.until : now + dlock_max(time / left, MIN_SHARE);
-            c->state = PC_CONNECTING;
+            c->base.state = CONN_CONNECTING;
             s->values[PG_HOST] = s->hosts[a->host];
             s->values[PG_HOSTADDR] = a->text;
             s->values[PG_PORT] = s->ports[a->host];
@@ -333,7 +326,7 @@ void pg_conn_open(struct pg_conn *c, const struct dlock_spec *spec, struct pg_se
     int good = c->address.good;
     bool pipeline = c->pipeline;
     struct dlock_error err;
-    pg_conn_close(c);
+    pg_conn_close(&c->base);
     *c = (struct pg_conn){
         .pipeline = pipeline,
         .held = held,
@@ -364,7 +357,7 @@ void pg_conn_open(struct pg_conn *c, const struct dlock_spec *spec, struct pg_se
     if (pg_read_password(settings, &err) != 0)
         conn_fail(c, held ? DLOCK_EUNAVAIL : err.code, err.msg);
     else if (c->address.n > 0)
-        c->state = PC_CONNECTING;
+        c->base.state = CONN_CONNECTING;
     else
         conn_fail(c, DLOCK_EUNAVAIL, "no address known");
 }
@@ -374,8 +367,8 @@ void pg_conn_open(struct pg_conn *c, const struct dlock_spec *spec, struct pg_se
 /* libpq has the request; now: the clock before. */
 static void note_sent(struct pg_conn *c, int tag, int64_t now)
 {
-    c->requests.list[c->requests.n].tag = tag;
-    c->requests.list[c->requests.n++].sent = now;
+    c->requests.list[c->base.unanswered].tag = tag;
+    c->requests.list[c->base.unanswered++].sent = now;
     int left = PQflush(c->pq);
     if (left < 0)
         fail_pq(c);
@@ -383,10 +376,10 @@ static void note_sent(struct pg_conn *c, int tag, int64_t now)
         c->requests.unflushed = left > 0;
 }
 
-static void send_now(struct pg_conn *c, struct pg_message *m)
+static void send_now(struct pg_conn *c, struct sql_message *m)
 {
     int64_t now = c->env->now(c->env->ctx);
-    bool ok = c->requests.n < PG_REQUESTS;
+    bool ok = c->base.unanswered < PG_REQUESTS;
     for (int i = 0; i < m->n && ok; i++)
         ok = PQsendQueryParams(c->pq, m->list[i].sql, m->list[i].n, NULL,
                                (const char *const *)m->list[i].values, NULL, NULL, 0);
@@ -394,36 +387,36 @@ static void send_now(struct pg_conn *c, struct pg_message *m)
         note_sent(c, m->tag, now);
     else
         fail_pq(c);
-    free_message(m);
+    sql_message_free(m);
 }
 
 static void send_queued(struct pg_conn *c)
 {
-    if (c->state != PC_UP || c->requests.n > 0 || c->queue.n == 0)
+    if (c->base.state != CONN_UP || c->base.unanswered > 0 || c->queue.n == 0)
         return;
-    struct pg_message m = c->queue.list[0];
+    struct sql_message m = c->queue.list[0];
     memmove(c->queue.list, c->queue.list + 1, sizeof(m) * (size_t)--c->queue.n);
     send_now(c, &m);
 }
 
-void pg_conn_send_all(struct pg_conn *c, struct pg_message *m)
+void pg_conn_send_all(struct sql_conn *conn, struct sql_message *m)
 {
-    bool ok = true;
-    for (int i = 0; i < m->n; i++)
-        ok = ok && m->list[i].sql;
-    if (ok && c->state == PC_UP && (c->requests.n == 0 || (!c->one_by_one && c->queue.n == 0))) {
+    struct pg_conn *c = (struct pg_conn *)conn;
+    bool ok = sql_message_whole(m);
+    if (ok && c->base.state == CONN_UP &&
+        (c->base.unanswered == 0 || (!c->base.one_by_one && c->queue.n == 0))) {
         send_now(c, m);
         return;
     }
-    if (ok && c->state == PC_UP && c->queue.n < PG_REQUESTS) {
+    if (ok && c->base.state == CONN_UP && c->queue.n < PG_REQUESTS) {
         c->queue.list[c->queue.n++] = *m;
         m->n = 0;
         return;
     }
-    free_message(m);
+    sql_message_free(m);
     if (!ok)
         pg_conn_fail_no_memory(c);
-    else if (c->state == PC_UP)
+    else if (c->base.state == CONN_UP)
         conn_fail(c, DLOCK_EUNAVAIL, "no answer to earlier requests");
 }
 
@@ -432,7 +425,7 @@ bool pg_conn_send(struct pg_conn *c, int tag, const char *sql)
     int64_t now = c->env->now(c->env->ctx);
     if (!sql)
         return false;
-    if (c->state != PC_UP)
+    if (c->base.state != CONN_UP)
         return true;
     if (PQsendQuery(c->pq, sql)) {
         note_sent(c, tag, now);
@@ -458,7 +451,7 @@ static void *cancel_thread(void *arg)
  */
 void pg_conn_cancel(const struct pg_conn *c)
 {
-    PGcancel *cancel = c->state == PC_UP ? PQgetCancel(c->pq) : NULL;
+    PGcancel *cancel = c->base.state == CONN_UP ? PQgetCancel(c->pq) : NULL;
     pthread_t thread;
     if (!cancel)
         return;
@@ -470,19 +463,70 @@ void pg_conn_cancel(const struct pg_conn *c)
 
 /* ----------------------------------------------------------------- receiving */
 
+/* The begin of an SQLSTATE; the first that fits counts. */
+static const struct {
+    const char *state;
+    enum sql_fault fault;
+} faults[] = {
+    {"42P01", SQL_NO_TABLE}, {"23505", SQL_EXISTS}, /* a row of the catalogue */
+    {"42P07", SQL_EXISTS},   {"42710", SQL_EXISTS}, /* the row type */
+    {"22003", SQL_RANGE},    {"25006", SQL_READ_ONLY}, {"42", SQL_REFUSED},   {"53", SQL_PASSES},
+    {"57", SQL_PASSES},      {"40", SQL_PASSES},       {"55P03", SQL_PASSES}, {"", SQL_OTHER},
+};
+
+void pg_conn_set_state(struct sql_reply *r, const char *state)
+{
+    size_t i = 0;
+    snprintf(r->state, sizeof(r->state), "%s", state);
+    while (strncmp(state, faults[i].state, strlen(faults[i].state)) != 0)
+        i++;
+    r->fault = faults[i].fault;
+}
+
 static void take_error(struct pg_conn *c, const PGresult *res)
 {
-    struct pg_reply *r = &c->requests.reply;
+    struct sql_reply *r = &c->requests.reply;
     const char *state = PQresultErrorField(res, PG_DIAG_SQLSTATE);
     const char *text = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
     on_notice(c, res);
-    if (r->sqlstate[0]) /* the first error is the cause */
+    if (r->fault != SQL_OK) /* the first error is the cause */
         return;
     r->unclear = !state;
-    snprintf(r->sqlstate, sizeof(r->sqlstate), "%s", state ? state : "XX000");
+    pg_conn_set_state(r, state ? state : "XX000");
     first_line(r->text, sizeof(r->text), text ? text : PQresultErrorMessage(res));
     if (!r->text[0])
         snprintf(r->text, sizeof(r->text), "an error without a text");
+}
+
+struct pg_rows {
+    struct sql_rows rows;
+    PGresult *res;
+};
+
+static const char *field(const struct sql_rows *rows, int row, const char *column, bool *there)
+{
+    const PGresult *res = ((const struct pg_rows *)rows)->res;
+    int n = PQfnumber(res, column);
+    *there = n >= 0;
+    return n < 0 || row >= rows->n || PQgetisnull(res, row, n) ? NULL : PQgetvalue(res, row, n);
+}
+
+static void free_rows(struct sql_rows *rows)
+{
+    PQclear(((struct pg_rows *)rows)->res);
+    free(rows);
+}
+
+struct sql_rows *pg_rows(PGresult *res)
+{
+    struct pg_rows *r = res ? malloc(sizeof(*r)) : NULL;
+    if (!r) {
+        PQclear(res);
+        return NULL;
+    }
+    *r = (struct pg_rows){.rows = {.n = PQntuples(res), .field = field, .free = free_rows},
+                          .res = res};
+    return &r->rows;
 }
 
 /* True: res ends the oldest request. */
@@ -492,10 +536,10 @@ static bool take_result(struct pg_conn *c, PGresult *res)
     case PGRES_TUPLES_OK:
         /* A statement that sets something is no question. */
         if ((PQnfields(res) > 0 && strcmp(PQfname(res, 0), "set_config") == 0) ||
-            (PQntuples(res) == 0 && PQntuples(c->requests.reply.rows) > 0))
+            (PQntuples(res) == 0 && PQntuples(c->requests.rows) > 0))
             break;
-        PQclear(c->requests.reply.rows);
-        c->requests.reply.rows = res;
+        PQclear(c->requests.rows);
+        c->requests.rows = res;
         return false;
     case PGRES_PIPELINE_SYNC:
         PQclear(res);
@@ -527,12 +571,26 @@ static void take_notifies(struct pg_conn *c)
     }
 }
 
-int pg_conn_next(struct pg_conn *c, struct pg_reply *out)
+/* Without memory for the rows what was sent may have been served. */
+static void take_rows(struct pg_conn *c, struct sql_reply *r)
 {
+    bool any = c->requests.rows;
+    r->rows = pg_rows(c->requests.rows);
+    c->requests.rows = NULL;
+    if (!any || r->rows || r->fault != SQL_OK)
+        return;
+    r->unclear = true;
+    pg_conn_set_state(r, "XX000");
+    snprintf(r->text, sizeof(r->text), "out of memory");
+}
+
+int pg_conn_next(struct sql_conn *conn, struct sql_reply *out)
+{
+    struct pg_conn *c = (struct pg_conn *)conn;
     int gaps = 0;
-    if (c->state == PC_FAILED)
-        return c->error.code;
-    while (c->state == PC_UP && c->requests.n > 0 && !PQisBusy(c->pq)) {
+    if (c->base.state == CONN_FAILED)
+        return c->base.error.code;
+    while (c->base.state == CONN_UP && c->base.unanswered > 0 && !PQisBusy(c->pq)) {
         PGresult *res = PQgetResult(c->pq);
         /* A result that libpq makes up because the connection broke is no answer. */
         if (PQstatus(c->pq) != CONNECTION_OK) {
@@ -541,7 +599,7 @@ int pg_conn_next(struct pg_conn *c, struct pg_reply *out)
             PQclear(res);
             return fail_pq(c);
         }
-        if (!res && c->pipeline && gaps++ < PG_STATEMENTS)
+        if (!res && c->pipeline && gaps++ < SQL_STATEMENTS)
             continue; /* the gap between a statement and its sync */
         if (res && !take_result(c, res))
             continue;
@@ -549,9 +607,10 @@ int pg_conn_next(struct pg_conn *c, struct pg_reply *out)
         out->tag = c->requests.list[0].tag;
         out->sent = c->requests.list[0].sent;
         memset(&c->requests.reply, 0, sizeof(c->requests.reply));
-        c->requests.n--;
+        take_rows(c, out);
+        c->base.unanswered--;
         memmove(c->requests.list, c->requests.list + 1,
-                sizeof(c->requests.list[0]) * (size_t)c->requests.n);
+                sizeof(c->requests.list[0]) * (size_t)c->base.unanswered);
         take_notifies(c);
         send_queued(c);
         return 1;
@@ -559,19 +618,14 @@ int pg_conn_next(struct pg_conn *c, struct pg_reply *out)
     return 0;
 }
 
-void pg_conn_done(struct pg_reply *r)
+void pg_conn_work(struct sql_conn *conn)
 {
-    PQclear(r->rows);
-    memset(r, 0, sizeof(*r));
-}
-
-void pg_conn_work(struct pg_conn *c)
-{
-    if (c->state == PC_CONNECTING) {
+    struct pg_conn *c = (struct pg_conn *)conn;
+    if (c->base.state == CONN_CONNECTING) {
         work_connect(c);
         return;
     }
-    if (c->state != PC_UP)
+    if (c->base.state != CONN_UP)
         return;
     int left = c->requests.unflushed ? PQflush(c->pq) : 0;
     if (left < 0 || !PQconsumeInput(c->pq)) {
@@ -582,25 +636,27 @@ void pg_conn_work(struct pg_conn *c)
     }
     c->requests.unflushed = left > 0;
     take_notifies(c);
-    if (PQstatus(c->pq) != CONNECTION_OK || (c->why_ended[0] && c->requests.n == 0))
+    if (PQstatus(c->pq) != CONNECTION_OK || (c->why_ended[0] && c->base.unanswered == 0))
         fail_pq(c);
 }
 
-int pg_conn_fd(const struct pg_conn *c)
+int pg_conn_fd(const struct sql_conn *conn)
 {
-    if (c->state == PC_UP)
+    const struct pg_conn *c = (const struct pg_conn *)conn;
+    if (c->base.state == CONN_UP)
         return PQsocket(c->pq);
     return c->address.attempt ? pg_attempt_pollfd(c->address.attempt).fd : -1;
 }
 
-int pg_conn_interest(const struct pg_conn *c, struct pollfd *pfd, int64_t *wake_at)
+int pg_conn_interest(const struct sql_conn *conn, struct pollfd *pfd, int64_t *wake_at)
 {
-    if (c->state == PC_FAILED)
+    const struct pg_conn *c = (const struct pg_conn *)conn;
+    if (c->base.state == CONN_FAILED)
         *wake_at = 0;
-    if (!pg_conn_is_open(c))
+    if (!sql_conn_is_open(conn))
         return 0;
-    if (c->state == PC_CONNECTING) {
-        *wake_at = dlock_min(*wake_at, c->address.next_at);
+    if (c->base.state == CONN_CONNECTING) {
+        *wake_at = dlock_min(*wake_at, c->base.next_at);
         if (!c->address.attempt)
             return 0;
         *pfd = pg_attempt_pollfd(c->address.attempt);
@@ -609,71 +665,39 @@ int pg_conn_interest(const struct pg_conn *c, struct pollfd *pfd, int64_t *wake_
     *pfd = (struct pollfd){.fd = PQsocket(c->pq),
                            .events = c->requests.unflushed ? POLLIN | POLLOUT : POLLIN};
     /* libpq also reads while it sends, and poll() does not show bytes that were read. */
-    if (c->requests.n > 0 && !PQisBusy(c->pq))
+    if (c->base.unanswered > 0 && !PQisBusy(c->pq))
         *wake_at = 0;
     return 1;
 }
 
-void pg_conn_close(struct pg_conn *c)
+void pg_conn_close(struct sql_conn *conn)
 {
+    struct pg_conn *c = (struct pg_conn *)conn;
     drop(c, PQfinish);
-    c->state = PC_CLOSED;
+    c->base.state = CONN_CLOSED;
 }
 
-void pg_conn_close_in_child(struct pg_conn *c)
+void pg_conn_close_in_child(struct sql_conn *conn)
 {
+    struct pg_conn *c = (struct pg_conn *)conn;
     pg_finish_silently(c->pq);
     c->pq = NULL;
     pg_attempt_close_in_child(c->address.attempt);
     c->address.attempt = NULL;
-    pg_conn_close(c);
+    pg_conn_close(&c->base);
 }
 
-int pg_conn_reply_error(const struct pg_conn *c, const struct pg_reply *r, struct dlock_error *err)
+int pg_conn_reply_error(const struct sql_conn *conn, const struct sql_reply *r,
+                        struct dlock_error *err)
 {
-    if (pg_unconfirmed(r))
+    const struct pg_conn *c = (const struct pg_conn *)conn;
+    if (sql_unconfirmed(r))
         return dlock_fail_at(err, DLOCK_EUNAVAIL, 0, c->where,
                              "the server did not confirm the commit: %s", r->warning);
     if (r->unclear && pg_conn_says_no_memory(r->text))
         return dlock_fail_at(err, DLOCK_ENOMEM, 0, c->where, "%s", r->text);
-    if (!r->sqlstate[0])
+    if (r->fault == SQL_OK)
         return dlock_fail_at(err, DLOCK_EPROTO, 0, c->where, "unexpected answer to the lock query");
-    return dlock_fail_at(err, code_of(r->sqlstate, r->text), 0, c->where, "%s (SQLSTATE %s)",
-                         r->text, r->sqlstate);
-}
-
-bool pg_has(const PGresult *res, const char *columns)
-{
-    char name[32];
-    for (int n; sscanf(columns, " %31s%n", name, &n) == 1; columns += n)
-        if (PQfnumber(res, name) < 0)
-            return false;
-    return true;
-}
-
-bool pg_one_row(const struct pg_reply *r, const char *columns)
-{
-    return !r->sqlstate[0] && r->rows && PQntuples(r->rows) == 1 && pg_has(r->rows, columns);
-}
-
-const char *pg_field(const PGresult *res, int row, const char *column)
-{
-    int n = PQfnumber(res, column);
-    return n < 0 || PQgetisnull(res, row, n) ? NULL : PQgetvalue(res, row, n);
-}
-
-int64_t pg_number(const PGresult *res, int row, const char *column)
-{
-    return strtoll(pg_text(res, row, column), NULL, 10);
-}
-
-int pg_count(const PGresult *res, int row, const char *column)
-{
-    return (int)dlock_max(0, dlock_min(pg_number(res, row, column), INT_MAX));
-}
-
-int64_t pg_ms(const PGresult *res, int row, const char *column)
-{
-    const int64_t most = INT64_MAX / 4 / DLOCK_MSEC;
-    return dlock_max(-most, dlock_min(pg_number(res, row, column), most));
+    return dlock_fail_at(err, code_of(r->state, r->text), 0, c->where, "%s (SQLSTATE %s)", r->text,
+                         r->state);
 }

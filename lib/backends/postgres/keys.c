@@ -37,7 +37,7 @@ void pg_keys_init(struct pg_backend *be, bool given)
     struct pg_keys *keys = &be->advisory.keys;
     /* No name is empty or contains NUL. */
     keys->name_len = (size_t)snprintf(keys->name, sizeof(keys->name), "%s%s", given ? "?" : "",
-                                      given ? be->advisory.number : be->spec->uri->name);
+                                      given ? be->advisory.number : be->store.spec->uri->name);
     if (given)
         keys->name[0] = '\0';
     keys->turnstile = hashed(keys, "turnstile", -1);

@@ -33,7 +33,7 @@ static int set_param(struct pg_backend *be, const char *key, const char *value,
     while (i < s->n && strcmp(s->keys[i], key) != 0)
         i++;
     if (i == PG_PARAMS)
-        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), "too many parameters");
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, sql_where(&be->store), "too many parameters");
     s->keys[i] = key;
     s->values[i] = value;
     s->n = (int)dlock_max(s->n, i + 1);
@@ -46,7 +46,7 @@ static const char *option(const struct pg_backend *be, const PQconninfoOption *k
 {
     const struct pg_settings *s = &be->settings;
     const PQconninfoOption *o = pg_option(known, key);
-    const char *value = dlock_uri_peek(be->spec->uri, key);
+    const char *value = dlock_uri_peek(be->store.spec->uri, key);
     for (int i = PG_FIRST_PARAM; i < s->n; i++)
         if (strcmp(s->keys[i], key) == 0)
             value = s->values[i];
@@ -67,7 +67,7 @@ static int set_gss_default(struct pg_backend *be, const PQconninfoOption *known,
                            struct dlock_error *err)
 {
     /* To libpq an empty parameter is not given. */
-    const char *given = dlock_uri_peek(be->spec->uri, "gssencmode");
+    const char *given = dlock_uri_peek(be->store.spec->uri, "gssencmode");
     if ((given && *given) || getenv("PGGSSENCMODE") || !pg_option(known, "gssencmode"))
         return 0;
     if (!be->settings.service)
@@ -80,8 +80,8 @@ static int set_gss_default(struct pg_backend *be, const PQconninfoOption *known,
 static int set_libpq_params(struct pg_backend *be, const PQconninfoOption *known,
                             struct dlock_error *err)
 {
-    struct dlock_uri *uri = be->spec->uri;
-    bool no_table = be->protocol == &pg_table && !dlock_uri_peek(uri, "table");
+    struct dlock_uri *uri = be->store.spec->uri;
+    bool no_table = be->store.sql && !dlock_uri_peek(uri, "table");
     const char *sslmode = NULL, *service = dlock_uri_peek(uri, "service");
     be->settings.service = (service && *service) || getenv("PGSERVICE");
     for (const PQconninfoOption *o = known; o->keyword; o++) {
@@ -161,23 +161,23 @@ static int check_trust(const struct pg_backend *be, const PQconninfoOption *know
         "PGGSSDELEGATION", "PGSSLKEYLOGFILE", "PGOAUTHCAFILE", "PGLOCALEDIR"};
     for (size_t i = 0; i < DLOCK_LEN(names) && dlock_env_is_foreign(); i++)
         if (getenv(names[i]))
-            return dlock_fail_at(err, DLOCK_EPERM, 0, pg_where(be),
+            return dlock_fail_at(err, DLOCK_EPERM, 0, sql_where(&be->store),
                                  "%s was set by a user with fewer rights (sudo): unset it, and "
                                  "write what it says into the URI",
                                  names[i]);
     if (pg_loads_code(option(be, known, "sslkey")))
-        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), PG_LOADS_CODE);
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, sql_where(&be->store), PG_LOADS_CODE);
     return 0;
 }
 
 /* The parameters of the URI, and then what we need. */
 static int set_params(struct pg_backend *be, const PQconninfoOption *known, struct dlock_error *err)
 {
-    const struct dlock_uri *uri = be->spec->uri;
+    const struct dlock_uri *uri = be->store.spec->uri;
     const struct dlock_host *h = uri->nhosts > 0 ? &uri->hosts[0] : NULL;
     const char *database = uri->path[0] == '/' && uri->path[1] ? uri->path + 1 : NULL;
     int rc;
-    be->settings.password_file = dlock_uri_param(be->spec->uri, "password-file");
+    be->settings.password_file = dlock_uri_param(be->store.spec->uri, "password-file");
     be->settings.keys[PG_HOST] = "host";
     be->settings.keys[PG_HOSTADDR] = "hostaddr";
     be->settings.keys[PG_PORT] = "port";
@@ -195,7 +195,7 @@ static int set_params(struct pg_backend *be, const PQconninfoOption *known, stru
         return rc;
     be->settings.thread = may_block(be, known);
     /* Only keepalives tell a waiter in a long query within about a ttl of a lost server. */
-    struct pg_keepalives k = pg_keepalives(be->spec->ttl);
+    struct pg_keepalives k = pg_keepalives(be->store.spec->ttl);
     const struct {
         const char *key;
         int64_t value;
@@ -290,7 +290,7 @@ static bool set_host(struct pg_settings *s, struct dlock_host *h, int i,
  */
 static int set_hosts(struct pg_backend *be, const PQconninfoOption *known, struct dlock_error *err)
 {
-    struct dlock_uri *uri = be->spec->uri;
+    struct dlock_uri *uri = be->store.spec->uri;
     struct pg_settings *s = &be->settings;
     const char *host = dlock_uri_peek(uri, "host"), *port = dlock_uri_peek(uri, "port");
     const char *addr = dlock_uri_peek(uri, "hostaddr");
@@ -319,12 +319,12 @@ static int set_hosts(struct pg_backend *be, const PQconninfoOption *known, struc
     int nhosts = list_length(all.host), naddrs = list_length(all.addr);
     int n = *all.addr ? naddrs : nhosts, nports = list_length(all.port);
     if (*all.host && *all.addr && nhosts != naddrs)
-        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, sql_where(&be->store),
                              "%d host%s do not match %d hostaddr", nhosts, nhosts > 1 ? "s" : "",
                              naddrs);
     if (nports > 1 && nports != n) /* libpq's rule */
-        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), "%d ports do not match %d host%s",
-                             nports, n, n > 1 ? "s" : "");
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, sql_where(&be->store),
+                             "%d ports do not match %d host%s", nports, n, n > 1 ? "s" : "");
     struct dlock_host *hosts = calloc((size_t)n, sizeof(*hosts));
     s->hosts = calloc((size_t)n, sizeof(*s->hosts));
     s->ports = calloc((size_t)n, sizeof(*s->ports));
@@ -371,7 +371,7 @@ static int parse_key(struct pg_backend *be, const char *text, struct dlock_error
     bool small = a >= INT32_MIN && a <= INT32_MAX && b >= INT32_MIN && b <= INT32_MAX;
     if (!digits || errno != 0 || *end != '\0' || end[-1] == '-' || (two && !small))
         return dlock_fail_at(
-            err, DLOCK_EUSAGE, 0, pg_where(be),
+            err, DLOCK_EUSAGE, 0, sql_where(&be->store),
             "key=%.40s: expected one 64-bit number, or two 32-bit numbers and a comma", text);
     if (two) {
         snprintf(be->advisory.key, sizeof(be->advisory.key), "'%lld'::int, '%lld'::int", a, b);
@@ -396,12 +396,14 @@ static int parse_key(struct pg_backend *be, const char *text, struct dlock_error
  */
 static int set_key(struct pg_backend *be, struct dlock_error *err)
 {
-    const char *name = be->spec->uri->name, *given = dlock_uri_param(be->spec->uri, "key");
+    const char *name = be->store.spec->uri->name,
+               *given = dlock_uri_param(be->store.spec->uri, "key");
     char text[1024];
-    int len = snprintf(text, sizeof(text), "%s%s%s%cline", be->table.name ? be->table.name : "",
-                       be->table.name ? "#" : "", name, '\0');
+    int len = snprintf(text, sizeof(text), "%s%s%s%cline",
+                       be->store.table.name ? be->store.table.name : "",
+                       be->store.table.name ? "#" : "", name, '\0');
     uint64_t n = pg_hash(text, strlen(text));
-    be->table.line_key = (int64_t)pg_hash(text, (size_t)len); /* no name contains NUL */
+    be->lease.line_key = (int64_t)pg_hash(text, (size_t)len); /* no name contains NUL */
     snprintf(be->app, sizeof(be->app), "dlock:%016llx", (unsigned long long)n);
     /* Plain characters, of which neither a comment's end nor a secret can be made. */
     bool plain = name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -409,7 +411,7 @@ static int set_key(struct pg_backend *be, struct dlock_error *err)
     len = snprintf(be->session, sizeof(be->session), SESSION_NAME "%s", name);
     if (!plain || len >= (int)sizeof(be->session))
         memcpy(be->session, be->app, sizeof(be->app));
-    snprintf(be->table.channel, sizeof(be->table.channel), "dlock_%016llx_", (unsigned long long)n);
+    snprintf(be->lease.channel, sizeof(be->lease.channel), "dlock_%016llx_", (unsigned long long)n);
     snprintf(text, sizeof(text), "%lld", (long long)(int64_t)n);
     int rc = parse_key(be, given ? given : text, err);
     if (rc == 0)
@@ -438,38 +440,43 @@ static char *quote_table(const char *text, const char *dot, const char *suffix)
 /* The schema is required: a search_path may differ from role to role. */
 static int set_table(struct pg_backend *be, const char *text, struct dlock_error *err)
 {
+    struct table_state *table = &be->store.table;
     const char *dot = strchr(text, '.');
     if (!dot || dot == text || !dot[1] || strchr(dot + 1, '.') || strlen(text) > 127 ||
         strpbrk(text, "\r\n"))
-        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, sql_where(&be->store),
                              "table=%.80s: expected SCHEMA.NAME", text);
     /* The server would cut the name of a second table, perhaps to the name of the first. */
     const struct {
         bool used;
         const char *suffix, *what;
-    } more[] = {{be->spec->mode != DLOCK_MODE_EXCLUSIVE, HOLDERS_SUFFIX, "shared locks and slots"},
-                {be->spec->once > 0, RUNS_SUFFIX, "run records"}};
+    } more[] = {
+        {be->store.spec->mode != DLOCK_MODE_EXCLUSIVE, HOLDERS_SUFFIX, "shared locks and slots"},
+        {be->store.spec->once > 0, RUNS_SUFFIX, "run records"}};
     for (size_t i = 0; i < DLOCK_LEN(more); i++)
         if (more[i].used && strlen(dot + 1) + strlen(more[i].suffix) > 63)
-            return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
+            return dlock_fail_at(err, DLOCK_EUSAGE, 0, sql_where(&be->store),
                                  "table=%.80s: with %s the name may have %d bytes", text,
                                  more[i].what, 63 - (int)strlen(more[i].suffix));
-    be->table.name = quote_table(text, dot, "");
-    be->table.holders = quote_table(text, dot, HOLDERS_SUFFIX);
-    be->table.runs = quote_table(text, dot, RUNS_SUFFIX);
-    const char *role = dlock_uri_peek(be->spec->uri, "user");
-    if (!role && be->spec->uri->nhosts > 0)
-        role = be->spec->uri->hosts[0].user;
-    be->table.role = role ? quote_table(role, NULL, "") : NULL;
-    return be->table.name && be->table.holders && be->table.runs && (!role || be->table.role)
+    table->name = quote_table(text, dot, "");
+    table->holders = quote_table(text, dot, HOLDERS_SUFFIX);
+    table->runs = quote_table(text, dot, RUNS_SUFFIX);
+    if (table->name)
+        table->schema =
+            strndup(table->name, (size_t)(strstr(table->name, "\".\"") + 1 - table->name));
+    const char *role = dlock_uri_peek(be->store.spec->uri, "user");
+    if (!role && be->store.spec->uri->nhosts > 0)
+        role = be->store.spec->uri->hosts[0].user;
+    table->role = role ? quote_table(role, NULL, "") : NULL;
+    return table->schema && table->holders && table->runs && (!role || table->role)
                ? 0
                : dlock_fail(err, DLOCK_ENOMEM, 0, "out of memory");
 }
 
-int pg_no_records(const struct pg_backend *be, struct dlock_error *err)
+int pg_no_records(const struct sql_store *be, struct dlock_error *err)
 {
     return dlock_fail_at(
-        err, DLOCK_EUSAGE, 0, pg_where(be),
+        err, DLOCK_EUSAGE, 0, sql_where(be),
         "an advisory lock has no place for a run record: write " URI_PARAM("?mode=lease"));
 }
 
@@ -480,37 +487,40 @@ static int set_mode(struct pg_backend *be, struct dlock_error *err)
         bool lease;
     } only[] = {
         {"table", true}, {"table-owner", true}, {"key", false}, {"fair", false}, {"renew", false}};
-    const struct dlock_spec *spec = be->spec;
+    const struct dlock_spec *spec = be->store.spec;
     const char *mode = dlock_uri_param(spec->uri, "mode"),
                *table = dlock_uri_param(spec->uri, "table");
     const char *owner = dlock_uri_param(spec->uri, "table-owner");
     bool lease = mode && strcmp(mode, "lease") == 0;
     if (mode && !lease && strcmp(mode, "advisory") != 0)
-        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, sql_where(&be->store),
                              "mode=%.40s: expected advisory or lease", mode);
-    be->protocol = lease ? &pg_table : &pg_advisory;
-    be->table.owner = owner ? owner : "";
+    be->store.protocol = lease ? &table_lease : &pg_advisory;
+    be->store.sql = lease ? &pg_lease : NULL;
+    be->lease.owner = owner ? owner : "";
     /* A parameter that would have no effect is a mistake of the user. */
     for (size_t i = 0; i < DLOCK_LEN(only); i++)
         if (only[i].lease != lease && dlock_uri_peek(spec->uri, only[i].key))
-            return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), "%s= applies only to mode=%s",
-                                 only[i].key, only[i].lease ? "lease" : "advisory");
-    if (spec->once > 0 && be->protocol->session)
-        return pg_no_records(be, err);
+            return dlock_fail_at(err, DLOCK_EUSAGE, 0, sql_where(&be->store),
+                                 "%s= applies only to mode=%s", only[i].key,
+                                 only[i].lease ? "lease" : "advisory");
+    if (spec->once > 0 && be->store.protocol->session)
+        return pg_no_records(&be->store, err);
     return lease ? set_table(be, table ? table : "public.dlock_locks", err) : 0;
 }
 
 static int set_options(struct pg_backend *be, struct dlock_error *err)
 {
-    const struct dlock_spec *spec = be->spec;
+    const struct dlock_spec *spec = be->store.spec;
     const char *grace = dlock_uri_param(spec->uri, "restart-grace"),
                *renew = dlock_uri_param(spec->uri, "renew");
     const char *fair = dlock_uri_param(spec->uri, "fair");
-    int rc = grace ? dlock_parse_duration(grace, &be->restart_grace, err) : 0;
+    int rc = grace ? dlock_parse_duration(grace, &be->store.restart_grace, err) : 0;
     if (rc == 0 && fair && strcmp(fair, "0") != 0 && strcmp(fair, "1") != 0)
-        rc = dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be), "fair=%.40s: expected 0 or 1", fair);
+        rc = dlock_fail_at(err, DLOCK_EUSAGE, 0, sql_where(&be->store),
+                           "fair=%.40s: expected 0 or 1", fair);
     if (rc == 0 && renew && strcmp(renew, "write") != 0 && strcmp(renew, "read") != 0)
-        rc = dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
+        rc = dlock_fail_at(err, DLOCK_EUSAGE, 0, sql_where(&be->store),
                            "renew=%.40s: expected read or write", renew);
     be->advisory.fair = fair && *fair == '1';
     be->advisory.renew_writes = renew && strcmp(renew, "write") == 0;
@@ -519,10 +529,10 @@ static int set_options(struct pg_backend *be, struct dlock_error *err)
 
 int pg_settings_init(struct pg_backend *be, struct dlock_error *err)
 {
-    const struct dlock_spec *spec = be->spec;
+    const struct dlock_spec *spec = be->store.spec;
     int rc;
     if (spec->ttl > TTL_MAX)
-        return dlock_fail_at(err, DLOCK_EUSAGE, 0, pg_where(be),
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, sql_where(&be->store),
                              "the ttl is too long: PostgreSQL can time 24 days at most");
     if ((rc = set_mode(be, err)) != 0 || (rc = set_options(be, err)) != 0 ||
         (rc = set_key(be, err)) != 0)
@@ -550,8 +560,4 @@ void pg_settings_done(struct pg_backend *be)
     free(be->named.host);
     free(be->named.port);
     dlock_wipe(s->password);
-    free(be->table.name);
-    free(be->table.holders);
-    free(be->table.runs);
-    free(be->table.role);
 }

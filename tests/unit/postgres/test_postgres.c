@@ -57,7 +57,7 @@ static int open_uri(const char *text)
         .op_timeout = DLOCK_SEC,
         .identity = &u.identity,
     };
-    u.be.spec = &u.spec;
+    u.be.store.spec = &u.spec;
     return pg_settings_init(&u.be, &u.err);
 }
 
@@ -95,7 +95,7 @@ TEST(key_of_a_name_is_the_first_half_of_its_sha256)
     CHECK_INT(u.be.advisory.sub, 1);
     /* printf '"public"."dlock_locks"#nightly\\0line' | sha256sum */
     REQUIRE_INT(open_uri("postgres://h/db?mode=lease#nightly"), 0);
-    CHECK_INT(u.be.table.line_key, 6920429813197678385);
+    CHECK_INT(u.be.lease.line_key, 6920429813197678385);
 }
 
 TEST(takes_keys_of_other_programs)
@@ -550,16 +550,16 @@ TEST(variables_of_a_user_name_no_file_to_root)
 TEST(takes_parameters_of_our_own)
 {
     REQUIRE_INT(open_query("mode=advisory&fair=1&renew=write&restart-grace=1m"), 0);
-    CHECK(u.be.protocol == &pg_advisory);
+    CHECK(u.be.store.protocol == &pg_advisory);
     CHECK(u.be.advisory.fair && u.be.advisory.renew_writes);
-    CHECK_INT(u.be.restart_grace, 60 * DLOCK_SEC);
+    CHECK_INT(u.be.store.restart_grace, 60 * DLOCK_SEC);
     REQUIRE_INT(open_query("mode=lease&table=my%22.ta%22ble&restart-grace=2s"), 0);
-    CHECK(u.be.protocol == &pg_table);
-    CHECK_INT(u.be.restart_grace, 2 * DLOCK_SEC);
-    CHECK_STR(u.be.table.owner, "");
-    CHECK_STR(u.be.table.name, "\"my\"\"\".\"ta\"\"ble\"");
+    CHECK(u.be.store.protocol == &table_lease);
+    CHECK_INT(u.be.store.restart_grace, 2 * DLOCK_SEC);
+    CHECK_STR(u.be.lease.owner, "");
+    CHECK_STR(u.be.store.table.name, "\"my\"\"\".\"ta\"\"ble\"");
     REQUIRE_INT(open_query("mode=lease&table-owner=us%25er"), 0);
-    CHECK_STR(u.be.table.owner, "us%er");
+    CHECK_STR(u.be.lease.owner, "us%er");
 }
 
 TEST(reads_a_password_file)
@@ -585,15 +585,15 @@ TEST(reads_our_comment)
 {
     struct dlock_info info = {0};
     const char *begin;
-    size_t n = pg_read_comment(
+    size_t n = sql_read_comment(
         "/* dlock1 host=h pid=7 user=u since=5 cmd=sh ttl=3000 fence=9 */ SELECT 1", &info, &begin);
     CHECK(n > 0);
     CHECK_INT(info.pid, 7);
     CHECK_STR(info.host, "h");
-    CHECK_INT(pg_read_comment("SELECT 1 /* dlock1 host=h pid=7 */", &info, &begin), 0);
-    CHECK_INT(pg_read_comment("/* dlock1 host=h pid=7", &info, &begin), 0);
-    CHECK_INT(pg_read_comment("/* another program */ SELECT 1", &info, &begin), 0);
-    CHECK_INT(pg_read_comment("", &info, &begin), 0);
+    CHECK_INT(sql_read_comment("SELECT 1 /* dlock1 host=h pid=7 */", &info, &begin), 0);
+    CHECK_INT(sql_read_comment("/* dlock1 host=h pid=7", &info, &begin), 0);
+    CHECK_INT(sql_read_comment("/* another program */ SELECT 1", &info, &begin), 0);
+    CHECK_INT(sql_read_comment("", &info, &begin), 0);
 }
 
 /* At the end of readable memory: nothing behind the query is read. */
@@ -606,7 +606,7 @@ TEST(an_empty_comment_ends_with_the_query)
     REQUIRE(p != MAP_FAILED && mprotect(p + page, page, PROT_NONE) == 0);
     static const char query[] = "/* */ SELECT 1";
     memcpy(p + page - sizeof(query), query, sizeof(query));
-    CHECK_INT(pg_read_comment(p + page - sizeof(query), &info, &begin), 0);
+    CHECK_INT(sql_read_comment(p + page - sizeof(query), &info, &begin), 0);
     munmap(p, 2 * page);
 }
 
@@ -615,10 +615,10 @@ TEST(the_record_cannot_leave_its_comment)
 {
     REQUIRE_INT(open_uri("postgres://h/db#n"), 0);
     dlock_identity_init(&u.identity, "*/ select 1; --", "*/ drop table x; /* ' \\ ttl=1 fence=5");
-    pg_describe(&u.be, RECORD_WAITS);
-    pg_describe(&u.be, RECORD_HOLDS);
+    sql_describe(&u.be.store, RECORD_WAITS);
+    sql_describe(&u.be.store, RECORD_HOLDS);
     for (int i = 0; i < 2; i++) {
-        const char *record = i == 0 ? u.be.waiter : u.be.holder;
+        const char *record = i == 0 ? u.be.store.waiter : u.be.store.holder;
         CHECK_HAS(record, i == 0 ? "note=" : " waited=");
         CHECK(!strstr(record, "*/") && !strstr(record, "/*"));
         CHECK(!strchr(record, '\'') && !strchr(record, '\\'));

@@ -1,4 +1,4 @@
--- table_runs.sql - the run records of --once in the lease table. See table_runs.c; the places are
+-- table_runs.sql - the run records of --once in the lease table. See table/runs.c; the places are
 -- those of table.sql.
 --
 -- '{host}', '{user}', '{command}', '{note}', {client_pid}: our identity. {once}: --once, in ms: how

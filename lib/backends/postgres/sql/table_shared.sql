@@ -1,4 +1,4 @@
--- table_shared.sql - shared locks and slots in the lease table. See table_shared.c; places as in
+-- table_shared.sql - shared locks and slots in the lease table. See table/shared.c; places as in
 -- table.sql.
 
 -- statement schema

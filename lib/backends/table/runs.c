@@ -1,5 +1,5 @@
 /*
- * table_runs.c - the run records of --once in the lease table.
+ * runs.c - the run records of --once in the lease table.
  *
  * A third table, whose name is the first one's and "_runs", has the last run of each name:
  *
@@ -18,7 +18,6 @@
  * grant. In a set a later renewal writes the state. The end is written by the releasing statement,
  * and only if the lock was still ours: then no further client can have begun a run.
  */
-#include "postgres_sql.h"
 #include "run_record.h"
 #include "table.h"
 
@@ -37,48 +36,48 @@ enum { OUTCOME_RUN, OUTCOME_AHEAD, OUTCOME_SKIP, OUTCOME_FOREIGN };
 
 /* ----------------------------------------------------------------- what is sent */
 
-void runs_send_release(struct pg_backend *be)
+void runs_send_release(struct sql_store *be)
 {
     struct dlock_run end;
     run_record_end(be->spec, &end);
     /* A connection that is silent may hide a server that is back. */
-    be->op_until = pg_now(be) + pg_patience(be);
+    be->op_until = sql_now(be) + sql_patience(be);
     table_send(be, T_RELEASE, AND_RUNS,
                PLACES({"stays", NULL, table_stays_ms(be)},
                       {"state", run_record_state(end.state), 0}, {"status", NULL, end.status},
                       {"began", NULL, be->run.begin_ms}),
-               STATEMENTS(sql_table_lock_row, sql_table_runs_end));
+               STATEMENTS(be->sql->lock_row, be->sql->runs_end));
 }
 
-void runs_send_forget(struct pg_backend *be)
+void runs_send_forget(struct sql_store *be)
 {
     table_send(be, T_FORGET, AND_RUNS, PLACES({"token", be->order->run->token, 0}),
-               STATEMENTS(sql_table_lock_row, sql_table_runs_forget));
+               STATEMENTS(be->sql->lock_row, be->sql->runs_forget));
 }
 
 /* --------------------------------------------------------------------- answers */
 
-static void copy(char *dst, size_t size, const PGresult *rows, const char *column)
+static void copy(char *dst, size_t size, const struct sql_rows *rows, const char *column)
 {
-    const char *text = pg_text(rows, 0, column);
+    const char *text = sql_text(rows, 0, column);
     dlock_clean_text(dst, size, text, strlen(text));
 }
 
 /* The record in a row, which the fragment valid has let through. */
-static void read_record(struct dlock_run *run, const PGresult *rows)
+static void read_record(struct dlock_run *run, const struct sql_rows *rows)
 {
     *run = (struct dlock_run){
         .state = DLOCK_RUN_SUCCEEDED,
-        .status = pg_null(rows, 0, "status") ? -1 : (int)pg_number(rows, 0, "status"),
-        .begin_ms = pg_number(rows, 0, "run_began_ms"),
-        .end_ms = pg_number(rows, 0, "run_ended_ms"),
-        .age_ns = run_record_age(pg_number(rows, 0, "age_ms")),
-        .kept_ns = dlock_max(0, run_record_age(pg_number(rows, 0, "kept_ms"))),
-        .fence = (uint64_t)pg_number(rows, 0, "run_fence"),
-        .pid = (long)pg_number(rows, 0, "run_pid"),
+        .status = sql_null(rows, 0, "status") ? -1 : (int)sql_number(rows, 0, "status"),
+        .begin_ms = sql_number(rows, 0, "run_began_ms"),
+        .end_ms = sql_number(rows, 0, "run_ended_ms"),
+        .age_ns = run_record_age(sql_number(rows, 0, "age_ms")),
+        .kept_ns = dlock_max(0, run_record_age(sql_number(rows, 0, "kept_ms"))),
+        .fence = (uint64_t)sql_number(rows, 0, "run_fence"),
+        .pid = (long)sql_number(rows, 0, "run_pid"),
     };
     while (run->state > DLOCK_RUN_RUNNING &&
-           strcmp(pg_text(rows, 0, "state"), run_record_state(run->state)) != 0)
+           strcmp(sql_text(rows, 0, "state"), run_record_state(run->state)) != 0)
         run->state--;
     copy(run->token, sizeof(run->token), rows, "owner");
     copy(run->host, sizeof(run->host), rows, "host");
@@ -87,22 +86,22 @@ static void read_record(struct dlock_run *run, const PGresult *rows)
     copy(run->note, sizeof(run->note), rows, "note");
 }
 
-static int foreign(const struct pg_backend *be, struct dlock_error *err)
+static int foreign(const struct sql_store *be, struct dlock_error *err)
 {
     char what[200];
     snprintf(what, sizeof(what), "a row of %.150s", be->table.runs);
     return run_record_foreign(err, be->spec, what);
 }
 
-bool runs_answered(struct pg_backend *be, const struct pg_reply *r)
+bool runs_answered(struct sql_store *be, const struct sql_reply *r)
 {
     struct dlock_error err;
-    if (!r->rows || !pg_has(r->rows, "outcome"))
+    if (!r->rows || !sql_has(r->rows, "outcome"))
         return false;
     if (!table_try_is_ours(be, r, BEGIN_COLUMNS))
         return true;
-    be->fence = (uint64_t)pg_number(r->rows, 0, "fence");
-    int64_t outcome = pg_number(r->rows, 0, "outcome"), began = pg_number(r->rows, 0, "began_ms");
+    be->fence = (uint64_t)sql_number(r->rows, 0, "fence");
+    int64_t outcome = sql_number(r->rows, 0, "outcome"), began = sql_number(r->rows, 0, "began_ms");
     if (outcome == OUTCOME_AHEAD) {
         read_record(&be->run, r->rows);
         if (run_record_ahead(&be->run, be->spec, &err))
@@ -110,68 +109,68 @@ bool runs_answered(struct pg_backend *be, const struct pg_reply *r)
     }
     be->run.begin_ms = began;
     if (outcome < OUTCOME_SKIP) {
-        table_granted(be, r->sent);
+        table_granted(be, r);
         return true;
     }
     be->table.try = TRY_NONE;
     shared_withdraw_notice(be);
     if (outcome == OUTCOME_SKIP) {
         read_record(&be->run, r->rows);
-        pg_skipped(be);
+        sql_skipped(be);
     } else {
         foreign(be, &err);
-        pg_fail(be, &err);
+        sql_fail(be, &err);
     }
     return true;
 }
 
-bool runs_begun(struct pg_backend *be, const struct pg_reply *r)
+bool runs_begun(struct sql_store *be, const struct sql_reply *r)
 {
     struct dlock_error err;
-    if (!pg_one_row(r, BEGIN_COLUMNS) || strcmp(pg_text(r->rows, 0, "token"), be->token) != 0)
+    if (!sql_one_row(r, BEGIN_COLUMNS) || strcmp(sql_text(r->rows, 0, "token"), be->token) != 0)
         return false;
-    be->run.begin_ms = pg_number(r->rows, 0, "began_ms");
-    if (pg_number(r->rows, 0, "outcome") < OUTCOME_SKIP) {
-        pg_renewed(be, r->sent, NULL);
+    be->run.begin_ms = sql_number(r->rows, 0, "began_ms");
+    if (sql_number(r->rows, 0, "outcome") < OUTCOME_SKIP) {
+        sql_renewed(be, r->sent, NULL);
     } else {
         foreign(be, &err);
-        pg_unclear(be, &err);
+        sql_unclear(be, &err);
     }
     return true;
 }
 
-enum table_end runs_ended(const struct pg_backend *be, const struct pg_reply *r,
+enum table_end runs_ended(const struct sql_store *be, const struct sql_reply *r,
                           struct dlock_error *err)
 {
-    bool ours = pg_number(r->rows, 0, "released") == 1, success = be->spec->hold->success;
-    if (ours ? pg_number(r->rows, 0, "written") == 1 : pg_number(r->rows, 0, "ended") == 1)
+    bool ours = sql_number(r->rows, 0, "released") == 1, success = be->spec->hold->success;
+    if (ours ? sql_number(r->rows, 0, "written") == 1 : sql_number(r->rows, 0, "ended") == 1)
         return END_RECORDED;
     if (!ours && (be->table.release != RELEASE_UNCLEAR || !success))
         return END_UNKNOWN;
-    dlock_fail_at(err, DLOCK_ELOST, 0, pg_where(be), "another client has changed the run record");
+    dlock_fail_at(err, DLOCK_ELOST, 0, sql_where(be), "another client has changed the run record");
     return END_NOT_RECORDED;
 }
 
-int runs_read_status(struct pg_backend *be, const struct pg_reply *r, struct dlock_error *err)
+int runs_read_status(struct sql_store *be, const struct sql_reply *r, struct dlock_error *err)
 {
-    if (!r->rows || !pg_has(r->rows, STATUS_COLUMNS))
-        return pg_conn_reply_error(&be->conn, r, err);
-    if (PQntuples(r->rows) == 0)
+    if (!r->rows || !sql_has(r->rows, STATUS_COLUMNS))
+        return sql_error(be, r, err);
+    if (r->rows->n == 0)
         return 0;
-    if (!pg_true(r->rows, 0, "valid"))
+    if (!sql_true(r->rows, 0, "valid"))
         return foreign(be, err);
     read_record(&be->run, r->rows);
     return 1;
 }
 
-void runs_forgotten(struct pg_backend *be, const struct pg_reply *r)
+void runs_forgotten(struct sql_store *be, const struct sql_reply *r)
 {
     struct dlock_error err;
-    bool no_table = strcmp(r->sqlstate, "42P01") == 0; /* the record has gone with it */
-    if (!no_table && (!pg_one_row(r, "forgotten") || pg_unconfirmed(r))) {
-        pg_conn_reply_error(&be->conn, r, &err);
-        pg_fail(be, &err);
+    bool no_table = r->fault == SQL_NO_TABLE; /* the record has gone with it */
+    if (!no_table && (!sql_one_row(r, "forgotten") || sql_unconfirmed(r))) {
+        sql_error(be, r, &err);
+        sql_fail(be, &err);
         return;
     }
-    pg_stepped(be, !no_table && pg_number(r->rows, 0, "forgotten") == 1);
+    sql_stepped(be, !no_table && sql_number(r->rows, 0, "forgotten") == 1);
 }

@@ -1,5 +1,5 @@
 /*
- * table_shared.c - shared locks and slots in the lease table.
+ * shared.c - shared locks and slots in the lease table.
  *
  * A second table, whose name is the first table's and "_holders", has a row for each holder:
  *
@@ -33,7 +33,6 @@
  * stays in line, and a writer behind a pooler is not in line at all. A writer in line without such
  * a row is respected in the first seconds of an epoch, since the writer may not know the epoch yet.
  */
-#include "postgres_sql.h"
 #include "table.h"
 
 #include <stdio.h>
@@ -61,12 +60,12 @@ void shared_kind(const struct dlock_spec *spec, char buf[8])
         snprintf(buf, 8, "%s", spec->mode == DLOCK_MODE_SHARED ? "s" : "");
 }
 
-void shared_send_try(struct pg_backend *be)
+void shared_send_try(struct sql_store *be)
 {
     char kind[8];
     table_trying(be);
     if (be->table.take) {
-        table_send(be, T_TRY, AND_HOLDERS, NULL, STATEMENTS(sql_table_shared_free));
+        table_send(be, T_TRY, AND_HOLDERS, NULL, STATEMENTS(be->sql->shared_free));
         return;
     }
     bool look = be->table.line.tries++ % LOOK_ONE_OF == 0;
@@ -74,52 +73,52 @@ void shared_send_try(struct pg_backend *be)
     table_send(be, T_TRY, AND_HOLDERS,
                PLACES({"slots", NULL, be->spec->slots}, {"kind", kind, 0}, {"look", NULL, look},
                       {"orphan", be->table.orphan, 0}, {"table_name", be->table.name, 0}),
-               STATEMENTS(sql_table_grace, sql_table_shared_look));
+               STATEMENTS(be->sql->grace, be->sql->shared_look));
 }
 
 /* passed: waiters in our way did not take the lock in their turns. */
-static void send_grant(struct pg_backend *be, bool passed)
+static void send_grant(struct sql_store *be, bool passed)
 {
     table_trying(be);
-    pg_describe(be, RECORD_HOLDS);
+    sql_describe(be, RECORD_HOLDS);
     table_send(be, T_CONFIRM, AND_HOLDERS,
                PLACES({"slots", NULL, be->spec->slots},
                       {"passed", NULL, passed ? be->table.line.ticket - 1 : 0}),
-               STATEMENTS(sql_table_grace, sql_table_shared_lock, sql_table_shared_grant));
+               STATEMENTS(be->sql->grace, be->sql->shared_lock, be->sql->shared_grant));
 }
 
-void shared_send_give_back(struct pg_backend *be, enum pg_tag tag, const char *token,
+void shared_send_give_back(struct sql_store *be, enum sql_tag tag, const char *token,
                            int64_t stays_ms)
 {
     table_send(be, tag, AND_HOLDERS, PLACES({"token", token, 0}, {"stays", NULL, stays_ms}),
-               STATEMENTS(sql_table_lock_row,
-                          stays_ms > 0 ? sql_table_shared_stay : sql_table_shared_release));
+               STATEMENTS(be->sql->lock_row,
+                          stays_ms > 0 ? be->sql->shared_stay : be->sql->shared_release));
 }
 
 /* --------------------------------------------------------------- a writer waits */
 
-int64_t shared_notice_life(const struct pg_backend *be)
+int64_t shared_notice_life(const struct sql_store *be)
 {
     return dlock_min(be->spec->ttl, NOTICE_LIFE);
 }
 
-void shared_send_notice(struct pg_backend *be)
+void shared_send_notice(struct sql_store *be)
 {
-    be->table.notice.at = pg_now(be) + shared_notice_life(be) / 4;
+    be->table.notice.at = sql_now(be) + shared_notice_life(be) / 4;
     table_send(be, T_NOTICE, AND_HOLDERS,
                PLACES({"token", be->table.notice.token, 0},
                       {"life", NULL, shared_notice_life(be) / DLOCK_MSEC}),
-               STATEMENTS(sql_session_not_durable, sql_table_shared_notice));
+               STATEMENTS(be->sql->not_durable, be->sql->shared_notice));
 }
 
-void shared_withdraw_notice(struct pg_backend *be)
+void shared_withdraw_notice(struct sql_store *be)
 {
     bool given = be->table.notice.at != 0 && be->table.notice.at != DLOCK_NEVER;
     be->table.notice.at = 0;
     if (!given)
         return;
     table_send(be, T_NOTICE, AND_HOLDERS, PLACES({"token", be->table.notice.token, 0}),
-               STATEMENTS(sql_table_shared_withdraw));
+               STATEMENTS(be->sql->shared_withdraw));
 }
 
 /* --------------------------------------------------------------------- acquire */
@@ -130,20 +129,20 @@ static int64_t turn(int64_t ahead)
     return ahead * LONGEST_TURN / DLOCK_MSEC * 2 / (ahead * 2 + 5);
 }
 
-static int64_t number(const struct pg_reply *r, const char *column)
+static int64_t number(const struct sql_reply *r, const char *column)
 {
-    return pg_number(r->rows, 0, column);
+    return sql_number(r->rows, 0, column);
 }
 
 /* The waiters in our way, with room free slots. */
-static int64_t in_our_way(const struct pg_backend *be, const struct pg_reply *r, int64_t room)
+static int64_t in_our_way(const struct sql_store *be, const struct sql_reply *r, int64_t room)
 {
     int64_t slots = be->spec->slots > 0 ? dlock_max(0, number(r, "slots") + 1 - room) : 0;
     return number(r, "writers") + slots;
 }
 
 /* Is there room for a further holder of our kind? */
-static void judge_shared(const struct pg_backend *be, const struct pg_reply *r,
+static void judge_shared(const struct sql_store *be, const struct sql_reply *r,
                          struct table_refusal *why)
 {
     int64_t room = (int64_t)be->spec->slots - number(r, "used");
@@ -153,27 +152,27 @@ static void judge_shared(const struct pg_backend *be, const struct pg_reply *r,
     } else if (be->spec->slots == 0) {
         why->held = false;
     } else if (room <= 0) {
-        why->left_ms = pg_ms(r->rows, 0, "slot_left_ms");
+        why->left_ms = sql_ms(r->rows, 0, "slot_left_ms");
         why->turn_ms = turn(number(r, "slots"));
     } else {
         why->held = false;
         why->turn_ms =
-            turn(dlock_max(0, number(r, "slots") + 1 - room)) - pg_ms(r->rows, 0, "slot_free_ms");
+            turn(dlock_max(0, number(r, "slots") + 1 - room)) - sql_ms(r->rows, 0, "slot_free_ms");
     }
 }
 
 /* When may we have it? Now: not held, and no turn to wait for. */
-static void judge(struct pg_backend *be, const struct pg_reply *r, struct table_refusal *why)
+static void judge(struct sql_store *be, const struct sql_reply *r, struct table_refusal *why)
 {
     enum state state = (enum state)number(r, "state");
     *why = (struct table_refusal){
-        .owner = number(r, "orphan") > 0 ? be->table.orphan : pg_text(r->rows, 0, "owner"),
-        .direct = number(r, "pid") == PQbackendPID(be->conn.pq),
+        .owner = number(r, "orphan") > 0 ? be->table.orphan : sql_text(r->rows, 0, "owner"),
+        .direct = number(r, "pid") == be->conn->session,
         .ticket = number(r, "ticket"),
-        .ahead = pg_null(r->rows, 0, "ahead") ? -1 : number(r, "ahead"),
+        .ahead = sql_null(r->rows, 0, "ahead") ? -1 : number(r, "ahead"),
     };
     if (state != FREE) {
-        table_read_holder(&be->info, pg_text(r->rows, 0, "holder"), pg_ms(r->rows, 0, "left_ms"),
+        table_read_holder(&be->info, sql_text(r->rows, 0, "holder"), sql_ms(r->rows, 0, "left_ms"),
                           number(r, "fence"));
         if (state == SHARED && be->info.mode == DLOCK_MODE_EXCLUSIVE)
             be->info.mode = DLOCK_MODE_SHARED;
@@ -181,19 +180,19 @@ static void judge(struct pg_backend *be, const struct pg_reply *r, struct table_
     }
     if (state == EXCLUSIVE) {
         why->held = true;
-        why->left_ms = pg_ms(r->rows, 0, "left_ms");
+        why->left_ms = sql_ms(r->rows, 0, "left_ms");
         why->turn_ms = turn(in_our_way(be, r, be->spec->slots));
-    } else if (pg_ms(r->rows, 0, "barred_ms") > 0) {
+    } else if (sql_ms(r->rows, 0, "barred_ms") > 0) {
         why->held = true;
-        why->left_ms = pg_ms(r->rows, 0, "barred_ms");
+        why->left_ms = sql_ms(r->rows, 0, "barred_ms");
     } else if (state == FREE) {
-        why->turn_ms = turn(in_our_way(be, r, be->spec->slots)) - pg_ms(r->rows, 0, "free_ms");
+        why->turn_ms = turn(in_our_way(be, r, be->spec->slots)) - sql_ms(r->rows, 0, "free_ms");
     } else {
         judge_shared(be, r, why);
     }
 }
 
-static void looked(struct pg_backend *be, const struct pg_reply *r)
+static void looked(struct sql_store *be, const struct sql_reply *r)
 {
     struct table_refusal why;
     struct dlock_error err;
@@ -201,36 +200,36 @@ static void looked(struct pg_backend *be, const struct pg_reply *r)
     /* The number of slots that other clients hold or wait for, if not ours. */
     unsigned other = (unsigned)number(r, "other");
     if (other == 0)
-        other = table_slots_of(pg_text(r->rows, 0, "other_kind"));
+        other = table_slots_of(sql_text(r->rows, 0, "other_kind"));
     be->table.try = TRY_NONE;
     judge(be, r, &why);
     if (other > 0 && room > 0) {
         other_slots(&err, be->spec, other);
-        pg_fail(be, &err);
+        sql_fail(be, &err);
     } else if (why.held || why.turn_ms > 0) {
         table_refused(be, &why);
     } else if (number(r, "grace_ms") > 0) {
-        pg_in_grace(be, number(r, "grace_ms"));
+        sql_in_grace(be, number(r, "grace_ms"));
     } else {
         be->table.line.ticket = why.ticket;
         send_grant(be, in_our_way(be, r, room - number(r, "used")) > 0);
     }
 }
 
-static void grant_answered(struct pg_backend *be, const struct pg_reply *r)
+static void grant_answered(struct sql_store *be, const struct sql_reply *r)
 {
-    if (pg_null(r->rows, 0, "fence")) { /* another client was faster */
+    if (sql_null(r->rows, 0, "fence")) { /* another client was faster */
         be->table.try = TRY_NONE;
-        be->acquire.try_at = pg_now(be) + DLOCK_MSEC;
+        be->acquire.try_at = sql_now(be) + DLOCK_MSEC;
         return;
     }
     be->fence = (uint64_t)number(r, "fence");
     be->slot = (int)number(r, "slot");
-    snprintf(be->table.epoch, sizeof(be->table.epoch), "%s", pg_text(r->rows, 0, "epoch"));
-    table_granted(be, r->sent);
+    snprintf(be->table.epoch, sizeof(be->table.epoch), "%s", sql_text(r->rows, 0, "epoch"));
+    table_granted(be, r);
 }
 
-static void found_free(struct pg_backend *be, const struct pg_reply *r)
+static void found_free(struct sql_store *be, const struct sql_reply *r)
 {
     if (!table_try_is_ours(be, r, FREE_COLUMNS))
         return;
@@ -238,10 +237,10 @@ static void found_free(struct pg_backend *be, const struct pg_reply *r)
     send_grant(be, false);
 }
 
-void shared_answered(struct pg_backend *be, const struct pg_reply *r, bool first)
+void shared_answered(struct sql_store *be, const struct sql_reply *r, bool first)
 {
     bool look = r->tag == T_TRY;
-    if (r->sqlstate[0])
+    if (r->fault != SQL_OK)
         table_try_failed(be, r);
     else if (first)
         found_free(be, r);

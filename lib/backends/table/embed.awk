@@ -49,7 +49,7 @@ name == "" { fail("no statement yet") }
 END {
     if (failed)
         exit 1
-    print "/* The statements of lib/backends/postgres/sql, made by embed.awk. */"
+    print "/* The statements of FILE.sql, made by lib/backends/table/embed.awk. */"
     for (i = 0; i < n; i++) {
         sub(/( |\\n)"\n$/, "\"", text[order[i]])
         print "extern const char sql_" order[i] "[];"
