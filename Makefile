@@ -25,6 +25,7 @@ BUILD        ?= build
 # Stores: builtin | no, and module: loaded on first use, for the sake of all that do not use it.
 WITH_REDIS   ?= builtin
 WITH_POSTGRES ?= module
+WITH_MYSQL ?= module
 WITH_ZOOKEEPER ?= module
 # TLS for Redis: module | builtin | no.
 WITH_TLS     ?= $(if $(filter no,$(WITH_REDIS)),no,module)
@@ -103,7 +104,7 @@ LIBS_SO  := -pthread -ldl
 # Each part that can be left out has a folder of sources (X_SRC), the headers that it needs
 # (X_HEADERS), and flags of its own (X_CFLAGS, X_LIBS; X_LIBS_SO for the shared library).
 # WITH_X=module makes dlock-modules/x.so of it.
-PARTS := REDIS TLS POSTGRES ZOOKEEPER
+PARTS := REDIS TLS POSTGRES MYSQL ZOOKEEPER
 
 REDIS_SRC     := $(sort $(wildcard lib/backends/redis/*.c lib/tls/config.c lib/tls/io.c))
 REDIS_HEADERS := hiredis/hiredis.h
@@ -131,6 +132,13 @@ PG_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs libpq 2>/dev/null),$(addprefix -L
 POSTGRES_CFLAGS = $(GEN) $(PG_CFLAGS)
 POSTGRES_LIBS   = $(PG_LIBS)
 
+MYSQL_SRC     := $(sort $(wildcard lib/backends/mysql/*.c) $(TABLE_SRC))
+MYSQL_HEADERS := mysql.h
+MARIADB_CFLAGS ?= $(or $(shell $(PKG_CONFIG) --cflags libmariadb 2>/dev/null),-I/usr/include/mariadb)
+MARIADB_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs-only-l libmariadb 2>/dev/null),-lmariadb)
+MYSQL_CFLAGS = $(GEN) $(MARIADB_CFLAGS)
+MYSQL_LIBS   = $(MARIADB_LIBS)
+
 ZOOKEEPER_SRC     := $(sort $(wildcard lib/backends/zookeeper/*.c lib/backends/zookeeper/wire/*.c))
 ZOOKEEPER_HEADERS := zookeeper/zookeeper.h
 # The module links it statically where possible: then it need not be installed, and its system calls
@@ -151,7 +159,7 @@ ZOOKEEPER_LIBS       = $(ZK_LIBS)
 ZOOKEEPER_LIBS_SO    = -lzookeeper_mt
 ZOOKEEPER_MOD_LIBS   = $(ZK_WRAP) $(ZK_LIBS)
 
-lower = $(subst REDIS,redis,$(subst TLS,tls,$(subst POSTGRES,postgres,$(subst ZOOKEEPER,zookeeper,$(1)))))
+lower = $(subst REDIS,redis,$(subst TLS,tls,$(subst POSTGRES,postgres,$(subst MYSQL,mysql,$(subst ZOOKEEPER,zookeeper,$(1))))))
 module_of = $(BUILD)/dlock-modules/$(call lower,$(1)).so
 
 # The flags of the part that a source belongs to, set by part_rules; none for the rest.
@@ -177,6 +185,9 @@ endef
 MODULES  :=
 LEFT_OUT :=
 $(foreach x,$(PARTS),$(eval $(call part,$x)))
+# A module has a copy of the engine, but a store that is built in needs it in the program.
+LEFT_OUT := $(filter-out $(if $(filter builtin,$(WITH_POSTGRES) $(WITH_MYSQL)),$(TABLE_SRC)),$(LEFT_OUT))
+MOD_OBJ  := $(sort $(MOD_OBJ))
 
 ifeq ($(WITH_ZOOKEEPER)$(ZK_STATIC),moduleyes)
 WITH_DEFS += -DWITH_ZOOKEEPER_GUARD=1
@@ -202,6 +213,7 @@ LINK   = $(CC) $(SANFLAGS) $(CFLAGS) $(HARDEN_LD) -Wl,--as-needed
 LIB_SRC  := $(sort $(filter-out $(LEFT_OUT),$(wildcard lib/*.c lib/tls/*.c lib/backends/*.c lib/backends/*/*.c lib/backends/*/*/*.c)))
 # session and table come first: others include fragments of table.
 SQL_SRC  := $(addprefix lib/backends/postgres/sql/,$(addsuffix .sql,session table table_shared table_runs advisory check))
+MY_SQL_SRC := $(addprefix lib/backends/mysql/sql/,$(addsuffix .sql,table table_shared table_runs))
 LUA_SRC  := $(sort $(wildcard lib/backends/redis/scripts/*.lua))
 LUA_PARTS := $(sort $(wildcard lib/backends/redis/scripts/parts/*.lua))
 CLI_SRC  := $(sort $(wildcard cli/*.c))
@@ -273,7 +285,7 @@ uninstall: ## remove what install put there
 	@$(if $(DOCDIR),rmdir $D$(DOCDIR)/examples $D$(DOCDIR) 2>/dev/null || :)
 	@[ -n $D ] || rmdir /run/dlock 2>/dev/null || : # not while it has locks
 
-INSTALLED = $(BINDIR)/dlock $(addprefix $(MODDIR)/,tls.so postgres.so zookeeper.so) $(INCLUDEDIR)/dlock.h $(PKGCONFIGDIR)/libdlock.pc \
+INSTALLED = $(BINDIR)/dlock $(addprefix $(MODDIR)/,tls.so postgres.so mysql.so zookeeper.so) $(INCLUDEDIR)/dlock.h $(PKGCONFIGDIR)/libdlock.pc \
     $(addprefix $(LIBDIR)/,libdlock.a libdlock.so libdlock.so.$(SOMAJOR) libdlock.so.$(VERSION)) \
     $(BASHCOMPDIR)/dlock $(ZSHCOMPDIR)/_dlock $(FISHCOMPDIR)/dlock.fish $(TMPFILESDIR)/dlock.conf \
     $(DATADIR)/dlock/dlock-textfile $(if $(DOCDIR),$(addprefix $(DOCDIR)/examples/,$(EXAMPLES))) \
@@ -309,6 +321,7 @@ help: ## this list
 	@echo
 	@echo '  variables:   PREFIX DESTDIR BINDIR LIBDIR MANDIR ... CC CFLAGS LDFLAGS BUILD V=1'
 	@echo '               WITH_REDIS=builtin|no  WITH_POSTGRES=module|builtin|no'
+	@echo '               WITH_MYSQL=module|builtin|no'
 	@echo '               WITH_ZOOKEEPER=module|builtin|no  WITH_TLS=module|builtin|no'
 	@echo '               SAN=address,undefined|thread  WERROR=1'
 
@@ -344,7 +357,7 @@ $(BUILD)/flags: FORCE
 	$(call stamp,$(FLAGS_NOW))
 
 # What is linked, and how: a file that was removed leaves no newer prerequisite behind.
-SOURCES = $(sort $(LIB_SRC) $(foreach x,$(PARTS),$($x_SRC)) $(CLI_SRC) $(FAKE_SRC) $(LUA_SRC) $(LUA_PARTS) $(SQL_SRC))
+SOURCES = $(sort $(LIB_SRC) $(foreach x,$(PARTS),$($x_SRC)) $(CLI_SRC) $(FAKE_SRC) $(LUA_SRC) $(LUA_PARTS) $(SQL_SRC) $(MY_SQL_SRC))
 $(BUILD)/sources: FORCE
 	$(call stamp,$(SOURCES) | $(LINK) $(LDFLAGS) | $(LIBS) | $(LIBS_SO))
 
@@ -354,7 +367,7 @@ $(BUILD)/build-id: FORCE
 	$(call stamp,$(BUILD_NOW))
 
 each_obj = $(foreach d,/ /pic/ /test/ /mod/,$(1:%.c=$O$d%.o))
-ID_OBJ := $(call each_obj,lib/module.c cli/main.c lib/tls/openssl.c lib/backends/postgres/postgres.c lib/backends/zookeeper/zookeeper.c)
+ID_OBJ := $(call each_obj,lib/module.c cli/main.c lib/tls/openssl.c lib/backends/postgres/postgres.c lib/backends/mysql/mysql.c lib/backends/zookeeper/zookeeper.c)
 $(ID_OBJ): $(BUILD)/build-id
 $(ID_OBJ): ID = -DDLOCK_BUILD_ID='"$(BUILD_ID)"' -DDLOCK_MODDIR='"$(MODDIR)"'
 
@@ -383,12 +396,17 @@ $(BUILD)/gen/redis_scripts.h: lib/backends/redis/scripts/embed.awk $(LUA_SRC) $(
 	$(Q)awk -f $< $(LUA_SRC) > $@
 $(call each_obj,lib/backends/redis/script.c): $(BUILD)/gen/redis_scripts.h
 
-# The SQL for PostgreSQL, as C strings.
+# The SQL of the stores, as C strings.
 $(BUILD)/gen/postgres_sql.h: lib/backends/table/embed.awk $(SQL_SRC) $(BUILD)/sources
 	$(call say,SQL,$@)
 	@mkdir -p $(@D)
 	$(Q)awk -f $< $(SQL_SRC) > $@
 $(call each_obj,$(filter-out $(TABLE_SRC),$(POSTGRES_SRC))): $(BUILD)/gen/postgres_sql.h
+$(BUILD)/gen/mysql_sql.h: lib/backends/table/embed.awk $(MY_SQL_SRC) $(BUILD)/sources
+	$(call say,SQL,$@)
+	@mkdir -p $(@D)
+	$(Q)awk -v prefix=my -f $< $(MY_SQL_SRC) > $@
+$(call each_obj,lib/backends/mysql/lease.c): $(BUILD)/gen/mysql_sql.h
 
 # A guard that does not see all of the library's traffic is none.
 ifneq ($(ZK_WRAP),)

@@ -11,6 +11,9 @@ extern const struct dlock_backend dlock_backend_redis, dlock_backend_redlock;
 #ifdef WITH_POSTGRES
 extern const struct dlock_backend dlock_backend_postgres;
 #endif
+#ifdef WITH_MYSQL
+extern const struct dlock_backend dlock_backend_mysql;
+#endif
 #ifdef WITH_ZOOKEEPER
 extern const struct dlock_backend dlock_backend_zookeeper;
 #endif
@@ -25,6 +28,9 @@ static const struct dlock_backend *const built_in[] = {
 #endif
 #ifdef WITH_POSTGRES
     &dlock_backend_postgres,
+#endif
+#ifdef WITH_MYSQL
+    &dlock_backend_mysql,
 #endif
 #ifdef WITH_ZOOKEEPER
     &dlock_backend_zookeeper,
@@ -48,6 +54,13 @@ static const struct dlock_loadable modules[] = {
      .package = "dlock-postgres",
      .abi = DLOCK_BACKEND_ABI,
      .schemes = (const char *const[]){"postgres", "postgresql", NULL}},
+#endif
+#ifdef WITH_MYSQL_MODULE
+    {.name = "mysql",
+     .file = "mysql.so",
+     .package = "dlock-mysql",
+     .abi = DLOCK_BACKEND_ABI,
+     .schemes = (const char *const[]){"mysql", NULL}},
 #endif
 #ifdef WITH_ZOOKEEPER_MODULE
     {.name = "zookeeper",

@@ -264,8 +264,9 @@ static struct piece in_user_option(struct piece s)
 /* "redis:user:password@host", without "//". colon: behind letters. */
 static struct piece behind_scheme(char *begin, char *colon, char *word)
 {
-    static const char *const schemes[] = {"redis", "rediss", "valkey",     "valkeys",  "redlock",
-                                          "zk",    "jdbc",   "postgresql", "postgres", "zookeeper"};
+    static const char *const schemes[] = {"redis", "rediss",  "valkey",     "valkeys",  "redlock",
+                                          "zk",    "jdbc",    "postgresql", "postgres", "zookeeper",
+                                          "mysql", "mariadb", "mysql2"};
     struct piece none = {colon, colon};
     for (size_t i = 0; i < DLOCK_LEN(schemes); i++) {
         size_t n = strlen(schemes[i]);

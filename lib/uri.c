@@ -59,6 +59,8 @@ static const struct uri_rule rules[] = {
     {"redlocks", 6379, PATH_DB, HOST_MANY | HOST_CREDS | HOST_REQUIRED},
     {"postgres", 5432, PATH_ANY, HOST_MANY | HOST_LIBPQ},
     {"postgresql", 5432, PATH_ANY, HOST_MANY | HOST_LIBPQ},
+    {"mysql", 3306, PATH_ANY, HOST_MANY},
+    {"mariadb", 3306, PATH_ANY, HOST_MANY},
     {"zk", 2181, PATH_TREE, HOST_MANY | HOST_REQUIRED},
     {"zookeeper", 2181, PATH_TREE, HOST_MANY | HOST_REQUIRED},
     /* For tests; the last rule, see uri_scheme(). */
@@ -625,9 +627,39 @@ static int parse_store(const struct uri_parser *ps, struct uri_span s, const cha
     return u->name ? 0 : uri_no_memory(ps->err);
 }
 
+/* Find the rule of the scheme, which becomes our own word for the store. */
+static int settle_scheme(struct uri_parser *ps)
+{
+    /* "postgresql+psycopg2": the driver is for SQLAlchemy only. */
+    static const char *const with_driver[] = {"postgres", "postgresql", "mysql", "mariadb"};
+    static const struct {
+        const char *scheme, *ours;
+    } others[] = {
+        {"valkey", "redis"}, {"valkeys", "rediss"}, {"mariadb", "mysql"},
+        {"mysql2", "mysql"}, {"trilogy", "mysql"}, /* Rails */
+    };
+    struct dlock_uri *u = ps->u;
+    char *plus = strchr(u->scheme, '+');
+    for (size_t i = 0; plus && plus[1] && *plus && i < DLOCK_LEN(with_driver); i++)
+        if (uri_is_word((struct uri_span){u->scheme, plus}, with_driver[i]))
+            *plus = '\0';
+    for (size_t i = 0; i < DLOCK_LEN(others); i++)
+        if (strcmp(others[i].scheme, u->scheme) == 0) {
+            free(u->scheme);
+            u->scheme = strdup(others[i].ours);
+            if (!u->scheme)
+                return uri_no_memory(ps->err);
+        }
+    for (size_t i = 0; i < DLOCK_LEN(rules) && !ps->rule; i++)
+        if (strcmp(rules[i].scheme, u->scheme) == 0)
+            ps->rule = &rules[i];
+    return ps->rule ? 0 : uri_unknown_store(u->scheme, ps->err);
+}
+
 static int parse_uri(struct uri_parser *ps, const char *text, size_t scheme_len)
 {
     struct dlock_uri *u = ps->u;
+    int r;
     const char *hash = strrchr(text, '#');
     struct uri_span store = {text, hash ? hash : text + strlen(text)};
     u->scheme = copy((struct uri_span){text, text + scheme_len});
@@ -636,26 +668,11 @@ static int parse_uri(struct uri_parser *ps, const char *text, size_t scheme_len)
         return uri_no_memory(ps->err);
     for (char *p = u->scheme; *p; p++)
         *p = *p >= 'A' && *p <= 'Z' ? (char)(*p + 32) : *p;
-    /* "postgresql+psycopg2": the driver is for SQLAlchemy only. */
-    char *plus = strchr(u->scheme, '+');
-    if (plus && plus[1] &&
-        (uri_is_word((struct uri_span){u->scheme, plus}, "postgres") ||
-         uri_is_word((struct uri_span){u->scheme, plus}, "postgresql")))
-        *plus = '\0';
-    for (size_t i = 0; i < DLOCK_LEN(rules) && !ps->rule; i++)
-        if (strcmp(rules[i].scheme, u->scheme) == 0)
-            ps->rule = &rules[i];
-    if (!ps->rule)
-        return uri_unknown_store(u->scheme, ps->err);
-    if (strncmp(u->scheme, "valkey", 6) == 0) {
-        const char *ours = strcmp(u->scheme, "valkeys") == 0 ? "rediss" : "redis";
-        free(u->scheme);
-        u->scheme = strdup(ours);
-        if (!u->scheme)
-            return uri_no_memory(ps->err);
-    }
+    r = settle_scheme(ps);
+    if (r < 0)
+        return r;
     store.p += scheme_len + 3;
-    int r = parse_store(ps, store, hash);
+    r = parse_store(ps, store, hash);
     if (r < 0)
         return r;
     if (ps->rule->path != PATH_FILE)

@@ -102,9 +102,8 @@ static bool is_ours(struct uri_span s)
 static bool is_others(struct uri_span s)
 {
     static const char *const words[] = {
-        "etcd",     "consul",   "mysql",     "mariadb", "sqlserver", "mongodb",
-        "dynamodb", "memcache", "memcached", "keydb",   "nats",      "ldap",
-        "ldaps",    "s3",       "gs",        "http",    "https",
+        "etcd", "consul", "sqlserver", "mongodb", "dynamodb", "memcache", "memcached", "keydb",
+        "nats", "ldap",   "ldaps",     "s3",      "gs",       "http",     "https",
     };
     s.end = span_find(s, '+');
     for (size_t i = 0; i < DLOCK_LEN(words); i++)
@@ -174,6 +173,7 @@ static const char *probable_scheme(struct uri_span host, const char *port)
         if (uri_is_word(host, uri_scheme(i)))
             return strcmp(uri_scheme(i), "file") == 0 ? "redis" : uri_scheme(i);
     return strncmp(port, ":5432", 5) == 0   ? "postgres"
+           : strncmp(port, ":3306", 5) == 0 ? "mysql"
            : strncmp(port, ":2181", 5) == 0 ? "zk"
                                             : "redis";
 }

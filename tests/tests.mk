@@ -7,10 +7,11 @@ UNIT_SRC := $(wildcard tests/unit/*/test_*.c)
 # The unit tests that need a store's sources.
 REDIS_UNIT     := redis/% redlock/% lib/test_tls.c
 POSTGRES_UNIT  := postgres/%
+MYSQL_UNIT     := mysql/%
 ZOOKEEPER_UNIT := zookeeper/%
 UNIT_SRC := $(filter-out $(foreach x,$(PARTS),$(if $(filter no,$(WITH_$x)),$($x_UNIT:%=tests/unit/%))),$(UNIT_SRC))
 # Those in the folder of a store that may be a module are linked with that module's sources.
-UNIT_STORES := POSTGRES ZOOKEEPER
+UNIT_STORES := POSTGRES MYSQL ZOOKEEPER
 HELP_SRC := $(wildcard tests/support/helpers/*.c)
 # Programs that use the library, and the examples.
 USE_SRC  := $(wildcard tests/programs/*.c lib/examples/*.c)

@@ -78,6 +78,7 @@ dlock_teardown() {
     done
     declare -F redis_stop_all >/dev/null && redis_stop_all
     declare -F pg_stop_all >/dev/null && pg_stop_all
+    declare -F my_stop_all >/dev/null && my_stop_all
     declare -F zk_stop_all >/dev/null && zk_stop_all
     # A process that is dying is no leak.
     settle 1 && return 0

@@ -5,6 +5,7 @@
 #include "postgres_sql.h"
 
 #define sql_table_make NULL /* take and try make the row */
+#define INIT(name) .name = sql_table_##name,
 
 const struct table_dialect pg_lease = {
     .path = sql_session_path,
@@ -14,5 +15,5 @@ const struct table_dialect pg_lease = {
     .line = &pg_line,
     .guard = pg_guard,
     .found = pg_found,
-    TABLE_STATEMENTS(TABLE_STATEMENT_INIT) /* the last: each ends with a comma */
+    TABLE_STATEMENTS(INIT) /* the last: each ends with a comma */
 };

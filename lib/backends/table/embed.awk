@@ -1,11 +1,15 @@
 # embed.awk - SQL statements as C strings, without comments. Only awk: a build needs no more than a
 # compiler and make.
 #
-#   awk -f embed.awk FILE.sql ...    extern const char sql_FILE_NAME[]; with SQL_TEXTS, the strings
+#   awk -f embed.awk [-v prefix=my] FILE.sql ...
+#                                    extern const char sql_FILE_NAME[]; with SQL_TEXTS, the strings
 #
 # "-- statement NAME" begins a statement, "-- fragment NAME" a part of some; the line "-- include
-# NAME" stands for that fragment. Each other comment is a line of its own. The lines of a statement
-# are joined by a space, unless --schema prints it (the name ends in "schema").
+# NAME" stands for that fragment, "-- next" for the ";" and the end of the line between two parts of
+# a sequence. Each other comment is a line of its own. The lines of a statement are joined by a
+# space, unless --schema prints it (the name ends in "schema").
+
+BEGIN { prefix = prefix ? prefix : "sql" }
 
 function fail(text) {
     print FILENAME ":" FNR ": " text | "cat >&2"
@@ -34,6 +38,10 @@ FNR == 1 {
     text[name] = text[name] text[$3]
     next
 }
+/^-- next$/ {
+    sub(/( |\\n)"\n$/, ";\\n\"\n", text[name])
+    next
+}
 /^ *--/ || /^ *$/ { next }
 name == "" { fail("no statement yet") }
 {
@@ -52,10 +60,10 @@ END {
     print "/* The statements of FILE.sql, made by lib/backends/table/embed.awk. */"
     for (i = 0; i < n; i++) {
         sub(/( |\\n)"\n$/, "\"", text[order[i]])
-        print "extern const char sql_" order[i] "[];"
+        print "extern const char " prefix "_" order[i] "[];"
     }
     print "#ifdef SQL_TEXTS"
     for (i = 0; i < n; i++)
-        print "const char sql_" order[i] "[] =\n" text[order[i]] ";"
+        print "const char " prefix "_" order[i] "[] =\n" text[order[i]] ";"
     print "#endif"
 }

@@ -74,7 +74,8 @@ void table_send(struct sql_store *be, enum sql_tag tag, enum table_more more,
     for (size_t i = 0; i < n; i++)
         if (statements[i] && (statements[i] != be->sql->grace || be->restart_grace > 0))
             sql_add(&m, statements[i], own, common, be->driver->hex);
-    be->driver->send(be->conn, &m);
+    if (m.n > 0)
+        be->driver->send(be->conn, &m);
 }
 
 void table_not_ours(const struct sql_store *be, const struct sql_reply *r, int code,

@@ -70,10 +70,11 @@ void shared_send_try(struct sql_store *be)
     }
     bool look = be->table.line.tries++ % LOOK_ONE_OF == 0;
     shared_kind(be->spec, kind);
-    table_send(be, T_TRY, AND_HOLDERS,
-               PLACES({"slots", NULL, be->spec->slots}, {"kind", kind, 0}, {"look", NULL, look},
-                      {"orphan", be->table.orphan, 0}, {"table_name", be->table.name, 0}),
-               STATEMENTS(be->sql->grace, be->sql->shared_look));
+    table_send(
+        be, T_TRY, AND_HOLDERS,
+        PLACES({"slots", NULL, be->spec->slots}, {"kind", kind, 0}, {"look", NULL, look},
+               {"orphan", be->table.orphan, 0}, {"table_name", be->table.name, 0}),
+        STATEMENTS(be->table.make ? be->sql->make : NULL, be->sql->grace, be->sql->shared_look));
 }
 
 /* passed: waiters in our way did not take the lock in their turns. */
@@ -170,6 +171,7 @@ static void judge(struct sql_store *be, const struct sql_reply *r, struct table_
         .direct = number(r, "pid") == be->conn->session,
         .ticket = number(r, "ticket"),
         .ahead = sql_null(r->rows, 0, "ahead") ? -1 : number(r, "ahead"),
+        .rows = r->rows,
     };
     if (state != FREE) {
         table_read_holder(&be->info, sql_text(r->rows, 0, "holder"), sql_ms(r->rows, 0, "left_ms"),

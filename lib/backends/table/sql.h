@@ -74,7 +74,7 @@ struct sql_reply {
     struct sql_rows *rows; /* the last result with rows, or NULL */
     enum sql_fault fault;
     char state[6];     /* the server's code for the fault */
-    bool unclear;      /* the error is the driver's, out of memory say: perhaps it was served */
+    bool unclear;      /* an error, but the request was perhaps served, or in part */
     char text[256];    /* of the error */
     char warning[256]; /* see sql_unconfirmed(); "": none */
 };
@@ -116,7 +116,8 @@ static inline const char *sql_text(const struct sql_rows *rows, int row, const c
 }
 static inline bool sql_true(const struct sql_rows *rows, int row, const char *column)
 {
-    return sql_text(rows, row, column)[0] == 't';
+    char first = sql_text(rows, row, column)[0];
+    return first == 't' || first == '1';
 }
 int64_t sql_number(const struct sql_rows *, int row, const char *column);
 /* 0 to INT_MAX, whatever the server says. */

@@ -47,7 +47,7 @@ struct sql_conn {
     enum sql_conn_state state;
     int64_t next_at; /* CONN_CONNECTING: work() is due */
     int unanswered;  /* requests that were sent */
-    int session;     /* CONN_UP: the session's number, as the server told it first */
+    int64_t session; /* CONN_UP: the session's number, as the server told it first */
     bool guarded;    /* set when connected; the owner clears it when the tables are checked */
     /*
      * A single request at a time, since a pooler may be in between. PgBouncer before 1.21 takes a
@@ -69,6 +69,7 @@ struct sql_driver {
     const char *server; /* its name, for people */
     const char *client; /* the program that reads --schema */
     bool hex;           /* see sql_add() */
+    bool one_by_one;    /* of every connection */
     /* Start to connect, at most until then: CONN_UP or CONN_FAILED follows. */
     void (*open)(struct sql_store *, int64_t until);
     /* Why this server, which understands the protocol, is refused. NULL: it is not. */
@@ -154,7 +155,7 @@ struct table_state {
     char orphan[DLOCK_TOKEN_LEN + 1];
     int creates;       /* how often CREATE TABLE was sent in this acquire */
     const char *lacks; /* the missing table */
-    bool take;         /* the next try is the statement take, or free */
+    bool take, make;   /* the next try is the statement take, or free; makes the row */
     struct {           /* in this connection: the table is ours */
         bool holders, runs;
     } checked;

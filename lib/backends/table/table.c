@@ -33,7 +33,8 @@
 #define POLL_IN_LINE (2500 * DLOCK_MSEC) /* between tries of a waiter in line */
 #define SILENT_AFTER (4 * POLL_IN_LINE)  /* --status: for a waiter in line, since the last try */
 #define JITTER (200 * DLOCK_MSEC)
-#define AWAIT_CHUNKS 3 /* as in await */
+#define AWAIT_CHUNKS 3                  /* as in await */
+#define GIVE_UP_TIME (250 * DLOCK_MSEC) /* to leave the line without the lock */
 #define SWEEP_ONE_OF 100
 /*
  * A name with a date leaves a row behind. The row goes with a run record that is a week old; for
@@ -47,6 +48,7 @@
     TAKE_COLUMNS                                                                                   \
     " holder held_fence left_ms grace_ms owner ticket ahead turn_ms"
 #define RENEW_COLUMNS "renewed holder token"
+#define RELEASED_IN_PART 2 /* in the column released: another client was faster, so again */
 
 /* Other clients thwart two, one for each table that we need; more only where tables are dropped. */
 #define CREATES_MAX 5
@@ -77,7 +79,8 @@ void table_send_try(struct sql_store *be)
     const struct sql_place *own = PLACES({"look", NULL, be->table.line.tries++ % LOOK_ONE_OF == 0});
     bool once = be->spec->once > 0;
     table_send(be, T_TRY, once ? AND_RUNS : NO_MORE, own,
-               STATEMENTS(be->sql->grace, be->sql->try, once ? be->sql->runs_begin : NULL));
+               STATEMENTS(be->table.make ? be->sql->make : NULL, be->sql->grace, be->sql->try,
+                          once ? be->sql->runs_begin : NULL));
 }
 
 /* A release, or T_UNDO: of what a try with this token may have got. stays_ms: see table.h. */
@@ -139,6 +142,7 @@ static void maybe_sweep(struct sql_store *be)
 
 static void table_acquire(struct sql_store *be)
 {
+    be->table.make = false;
     be->table.take = be->spec->once == 0 && be->restart_grace == 0 &&
                      (table_is_shared(be) ? be->sql->shared_free : be->sql->take);
     be->table.try = TRY_NONE;
@@ -342,7 +346,7 @@ static void create_answered(struct sql_store *be, const struct sql_reply *r)
 void table_try_failed(struct sql_store *be, const struct sql_reply *r)
 {
     struct dlock_error err;
-    be->table.try = TRY_NONE;
+    be->table.try = r->unclear ? TRY_ORPHANED : TRY_NONE;
     if (r->fault == SQL_NO_TABLE && be->table.creates < CREATES_MAX) {
         be->table.lacks = strstr(r->text, be->table.holders) ? be->table.holders
                           : strstr(r->text, be->table.runs)  ? be->table.runs
@@ -378,7 +382,8 @@ bool table_try_is_ours(struct sql_store *be, const struct sql_reply *r, const ch
         sql_fail(be, &err);
         return false;
     }
-    be->conn->one_by_one = sql_number(r->rows, 0, "pid") != be->conn->session;
+    be->conn->one_by_one =
+        be->driver->one_by_one || sql_number(r->rows, 0, "pid") != be->conn->session;
     be->contact.pending = false;
     outage_over(&be->outage, &be->events);
     return true;
@@ -387,13 +392,14 @@ bool table_try_is_ours(struct sql_store *be, const struct sql_reply *r, const ch
 static void try_answered(struct sql_store *be, const struct sql_reply *r)
 {
     struct dlock_error err;
-    bool take = be->table.take;
+    bool take = be->table.take, makes = be->sql->make && !be->table.make;
     be->table.take = false;
     if (sql_unconfirmed(r)) {
         sql_error(be, r, &err);
         orphan_try(be); /* perhaps granted, or skipped: undo, then try again */
         sql_try_later(be, &err, true);
-    } else if (take && r->fault == SQL_OK && r->rows && r->rows->n == 0) {
+    } else if ((take || makes) && r->fault == SQL_OK && r->rows && r->rows->n == 0) {
+        be->table.make = !take; /* there is no row yet */
         be->table.try = TRY_NONE;
         table_send_try(be);
     } else if (table_is_shared(be)) {
@@ -457,10 +463,14 @@ static void renew_answered(struct sql_store *be, const struct sql_reply *r)
 static void table_release(struct sql_store *be)
 {
     shared_withdraw_notice(be);
-    if (!be->granted && be->table.try == TRY_NONE)
+    bool in_line = !be->granted && be->sql->line->give_up && be->sql->line->give_up(be);
+    if (!be->granted && be->table.try == TRY_NONE && !in_line) {
         sql_released(be, DLOCK_RELEASE_NOTHING, NULL);
-    else
-        sql_connect(be);
+        return;
+    }
+    if (in_line && be->table.try == TRY_NONE) /* only the others have something of it */
+        be->release.until = dlock_min(be->release.until, sql_now(be) + GIVE_UP_TIME);
+    sql_connect(be);
 }
 
 /* No more tries. err: why the release, or the call behind it, was not answered. */
@@ -468,6 +478,8 @@ static void give_release_up(struct sql_store *be, const struct dlock_error *err)
 {
     if (be->table.release == RELEASE_DONE)
         sql_released(be, DLOCK_RELEASE_CLEAN, NULL);
+    else if (!be->granted && be->table.try == TRY_NONE)
+        sql_released(be, DLOCK_RELEASE_NOTHING, NULL);
     else
         sql_released(be, DLOCK_RELEASE_UNCLEAR, err);
 }
@@ -521,6 +533,8 @@ static void release_answered(struct sql_store *be, const struct sql_reply *r)
         release_failed(be, r->unclear || r->fault == SQL_OK, &err);
     } else if (r->tag == T_LEAVE && sql_number(r->rows, 0, "called") > 0) {
         call_waiters(be);
+    } else if (sql_number(r->rows, 0, "released") == RELEASED_IN_PART) {
+        send_give_back(be, T_RELEASE, be->token, table_stays_ms(be));
     } else if (end == END_RECORDED || sql_number(r->rows, 0, "released") == 1) {
         sql_released(be, DLOCK_RELEASE_CLEAN, NULL);
     } else if (be->granted && be->table.release == RELEASE_UNCLEAR) {

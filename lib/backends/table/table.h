@@ -45,12 +45,14 @@ struct table_line {
     void (*granted)(struct sql_store *, const struct sql_reply *);
     /* The statement of a release that need not look at the waiters; NULL: this one must. */
     const char *(*leave)(const struct sql_store *);
+    /* The acquire ends without the lock. True: release has something of ours to end. */
+    bool (*give_up)(struct sql_store *);
 };
 #define TABLE_LINE_PLACES 16
 
 /*
- * The statements, which are in the folder sql of each store; comments there say what they do. A
- * store that does without one names it NULL: #define sql_table_NAME NULL.
+ * The statements, which are in the folder sql of each store; comments there say what they do. NULL:
+ * the store does without.
  */
 /* clang-format off */
 #define TABLE_STATEMENTS(X)                                                                        \
@@ -62,7 +64,6 @@ struct table_line {
     X(runs_status)
 /* clang-format on */
 #define TABLE_STATEMENT_FIELD(name) const char *name;
-#define TABLE_STATEMENT_INIT(name) .name = sql_table_##name,
 
 struct table_dialect {
     const char *path;              /* begins each message */
@@ -109,7 +110,7 @@ struct table_refusal {
     int64_t ahead;                 /* waiters before us in line; -1: unknown */
     bool held; /* try again in left_ms and turn_ms, or earlier; else in turn_ms (0: at once) */
     int64_t left_ms, turn_ms;
-    const struct sql_rows *rows; /* the answer to the statement try; else NULL */
+    const struct sql_rows *rows; /* the answer to the statement try or look */
 };
 void table_refused(struct sql_store *, const struct table_refusal *);
 /* The answer was an error: nothing was granted, since the message was rolled back as a whole. */

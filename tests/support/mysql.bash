@@ -1,0 +1,172 @@
+# mysql.bash - MariaDB servers for tests, each on a free loopback port, with a folder of its own.
+#
+#     load ../../support/mysql
+#     my_start [--OPTION...]           MY_PORT MY_PID MY_DIR (data) MY_SOCK (a path) MY_LOG; mysql
+#                                      ARG... is a client there, as the superuser, bare output
+#     my_start_in NAME [ARG...]        another one; ${MY_PORTS[NAME]} ${MY_PIDS[NAME]} ...; mysql_in
+#                                      NAME ARG...
+#     my_stop [NAME] | my_kill [NAME]  (shutdown | kill -9); the data stays
+#     my_restart NAME stop|kill [ARG...]        same port, same data, the arguments given now; also
+#                                     after my_stop and my_kill (then it is only a start)
+#     my_questions [NAME]              how many statements it got from clients
+#
+# There is the database app, and the account dl with the password pw, who may all in app.
+# In setup_file my_start exports the variables for the tests, and teardown_file calls my_stop_all.
+# In a test dlock_teardown ends them. A test that stops or restarts a server starts one of its own.
+
+declare -gA MY_PORTS MY_PIDS MY_DIRS MY_SOCKS MY_LOGS
+unset MYSQL_PWD MYSQL_HOST MYSQL_TCP_PORT MYSQL_UNIX_PORT
+
+# As PostgreSQL's: see postgres.bash.
+my_as=(env -u DLOCK_TEST_ID setpriv)
+[ "$(id -u)" -ne 0 ] || my_as+=(--reuid=nobody --regid=nogroup --clear-groups)
+MY_SERVER=/usr/sbin/mariadbd
+MY_SMALL=(--innodb-log-file-size=4M --innodb-buffer-pool-size=16M --innodb-flush-method=fsync
+    --aria-log-file-size=8M --performance-schema=OFF)
+
+my_folder() {
+    local dir top=/tmp room
+    room=$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1)
+    [ "${room:-0}" -lt 1000000 ] || [ ! -w /dev/shm ] || top=/dev/shm
+    dir=$(mktemp -d $top/dlock-my.XXXXXX) || return
+    echo "$$ $(my_born $$)" >"$dir/owner"
+    if [ "$(id -u)" -eq 0 ]; then chown nobody:nogroup "$dir" || return; fi
+    echo "$dir"
+}
+my_born() {
+    local stat
+    { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
+    set -- ${stat##*) }
+    echo "${20} $(readlink /proc/self/ns/pid)"
+}
+my_sweep() {
+    local dir pid born
+    for dir in /dev/shm/dlock-my.* /tmp/dlock-my.*; do
+        { [ -f "$dir/owner" ] && read -r pid born <"$dir/owner"; } 2>/dev/null || continue
+        [ "${born#* }" = "$(readlink /proc/self/ns/pid)" ] && [ "$(my_born "$pid")" != "$born" ] ||
+            continue
+        rm -rf "$dir"
+    done
+}
+
+# ---------------------------------------------------------------- server ---
+
+# Once for all files of a run.
+my_template() {
+    local dir rc=0
+    MY_TEMPLATE=${BATS_RUN_TMPDIR:?}/my-template
+    [ ! -e "$MY_TEMPLATE" ] || return 0
+    [ -x "$MY_SERVER" ] || { echo "my_start: no $MY_SERVER" >&2; return 1; }
+    {
+        flock -w 90 9 || return
+        [ ! -e "$MY_TEMPLATE" ] || return 0
+        my_sweep
+        dir=$(my_folder) || return
+        (cd / && timeout -k 2 60 "${my_as[@]}" mariadb-install-db --no-defaults \
+            --datadir="$dir/data" --auth-root-authentication-method=normal --skip-test-db \
+            "${MY_SMALL[@]}") >"$dir/log" 2>&1 </dev/null 3>&- 9>&- || rc=$?
+        if [ $rc -ne 0 ]; then cat "$dir/log" >&2; else
+            rm -rf "$MY_TEMPLATE.new"
+            cp -a "$dir/data" "$MY_TEMPLATE.new" && mv "$MY_TEMPLATE.new" "$MY_TEMPLATE" || rc=$?
+        fi
+        rm -rf "$dir"
+        return $rc
+    } 9>"$MY_TEMPLATE.lock"
+}
+
+my_start() {
+    my_start_in default "$@" || return
+    export MY_PORT=${MY_PORTS[default]} MY_PID=${MY_PIDS[default]} MY_DIR=${MY_DIRS[default]}
+    export MY_SOCK=${MY_SOCKS[default]} MY_LOG=${MY_LOGS[default]}
+}
+
+my_start_in() {
+    local name=$1 dir try
+    shift
+    my_template || return
+    my_drop "$name"
+    dir=$(my_folder) || return
+    # From here on my_stop_all knows it.
+    MY_DIRS[$name]=$dir/data MY_SOCKS[$name]=$dir/s MY_LOGS[$name]=$dir/log
+    cp -a "$MY_TEMPLATE" "$dir/data" || return
+    for try in 1 2 3 4 5 6 7 8 9 10; do
+        MY_PORTS[$name]=$(some_port)
+        : >"$dir/log"
+        if my_launch "$name" "$@"; then
+            mysql_in "$name" -e "CREATE DATABASE app; CREATE USER dl@'%' IDENTIFIED BY 'pw';
+                GRANT ALL ON app.* TO dl@'%'" mysql
+            return
+        fi
+        grep -q 'Address already in use' "$dir/log" || break
+    done
+    echo "my_start: $name: no server after $try tries:" >&2
+    cat "$dir/log" >&2
+    my_drop "$name"
+    return 1
+}
+
+my_launch() {
+    local name=$1 pid
+    shift
+    (cd / && exec "${my_as[@]}" --pdeathsig KILL "$MY_SERVER" --no-defaults \
+        --datadir="${MY_DIRS[$name]}" --port="${MY_PORTS[$name]}" --socket="${MY_SOCKS[$name]}" \
+        --pid-file="${MY_SOCKS[$name]}.pid" --bind-address=127.0.0.1 --skip-name-resolve \
+        --max-connections=300 "${MY_SMALL[@]}" "$@") \
+        >>"${MY_LOGS[$name]}" 2>&1 </dev/null 3>&- &
+    pid=$!
+    until_ready 30 $pid my_ready "$name" && MY_PIDS[$name]=$pid
+}
+my_ready() {
+    timeout 5 mariadb-admin --no-defaults -S "${MY_SOCKS[$1]}" -u root ping >/dev/null 2>&1
+}
+
+my_end() {
+    local pid=${MY_PIDS[$2]:-}
+    [ -n "$pid" ] || return 0
+    kill -CONT "$pid" 2>/dev/null || :
+    kill -"$1" "$pid" 2>/dev/null || :
+    wait_for 10 pid_gone "$pid" || kill -KILL "$pid" 2>/dev/null || :
+    wait "$pid" 2>/dev/null || :
+    unset "MY_PIDS[$2]"
+}
+my_stop() { my_end TERM "${1:-default}"; }
+my_kill() { my_end KILL "${1:-default}"; }
+
+my_restart() {
+    local name=$1 how=$2
+    shift 2
+    [ -n "${MY_DIRS[$name]:-}" ] || fail "my_restart: this shell did not start $name" || return
+    "my_$how" "$name"
+    my_launch "$name" "$@" || { cat "${MY_LOGS[$name]}" >&2; return 1; }
+    [ "${MY_PORTS[$name]}" != "${MY_PORT:-}" ] || MY_PID=${MY_PIDS[$name]}
+}
+
+# Those that this shell started (not a server of setup_file), and their data.
+my_stop_all() {
+    local name
+    for name in "${!MY_DIRS[@]}"; do my_drop "$name"; done
+}
+my_drop() {
+    [ -n "${MY_DIRS[$1]:-}" ] || return 0
+    my_end KILL "$1"
+    rm -rf "${MY_DIRS[$1]%/data}"
+    unset "MY_DIRS[$1]" "MY_PORTS[$1]" "MY_SOCKS[$1]" "MY_LOGS[$1]"
+}
+
+# --------------------------------------------------------------- clients ---
+
+# No database is chosen; the last argument may be one.
+mysql() {
+    timeout -k 2 30 mariadb --no-defaults -S "$MY_SOCK" -u root -N -B --comments "$@" 3>&-
+}
+mysql_in() {
+    local MY_SOCK=${MY_SOCKS[$1]}
+    mysql "${@:2}"
+}
+my_questions() {
+    local MY_SOCK=$MY_SOCK
+    [ "${1:-default}" = default ] || MY_SOCK=${MY_SOCKS[$1]}
+    mysql -e "SHOW GLOBAL STATUS LIKE 'Questions'" | cut -f 2
+}
+# Sessions of the account dl.
+my_sessions() { mysql -e "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'dl'"; }
