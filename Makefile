@@ -406,7 +406,7 @@ $(BUILD)/gen/mysql_sql.h: lib/backends/table/embed.awk $(MY_SQL_SRC) $(BUILD)/so
 	$(call say,SQL,$@)
 	@mkdir -p $(@D)
 	$(Q)awk -v prefix=my -f $< $(MY_SQL_SRC) > $@
-$(call each_obj,lib/backends/mysql/lease.c): $(BUILD)/gen/mysql_sql.h
+$(call each_obj,lib/backends/mysql/lease.c lib/backends/mysql/login.c): $(BUILD)/gen/mysql_sql.h
 
 # A guard that does not see all of the library's traffic is none.
 ifneq ($(ZK_WRAP),)

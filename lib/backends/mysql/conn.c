@@ -207,7 +207,7 @@ static unsigned run_statement(MYSQL *my, const char *sql, struct sql_reply *r,
             take_result(r, res);
         else if (res)
             mysql_free_result(res);
-        if (error == 0 && strncmp(sql, "UPDATE", 6) == 0)
+        if (error == 0 && *sql == 'U') /* an UPDATE: no other statement of ours begins so */
             *changed = mysql_affected_rows(my);
         if (!repeats(error))
             break;
@@ -232,6 +232,7 @@ static void answer(struct my_session *s)
             if (error == 0)
                 continue;
             set_fault(&s->reply, error, mysql_error(s->my));
+            s->reply.unclear = changed > 0; /* that is committed */
             s->broken = error >= CR_MIN_ERROR && error <= CR_MAX_ERROR;
             s->broken = s->broken || error == ER_SERVER_SHUTDOWN;
             s->login.error = error;
@@ -266,7 +267,7 @@ static void *run(void *arg)
     mysql_thread_init();
     log_in(s);
     bool goes_on = s->up;
-    while (s->state != DROPPED && write(fd, &byte, 1) == 1 && goes_on &&
+    while (s->state != DROPPED && send(fd, &byte, 1, MSG_NOSIGNAL) == 1 && goes_on &&
            TEMP_FAILURE_RETRY(read(fd, &byte, 1)) == 1) {
         answer(s);
         goes_on = !s->broken;
@@ -318,16 +319,16 @@ static int start(struct my_session **out, const struct my_settings *set,
 static void leave(struct my_session *s, bool busy)
 {
     pthread_t thread = s->thread;
-    int fd = s->fd, server = s->server;
+    int fd = s->fd;
+    if (busy && s->server >= 0)
+        shutdown(s->server, SHUT_RDWR);
     if (atomic_exchange(&s->state, DROPPED) == ENDED) {
         pthread_join(thread, NULL);
         free_session(s);
         close(fd);
         return;
     }
-    /* From here on the thread may free s. Its own descriptor of the server's socket stays open. */
-    if (busy && server >= 0)
-        shutdown(server, SHUT_RDWR);
+    /* From here on the thread may free s. */
     shutdown(fd, SHUT_WR);
     struct pollfd p = {.fd = fd, .events = POLLRDHUP};
     if (poll(&p, 1, LEAVE_MS) > 0)

@@ -3,14 +3,15 @@
  *
  * libmariadb takes "TLS is wanted" for "TLS is used". With SSL_ENFORCE and a server without TLS the
  * plugin caching_sha2_password sends the password in clear text; without SSL_ENFORCE it encrypts
- * the password with any key that the server sends (both measured with 3.3 and 3.4). So the first try
- * allows only plugins that send a scramble. Where the server wants another one, which libmariadb
- * refuses before it has sent anything, the second try allows caching_sha2_password, and wants TLS
- * only if the server has offered it. Without TLS that plugin can then use its cached scramble, and
- * nothing else: the key's file is empty.
+ * the password with any key that the server sends (both measured with 3.3 and 3.4). So the first
+ * try allows only plugins that send a scramble. Where the server wants another one, which
+ * libmariadb refuses before it has sent anything, the second try allows caching_sha2_password, and
+ * wants TLS only if the server has offered it. Without TLS that plugin can then use its cached
+ * scramble, and nothing else: the key's file is empty.
  */
 #include "login.h"
 
+#include "mysql_sql.h"
 #include "util.h"
 
 #include <errmsg.h>
@@ -24,14 +25,6 @@
 #define CACHING "caching_sha2_password"
 #define PLUGIN_REFUSED 5010 /* of MARIADB_OPT_RESTRICTED_AUTH: no header has a name for it */
 #define OFFERS_TLS 2048     /* CLIENT_SSL, in the server's greeting */
-
-/*
- * What each session needs. The waits of the server end before ours do; a user's or the server's
- * defaults must not change what a statement means. The commit is on disk as the server has it.
- */
-static const char init[] =
-    "SET SESSION autocommit=1, sql_mode='', lock_wait_timeout=1, innodb_lock_wait_timeout=1, "
-    "group_concat_max_len=65536, character_set_results=NULL";
 
 static char *copy(const char *text, bool *ok)
 {
@@ -108,7 +101,7 @@ static MYSQL *connect_to(const struct my_login *login, int i, unsigned seconds, 
     mysql_options(my, MYSQL_OPT_LOCAL_INFILE, &zero);
     mysql_options(my, MYSQL_OPT_MAX_ALLOWED_PACKET, &packet);
     mysql_options(my, MYSQL_SET_CHARSET_NAME, "utf8mb4");
-    mysql_options(my, MYSQL_INIT_COMMAND, init);
+    mysql_options(my, MYSQL_INIT_COMMAND, my_table_session);
     mysql_options(my, MYSQL_SERVER_PUBLIC_KEY, "/dev/null");
     mysql_options(my, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify); /* 3.4 has another default */
     mysql_optionsv(my, MARIADB_OPT_RESTRICTED_AUTH, plugins);
@@ -163,13 +156,11 @@ static MYSQL *at_address(struct my_login *login, int i, unsigned seconds)
     return NULL;
 }
 
-static bool is_read_only(MYSQL *my)
+static bool takes_writes(MYSQL *my)
 {
-    static const char ask[] = "SELECT @@global.read_only";
-    MYSQL_RES *res =
-        mysql_real_query(my, ask, sizeof(ask) - 1) == 0 ? mysql_store_result(my) : NULL;
+    MYSQL_RES *res = mysql_query(my, my_table_takes_writes) == 0 ? mysql_store_result(my) : NULL;
     MYSQL_ROW row = res ? mysql_fetch_row(res) : NULL;
-    bool yes = row && row[0] && strcmp(row[0], "0") != 0;
+    bool yes = row && row[0] && strcmp(row[0], "1") == 0;
     if (res)
         mysql_free_result(res);
     return yes;
@@ -182,7 +173,7 @@ MYSQL *my_login(struct my_login *login)
     for (int i = 0; i < login->n; i++) {
         unsigned seconds = login->seconds / (unsigned)(login->n - i);
         MYSQL *my = at_address(login, i, seconds > 0 ? seconds : 1);
-        if (my && login->n > 1 && is_read_only(my)) {
+        if (my && login->n > 1 && !takes_writes(my)) {
             if (spare)
                 mysql_close(spare);
             spare = my;

@@ -9,6 +9,7 @@
 
 #define SUFFIX "_clients" /* of the second table */
 #define NAME_MAX_BYTES 64 /* of a table, in characters */
+#define LOCK_NAME_MAX 255 /* of the column */
 #define TTL_MAX (365 * 86400 * DLOCK_SEC)
 
 static int usage(const struct my_backend *be, const char *key, const char *value, const char *want,
@@ -116,6 +117,10 @@ static int set_options(struct my_backend *be, struct dlock_error *err)
     const char *mode = dlock_uri_param(uri, "mode"), *grace = dlock_uri_param(uri, "restart-grace");
     if (mode && strcmp(mode, "lease") != 0)
         return usage(be, "mode", mode, "lease", err);
+    if (strlen(uri->name) > LOCK_NAME_MAX) /* the server would cut it */
+        return dlock_fail_at(err, DLOCK_EUSAGE, 0, sql_where(&be->store),
+                             "the lock's name has %zu bytes: %d at most", strlen(uri->name),
+                             LOCK_NAME_MAX);
     if (be->store.spec->ttl > TTL_MAX)
         return dlock_fail_at(err, DLOCK_EUSAGE, 0, sql_where(&be->store),
                              "the ttl is too long: a year at most");

@@ -15,6 +15,16 @@
 -- runs no code with our rights. UTC_TIMESTAMP is the time of the statement's begin. A variable gets
 -- its value by SELECT ... INTO: SET @x = (SELECT ...) locks what it reads.
 
+-- statement session
+-- At the log-in: what the server's or the account's defaults must not change. The waits of the
+-- server end before ours do.
+SET SESSION autocommit = 1, sql_mode = '', lock_wait_timeout = 1, innodb_lock_wait_timeout = 1,
+    character_set_results = NULL
+
+-- statement takes_writes
+-- Of several servers, the first that does.
+SELECT @@global.read_only = 0
+
 -- statement schema
 CREATE TABLE IF NOT EXISTS {table} (
     name VARBINARY(255) NOT NULL PRIMARY KEY, version BIGINT NOT NULL, fence BIGINT NOT NULL,
