@@ -52,7 +52,7 @@ CREATE TABLE IF NOT EXISTS {holders} (
 SELECT CONCAT('the table ', t.table_schema, '.', t.table_name, ' is not safe to use: it is no ',
     'InnoDB table') AS finding
 FROM information_schema.tables t
-WHERE t.table_schema = '{schema_name}' AND t.table_name IN ('{table_name}', '{holders_name}')
+WHERE t.table_schema = '{schema_name}' AND t.table_name IN ('{table_bare}', '{holders_bare}')
     AND NOT (t.table_type = 'BASE TABLE' AND t.engine = 'InnoDB') LIMIT 1
 
 -- statement grace
@@ -367,7 +367,7 @@ FROM (
     UNION ALL
     SELECT 3, 1, CONCAT('table: ', n.name, ' does not exist yet, and the first run makes it; ',
         'run what dlock --schema prints')
-    FROM (SELECT '{table_name}' AS name UNION ALL SELECT '{holders_name}') n
+    FROM (SELECT '{table_bare}' AS name UNION ALL SELECT '{holders_bare}') n
     WHERE NOT EXISTS (SELECT 1 FROM information_schema.tables t
         WHERE t.table_schema = '{schema_name}' AND t.table_name = n.name)
     ) f ORDER BY f.nth
