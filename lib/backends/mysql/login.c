@@ -115,8 +115,8 @@ static MYSQL *connect_to(const struct my_login *login, int i, unsigned seconds, 
     }
     (void)mysql_real_connect(my, set->socket ? NULL : login->at[i].host, set->user,
                              set->password ? set->password : "", set->database, login->at[i].port,
-                             set->socket, 0);
-    mysql_options(my, MYSQL_SERVER_PUBLIC_KEY, NULL); /* mysql_close() does not free it */
+                             set->socket, CLIENT_REMEMBER_OPTIONS);
+    mysql_options(my, MYSQL_SERVER_PUBLIC_KEY, NULL); /* libmariadb does not free it */
     return my;
 }
 
