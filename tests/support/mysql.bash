@@ -8,6 +8,7 @@
 #     my_stop [NAME] | my_kill [NAME]  (shutdown | kill -9); the data stays
 #     my_restart NAME stop|kill [ARG...]        same port, same data, the arguments given now; also
 #                                     after my_stop and my_kill (then it is only a start)
+#     my_forget NAME                  a stopped one starts again, and has forgotten all
 #     my_questions [NAME]              how many statements it got from clients
 #
 # There is the database app, and the account dl with the password pw, who may all in app.
@@ -93,8 +94,7 @@ my_start_in() {
         MY_PORTS[$name]=$(some_port)
         : >"$dir/log"
         if my_launch "$name" "$@"; then
-            mysql_in "$name" -e "CREATE DATABASE app; CREATE USER dl@'%' IDENTIFIED BY 'pw';
-                GRANT ALL ON app.* TO dl@'%'" mysql
+            my_account "$name"
             return
         fi
         grep -q 'Address already in use' "$dir/log" || break
@@ -103,6 +103,16 @@ my_start_in() {
     cat "$dir/log" >&2
     my_drop "$name"
     return 1
+}
+
+my_account() {
+    mysql_in "$1" -e "CREATE DATABASE app; CREATE USER dl@'%' IDENTIFIED BY 'pw';
+        GRANT ALL ON app.* TO dl@'%'" mysql
+}
+
+my_forget() {
+    rm -rf "${MY_DIRS[$1]}" && cp -a "$MY_TEMPLATE" "${MY_DIRS[$1]}" && my_launch "$1" &&
+        my_account "$1"
 }
 
 my_launch() {
