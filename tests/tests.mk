@@ -156,7 +156,7 @@ $$(UNIT_$(1)): private UNIT_A = $$(BUILD)/unit/$(call lower,$(1)).a
 $$(UNIT_$(1)): private UNIT_LIBS = $$($(1)_LIBS)
 $$(UNIT_$(1)): $$(BUILD)/unit/$(call lower,$(1)).a
 endif
-$$(BUILD)/unit/$(call lower,$(1)).a: $$($(1)_SRC:%.c=$$O/%.o)
+$$(BUILD)/unit/$(call lower,$(1)).a: $$(patsubst %.c,$$O/%.o,$$($(1)_SRC) $$($(1)_ENGINE))
 endef
 $(foreach x,$(UNIT_STORES),$(eval $(call unit_store,$x)))
 
