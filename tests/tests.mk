@@ -19,7 +19,7 @@ LOAD_SRC := $(wildcard tests/support/preload/*.c)
 BAD_SRC  := $(wildcard tests/support/modules/*.c)
 # The fuzz targets, which need the sources of all stores; and the words of their languages.
 FUZZ_SRC := $(filter-out %/replay.c,$(sort $(wildcard tests/fuzz/*.c)))
-FUZZ_SRC := $(if $(filter no,$(WITH_REDIS) $(WITH_POSTGRES) $(WITH_ZOOKEEPER)),,$(FUZZ_SRC))
+FUZZ_SRC := $(if $(filter no,$(WITH_REDIS) $(foreach x,$(UNIT_STORES),$(WITH_$x))),,$(FUZZ_SRC))
 # All that is formatted.
 TEST_C   := $(shell find tests -name '*.[ch]')
 
@@ -172,7 +172,7 @@ $(BUILD)/fuzzers/%: tests/fuzz/%.c tests/fuzz/fuzz.h tests/fuzz/replay.c $(BUILD
 	$(call say,FUZZ,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC_ALL) -fPIE -Itests/fuzz $(POSTGRES_CFLAGS) $(DEP) $(USER_FLAGS) -o $@ $< $(FUZZ_MAIN) -pie $(HARDEN_LD) $(LDFLAGS) \
-	    $(BUILD)/cli.a $(FUZZ_STORES) $(BUILD)/lib.a $(LIBS) $(POSTGRES_LIBS) $(ZOOKEEPER_LIBS)
+	    $(BUILD)/cli.a $(FUZZ_STORES) $(BUILD)/lib.a $(LIBS) $(foreach x,$(UNIT_STORES),$($x_LIBS))
 
 # The seeds of each target, a file each.
 $(BUILD)/seeds: tests/fuzz/seeds $(wildcard tests/fuzz/*.seeds)
