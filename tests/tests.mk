@@ -49,6 +49,13 @@ check-unit: ## only the unit tests (nothing is installed)
 	@$(SUBMAKE) units
 	@BUILD=$(BUILD) SAN=$(SAN) CC='$(CC)' MAKE='$(MAKE)' tests/run --unit
 
+# Nothing is installed: the packages of MariaDB's server conflict with MySQL's.
+check-mysql: ## the contract suite on your server: URI=mysql://USER:PASSWORD@HOST/DATABASE
+	@[ -n $(call quoted,$(URI)) ] || { echo 'usage: make check-mysql URI=mysql://USER:PASSWORD@HOST/DATABASE' >&2; exit 64; }
+	@$(SUBMAKE) $(BUILD)/dlock $(BUILD)/test/dlock $(HELP_BIN)
+	@MY_URI=$(call quoted,$(URI)) BUILD=$(BUILD) SAN=$(SAN) CC='$(CC)' MAKE='$(MAKE)' \
+	    tests/run tests/contract/stores/mysql.bash
+
 check-asan: ## the whole suite under AddressSanitizer and UBSan
 	@$(MAKE) BUILD=$(BUILD)/asan SAN=address,undefined check
 
@@ -110,7 +117,7 @@ bench: all $(HELP_BIN) $(BUILD)/programs/handles ## what a lock costs
 bench-report: all $(HELP_BIN) $(BUILD)/programs/handles ## measure anew what man/figures.md shows, and draw its plots
 	@tests/bench-report
 
-.PHONY: coverage fuzz fuzzers check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-deb check-image check-build check-build-thread bench bench-report model proof
+.PHONY: coverage fuzz fuzzers check-build-contract check check-unit check-mysql units check-platforms check-asan check-tsan soak check-debian check-deb check-image check-build check-build-thread bench bench-report model proof
 
 # ------------------------------------------------------------------ rules ---
 
