@@ -1,8 +1,8 @@
 # dlock - flock(1) for more than one machine.      `make help` lists the targets.
 #
 # User variables: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR BUILD WITH_REDIS WITH_TLS WITH_POSTGRES
-# WITH_ZOOKEEPER SAN WERROR V and the directories below. CFLAGS, CPPFLAGS and LDFLAGS of the user
-# come last and so win.
+# WITH_MYSQL WITH_ZOOKEEPER SAN WERROR V and the directories below. CFLAGS, CPPFLAGS and LDFLAGS of
+# the user come last and so win.
 
 PREFIX       ?= /usr/local
 DESTDIR      ?=
@@ -25,7 +25,7 @@ BUILD        ?= build
 # Stores: builtin | no, and module: loaded on first use, for the sake of all that do not use it.
 WITH_REDIS   ?= builtin
 WITH_POSTGRES ?= module
-WITH_MYSQL ?= module
+WITH_MYSQL   ?= module
 WITH_ZOOKEEPER ?= module
 # TLS for Redis: module | builtin | no.
 WITH_TLS     ?= $(if $(filter no,$(WITH_REDIS)),no,module)
@@ -103,7 +103,7 @@ LIBS_SO  := -pthread -ldl
 
 # Each part that can be left out has a folder of sources (X_SRC), the headers that it needs
 # (X_HEADERS), and flags of its own (X_CFLAGS, X_LIBS; X_LIBS_SO for the shared library).
-# WITH_X=module makes dlock-modules/x.so of it.
+# WITH_X=module makes dlock-modules/x.so of it, with a copy of X_ENGINE, which needs none of them.
 PARTS := REDIS TLS POSTGRES MYSQL ZOOKEEPER
 
 REDIS_SRC     := $(sort $(wildcard lib/backends/redis/*.c lib/tls/config.c lib/tls/io.c))
@@ -123,16 +123,19 @@ TLS_HEADERS := openssl/ssl.h
 TLS_CFLAGS  ?= $(shell $(PKG_CONFIG) --cflags libssl 2>/dev/null)
 TLS_LIBS    ?= $(or $(shell $(PKG_CONFIG) --libs libssl 2>/dev/null),-lssl) -lcrypto
 
-# The engine of the SQL stores: each module has a copy.
+# The engine of the SQL stores.
 TABLE_SRC := $(sort $(wildcard lib/backends/table/*.c))
-POSTGRES_SRC     := $(sort $(wildcard lib/backends/postgres/*.c) $(TABLE_SRC))
+
+POSTGRES_SRC     := $(sort $(wildcard lib/backends/postgres/*.c))
+POSTGRES_ENGINE  := $(TABLE_SRC)
 POSTGRES_HEADERS := libpq-fe.h sha2.h
 PG_CFLAGS ?= $(or $(shell $(PKG_CONFIG) --cflags libpq 2>/dev/null),$(addprefix -I,$(shell pg_config --includedir 2>/dev/null)))
 PG_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs libpq 2>/dev/null),$(addprefix -L,$(shell pg_config --libdir 2>/dev/null)) -lpq) -lmd
 POSTGRES_CFLAGS = $(GEN) $(PG_CFLAGS)
 POSTGRES_LIBS   = $(PG_LIBS)
 
-MYSQL_SRC     := $(sort $(wildcard lib/backends/mysql/*.c) $(TABLE_SRC))
+MYSQL_SRC     := $(sort $(wildcard lib/backends/mysql/*.c))
+MYSQL_ENGINE  := $(TABLE_SRC)
 MYSQL_HEADERS := mysql.h
 MARIADB_CFLAGS ?= $(or $(shell $(PKG_CONFIG) --cflags libmariadb 2>/dev/null),-I/usr/include/mariadb)
 MARIADB_LIBS   ?= $(or $(shell $(PKG_CONFIG) --libs-only-l libmariadb 2>/dev/null),-lmariadb)
@@ -179,14 +182,13 @@ endif
 ifeq ($$(WITH_$(1)),module)
   WITH_DEFS += -DWITH_$(1)_MODULE=1
   MODULES += $$(call module_of,$(1))
-  MOD_OBJ += $$($(1)_SRC:%.c=$$O/mod/%.o)
+  MOD_OBJ += $$(patsubst %.c,$$O/mod/%.o,$$($(1)_SRC) $$($(1)_ENGINE))
 endif
 endef
 MODULES  :=
 LEFT_OUT :=
 $(foreach x,$(PARTS),$(eval $(call part,$x)))
-# A module has a copy of the engine, but a store that is built in needs it in the program.
-LEFT_OUT := $(filter-out $(if $(filter builtin,$(WITH_POSTGRES) $(WITH_MYSQL)),$(TABLE_SRC)),$(LEFT_OUT))
+LEFT_OUT += $(if $(filter builtin,$(WITH_POSTGRES) $(WITH_MYSQL)),,$(TABLE_SRC))
 MOD_OBJ  := $(sort $(MOD_OBJ))
 
 ifeq ($(WITH_ZOOKEEPER)$(ZK_STATIC),moduleyes)
@@ -321,8 +323,8 @@ help: ## this list
 	@echo
 	@echo '  variables:   PREFIX DESTDIR BINDIR LIBDIR MANDIR ... CC CFLAGS LDFLAGS BUILD V=1'
 	@echo '               WITH_REDIS=builtin|no  WITH_POSTGRES=module|builtin|no'
-	@echo '               WITH_MYSQL=module|builtin|no'
-	@echo '               WITH_ZOOKEEPER=module|builtin|no  WITH_TLS=module|builtin|no'
+	@echo '               WITH_MYSQL=module|builtin|no  WITH_ZOOKEEPER=module|builtin|no'
+	@echo '               WITH_TLS=module|builtin|no'
 	@echo '               SAN=address,undefined|thread  WERROR=1'
 
 MAN := $(wildcard man/*.[1-8])
@@ -357,7 +359,7 @@ $(BUILD)/flags: FORCE
 	$(call stamp,$(FLAGS_NOW))
 
 # What is linked, and how: a file that was removed leaves no newer prerequisite behind.
-SOURCES = $(sort $(LIB_SRC) $(foreach x,$(PARTS),$($x_SRC)) $(CLI_SRC) $(FAKE_SRC) $(LUA_SRC) $(LUA_PARTS) $(SQL_SRC) $(MY_SQL_SRC))
+SOURCES = $(sort $(LIB_SRC) $(foreach x,$(PARTS),$($x_SRC) $($x_ENGINE)) $(CLI_SRC) $(FAKE_SRC) $(LUA_SRC) $(LUA_PARTS) $(SQL_SRC) $(MY_SQL_SRC))
 $(BUILD)/sources: FORCE
 	$(call stamp,$(SOURCES) | $(LINK) $(LDFLAGS) | $(LIBS) | $(LIBS_SO))
 
@@ -379,7 +381,7 @@ $(BUILD)/$(call lower,$(1))-flags: FORCE
 $(call each_obj,$($(1)_SRC)): $(BUILD)/$(call lower,$(1))-flags
 $(call each_obj,$($(1)_SRC)): PART = $$($(1)_CFLAGS)
 $($(1)_SRC:%.c=$O/mod/%.o): PART = $$($(1)_CFLAGS) $$($(1)_MOD_CFLAGS)
-$(call module_of,$(1)): $($(1)_SRC:%.c=$O/mod/%.o)
+$(call module_of,$(1)): $(patsubst %.c,$O/mod/%.o,$($(1)_SRC) $($(1)_ENGINE))
 $(call module_of,$(1)): private MOD_LIBS = $$(or $$($(1)_MOD_LIBS),$$($(1)_LIBS))
 endef
 $(foreach x,$(PARTS),$(eval $(call part_rules,$x)))
@@ -401,7 +403,7 @@ $(BUILD)/gen/postgres_sql.h: lib/backends/table/embed.awk $(SQL_SRC) $(BUILD)/so
 	$(call say,SQL,$@)
 	@mkdir -p $(@D)
 	$(Q)awk -f $< $(SQL_SRC) > $@
-$(call each_obj,$(filter-out $(TABLE_SRC),$(POSTGRES_SRC))): $(BUILD)/gen/postgres_sql.h
+$(call each_obj,$(POSTGRES_SRC)): $(BUILD)/gen/postgres_sql.h
 $(BUILD)/gen/mysql_sql.h: lib/backends/table/embed.awk $(MY_SQL_SRC) $(BUILD)/sources
 	$(call say,SQL,$@)
 	@mkdir -p $(@D)
@@ -471,7 +473,7 @@ $(BUILD)/dlock-modules/%.so: $(BUILD)/pic.a $(BUILD)/sources
 	    $(filter %.o,$^) $(BUILD)/pic.a $(LDFLAGS) $(MOD_LIBS) -pthread
 	@rm -f $@.map; chmod 755 $@
 
-$(BUILD)/libdlock.pc: Makefile $(BUILD)/flags $(BUILD)/build-id lib/dlock.h
+$(BUILD)/libdlock.pc: Makefile $(BUILD)/sources $(BUILD)/build-id lib/dlock.h
 	$(Q)printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(INCLUDEDIR)' '' \
 	    'Name: libdlock' 'Description: locks with leases on files and networked stores' \
 	    'Version: $(VERSION)' 'Libs: -L$${libdir} -ldlock' 'Libs.private: $(LIBS_SO)' \

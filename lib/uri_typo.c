@@ -82,12 +82,12 @@ int uri_unknown_store(const char *scheme, struct dlock_error *err)
     for (size_t i = 0; listed && (ours = uri_scheme(i)); i++)
         snprintf(hint + strlen(hint), sizeof(hint) - strlen(hint), "%s %s",
                  i == 0 ? "; known:" : ",", ours);
-    return dlock_fail(err, DLOCK_EUSAGE, 0,
-                      "unknown store \"%.20s://\"%s (a file of that name: ./%.20s%s...)", scheme,
-                      hint, listed ? "" : scheme, listed ? "" : ":");
+    return dlock_fail(err, DLOCK_EUSAGE, 0, "unknown store \"%.20s://\"%s (a file%s: ./%.20s%s...)",
+                      scheme, hint, listed ? "" : " of that name", listed ? "" : scheme,
+                      listed ? "" : ":");
 }
 
-/* A scheme of ours, also in "SCHEME+DRIVER". */
+/* A scheme of ours or of Rails, also in "SCHEME+DRIVER". */
 static bool is_ours(struct uri_span s)
 {
     struct uri_span head = {s.p, span_find(s, '+')};
@@ -95,7 +95,7 @@ static bool is_ours(struct uri_span s)
     for (size_t i = 0; (ours = uri_scheme(i)); i++)
         if (uri_is_word(s, ours) || uri_is_word(head, ours))
             return true;
-    return false;
+    return uri_is_word(s, "mysql2") || uri_is_word(s, "trilogy");
 }
 
 /* A scheme of other stores that users may lock with. */

@@ -19,7 +19,7 @@ LOAD_SRC := $(wildcard tests/support/preload/*.c)
 BAD_SRC  := $(wildcard tests/support/modules/*.c)
 # The fuzz targets, which need the sources of all stores; and the words of their languages.
 FUZZ_SRC := $(filter-out %/replay.c,$(sort $(wildcard tests/fuzz/*.c)))
-FUZZ_SRC := $(if $(filter no,$(WITH_REDIS) $(WITH_POSTGRES) $(WITH_ZOOKEEPER)),,$(FUZZ_SRC))
+FUZZ_SRC := $(if $(filter no,$(WITH_REDIS) $(foreach x,$(UNIT_STORES),$(WITH_$x))),,$(FUZZ_SRC))
 # All that is formatted.
 TEST_C   := $(shell find tests -name '*.[ch]')
 
@@ -48,6 +48,13 @@ units: $(UNIT_BIN) $(BUILD)/unit/built
 check-unit: ## only the unit tests (nothing is installed)
 	@$(SUBMAKE) units
 	@BUILD=$(BUILD) SAN=$(SAN) CC='$(CC)' MAKE='$(MAKE)' tests/run --unit
+
+# Nothing is installed: the packages of MariaDB's server conflict with MySQL's.
+check-mysql: ## the contract suite on your server: URI=mysql://USER:PASSWORD@HOST/DATABASE
+	@[ -n $(call quoted,$(URI)) ] || { echo 'usage: make check-mysql URI=mysql://USER:PASSWORD@HOST/DATABASE' >&2; exit 64; }
+	@$(SUBMAKE) $(BUILD)/dlock $(BUILD)/test/dlock $(HELP_BIN)
+	@MY_URI=$(call quoted,$(URI)) BUILD=$(BUILD) SAN=$(SAN) CC='$(CC)' MAKE='$(MAKE)' \
+	    tests/run tests/contract/stores/mysql.bash
 
 check-asan: ## the whole suite under AddressSanitizer and UBSan
 	@$(MAKE) BUILD=$(BUILD)/asan SAN=address,undefined check
@@ -110,7 +117,7 @@ bench: all $(HELP_BIN) $(BUILD)/programs/handles ## what a lock costs
 bench-report: all $(HELP_BIN) $(BUILD)/programs/handles ## measure anew what man/figures.md shows, and draw its plots
 	@tests/bench-report
 
-.PHONY: coverage fuzz fuzzers check-build-contract check check-unit units check-platforms check-asan check-tsan soak check-debian check-deb check-image check-build check-build-thread bench bench-report model proof
+.PHONY: coverage fuzz fuzzers check-build-contract check check-unit check-mysql units check-platforms check-asan check-tsan soak check-debian check-deb check-image check-build check-build-thread bench bench-report model proof
 
 # ------------------------------------------------------------------ rules ---
 
@@ -156,7 +163,7 @@ $$(UNIT_$(1)): private UNIT_A = $$(BUILD)/unit/$(call lower,$(1)).a
 $$(UNIT_$(1)): private UNIT_LIBS = $$($(1)_LIBS)
 $$(UNIT_$(1)): $$(BUILD)/unit/$(call lower,$(1)).a
 endif
-$$(BUILD)/unit/$(call lower,$(1)).a: $$($(1)_SRC:%.c=$$O/%.o)
+$$(BUILD)/unit/$(call lower,$(1)).a: $$(patsubst %.c,$$O/%.o,$$($(1)_SRC) $$($(1)_ENGINE))
 endef
 $(foreach x,$(UNIT_STORES),$(eval $(call unit_store,$x)))
 
@@ -172,7 +179,7 @@ $(BUILD)/fuzzers/%: tests/fuzz/%.c tests/fuzz/fuzz.h tests/fuzz/replay.c $(BUILD
 	$(call say,FUZZ,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC_ALL) -fPIE -Itests/fuzz $(POSTGRES_CFLAGS) $(DEP) $(USER_FLAGS) -o $@ $< $(FUZZ_MAIN) -pie $(HARDEN_LD) $(LDFLAGS) \
-	    $(BUILD)/cli.a $(FUZZ_STORES) $(BUILD)/lib.a $(LIBS) $(POSTGRES_LIBS) $(ZOOKEEPER_LIBS)
+	    $(BUILD)/cli.a $(FUZZ_STORES) $(BUILD)/lib.a $(LIBS) $(foreach x,$(UNIT_STORES),$($x_LIBS))
 
 # The seeds of each target, a file each.
 $(BUILD)/seeds: tests/fuzz/seeds $(wildcard tests/fuzz/*.seeds)

@@ -1,11 +1,13 @@
 /*
- * rows.c - rows of PostgreSQL: of a status, of a list, of a run. Any role that may write the table
- * chooses them. The input's lines are the columns, \N is NULL; after the last line they begin anew.
+ * rows.c - rows of a SQL store: of a status, of a list, of a run. Any account that may write the
+ * table chooses them. The input's lines are the columns, \N is NULL; after the last line they begin
+ * anew.
  */
 #include "fuzz.h"
 
 #include "../../lib/backends/table/runs.c"
-#include "backends/postgres/postgres.h"
+
+extern const struct sql_protocol pg_advisory;
 
 static struct dlock_uri *uri;
 
@@ -23,31 +25,56 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return 0;
 }
 
+/* One row, as a driver has it. */
+struct fuzz_row {
+    struct sql_rows rows;
+    int n;
+    char *names[32], *fields[32];
+};
+
+static const char *field(const struct sql_rows *rows, int row, const char *column, bool *there)
+{
+    const struct fuzz_row *r = (const struct fuzz_row *)rows;
+    int i = 0;
+    while (i < r->n && strcmp(r->names[i], column) != 0)
+        i++;
+    *there = i < r->n;
+    return *there && row == 0 ? r->fields[i] : NULL;
+}
+
+static void free_row(struct sql_rows *rows)
+{
+    struct fuzz_row *r = (struct fuzz_row *)rows;
+    for (int i = 0; i < r->n; i++) {
+        free(r->names[i]);
+        free(r->fields[i]);
+    }
+    free(r);
+}
+
 /* A row with these columns: "fence pid token". */
 static struct sql_rows *make_row(struct fuzz f, const char *columns)
 {
-    char names[256], *rest = names, *name;
-    PGresAttDesc list[32];
-    int n = 0;
+    struct fuzz_row *r = calloc(1, sizeof(*r));
     struct fuzz left = f;
-    PGresult *res = PQmakeEmptyPGresult(NULL, PGRES_TUPLES_OK);
-    snprintf(names, sizeof(names), "%s", columns);
-    while ((name = strtok_r(rest, " ", &rest)))
-        list[n++] = (PGresAttDesc){.name = name};
-    FUZZ_HOLDS(res && PQsetResultAttrs(res, n, list));
-    for (int i = 0; i < n; i++) {
+    FUZZ_HOLDS(r);
+    r->rows = (struct sql_rows){.n = 1, .field = field, .free = free_row};
+    for (size_t len; *columns; columns += len + strspn(columns + len, " ")) {
+        len = strcspn(columns, " ");
         char *text = fuzz_line(&left);
         if (!text) {
             left = f;
             text = fuzz_line(&left);
         }
-        bool null = !text || strcmp(text, "\\N") == 0;
-        FUZZ_HOLDS(PQsetvalue(res, 0, i, text, null ? -1 : (int)strlen(text)));
-        free(text);
+        if (text && strcmp(text, "\\N") == 0) {
+            free(text);
+            text = NULL;
+        }
+        FUZZ_HOLDS(r->n < (int)DLOCK_LEN(r->names));
+        r->names[r->n] = fuzz_copy(columns, len);
+        r->fields[r->n++] = text;
     }
-    struct sql_rows *rows = pg_rows(res);
-    FUZZ_HOLDS(rows && sql_has(rows, columns));
-    return rows;
+    return &r->rows;
 }
 
 static void check_info(const struct dlock_info *i)

@@ -12,17 +12,17 @@
 #include <unistd.h>
 
 extern const struct dlock_backend dlock_backend_file, dlock_backend_redis, dlock_backend_redlock,
-    dlock_backend_postgres, dlock_backend_zookeeper;
+    dlock_backend_postgres, dlock_backend_mysql, dlock_backend_zookeeper;
 
 static const struct dlock_backend *const stores[] = {
-    &dlock_backend_file, &dlock_backend_redis, &dlock_backend_redlock, &dlock_backend_postgres,
-    &dlock_backend_zookeeper};
+    &dlock_backend_file,     &dlock_backend_redis, &dlock_backend_redlock,
+    &dlock_backend_postgres, &dlock_backend_mysql, &dlock_backend_zookeeper};
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     (void)argc;
     (void)argv;
-    clearenv(); /* libpq's variables */
+    clearenv(); /* those of libpq, and MYSQL_PWD */
     return 0;
 }
 

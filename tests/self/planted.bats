@@ -23,9 +23,10 @@ command_with() {
 }
 
 # plant SOURCE SED: the program with that change is $PLANTED. A Lua script is a part of
-# redis/script.c, the SQL of postgres/lease.c.
+# redis/script.c, a store's SQL of its lease.c.
 plant() {
-    local source=$1 object compile link
+    local source=$1 object compile link store=${1#lib/backends/}
+    store=${store%%/*}
     mkdir "$T/planted"
     PLANTED=$T/planted/dlock
     sed -E "$2" "$ROOT/$source" >"$T/planted/source"
@@ -33,7 +34,7 @@ plant() {
         fail "the plant does not apply to $source: $2" || return
     case $source in
     *.lua) plant_text "$source" redis_scripts.h lib/backends/redis/script.c || return ;;
-    *.sql) plant_text "$source" postgres_sql.h lib/backends/postgres/lease.c || return ;;
+    *.sql) plant_text "$source" "${store}_sql.h" "lib/backends/$store/lease.c" || return ;;
     *) mv "$T/planted/source" "$T/planted/source.c" ;;
     esac
     object=$BUILD/obj/${source%.c}.o
@@ -49,10 +50,11 @@ plant() {
     (cd "$ROOT" && eval "${compile/ -MMD -MP/}" && eval "$link") 3>&- || fail "it cannot be built"
 }
 
-# plant_module SOURCE: $T/planted/source.c is part of a module, found beside the program.
+# plant_module SOURCE: $T/planted/source.c is part of a module, found beside the program. The engine
+# of the SQL stores is changed for PostgreSQL.
 plant_module() {
     local source=$1 object=$BUILD/obj/mod/${1%.c}.o store so compile link map
-    store=${source#lib/backends/} store=${store%%/*}
+    store=${source#lib/backends/} store=${store%%/*} store=${store/#table/postgres}
     so=$BUILD/dlock-modules/$store.so
     cp "$BUILD/test/dlock" "$PLANTED" && cp -r "$BUILD/dlock-modules" "$T/planted/dlock-modules" ||
         return
@@ -73,7 +75,8 @@ plant_text() {
     local dir=${1%/*} header=$BUILD/gen/$2 make
     cp -r "$ROOT/$dir" "$T/planted" || return
     mv "$T/planted/source" "$T/planted/${dir##*/}/${1##*/}" || return
-    make=$(command_with "$dir/embed.awk") || return
+    make=$(grep "^awk .*> $header\$" "$BATS_FILE_TMPDIR/commands") ||
+        fail "how is $header made?" || return
     make=${make/"> $header"/"> $T/planted/$2"}
     source=$3
     cp "$ROOT/$source" "$T/planted/source.c" || return

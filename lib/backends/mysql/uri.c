@@ -146,8 +146,10 @@ int my_settings_init(struct my_backend *be, struct dlock_error *err)
     if (!set->user && h)
         set->user = h->user;
     set->given = dlock_uri_param(uri, "password");
-    set->given = h && h->password ? h->password : set->given ? set->given : getenv("MYSQL_PWD");
+    set->given = h && h->password ? h->password : set->given;
     set->password_file = dlock_uri_param(uri, "password-file");
+    if (!set->given && !set->password_file)
+        set->given = getenv("MYSQL_PWD");
     set->socket = dlock_uri_param(uri, "socket");
     set->database = uri->path[0] == '/' ? uri->path + 1 : "";
     if (!*set->database)
