@@ -31,9 +31,9 @@
  * Memory: without memory a call fails with DLOCK_ENOMEM, and a held lock stays held. But
  * libzookeeper then ends the program (SIGSEGV, or SIGABRT by assert(3)), and the GSSAPI library may
  * crash where libpq uses it: with another gssencmode than "disable", or a server that wants GSSAPI.
- * The library sets no limit. A PostgreSQL server decides how long an answer is, and libpq keeps all
- * of it: a hostile server can fill the memory. dlock(1) sets RLIMIT_DATA for itself; where servers
- * are not trusted, the program does so, too.
+ * The library sets no limit. A PostgreSQL or MySQL server decides how long an answer is, and the
+ * client library keeps all of it: a hostile server can fill the memory. dlock(1) sets RLIMIT_DATA
+ * for itself; where servers are not trusted, the program does so, too.
  *
  * Times are int64_t nanoseconds; DLOCK_NEVER means "without end" as an argument. Points in time are
  * on CLOCK_BOOTTIME (dlock_now()). A time service may slew that clock: so each time of a lease also
@@ -225,8 +225,8 @@ struct dlock_options {
      * Skip the work if it has succeeded within this time: then the acquire ends with
      * DLOCK_REPORT_SKIPPED. dlock_note_result() before the release says how the work has ended.
      * 0: no record is read or written. Exclusive locks only; of the stores, Redis, Redlock,
-     * PostgreSQL's lease table, ZooKeeper and named files have records. In a set the run begins
-     * when all locks are held.
+     * PostgreSQL's lease table, MySQL, ZooKeeper and named files have records. In a set the run
+     * begins when all locks are held.
      */
     int64_t once_ns;
     /*
@@ -634,7 +634,7 @@ int dlock_schema(const dlock *, char **out, struct dlock_error *err);
  * keep a lock for as long as a descriptor, a connection or a session lasts, which ends here: the
  * lock is free (of a file, unless dlock_fd() was called; ZooKeeper is told the end of the session;
  * if that message is lost, after the ttl).
- * On Redis, Redlock and PostgreSQL's lease table the lease runs out. Blocks for 1 s at most
+ * On Redis, Redlock, PostgreSQL's lease table and MySQL the lease runs out. Blocks for 1 s at most
  * (ZooKeeper), else not. In a child process: see "Fork" above. A thread that waits for a silent
  * name, directory or Kerberos server ends later by itself. Exit handlers of the libraries that the
  * thread uses may destroy what it still needs: exit by _exit(2) after a lock that could not be
