@@ -21,6 +21,7 @@ all locks|dlock-locks.7|all locks|--list STORE
 all locks|dlock.1|all locks|--list +Show all locks
 rights of the role|dlock-postgres.7|rights of the role|GRANT SELECT
 rights of the role|dlock-redis.7|rights of the role|ACL SETUSER
+rights of the account|dlock-mysql.7|rights of the account|dlock --schema
 rights of the role|dlock-zookeeper.7|rights of the user|setAcl'
 SCREEN=24
 
