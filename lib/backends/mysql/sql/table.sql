@@ -240,6 +240,12 @@ l.name <> '' AND l.expires <= UTC_TIMESTAMP(6) AND l.freed < UTC_TIMESTAMP(6) - 
 AND l.fence < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - 604800000000
 AND (l.run_state = '' OR l.run_until < UTC_TIMESTAMP(6))
 
+-- fragment swept_clients
+-- What holders and waiters left behind a week ago, of the same names.
+DELETE w FROM {holders} w FORCE INDEX (PRIMARY) WHERE w.name BETWEEN @least AND @most
+    AND w.expires < UTC_TIMESTAMP(6) - INTERVAL 7 DAY AND (w.epoch <> '' OR w.place
+        < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - 604800000000)
+
 -- statement sweep
 SELECT MIN(s.name), MAX(s.name) INTO @least, @most FROM (
     SELECT l.name FROM {table} l FORCE INDEX (PRIMARY) WHERE
@@ -248,6 +254,8 @@ SELECT MIN(s.name), MAX(s.name) INTO @least, @most FROM (
 -- next
 DELETE l FROM {table} l FORCE INDEX (PRIMARY) WHERE l.name BETWEEN @least AND @most AND
 -- include unused
+-- next
+-- include swept_clients
 
 -- ------------------------------------------------------------------ the line
 

@@ -105,6 +105,8 @@ SELECT MIN(s.name), MAX(s.name) INTO @least, @most FROM (
 DELETE l FROM {table} l FORCE INDEX (PRIMARY) WHERE l.name BETWEEN @least AND @most
     AND l.run_state <> '' AND
 -- include unused
+-- next
+-- include swept_clients
 
 -- statement status
 SELECT
