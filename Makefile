@@ -189,7 +189,6 @@ MODULES  :=
 LEFT_OUT :=
 $(foreach x,$(PARTS),$(eval $(call part,$x)))
 LEFT_OUT += $(if $(filter builtin,$(WITH_POSTGRES) $(WITH_MYSQL)),,$(TABLE_SRC))
-MOD_OBJ  := $(sort $(MOD_OBJ))
 
 ifeq ($(WITH_ZOOKEEPER)$(ZK_STATIC),moduleyes)
 WITH_DEFS += -DWITH_ZOOKEEPER_GUARD=1
@@ -245,7 +244,7 @@ lint: all ## manual pages, format, exported symbols, Lua scripts, layers
 	@tests/examples man/libdlock.3
 	@tests/lint-symbols $(BUILD)/libdlock.so $(BUILD)/libdlock.a
 	@tests/lint-lua $(LUA_SRC) $(LUA_PARTS)
-	@tests/lint $(CLI_OBJ) $(LIB_OBJ) $(MOD_OBJ)
+	@tests/lint $(CLI_OBJ) $(LIB_OBJ) $(sort $(MOD_OBJ))
 	@! grep -nw DLOCK_TEST $(wildcard lib/*.h lib/*/*.h lib/*/*/*.h lib/*/*/*/*.h cli/*.h) || \
 	    { echo "DLOCK_TEST in a header: the Makefile looks for it in lib/ and cli/*.c only" >&2; exit 1; }
 	@! grep -rnE '^ *! ' --include='*.bats' --include='*.bash' tests | grep -vE '\|\||&&|\\$$' || \
