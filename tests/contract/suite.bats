@@ -588,7 +588,7 @@ ended_late() {
     hold --ttl 9 --connect-timeout 1
     start_log long.log "$DLOCK" --ttl 1 --connect-timeout 1 "$L" touch got
     long=$STARTED
-    start_log unheard.log "$DLOCK" --ttl 1 --connect-timeout 1 -w 3.5 "$L" touch ran
+    start_log unheard.log "$DLOCK" --ttl 1 --connect-timeout 1 -w 5 "$L" touch ran
     unheard=$STARTED
     wait_for 5 waiters_are 2
     # This one has heard lately that the lock is held.
@@ -610,7 +610,7 @@ ended_late() {
     start_log new.log "$DLOCK" --ttl 2 "$L" touch ran
     wait_for 5 grep -qx dlock "/proc/$STARTED/comm" # the shell itself could miss the signal
     dies_by TERM 2000
-    exits 69 5 "$unheard"
+    exits 69 7 "$unheard"
     file_has unheard.log "no answer" || fail "$(cat unheard.log)"
     pid_alive "$long" && [ ! -e got ] || fail "$(cat long.log)"
     speak
