@@ -31,6 +31,8 @@
 /* Errors of MySQL or MariaDB alone. */
 #define MARIADB_STATEMENT_TIMEOUT 1969
 #define MYSQL_STATEMENT_TIMEOUT 3024
+#define CONNECTION_KILLED 1927
+#define IDLE_TOO_LONG 4031
 #define READ_ONLY_MODE 1836
 #define CHANGED_SINCE_READ 1020 /* MariaDB's innodb_snapshot_isolation */
 
@@ -183,6 +185,13 @@ static bool is_harmless(unsigned error)
     return error == ER_NO_SUCH_THREAD || error == ER_KILL_DENIED_ERROR;
 }
 
+/* An error of libmariadb is one of the connection. */
+static bool ends_session(unsigned error)
+{
+    return (error >= CR_MIN_ERROR && error <= CR_MAX_ERROR) || error == ER_SERVER_SHUTDOWN ||
+           error == CONNECTION_KILLED || error == IDLE_TOO_LONG;
+}
+
 /* The number of rows that the last UPDATE changed, in the place {changed}. */
 static void put_changed(char *sql, unsigned long long changed)
 {
@@ -233,8 +242,7 @@ static void answer(struct my_session *s)
                 continue;
             set_fault(&s->reply, error, mysql_error(s->my));
             s->reply.unclear = changed > 0; /* that is committed */
-            s->broken = error >= CR_MIN_ERROR && error <= CR_MAX_ERROR;
-            s->broken = s->broken || error == ER_SERVER_SHUTDOWN;
+            s->broken = ends_session(error);
             s->login.error = error;
             memcpy(s->login.text, s->reply.text, sizeof(s->login.text));
         }
@@ -259,11 +267,19 @@ static void log_in(struct my_session *s)
     }
 }
 
+/* Not safe in two threads at once. */
+static void init_library(void)
+{
+    (void)mysql_library_init(0, NULL, NULL);
+}
+
 static void *run(void *arg)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct my_session *s = arg;
     int fd = s->thread_fd;
     char byte = 0;
+    pthread_once(&once, init_library);
     mysql_thread_init();
     log_in(s);
     bool goes_on = s->up;
