@@ -207,7 +207,7 @@ struct dlock_options {
     /*
      * The lease: at least 1 s; default 30 s. More than ten years, DLOCK_NEVER too, count as ten
      * years, as with all times below but wait_ns. PostgreSQL and ZooKeeper refuse more than 24
-     * days.
+     * days, MySQL more than a year.
      */
     int64_t ttl_ns;
     int64_t grace_ns; /* -1: min(5 s, ttl/6) */

@@ -37,6 +37,8 @@ static void without_end(void)
             continue; /* a store without records */
         if (i == 0 && rc == DLOCK_EUSAGE && strstr(err.msg, "24 days"))
             continue; /* PostgreSQL and ZooKeeper count milliseconds in 31 bits */
+        if (i == 0 && rc == DLOCK_EUSAGE && strstr(err.msg, "a year at most"))
+            continue; /* a DATETIME of MySQL has an end */
         if (rc < 0)
             FAIL("%d: %s", i, err.msg);
         rc = dlock_acquire(lk, &err);

@@ -558,6 +558,8 @@ void my_conn_close_in_child(struct sql_conn *conn)
             silence((int)mysql_get_socket(s->my));
         if (idle)
             mysql_close(s->my);
+        else if (s->server >= 0)
+            close((int)mysql_get_socket(s->my));
         free_session(s);
     }
     my_conn_close(conn);

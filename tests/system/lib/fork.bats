@@ -7,6 +7,7 @@ load ../../support/redis
 load ../../support/tls
 load ../../support/redlock
 load ../../support/postgres
+load ../../support/mysql
 load ../../support/zookeeper
 
 PROG=$BUILD/programs
@@ -21,10 +22,12 @@ setup_file() {
     install -m 600 "$TLS/server.key" "$TLS/server.crt" "$PG_DIR/"
     [ "$(id -u)" -ne 0 ] || chown nobody:nogroup "$PG_DIR/server.key" "$PG_DIR/server.crt"
     pg_restart default fast -c ssl=on
+    my_start
     zk_start
 }
 teardown_file() {
     zk_stop_all
+    my_stop_all
     pg_stop_all
     rl_stop_file
     redis_stop tls
@@ -52,12 +55,13 @@ on() {
         L+="?sslmode=verify-full&sslrootcert=$TLS/ca.crt#$N"
         ;;
     table) L="postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#$N" ;;
+    mysql) L=mysql://dl:pw@127.0.0.1:$MY_PORT/app#$N ;;
     zookeeper) L=zk://127.0.0.1:$ZK_PORT#$N ;;
     esac
 }
 # on_each PROGRAM ARG...: on each store, all at the same time.
 on_each() {
-    local store all='file bare redis rediss redlock advisory tls table zookeeper' bad=''
+    local store all='file bare redis rediss redlock advisory tls table mysql zookeeper' bad=''
     local -A pids=()
     for store in $all; do
         on "$store"
@@ -79,7 +83,7 @@ on_each() {
 }
 
 @test "a child takes nothing from a parent with a set of locks" {
-    local sets=('redis advisory' 'rediss zookeeper' 'file table') pair phase first
+    local sets=('redis advisory' 'rediss zookeeper' 'file table' 'mysql redis') pair phase first
     for pair in "${sets[@]}"; do
         for phase in held waits; do
             NAME=$NAME-1 on "${pair% *}"
@@ -116,7 +120,7 @@ on_each() {
         run_t 10 "$PROG/fork" connects "$L#$NAME" 2>log || fail "$L: $(cat log)"
     done
     for L in redis://slow.test:1 "redlock://slow.test:1,slow.test:2,$at" postgres://slow.test:1/x \
-        zk://slow.test:1; do
+        mysql://slow.test:1/x zk://slow.test:1; do
         run_t 10 "$PROG/fork" names "$L#$NAME" 2>log || fail "$L: $(cat log)"
     done
 }

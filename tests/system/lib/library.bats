@@ -6,6 +6,7 @@ load ../../support/common
 load ../../support/record_folder
 load ../../support/redis
 load ../../support/postgres
+load ../../support/mysql
 load ../../support/zookeeper
 
 PROG=$BUILD/programs
@@ -14,16 +15,19 @@ END_OF_SESSION='select pg_terminate_backend(pid) from'
 setup_file() {
     redis_start
     pg_start
+    my_start
     zk_start
 }
 teardown_file() {
     zk_stop_all
+    my_stop_all
     pg_stop_all
     redis_stop
 }
 setup() {
     dlock_setup
     DISK=$(disk_folder "$T")
+    MY_CLIENT="mariadb --no-defaults -S $MY_SOCK -u root -N -B"
 }
 teardown() {
     disk_done "${DISK:-}"
@@ -43,6 +47,8 @@ on() {
         sql_script "$END_OF_SESSION pg_locks where locktype = 'advisory' and granted" ;;
     table) L="postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#$name"
         sql_script "delete from public.dlock_locks where name = '$name'" ;;
+    mysql) L=mysql://dl:pw@127.0.0.1:$MY_PORT/app#$name
+        script "$MY_CLIENT -e \"DELETE FROM dlock_locks WHERE name = '$name'\" app" ;;
     zookeeper) L=zk://127.0.0.1:$ZK_PORT#$name
         local zk="'$ROOT/tests/support/helpers/zk.py' $ZK_PORT"
         script "$zk rm \"/$name/\$($zk ls '/$name')\"" ;;
@@ -74,8 +80,8 @@ on_all() {
 
 @test "every call in every state" {
     local store
-    on_all states file redis advisory table zookeeper
-    for store in file redis advisory table zookeeper; do
+    on_all states file redis advisory table mysql zookeeper
+    for store in file redis advisory table mysql zookeeper; do
         cp "$ROOT/tests/programs/states.expected" want
         case $store in
         file) sed -i '/^LOST/d' want ;; # nothing can be lost there
@@ -87,11 +93,11 @@ on_all() {
 }
 
 @test "dlock_keep asks without losing the lock, and says what is not held" {
-    on_all keep file redis advisory table zookeeper
+    on_all keep file redis advisory table mysql zookeeper
 }
 
 @test "dlock_renew_now renews before a busy step, and says what is not held" {
-    on_all renew file redis advisory table zookeeper
+    on_all renew file redis advisory table mysql zookeeper
 }
 
 @test "a hundred handles of one process hold and give back, each its own lock" {
@@ -133,7 +139,7 @@ on_all() {
 
 @test "times without end, values out of range, and NULL" {
     local store
-    for store in file bare redis advisory table zookeeper; do
+    for store in file bare redis advisory table mysql zookeeper; do
         on "$store"
         run_t 20 "$PROG/limits" "$L" 2>log || fail "$store: $(cat log)"
     done
@@ -150,10 +156,12 @@ on_all() {
     script() { # CMD
         local cmd=$1
         [[ $cmd != redis-cli* ]] || cmd="redis-cli -p $REDIS_PORT client kill type normal"
+        [[ $cmd != mariadb* ]] || cmd="$MY_CLIENT -e \"SELECT CONCAT('KILL ', id, ';')
+            FROM information_schema.processlist WHERE user = 'dl'\" | $MY_CLIENT --force"
         [[ $cmd != *zk.py* ]] || cmd=:
         printf '#!/bin/sh\nexec >/dev/null\n%s\n' "$cmd" >"$TAKE" && chmod +x "$TAKE"
     }
-    on_all loop file redis table zookeeper
+    on_all loop file redis table mysql zookeeper
     run_t 20 "$PROG/loop" -d "redis://127.0.0.1:1#x" 2>log || fail "$(cat log)"
     run_t 20 "$PROG/loop" -d "postgres://127.0.0.1:1/x#x" 2>log || fail "$(cat log)"
 }
