@@ -57,8 +57,8 @@ static void line_places(const struct sql_store *be, struct sql_place *at)
         {"stays", NULL, 0},
         {"idle", NULL, 2 * be->spec->ttl / DLOCK_SEC + 60},
         {"schema_name", my(be)->schema_name, 0},
-        {"table_name", my(be)->table_name, 0},
-        {"holders_name", my(be)->holders_name, 0},
+        {"plain_table", my(be)->table_name, 0},
+        {"plain_holders", my(be)->holders_name, 0},
     };
     memcpy(at, places, sizeof(places));
 }

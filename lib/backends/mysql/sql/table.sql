@@ -5,6 +5,7 @@
 --   a value    '{name}' of the lock, '{token}' of the hold, '{holder}' its record, '{line}' of the
 --              acquire: as hexadecimal strings, so neither character sets nor quotes matter;
 --              {ttl}, {stays}, {grace}: in ms; {changed}: the rows that the last UPDATE changed
+--              '{schema_name}', '{plain_table}', '{plain_holders}': as in information_schema
 --   SQL        {table}, {holders}: database and table, quoted; {grace_left}: 0, or @grace
 --
 -- A statement may be a sequence, separated by "-- next"; each commits by itself, and an error ends
@@ -42,7 +43,7 @@ CREATE TABLE IF NOT EXISTS {holders} (
 SELECT CONCAT('the table ', t.table_schema, '.', t.table_name, ' is not safe to use: it is no ',
     'InnoDB table') AS finding
 FROM information_schema.tables t
-WHERE t.table_schema = '{schema_name}' AND t.table_name IN ('{table_name}', '{holders_name}')
+WHERE t.table_schema = '{schema_name}' AND t.table_name IN ('{plain_table}', '{plain_holders}')
     AND NOT (t.table_type = 'BASE TABLE' AND t.engine = 'InnoDB') LIMIT 1
 
 -- statement grace
@@ -357,7 +358,7 @@ FROM (
     UNION ALL
     SELECT 3, 1, CONCAT('table: ', n.name, ' does not exist yet, and the first run makes it; ',
         'run what dlock --schema prints')
-    FROM (SELECT '{table_name}' AS name UNION ALL SELECT '{holders_name}') n
+    FROM (SELECT '{plain_table}' AS name UNION ALL SELECT '{plain_holders}') n
     WHERE NOT EXISTS (SELECT 1 FROM information_schema.tables t
         WHERE t.table_schema = '{schema_name}' AND t.table_name = n.name)
     ) f ORDER BY f.nth
