@@ -23,7 +23,7 @@ command_with() {
 }
 
 # plant SOURCE SED: the program with that change is $PLANTED. A Lua script is a part of
-# redis/script.c, the SQL of postgres/lease.c.
+# redis/script.c, the SQL of a store of its lease.c.
 plant() {
     local source=$1 object compile link
     mkdir "$T/planted"
@@ -33,6 +33,8 @@ plant() {
         fail "the plant does not apply to $source: $2" || return
     case $source in
     *.lua) plant_text "$source" redis_scripts.h lib/backends/redis/script.c || return ;;
+    lib/backends/mysql/*.sql) plant_text "$source" mysql_sql.h lib/backends/mysql/lease.c ||
+        return ;;
     *.sql) plant_text "$source" postgres_sql.h lib/backends/postgres/lease.c || return ;;
     *) mv "$T/planted/source" "$T/planted/source.c" ;;
     esac
@@ -53,6 +55,7 @@ plant() {
 plant_module() {
     local source=$1 object=$BUILD/obj/mod/${1%.c}.o store so compile link map
     store=${source#lib/backends/} store=${store%%/*}
+    [ $store != table ] || store=postgres # also a part of mysql's
     so=$BUILD/dlock-modules/$store.so
     cp "$BUILD/test/dlock" "$PLANTED" && cp -r "$BUILD/dlock-modules" "$T/planted/dlock-modules" ||
         return
@@ -73,7 +76,7 @@ plant_text() {
     local dir=${1%/*} header=$BUILD/gen/$2 make
     cp -r "$ROOT/$dir" "$T/planted" || return
     mv "$T/planted/source" "$T/planted/${dir##*/}/${1##*/}" || return
-    make=$(command_with "$dir/embed.awk") || return
+    make=$(grep -F -- "> $header" "$BATS_FILE_TMPDIR/commands") || return
     make=${make/"> $header"/"> $T/planted/$2"}
     source=$3
     cp "$ROOT/$source" "$T/planted/source.c" || return
@@ -239,4 +242,10 @@ finds() {
 @test "planted: a message to the keeper that is sent only once" {
     plant cli/spawn.c 's/dlock_may_send_later\(errno\) \? -EAGAIN : -errno/-errno/'
     finds '^redis call grandchild:sendmsg:3:105' "hangs"
+}
+
+@test "planted: a shared grant of MySQL that ignores the version of the row" {
+    plant lib/backends/mysql/sql/table_shared.sql 's/ AND l\.version = @seen AND / AND /'
+    caught mysql/race "clients of all kinds that do not wait exclude each other"
+    assert_out "FINAL: two at once"
 }
