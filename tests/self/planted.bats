@@ -243,3 +243,9 @@ finds() {
     plant cli/spawn.c 's/dlock_may_send_later\(errno\) \? -EAGAIN : -errno/-errno/'
     finds '^redis call grandchild:sendmsg:3:105' "hangs"
 }
+
+@test "planted: a shared grant of MySQL that ignores the version of the row" {
+    plant lib/backends/mysql/sql/table_shared.sql 's/ AND l\.version = @seen AND / AND /'
+    caught mysql/race "clients of all kinds that do not wait exclude each other"
+    assert_out "FINAL: two at once"
+}

@@ -224,10 +224,14 @@ static unsigned run_statement(MYSQL *my, const char *sql, struct sql_reply *r,
     return is_harmless(error) ? 0 : error;
 }
 
-/* Statements are separated by ";\n". */
+/*
+ * Statements are separated by ";\n", and each commits: an error behind an UPDATE leaves the message
+ * served in part.
+ */
 static void answer(struct my_session *s)
 {
     unsigned long long changed = 0;
+    bool written = false;
     s->reply = (struct sql_reply){.fault = SQL_OK};
     for (int i = 0; i < s->message.n; i++) {
         char *next = NULL;
@@ -238,10 +242,11 @@ static void answer(struct my_session *s)
             }
             put_changed(sql, changed);
             unsigned error = run_statement(s->my, sql, &s->reply, &changed);
+            written = written || changed > 0;
             if (error == 0)
                 continue;
             set_fault(&s->reply, error, mysql_error(s->my));
-            s->reply.unclear = changed > 0; /* that is committed */
+            s->reply.unclear = written;
             s->broken = ends_session(error);
             s->login.error = error;
             memcpy(s->login.text, s->reply.text, sizeof(s->login.text));

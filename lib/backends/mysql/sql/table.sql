@@ -5,6 +5,7 @@
 --   a value    '{name}' of the lock, '{token}' of the hold, '{holder}' its record, '{line}' of the
 --              acquire: as hexadecimal strings, so neither character sets nor quotes matter;
 --              {ttl}, {stays}, {grace}: in ms; {changed}: the rows that the last UPDATE changed
+--              '{schema_name}', '{table_bare}', '{holders_bare}': as in information_schema
 --   SQL        {table}, {holders}: database and table, quoted; {grace_left}: 0, or @grace
 --
 -- A statement may be a sequence, separated by "-- next"; each commits by itself, and an error ends

@@ -78,7 +78,7 @@ INTO @epoch
 FROM {table} l FORCE INDEX (PRIMARY) WHERE l.name = '{name}'
 -- next
 INSERT INTO {holders} (name, token, epoch, slots, place, expires, holder)
-SELECT '{name}', '{token}', '-', {slots}, @place, '1970-01-01', '{holder}' FROM (SELECT 1) o
+SELECT '{name}', '{token}', '-', {slots}, @place, UTC_TIMESTAMP(6), '{holder}' FROM (SELECT 1) o
 WHERE NOT EXISTS (SELECT 1 FROM {holders} x FORCE INDEX (PRIMARY)
     WHERE x.name = '{name}' AND x.token = '{token}')
 ON DUPLICATE KEY UPDATE place = {holders}.place
@@ -155,7 +155,7 @@ WHERE h.name = '{name}' AND h.token = '{token}' AND h.epoch = '-' AND NOT @again
 -- next
 UPDATE {table} l FORCE INDEX (PRIMARY) JOIN {holders} h FORCE INDEX (PRIMARY) SET
     l.version = l.version + 1, l.freed = IF(h.slots > 0, UTC_TIMESTAMP(6), l.freed),
-    h.epoch = '-', h.expires = '1970-01-01', h.token = '{token}'
+    h.epoch = '-', h.expires = UTC_TIMESTAMP(6), h.token = '{token}'
 WHERE l.name = '{name}' AND h.name = '{name}'
     AND h.token IN ('{token}', CONCAT('break:', '{token}')) AND h.epoch = l.owner
     AND h.expires > UTC_TIMESTAMP(6)
@@ -201,8 +201,11 @@ WHERE h.name = '{name}' AND h.token = CONCAT('break:', '{token}')
     AND h.expires > UTC_TIMESTAMP(6) AND l.expires > UTC_TIMESTAMP(6)
 
 -- statement sweep
+-- A row that says nothing is that of a holder between two statements of its release, or was left by
+-- a client that lost a race.
 DELETE h FROM {holders} h FORCE INDEX (PRIMARY)
-WHERE h.name = '{name}' AND h.epoch <> '' AND h.expires < UTC_TIMESTAMP(6) - INTERVAL 7 DAY
+WHERE h.name = '{name}' AND h.epoch <> ''
+    AND h.expires < UTC_TIMESTAMP(6) - INTERVAL IF(h.epoch = '-', 10, 10080) MINUTE
 
 -- statement status
 SELECT 0 AS what, c.holder, l.fence,
