@@ -225,8 +225,8 @@ static unsigned run_statement(MYSQL *my, const char *sql, struct sql_reply *r,
 }
 
 /*
- * Statements are separated by ";\n", and each commits: an error behind an UPDATE leaves the message
- * served in part.
+ * A semicolon and the end of the line separate statements. Each commits: an error behind an update
+ * leaves the message served in part.
  */
 static void answer(struct my_session *s)
 {
