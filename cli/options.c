@@ -843,9 +843,9 @@ static const char usage_head[] =
     "  /run/lock/job.lock   \"$REDIS_URL#nightly\"   redis://host/0#nightly   @nightly\n"
     "  (@NAME: in the store of $DLOCK_STORE; if unset, a file on this machine)\n"
     "Stores:\n"
-    "  file://  redis://  rediss:// (TLS)  redis+unix://  postgres://  zk://h1,h2,h3\n"
+    "  file://  redis://  rediss:// (TLS)  redis+unix://  postgres://  mysql://\n"
     "  redis+sentinel://s1,s2,s3/service  redlock://h1,h2,h3  redlocks:// (TLS)\n"
-    "  (dlock --version lists those of this build)\n";
+    "  zk://h1,h2,h3  (dlock --version lists those of this build)\n";
 
 static const char usage_tail[] =
     "\n"

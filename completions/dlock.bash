@@ -152,7 +152,7 @@ _dlock() {
     fi
     COMPREPLY=($(compgen -f -- "$cur"))
     if [[ $cur ]] && ((COMP_CWORD == _dlock_at)); then
-        local uris=($(compgen -W 'file:// postgres:// redis:// redis+sentinel:// redis+unix:// rediss:// redlock:// redlocks:// zk://' -- "$cur"))
+        local uris=($(compgen -W 'file:// mysql:// postgres:// redis:// redis+sentinel:// redis+unix:// rediss:// redlock:// redlocks:// zk://' -- "$cur"))
         # As a file's name its colon would be quoted; beside a file's nothing of it is inserted but what they share.
         if ((${#COMPREPLY[@]} == 0 && ${#uris[@]} > 0)); then
             compopt -o nospace 2>/dev/null

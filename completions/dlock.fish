@@ -44,7 +44,7 @@ end
 
 complete -c dlock -n __dlock_before_lock -F
 complete -c dlock -n 'not __dlock_before_lock' -f -a '(__dlock_command)'
-complete -c dlock -n __dlock_before_lock -a 'file:// postgres:// redis:// redis+sentinel:// redis+unix:// rediss:// redlock:// redlocks:// zk://'
+complete -c dlock -n __dlock_before_lock -a 'file:// mysql:// postgres:// redis:// redis+sentinel:// redis+unix:// rediss:// redlock:// redlocks:// zk://'
 complete -c dlock -n '__dlock_before_lock; and string match -q "@*" -- (commandline -ct)' -a '(dlock --print-names 2>/dev/null)'
 complete -c dlock -n 'not __dlock_before_lock; and not count (__dlock_behind_lock) >/dev/null' -f -a '-c --command --'
 complete -c dlock -n __dlock_before_lock -s x -s e -l exclusive -d 'one holder at a time (the default)'
