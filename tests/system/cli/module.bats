@@ -102,7 +102,8 @@ good() {
     place "$HELPERS/mod_none.so"
     list() { run -0 run_t 5 "$@" "$DIR/dlock" --version; }
     list
-    missing="zookeeper (module, not installed) tls (module, not installed)"
+    missing="mysql (module, not installed) zookeeper (module, not installed)"
+    missing+=" tls (module, not installed)"
     [[ ${lines[1]} = "backends: file"*" postgres (module) $missing" ]] || fail "${lines[1]}"
     if [ -z "${SAN:-}" ]; then # LeakSanitizer does not work under strace
         list strace -f -o trace -e trace=openat,open,connect

@@ -189,7 +189,7 @@ schemes() {
             fail "$scheme is not in the manual"
         # Of two names for one store the short one.
         case $scheme in
-        postgresql | zookeeper) ;;
+        postgresql | mariadb | zookeeper) ;;
         *) grep -qF " $scheme://" help || fail "$scheme is not in --help"
             for f in dlock.bash _dlock dlock.fish; do
                 grep -qE "[ '](${scheme/+/\\+})://" "$ROOT/completions/$f" ||
