@@ -60,13 +60,14 @@ WHERE t.table_schema = '{schema_name}' AND t.table_name IN ('{table_bare}', '{ho
 -- Before a try, with a grace: a promoted replica may lack the newest rows. The row of the empty
 -- name remembers the server and the time when that was first seen. @grace: the rest of the grace,
 -- in ms.
+SELECT COUNT(*) INTO @there FROM {table} x FORCE INDEX (PRIMARY) WHERE x.name = ''
+-- next
 INSERT INTO {table} (name, version, fence, owner, expires, freed, holder, run_state, run_status,
     run_fence, run_owner, run_host, run_pid, run_user, run_command, run_note, run_began, run_ended,
     run_until)
 SELECT '', 1, 0, '', '1970-01-01', '1970-01-01', '', '', NULL, 0, '', '', 0, '', '', '',
     '1970-01-01', '1970-01-01', '1970-01-01'
-FROM (SELECT 1) o
-WHERE NOT EXISTS (SELECT 1 FROM {table} x FORCE INDEX (PRIMARY) WHERE x.name = '')
+FROM (SELECT 1) o WHERE @there = 0
 ON DUPLICATE KEY UPDATE version = {table}.version
 -- next
 SELECT SHA1(CONCAT_WS(':', @@global.hostname, @@global.port, @@global.server_id)) INTO @server
@@ -80,14 +81,16 @@ SELECT CEIL(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6),
 FROM {table} l FORCE INDEX (PRIMARY) WHERE l.name = ''
 
 -- statement make
--- The row of a lock that was never used.
+-- The row of a lock that was never used. An INSERT that reads by itself would lock the gap between
+-- two rows, and deadlock with others.
+SELECT COUNT(*) INTO @there FROM {table} x FORCE INDEX (PRIMARY) WHERE x.name = '{name}'
+-- next
 INSERT INTO {table} (name, version, fence, owner, expires, freed, holder, run_state, run_status,
     run_fence, run_owner, run_host, run_pid, run_user, run_command, run_note, run_began, run_ended,
     run_until)
 SELECT '{name}', 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), '', '1970-01-01',
     '1970-01-01', '', '', NULL, 0, '', '', 0, '', '', '', '1970-01-01', '1970-01-01', '1970-01-01'
-FROM (SELECT 1) o
-WHERE NOT EXISTS (SELECT 1 FROM {table} x FORCE INDEX (PRIMARY) WHERE x.name = '{name}')
+FROM (SELECT 1) o WHERE @there = 0
 ON DUPLICATE KEY UPDATE version = {table}.version
 
 -- fragment alive
@@ -260,6 +263,10 @@ DELETE l FROM {table} l FORCE INDEX (PRIMARY) WHERE l.name BETWEEN @least AND @m
 
 -- ------------------------------------------------------------------ the line
 
+-- fragment look_for_us
+SELECT COUNT(*) INTO @there FROM {holders} x FORCE INDEX (PRIMARY)
+WHERE x.name = '{name}' AND x.token = '{line}'
+
 -- statement join
 -- {kind}: -1 a writer, 0 a reader, N a slot. The session lives for as long as it says something
 -- each second; its named lock tells the others so, and which session to call.
@@ -267,18 +274,19 @@ SET SESSION wait_timeout = 1
 -- next
 DO GET_LOCK(CONCAT('dlock.w.', CONVERT('{line}' USING utf8mb4)), 0)
 -- next
+-- include look_for_us
+-- next
 INSERT INTO {holders} (name, token, epoch, slots, place, expires, holder)
 SELECT '{name}', '{line}', '', {kind}, {ticket}, '1970-01-01', '{waiter}' FROM (SELECT 1) o
-WHERE NOT EXISTS (SELECT 1 FROM {holders} x FORCE INDEX (PRIMARY)
-    WHERE x.name = '{name}' AND x.token = '{line}')
+WHERE @there = 0
 
 -- statement join_polling
 -- Behind a proxy no session is ours: the row lives for five seconds, and is written at each poll.
+-- include look_for_us
+-- next
 INSERT INTO {holders} (name, token, epoch, slots, place, expires, holder)
 SELECT '{name}', '{line}', '', {kind}, {ticket}, UTC_TIMESTAMP(6) + INTERVAL 5 SECOND, '{waiter}'
-FROM (SELECT 1) o
-WHERE NOT EXISTS (SELECT 1 FROM {holders} x FORCE INDEX (PRIMARY)
-    WHERE x.name = '{name}' AND x.token = '{line}')
+FROM (SELECT 1) o WHERE @there = 0
 -- next
 UPDATE {holders} w FORCE INDEX (PRIMARY) SET w.expires = UTC_TIMESTAMP(6) + INTERVAL 5 SECOND
 WHERE w.name = '{name}' AND w.token = '{line}' AND w.epoch = ''
@@ -289,11 +297,17 @@ SELECT SLEEP({ms} / 1000) AS slept FROM {table} l FORCE INDEX (PRIMARY)
 WHERE l.name = '{name}' AND l.version = {version}
 
 -- statement left
--- Granted: our row goes, and the rows of dead waiters before us.
-DELETE w FROM {holders} w FORCE INDEX (line)
-WHERE w.name = '{name}' AND w.epoch = '' AND w.place <= {ticket} AND (w.token = '{line}' OR NOT
+-- Granted: our row goes, and the row of one dead waiter before us. Each by its key: a range would
+-- lock the gaps into which others insert.
+SELECT MIN(w.token) INTO @dead FROM {holders} w FORCE INDEX (line)
+WHERE w.name = '{name}' AND w.epoch = '' AND w.place < {ticket} AND NOT
 -- include alive
-    )
+-- next
+DELETE w FROM {holders} w FORCE INDEX (PRIMARY)
+WHERE w.name = '{name}' AND w.token = '{line}'
+-- next
+DELETE w FROM {holders} w FORCE INDEX (PRIMARY)
+WHERE w.name = '{name}' AND w.token = @dead AND w.epoch = ''
 -- next
 DO RELEASE_LOCK(CONCAT('dlock.w.', CONVERT('{line}' USING utf8mb4)))
 -- next

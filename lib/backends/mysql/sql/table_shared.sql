@@ -77,10 +77,12 @@ SELECT IF(l.expires > UTC_TIMESTAMP(6), l.owner, CONCAT('shared:',
 INTO @epoch
 FROM {table} l FORCE INDEX (PRIMARY) WHERE l.name = '{name}'
 -- next
+SELECT COUNT(*) INTO @there FROM {holders} x FORCE INDEX (PRIMARY)
+WHERE x.name = '{name}' AND x.token = '{token}'
+-- next
 INSERT INTO {holders} (name, token, epoch, slots, place, expires, holder)
 SELECT '{name}', '{token}', '-', {slots}, @place, UTC_TIMESTAMP(6), '{holder}' FROM (SELECT 1) o
-WHERE NOT EXISTS (SELECT 1 FROM {holders} x FORCE INDEX (PRIMARY)
-    WHERE x.name = '{name}' AND x.token = '{token}')
+WHERE @there = 0
 ON DUPLICATE KEY UPDATE place = {holders}.place
 -- next
 UPDATE {table} l FORCE INDEX (PRIMARY) JOIN {holders} h FORCE INDEX (PRIMARY) SET
