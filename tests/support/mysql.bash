@@ -22,7 +22,7 @@ unset MYSQL_PWD MYSQL_HOST MYSQL_TCP_PORT MYSQL_UNIX_PORT
 my_as=(env -u DLOCK_TEST_ID setpriv)
 [ "$(id -u)" -ne 0 ] || my_as+=(--reuid=nobody --regid=nogroup --clear-groups)
 MY_SERVER=/usr/sbin/mariadbd
-MY_SMALL=(--innodb-log-file-size=4M --innodb-buffer-pool-size=16M --innodb-flush-method=fsync
+MY_SMALL=(--innodb-log-file-size=32M --innodb-buffer-pool-size=16M --innodb-flush-method=fsync
     --aria-log-file-size=8M --performance-schema=OFF)
 
 my_folder() {

@@ -202,12 +202,12 @@ static void put_changed(char *sql, unsigned long long changed)
         memcpy(at, number, strlen(place));
 }
 
-/* Run one statement. 0, or the error. */
-static unsigned run_statement(MYSQL *my, const char *sql, struct sql_reply *r,
+/* Run one statement, so many times at most. 0, or the error. */
+static unsigned run_statement(MYSQL *my, const char *sql, int times, struct sql_reply *r,
                               unsigned long long *changed)
 {
     unsigned error = 0;
-    for (int i = 0; i < REPEATS; i++) {
+    for (int i = 0; i < times; i++) {
         MYSQL_RES *res = NULL;
         if (mysql_real_query(my, sql, strlen(sql)) == 0)
             res = mysql_store_result(my);
@@ -230,6 +230,8 @@ static unsigned run_statement(MYSQL *my, const char *sql, struct sql_reply *r,
  */
 static void answer(struct my_session *s)
 {
+    /* A sleep that a call has interrupted is over. */
+    int times = s->message.tag == T_WAIT ? 1 : REPEATS;
     unsigned long long changed = 0;
     bool written = false;
     s->reply = (struct sql_reply){.fault = SQL_OK};
@@ -241,7 +243,7 @@ static void answer(struct my_session *s)
                 next += 2;
             }
             put_changed(sql, changed);
-            unsigned error = run_statement(s->my, sql, &s->reply, &changed);
+            unsigned error = run_statement(s->my, sql, times, &s->reply, &changed);
             written = written || changed > 0;
             if (error == 0)
                 continue;
