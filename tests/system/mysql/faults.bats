@@ -29,7 +29,7 @@ unset_all() {
 }
 row() { mysql -e "SELECT $1 FROM dlock_locks WHERE name = '$NAME'" app; }
 # A renewal has come since.
-renewed() { wait_for 8 row_is_not "$(row version)"; }
+renewed() { wait_for "${1:-8}" row_is_not "$(row version)"; }
 row_is_not() { [ "$(row version)" != "$1" ]; }
 # waiter [OPTION...]: one that waits for $L; returns when it sleeps in the server.
 waiter() {
@@ -174,14 +174,18 @@ stranger_ends() {
 }
 
 @test "killed sessions of a holder and of a waiter are made anew" {
-    local i kind
+    local i kind before
     for kind in -x -s; do
-        L="$L$kind" WAITERS=0
+        NAME+=$kind WAITERS=0
+        at "$MY_PORT"
         fresh got
         hold $kind --ttl 20
         waiter -x
         for i in 1 2 3; do
+            before=$(row version)
             kill_all CONNECTION
+            # By the next session, at once.
+            wait_for 2 row_is_not "$before"
             wait_for 8 sleep_are 1
             wait_for 5 waiters_are 1
         done
@@ -198,9 +202,12 @@ stranger_ends() {
     kills=$(kills)
     mkfifo nothing
     # shellcheck disable=SC2016
-    start_log killer.log bash -c 'while [ ! -e stop ]; do echo "$0"; read -r -t 0.0$((RANDOM % 5 + 1)) \
-        <>nothing; done | mariadb --no-defaults --delimiter=// -S "$1" -u root' \
-        "$(killing QUERY)" "$MY_SOCK"
+    start_log killer.log bash -c '
+        while [ ! -e stop ]; do echo "$0"; read -r -t 0.2 <>nothing; done |
+        mariadb --no-defaults --delimiter=// -S "$1" -u root' \
+        "BEGIN NOT ATOMIC DECLARE until DATETIME(6) DEFAULT NOW(6) + INTERVAL 200000 MICROSECOND;
+        WHILE NOW(6) < until DO $(killing QUERY "info NOT LIKE 'SELECT SLEEP%'" | sed 's,//,;,')
+        END WHILE; END//" "$MY_SOCK"
     mkdir -p h
     for i in 1 2 3 4; do
         # shellcheck disable=SC2016
@@ -232,8 +239,8 @@ kills() { mysql -e "SHOW GLOBAL STATUS LIKE 'Com_kill'" | cut -f 2; }
     renewed
     renewed
     pid_alive "$WAITER"
-    let_go
-    exits 0 5 "$WAITER"
+    hand_over 900
+    [ "$(mysql -e "SHOW GLOBAL STATUS LIKE 'Max_statement_time_exceeded'" | cut -f 2)" -ge 2 ]
     silent w1.log
     silent hold.log
 }

@@ -65,7 +65,8 @@ not_called() { [ "$(calls)" = 0 ] || fail "code of the view was run: $*"; }
     mysql -e "CREATE DATABASE ${DB}x; GRANT ALL ON ${DB}x.* TO $R"
     mysql "${DB}x" -e "CREATE TABLE witness (who TEXT)"
     printf '%s\n' 'DELIMITER //' 'CREATE FUNCTION f(v VARBINARY(255)) RETURNS VARBINARY(255)' \
-        'MODIFIES SQL DATA SQL SECURITY INVOKER BEGIN INSERT INTO witness VALUES (CURRENT_USER());' \
+        'MODIFIES SQL DATA SQL SECURITY INVOKER' \
+        'BEGIN INSERT INTO witness VALUES (CURRENT_USER());' \
         'RETURN v; END//' | mysql "${DB}x"
     for table in dlock_locks dlock_locks_clients; do
         in_db -e "DROP VIEW IF EXISTS dlock_locks, dlock_locks_clients;
@@ -94,7 +95,8 @@ not_called() { [ "$(calls)" = 0 ] || fail "code of the view was run: $*"; }
         [ "$(calls)" -ge 1 ]
         mysql "${DB}x" -e "TRUNCATE witness"
         refuses 77 "the table $DB.$table is not safe to use: it is no InnoDB table"
-        for what in "--status $L" "--list $U" "--forget --yes $L" "--break --yes $L" "--check $L"; do
+        for what in "--status $L" "--list $U" "--forget --yes $L" "--break --yes $L" \
+            "--check $L"; do
             # shellcheck disable=SC2086
             run -77 run_t 5 "$DLOCK" $what
             assert_out "not safe to use"

@@ -31,7 +31,8 @@ storm() {
     : >h/history
     for i in 0 1 2 3 4 5 6 7 8 9; do
         start_log "storm.$i" bash -c '
-            kinds=(-s "--slots 2" "--slots 2" -x -s "--slots 2" -s "--slots 2") words=(s n n x s n s n)
+            kinds=(-s "--slots 2" "--slots 2" -x -s "--slots 2" -s "--slots 2")
+            words=(s n n x s n s n)
             for ((t = $0; t < $0 + $1; t++)); do
                 [ ! -e refused ] || exit 0
                 k=${kinds[t % 8]} rc=0
