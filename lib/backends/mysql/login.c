@@ -3,8 +3,8 @@
  *
  * libmariadb takes "TLS is wanted" for "TLS is used". With SSL_ENFORCE and a server without TLS the
  * plugin caching_sha2_password sends the password in clear text; without SSL_ENFORCE it encrypts
- * the password with any key that the server sends (both measured with 3.3 and 3.4). So the first try
- * allows only plugins that send a scramble. Where the server wants another one, which libmariadb
+ * the password with any key that the server sends (both measured with 3.3 and 3.4). So the first
+ * try allows only plugins that send a scramble. Where the server wants another one, which libmariadb
  * refuses before it has sent anything, the second try allows caching_sha2_password, and wants TLS
  * only if the server has offered it. Without TLS that plugin can then use its cached scramble, and
  * nothing else: the key's file is empty.
