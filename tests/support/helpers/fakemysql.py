@@ -15,8 +15,8 @@ or instead of them:
     half       hangs up within the greeting
     silence    says nothing; "mute": nothing after the greeting
 
-RECORD.wire gets the bytes that arrive, RECORD.inside those within TLS, and RECORD each packet: a
-line with "plain" or "TLS", and the packet's text.
+RECORD.wire gets the bytes that arrive, RECORD.inside those within TLS, and RECORD "open" for each
+connection, and for each packet a line with "plain" or "TLS", and the packet's text.
 """
 import ssl
 import struct
@@ -192,6 +192,7 @@ def answer(client):
 
 def serve(sock):
     client = Client(sock)
+    note("", b"open\n")
     if HOW == "silence":
         client.packet()
     if HOW == "half":

@@ -217,8 +217,9 @@ nothing_given() {
         done
         nothing_given
         # A signal ends it as well.
+        fake $how
         start_log w.log "$DLOCK" "$(at u "$LISTENS")" touch ran
-        [ $how = silence ] || wait_for 5 test -s wire.wire
+        wait_for 5 file_has wire open
         kill -TERM "$STARTED"
         exits 143 3 "$STARTED"
     done
