@@ -171,18 +171,13 @@ static void take_result(struct sql_reply *r, MYSQL_RES *res)
 }
 
 /*
- * Interrupted by a late call (KILL QUERY), or rolled back: each statement of ours is conditional,
- * and may be repeated. A call of a session that is gone, or of another account, is no error.
+ * Interrupted by a person (KILL QUERY), or rolled back: each statement of ours is conditional, and
+ * may be repeated.
  */
 static bool repeats(unsigned error)
 {
     return error == ER_QUERY_INTERRUPTED || error == ER_LOCK_DEADLOCK ||
            error == CHANGED_SINCE_READ;
-}
-
-static bool is_harmless(unsigned error)
-{
-    return error == ER_NO_SUCH_THREAD || error == ER_KILL_DENIED_ERROR;
 }
 
 /* An error of libmariadb is one of the connection. */
@@ -221,7 +216,7 @@ static unsigned run_statement(MYSQL *my, const char *sql, int times, struct sql_
         if (!repeats(error))
             break;
     }
-    return is_harmless(error) ? 0 : error;
+    return error;
 }
 
 /*
@@ -230,7 +225,7 @@ static unsigned run_statement(MYSQL *my, const char *sql, int times, struct sql_
  */
 static void answer(struct my_session *s)
 {
-    /* A sleep that a call has interrupted is over. */
+    /* A wait that a person has interrupted is over. */
     int times = s->message.tag == T_WAIT ? 1 : REPEATS;
     unsigned long long changed = 0;
     bool written = false;

@@ -2,18 +2,18 @@
  * lease.c - the statements of the lease table, and who waits for it.
  *
  * A waiter has a row in the second table, whose place is its ticket: the server's time of its first
- * try. Its session holds a named lock, which nobody waits for: it tells all others that the session
- * lives, and which one to call. The waiter sleeps in the server (SLEEP), and a release calls the
- * first one by KILL QUERY, for which an account needs no right over its own sessions. A call that
- * comes late hits a statement that is repeated. The sleep is short, so a lost call costs little: a
- * session whose client was stopped says nothing for a second after its sleep, and ends
- * (wait_timeout).
+ * try. Its session has a named lock (GET_LOCK), which tells all others that the session lives; the
+ * session of a holder has one, too. Each waiter waits for the named lock of the waiter before it,
+ * and the first one for that of a holder: so a release wakes one waiter, who then wakes the next
+ * one when it leaves the line. Nobody is woken by a lock whose owner was killed, stopped or lost
+ * its connection for long; so a wait is short, and a lost wake-up costs little. The session of a
+ * stopped client says nothing for a second, and ends (wait_timeout).
  *
  * As in PostgreSQL's line, a try counts the tickets before its own, and with k of them takes the
  * lock only once it has been free for turn(k), below 2.8 s.
  *
  * Behind a proxy no session is ours: the row itself lives for five seconds, each poll writes it
- * anew, and nobody is called.
+ * anew, and nobody is woken.
  */
 #include "mysql.h"
 
@@ -29,13 +29,15 @@
 #define my_table_shared_free NULL
 #define my_table_shared_lock NULL
 #define my_table_shared_schema NULL
-#define my_table_shared_call my_table_call
+#define my_table_call NULL /* who waits for us, wakes by our named lock */
+#define my_table_shared_call NULL
 #define my_table_shared_notice NULL /* the row in the line is one */
 #define my_table_shared_withdraw NULL
 #define INIT(name) .name = my_table_##name,
 
-#define NEAR 4 /* of the first waiters each sleeps shorter: the call may be lost */
-#define SLEEP_NEAR (1000 * DLOCK_MSEC)
+#define NEAR 4 /* of the first waiters each waits shorter: nobody may wake them */
+#define ASK_EACH (100 * DLOCK_MSEC)
+#define WAIT_NEAR (1000 * DLOCK_MSEC)
 #define POLL_EACH (50 * DLOCK_MSEC) /* behind a proxy, times the waiters before us */
 #define POLL_MOST (1000 * DLOCK_MSEC)
 
@@ -72,7 +74,7 @@ static void join_line(struct sql_store *be, const char *statement)
 
 static void line_wait(struct sql_store *be, const struct table_refusal *why, bool stands)
 {
-    int64_t now = sql_now(be), most = why->ahead < NEAR ? SLEEP_NEAR : INT64_MAX / 2;
+    int64_t now = sql_now(be), most = why->ahead < NEAR ? WAIT_NEAR : INT64_MAX / 2;
     my(be)->version = sql_number(why->rows, 0, "version");
     be->table.line.polls = !why->direct;
     table_try_in_time(be, why);
@@ -83,22 +85,33 @@ static void line_wait(struct sql_store *be, const struct table_refusal *why, boo
                       now + dlock_min(POLL_MOST, POLL_EACH * (1 + dlock_max(0, why->ahead))));
     } else if (!stands) {
         join_line(be, my_table_join);
-        table_send_try(be); /* a release that came before has not called us */
+        table_send_try(be); /* a release that came before has not woken us */
+    } else if (be->spec->slots > 0 && why->ahead == 0 &&
+               strncmp(why->owner, SHARED_OWNER, 7) == 0) {
+        /* Any of several holders may give back a slot: only the first in line asks. */
+        be->acquire.try_at = dlock_min(be->acquire.try_at, now + ASK_EACH);
     } else {
-        int64_t time = dlock_min(be->acquire.try_at - now, most);
+        my(be)->due = dlock_min(be->acquire.try_at, now + most);
         be->acquire.try_at = DLOCK_NEVER;
-        be->op_until = now + time + sql_patience(be);
-        table_send(be, T_WAIT, NO_MORE, PLACES({"ms", NULL, dlock_max(1, time / DLOCK_MSEC)}),
-                   STATEMENTS(my_table_sleep));
+        be->op_until = my(be)->due + sql_patience(be);
+        table_send(be, T_WAIT, NO_MORE,
+                   PLACES({"ms", NULL, dlock_max(1, (my(be)->due - now) / DLOCK_MSEC)}),
+                   STATEMENTS(my_table_wait));
     }
 }
 
 static void line_answered(struct sql_store *be, const struct sql_reply *r)
 {
-    if (r->tag == T_WAIT && be->op == SQL_OP_ACQUIRE)
+    if (r->tag == T_WAIT && be->op == SQL_OP_ACQUIRE && sql_one_row(r, "woken changed") &&
+        !sql_true(r->rows, 0, "woken") && !sql_true(r->rows, 0, "changed")) {
+        /* The time is over, or there is no session to wait for. */
+        be->op_until = DLOCK_NEVER;
+        be->acquire.try_at = my(be)->due;
+    } else if (r->tag == T_WAIT && be->op == SQL_OP_ACQUIRE) {
         table_send_try(be);
-    else if (r->fault != SQL_OK && be->op == SQL_OP_ACQUIRE)
+    } else if (r->fault != SQL_OK && be->op == SQL_OP_ACQUIRE) {
         be->table.line.joined = false; /* the next refusal joins again */
+    }
 }
 
 static void line_granted(struct sql_store *be, const struct sql_reply *r)
@@ -109,7 +122,7 @@ static void line_granted(struct sql_store *be, const struct sql_reply *r)
     my(be)->in_line = false;
 }
 
-/* Readers and slots change two rows, and call in the same message. */
+/* Readers and slots change two rows. */
 static const char *line_leave(const struct sql_store *be)
 {
     return table_is_shared(be) ? NULL : my_table_leave;

@@ -504,10 +504,11 @@ static void release_failed(struct sql_store *be, bool unclear, const struct dloc
 static void call_waiters(struct sql_store *be)
 {
     be->table.release = RELEASE_DONE;
-    if (table_is_shared(be))
-        table_send(be, T_CALL, AND_HOLDERS, NULL, STATEMENTS(be->sql->shared_call));
+    const char *call = table_is_shared(be) ? be->sql->shared_call : be->sql->call;
+    if (call)
+        table_send(be, T_CALL, table_is_shared(be) ? AND_HOLDERS : NO_MORE, NULL, STATEMENTS(call));
     else
-        table_send(be, T_CALL, NO_MORE, NULL, STATEMENTS(be->sql->call));
+        sql_released(be, DLOCK_RELEASE_CLEAN, NULL);
 }
 
 static void release_answered(struct sql_store *be, const struct sql_reply *r)

@@ -142,7 +142,9 @@ SELECT IF(@rw, NULL, 'read-only') AS finding, IF(l.owner = '{token}', l.fence, N
     CONNECTION_ID() AS pid, '{token}' AS token, l.holder, l.fence AS held_fence,
     IF(l.expires > UTC_TIMESTAMP(6),
         TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), l.expires) DIV 1000 + 1, NULL) AS left_ms,
-    {grace_left} AS grace_ms, l.owner,
+    {grace_left} AS grace_ms, l.owner, IF(l.owner = '{token}',
+-- include hold
+    , 0) AS hold,
     IF({ticket} > 0, {ticket}, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
         AS ticket, @ahead AS ahead, l.version,
     ROUND(@ahead * 2800 / (@ahead + 2.5)) - IF(l.expires > UTC_TIMESTAMP(6), 0, LEAST(3000000,
@@ -157,25 +159,11 @@ UPDATE {table} l FORCE INDEX (PRIMARY) SET l.version = l.version + 1,
 WHERE l.name = '{name}' AND l.owner IN ('{token}', CONCAT('break:', '{token}'))
     AND l.fence = {fence} AND l.expires > UTC_TIMESTAMP(6)
 -- next
-SELECT {changed} AS renewed, l.holder, '{token}' AS token
+SELECT {changed} AS renewed, l.holder, '{token}' AS token, IF({changed},
+-- include hold
+    , 0) AS hold
 FROM (SELECT 1) x LEFT JOIN {table} l FORCE INDEX (PRIMARY)
     ON l.name = '{name}' AND l.owner <> '{token}' AND l.expires > UTC_TIMESTAMP(6)
-
--- fragment first_waiter
--- The session of the first waiter.
-(SELECT IS_USED_LOCK(CONCAT('dlock.w.', CONVERT(w.token USING utf8mb4)))
-    FROM {holders} w FORCE INDEX (line)
-    WHERE w.name = '{name}' AND w.epoch = '' AND w.token <> '{line}'
-        AND IS_USED_LOCK(CONCAT('dlock.w.', CONVERT(w.token USING utf8mb4))) IS NOT NULL
-    ORDER BY w.place LIMIT 1)
-
--- fragment call_next
--- Wakes the first waiter from its sleep. Of no waiter, or another account's: no error.
-SELECT
--- include first_waiter
-INTO @called
--- next
-KILL QUERY @called
 
 -- fragment give_back
 -- --min-hold: the lock stays held for {stays}; 0: not. Until then the owner is "over:" and the
@@ -189,6 +177,14 @@ l.holder = IF({stays} > 0, l.holder, ''),
 l.owner = IF({stays} > 0, CONCAT('over:', l.owner), '')
 WHERE l.name = '{name}' AND l.owner IN ('{token}', CONCAT('break:', '{token}'))
     AND l.expires > UTC_TIMESTAMP(6)
+
+-- fragment hold
+-- The session of a holder has a named lock, on which the first waiter waits. A new session of the
+-- same hold gets it, too.
+IF(IS_USED_LOCK(CONCAT('dlock.h.', '{token}')) IS NULL, GET_LOCK(CONCAT('dlock.h.', '{token}'), 0), 0)
+
+-- fragment wake
+RELEASE_LOCK(CONCAT('dlock.h.', '{token}')) AS woken
 
 -- fragment after_us
 -- Who holds the lock, where it is not ours.
@@ -206,23 +202,18 @@ WHERE w.name = '{name}' AND w.token = '{line}' AND w.epoch = ''
 UPDATE {table} l FORCE INDEX (PRIMARY) SET
 -- include give_back
 -- next
-SELECT {changed} AS released, l.holder, '{token}' AS token, 0 AS called
+SELECT {changed} AS released, l.holder, '{token}' AS token, 0 AS called,
+-- include wake
 -- include after_us
--- next
--- include call_next
 
 -- statement leave
--- The release of most clients: where somebody waits (called: not 0), call follows.
+-- The release of most clients.
 UPDATE {table} l FORCE INDEX (PRIMARY) SET
 -- include give_back
 -- next
-SELECT {changed} AS released, l.holder, '{token}' AS token, (
-    SELECT COUNT(*) FROM {holders} w FORCE INDEX (line)
-    WHERE w.name = '{name}' AND w.epoch = '' AND w.token <> '{line}') AS called
+SELECT {changed} AS released, l.holder, '{token}' AS token, 0 AS called,
+-- include wake
 -- include after_us
-
--- statement call
--- include call_next
 
 -- statement mark
 -- Break the hold '{token}': the owner becomes "break:" and the token, which only a dlock that knows
@@ -291,10 +282,31 @@ FROM (SELECT 1) o WHERE @there = 0
 UPDATE {holders} w FORCE INDEX (PRIMARY) SET w.expires = UTC_TIMESTAMP(6) + INTERVAL 5 SECOND
 WHERE w.name = '{name}' AND w.token = '{line}' AND w.epoch = ''
 
--- statement sleep
--- Until a call, {ms} at most. A lock that has changed since the try is tried at once.
-SELECT SLEEP({ms} / 1000) AS slept FROM {table} l FORCE INDEX (PRIMARY)
-WHERE l.name = '{name}' AND l.version = {version}
+-- statement wait
+-- For the session of the waiter before us, else of a holder: until that gives up its named lock,
+-- {ms} at most. No server wait where the lock has changed since the try, or where that session is
+-- not there. The wait for a named lock wakes nobody else; KILL QUERY would, but may stop all of a
+-- MariaDB for two seconds.
+SELECT COALESCE((
+        SELECT CONCAT('dlock.w.', CONVERT(w.token USING utf8mb4))
+        FROM {holders} w FORCE INDEX (line)
+        WHERE w.name = '{name}' AND w.epoch = '' AND w.place < {before} AND w.token <> '{line}'
+            AND IS_USED_LOCK(CONCAT('dlock.w.', CONVERT(w.token USING utf8mb4))) IS NOT NULL
+        ORDER BY w.place DESC LIMIT 1), (
+        SELECT CONCAT('dlock.h.', CONVERT(h.token USING utf8mb4))
+        FROM {holders} h FORCE INDEX (line)
+        WHERE h.name = '{name}' AND h.epoch = l.owner AND l.owner <> ''
+            AND h.expires > UTC_TIMESTAMP(6)
+            AND IS_USED_LOCK(CONCAT('dlock.h.', CONVERT(h.token USING utf8mb4))) IS NOT NULL
+        LIMIT 1), CONCAT('dlock.h.', CONVERT(l.owner USING utf8mb4))), l.version
+INTO @held, @now
+FROM {table} l FORCE INDEX (PRIMARY) WHERE l.name = '{name}'
+-- next
+SELECT IF(@now <> {version} OR IS_USED_LOCK(@held) IS NULL, 0, GET_LOCK(@held, {ms} / 1000))
+INTO @got
+-- next
+SELECT @got = 1 AS woken, l.version <> {version} AS changed, IF(@got = 1, RELEASE_LOCK(@held), 0)
+FROM {table} l FORCE INDEX (PRIMARY) WHERE l.name = '{name}'
 
 -- statement left
 -- Granted: our row goes, and the row of one dead waiter before us. Each by its key: a range would

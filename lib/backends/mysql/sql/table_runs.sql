@@ -19,7 +19,7 @@ TIMESTAMPDIFF(MICROSECOND, IF(l.run_state = 'running', l.run_began, l.run_ended)
 -- statement begin
 -- Behind a try, or a renewal. outcome: 0 we run, 1 we run, since the success lies in the future
 -- (run_record.h), 2 done, 3 not written by a dlock. No row: the try was refused for another reason.
--- The try was refused as well where the work is done; so the next waiter is called for us.
+-- The try was refused as well where the work is done; then we leave the line.
 SELECT COUNT(*) INTO @done FROM {table} l FORCE INDEX (PRIMARY)
 WHERE l.name = '{name}' AND l.owner <> '{token}' AND
 -- include free_for_us
@@ -55,12 +55,6 @@ WHERE l.name = '{name}' AND l.owner IN ('{token}', CONCAT('break:', '{token}'))
 -- next
 DELETE w FROM {holders} w FORCE INDEX (PRIMARY)
 WHERE w.name = '{name}' AND w.token = '{line}' AND w.epoch = '' AND @done
--- next
-SELECT IF(@done,
--- include first_waiter
-    , NULL) INTO @called
--- next
-KILL QUERY @called
 
 -- statement end
 -- '{state}', {status} (-1: unknown): the end of the run. {began}: its begin, in ms. A record that a
@@ -89,10 +83,9 @@ SELECT @mine AS released, l.holder, '{token}' AS token, 0 AS called, @mine AND (
         SELECT COUNT(*) FROM {table} r FORCE INDEX (PRIMARY) WHERE r.name = '{name}'
             AND r.run_owner = '{token}' AND r.run_state = '{state}') AS written, (
         SELECT COUNT(*) FROM {table} r FORCE INDEX (PRIMARY) WHERE r.name = '{name}'
-            AND r.run_owner = '{token}' AND r.run_state <> 'running') AS ended
+            AND r.run_owner = '{token}' AND r.run_state <> 'running') AS ended,
+-- include wake
 -- include after_us
--- next
--- include call_next
 
 -- statement sweep
 -- Expired records, and the rows of their locks, since no run may ever come again under a name with

@@ -96,15 +96,11 @@ WHERE l.name = '{name}' AND l.version = @seen AND @rw AND {grace_left} <= 0
     AND h.name = '{name}' AND h.token = '{token}' AND h.epoch = '-'
 -- next
 SELECT IF({changed} = 2, l.fence, NULL) AS fence, h.place AS slot, h.epoch, CONNECTION_ID() AS pid,
-    '{token}' AS token
+    '{token}' AS token, IF({changed} = 2,
+-- include hold
+    , 0) AS hold
 FROM (SELECT 1) x LEFT JOIN {table} l FORCE INDEX (PRIMARY) ON l.name = '{name}'
 LEFT JOIN {holders} h FORCE INDEX (PRIMARY) ON h.name = '{name}' AND h.token = '{token}'
--- next
-SELECT IF({changed} = 2,
--- include first_waiter
-    , NULL) INTO @called
--- next
-KILL QUERY @called
 
 -- statement renew
 -- Both the lock's row and our own must still be ours. A mark (see mark) is in front of our token.
@@ -119,7 +115,9 @@ WHERE l.name = '{name}' AND l.owner = '{epoch}' AND l.expires > UTC_TIMESTAMP(6)
 SELECT {changed} > 1 AS renewed, COALESCE((
     SELECT h.holder FROM {holders} h FORCE INDEX (PRIMARY) WHERE h.name = '{name}'
         AND h.token = CONCAT('break:', '{token}') AND h.expires > UTC_TIMESTAMP(6)), l.holder)
-    AS holder, '{token}' AS token
+    AS holder, '{token}' AS token, IF({changed} > 1,
+-- include hold
+    , 0) AS hold
 FROM (SELECT 1) x LEFT JOIN {table} l FORCE INDEX (PRIMARY)
     ON l.name = '{name}' AND l.owner <> '{epoch}' AND l.expires > UTC_TIMESTAMP(6)
 
@@ -143,14 +141,13 @@ SELECT @version IS NOT NULL AND {changed} = 0 INTO @again
 SELECT IF(@mine OR EXISTS (
         SELECT 1 FROM {holders} h FORCE INDEX (PRIMARY) WHERE h.name = '{name}'
             AND h.token = '{token}' AND h.epoch = '-'), IF(@again, 2, 1), 0) AS released, l.holder,
-    '{token}' AS token, 0 AS called
+    '{token}' AS token, 0 AS called,
+-- include wake
 FROM (SELECT 1) x LEFT JOIN {table} l FORCE INDEX (PRIMARY)
     ON l.name = '{name}' AND l.owner NOT LIKE 'shared:%' AND l.expires > UTC_TIMESTAMP(6)
 -- next
 DELETE h FROM {holders} h FORCE INDEX (PRIMARY)
 WHERE h.name = '{name}' AND h.token = '{token}' AND h.epoch = '-' AND NOT @again
--- next
--- include call_next
 
 -- statement release
 -- include leave_line
