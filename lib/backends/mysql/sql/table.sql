@@ -114,6 +114,15 @@ AND @rw AND {grace_left} <= 0
 (l.run_state = 'succeeded' AND l.run_ended < UTC_TIMESTAMP(6) + INTERVAL 1000 SECOND
     AND l.run_ended > UTC_TIMESTAMP(6) - INTERVAL {once} * 1000 MICROSECOND)
 
+-- fragment hold
+-- The session of a holder has a named lock, on which the first waiter waits. A new session of the
+-- same hold gets it, too.
+IF(IS_USED_LOCK(CONCAT('dlock.h.', CONVERT('{token}' USING utf8mb4))) IS NULL,
+    GET_LOCK(CONCAT('dlock.h.', CONVERT('{token}' USING utf8mb4)), 0), 0)
+
+-- fragment wake
+RELEASE_LOCK(CONCAT('dlock.h.', CONVERT('{token}' USING utf8mb4))) AS woken
+
 -- fragment look_ahead
 -- {before}: our ticket, or a number above all. @ahead: the waiters before us that are in our way.
 SELECT COUNT(*), @@global.read_only = 0 INTO @ahead, @rw
@@ -177,14 +186,6 @@ l.holder = IF({stays} > 0, l.holder, ''),
 l.owner = IF({stays} > 0, CONCAT('over:', l.owner), '')
 WHERE l.name = '{name}' AND l.owner IN ('{token}', CONCAT('break:', '{token}'))
     AND l.expires > UTC_TIMESTAMP(6)
-
--- fragment hold
--- The session of a holder has a named lock, on which the first waiter waits. A new session of the
--- same hold gets it, too.
-IF(IS_USED_LOCK(CONCAT('dlock.h.', '{token}')) IS NULL, GET_LOCK(CONCAT('dlock.h.', '{token}'), 0), 0)
-
--- fragment wake
-RELEASE_LOCK(CONCAT('dlock.h.', '{token}')) AS woken
 
 -- fragment after_us
 -- Who holds the lock, where it is not ours.
