@@ -102,7 +102,7 @@ on_all() {
 
 @test "a hundred handles of one process hold and give back, each its own lock" {
     local store mode
-    for store in file redis table zookeeper advisory; do
+    for store in file redis table mysql zookeeper advisory; do
         on "$store"
         for mode in exclusive shared 'slots 3'; do
             run_t 60 "$PROG/handles" 100 "$mode" "$L" >out 2>&1 || fail "$store, $mode: $(cat out)"
