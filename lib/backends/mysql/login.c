@@ -228,5 +228,5 @@ bool my_is_transient(unsigned error)
 {
     return error == ER_CON_COUNT_ERROR || error == ER_TOO_MANY_USER_CONNECTIONS ||
            error == ER_USER_LIMIT_REACHED || error == ER_SERVER_SHUTDOWN ||
-           error == ER_OUT_OF_RESOURCES;
+           error == ER_QUERY_INTERRUPTED || error == ER_OUT_OF_RESOURCES;
 }

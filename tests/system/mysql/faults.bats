@@ -31,16 +31,16 @@ row() { mysql -e "SELECT $1 FROM dlock_locks WHERE name = '$NAME'" app; }
 # A renewal has come since.
 renewed() { wait_for "${1:-8}" row_is_not "$(row version)"; }
 row_is_not() { [ "$(row version)" != "$1" ]; }
-# waiter [OPTION...]: one that waits for $L; returns when it sleeps in the server.
+# waiter [OPTION...]: one that waits for $L; returns when it waits in the server.
 waiter() {
     start_log "wait.$((WAITERS += 1)).log" "$DLOCK" --ttl 20 "$@" "$L" "$HELPERS/clock" got
     WAITER=$STARTED
-    wait_for 5 sleep_are $WAITERS
+    wait_for 5 waits_are $WAITERS
 }
 WAITERS=0
-sleep_are() {
+waits_are() {
     [ "$(mysql -e "SELECT COUNT(*) FROM information_schema.processlist
-        WHERE user = 'dl' AND info LIKE 'SELECT SLEEP%'")" = "$1" ]
+        WHERE user = 'dl' AND state = 'User lock'")" = "$1" ]
 }
 # Kill these sessions of the account, or their statements (QUERY). One session of ours does it.
 killing() { # CONNECTION|QUERY [SQL]
@@ -186,7 +186,7 @@ stranger_ends() {
             kill_all CONNECTION
             # By the next session, at once.
             wait_for 2 row_is_not "$before"
-            wait_for 8 sleep_are 1
+            wait_for 8 waits_are 1
             wait_for 5 waiters_are 1
         done
         pid_alive "$HOLDER"
@@ -206,7 +206,7 @@ stranger_ends() {
         while [ ! -e stop ]; do echo "$0"; read -r -t 0.2 <>nothing; done |
         mariadb --no-defaults --delimiter=// -S "$1" -u root' \
         "BEGIN NOT ATOMIC DECLARE until DATETIME(6) DEFAULT NOW(6) + INTERVAL 200000 MICROSECOND;
-        WHILE NOW(6) < until DO $(killing QUERY "info NOT LIKE 'SELECT SLEEP%'" | sed 's,//,;,')
+        WHILE NOW(6) < until DO $(killing QUERY "state <> 'User lock'" | sed 's,//,;,')
         END WHILE; END//" "$MY_SOCK"
     mkdir -p h
     for i in 1 2 3 4; do
@@ -318,7 +318,7 @@ fault() {
     waiter
     for how in stop kill; do
         my_restart own $how
-        wait_for 8 sleep_are 1
+        wait_for 8 waits_are 1
         renewed
         pid_alive "$HOLDER"
         run -75 run_t 5 "$DLOCK" -q -n "$L" true
