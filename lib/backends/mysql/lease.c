@@ -36,6 +36,7 @@
 #define INIT(name) .name = my_table_##name,
 
 #define NEAR 4 /* of the first waiters each waits shorter: nobody may wake them */
+#define IDLE_MOST (600 * DLOCK_MSEC) /* below wait_timeout, see join */
 #define ASK_EACH (100 * DLOCK_MSEC)
 #define WAIT_NEAR (1000 * DLOCK_MSEC)
 #define POLL_EACH (50 * DLOCK_MSEC) /* behind a proxy, times the waiters before us */
@@ -87,7 +88,7 @@ static void line_wait(struct sql_store *be, const struct table_refusal *why, boo
         join_line(be, my_table_join);
         table_send_try(be); /* a release that came before has not woken us */
     } else if (be->spec->slots > 0 && why->ahead == 0 &&
-               strncmp(why->owner, SHARED_OWNER, 7) == 0) {
+               strncmp(why->owner, SHARED_OWNER, strlen(SHARED_OWNER)) == 0) {
         /* Any of several holders may give back a slot: only the first in line asks. */
         be->acquire.try_at = dlock_min(be->acquire.try_at, now + ASK_EACH);
     } else {
@@ -104,9 +105,9 @@ static void line_answered(struct sql_store *be, const struct sql_reply *r)
 {
     if (r->tag == T_WAIT && be->op == SQL_OP_ACQUIRE && sql_one_row(r, "woken changed") &&
         !sql_true(r->rows, 0, "woken") && !sql_true(r->rows, 0, "changed")) {
-        /* The time is over, or there is no session to wait for. */
+        /* The time is over, or there is no session to wait for. Ours may not be idle for long. */
         be->op_until = DLOCK_NEVER;
-        be->acquire.try_at = my(be)->due;
+        be->acquire.try_at = dlock_min(my(be)->due, sql_now(be) + IDLE_MOST);
     } else if (r->tag == T_WAIT && be->op == SQL_OP_ACQUIRE) {
         table_send_try(be);
     } else if (r->fault != SQL_OK && be->op == SQL_OP_ACQUIRE) {

@@ -22,6 +22,10 @@
 SET SESSION autocommit = 1, sql_mode = '', lock_wait_timeout = 1, innodb_lock_wait_timeout = 1,
     character_set_results = NULL
 
+-- statement isolation
+-- With READ COMMITTED, and a binary log of statements, the server refuses each write (1665).
+SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ
+
 -- statement takes_writes
 -- Of several servers, the first that does.
 SELECT @@global.read_only = 0
@@ -285,21 +289,23 @@ WHERE w.name = '{name}' AND w.token = '{line}' AND w.epoch = ''
 
 -- statement wait
 -- For the session of the waiter before us, else of a holder: until that gives up its named lock,
--- {ms} at most. No server wait where the lock has changed since the try, or where that session is
--- not there. The wait for a named lock wakes nobody else; KILL QUERY would, but may stop all of a
--- MariaDB for two seconds.
+-- {ms} at most. A mark is in front of a token ("break:"). No wait in the server where the lock has
+-- changed since the try, or where that session is not there. To wait for a named lock wakes nobody
+-- else; KILL QUERY would, but may stop all of a MariaDB for two seconds.
 SELECT COALESCE((
         SELECT CONCAT('dlock.w.', CONVERT(w.token USING utf8mb4))
         FROM {holders} w FORCE INDEX (line)
         WHERE w.name = '{name}' AND w.epoch = '' AND w.place < {before} AND w.token <> '{line}'
             AND IS_USED_LOCK(CONCAT('dlock.w.', CONVERT(w.token USING utf8mb4))) IS NOT NULL
         ORDER BY w.place DESC LIMIT 1), (
-        SELECT CONCAT('dlock.h.', CONVERT(h.token USING utf8mb4))
+        SELECT CONCAT('dlock.h.', CONVERT(SUBSTRING_INDEX(h.token, ':', -1) USING utf8mb4))
         FROM {holders} h FORCE INDEX (line)
         WHERE h.name = '{name}' AND h.epoch = l.owner AND l.owner <> ''
             AND h.expires > UTC_TIMESTAMP(6)
-            AND IS_USED_LOCK(CONCAT('dlock.h.', CONVERT(h.token USING utf8mb4))) IS NOT NULL
-        LIMIT 1), CONCAT('dlock.h.', CONVERT(l.owner USING utf8mb4))), l.version
+            AND IS_USED_LOCK(CONCAT('dlock.h.',
+                CONVERT(SUBSTRING_INDEX(h.token, ':', -1) USING utf8mb4))) IS NOT NULL
+        LIMIT 1), CONCAT('dlock.h.', CONVERT(SUBSTRING_INDEX(l.owner, ':', -1) USING utf8mb4))),
+    l.version
 INTO @held, @now
 FROM {table} l FORCE INDEX (PRIMARY) WHERE l.name = '{name}'
 -- next
