@@ -169,8 +169,8 @@ is_held() { says 75 "" --status "$L"; }
     wait_for 5 is_held
     start_log w.log "$DLOCK" "$L" true
     wait_for 5 waiters_are 1
-    says 75 "pid $STARTED" --status "$L"
-    says 0 ", 1 waiting" --list "$U"
+    wait_for 5 says 75 "pid $STARTED" --status "$L"
+    wait_for 5 says 0 ", 1 waiting" --list "$U"
     : >go
     exits 0 5 "$STARTED"
     run -0 run_t 5 "$DLOCK" --forget --yes "$L"

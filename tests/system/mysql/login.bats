@@ -237,12 +237,13 @@ nothing_given() {
     says 76 'unexpected answer' --list "$(at u "$LISTENS")"
     fake fast
     never 76 "$(at u "$LISTENS")" 'unexpected answer'
-    # Without end: within the time, and bounded.
+    # Without end: within the time, and bounded. Which of the two comes first is the machine's.
     fake rows
     case ${SAN:-} in *address* | *thread*) return ;; esac
-    run -71 run_t 20 "$ROOT/tests/support/helpers/peak_rss.py" most "$DLOCK" --connect-timeout 1 \
+    run run_t 20 "$ROOT/tests/support/helpers/peak_rss.py" most "$DLOCK" --connect-timeout 1 \
         "$(at u "$LISTENS")" touch ran
-    [ "${#lines[@]}" = 1 ] && assert_out memory || fail "$output"
+    [[ $status.$output == 71.*memory* || $status.$output == 69.*"no answer"* ]] || fail "$output"
+    [ "${#lines[@]}" = 1 ] || fail "$output"
     [ "$(cat most)" -lt 250 ] || fail "$(cat most) MiB"
     [ ! -e ran ]
 }

@@ -43,6 +43,10 @@ static void clean_environment(void)
 static int open_uri(const char *text)
 {
     pg_settings_done(&u.be);
+    struct table_state *table = &u.be.store.table;
+    char *const texts[] = {table->name, table->holders, table->runs, table->schema, table->role};
+    for (size_t i = 0; i < DLOCK_LEN(texts); i++)
+        free(texts[i]);
     dlock_uri_free(u.uri);
     memset(&u, 0, sizeof(u));
     int rc = dlock_uri_parse(&u.uri, text, &u.err);
