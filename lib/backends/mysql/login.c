@@ -23,6 +23,7 @@
 
 #define SCRAMBLES "mysql_native_password,client_ed25519,parsec"
 #define CACHING "caching_sha2_password"
+#define INTERRUPTIONS 20
 #define PLUGIN_REFUSED 5010 /* of MARIADB_OPT_RESTRICTED_AUTH: no header has a name for it */
 #define OFFERS_TLS 2048     /* CLIENT_SSL, in the server's greeting */
 
@@ -101,8 +102,7 @@ static MYSQL *connect_to(const struct my_login *login, int i, unsigned seconds, 
     mysql_options(my, MYSQL_OPT_LOCAL_INFILE, &zero);
     mysql_options(my, MYSQL_OPT_MAX_ALLOWED_PACKET, &packet);
     mysql_options(my, MYSQL_SET_CHARSET_NAME, "utf8mb4");
-    mysql_options(my, MYSQL_INIT_COMMAND, my_table_session);
-    mysql_options(my, MYSQL_INIT_COMMAND, my_table_isolation);
+
     mysql_options(my, MYSQL_SERVER_PUBLIC_KEY, "/dev/null");
     mysql_options(my, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify); /* 3.4 has another default */
     mysql_optionsv(my, MARIADB_OPT_RESTRICTED_AUTH, plugins);
@@ -127,6 +127,16 @@ static void note_error(struct my_login *login, unsigned error, const char *text)
     dlock_clean_words(login->text, sizeof(login->text), text, strcspn(text, "\n"));
 }
 
+/* The settings of the session. A person may interrupt each (KILL QUERY). */
+static void settle(MYSQL *my)
+{
+    const char *const statements[] = {my_table_session, my_table_isolation};
+    for (size_t i = 0; i < DLOCK_LEN(statements) && mysql_errno(my) == 0; i++)
+        for (int tries = 0; tries < INTERRUPTIONS; tries++)
+            if (mysql_query(my, statements[i]) == 0 || mysql_errno(my) != ER_QUERY_INTERRUPTED)
+                break;
+}
+
 /* Log in at an address, in two steps; NULL, with the error. */
 static MYSQL *at_address(struct my_login *login, int i, unsigned seconds)
 {
@@ -141,6 +151,8 @@ static MYSQL *at_address(struct my_login *login, int i, unsigned seconds)
         mysql_close(my);
         my = connect_to(login, i, seconds, SCRAMBLES "," CACHING, enforce && offers);
     }
+    if (my && mysql_errno(my) == 0)
+        settle(my);
     unsigned error = my ? mysql_errno(my) : CR_OUT_OF_MEMORY;
     if (error == PLUGIN_REFUSED)
         note_error(login, error, "the server asks for the password in a form that is not safe");

@@ -75,8 +75,11 @@ not_called() { [ "$(calls)" = 0 ] || fail "code of the view was run: $*"; }
         # Connections that have found good tables, and then meet a view: a holder's, ...
         kind=-x
         [ $table = dlock_locks ] || kind=-s
-        start_log hold.log "$DLOCK" --ttl 2 $kind "$L" "$HELPERS/await" go
-        wait_for 5 is_held
+        rm -f begun
+        # shellcheck disable=SC2016
+        start_log hold.log "$DLOCK" --ttl 2 $kind "$L" sh -c 'echo >begun; exec "$0" go' \
+            "$HELPERS/await"
+        wait_for 5 test -e begun
         view_for $table
         exits 79 8 "$STARTED"
         not_called "$table, by a renewal"
