@@ -102,7 +102,6 @@ static MYSQL *connect_to(const struct my_login *login, int i, unsigned seconds, 
     mysql_options(my, MYSQL_OPT_LOCAL_INFILE, &zero);
     mysql_options(my, MYSQL_OPT_MAX_ALLOWED_PACKET, &packet);
     mysql_options(my, MYSQL_SET_CHARSET_NAME, "utf8mb4");
-
     mysql_options(my, MYSQL_SERVER_PUBLIC_KEY, "/dev/null");
     mysql_options(my, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify); /* 3.4 has another default */
     mysql_optionsv(my, MARIADB_OPT_RESTRICTED_AUTH, plugins);

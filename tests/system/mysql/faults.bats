@@ -208,7 +208,8 @@ stranger_ends() {
         while [ ! -e stop ]; do echo "$0"; read -r -t 0.2 <>nothing; done |
         mariadb --no-defaults --delimiter=// -S "$1" -u root' \
         "BEGIN NOT ATOMIC DECLARE until DATETIME(6) DEFAULT NOW(6) + INTERVAL 200000 MICROSECOND;
-        WHILE NOW(6) < until DO $(killing QUERY "info IS NOT NULL AND state <> 'User lock'" | sed 's,//,;,')
+        WHILE NOW(6) < until DO
+            $(killing QUERY "info IS NOT NULL AND state <> 'User lock'" | sed 's,//,;,')
         END WHILE; END//" "$MY_SOCK"
     mkdir -p h
     for i in 1 2 3 4; do
