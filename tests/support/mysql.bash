@@ -178,5 +178,3 @@ my_questions() {
     [ "${1:-default}" = default ] || MY_SOCK=${MY_SOCKS[$1]}
     mysql -e "SHOW GLOBAL STATUS LIKE 'Questions'" | cut -f 2
 }
-# Sessions of the account dl.
-my_sessions() { mysql -e "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'dl'"; }

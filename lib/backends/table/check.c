@@ -1,7 +1,7 @@
 /*
  * check.c - --check: what a run would meet on this server. The questions are SELECTs of catalogues
- * and settings (sql/check.sql); nothing is locked or written. The lease table is then looked at by
- * the statements that also precede each run.
+ * and settings; nothing is locked or written. The lease table is then looked at by the statements
+ * that also precede each run.
  */
 #include "store.h"
 

@@ -113,7 +113,7 @@ struct table_refusal {
     const struct sql_rows *rows; /* the answer to the statement try or look */
 };
 void table_refused(struct sql_store *, const struct table_refusal *);
-/* The answer was an error: nothing was granted, since the message was rolled back as a whole. */
+/* The answer was an error. Nothing was granted, unless the reply is unclear: then an orphan. */
 void table_try_failed(struct sql_store *, const struct sql_reply *);
 /*
  * Does the reply answer our own statement: a row with these columns, pid and token among them, and
