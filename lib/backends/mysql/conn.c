@@ -6,7 +6,6 @@
 #include <errmsg.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <mysqld_error.h>
 #include <poll.h>
 #include <pthread.h>
@@ -26,7 +25,6 @@
 #else
 #define LEAVE_MS 20
 #endif
-#define REPEATS 20 /* of a statement that was interrupted or rolled back */
 
 /* Errors of MySQL or MariaDB alone. */
 #define MARIADB_STATEMENT_TIMEOUT 1969
@@ -76,20 +74,18 @@ static void close_end(int fd)
 struct my_rows {
     struct sql_rows rows;
     MYSQL_RES *res;
+    MYSQL_ROW row[];
 };
 
 static const char *field(const struct sql_rows *rows, int row, const char *column, bool *there)
 {
-    MYSQL_RES *res = ((const struct my_rows *)rows)->res;
-    const MYSQL_FIELD *fields = mysql_fetch_fields(res);
-    unsigned n = mysql_num_fields(res), i = 0;
+    const struct my_rows *mine = (const struct my_rows *)rows;
+    const MYSQL_FIELD *fields = mysql_fetch_fields(mine->res);
+    unsigned n = mysql_num_fields(mine->res), i = 0;
     while (i < n && strcmp(fields[i].name, column) != 0)
         i++;
     *there = i < n;
-    if (i == n || row >= rows->n)
-        return NULL;
-    mysql_data_seek(res, (unsigned long long)row);
-    return mysql_fetch_row(res)[i];
+    return i < n && row < rows->n ? mine->row[row][i] : NULL;
 }
 
 static void free_rows(struct sql_rows *rows)
@@ -144,20 +140,22 @@ static void set_fault(struct sql_reply *r, unsigned error, const char *text)
  */
 static void take_result(struct sql_reply *r, MYSQL_RES *res)
 {
+    size_t n = mysql_num_rows(res);
     struct my_rows *rows;
     bool there;
-    if (mysql_num_rows(res) == 0 && r->rows && r->rows->n > 0) {
+    if (n == 0 && r->rows && r->rows->n > 0) {
         mysql_free_result(res);
         return;
     }
-    if (!(rows = malloc(sizeof(*rows)))) {
+    if (!(rows = malloc(sizeof(*rows) + n * sizeof(rows->row[0])))) {
         mysql_free_result(res);
         r->unclear = true;
         set_fault(r, CR_OUT_OF_MEMORY, "out of memory");
         return;
     }
-    *rows = (struct my_rows){
-        .rows = {.n = (int)mysql_num_rows(res), .field = field, .free = free_rows}, .res = res};
+    *rows = (struct my_rows){.rows = {.n = (int)n, .field = field, .free = free_rows}, .res = res};
+    for (size_t i = 0; i < n; i++)
+        rows->row[i] = mysql_fetch_row(res);
     const char *finding = rows->rows.n > 0 ? field(&rows->rows, 0, "finding", &there) : NULL;
     if (finding) {
         r->fault = strcmp(finding, "read-only") == 0 ? SQL_READ_ONLY : SQL_REFUSED;
@@ -226,7 +224,7 @@ static unsigned run_statement(MYSQL *my, const char *sql, int times, struct sql_
 static void answer(struct my_session *s)
 {
     /* A wait that a person has interrupted is over. */
-    int times = s->message.tag == T_WAIT ? 1 : REPEATS;
+    int times = s->message.tag == T_WAIT ? 1 : MY_REPEATS;
     unsigned long long changed = 0;
     bool written = false;
     s->reply = (struct sql_reply){.fault = SQL_OK};
@@ -474,7 +472,7 @@ static void logged_in(struct my_conn *c)
     char text[sizeof(s->login.text)];
     if (s->up) {
         c->base.state = CONN_UP;
-        c->base.session = (int)s->id;
+        c->base.session = (int64_t)s->id;
         c->base.one_by_one = c->base.guarded = true;
         memcpy(c->version, s->version, sizeof(c->version));
         return;

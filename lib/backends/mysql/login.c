@@ -23,7 +23,6 @@
 
 #define SCRAMBLES "mysql_native_password,client_ed25519,parsec"
 #define CACHING "caching_sha2_password"
-#define INTERRUPTIONS 20
 #define PLUGIN_REFUSED 5010 /* of MARIADB_OPT_RESTRICTED_AUTH: no header has a name for it */
 #define OFFERS_TLS 2048     /* CLIENT_SSL, in the server's greeting */
 
@@ -131,7 +130,7 @@ static void settle(MYSQL *my)
 {
     const char *const statements[] = {my_table_session, my_table_isolation};
     for (size_t i = 0; i < DLOCK_LEN(statements) && mysql_errno(my) == 0; i++)
-        for (int tries = 0; tries < INTERRUPTIONS; tries++)
+        for (int tries = 0; tries < MY_REPEATS; tries++)
             if (mysql_query(my, statements[i]) == 0 || mysql_errno(my) != ER_QUERY_INTERRUPTED)
                 break;
 }

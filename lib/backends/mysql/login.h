@@ -7,6 +7,7 @@
 #include <mysql.h>
 
 #define MY_ADDRESSES 16
+#define MY_REPEATS 20 /* of a statement that was interrupted, or rolled back */
 
 enum my_tls { MY_TLS_OFF, MY_TLS_PREFERRED, MY_TLS_REQUIRED, MY_TLS_VERIFIED };
 

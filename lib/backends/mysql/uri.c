@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define SUFFIX "_clients" /* of the second table */
-#define NAME_MAX_BYTES 64 /* of a table, in characters */
+#define NAME_MAX_BYTES 64 /* of a table; the server counts characters */
 #define LOCK_NAME_MAX 255 /* of the column */
 #define TTL_MAX (365 * 86400 * DLOCK_SEC)
 
@@ -71,10 +71,10 @@ static int check_trust(const struct my_backend *be, struct dlock_error *err)
     return 0;
 }
 
-static char *quote(const char *schema, const char *name, size_t len, const char *suffix)
+static char *quote(const char *schema, const char *name, const char *suffix)
 {
     char *out = NULL;
-    return asprintf(&out, "`%s`.`%.*s%s`", schema, (int)len, name, suffix) < 0 ? NULL : out;
+    return asprintf(&out, "`%s`.`%s%s`", schema, name, suffix) < 0 ? NULL : out;
 }
 
 /* "NAME" or "DATABASE.NAME". */
@@ -96,9 +96,9 @@ static int set_table(struct my_backend *be, struct dlock_error *err)
         snprintf(be->schema_name, sizeof(be->schema_name), "%s", schema);
         snprintf(be->table_name, sizeof(be->table_name), "%s", name);
         snprintf(be->holders_name, sizeof(be->holders_name), "%s" SUFFIX, name);
-        table->name = quote(schema, name, strlen(name), "");
-        table->holders = quote(schema, name, strlen(name), SUFFIX);
-        table->runs = quote(schema, name, strlen(name), "");
+        table->name = quote(schema, name, "");
+        table->holders = quote(schema, name, SUFFIX);
+        table->runs = quote(schema, name, "");
         if (asprintf(&table->schema, "`%s`", schema) < 0)
             table->schema = NULL;
     }
