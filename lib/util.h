@@ -218,6 +218,29 @@ int64_t dlock_backoff_next(struct dlock_backoff *, const struct dlock_env *);
  * bytes; 0: the default. The caller joins or detaches the thread. 0 or an errno.
  */
 int dlock_thread_start(pthread_t *, size_t stack, void *(*run)(void *), void *arg);
+/*
+ * thread.c: a thread for the blocking calls of a library that connects, and a socket pair between
+ * the thread and its caller: a side tells the other by a byte, or by the end of its own side.
+ */
+struct dlock_helper {
+    pthread_t thread;
+    int fd, thread_fd; /* the caller's end; the thread's */
+    ino_t thread_ino;  /* tells whether thread_fd is still the thread's end */
+};
+/* *h is set before the thread runs, except for its thread. 0 or a negative errno. */
+int dlock_helper_start(struct dlock_helper *h, void *(*run)(void *), void *arg);
+/* Close one's end, which the other side notices. The thread's last call, with its thread_fd. */
+void dlock_helper_close(int fd);
+/* The caller knows that the thread has only to return: close, and wait for it. */
+void dlock_helper_join(struct dlock_helper);
+/*
+ * The thread ends at once, or when a call of its library returns. The program may exit then, and
+ * exit handlers of OpenSSL destroy data in use: so wait for the thread, but for 20 ms at most. A
+ * copy, since the thread may free the original with its own memory.
+ */
+void dlock_helper_leave(struct dlock_helper);
+/* In a child process, which has no such thread. */
+void dlock_helper_close_in_child(const struct dlock_helper *);
 
 /*
  * resolve.c: names to addresses in helper threads, one for each host of the URI. getaddrinfo(3) has

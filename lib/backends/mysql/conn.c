@@ -14,17 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-/* Enough for OpenSSL; a stuck thread should not cost 8 MiB. */
-#define STACK_SIZE (1024 * 1024)
-/* A thread that is given up ends at once, unless libmariadb still connects: wait, but not long. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define LEAVE_MS 300
-#else
-#define LEAVE_MS 20
-#endif
 
 /* Errors of MySQL or MariaDB alone. */
 #define MARIADB_STATEMENT_TIMEOUT 1969
@@ -37,9 +27,7 @@
 struct my_session {
     /* Caller and thread share it, and the last to leave frees it. */
     enum { RUNNING, ENDED, DROPPED } _Atomic state;
-    pthread_t thread;
-    int fd, thread_fd; /* a socket pair; a byte hands the fields below over */
-    ino_t thread_ino;  /* tells whether thread_fd is still the thread's end */
+    struct dlock_helper helper; /* a byte hands the fields below over */
     /* Another descriptor of the server's socket, to shut it down; -1: not connected. */
     _Atomic int server;
     MYSQL *my; /* the thread's */
@@ -60,13 +48,6 @@ static void free_session(struct my_session *s)
     sql_message_free(&s->message);
     sql_reply_done(&s->reply);
     free(s);
-}
-
-/* A fork of the caller may have copies of both ends: close() alone would tell nothing. */
-static void close_end(int fd)
-{
-    shutdown(fd, SHUT_RDWR);
-    close(fd);
 }
 
 /* ---------------------------------------------------------------- the thread */
@@ -277,7 +258,7 @@ static void *run(void *arg)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct my_session *s = arg;
-    int fd = s->thread_fd;
+    int fd = s->helper.thread_fd;
     char byte = 0;
     pthread_once(&once, init_library);
     mysql_thread_init();
@@ -294,7 +275,7 @@ static void *run(void *arg)
     mysql_thread_end();
     if (atomic_exchange(&s->state, ENDED) == DROPPED)
         free_session(s);
-    close_end(fd);
+    dlock_helper_close(fd);
     return NULL;
 }
 
@@ -305,25 +286,13 @@ static int start(struct my_session **out, const struct my_settings *set,
                  const struct dlock_spec *spec, int64_t time)
 {
     struct my_session *s = calloc(1, sizeof(*s));
-    int fds[2];
-    struct stat st;
     if (!s)
         return -ENOMEM;
     s->server = -1;
     s->login.seconds = (unsigned)dlock_max(1, time / DLOCK_SEC);
     int rc = my_login_init(&s->login, set, spec) ? 0 : -ENOMEM;
-    if (rc == 0 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
-        rc = -errno;
-    if (rc == 0) {
-        s->fd = fds[0];
-        s->thread_fd = fds[1];
-        s->thread_ino = fstat(fds[1], &st) == 0 ? st.st_ino : 0;
-        rc = -dlock_thread_start(&s->thread, STACK_SIZE, run, s);
-        if (rc != 0) {
-            close(fds[0]);
-            close(fds[1]);
-        }
-    }
+    if (rc == 0)
+        rc = dlock_helper_start(&s->helper, run, s);
     if (rc != 0)
         free_session(s);
     else
@@ -334,24 +303,15 @@ static int start(struct my_session **out, const struct my_settings *set,
 /* busy: the thread is within libmariadb, which must return at once. */
 static void leave(struct my_session *s, bool busy)
 {
-    pthread_t thread = s->thread;
-    int fd = s->fd;
+    struct dlock_helper helper = s->helper; /* the thread may free s, once dropped */
     if (busy && s->server >= 0)
         shutdown(s->server, SHUT_RDWR);
     if (atomic_exchange(&s->state, DROPPED) == ENDED) {
-        pthread_join(thread, NULL);
+        dlock_helper_join(helper);
         free_session(s);
-        close(fd);
-        return;
+    } else {
+        dlock_helper_leave(helper);
     }
-    /* From here on the thread may free s. */
-    shutdown(fd, SHUT_WR);
-    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
-    if (poll(&p, 1, LEAVE_MS) > 0)
-        pthread_join(thread, NULL);
-    else
-        pthread_detach(thread);
-    close_end(fd);
 }
 
 static void drop(struct my_conn *c)
@@ -410,7 +370,7 @@ static void hand_over(struct my_conn *c, struct sql_message *m)
     c->tag = c->session->message.tag;
     c->sent = c->env->now(c->env->ctx);
     c->base.unanswered = 1;
-    if (send(c->session->fd, &byte, 1, MSG_NOSIGNAL) != 1)
+    if (send(c->session->helper.fd, &byte, 1, MSG_NOSIGNAL) != 1)
         conn_fail(c, DLOCK_EUNAVAIL, "");
 }
 
@@ -491,7 +451,7 @@ void my_conn_work(struct sql_conn *conn)
     char byte;
     if (!sql_conn_is_open(conn))
         return;
-    ssize_t n = recv(c->session->fd, &byte, 1, MSG_DONTWAIT);
+    ssize_t n = recv(c->session->helper.fd, &byte, 1, MSG_DONTWAIT);
     if (n == 1 && c->base.state == CONN_CONNECTING)
         logged_in(c);
     else if (n == 1)
@@ -510,7 +470,7 @@ int my_conn_fd(const struct sql_conn *conn)
 {
     const struct my_conn *c = (const struct my_conn *)conn;
     bool idle = c->base.state == CONN_UP && c->base.unanswered == 0;
-    return !c->session ? -1 : idle ? c->session->server : c->session->fd;
+    return !c->session ? -1 : idle ? c->session->server : c->session->helper.fd;
 }
 
 int my_conn_interest(const struct sql_conn *conn, struct pollfd *pfd, int64_t *wake_at)
@@ -546,13 +506,10 @@ void my_conn_close_in_child(struct sql_conn *conn)
 {
     struct my_conn *c = (struct my_conn *)conn;
     struct my_session *s = c->session;
-    struct stat st;
     bool idle = c->base.state == CONN_UP && c->base.unanswered == 0;
     c->session = NULL;
     if (s) {
-        close(s->fd);
-        if (fstat(s->thread_fd, &st) == 0 && S_ISSOCK(st.st_mode) && st.st_ino == s->thread_ino)
-            close(s->thread_fd);
+        dlock_helper_close_in_child(&s->helper);
         /* The thread was at work: no call of libmariadb is safe, and its memory leaks. */
         if (s->server >= 0)
             silence((int)mysql_get_socket(s->my));

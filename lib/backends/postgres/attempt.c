@@ -10,31 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-/* Enough for OpenSSL, Kerberos and LDAP; a stuck thread should not cost 8 MiB. */
-#define STACK_SIZE (1024 * 1024)
-/*
- * A thread whose attempt is given up ends at once, unless another server keeps libpq waiting. The
- * program may exit then, and exit handlers of OpenSSL destroy data in use: so wait for the thread,
- * but not for long. With a sanitizer all is slower, and leaks are reported.
- */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define LEAVE_MS 300
-#else
-#define LEAVE_MS 20
-#endif
 
 struct pg_attempt {
     /* ALONE: no thread. Else caller and thread share it, and the last to leave frees it. */
     enum { ALONE, RUNNING, ENDED, DROPPED } _Atomic state;
     PGconn *_Atomic pq; /* the thread's while RUNNING; NULL: not made yet */
     PostgresPollingStatusType want;
-    pthread_t thread;
-    int fd, thread_fd; /* a socket pair: each side closes its end to tell the other side */
-    ino_t thread_ino;  /* tells whether thread_fd is still the thread's end */
-    size_t size;       /* of the whole allocation, wiped at the end: there may be a password */
+    struct dlock_helper helper; /* each side closes its end to tell the other side */
+    size_t size; /* of the whole allocation, wiped at the end: there may be a password */
     const char **keys, **values;
     const char *lists[]; /* keys and values, and the copied texts behind the lists */
 };
@@ -43,13 +27,6 @@ static void free_attempt(struct pg_attempt *a)
 {
     explicit_bzero(a, a->size);
     free(a);
-}
-
-/* A fork of the caller may have copies of both ends: close() alone would tell nothing. */
-static void close_end(int fd)
-{
-    shutdown(fd, SHUT_RDWR);
-    close(fd);
 }
 
 static void ignore_notice(void *arg, const PGresult *res)
@@ -113,7 +90,7 @@ static void check_service(struct pg_attempt *a)
 static void *run(void *arg)
 {
     struct pg_attempt *a = arg;
-    int fd = a->thread_fd;
+    int fd = a->helper.thread_fd;
     if (!a->pq) {
         begin(a, a->keys, a->values);
         check_service(a);
@@ -133,28 +110,18 @@ static void *run(void *arg)
         PQfinish(a->pq);
         free_attempt(a);
     }
-    close_end(fd);
+    dlock_helper_close(fd);
     return NULL;
 }
 
 /* 0 or a negative errno: the attempt is as it was. */
 static int start_thread(struct pg_attempt *a)
 {
-    int fds[2];
-    struct stat st;
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
-        return -errno;
-    a->fd = fds[0];
-    a->thread_fd = fds[1];
-    a->thread_ino = fstat(fds[1], &st) == 0 ? st.st_ino : 0;
     a->state = RUNNING;
-    int e = dlock_thread_start(&a->thread, STACK_SIZE, run, a);
-    if (e == 0)
-        return 0;
-    a->state = ALONE;
-    close(fds[0]);
-    close(fds[1]);
-    return -e;
+    int rc = dlock_helper_start(&a->helper, run, a);
+    if (rc != 0)
+        a->state = ALONE;
+    return rc;
 }
 
 static const char *copy(char **at, const char *text)
@@ -198,7 +165,7 @@ int pg_attempt_start(struct pg_attempt **out, const char *const *keys, const cha
 
 struct pollfd pg_attempt_pollfd(const struct pg_attempt *a)
 {
-    return a->state == ALONE ? server(a) : (struct pollfd){.fd = a->fd, .events = POLLIN};
+    return a->state == ALONE ? server(a) : (struct pollfd){.fd = a->helper.fd, .events = POLLIN};
 }
 
 /*
@@ -246,11 +213,8 @@ int pg_attempt_work(struct pg_attempt *a, PGconn **out)
     }
     if (a->state == RUNNING)
         return 0;
-    if (a->state == ENDED) {
-        close(a->fd);
-        /* The thread has only to return. Joined, the thread is gone before exit handlers run. */
-        pthread_join(a->thread, NULL);
-    }
+    if (a->state == ENDED) /* joined, the thread is gone before exit handlers run */
+        dlock_helper_join(a->helper);
     *out = a->pq;
     free_attempt(a);
     return 1;
@@ -270,15 +234,11 @@ void pg_finish_silently(PGconn *pq)
 
 void pg_attempt_close_in_child(struct pg_attempt *a)
 {
-    struct stat st;
     if (!a)
         return;
     PGconn *pq = a->pq;
-    if (a->state != ALONE) {
-        close(a->fd);
-        if (fstat(a->thread_fd, &st) == 0 && S_ISSOCK(st.st_mode) && st.st_ino == a->thread_ino)
-            close(a->thread_fd);
-    }
+    if (a->state != ALONE)
+        dlock_helper_close_in_child(&a->helper);
     if (a->state != RUNNING)
         pg_finish_silently(pq);
     else if (pq && PQsocket(pq) >= 0)
@@ -296,20 +256,12 @@ void pg_attempt_drop(struct pg_attempt *a)
         free_attempt(a);
         return;
     }
-    pthread_t thread = a->thread;
-    int fd = a->fd;
-    shutdown(fd, SHUT_WR);
+    struct dlock_helper helper = a->helper;
     if (atomic_exchange(&a->state, DROPPED) != RUNNING) {
         a->state = ENDED;
         pg_attempt_work(a, &pq); /* closes fd */
         PQfinish(pq);
         return;
     }
-    /* The thread closes its end last. */
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    if (poll(&p, 1, LEAVE_MS) > 0)
-        pthread_join(thread, NULL);
-    else
-        pthread_detach(thread);
-    close_end(fd);
+    dlock_helper_leave(helper);
 }
