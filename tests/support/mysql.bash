@@ -15,64 +15,25 @@
 # In setup_file my_start exports the variables for the tests, and teardown_file calls my_stop_all.
 # In a test dlock_teardown ends them. A test that stops or restarts a server starts one of its own.
 
+source "${BASH_SOURCE[0]%/*}/server.bash"
+
 declare -gA MY_PORTS MY_PIDS MY_DIRS MY_SOCKS MY_LOGS
 unset MYSQL_PWD MYSQL_HOST MYSQL_TCP_PORT MYSQL_UNIX_PORT
 
-# As PostgreSQL's: see postgres.bash.
-my_as=(env -u DLOCK_TEST_ID setpriv)
-[ "$(id -u)" -ne 0 ] || my_as+=(--reuid=nobody --regid=nogroup --clear-groups)
+my_as=("${server_as[@]}")
 MY_SERVER=/usr/sbin/mariadbd
 MY_SMALL=(--innodb-log-file-size=32M --innodb-buffer-pool-size=16M --innodb-flush-method=fsync
     --aria-log-file-size=8M --performance-schema=OFF)
 
-my_folder() {
-    local dir top=/tmp room
-    room=$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1)
-    [ "${room:-0}" -lt 1000000 ] || [ ! -w /dev/shm ] || top=/dev/shm
-    dir=$(mktemp -d $top/dlock-my.XXXXXX) || return
-    echo "$$ $(my_born $$)" >"$dir/owner"
-    if [ "$(id -u)" -eq 0 ]; then chown nobody:nogroup "$dir" || return; fi
-    echo "$dir"
-}
-my_born() {
-    local stat
-    { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
-    set -- ${stat##*) }
-    echo "${20} $(readlink /proc/self/ns/pid)"
-}
-my_sweep() {
-    local dir pid born
-    for dir in /dev/shm/dlock-my.* /tmp/dlock-my.*; do
-        { [ -f "$dir/owner" ] && read -r pid born <"$dir/owner"; } 2>/dev/null || continue
-        [ "${born#* }" = "$(readlink /proc/self/ns/pid)" ] && [ "$(my_born "$pid")" != "$born" ] ||
-            continue
-        rm -rf "$dir"
-    done
-}
-
 # ---------------------------------------------------------------- server ---
 
-# Once for all files of a run.
 my_template() {
-    local dir rc=0
-    MY_TEMPLATE=${BATS_RUN_TMPDIR:?}/my-template
-    [ ! -e "$MY_TEMPLATE" ] || return 0
     [ -x "$MY_SERVER" ] || { echo "my_start: no $MY_SERVER" >&2; return 1; }
-    {
-        flock -w 90 9 || return
-        [ ! -e "$MY_TEMPLATE" ] || return 0
-        my_sweep
-        dir=$(my_folder) || return
-        (cd / && timeout -k 2 60 "${my_as[@]}" mariadb-install-db --no-defaults \
-            --datadir="$dir/data" --auth-root-authentication-method=normal --skip-test-db \
-            "${MY_SMALL[@]}") >"$dir/log" 2>&1 </dev/null 3>&- 9>&- || rc=$?
-        if [ $rc -ne 0 ]; then cat "$dir/log" >&2; else
-            rm -rf "$MY_TEMPLATE.new"
-            cp -a "$dir/data" "$MY_TEMPLATE.new" && mv "$MY_TEMPLATE.new" "$MY_TEMPLATE" || rc=$?
-        fi
-        rm -rf "$dir"
-        return $rc
-    } 9>"$MY_TEMPLATE.lock"
+    server_template my my_install && MY_TEMPLATE=${BATS_RUN_TMPDIR:?}/my-template
+}
+my_install() {
+    cd / && timeout -k 2 60 "${my_as[@]}" mariadb-install-db --no-defaults --datadir="$1" \
+        --auth-root-authentication-method=normal --skip-test-db "${MY_SMALL[@]}" </dev/null
 }
 
 my_start() {
@@ -86,7 +47,7 @@ my_start_in() {
     shift
     my_template || return
     my_drop "$name"
-    dir=$(my_folder) || return
+    dir=$(server_folder my) || return
     # From here on my_stop_all knows it.
     MY_DIRS[$name]=$dir/data MY_SOCKS[$name]=$dir/s MY_LOGS[$name]=$dir/log
     cp -a "$MY_TEMPLATE" "$dir/data" || return

@@ -23,6 +23,8 @@
 # There is one database, postgres; another one: CREATE DATABASE x TEMPLATE postgres, while no other
 # session uses that.
 
+source "${BASH_SOURCE[0]%/*}/server.bash"
+
 declare -gA PG_PORTS PG_PIDS PG_DIRS PG_SOCKS PG_LOGS
 # Not exported: what this shell has started itself.
 PGB_OURS='' PGB_DIR=''
@@ -38,71 +40,16 @@ unset v
 [ -n "${PG_BIN:-}" ] || PG_BIN=$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -n 1)
 export PG_BIN
 
-# PostgreSQL and PgBouncer refuse to be root's. With --pdeathsig none outlives the shell that
-# started it, even if that is killed. No leak marker: it belongs to the file or test that ends it by
-# pid.
-pg_as=(env -u DLOCK_TEST_ID setpriv)
-[ "$(id -u)" -ne 0 ] || pg_as+=(--reuid=nobody --regid=nogroup --clear-groups)
-
-# pg_folder: a new one that the server's user owns and can reach. Not among bats's folders: these
-# are private to root, and their names may be too long for a socket (107 bytes). In memory if there
-# is enough: a server is hundreds of files, and an ext4 without a journal takes a second for them
-# where as many were just removed.
-pg_folder() {
-    local dir top=/tmp room
-    room=$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1)
-    [ "${room:-0}" -lt 1000000 ] || [ ! -w /dev/shm ] || top=/dev/shm
-    dir=$(mktemp -d $top/dlock-pg.XXXXXX) || return
-    echo "$$ $(pg_born $$)" >"$dir/owner"
-    if [ "$(id -u)" -eq 0 ]; then chown nobody:nogroup "$dir" || return; fi
-    echo "$dir"
-}
-
-# pg_born PID: what tells it from a later process of the same number.
-pg_born() {
-    local stat
-    { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
-    set -- ${stat##*) }
-    echo "${20} $(readlink /proc/self/ns/pid)"
-}
-
-# Folders of tests that never came to their teardown (bats does not run it after every time-out).
-pg_sweep() {
-    local dir pid born
-    for dir in /dev/shm/dlock-pg.* /tmp/dlock-pg.*; do
-        { [ -f "$dir/owner" ] && read -r pid born <"$dir/owner"; } 2>/dev/null || continue
-        # Of another container one cannot tell.
-        [ "${born#* }" = "$(readlink /proc/self/ns/pid)" ] && [ "$(pg_born "$pid")" != "$born" ] ||
-            continue
-        rm -rf "$dir"
-    done
-}
+pg_as=("${server_as[@]}")
 
 # ---------------------------------------------------------------- server ---
 
-# initdb takes as long as ten copies of what it makes: once for all files of a run.
 pg_template() {
-    local dir rc=0
-    PG_TEMPLATE=${BATS_RUN_TMPDIR:?}/pg-template
-    [ ! -e "$PG_TEMPLATE" ] || return 0
     [ -x "$PG_BIN/initdb" ] || {
         echo "pg_start: no PostgreSQL server below /usr/lib/postgresql" >&2
         return 1
     }
-    {
-        flock -w 90 9 || return
-        [ ! -e "$PG_TEMPLATE" ] || return 0
-        pg_sweep
-        dir=$(pg_folder) || return
-        (pg_initdb "$dir/data") >"$dir/log" 2>&1 3>&- 9>&- || rc=$?
-        if [ $rc -ne 0 ]; then cat "$dir/log" >&2; else
-            # Complete or absent, for those that look without the lock.
-            rm -rf "$PG_TEMPLATE.new"
-            cp -a "$dir/data" "$PG_TEMPLATE.new" && mv "$PG_TEMPLATE.new" "$PG_TEMPLATE" || rc=$?
-        fi
-        rm -rf "$dir"
-        return $rc
-    } 9>"$PG_TEMPLATE.lock"
+    server_template pg pg_initdb && PG_TEMPLATE=${BATS_RUN_TMPDIR:?}/pg-template
 }
 
 # Little to copy: no large files of the log, no other database than "postgres".
@@ -128,7 +75,7 @@ pg_start_in() {
     shift
     pg_template || return
     pg_drop "$name"
-    dir=$(pg_folder) || return
+    dir=$(server_folder pg) || return
     # From here on pg_stop_all knows it.
     PG_SOCKS[$name]=$dir PG_DIRS[$name]=$dir/data PG_LOGS[$name]=$dir/log
     cp -a "$PG_TEMPLATE" "$dir/data" || return
@@ -170,7 +117,7 @@ pg_ready() {
 
 pg_standby() {
     local dir
-    dir=$(pg_folder) || return
+    dir=$(server_folder pg) || return
     PG_SOCKS[$1]=$dir PG_DIRS[$1]=$dir/data PG_LOGS[$1]=$dir/log PG_PORTS[$1]=$(some_port)
     (cd / && "${pg_as[@]}" "$PG_BIN/pg_basebackup" -D "$dir/data" -h 127.0.0.1 \
         -p "${PG_PORTS[$2]}" -U postgres -c fast --no-sync -R) 3>&- || return
@@ -292,7 +239,7 @@ pgb_start() {
     local mode=${1:-transaction} dir try
     [ $# -eq 0 ] || shift
     pgb_stop
-    dir=$(pg_folder) || return
+    dir=$(server_folder pg) || return
     PGB_DIR=$dir
     # With "trust" the names must still be known: any other is looked up by auth_user.
     echo '"postgres" ""' >"$dir/users"

@@ -13,7 +13,7 @@ setup_file() {
     export BATS_NO_PARALLELIZE_WITHIN_FILE=true # the server's counters are compared
     tls_certs
     my_start --skip-ssl
-    MY_CERTS=$(my_folder)
+    MY_CERTS=$(server_folder my)
     export MY_CERTS TLS_PORT TLS_SOCK PLUGINS=mysql_native_password
     install -m 600 "$TLS/server.key" "$TLS/server.crt" "$TLS/ca.crt" "$MY_CERTS/"
     [ "$(id -u)" -ne 0 ] || chown nobody:nogroup "$MY_CERTS"/*

@@ -59,7 +59,7 @@ lock_of() { echo "postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=$1#$NAME.
 # $T.
 clocked_server() {
     local dir
-    dir=$(pg_folder)
+    dir=$(server_folder pg)
     install -m 644 "$HELPERS/wallclock.so" "$dir/"
     CLOCK_FILE=$dir/offset
     HELPERS=$dir with_clock pg_start_in own

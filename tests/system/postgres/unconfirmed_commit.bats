@@ -151,7 +151,7 @@ released() {
 @test "the wait ends in any language, and where the role hides warnings" {
     local mo=/usr/share/locale/de/LC_MESSAGES/postgres-$(basename "${PG_BIN%/bin}").mo
     [ -e "$mo" ] && command -v localedef >/dev/null || skip "needs localedef and $mo"
-    german=$(pg_folder)
+    german=$(server_folder pg)
     localedef --no-archive -i de_DE -f UTF-8 "$german/de_DE.UTF-8" || skip "needs locales"
     LOCPATH=$german own_server -c lc_messages=de_DE.UTF-8
     pgsql -c "alter role postgres set client_min_messages = error"
