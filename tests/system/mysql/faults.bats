@@ -152,11 +152,18 @@ stranger_ends() {
     start_log w.log "$DLOCK" --ttl 20 "$L" "$HELPERS/clock" got
     WAITER=$STARTED
     wait_for 5 waiters_are 1
-    for i in {1..12}; do # all that are left; the superuser has one more
-        start_log "fill.$i" mariadb --no-defaults -h 127.0.0.1 -P "${MY_PORTS[few]}" -u dl -ppw \
+    fill() {
+        start_log "fill.$1" mariadb --no-defaults -h 127.0.0.1 -P "${MY_PORTS[few]}" -u dl -ppw \
             -e 'SELECT SLEEP(20)'
-    done
+    }
+    for i in {1..12}; do fill "$i"; done # all that are left; the superuser has one more
     wait_for 5 grep -q "Too many connections" fill.*
+    # The connection of a client before may have ended only now.
+    full() {
+        fill "$((i += 1))"
+        wait_for 1 [ -s "fill.$i" ]
+    }
+    wait_for 5 full
     says 69 "Too many connections" -n --connect-timeout 1 "$L" touch ran
     start_log late.log "$DLOCK" --connect-timeout 15 -s "$L.other" true
     lasts 700
