@@ -98,6 +98,8 @@ my_end() {
     kill -"$1" "$pid" 2>/dev/null || :
     wait_for 10 pid_gone "$pid" || kill -KILL "$pid" 2>/dev/null || :
     wait "$pid" 2>/dev/null || :
+    # A crash of the server explains the failed test.
+    ! grep -q 'got signal' "${MY_LOGS[$2]}" || tail -n 100 "${MY_LOGS[$2]}" >&2
     unset "MY_PIDS[$2]"
 }
 my_stop() { my_end TERM "${1:-default}"; }
