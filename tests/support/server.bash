@@ -7,8 +7,9 @@
 #                                      MAKE FOLDER fills it
 
 # Database servers refuse to be root's. With --pdeathsig none outlives the shell that started it,
-# even if that is killed. No leak marker: it belongs to the file or test that ends it by pid.
-server_as=(env -u DLOCK_TEST_ID setpriv)
+# even if that is killed. No leak marker: it belongs to the file or test that ends it by pid. TMPDIR
+# may be the caller's alone.
+server_as=(env -u DLOCK_TEST_ID -u TMPDIR setpriv)
 [ "$(id -u)" -ne 0 ] || server_as+=(--reuid=nobody --regid=nogroup --clear-groups)
 
 # Not among bats's folders: these are private to root, and their names may be too long for a socket
