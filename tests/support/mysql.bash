@@ -10,6 +10,8 @@
 #                                     after my_stop and my_kill (then it is only a start)
 #     my_forget NAME                  a stopped one starts again, and has forgotten all
 #     my_questions [NAME]              how many statements it got from clients
+#     my_galera_start                  n1, n2, n3: three nodes of a Galera; needs rsync
+#     my_galera_restart N stop|kill
 #
 # There is the database app, and the account dl with the password pw, who may all in app.
 # In setup_file my_start exports the variables for the tests, and teardown_file calls my_stop_all.
@@ -126,6 +128,37 @@ my_drop() {
     unset "MY_DIRS[$1]" "MY_PORTS[$1]" "MY_SOCKS[$1]" "MY_LOGS[$1]"
 }
 
+# ----------------------------------------------------------------- Galera ---
+
+# Each has a copy of the first one's data, so no node asks for all of another one's.
+declare -gA MY_GROUPS
+my_galera_start() {
+    local n dir
+    for n in 1 2 3; do MY_GROUPS[n$n]=$(some_port); done
+    my_start_in n1 $(my_galera n1) --wsrep-cluster-address=gcomm:// && my_stop n1 || return
+    for n in n2 n3; do
+        dir=$(server_folder my) || return
+        MY_DIRS[$n]=$dir/data MY_SOCKS[$n]=$dir/s MY_LOGS[$n]=$dir/log MY_PORTS[$n]=$(some_port)
+        cp -a "${MY_DIRS[n1]}" "$dir/data" || return
+    done
+    my_launch n1 $(my_galera n1) --wsrep-new-cluster && my_launch n2 $(my_galera n2) &&
+        my_launch n3 $(my_galera n3) && wait_for 30 my_synced n2 && wait_for 30 my_synced n3
+}
+my_galera() {
+    local at=127.0.0.1:${MY_GROUPS[$1]}
+    echo --wsrep-on=ON --wsrep-provider=/usr/lib/galera/libgalera_smm.so --binlog-format=ROW \
+        --innodb-autoinc-lock-mode=2 "--wsrep-node-name=$1" "--wsrep-node-address=$at" \
+        "--wsrep-cluster-address=gcomm://$(printf '127.0.0.1:%s,' "${MY_GROUPS[@]}")" \
+        --wsrep-sst-method=rsync "--wsrep-sst-receive-address=127.0.0.1:$(some_port)" \
+        "--wsrep-provider-options=gmcast.listen_addr=tcp://$at;ist.recv_addr=127.0.0.1:$(
+            some_port);gcache.size=32M;evs.keepalive_period=PT0.25S;\
+evs.inactive_check_period=PT0.25S;evs.suspect_timeout=PT1S;evs.inactive_timeout=PT3S"
+}
+my_synced() {
+    mysql_in "$1" -e "SHOW STATUS LIKE 'wsrep_local_state_comment'" | grep -q Synced
+}
+my_galera_restart() { my_restart "$1" "$2" $(my_galera "$1"); }
+
 # --------------------------------------------------------------- clients ---
 
 # No database is chosen; the last argument may be one.
@@ -141,3 +174,4 @@ my_questions() {
     [ "${1:-default}" = default ] || MY_SOCK=${MY_SOCKS[$1]}
     mysql -e "SHOW GLOBAL STATUS LIKE 'Questions'" | cut -f 2
 }
+my_sessions() { mysql -e "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'dl'"; }

@@ -12,8 +12,8 @@
  * As in PostgreSQL's line, a try counts the tickets before its own, and with k of them takes the
  * lock only once it has been free for turn(k), below 2.8 s.
  *
- * Behind a proxy no session is ours: the row itself lives for five seconds, each poll writes it
- * anew, and nobody is woken.
+ * Behind a proxy no session is ours, and a node of Galera knows no session of another one: there
+ * the row itself lives for five seconds, each poll writes it anew, and nobody is woken.
  */
 #include "mysql.h"
 
@@ -39,14 +39,13 @@
 #define IDLE_MOST (600 * DLOCK_MSEC) /* below wait_timeout, see join */
 #define ASK_EACH (100 * DLOCK_MSEC)
 #define WAIT_NEAR (1000 * DLOCK_MSEC)
-#define POLL_EACH (50 * DLOCK_MSEC) /* behind a proxy, times the waiters before us */
-#define POLL_MOST (1000 * DLOCK_MSEC)
+#define POLL_EACH (50 * DLOCK_MSEC) /* where nobody is woken, times the waiters before us */
 
 static void line_reset(struct sql_store *be, bool acquire)
 {
     if (!acquire)
         return;
-    my(be)->in_line = false;
+    my(be)->in_line = my(be)->galera = false;
     snprintf(my(be)->line, sizeof(my(be)->line), "w%s", be->token);
 }
 
@@ -77,13 +76,13 @@ static void line_wait(struct sql_store *be, const struct table_refusal *why, boo
 {
     int64_t now = sql_now(be), most = why->ahead < NEAR ? WAIT_NEAR : INT64_MAX / 2;
     my(be)->version = sql_number(why->rows, 0, "version");
-    be->table.line.polls = !why->direct;
+    be->table.line.polls = !why->direct || my(be)->galera;
     table_try_in_time(be, why);
-    if (!why->direct) {
+    if (be->table.line.polls) {
         join_line(be, my_table_join_polling);
         be->acquire.try_at =
             dlock_min(be->acquire.try_at,
-                      now + dlock_min(POLL_MOST, POLL_EACH * (1 + dlock_max(0, why->ahead))));
+                      now + dlock_min(IDLE_MOST, POLL_EACH * (1 + dlock_max(0, why->ahead))));
     } else if (!stands) {
         join_line(be, my_table_join);
         table_send_try(be); /* a release that came before has not woken us */
@@ -110,6 +109,8 @@ static void line_answered(struct sql_store *be, const struct sql_reply *r)
         be->acquire.try_at = dlock_min(my(be)->due, sql_now(be) + IDLE_MOST);
     } else if (r->tag == T_WAIT && be->op == SQL_OP_ACQUIRE) {
         table_send_try(be);
+    } else if (r->tag == T_LISTEN && sql_one_row(r, "galera")) {
+        my(be)->galera = sql_true(r->rows, 0, "galera");
     } else if (r->fault != SQL_OK && be->op == SQL_OP_ACQUIRE) {
         be->table.line.joined = false; /* the next refusal joins again */
     }

@@ -14,6 +14,7 @@ struct my_backend {
 
     char line[DLOCK_TOKEN_LEN + 2]; /* of this acquire, for its row in the line */
     bool in_line;                   /* the row is there */
+    bool galera;                    /* the server is a node of Galera */
     int64_t version;                /* of the lock's row, at the last try */
     int64_t due;                    /* the next try, if nothing wakes us */
 };

@@ -24,7 +24,8 @@ teardown() {
 }
 
 # storm TURNS HOLD_MS [OPTION...]: ten clients contend for $L, each so many times, by turns as a
-# writer, a reader and one of two slots. The kernel says whether two exclude each other.
+# writer, a reader and one of two slots; where L is an array, each client by one of its URIs. The
+# kernel says whether two exclude each other.
 storm() {
     local i rc=0 pids=()
     mkdir -p h
@@ -39,7 +40,7 @@ storm() {
                 "$DLOCK" -q --ttl 20 $k "${@:3}" "$HELPERS/kinds" h $0.$t ${words[t % 8]} 2 $2 \
                     alone || rc=$?
                 case $rc in 0 | 75) echo $rc ;; *) echo "$k: $rc"; : >refused; exit 1 ;; esac
-            done' "$i" "$1" "$2" "${@:3}" "$L"
+            done' "$i" "$1" "$2" "${@:3}" "${L[i % ${#L[@]}]}"
         pids+=("$STARTED")
     done
     for i in "${pids[@]}"; do wait_exit 60 "$i" || rc=$?; done
@@ -72,4 +73,18 @@ storm() {
     done <<<'SERIALIZABLE STATEMENT
         REPEATABLE-READ STATEMENT
         READ-COMMITTED ROW'
+}
+
+@test "the nodes of a Galera exclude each other, and those who wait get their turn" {
+    local n
+    my_galera_start
+    L=()
+    for n in 1 2 3; do L+=("mysql://dl:pw@127.0.0.1:${MY_PORTS[n$n]}/app#$NAME"); done
+    run -0 run_t 5 "$DLOCK" -s "$L" true
+    storm 20 4 -n
+    [ "$granted" -ge 40 ]
+    rm -rf h
+    storm 6 1
+    [ "$granted" = 60 ] || fail "$granted: $(cat storm.*)"
+    says 1 "Galera: the clock of each node decides" --check "${L[1]}"
 }

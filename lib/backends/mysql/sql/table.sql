@@ -109,8 +109,9 @@ l.expires <= UTC_TIMESTAMP(6) AND GREATEST(l.freed, l.expires)
 AND @rw AND {grace_left} <= 0
 
 -- fragment valid_run
--- A dlock wrote the run record of l.
-(l.run_state IN ('running', 'failed', 'succeeded') AND l.run_owner REGEXP '^[0-9a-f]{32}$'
+-- A dlock wrote the run record of l. MySQL 8 refuses a binary string here.
+(l.run_state IN ('running', 'failed', 'succeeded')
+    AND CONVERT(l.run_owner USING latin1) COLLATE latin1_bin REGEXP '^[0-9a-f]{32}$'
     AND COALESCE(l.run_status, 0) BETWEEN 0 AND 255 AND l.run_fence >= 0 AND l.run_pid >= 0)
 
 -- fragment done_run
@@ -259,6 +260,11 @@ DELETE l FROM {table} l FORCE INDEX (PRIMARY) WHERE l.name BETWEEN @least AND @m
 
 -- ------------------------------------------------------------------ the line
 
+-- fragment galera
+-- Is the server a node of Galera? Only MariaDB reads the comment, and has the view.
+(0 /*M! + (SELECT COUNT(*) FROM information_schema.global_variables
+    WHERE variable_name = 'wsrep_on' AND variable_value = 'ON') */)
+
 -- fragment look_for_us
 SELECT COUNT(*) INTO @there FROM {holders} x FORCE INDEX (PRIMARY)
 WHERE x.name = '{name}' AND x.token = '{line}'
@@ -275,9 +281,14 @@ DO GET_LOCK(CONCAT('dlock.w.', CONVERT('{line}' USING utf8mb4)), 0)
 INSERT INTO {holders} (name, token, epoch, slots, place, expires, holder)
 SELECT '{name}', '{line}', '', {kind}, {ticket}, '1970-01-01', '{waiter}' FROM (SELECT 1) o
 WHERE @there = 0
+-- next
+SELECT
+-- include galera
+    AS galera
 
 -- statement join_polling
--- Behind a proxy no session is ours: the row lives for five seconds, and is written at each poll.
+-- Behind a proxy no session is ours, and a node of Galera does not know the sessions of another
+-- one: the row lives for five seconds, and is written at each poll.
 -- include look_for_us
 -- next
 INSERT INTO {holders} (name, token, epoch, slots, place, expires, holder)
@@ -412,6 +423,11 @@ FROM (
     FROM (SELECT '{table_bare}' AS name UNION ALL SELECT '{holders_bare}') n
     WHERE NOT EXISTS (SELECT 1 FROM information_schema.tables t
         WHERE t.table_schema = '{schema_name}' AND t.table_name = n.name)
+    UNION ALL
+    SELECT 4, 1, CONCAT('Galera: the clock of each node decides when a lease is over, so they may ',
+        'not differ; waiters poll') FROM (SELECT
+-- include galera
+        AS nodes) g WHERE g.nodes > 0
     ) f ORDER BY f.nth
 
 -- statement check_end
