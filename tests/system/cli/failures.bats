@@ -13,13 +13,14 @@ load ../../support/common
 load ../../support/redis
 load ../../support/redlock
 load ../../support/postgres
+load ../../support/mysql
 load ../../support/zookeeper
 
 # LOCKS: STORE=URI of each, whose servers run.
 setup_file() {
     local store
     export BATS_TEST_TIMEOUT=${BATS_TEST_TIMEOUT:-200} LOCKS=''
-    for store in ${STORES:-file guarded redis redlock postgres table zookeeper}; do
+    for store in ${STORES:-file guarded redis redlock postgres table mysql zookeeper}; do
         lock_of_$store
         LOCKS+=" $store=$LOCK"
     done
@@ -33,10 +34,12 @@ lock_of_table() {
     [ -n "${PG_PORT:-}" ] || pg_start
     LOCK=postgres://postgres@127.0.0.1:$PG_PORT/postgres?mode=lease#
 }
+lock_of_mysql() { my_start && LOCK=mysql://dl:pw@127.0.0.1:$MY_PORT/app#; }
 lock_of_zookeeper() { zk_start && LOCK=zk://127.0.0.1:$ZK_PORT#; }
 teardown_file() {
     rl_stop_file
     zk_stop_all
+    my_stop_all
     pg_stop_all
     redis_stop
 }
@@ -95,6 +98,7 @@ $(cat sweep/bad)"
 # In the stores and beside the lock files.
 no_session() {
     [ -z "${PG_PORT:-}" ] || [ "$(pg_backends 'dlock:%')" = 0 ] || return
+    [ -z "${MY_PORT:-}" ] || [ "$(my_sessions)" = 0 ] || return
     [ -z "${ZK_PORT:-}" ] || [ -z "$(zk_sessions)" ]
 }
 nothing_left() {
