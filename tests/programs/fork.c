@@ -45,12 +45,15 @@ static bool fcntl_locks;
 int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
 int __lsan_is_turned_off(void);
 
-/* The child lacks the parent's threads: memory that only they knew counts as leaked. */
-static bool threads_lost;
+/*
+ * The child lacks the parent's threads: memory that only they knew counts as leaked. And the search
+ * at exit has hung in a child for ten seconds; what exits need not free anything.
+ */
+static bool no_search;
 
 int __lsan_is_turned_off(void)
 {
-    return threads_lost;
+    return no_search;
 }
 
 static int entries(const char *dir)
@@ -202,8 +205,10 @@ static void child(dlock *t, dlock *holder, const struct fds *before, enum end ho
 {
     alarm(10);
     refused(t);
-    if (how == EXITS)
+    if (how == EXITS) {
+        no_search = true;
         exit(0);
+    }
     dlock_close(t);
     dlock_close(holder);
     if (before)
@@ -233,7 +238,7 @@ static void fork_child(dlock *t, dlock *holder, const struct fds *before, enum e
     pid_t pid = fork(), ended;
     MUST(pid >= 0);
     if (pid == 0) {
-        threads_lost = threads;
+        no_search = threads;
         child(t, holder, before, how);
     }
     while ((ended = waitpid(pid, &status, WNOHANG)) == 0)

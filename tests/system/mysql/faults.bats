@@ -209,10 +209,13 @@ stranger_ends() {
     done
 }
 
-# Statements of acquires, renewals and releases are killed at any moment.
+# Statements of acquires, renewals and releases are killed at any moment. That has crashed MariaDB,
+# rarely: then only exclusion is looked at, and the server's words are shown.
 @test "killed statements lose no lock and no exit code" {
     local i n pids=() kills
-    kills=$(kills)
+    my_start_in killed
+    at "${MY_PORTS[killed]}"
+    run -0 run_t 5 "$DLOCK" -s "$L" true
     mkfifo nothing
     # shellcheck disable=SC2016
     start_log killer.log bash -c '
@@ -221,28 +224,33 @@ stranger_ends() {
         "BEGIN NOT ATOMIC DECLARE until DATETIME(6) DEFAULT NOW(6) + INTERVAL 200000 MICROSECOND;
         WHILE NOW(6) < until DO
             $(killing QUERY "info IS NOT NULL AND state <> 'User lock'" | sed 's,//,;,')
-        END WHILE; END//" "$MY_SOCK"
+        END WHILE; END//" "${MY_SOCKS[killed]}"
     mkdir -p h
     for i in 1 2 3 4; do
         # shellcheck disable=SC2016
-        start_log "k$i.log" bash -c 'kinds=(-x -s "--slots 2" -x) words=(x s n x)
+        start_log "k$i.log" bash -c 'kinds=(-x -s "--slots 2" -x) words=(x s n x) rc=0
             for t in {1..12}; do
-                k=$(((t + $0) % 4)) rc=0
+                k=$(((t + $0) % 4))
                 "$DLOCK" -q --ttl 1.5 ${kinds[k]} "$1" "$HELPERS/kinds" h $0.$t ${words[k]} 2 \
                     $((t == 9 ? 900 : 0)) alone || rc=$?
                 echo "$rc"
+                [ "$rc" = 0 ] || break
             done' "$i" "$L"
         pids+=("$STARTED")
     done
     for i in "${pids[@]}"; do exits 0 50 "$i"; done
     : >stop
     ! grep -w refused h/history || final "two at once"
+    if grep -q 'got signal' "${MY_LOGS[killed]}"; then
+        sed -n '/got signal/,/^Optimizer/s/^/# /p' "${MY_LOGS[killed]}" >&3
+        return
+    fi
     n=$(cat k?.log | grep -c '^0$')
     [ "$n" = 48 ] || final "$n of 48 ended well: $(grep -v '^0$' k?.log)"
-    kills=$(($(kills) - kills))
+    kills=$(kills)
     [ $kills -ge 200 ] || fail "only $kills statements were killed: $(cat killer.log)"
 }
-kills() { mysql -e "SHOW GLOBAL STATUS LIKE 'Com_kill'" | cut -f 2; }
+kills() { mysql_in killed -e "SHOW GLOBAL STATUS LIKE 'Com_kill'" | cut -f 2; }
 
 @test "the server's limit of a statement's time disturbs no wait" {
     set_all "max_statement_time = 0.5"
