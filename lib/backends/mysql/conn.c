@@ -176,11 +176,15 @@ static void put_changed(char *sql, unsigned long long changed)
         memcpy(at, number, strlen(place));
 }
 
-/* Run one statement, so many times at most. 0, or the error. */
+/*
+ * Run one statement, so many times at most. 0, or the error. An interruption may come behind the
+ * commit: then the statement's repeat changes nothing, and the reply is unclear.
+ */
 static unsigned run_statement(MYSQL *my, const char *sql, int times, struct sql_reply *r,
                               unsigned long long *changed)
 {
     unsigned error = 0;
+    bool interrupted = false;
     for (int i = 0; i < times; i++) {
         MYSQL_RES *res = NULL;
         if (mysql_real_query(my, sql, strlen(sql)) == 0)
@@ -192,9 +196,11 @@ static unsigned run_statement(MYSQL *my, const char *sql, int times, struct sql_
             mysql_free_result(res);
         if (error == 0 && *sql == 'U') /* an UPDATE: no other statement of ours begins so */
             *changed = mysql_affected_rows(my);
+        interrupted = interrupted || (error == ER_QUERY_INTERRUPTED && *sql == 'U');
         if (!repeats(error))
             break;
     }
+    r->unclear = r->unclear || (interrupted && (error != 0 || *changed == 0));
     return error;
 }
 
@@ -222,7 +228,7 @@ static void answer(struct my_session *s)
             if (error == 0)
                 continue;
             set_fault(&s->reply, error, mysql_error(s->my));
-            s->reply.unclear = written;
+            s->reply.unclear = s->reply.unclear || written;
             s->broken = ends_session(error);
             s->login.error = error;
             memcpy(s->login.text, s->reply.text, sizeof(s->login.text));

@@ -74,7 +74,7 @@ struct sql_reply {
     struct sql_rows *rows; /* the last result with rows, or NULL */
     enum sql_fault fault;
     char state[6];     /* the server's code for the fault */
-    bool unclear;      /* an error, but the request was perhaps served, or in part */
+    bool unclear;      /* perhaps served before, or in part: behind an error, or a repeat */
     char text[256];    /* of the error */
     char warning[256]; /* see sql_unconfirmed(); "": none */
 };

@@ -519,6 +519,8 @@ static void release_answered(struct sql_store *be, const struct sql_reply *r)
                    (r->rows->n == 0 || sql_number(r->rows, 0, "released") == 0);
     const char *columns = records ? RUNS_END_COLUMNS : RELEASE_COLUMNS;
     enum table_end end = END_UNKNOWN;
+    if (r->unclear && be->table.release == RELEASE_SENT)
+        be->table.release = RELEASE_UNCLEAR;
     if (records && is_ours(be, r, columns))
         end = runs_ended(be, r, &err);
     if (r->tag == T_CALL) {
@@ -531,7 +533,7 @@ static void release_answered(struct sql_store *be, const struct sql_reply *r)
                (sql_unconfirmed(r) && (!nothing || be->table.release == RELEASE_UNCLEAR))) {
         table_not_ours(be, r, DLOCK_EUNAVAIL, &err);
         sql_close(be);
-        release_failed(be, r->unclear || r->fault == SQL_OK, &err);
+        release_failed(be, r->fault == SQL_OK, &err);
     } else if (r->tag == T_LEAVE && sql_number(r->rows, 0, "called") > 0) {
         call_waiters(be);
     } else if (sql_number(r->rows, 0, "released") == RELEASED_IN_PART) {
