@@ -46,8 +46,8 @@ int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
 int __lsan_is_turned_off(void);
 
 /*
- * The child lacks the parent's threads: memory that only they knew counts as leaked. And a child has
- * hung at its exit for ten seconds, perhaps in the search; what exits need not free anything.
+ * The child lacks the parent's threads: memory that only they knew counts as leaked. And a child
+ * has hung at its exit for ten seconds, perhaps in the search; what exits need not free anything.
  */
 static bool no_search;
 
