@@ -10,6 +10,7 @@
 #                                     after my_stop and my_kill (then it is only a start)
 #     my_forget NAME                  a stopped one starts again, and has forgotten all
 #     my_questions [NAME]              how many statements it got from clients
+#     my_sessions                      of the account dl
 #     my_galera_start                  n1, n2, n3: three nodes of a Galera; needs rsync
 #     my_galera_restart N stop|kill
 #

@@ -304,6 +304,17 @@ fault() {
     done
 }
 
+@test "a grant of readers and slots that is interrupted behind its commit counts" {
+    local kind
+    for kind in -s '--slots 2'; do
+        fault late "l.expires = GREATEST(" 1 1317
+        # shellcheck disable=SC2086
+        run run_t 9 "$DLOCK" --ttl 5 -w 3 $kind "$P" true
+        [ "$status" = 0 ] && [ -z "$output" ] || final "$kind: $status: $output" || return
+        [ ! -e fault ]
+    done
+}
+
 @test "an error behind a release is no loss" {
     local how kind words
     for how in 'error 1969' 'cut 0' 'error 1205' 'late 1317'; do

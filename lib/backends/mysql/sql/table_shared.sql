@@ -95,8 +95,10 @@ UPDATE {table} l FORCE INDEX (PRIMARY) JOIN {holders} h FORCE INDEX (PRIMARY) SE
 WHERE l.name = '{name}' AND l.version = @seen AND @rw AND {grace_left} <= 0
     AND h.name = '{name}' AND h.token = '{token}' AND h.epoch = '-'
 -- next
-SELECT IF({changed} = 2, l.fence, NULL) AS fence, h.place AS slot, h.epoch, CONNECTION_ID() AS pid,
-    '{token}' AS token, IF({changed} = 2,
+-- Not {changed}: the UPDATE may have been interrupted behind its commit, and its repeat changes
+-- nothing. Only that UPDATE gives our row the lock's epoch.
+SELECT IF(h.epoch = l.owner AND h.expires > UTC_TIMESTAMP(6), l.fence, NULL) AS fence,
+    h.place AS slot, h.epoch, CONNECTION_ID() AS pid, '{token}' AS token, IF(h.epoch = l.owner,
 -- include hold
     , 0) AS hold
 FROM (SELECT 1) x LEFT JOIN {table} l FORCE INDEX (PRIMARY) ON l.name = '{name}'
